@@ -1,0 +1,85 @@
+"""The envelope round every message: who, which incarnation, which number, and a MAC. Frozen for ever."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.contract import keys
+from controlplane.contract.fields import Malformed, as_object, text, whole
+
+VERSION = 1
+MAX_BYTES = 1 << 20  # no message of either side is larger; an order message is at most 64 KiB
+
+
+class BadMac(Malformed):
+    """The envelope was not made by the holder of the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """One message as it travels. `seq` only grows within an incarnation; from us to a cell it is 0."""
+
+    version: int
+    cell: str
+    incarnation: str
+    seq: int
+    mac: str
+    payload: str
+
+    def _signed_text(self) -> str:
+        return f"{self.version}\n{self.cell}\n{self.incarnation}\n{self.seq}\n{self.payload}"
+
+    def check(self, key: bytes) -> None:
+        """Raises BadMac unless `key` made the MAC."""
+        if not keys.is_signed(key, self._signed_text(), self.mac):
+            raise BadMac(f"bad MAC on a message of cell {self.cell!r}")
+
+    def body(self) -> dict[str, Any]:
+        """The payload, decoded. Raises Malformed."""
+        try:
+            return dict(as_object(json.loads(self.payload)))
+        except (ValueError, RecursionError) as error:
+            raise Malformed("the payload is not a JSON object") from error
+
+
+def seal(key: bytes, *, cell: str, incarnation: str, seq: int, body: dict[str, Any]) -> str:
+    """The text of an envelope round `body`, signed with `key`."""
+    payload = json.dumps(body, separators=(",", ":"))
+    mac = keys.sign(key, f"{VERSION}\n{cell}\n{incarnation}\n{seq}\n{payload}")
+    head = {"v": VERSION, "cell": cell, "inc": incarnation, "seq": seq, "mac": mac}
+    return json.dumps({**head, "payload": payload}, separators=(",", ":"))
+
+
+def parse(raw: str | bytes) -> Envelope:
+    """The envelope in `raw`, its MAC not yet checked. Raises Malformed."""
+    if len(raw) > MAX_BYTES:
+        raise Malformed(f"a message of {len(raw)} bytes is over the limit of {MAX_BYTES}")
+    try:
+        head = as_object(json.loads(raw))
+    except (ValueError, RecursionError) as error:
+        raise Malformed("not a JSON object") from error
+    version = whole(head, "v")
+    if version not in (VERSION, VERSION - 1):
+        raise Malformed(f"version {version} is not spoken here")
+    payload = head.get("payload")
+    if not isinstance(payload, str):
+        raise Malformed("payload is not str")
+    return Envelope(
+        version=version,
+        cell=text(head, "cell", limit=63),
+        incarnation=text(head, "inc", limit=64),
+        seq=whole(head, "seq"),
+        mac=text(head, "mac", limit=64),
+        payload=payload,
+    )
+
+
+def open_envelope(raw: str | bytes, key_of: Callable[[str], bytes | None]) -> Envelope:
+    """The envelope in `raw`, checked with the key that `key_of` knows for its cell. Raises Malformed, BadMac."""
+    envelope = parse(raw)
+    key = key_of(envelope.cell)
+    if key is None:
+        raise BadMac(f"cell {envelope.cell!r} is not enrolled")
+    envelope.check(key)
+    return envelope

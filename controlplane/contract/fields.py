@@ -1,0 +1,94 @@
+"""Checked reading of decoded JSON: every reader returns the right type or raises Malformed with the field's name."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+MAX_TEXT = 16 * 1024  # longest free text taken from a cell, characters
+_EARLIEST = 0.0
+_LATEST = 4102444800.0  # 2100-01-01; an instant outside is a broken clock, and is clamped
+_MISSING = object()
+T = TypeVar("T")
+
+
+class Malformed(ValueError):
+    """A message that cannot be read; it is logged and dropped, never half applied."""
+
+
+def clean_text(text: str, limit: int = MAX_TEXT) -> str:
+    """`text` as PostgreSQL can store it: no NUL, no lone surrogates, at most `limit` characters."""
+    return text.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")[:limit]
+
+
+def _typed(body: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
+    value = body.get(name, _MISSING)
+    if value is _MISSING or value is None:
+        if default is _MISSING:
+            raise Malformed(f"{name} is missing")
+        return default
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise Malformed(f"{name} is not {kind.__name__}")
+    return value
+
+
+def text(body: Mapping[str, Any], name: str, default: Any = _MISSING, limit: int = MAX_TEXT) -> Any:
+    """A cleaned string."""
+    value = _typed(body, name, str, default)
+    return clean_text(value, limit) if isinstance(value, str) else value
+
+
+def whole(body: Mapping[str, Any], name: str, default: Any = _MISSING) -> Any:
+    """An integer that fits 64 bits."""
+    value = _typed(body, name, int, default)
+    if isinstance(value, int) and abs(value) >= 1 << 63:
+        raise Malformed(f"{name} is out of range")
+    return value
+
+
+def flag(body: Mapping[str, Any], name: str, default: Any = _MISSING) -> Any:
+    """A boolean."""
+    return _typed(body, name, bool, default)
+
+
+def number(body: Mapping[str, Any], name: str, default: Any = _MISSING) -> Any:
+    """A finite number as float."""
+    value = body.get(name, _MISSING)
+    if value is _MISSING or value is None:
+        if default is _MISSING:
+            raise Malformed(f"{name} is missing")
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
+        raise Malformed(f"{name} is not a number")
+    return float(value)
+
+
+def instant(body: Mapping[str, Any], name: str, default: Any = _MISSING) -> Any:
+    """Seconds since 1970 as float, clamped to 1970..2100."""
+    value = number(body, name, default)
+    return min(max(value, _EARLIEST), _LATEST) if isinstance(value, float) else value
+
+
+def mapping(body: Mapping[str, Any], name: str, default: Any = _MISSING) -> Any:
+    """An object."""
+    return _typed(body, name, dict, default)
+
+
+def listing(
+    body: Mapping[str, Any], name: str, read: Callable[[Any], T], limit: int = 100_000
+) -> tuple[T, ...]:
+    """A list, absent meaning empty, each item read by `read`."""
+    items = _typed(body, name, list, [])
+    if len(items) > limit:
+        raise Malformed(f"{name} has more than {limit} items")
+    return tuple(read(item) for item in items)
+
+
+def as_object(value: Any) -> Mapping[str, Any]:
+    """`value` if it is an object."""
+    if not isinstance(value, dict):
+        raise Malformed("an object was expected")
+    return value
+
+
+def without_none(body: Mapping[str, Any]) -> dict[str, Any]:
+    """`body` without the fields that say nothing."""
+    return {name: value for name, value in body.items() if value is not None}

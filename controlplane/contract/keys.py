@@ -1,0 +1,52 @@
+"""Keys of one cell: derived from one secret, one key per direction, so that no message can be turned round."""
+
+import base64
+import binascii
+import hashlib
+import hmac
+
+KEY_BYTES = 32
+TO_CONTROL = b"cellrun mac: cell to control plane"
+TO_CELL = b"cellrun mac: control plane to cell"
+UPLOAD = b"cellrun mac: upload"
+
+
+class MalformedKey(ValueError):
+    """The text is not a cell key as `manage.py enroll_cell` prints it."""
+
+
+def derive_key(secret: bytes, *, salt: bytes, info: bytes) -> bytes:
+    """HKDF-SHA256 (RFC 5869) of `secret`, one block: 32 bytes."""
+    extracted = hmac.new(salt, secret, hashlib.sha256).digest()
+    return hmac.new(extracted, info + b"\x01", hashlib.sha256).digest()
+
+
+def mac_key(cell_key: bytes, direction: bytes) -> bytes:
+    """The MAC key of one direction (TO_CONTROL, TO_CELL or UPLOAD)."""
+    return derive_key(cell_key, salt=b"cellrun", info=direction)
+
+
+def encode_key(cell_key: bytes) -> str:
+    """The text form of a cell key, as it is printed and kept in a key file."""
+    return base64.urlsafe_b64encode(cell_key).decode()
+
+
+def decode_key(text: str) -> bytes:
+    """The cell key in `text`. Raises MalformedKey."""
+    try:
+        key = base64.b64decode(text.strip().encode(), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise MalformedKey("a cell key is 44 characters of URL-safe base64") from error
+    if len(key) != KEY_BYTES:
+        raise MalformedKey(f"a cell key is {KEY_BYTES} bytes, this one has {len(key)}")
+    return key
+
+
+def sign(key: bytes, text: str) -> str:
+    """Hex MAC of `text`."""
+    return hmac.new(key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+
+def is_signed(key: bytes, text: str, mac: str) -> bool:
+    """Whether `mac` is the MAC of `text`, compared in constant time."""
+    return hmac.compare_digest(sign(key, text), mac)

@@ -1,0 +1,252 @@
+"""What a cell says: Register, Heartbeat, Reports, Goodbye. Reports are cumulative: each holds all facts so far."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from controlplane.contract import fields
+from controlplane.contract.fields import Malformed
+from controlplane.contract.states import FailureKind, Phase, TaskState
+
+RESULT_BYTES = 10_240  # Diego: the first 10 KB of the result file
+MESSAGE_CHARS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One attempt that the cell has a container for, or will have; about 30 bytes on the wire."""
+
+    uid: str
+    state: TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A cell process says what it offers and what it still holds. Quantities: see Capacity in the docs."""
+
+    capacity: Mapping[str, int]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    pool: str = "default"
+    drivers: tuple[str, ...] = ()
+    task_types: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    inventory: tuple[Held, ...] = ()
+
+    def body(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "type": "register",
+            "capacity": dict(self.capacity),
+            "labels": dict(self.labels),
+            "tags": list(self.tags),
+            "pool": self.pool,
+            "drivers": list(self.drivers),
+            "task_types": list(self.task_types),
+            "versions": dict(self.versions),
+            "inventory": _write_held(self.inventory),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The cell lives and holds these attempts. The lease it asks for runs from the moment it sent this."""
+
+    held: tuple[Held, ...]
+    free_disk_mib: int | None = None
+
+    def body(self) -> dict[str, Any]:
+        """As JSON."""
+        return fields.without_none(
+            {"type": "heartbeat", "held": _write_held(self.held), "disk": self.free_disk_mib}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptReport:
+    """All facts of one attempt so far. `gone`: its container is gone and will not come. Instants in seconds."""
+
+    uid: str
+    seq: int
+    state: TaskState
+    phase: Phase | None = None
+    progress: int | None = None
+    container_id: str | None = None
+    exit_code: int | None = None
+    failure_kind: FailureKind | None = None
+    reason: str | None = None
+    message: str | None = None
+    result: str | None = None
+    result_truncated: bool = False
+    usage: Mapping[str, Any] | None = None
+    started_at: float | None = None
+    finished_at: float | None = None
+    gone: bool = False
+
+    def body(self) -> dict[str, Any]:
+        """As JSON; absent facts are left out."""
+        return fields.without_none(
+            {
+                "uid": self.uid,
+                "seq": self.seq,
+                "state": int(self.state),
+                "phase": self.phase,
+                "progress": self.progress,
+                "container": self.container_id,
+                "exit_code": self.exit_code,
+                "kind": self.failure_kind,
+                "reason": self.reason,
+                "message": self.message,
+                "result": self.result,
+                "cut": self.result_truncated or None,
+                "usage": self.usage,
+                "started_at": self.started_at,
+                "finished_at": self.finished_at,
+                "gone": self.gone or None,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """Reports of one flush, oldest first. `after` is the number of the last report sent before these.
+
+    The control plane acknowledges the highest number below which it misses nothing; the cell sends
+    everything above that again.
+    """
+
+    after: int
+    reports: tuple[AttemptReport, ...]
+
+    def body(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "type": "reports",
+            "after": self.after,
+            "reports": [report.body() for report in self.reports],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Goodbye:
+    """The cell process ends and expects a successor within `expected_seconds` (0: none, everything is stopped)."""
+
+    expected_seconds: int
+
+    def body(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"type": "goodbye", "expected_seconds": self.expected_seconds}
+
+
+Message = Register | Heartbeat | Reports | Goodbye
+
+
+def read_message(body: Mapping[str, Any]) -> Message:
+    """The message in a payload. Raises Malformed."""
+    kind = fields.text(body, "type")
+    try:
+        reader = _READERS[kind]
+    except KeyError:
+        raise Malformed(f"unknown message type {kind!r}") from None
+    return reader(body)
+
+
+def read_state(number: Any) -> TaskState:
+    """A task state by its number. Raises Malformed."""
+    try:
+        return TaskState(number)
+    except ValueError:
+        raise Malformed(f"{number!r} is not a task state") from None
+
+
+def _write_held(held: tuple[Held, ...]) -> list[list[Any]]:
+    return [[item.uid, int(item.state)] for item in held]
+
+
+def _read_held(item: Any) -> Held:
+    if not isinstance(item, list) or len(item) != 2 or not isinstance(item[0], str):
+        raise Malformed("a held attempt is [uid, state]")
+    return Held(fields.clean_text(item[0], 64), read_state(item[1]))
+
+
+def _read_register(body: Mapping[str, Any]) -> Register:
+    return Register(
+        capacity={name: _quantity(name, value) for name, value in fields.mapping(body, "capacity").items()},
+        labels=_read_texts(body, "labels"),
+        tags=fields.listing(body, "tags", _read_text),
+        pool=fields.text(body, "pool", "default", 63),
+        drivers=fields.listing(body, "drivers", _read_text),
+        task_types=fields.listing(body, "task_types", _read_text),
+        versions=_read_texts(body, "versions"),
+        inventory=fields.listing(body, "inventory", _read_held),
+    )
+
+
+def _read_heartbeat(body: Mapping[str, Any]) -> Heartbeat:
+    return Heartbeat(fields.listing(body, "held", _read_held), fields.whole(body, "disk", None))
+
+
+def _read_reports(body: Mapping[str, Any]) -> Reports:
+    return Reports(fields.whole(body, "after"), fields.listing(body, "reports", read_report))
+
+
+def _read_goodbye(body: Mapping[str, Any]) -> Goodbye:
+    return Goodbye(min(max(fields.whole(body, "expected_seconds"), 0), 600))
+
+
+def read_report(item: Any) -> AttemptReport:
+    """One report. Raises Malformed."""
+    body = fields.as_object(item)
+    progress = fields.whole(body, "progress", None)
+    result = fields.text(body, "result", None, RESULT_BYTES)
+    return AttemptReport(
+        uid=fields.text(body, "uid", limit=64),
+        seq=fields.whole(body, "seq"),
+        state=read_state(body.get("state")),
+        phase=_one_of(Phase, fields.text(body, "phase", None)),
+        progress=None if progress is None else min(max(progress, 0), 100),
+        container_id=fields.text(body, "container", None, 128),
+        exit_code=fields.whole(body, "exit_code", None),
+        failure_kind=_one_of(FailureKind, fields.text(body, "kind", None)),
+        reason=fields.text(body, "reason", None, 64),
+        message=fields.text(body, "message", None, MESSAGE_CHARS),
+        result=result,
+        result_truncated=fields.flag(body, "cut", False),
+        usage=fields.mapping(body, "usage", None),
+        started_at=fields.instant(body, "started_at", None),
+        finished_at=fields.instant(body, "finished_at", None),
+        gone=fields.flag(body, "gone", False),
+    )
+
+
+def _one_of(kind: Any, value: str | None) -> Any:
+    if value is None:
+        return None
+    try:
+        return kind(value)
+    except ValueError:
+        raise Malformed(f"{value!r} is not a {kind.__name__}") from None
+
+
+def _quantity(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 53:
+        raise Malformed(f"capacity {name!r} is not a whole number from 0 to 2^53")
+    return value
+
+
+def _read_text(item: Any) -> str:
+    if not isinstance(item, str):
+        raise Malformed("a text was expected")
+    return fields.clean_text(item, 255)
+
+
+def _read_texts(body: Mapping[str, Any], name: str) -> dict[str, str]:
+    return {_read_text(key): _read_text(value) for key, value in fields.mapping(body, name, {}).items()}
+
+
+_READERS = {
+    "register": _read_register,
+    "heartbeat": _read_heartbeat,
+    "reports": _read_reports,
+    "goodbye": _read_goodbye,
+}

@@ -1,0 +1,90 @@
+"""Every CELLRUN_* name that exists, so that each side can refuse a name that neither knows.
+
+One environment may hold the settings of a control plane and of a cell at once. Each side
+validates its own and accepts the other's; a name in none of these tuples is a typing mistake and
+is refused by name at start.
+"""
+
+from collections.abc import Iterable
+
+CONTROL_PLANE = (
+    "CELLRUN_ADVISORY_LOCKS",
+    "CELLRUN_ALLOWED_HOSTS",
+    "CELLRUN_ARTIFACT_ROOT",
+    "CELLRUN_CONVERGENCE_INTERVAL_SECONDS",
+    "CELLRUN_DEBUG",
+    "CELLRUN_HEARTBEAT_SECONDS",
+    "CELLRUN_HOME",
+    "CELLRUN_LEASE_SECONDS",
+    "CELLRUN_LOG_LEVEL",
+    "CELLRUN_MAX_BODY_BYTES",
+    "CELLRUN_MAX_TASKS_PER_JOB",
+    "CELLRUN_MAX_UNFINISHED_TASKS_PER_USER",
+    "CELLRUN_PLACEMENT_INTERVAL_SECONDS",
+    "CELLRUN_PROCESS",
+    "CELLRUN_PUBLIC_URL",
+    "CELLRUN_SECRET_KEY",
+    "CELLRUN_START_SECONDS",
+    "CELLRUN_SYNC_SECONDS",
+)
+"""Read by controlplane.config.env."""
+
+CELL = (
+    "CELLRUN_CELL_CAPACITY",
+    "CELLRUN_CELL_DRIVER",
+    "CELLRUN_CELL_EVACUATE",
+    "CELLRUN_CELL_HOME",
+    "CELLRUN_CELL_KEY_FILE",
+    "CELLRUN_CELL_LABELS",
+    "CELLRUN_CELL_NAME",
+    "CELLRUN_CELL_POOL",
+    "CELLRUN_CELL_TAGS",
+    "CELLRUN_CONTROL_URL",
+    "CELLRUN_INSTALLATION",
+    "CELLRUN_LOG_LEVEL",
+)
+"""Read by workers.config."""
+
+STACK = (
+    "CELLRUN_ADMIN_PASSWORD",
+    "CELLRUN_ADMIN_USER",
+    "CELLRUN_OPERATOR_TOKEN",
+    "CELLRUN_REDIS_SERVER",
+    "CELLRUN_TOKEN",
+    "CELLRUN_URL",
+)
+"""Written to, or read by, the embedded stack and the client; no server process reads them."""
+
+ALL_NAMES = frozenset(CONTROL_PLANE + CELL + STACK)
+
+# A task's own environment may reach a program of ours that it runs (the command, a nested cell).
+TASK_NAMES = frozenset(
+    {
+        "CELLRUN_ATTEMPT_NUMBER",
+        "CELLRUN_ATTEMPT_UID",
+        "CELLRUN_CELL",
+        "CELLRUN_GANG_HOSTS",
+        "CELLRUN_GANG_RANK",
+        "CELLRUN_GANG_SIZE",
+        "CELLRUN_GROUP",
+        "CELLRUN_JOB_ID",
+        "CELLRUN_JOB_NAME",
+        "CELLRUN_REPLICAS",
+        "CELLRUN_ROOT",
+        "CELLRUN_TASK_ID",
+        "CELLRUN_TASK_INDEX",
+    }
+)
+TASK_PREFIXES = ("CELLRUN_PORT_",)
+
+
+def unknown_names(names: Iterable[str]) -> list[str]:
+    """Return those of `names` that start with CELLRUN_ and that nothing of ours knows, sorted."""
+    known = ALL_NAMES | TASK_NAMES
+    return sorted(
+        name
+        for name in names
+        if name.startswith("CELLRUN_")
+        and name not in known
+        and not name.startswith(TASK_PREFIXES)
+    )

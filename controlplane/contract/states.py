@@ -1,0 +1,37 @@
+"""The ten task states and their numbers, as they travel and as they are stored.
+
+Source of names, numbers and colours: Iris, "Task States Reference". UNSPECIFIED (0) is never stored.
+"""
+
+from enum import IntEnum, StrEnum
+
+
+class TaskState(IntEnum):
+    """State of a task; an attempt uses the same names without PENDING and UNSCHEDULABLE."""
+
+    PENDING = 1
+    BUILDING = 2
+    RUNNING = 3
+    SUCCEEDED = 4
+    FAILED = 5
+    KILLED = 6
+    WORKER_FAILED = 7
+    UNSCHEDULABLE = 8
+    ASSIGNED = 9
+    PREEMPTED = 10
+
+
+class FailureKind(StrEnum):
+    """Whose fault an unsuccessful end was; it decides which retry budget pays."""
+
+    USER = "user"  # the task's own program, image name or memory limit
+    SYSTEM = "system"  # engine, registry or disk of the cell
+    OUTSIDE = "outside"  # the container vanished or was stopped by somebody else
+
+
+class Phase(StrEnum):
+    """What a BUILDING attempt is doing."""
+
+    PULLING = "pulling"
+    PREPARING = "preparing"
+    CREATING = "creating"
