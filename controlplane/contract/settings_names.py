@@ -84,7 +84,5 @@ def unknown_names(names: Iterable[str]) -> list[str]:
     return sorted(
         name
         for name in names
-        if name.startswith("CELLRUN_")
-        and name not in known
-        and not name.startswith(TASK_PREFIXES)
+        if name.startswith("CELLRUN_") and name not in known and not name.startswith(TASK_PREFIXES)
     )

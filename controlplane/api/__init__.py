@@ -1,0 +1,1 @@
+"""REST doors: parse, call one command or query, render."""

@@ -1,0 +1,12 @@
+"""The control plane as one Django app: a placement is one transaction over all its nouns."""
+
+from django.apps import AppConfig
+
+
+class ControlplaneConfig(AppConfig):
+    """The only app of ours; its tables are in controlplane.models."""
+
+    name = "controlplane"
+    label = "controlplane"
+    verbose_name = "Cellrun"
+    default_auto_field = "django.db.models.BigAutoField"

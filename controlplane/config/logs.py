@@ -1,0 +1,59 @@
+"""Log lines as JSON, one object each, on standard error; the supervisor keeps them."""
+
+from typing import Any
+
+import structlog
+
+SHARED_PROCESSORS: list[Any] = [
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.add_logger_name,
+    structlog.stdlib.PositionalArgumentsFormatter(),
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.processors.StackInfoRenderer(),
+    structlog.processors.format_exc_info,
+]
+
+
+def configure_structlog() -> None:
+    """Send structlog's lines the same way as the standard library's."""
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *SHARED_PROCESSORS,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+
+
+def build_logging(level: str, process: str) -> dict[str, Any]:
+    """Return Django's LOGGING: everything at `level` as JSON, libraries at warning and above."""
+
+    def add_process(_: object, __: str, event: dict[str, Any]) -> dict[str, Any]:
+        event["process"] = process
+        return event
+
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {
+            "json": {
+                "()": structlog.stdlib.ProcessorFormatter,
+                "foreign_pre_chain": SHARED_PROCESSORS,
+                "processors": [
+                    structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                    add_process,
+                    structlog.processors.JSONRenderer(),
+                ],
+            }
+        },
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json"}},
+        "root": {"handlers": ["stderr"], "level": level.upper()},
+        "loggers": {
+            name: {"level": "WARNING"}
+            for name in ("kombu", "amqp", "urllib3", "celery.redirected", "psycopg.pool")
+        },
+    }

@@ -1,0 +1,185 @@
+"""Django's and Celery's settings, each from the typed environment or fixed with a reason."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from controlplane.config.beat import build_schedule
+from controlplane.config.env import InvalidSettings, load_from_process
+from controlplane.config.logs import build_logging, configure_structlog
+
+_PACKAGE = Path(__file__).parent.parent
+
+try:
+    CELLRUN = load_from_process()
+except InvalidSettings as fault:
+    # No traceback: what is wrong is in the environment, not in the code.
+    sys.exit(str(fault))
+"""The typed settings: `django.conf.settings.CELLRUN` wherever one is needed."""
+
+SECRET_KEY = CELLRUN.secret_key
+DEBUG = CELLRUN.debug
+ALLOWED_HOSTS = list(CELLRUN.allowed_hosts)
+CSRF_TRUSTED_ORIGINS = [CELLRUN.public_url]
+ROOT_URLCONF = "controlplane.config.urls"
+ASGI_APPLICATION = "controlplane.config.asgi.application"
+WSGI_APPLICATION = "controlplane.config.wsgi.application"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+USE_TZ = True
+TIME_ZONE = "UTC"
+LANGUAGE_CODE = "en-us"
+APPEND_SLASH = False
+DATA_UPLOAD_MAX_MEMORY_SIZE = CELLRUN.max_body_bytes
+
+INSTALLED_APPS = [
+    "unfold",  # before the admin, whose templates it replaces
+    "unfold.contrib.filters",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "django_filters",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "controlplane.apps.ControlplaneConfig",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+# Only the web process uses a pool: there each request runs in a thread of its own, so that
+# Django's per-thread connections would be made anew for each. A Celery worker keeps its one
+# connection, and asks whether it still lives before a task uses it.
+_POOLED = CELLRUN.process == "web"
+_DATABASE_OPTIONS: dict[str, Any] = {
+    **CELLRUN.database.options,
+    "application_name": f"cellrun-{CELLRUN.process}",
+    "connect_timeout": 3,
+}
+if _POOLED:
+    # 16 bounds what the web process can ask of PostgreSQL at once; more only queue there.
+    _DATABASE_OPTIONS["pool"] = {"min_size": 2, "max_size": 16, "timeout": 10}
+
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": CELLRUN.database.name,
+        "USER": CELLRUN.database.user,
+        "PASSWORD": CELLRUN.database.password,
+        "HOST": CELLRUN.database.host,
+        "PORT": CELLRUN.database.port,
+        "CONN_MAX_AGE": 0 if _POOLED else None,
+        "CONN_HEALTH_CHECKS": True,
+        "OPTIONS": _DATABASE_OPTIONS,
+    }
+}
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = CELLRUN.public_url.startswith("https:")
+X_FRAME_OPTIONS = "DENY"
+
+# Static files are served by the web process itself, straight from the installed packages.
+STATIC_URL = "/static/"
+STATIC_ROOT = CELLRUN.home / "static"
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = False
+
+configure_structlog()
+LOGGING = build_logging(CELLRUN.log_level, CELLRUN.process)
+
+REST_FRAMEWORK = {
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+}
+
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Cellrun",
+    "DESCRIPTION": "Runs container tasks on many machines.",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
+    # From our own static files: the documentation works without the Internet.
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+}
+
+UNFOLD = {"SITE_TITLE": "Cellrun", "SITE_HEADER": "Cellrun", "SHOW_BACK_BUTTON": True}
+
+# Celery carries short commands: JSON, no results, acknowledged before they run, one at a time.
+CELERY_BROKER_URL = CELLRUN.broker_url
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_RESULT_BACKEND = None
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = False
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_TIMEZONE = "UTC"
+CELERY_ENABLE_UTC = True
+CELERY_IMPORTS = [
+    name
+    for name in ("controlplane.ticks.placement", "controlplane.ticks.convergence")
+    if (_PACKAGE / "ticks" / f"{name.rsplit('.')[-1]}.py").exists()
+]
+CELERY_TASK_DEFAULT_QUEUE = "unrouted"
+CELERY_TASK_ROUTES = {
+    "controlplane.ticks.placement": {"queue": "placement"},
+    "controlplane.ticks.convergence": {"queue": "convergence"},
+}
+CELERY_BEAT_SCHEDULE = build_schedule(CELLRUN)
+# Beat looks at its schedule at least this often, so an interval below 5 s is kept.
+CELERY_BEAT_MAX_LOOP_INTERVAL = 1
+CELERY_WORKER_SEND_TASK_EVENTS = True
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_WORKER_REDIRECT_STDOUTS = False
+# Publishing gives up at once: convergence is the retry.
+CELERY_TASK_PUBLISH_RETRY = False
+CELERY_BROKER_CONNECTION_TIMEOUT = 1
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    # One list per queue instead of one per priority.
+    "priority_steps": [0],
+    "socket_connect_timeout": 1,
+    "socket_timeout": 5,
+    "socket_keepalive": True,
+    "health_check_interval": 10,
+    # A worker that reconnects waits at most 5 s between two tries.
+    "interval_start": 0,
+    "interval_step": 1,
+    "interval_max": 5,
+}

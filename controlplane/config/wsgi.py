@@ -1,0 +1,10 @@
+"""The web process for servers that speak WSGI; log following needs the ASGI one."""
+
+import os
+
+from django.core.wsgi import get_wsgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.config.settings")
+os.environ.setdefault("CELLRUN_PROCESS", "web")
+
+application = get_wsgi_application()
