@@ -25,7 +25,12 @@ class Input:
     def body(self) -> dict[str, Any]:
         """As JSON."""
         return fields.without_none(
-            {"path": self.path, "url": self.url, "sha256": self.sha256, "bundle": self.bundle or None}
+            {
+                "path": self.path,
+                "url": self.url,
+                "sha256": self.sha256,
+                "bundle": self.bundle or None,
+            }
         )
 
 
@@ -85,7 +90,14 @@ class RunAttempt:
 
     def body(self) -> list[Any]:
         """As JSON: a short list, since a message carries many."""
-        return [self.uid, self.spec_id, self.task_id, self.task_index, self.number, self.start_before]
+        return [
+            self.uid,
+            self.spec_id,
+            self.task_id,
+            self.task_index,
+            self.number,
+            self.start_before,
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +240,9 @@ def read_spec(item: Any) -> GroupSpec:
         workdir=fields.text(body, "workdir", None),
         user=fields.text(body, "user", None),
         env={key: _read_text(value) for key, value in fields.mapping(body, "env", {}).items()},
-        resources={key: _read_whole(value) for key, value in fields.mapping(body, "resources", {}).items()},
+        resources={
+            key: _read_whole(value) for key, value in fields.mapping(body, "resources", {}).items()
+        },
         inputs=fields.listing(body, "inputs", _read_input),
         result_file=fields.text(body, "result_file", None),
         timeout_seconds=fields.number(body, "timeout_seconds", None),
@@ -267,7 +281,14 @@ def _read_input(item: Any) -> Input:
 def read_run(item: Any) -> RunAttempt:
     """One run order. Raises Malformed."""
     match item:
-        case [str(uid), int(spec_id), int(task_id), int(index), int(number), float() | int() as before]:
+        case [
+            str(uid),
+            int(spec_id),
+            int(task_id),
+            int(index),
+            int(number),
+            float() | int() as before,
+        ]:
             return RunAttempt(uid, spec_id, task_id, index, number, float(before))
     raise Malformed("a run order is [uid, spec, task, index, number, start_before]")
 

@@ -171,7 +171,9 @@ def _read_held(item: Any) -> Held:
 
 def _read_register(body: Mapping[str, Any]) -> Register:
     return Register(
-        capacity={name: _quantity(name, value) for name, value in fields.mapping(body, "capacity").items()},
+        capacity={
+            name: _quantity(name, value) for name, value in fields.mapping(body, "capacity").items()
+        },
         labels=_read_texts(body, "labels"),
         tags=fields.listing(body, "tags", _read_text),
         pool=fields.text(body, "pool", "default", 63),
@@ -241,7 +243,9 @@ def _read_text(item: Any) -> str:
 
 
 def _read_texts(body: Mapping[str, Any], name: str) -> dict[str, str]:
-    return {_read_text(key): _read_text(value) for key, value in fields.mapping(body, name, {}).items()}
+    return {
+        _read_text(key): _read_text(value) for key, value in fields.mapping(body, name, {}).items()
+    }
 
 
 _READERS = {

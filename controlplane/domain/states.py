@@ -1,0 +1,162 @@
+"""The states of jobs, tasks, attempts and cells, the named sets of them, and the reasons for every change.
+
+The numbers of the task states are Iris's and live in `controlplane.contract.states`, since they travel.
+"""
+
+from enum import IntEnum, StrEnum
+
+from controlplane.contract.states import TaskState
+
+TERMINAL = frozenset(
+    {
+        TaskState.SUCCEEDED,
+        TaskState.FAILED,
+        TaskState.KILLED,
+        TaskState.WORKER_FAILED,
+        TaskState.UNSCHEDULABLE,
+        TaskState.PREEMPTED,
+    }
+)
+ACTIVE = frozenset({TaskState.ASSIGNED, TaskState.BUILDING, TaskState.RUNNING})
+OPEN = ACTIVE | {TaskState.PENDING}
+ATTEMPT_STATES = frozenset(TaskState) - {TaskState.PENDING, TaskState.UNSCHEDULABLE}
+
+# Order of life: a report of an earlier stage never takes an attempt back (Iris: no regression).
+PROGRESS = {TaskState.ASSIGNED: 0, TaskState.BUILDING: 1, TaskState.RUNNING: 2}
+
+COLOURS = {
+    TaskState.PENDING: "#9a6700",
+    TaskState.ASSIGNED: "#bc4c00",
+    TaskState.BUILDING: "#8250df",
+    TaskState.RUNNING: "#0969da",
+    TaskState.SUCCEEDED: "#1a7f37",
+    TaskState.FAILED: "#cf222e",
+    TaskState.KILLED: "#57606a",
+    TaskState.WORKER_FAILED: "#8250df",
+    TaskState.UNSCHEDULABLE: "#cf222e",
+    TaskState.PREEMPTED: "#bc4c00",
+}
+
+# A job's state is one of these; the numbers are the tasks'.
+JOB_STATES = frozenset(
+    {
+        TaskState.PENDING,
+        TaskState.RUNNING,
+        TaskState.SUCCEEDED,
+        TaskState.FAILED,
+        TaskState.KILLED,
+        TaskState.WORKER_FAILED,
+        TaskState.UNSCHEDULABLE,
+    }
+)
+
+
+class CellState(StrEnum):
+    """READY takes work; CORDONED takes none; DRAINING gets rid of it; QUARANTINED is under suspicion; LOST is silent."""
+
+    READY = "READY"
+    CORDONED = "CORDONED"
+    DRAINING = "DRAINING"
+    QUARANTINED = "QUARANTINED"
+    LOST = "LOST"
+
+
+class ReleaseKind(StrEnum):
+    """Who says that an attempt holds no capacity any more."""
+
+    CONFIRMED = "confirmed"  # its cell: the container is gone and will not come
+    CELL_LOST = "cell_lost"  # nobody: the cell is lost, and that is the declared risk
+    OPERATOR = "operator"  # a person, by hand
+
+
+class Budget(StrEnum):
+    """Which retry budget an end is charged to."""
+
+    FAILURE = "failure"
+    PREEMPTION = "preemption"
+    SYSTEM = "system"
+
+
+class Band(IntEnum):
+    """Priority bands, most important first."""
+
+    PRODUCTION = 1
+    INTERACTIVE = 2
+    BATCH = 3
+
+
+class Reason(StrEnum):
+    """Why a state changed. The sentence of each, in `REASONS`, is what API, admin and docs show."""
+
+    SUBMITTED = "submitted"
+    PLACED = "placed"
+    BUILDING = "building"
+    STARTED = "started"
+    SUCCEEDED = "succeeded"
+    EXIT_STATUS = "exit_status"
+    OUT_OF_MEMORY = "out_of_memory"
+    IMAGE_ERROR = "image_error"
+    USER_ERROR = "user_error"
+    SYSTEM_FAILURE = "system_failure"
+    REFUSED = "refused"
+    START_EXPIRED = "start_expired"
+    CELL_LOST = "cell_lost"
+    CONTAINER_VANISHED = "container_vanished"
+    STOPPED_OUTSIDE = "stopped_outside"
+    PREEMPTED = "preempted"
+    DRAINED = "drained"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+    JOB_ENDED = "job_ended"
+    PARENT_ENDED = "parent_ended"
+    DEPENDENCY_FAILED = "dependency_failed"
+    SCHEDULING_DEADLINE = "scheduling_deadline"
+    REJECTED = "rejected"
+    CACHE_HIT = "cache_hit"
+    HEALTH_CHECK_FAILED = "health_check_failed"
+    GANG_SIBLING_FAILED = "gang_sibling_failed"
+    GANG_BOUNCED = "gang_bounced"
+    BUILD_TIMEOUT = "build_timeout"
+    STOPPED_UNASKED = "stopped_unasked"
+    RELEASED = "released"
+    RELEASED_BY_OPERATOR = "released_by_operator"
+    TASKS_DECIDED = "tasks_decided"
+    RETRIES_EXHAUSTED = "retries_exhausted"
+
+
+REASONS: dict[Reason, str] = {
+    Reason.SUBMITTED: "submitted",
+    Reason.PLACED: "placed on a cell",
+    Reason.BUILDING: "the cell prepares its container",
+    Reason.STARTED: "its program runs",
+    Reason.SUCCEEDED: "its program ended with exit status 0",
+    Reason.EXIT_STATUS: "its program ended with a non-zero exit status",
+    Reason.OUT_OF_MEMORY: "out of memory",
+    Reason.IMAGE_ERROR: "its image does not exist, may not be read, or is malformed",
+    Reason.USER_ERROR: "what was submitted cannot be run",
+    Reason.SYSTEM_FAILURE: "the cell's engine, registry or disk failed",
+    Reason.REFUSED: "the cell refused it",
+    Reason.START_EXPIRED: "not started within time limit",
+    Reason.CELL_LOST: "cell disappeared before completion",
+    Reason.CONTAINER_VANISHED: "its container vanished",
+    Reason.STOPPED_OUTSIDE: "its container was stopped by somebody else",
+    Reason.PREEMPTED: "preempted by more important work",
+    Reason.DRAINED: "moved away because its cell is being drained",
+    Reason.CANCELLED: "task was cancelled",
+    Reason.TIMEOUT: "exceeded its time limit",
+    Reason.JOB_ENDED: "its job ended",
+    Reason.PARENT_ENDED: "the parent of its job ended",
+    Reason.DEPENDENCY_FAILED: "what it depends on can no longer hold",
+    Reason.SCHEDULING_DEADLINE: "could not be placed within the scheduling timeout",
+    Reason.REJECTED: "can never be placed",
+    Reason.CACHE_HIT: "its result was found in the cache",
+    Reason.HEALTH_CHECK_FAILED: "its health check failed",
+    Reason.GANG_SIBLING_FAILED: "another member of its gang failed",
+    Reason.GANG_BOUNCED: "its gang fell below the minimum and starts anew",
+    Reason.BUILD_TIMEOUT: "pulling or creating its container took too long",
+    Reason.STOPPED_UNASKED: "its cell stopped it without an order",
+    Reason.RELEASED: "its container is confirmed gone",
+    Reason.RELEASED_BY_OPERATOR: "released by an operator",
+    Reason.TASKS_DECIDED: "follows from the states of its tasks",
+    Reason.RETRIES_EXHAUSTED: "no retry is left",
+}

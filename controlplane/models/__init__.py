@@ -1,0 +1,28 @@
+"""Tables and their constraints; no `save()`, no signals, no decisions. State columns are written by `commands.effects` only."""
+
+from controlplane.models.accounts import ApiToken
+from controlplane.models.attempts import Attempt
+from controlplane.models.cells import Cell, CellLease
+from controlplane.models.history import Transition
+from controlplane.models.jobs import Domain, Job, Project, TaskGroup
+from controlplane.models.operations import Alert, DeadLetter, InboxProbe, TickState
+from controlplane.models.pools import Pool
+from controlplane.models.tasks import Task
+
+__all__ = [
+    "Alert",
+    "ApiToken",
+    "Attempt",
+    "Cell",
+    "CellLease",
+    "DeadLetter",
+    "Domain",
+    "InboxProbe",
+    "Job",
+    "Pool",
+    "Project",
+    "Task",
+    "TaskGroup",
+    "TickState",
+    "Transition",
+]

@@ -1,0 +1,104 @@
+"""Attempts: one try at a task, on one cell. It holds its cell's capacity, and its task, until it is released."""
+
+from django.db import models
+from django.db.models import Q
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.states import ATTEMPT_STATES, Budget, ReleaseKind
+from controlplane.models.choices import finished_iff_terminal
+
+_STATES = [(int(state), state.name) for state in sorted(ATTEMPT_STATES)]
+
+
+class Attempt(models.Model):
+    """One row per try. Its uid is also its container's name and its task id in Flower."""
+
+    uid = models.UUIDField(primary_key=True)
+    task = models.ForeignKey(
+        "Task",
+        on_delete=models.CASCADE,
+        related_name="attempts",
+        db_constraint=False,
+        db_index=False,
+    )
+    group = models.ForeignKey(
+        "TaskGroup", on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False
+    )
+    job = models.ForeignKey(
+        "Job",
+        on_delete=models.CASCADE,
+        related_name="attempts",
+        db_constraint=False,
+        db_index=False,
+    )
+    cell = models.ForeignKey(
+        "Cell",
+        on_delete=models.PROTECT,
+        related_name="attempts",
+        db_constraint=False,
+        db_index=False,
+    )
+    incarnation = models.CharField(max_length=64)
+    number = models.PositiveIntegerField()
+    state = models.PositiveSmallIntegerField(choices=_STATES, default=TaskState.ASSIGNED)
+    phase = models.CharField(max_length=16, default="", blank=True)
+    progress = models.PositiveSmallIntegerField(null=True, blank=True)
+    report_seq = models.BigIntegerField(default=0)
+    charged = models.CharField(
+        max_length=12,
+        choices=[(budget.value, budget.value) for budget in Budget],
+        default="",
+        blank=True,
+    )
+    start_before = models.DateTimeField()
+    stop_reason = models.CharField(max_length=32, default="", blank=True)
+    stop_force = models.BooleanField(default=False)
+    container_id = models.CharField(max_length=128, default="", blank=True)
+    exit_code = models.BigIntegerField(null=True, blank=True)
+    failure_kind = models.CharField(max_length=12, default="", blank=True)
+    reason = models.CharField(max_length=32, default="", blank=True)
+    message = models.TextField(default="", blank=True)
+    result = models.TextField(null=True, blank=True)
+    result_truncated = models.BooleanField(default=False)
+    usage = models.JSONField(null=True, blank=True)
+    created_at = models.DateTimeField()
+    state_since = models.DateTimeField()
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    released_at = models.DateTimeField(null=True, blank=True)
+    release_kind = models.CharField(
+        max_length=12,
+        choices=[(kind.value, kind.value) for kind in ReleaseKind],
+        default="",
+        blank=True,
+    )
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("task", "number"), name="attempt_number_unique_in_task"
+            ),
+            models.UniqueConstraint(
+                fields=("task",),
+                condition=Q(released_at=None),
+                name="task_has_one_unreleased_attempt",
+            ),
+            models.CheckConstraint(
+                condition=finished_iff_terminal(), name="attempt_finished_iff_terminal"
+            ),
+            models.CheckConstraint(
+                condition=Q(released_at=None) | Q(finished_at__isnull=False),
+                name="attempt_released_after_its_end",
+            ),
+        )
+        indexes = (
+            models.Index(
+                fields=("cell", "group"), name="attempt_unreleased", condition=Q(released_at=None)
+            ),
+            models.Index(
+                fields=("job",), name="attempt_unreleased_of_job", condition=Q(released_at=None)
+            ),
+        )
+
+    def __str__(self) -> str:
+        return str(self.uid)

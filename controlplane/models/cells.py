@@ -1,0 +1,59 @@
+"""Cells, and their leases in a narrow table of their own, so that heartbeats never touch a hot row."""
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+
+from controlplane.domain.states import CellState
+
+
+class Cell(models.Model):
+    """A host that runs attempts. An enrolled cell that never registered is LOST with an empty incarnation."""
+
+    name = models.CharField(max_length=63, unique=True)
+    pool = models.ForeignKey("Pool", on_delete=models.PROTECT, related_name="cells")
+    state = models.CharField(
+        max_length=12,
+        choices=[(state.value, state.value) for state in CellState],
+        default=CellState.LOST,
+    )
+    state_reason = models.CharField(max_length=255, default="", blank=True)
+    incarnation = models.CharField(max_length=64, default="", blank=True)
+    register_seq = models.BigIntegerField(default=0)
+    key_salt = models.CharField(max_length=64)
+    capacity = models.JSONField(
+        default=dict, help_text="cpu_millis, memory_mib, disk_mib, gpu and named resources."
+    )
+    labels = models.JSONField(default=dict, blank=True)
+    tags = ArrayField(models.CharField(max_length=63), default=list, blank=True)
+    drivers = ArrayField(models.CharField(max_length=63), default=list, blank=True)
+    task_types = ArrayField(models.CharField(max_length=63), default=list, blank=True)
+    versions = models.JSONField(default=dict, blank=True)
+    enrolled_at = models.DateTimeField()
+    registered_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class CellLease(models.Model):
+    """When a cell was last heard, and until when we believe in it. `acked_seq`: all reports up to it are safe."""
+
+    cell = models.OneToOneField(
+        "Cell",
+        on_delete=models.CASCADE,
+        primary_key=True,
+        related_name="lease",
+        db_constraint=False,
+    )
+    incarnation = models.CharField(max_length=64)
+    last_heard_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+    silent_ticks = models.PositiveIntegerField(default=0)
+    heartbeat_seq = models.BigIntegerField(default=0)
+    acked_seq = models.BigIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return f"lease of cell {self.cell_id}"

@@ -1,0 +1,16 @@
+"""Choices and conditions that several tables share, made from the domain's enums so that they cannot disagree."""
+
+from django.db.models import Q
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.states import TERMINAL
+
+TASK_STATES = [(int(state), state.name) for state in TaskState]
+TERMINAL_NUMBERS = sorted(int(state) for state in TERMINAL)
+
+
+def finished_iff_terminal() -> Q:
+    """`finished_at` is set if and only if the state is terminal."""
+    return Q(state__in=TERMINAL_NUMBERS, finished_at__isnull=False) | (
+        ~Q(state__in=TERMINAL_NUMBERS) & Q(finished_at__isnull=True)
+    )

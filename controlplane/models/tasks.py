@@ -1,0 +1,67 @@
+"""Tasks: one row per replica of a group."""
+
+from django.db import models
+from django.db.models import Q
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.states import ACTIVE
+from controlplane.models.choices import TASK_STATES, finished_iff_terminal
+
+
+class Task(models.Model):
+    """The unit of execution. `attempt_open`: an attempt of it is not released yet, so it may not be placed.
+
+    Its links carry no database constraint: they are written in bulk by one module, and the invariants
+    check them.
+    """
+
+    job = models.ForeignKey(
+        "Job", on_delete=models.CASCADE, related_name="tasks", db_constraint=False, db_index=False
+    )
+    group = models.ForeignKey(
+        "TaskGroup",
+        on_delete=models.CASCADE,
+        related_name="tasks",
+        db_constraint=False,
+        db_index=False,
+    )
+    index = models.PositiveIntegerField()
+    state = models.PositiveSmallIntegerField(choices=TASK_STATES, default=TaskState.PENDING)
+    attempt_number = models.PositiveIntegerField(default=0)
+    attempt_uid = models.UUIDField(null=True, blank=True)
+    attempt_open = models.BooleanField(default=False)
+    failure_count = models.PositiveIntegerField(default=0)
+    preemption_count = models.PositiveIntegerField(default=0)
+    system_failure_count = models.PositiveIntegerField(default=0)
+    system_row = models.PositiveIntegerField(default=0, help_text="System failures in a row.")
+    refusal_row = models.PositiveIntegerField(default=0, help_text="Refusals in a row.")
+    not_before = models.DateTimeField(null=True, blank=True)
+    avoid_cell_id = models.BigIntegerField(null=True, blank=True)
+    failure_reason = models.TextField(default="", blank=True)
+    updated_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("group", "index"), name="task_index_unique_in_group"),
+            models.CheckConstraint(
+                condition=finished_iff_terminal(), name="task_finished_iff_terminal"
+            ),
+            models.CheckConstraint(
+                condition=~Q(state__in=sorted(int(state) for state in ACTIVE))
+                | Q(attempt_open=True),
+                name="task_active_has_open_attempt",
+            ),
+        )
+        indexes = (
+            models.Index(fields=("job", "id"), name="task_of_job"),
+            models.Index(
+                fields=("group", "index"),
+                name="task_placeable",
+                condition=Q(state=int(TaskState.PENDING), attempt_open=False),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"task {self.pk}"
