@@ -34,5 +34,5 @@ $(STAMP): requirements/dev.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes \
 		--requirement requirements/dev.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps \
-		--no-build-isolation --no-index --editable .
+		--no-build-isolation --no-index --config-settings editable_mode=compat --editable .
 	@touch $@

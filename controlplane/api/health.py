@@ -5,7 +5,7 @@ import json
 from django.conf import settings
 from django.db import DatabaseError, connection
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from kombu import Connection
+from kombu.connection import Connection
 
 
 def healthz(request: HttpRequest) -> HttpResponse:

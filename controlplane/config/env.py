@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from controlplane.contract.settings_names import unknown_names
 
@@ -213,26 +213,38 @@ def _secret_key(text: str) -> str:
     return text
 
 
+def _split(text: str, expected: str) -> SplitResult:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # read only now, and refused if it is no number
+    except ValueError:
+        raise ValueError(expected) from None
+    return parts
+
+
 def _http_url(text: str) -> str:
-    parts = urlsplit(text)
+    expected = "an address like http://host:8000"
+    parts = _split(text, expected)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-        raise ValueError("an address like http://host:8000")
+        raise ValueError(expected)
     return text.rstrip("/")
 
 
 def _redis_url(text: str) -> str:
-    parts = urlsplit(text)
+    expected = "an address like redis://host:6379/0"
+    parts = _split(text, expected)
     known = parts.scheme in ("redis", "rediss") and parts.hostname
     if not (known or (parts.scheme == "redis+socket" and parts.path)):
-        raise ValueError("an address like redis://host:6379/0")
+        raise ValueError(expected)
     return text
 
 
 def _database(text: str) -> Database:
-    parts = urlsplit(text)
+    expected = "an address like postgresql://user:password@host:5432/name"
+    parts = _split(text, expected)
     name = parts.path.removeprefix("/")
     if parts.scheme not in ("postgres", "postgresql") or not name or "/" in name:
-        raise ValueError("an address like postgresql://user:password@host:5432/name")
+        raise ValueError(expected)
     options = dict(parse_qsl(parts.query))
     # libpq's own way to name a folder of Unix sockets, which no host part can hold.
     host = options.pop("host", "") or unquote(parts.hostname or "")

