@@ -1,0 +1,244 @@
+"""A cell's settings, read once from the environment: all valid, or one error names each that isn't."""
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import urlsplit
+
+from controlplane.contract import keys, settings_names
+
+DRIVERS = ("docker", "process", "memory")
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+LABEL_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
+LABEL_VALUE = re.compile(r"[A-Za-z0-9._/:@+-]{0,63}")
+RESOURCE = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+MAX_LOG_BYTES = 10 * 1024 * 1024  # per stream of an attempt: enough to debug, small enough to keep
+MEMORY_KEPT_MIB = 512  # of the host's memory, left to the engine and to the cell itself
+_UNITS = {
+    "": 1,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+}
+
+
+class MalformedSettings(ValueError):
+    """Settings that cannot be used; the text names every one of them and says what is expected."""
+
+
+def default_concurrency() -> int:
+    """Engine calls at once: twice the cores; more only lengthens each start (measured on two)."""
+    return 2 * (os.cpu_count() or 1)
+
+
+@dataclass(frozen=True, slots=True)
+class CellConfig:
+    """All settings of one cell.
+
+    `capacity` counts cpu_millis, memory_mib, disk_mib, gpu and named resources. `tags` as written:
+    `a` is required of a task, `b?` is optional. `home` is this cell's own folder for journal,
+    workspaces and logs. An empty `control_url` means that logs stay here (used by tests).
+    `concurrency` bounds the engine calls made at once, not the attempts running.
+    """
+
+    name: str
+    key: bytes = field(repr=False)
+    home: Path
+    broker_url: str = field(repr=False)
+    control_url: str
+    installation: str
+    capacity: Mapping[str, int]
+    driver: str = "docker"
+    pool: str = "default"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    evacuate: bool = False
+    log_level: str = "INFO"
+    max_log_bytes: int = MAX_LOG_BYTES
+    concurrency: int = field(default_factory=default_concurrency)
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> "CellConfig":
+        """Settings in `env`; `CELLRUN_CELL_KEY_FILE` is read. Raises MalformedSettings."""
+        read = _Reader(env)
+        name = read("CELLRUN_CELL_NAME", _name)
+        home = read("CELLRUN_CELL_HOME", _folder, f".cellrun/cells/{name or 'unnamed'}")
+        config = cls(
+            name=name,
+            key=read("CELLRUN_CELL_KEY_FILE", _key_in_file),
+            home=home,
+            broker_url=read("CELERY_BROKER_URL", _broker_url),
+            control_url=read("CELLRUN_CONTROL_URL", _http_url),
+            installation=read("CELLRUN_INSTALLATION", _name),
+            capacity=_capacity(read, home),
+            driver=read("CELLRUN_CELL_DRIVER", _one_of(DRIVERS), "docker"),
+            pool=read("CELLRUN_CELL_POOL", _name, "default"),
+            labels=read("CELLRUN_CELL_LABELS", _labels, ""),
+            tags=read("CELLRUN_CELL_TAGS", _tags, ""),
+            evacuate=read("CELLRUN_CELL_EVACUATE", _flag, "false"),
+            log_level=read("CELLRUN_LOG_LEVEL", _one_of(LOG_LEVELS), "INFO"),
+        )
+        read.raise_problems()
+        return config
+
+
+class _Reader:
+    """Reads settings one by one and gathers what is wrong with them."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self.env = env
+        self.problems = [f"{name} is not a setting" for name in settings_names.unknown_names(env)]
+
+    def __call__(self, name: str, parse: Callable[[str], Any], default: str | None = None) -> Any:
+        """The value of `name`, or None with a problem noted. Without default it must be set."""
+        text = self.env.get(name, "").strip() or default
+        if text is None:
+            self.problems.append(f"{name} is not set")
+            return None
+        try:
+            return parse(text)
+        except (ValueError, OSError) as error:
+            self.problems.append(f"{name}: {error}")
+            return None
+
+    def raise_problems(self) -> None:
+        """Raises MalformedSettings if any reading failed."""
+        if self.problems:
+            raise MalformedSettings("; ".join(self.problems))
+
+
+def _name(text: str) -> str:
+    if not NAME.fullmatch(text):
+        raise ValueError(f"{text!r} is not a name ([a-z0-9][a-z0-9._-]{{0,62}})")
+    return text
+
+
+def _folder(text: str) -> Path:
+    return Path(text).expanduser().absolute()
+
+
+def _key_in_file(text: str) -> bytes:
+    return keys.decode_key(Path(text).expanduser().read_text(encoding="ascii"))
+
+
+def _url(text: str, schemes: tuple[str, ...]) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in schemes or not (parts.hostname or parts.path):
+        raise ValueError(f"an address is expected; it begins with one of {', '.join(schemes)}")
+    return text
+
+
+def _broker_url(text: str) -> str:
+    return _url(text, ("redis", "rediss", "redis+socket", "unix"))
+
+
+def _http_url(text: str) -> str:
+    return _url(text, ("http", "https")).rstrip("/")
+
+
+def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        for choice in choices:
+            if choice.lower() == text.lower():
+                return choice
+        raise ValueError(f"{text!r} is none of {', '.join(choices)}")
+
+    return parse
+
+
+def _flag(text: str) -> bool:
+    return _one_of(("true", "false", "1", "0", "yes", "no"))(text) in ("true", "1", "yes")
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    """`k=v,k=v` as pairs; no key twice."""
+    pairs: list[tuple[str, str]] = []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        key, sign, value = part.partition("=")
+        if not sign:
+            raise ValueError(f"{part!r} is not key=value")
+        if key.strip() in dict(pairs):
+            raise ValueError(f"{key.strip()!r} is given twice")
+        pairs.append((key.strip(), value.strip()))
+    return pairs
+
+
+def _labels(text: str) -> Mapping[str, str]:
+    for key, value in _pairs(text):
+        if not LABEL_KEY.fullmatch(key) or not LABEL_VALUE.fullmatch(value):
+            raise ValueError(f"{key}={value} is not a label (letters, digits, . _ / -; at most 63)")
+    return MappingProxyType(dict(_pairs(text)))
+
+
+def _tags(text: str) -> tuple[str, ...]:
+    tags = tuple(filter(None, (piece.strip() for piece in text.split(","))))
+    for tag in tags:
+        if not NAME.fullmatch(tag.removesuffix("?")):
+            raise ValueError(f"{tag!r} is not a tag (a name; with ? behind it, an optional one)")
+    if len({tag.removesuffix("?") for tag in tags}) != len(tags):
+        raise ValueError("a tag is given twice")
+    return tags
+
+
+def _capacity(read: _Reader, home: Path | None) -> Mapping[str, int]:
+    """The capacity given, completed by what the host has."""
+    given = read("CELLRUN_CELL_CAPACITY", parse_capacity, "") or {}
+    return MappingProxyType({**host_capacity(home or Path.cwd()), **given})
+
+
+def parse_capacity(text: str) -> dict[str, int]:
+    """What `cpu=2,memory=2048Mi,disk=10Gi,gpu=0,licence=3` means, in thousandths, MiB and pieces.
+
+    Raises ValueError.
+    """
+    capacity: dict[str, int] = {}
+    for key, value in _pairs(text):
+        if key == "cpu":
+            capacity["cpu_millis"] = _thousandths(value)
+        elif key in ("memory", "disk"):
+            capacity[f"{key}_mib"] = _bytes(key, value) // 2**20
+        elif RESOURCE.fullmatch(key) and value.isdecimal() and int(value) < 2**53:
+            capacity[key] = int(value)
+        else:
+            raise ValueError(f"{key}={value}: a resource name and a whole number are expected")
+    return capacity
+
+
+def _thousandths(text: str) -> int:
+    match = re.fullmatch(r"(\d{1,6})(?:\.(\d{1,3}))?|(\d{1,9})m", text)
+    if match is None:
+        raise ValueError(f"cpu={text}: cores are expected, like 2, 0.5 or 500m")
+    cores, fraction, thousandths = match.groups()
+    if thousandths:
+        return int(thousandths)
+    return int(cores) * 1000 + int((fraction or "0").ljust(3, "0"))
+
+
+def _bytes(key: str, text: str) -> int:
+    match = re.fullmatch(r"(\d{1,15})([A-Za-z]*)", text)
+    if match is None or match[2] not in _UNITS:
+        raise ValueError(f"{key}={text}: a size is expected, like 512Mi or 2Gi")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def host_capacity(folder: Path) -> dict[str, int]:
+    """What this machine has: its cores, its memory less what is kept back, the disk under `folder`."""
+    while not folder.exists():
+        folder = folder.parent
+    memory_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+    return {
+        "cpu_millis": 1000 * (os.cpu_count() or 1),
+        "memory_mib": max(memory_mib - MEMORY_KEPT_MIB, memory_mib // 2),
+        "disk_mib": shutil.disk_usage(folder).free // 2**20,
+        "gpu": 0,
+    }
