@@ -1,0 +1,142 @@
+"""From an event to the change it makes of a task and its attempt: the one way from the table to an effect."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.effects import ChangeAttempt, ChangeTask, Step
+from controlplane.domain.retry import wait_seconds
+from controlplane.domain.snapshots import TaskFacts
+from controlplane.domain.states import REASONS, TERMINAL, Reason, ReleaseKind
+from controlplane.domain.transitions import Event, Outcome, advance
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why, and what else is known. `release`: the container is known to be gone."""
+
+    reason: Reason
+    message: str = ""
+    release: ReleaseKind | None = None
+    force: bool = False
+    by_dependency: bool = False
+    failure_reason: str | None = None
+
+
+def change_task(
+    facts: TaskFacts,
+    event: Event,
+    cause: Cause,
+    *,
+    now: datetime,
+    report: ChangeAttempt | None = None,
+) -> ChangeTask:
+    """What `event` makes of the task; `report` holds what its cell said. Raises IllegalTransition."""
+    attempt = facts.attempt if facts.attempt and facts.attempt.released_at is None else None
+    started_at = _started_at(facts, report)
+    finished_at = (report.finished_at if report else None) or now
+    ran = (finished_at - started_at).total_seconds() if started_at else 0.0
+    outcome = advance(
+        facts.state, event, counters=facts.counters, limits=facts.limits, ran_seconds=ran
+    )
+    change = None
+    if attempt is not None and outcome.attempt is not None:
+        ended = outcome.attempt in TERMINAL
+        base = report or ChangeAttempt(attempt.uid, attempt.state, attempt.state)
+        change = replace(
+            base,
+            state_from=attempt.state,
+            state_to=outcome.attempt,
+            charged=outcome.charged,
+            finished_at=finished_at if ended else None,
+            reason=cause.reason if ended else base.reason,
+            message=(cause.message or base.message) if ended else base.message,
+            release=cause.release if ended else None,
+            stop_reason=cause.reason if ended and cause.release is None else None,
+            stop_force=cause.force,
+        )
+    return ChangeTask(
+        job_id=facts.job_id,
+        group_id=facts.group_id,
+        task_id=facts.task_id,
+        task_from=facts.state,
+        task_to=outcome.task,
+        counters=outcome.counters,
+        at=now,
+        steps=_steps(facts, outcome, cause, now, report),
+        attempt=change,
+        attempt_open=attempt is not None and (change is None or change.release is None),
+        not_before=_not_before(facts, outcome, now),
+        avoid_cell_id=attempt.cell_id if attempt and outcome.avoids_cell else None,
+        started_at=started_at,
+        failure_reason=_failure_reason(outcome, cause),
+        by_dependency=cause.by_dependency,
+    )
+
+
+def release_task(
+    facts: TaskFacts,
+    kind: ReleaseKind,
+    cause: Reason,
+    *,
+    now: datetime,
+    report: ChangeAttempt | None = None,
+) -> ChangeTask:
+    """The ended attempt of the task gives back its capacity. Facts of `report` are taken once."""
+    attempt = facts.attempt
+    assert attempt is not None and attempt.released_at is None, "nothing to release"
+    base = report or ChangeAttempt(attempt.uid, attempt.state, attempt.state)
+    step = Step(facts.state, facts.state, attempt.state, cause, now)
+    return ChangeTask(
+        job_id=facts.job_id,
+        group_id=facts.group_id,
+        task_id=facts.task_id,
+        task_from=facts.state,
+        task_to=facts.state,
+        counters=facts.counters,
+        at=now,
+        steps=(step,),
+        attempt=replace(
+            base,
+            state_from=attempt.state,
+            state_to=attempt.state,
+            finished_at=None,
+            started_at=None,
+            release=kind,
+        ),
+        attempt_open=False,
+    )
+
+
+def _started_at(facts: TaskFacts, report: ChangeAttempt | None) -> datetime | None:
+    if facts.attempt is None:
+        return None
+    return facts.attempt.started_at or (report.started_at if report else None)
+
+
+def _steps(
+    facts: TaskFacts, outcome: Outcome, cause: Cause, now: datetime, report: ChangeAttempt | None
+) -> tuple[Step, ...]:
+    state, steps = facts.state, []
+    ran_unseen = (
+        report is not None and report.started_at is not None and state is not TaskState.RUNNING
+    )
+    if ran_unseen and outcome.attempt in TERMINAL:
+        assert report is not None and report.started_at is not None
+        steps.append(
+            Step(state, TaskState.RUNNING, TaskState.RUNNING, Reason.STARTED, report.started_at)
+        )
+        state = TaskState.RUNNING
+    steps.append(Step(state, outcome.task, outcome.attempt, cause.reason, now, cause.message))
+    return tuple(steps)
+
+
+def _not_before(facts: TaskFacts, outcome: Outcome, now: datetime) -> datetime | None:
+    seconds = wait_seconds(outcome.wait, outcome.counters, task_id=facts.task_id)
+    return now + timedelta(seconds=seconds) if seconds else None
+
+
+def _failure_reason(outcome: Outcome, cause: Cause) -> str:
+    if outcome.task not in TERMINAL or outcome.task is TaskState.SUCCEEDED:
+        return ""
+    return cause.failure_reason or REASONS[cause.reason]

@@ -1,0 +1,22 @@
+"""The lengths of time that the rules of convergence go by, in seconds."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Defaults are the design's; an installation sets the first four."""
+
+    interval: float = 5.0
+    lease: float = 30.0
+    # Our view of a lease is this much longer than the cell's own: clocks drift, messages take time.
+    lease_factor: float = 1.25
+    # So many ticks must have found a cell silent, or a stall of our own would look like its death.
+    silent_ticks: int = 3
+    # After a gap of our own longer than so many intervals we first listen for one lease.
+    gap_intervals: float = 3.0
+    # The cell enforces a task's timeout; we act so much later, so that its word usually comes first.
+    timeout_grace: float = 30.0
+    # A stop without confirmation so long after its grace puts the cell under suspicion.
+    stop_patience: float = 60.0
+    page: int = 1_000

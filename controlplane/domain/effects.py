@@ -1,0 +1,133 @@
+"""What decisions come to: plain, frozen instructions. `commands.effects` applies them, nothing else does.
+
+Each names the state it expects to find; where the database has moved on, the effect is stale, is
+counted, and changes nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.states import Budget, CellState, Reason, ReleaseKind
+from controlplane.domain.transitions import Counters
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One row of history: a task and its attempt moved, because of `reason`."""
+
+    task_from: TaskState
+    task_to: TaskState
+    attempt_state: TaskState | None
+    reason: Reason
+    at: datetime
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeAttempt:
+    """New facts of an attempt; None leaves a column as it is."""
+
+    uid: UUID
+    state_from: TaskState
+    state_to: TaskState
+    charged: Budget | None = None
+    report_seq: int | None = None
+    phase: str | None = None
+    progress: int | None = None
+    container_id: str | None = None
+    exit_code: int | None = None
+    failure_kind: str | None = None
+    reason: str | None = None
+    message: str | None = None
+    result: str | None = None
+    result_truncated: bool = False
+    usage: Mapping[str, Any] | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    release: ReleaseKind | None = None
+    stop_reason: Reason | None = None
+    stop_force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeTask:
+    """A task and its attempt move together, in one compare-and-set. `task_from == task_to`: only the attempt moves."""
+
+    job_id: int
+    group_id: int
+    task_id: int
+    task_from: TaskState
+    task_to: TaskState
+    counters: Counters
+    at: datetime
+    steps: tuple[Step, ...] = ()
+    attempt: ChangeAttempt | None = None
+    attempt_open: bool = False
+    not_before: datetime | None = None
+    avoid_cell_id: int | None = None
+    started_at: datetime | None = None
+    failure_reason: str = ""
+    by_dependency: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceTasks:
+    """`counts[i]` waiting tasks of group `group_ids[i]` go to cell `cell_ids[i]`. Columnar: one object per pass."""
+
+    group_ids: Sequence[int] = ()
+    cell_ids: Sequence[int] = ()
+    counts: Sequence[int] = ()
+    avoid_cell_ids: Sequence[int | None] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EndJob:
+    """The job must end as `state`: nothing of it is placed any more, its open tasks are ended in pages."""
+
+    job_id: int
+    state: TaskState
+    reason: Reason
+    message: str = ""
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainGroup:
+    """Why the tasks of a group wait."""
+
+    group_id: int
+    reason: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeCell:
+    """A cell moves from one of `states` to `state`."""
+
+    cell_id: int
+    states: frozenset[CellState]
+    state: CellState
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseAlert:
+    """An operator should look; raised once while it is open."""
+
+    kind: str
+    subject: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """All that one decision comes to."""
+
+    changes: Sequence[ChangeTask] = ()
+    endings: Sequence[EndJob] = ()
+    explanations: Sequence[ExplainGroup] = ()
+    cells: Sequence[ChangeCell] = ()
+    alerts: Sequence[RaiseAlert] = field(default_factory=tuple)

@@ -1,0 +1,129 @@
+"""What follows for a job when its tasks have moved: its state, whether it must end, which groups may start."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.dependencies import Standing, dependencies_of
+from controlplane.domain.rollup import GroupTally, JobTally, job_state
+from controlplane.domain.snapshots import GroupFacts
+from controlplane.domain.states import REASONS, TERMINAL, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A group of the job, its counts after the change."""
+
+    facts: GroupFacts
+    explicit_minimum: bool = False
+    killed_by_dependency: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """The job's own columns. `has_unreleased`: some attempt of it still holds capacity."""
+
+    job_id: int
+    state: S
+    min_available: int
+    explicit_minimum: bool
+    max_task_failures: int
+    ending_as: S | None = None
+    ending_reason: str = ""
+    failure_reason: str = ""
+    start_after: datetime | None = None
+    scheduling_timeout_seconds: float | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    settled_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Startable:
+    """A group whose dependencies hold now: it may start from `at` and must before `deadline`."""
+
+    group_id: int
+    at: datetime
+    deadline: datetime | None
+
+
+def roll_job(job: JobRow, groups: Sequence[GroupRow], *, now: datetime) -> JobRow:
+    """The job as it follows from its groups' counts. Terminal is final; an ending job keeps its end."""
+    if job.state in TERMINAL:
+        return job
+    tally = JobTally(
+        groups=tuple(
+            GroupTally(
+                counts=group.facts.counts,
+                min_available=group.facts.min_available,
+                killed_by_dependency=group.killed_by_dependency,
+                explicit_minimum=group.explicit_minimum,
+            )
+            for group in groups
+        ),
+        min_available=job.min_available,
+        max_task_failures=job.max_task_failures,
+        explicit_minimum=job.explicit_minimum,
+        ever_started=job.started_at is not None,
+    )
+    follows = job_state(tally)
+    all_ended = tally.count(*TERMINAL) == tally.count(*S)
+    if job.ending_as is None and follows in TERMINAL and not all_ended:
+        job = replace(job, ending_as=follows, ending_reason=Reason.TASKS_DECIDED)
+    if not all_ended:
+        state = S.RUNNING if S.RUNNING in (job.state, follows) else S.PENDING
+        return replace(job, state=state)
+    state = job.ending_as or follows
+    reason = "" if state is S.SUCCEEDED else job.failure_reason or _why(job, state, tally)
+    return replace(job, state=state, finished_at=now, failure_reason=reason)
+
+
+def newly_startable(
+    job: JobRow, groups: Sequence[GroupRow], *, now: datetime
+) -> tuple[Startable, ...]:
+    """The waiting groups whose dependencies hold. None while the job is ending."""
+    if job.state in TERMINAL or job.ending_as is not None:
+        return ()
+    by_name = {group.facts.name: group.facts for group in groups}
+    return tuple(
+        _startable(job, group.facts.group_id, now)
+        for group in groups
+        if group.facts.startable_at is None
+        and dependencies_of(group.facts, by_name) is Standing.SATISFIED
+    )
+
+
+def impossible_groups(groups: Mapping[str, GroupFacts]) -> tuple[GroupFacts, ...]:
+    """The groups with open tasks that wait for something that can no longer come true."""
+    return tuple(
+        group
+        for group in groups.values()
+        if group.startable_at is None
+        and group.counts.get(S.PENDING, 0)
+        and dependencies_of(group, groups) is Standing.IMPOSSIBLE
+    )
+
+
+def _startable(job: JobRow, group_id: int, now: datetime) -> Startable:
+    at = max(now, job.start_after) if job.start_after else now
+    timeout = job.scheduling_timeout_seconds
+    return Startable(group_id, at, at + timedelta(seconds=timeout) if timeout is not None else None)
+
+
+def _why(job: JobRow, state: S, tally: JobTally) -> str:
+    if job.ending_reason and job.ending_reason != Reason.TASKS_DECIDED:
+        return REASONS[Reason(job.ending_reason)]
+    failed = tally.count(S.FAILED)
+    match state:
+        case S.FAILED if failed > tally.max_task_failures:
+            return f"{failed} tasks failed, {tally.max_task_failures} are tolerated"
+        case S.FAILED:
+            return f"{tally.count(S.SUCCEEDED)} tasks succeeded, which is too few"
+        case S.UNSCHEDULABLE:
+            return f"{tally.count(S.UNSCHEDULABLE)} tasks could not be placed"
+        case S.KILLED:
+            return f"{tally.count(S.KILLED)} tasks were killed"
+        case _:
+            lost = tally.count(S.WORKER_FAILED, S.PREEMPTED)
+            return f"{lost} tasks lost their cell or were preempted and have no retry left"

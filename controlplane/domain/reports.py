@@ -1,0 +1,153 @@
+"""What a cell's report makes of a task: the guards, in order, then the event that it stands for."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from controlplane.contract.reports import AttemptReport
+from controlplane.contract.states import FailureKind, TaskState
+from controlplane.domain.changes import Cause, change_task, release_task
+from controlplane.domain.effects import ChangeAttempt, ChangeTask, Step
+from controlplane.domain.snapshots import AttemptFacts, TaskFacts
+from controlplane.domain.states import PROGRESS, TERMINAL, Reason, ReleaseKind
+from controlplane.domain.transitions import Event, is_legal
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """A report that changes nothing; counted by `why`, and acknowledged all the same."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who sent a report."""
+
+    cell_id: int
+    incarnation: str
+
+
+def decide_report(
+    facts: TaskFacts | None, report: AttemptReport, sender: Sender, *, now: datetime
+) -> ChangeTask | Ignored:
+    """The change that `report` makes. Guards as in docs/architecture.md, "Reports"."""
+    attempt = facts.attempt if facts else None
+    if facts is None or attempt is None or str(attempt.uid) != report.uid:
+        return Ignored("unknown_attempt")
+    if attempt.cell_id != sender.cell_id or attempt.incarnation != sender.incarnation:
+        return Ignored("other_incarnation")
+    if report.seq <= attempt.report_seq:
+        return Ignored("not_newer")
+    said = _facts_said(report, attempt, now)
+    if attempt.state in TERMINAL:
+        if attempt.released_at is None and report.gone and report.state in TERMINAL:
+            return release_task(facts, ReleaseKind.CONFIRMED, Reason.RELEASED, now=now, report=said)
+        return Ignored("already_ended")
+    if report.state not in TERMINAL and PROGRESS.get(report.state, -1) < PROGRESS[attempt.state]:
+        return Ignored("regression")
+    if report.state is attempt.state:
+        return _progress(facts, attempt, said, now)
+    event, cause = _event(report, attempt)
+    if not is_legal(facts.state, event):
+        return Ignored("illegal")
+    return change_task(facts, event, cause, now=now, report=said)
+
+
+def _progress(
+    facts: TaskFacts, attempt: AttemptFacts, said: ChangeAttempt, now: datetime
+) -> ChangeTask:
+    steps: tuple[Step, ...] = ()
+    if said.phase and said.phase != attempt.phase:
+        steps = (Step(facts.state, facts.state, attempt.state, Reason.BUILDING, now, said.phase),)
+    return ChangeTask(
+        job_id=facts.job_id,
+        group_id=facts.group_id,
+        task_id=facts.task_id,
+        task_from=facts.state,
+        task_to=facts.state,
+        counters=facts.counters,
+        at=now,
+        steps=steps,
+        attempt=said,
+        attempt_open=True,
+    )
+
+
+def _facts_said(report: AttemptReport, attempt: AttemptFacts, now: datetime) -> ChangeAttempt:
+    """The report's facts as columns; a cell's clock is believed only between creation and now."""
+    started_at = _instant(report.started_at, attempt.created_at, now)
+    return ChangeAttempt(
+        uid=attempt.uid,
+        state_from=attempt.state,
+        state_to=attempt.state,
+        report_seq=report.seq,
+        phase=report.phase,
+        progress=report.progress,
+        container_id=report.container_id,
+        exit_code=report.exit_code,
+        failure_kind=report.failure_kind,
+        reason=report.reason,
+        message=report.message,
+        result=report.result,
+        result_truncated=report.result_truncated,
+        usage=report.usage,
+        started_at=started_at,
+        finished_at=_instant(report.finished_at, started_at or attempt.created_at, now),
+    )
+
+
+def _instant(seconds: float | None, earliest: datetime, latest: datetime) -> datetime | None:
+    if seconds is None:
+        return None
+    return max(min(datetime.fromtimestamp(seconds, UTC), latest), earliest)
+
+
+_SIMPLE = {
+    TaskState.BUILDING: (Event.BUILDING, Reason.BUILDING),
+    TaskState.RUNNING: (Event.STARTED, Reason.STARTED),
+    TaskState.SUCCEEDED: (Event.EXITED_ZERO, Reason.SUCCEEDED),
+    TaskState.PREEMPTED: (Event.DRAINED, Reason.DRAINED),
+}
+
+
+def _event(report: AttemptReport, attempt: AttemptFacts) -> tuple[Event, Cause]:
+    release = ReleaseKind.CONFIRMED if report.gone else None
+    message = report.message or ""
+    if report.state in _SIMPLE:
+        event, reason = _SIMPLE[report.state]
+        note = report.phase or "" if report.state is TaskState.BUILDING else ""
+        return event, Cause(reason, note, release=release)
+    if report.state is TaskState.KILLED:
+        if report.reason == "timeout":
+            return Event.KILLED, Cause(Reason.TIMEOUT, message, release=release)
+        return Event.VANISHED, Cause(Reason.STOPPED_UNASKED, message, release=release)
+    if report.state is TaskState.WORKER_FAILED:
+        refused = attempt.state is TaskState.ASSIGNED
+        event = Event.REFUSED if refused else Event.VANISHED
+        reason = Reason.REFUSED if refused else Reason.CONTAINER_VANISHED
+        return event, Cause(reason, message, release=release)
+    return _failure(report, release, message)
+
+
+_USER_REASONS = {
+    "oom": Reason.OUT_OF_MEMORY,
+    "image": Reason.IMAGE_ERROR,
+    "exit": Reason.EXIT_STATUS,
+}
+
+
+def _failure(
+    report: AttemptReport, release: ReleaseKind | None, message: str
+) -> tuple[Event, Cause]:
+    if report.failure_kind is FailureKind.SYSTEM:
+        return Event.SYSTEM_FAILED, Cause(Reason.SYSTEM_FAILURE, message, release=release)
+    if report.failure_kind is FailureKind.OUTSIDE:
+        outside = report.reason == "killed_outside"
+        reason = Reason.STOPPED_OUTSIDE if outside else Reason.CONTAINER_VANISHED
+        return Event.VANISHED, Cause(reason, message, release=release)
+    reason = _USER_REASONS.get(report.reason or "exit", Reason.USER_ERROR)
+    # Diego's clients read "exit status 1"; a program that never ran has a message instead.
+    text = f"exit status {report.exit_code}" if reason is Reason.EXIT_STATUS else None
+    if reason in (Reason.IMAGE_ERROR, Reason.USER_ERROR) and message:
+        text = message
+    return Event.USER_FAILED, Cause(reason, message, release=release, failure_reason=text)

@@ -1,0 +1,112 @@
+"""What decisions are made from: frozen rows, read in one go, complete for the decision at hand."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.states import Band, CellState
+from controlplane.domain.transitions import Counters, Limits
+
+Resources = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFacts:
+    """The present attempt of a task. Unreleased, or the last one."""
+
+    uid: UUID
+    cell_id: int
+    incarnation: str
+    number: int
+    state: TaskState
+    phase: str
+    report_seq: int
+    created_at: datetime
+    state_since: datetime
+    start_before: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    released_at: datetime | None
+    exit_code: int | None
+    stop_reason: str
+    stop_force: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFacts:
+    """A task with its budgets and its present attempt."""
+
+    task_id: int
+    group_id: int
+    job_id: int
+    state: TaskState
+    counters: Counters
+    limits: Limits
+    attempt: AttemptFacts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PendingShape:
+    """Tasks of one group that wait to be placed and are all alike: same resources, same cell to avoid."""
+
+    group_id: int
+    job_id: int
+    band: Band
+    count: int
+    resources: Resources
+    task_type: str
+    avoid_cell_id: int | None = None
+    reason: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CellFacts:
+    """A cell as placement sees it: what it offers, what unreleased attempts hold of it."""
+
+    cell_id: int
+    name: str
+    state: CellState
+    incarnation: str
+    capacity: Resources
+    used: Resources
+    task_types: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementSnapshot:
+    """One pool: its READY cells, sorted by name, and what waits, in order of band, job and group."""
+
+    pool_id: int
+    now: datetime
+    cells: tuple[CellFacts, ...]
+    shapes: tuple[PendingShape, ...]
+    unready_cells: Mapping[CellState, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseFacts:
+    """What is known of a cell's lease. `silent_ticks`: convergence ticks that found it over since its last word."""
+
+    cell_id: int
+    name: str
+    pool_id: int
+    state: CellState
+    incarnation: str
+    last_heard_at: datetime
+    expires_at: datetime
+    silent_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """A group as its dependants see it."""
+
+    group_id: int
+    name: str
+    counts: Mapping[TaskState, int]
+    replicas: int
+    min_available: int
+    depends_on: tuple[tuple[str, str], ...] = ()
+    startable_at: datetime | None = None
