@@ -1,0 +1,63 @@
+"""The `cellrun` command: every command with its errors as one line, never a traceback."""
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from client.commands import act, login, look, submit, watch
+from client.errors import EXIT_INTERRUPTED, EXIT_TROUBLE, ClientError
+from client.terminal import show_error, stderr
+
+
+class _Commands(TyperGroup):
+    """Turns our errors into a line and an exit code, whoever calls."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ClientError as fault:
+            show_error(fault)
+            raise typer.Exit(EXIT_TROUBLE) from None
+        except KeyboardInterrupt:
+            stderr().print("interrupted")
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+app = typer.Typer(
+    cls=_Commands,
+    name="cellrun",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def cellrun(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True)
+    ] = False,
+) -> None:
+    """Run container tasks on many machines.
+
+    CELLRUN_URL and CELLRUN_TOKEN, or `cellrun login`, say where and as whom.
+    """
+
+
+for command in (
+    login.login,
+    submit.submit,
+    submit.run,
+    look.jobs,
+    look.job,
+    watch.wait,
+    watch.logs,
+    look.explain,
+    act.cancel,
+    look.cells,
+    act.drain,
+):
+    app.command()(command)

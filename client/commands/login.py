@@ -1,0 +1,40 @@
+"""`cellrun login`: keeps the address and the token for the commands that follow."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from client.errors import BadInput
+from client.session import Session
+from client.settings import Settings, check_url, store_settings
+from client.terminal import JsonFlag, show
+
+
+def login(
+    url: Annotated[str, typer.Argument(help="For example http://127.0.0.1:8000")],
+    token: Annotated[
+        str | None,
+        typer.Option(help="Seen by others in the list of processes: rather let it ask."),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Store a server's address and your token, once they are known to work."""
+    token = token or os.environ.get("CELLRUN_TOKEN") or _ask_token()
+    settings = Settings(check_url(url), token)
+    with Session(settings) as session:
+        list(session.jobs(limit=1))
+    path = store_settings(settings)
+    answer = {"url": settings.url, "stored_in": str(path)}
+    show(as_json, answer, f"logged in to {settings.url} (stored in {path})")
+
+
+def _ask_token() -> str:
+    if sys.stdin.isatty():
+        token = str(typer.prompt("Token", hide_input=True, err=True))
+    else:
+        token = sys.stdin.readline()
+    if not token.strip():
+        raise BadInput("no token: type it, or give it on standard input or in CELLRUN_TOKEN")
+    return token.strip()

@@ -1,0 +1,105 @@
+"""`cellrun jobs`, `job`, `explain`, `cells`: what there is, and why."""
+
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from client.commands.watch import find_tasks
+from client.documents import Job, Task
+from client.errors import Refused
+from client.render import (
+    cell_table,
+    explanation,
+    finished_count,
+    job_page,
+    job_table,
+    state_text,
+)
+from client.session import Session, connect
+from client.terminal import JsonFlag, show
+
+Limit = Annotated[int, typer.Option(min=1, help="At most so many.")]
+
+
+def jobs(
+    state: Annotated[str | None, typer.Option(help="For example running.")] = None,
+    pool: Annotated[str | None, typer.Option()] = None,
+    label: Annotated[str | None, typer.Option(metavar="NAME=VALUE")] = None,
+    name: Annotated[str | None, typer.Option()] = None,
+    limit: Limit = 20,
+    as_json: JsonFlag = False,
+) -> None:
+    """List jobs, newest first."""
+    with connect() as session:
+        found = list(session.jobs(limit=limit, state=state, pool=pool, label=label, name=name))
+    show(as_json, found, job_table(found) if found else "no jobs")
+
+
+def job(
+    job_id: Annotated[int, typer.Argument(metavar="ID")],
+    limit: Limit = 50,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show a job: its groups with counts by state, and its tasks."""
+    with connect() as session:
+        found = session.job(job_id)
+        _, total = finished_count(found)
+        tasks = list(islice(session.tasks(job_id, limit=limit), limit))
+    show(as_json, {**found, "tasks": tasks}, job_page(found, tasks, total))
+
+
+def explain(
+    which: Annotated[str, typer.Argument(metavar="ID", help="A job, or a task (--task).")],
+    is_task: Annotated[
+        bool, typer.Option("--task", help="ID is a task's, even if a job has it too.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Say why a task is pending, or where it is. Of a job: the first pending task of each group."""
+    with connect() as session:
+        owner, tasks = find_tasks(session, which, is_task=is_task)
+        chosen = tasks if owner is None else _first_pending(tasks)
+        if owner is not None and not chosen:
+            show(as_json, [], _nothing_pending(owner))
+            return
+        found = [(task, _explain(session, task)) for task in chosen]
+    drawn: list[RenderableType] = []
+    for task, document in found:
+        drawn.append(explanation(document, f"{task['group']}.{task['index']} (task {task['id']})"))
+    documents = [document for _, document in found]
+    show(as_json, documents[0] if owner is None else documents, Group(*drawn))
+
+
+def cells(as_json: JsonFlag = False) -> None:
+    """List the cells with what is free of what they have."""
+    with connect() as session:
+        found = session.cells()
+    show(as_json, found, cell_table(found) if found else "no cells")
+
+
+def _first_pending(tasks: list[Task]) -> list[Task]:
+    """Tasks of one group wait for the same reason, but for back-off: one of each is enough."""
+    chosen: dict[str, Task] = {}
+    for task in tasks:
+        if task["state"] == "PENDING":
+            chosen.setdefault(task["group"], task)
+    return list(chosen.values())
+
+
+def _nothing_pending(owner: Job) -> Text:
+    return Text.assemble(
+        f"nothing of job {owner['id']} is pending; it is ", state_text(owner["state"])
+    )
+
+
+def _explain(session: Session, task: Task) -> dict[str, Any]:
+    try:
+        return session.explain(task["id"])
+    except Refused as fault:
+        if fault.status != 404:
+            raise
+        # A server that does not explain yet still says why a task is pending.
+        return {"state": task["state"], "pending_reason": task["pending_reason"]}

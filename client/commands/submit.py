@@ -1,0 +1,126 @@
+"""`cellrun submit` and `cellrun run`: from a file, or from the command line alone."""
+
+import re
+import secrets
+from typing import Annotated, Any
+
+import typer
+
+from client.commands.watch import end_of, follow, wait_for
+from client.documents import Job
+from client.errors import EXIT_FAILED, EXIT_INTERRUPTED, BadInput
+from client.render import state_text
+from client.session import Session, connect
+from client.spec_file import apply_change, read_spec
+from client.terminal import Deadline, JsonFlag, show, show_json, stderr
+
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Change a value: groups.0.replicas=3"),
+]
+
+
+def submit(
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="A job in YAML or JSON.")],
+    changes: Changes = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end.")] = False,
+    follow_logs: Annotated[bool, typer.Option("--follow", help="Follow its logs.")] = False,
+    deadline: Deadline = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Submit a job. With --wait or --follow: exit with 0 only if it SUCCEEDED."""
+    spec = read_spec(file, changes or ())
+    with connect() as session:
+        job = session.submit(spec)
+        if not (wait or follow_logs):
+            show(as_json, job, f"job {job['id']} ({job['name']}) is {job['state'].lower()}")
+            return
+        stderr().print(f"job {job['id']} ({job['name']})")
+        if follow_logs:
+            job = follow(session, job["id"], deadline, quiet_stdout=as_json)
+        else:
+            [job] = wait_for(session, [job["id"]], deadline)
+    if as_json:
+        show_json(job)
+    end_of(job)
+
+
+def run(
+    words: Annotated[
+        list[str], typer.Argument(metavar="IMAGE -- CMD…", help="The image, then the command.")
+    ],
+    cpu: Annotated[float | None, typer.Option(min=0, help="Cores.")] = None,
+    memory: Annotated[str | None, typer.Option(help="For example 64Mi.")] = None,
+    disk: Annotated[str | None, typer.Option(help="For example 1Gi.")] = None,
+    gpu: Annotated[int | None, typer.Option(min=0)] = None,
+    replicas: Annotated[int, typer.Option(min=1)] = 1,
+    name: Annotated[str | None, typer.Option(help="Default: after the image.")] = None,
+    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds an attempt may run.")] = None,
+    pool: Annotated[str | None, typer.Option()] = None,
+    process: Annotated[
+        bool, typer.Option("--process", help="A plain process, no image: run --process -- CMD…")
+    ] = False,
+    changes: Changes = None,
+    deadline: Deadline = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Run a command, follow what it writes, and exit with its code. Ctrl-C cancels the job."""
+    image, command = (None, words) if process else (words[0], words[1:])
+    resources = {"cpu": cpu, "memory": memory, "disk": disk, "gpu": gpu}
+    spec: dict[str, Any] = {
+        "name": name or _name_after(image or command[0]),
+        "image": image,
+        "task_type": "process" if process else None,
+        "command": command or None,
+        "replicas": replicas,
+        "env": dict(_split(item) for item in env or ()) or None,
+        "resources": {k: v for k, v in resources.items() if v is not None} or None,
+        "timeout_seconds": timeout,
+        "pool": pool,
+    }
+    spec = {field: value for field, value in spec.items() if value is not None}
+    for change in changes or ():
+        apply_change(spec, change)
+    with connect() as session:
+        job = session.submit(spec)
+        try:
+            job = follow(session, job["id"], deadline, quiet_stdout=as_json)
+        except KeyboardInterrupt:
+            _cancel(session, job)
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+        code = _exit_code(session, job)
+    if as_json:
+        show_json(job)
+    raise typer.Exit(code)
+
+
+def _cancel(session: Session, job: Job) -> None:
+    session.cancel_job(job["id"], reason="interrupted at the terminal")
+    stderr().print(f"job {job['id']} is being cancelled")
+
+
+def _exit_code(session: Session, job: Job) -> int:
+    """The first code that is not 0, of tasks in order; 1 if the job failed without one."""
+    if job["state"] == "SUCCEEDED":
+        return 0
+    tasks = list(session.tasks(job["id"]))
+    failed = next((task for task in tasks if task["exit_code"]), None)
+    reason = job["failure_reason"] or next((t["failure_reason"] for t in tasks), "")
+    console = stderr()
+    console.print(f"job {job['id']}", state_text(job["state"]), reason)
+    return failed["exit_code"] or EXIT_FAILED if failed else EXIT_FAILED
+
+
+def _name_after(word: str) -> str:
+    """A name nobody else uses: the last part of the image's or program's, and four signs."""
+    last = word.rsplit("/", 1)[-1].split("@")[0].split(":")[0].lower()
+    clean = re.sub(r"[^a-z0-9._-]", "-", last).lstrip("._-")[:50] or "run"
+    return f"{clean}-{secrets.token_hex(2)}"
+
+
+def _split(item: str) -> tuple[str, str]:
+    name, found, value = item.partition("=")
+    if not found or not name:
+        raise BadInput(f"--env {item!r}: expected NAME=VALUE")
+    return name, value

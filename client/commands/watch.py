@@ -1,0 +1,172 @@
+"""`cellrun wait` and `cellrun logs`: from now to the end of a job."""
+
+import re
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from client.documents import TERMINAL_STATES, Job, Task
+from client.errors import EXIT_FAILED, Refused
+from client.follow import LogFollower, Write, follow_job
+from client.polling import Pace, beats
+from client.render import finished_count, state_text
+from client.session import Session, connect
+from client.terminal import Deadline, JsonFlag, show_json, stderr
+
+_UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def wait(
+    ids: Annotated[list[int], typer.Argument(metavar="ID…", help="Jobs.")],
+    deadline: Deadline = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Wait for the end of jobs. Exits with 0 only if all SUCCEEDED."""
+    with connect() as session:
+        jobs = wait_for(session, ids, deadline)
+    if as_json:
+        show_json(jobs[0] if len(jobs) == 1 else jobs)
+    if any(job["state"] != "SUCCEEDED" for job in jobs):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def logs(
+    which: Annotated[
+        str, typer.Argument(metavar="ID", help="A job, an attempt's uid, or a task (--task).")
+    ],
+    follow_on: Annotated[bool, typer.Option("-f", "--follow", help="Until the end.")] = False,
+    is_task: Annotated[
+        bool, typer.Option("--task", help="ID is a task's, even if a job has it too.")
+    ] = False,
+    deadline: Deadline = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what tasks wrote. Lines of several tasks begin with `group.index`."""
+    lines: list[dict[str, str]] = []
+
+    def keep(name: str, stream: str, line: str) -> None:
+        lines.append({"task": name, "stream": stream, "line": line})
+
+    with connect() as session:
+        if _UID.fullmatch(which):
+            _attempt_logs(session, which, keep if as_json else _plain, follow_on, deadline)
+        else:
+            job, tasks = find_tasks(session, which, is_task=is_task)
+            write = keep if as_json else _writer(len(tasks) > 1)
+            if follow_on and job is not None:
+                follow_job(session, job["id"], write, deadline_seconds=deadline)
+            else:
+                _task_logs(session, tasks, write, follow_on, deadline)
+    if as_json:
+        show_json(lines)
+
+
+def find_tasks(
+    session: Session, which: str, *, is_task: bool = False
+) -> tuple[Job | None, list[Task]]:
+    """The job that `which` names, with its tasks; else the task of that id or guid, alone."""
+    if which.isdigit() and not is_task:
+        try:
+            return session.job(int(which)), list(session.tasks(int(which)))
+        except Refused as fault:
+            if fault.status != 404:
+                raise
+    return None, [session.task(which)]
+
+
+def wait_for(session: Session, ids: Sequence[int], deadline: float | None) -> list[Job]:
+    """Wait for jobs with a bar for each on a terminal, else with a line for each new state."""
+    console = stderr()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    pace = Pace(deadline)
+    ended: dict[int, Job] = {}
+    with Progress(
+        *columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal
+    ) as progress:
+        bars = {job_id: progress.add_task(f"job {job_id}", total=None) for job_id in ids}
+        seen: dict[int, Job] = {}
+        for _ in beats(pace, "job " + ", ".join(map(str, ids))):
+            for job_id in bars.keys() - ended.keys():
+                job = session.patiently(partial(session.job, job_id), pace)
+                before = seen.get(job_id)
+                if job != before:
+                    pace.reset()
+                    done, total = finished_count(job)
+                    progress.update(
+                        bars[job_id],
+                        description=f"{job['name']} {job['state'].lower()}",
+                        completed=done,
+                        total=total,
+                    )
+                    if before is None or before["state"] != job["state"]:
+                        _say(job, quiet=console.is_terminal)
+                seen[job_id] = job
+                if job["state"] in TERMINAL_STATES:
+                    ended[job_id] = job
+            if len(ended) == len(bars):
+                break
+    return [ended[job_id] for job_id in ids]
+
+
+def follow(session: Session, job_id: int, deadline: float | None, *, quiet_stdout: bool) -> Job:
+    """Write a job's lines as they come until it ends; with `quiet_stdout` all to standard error."""
+    several = sum(1 for _ in session.tasks(job_id, limit=2)) > 1
+    return follow_job(
+        session, job_id, _writer(several, to_stderr=quiet_stdout), deadline_seconds=deadline
+    )
+
+
+def end_of(job: Job) -> None:
+    """Exit as the job's end demands, saying why on standard error if it did not succeed."""
+    if job["state"] != "SUCCEEDED":
+        stderr().print(f"job {job['id']}", state_text(job["state"]), job["failure_reason"])
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _say(job: Job, *, quiet: bool) -> None:
+    if not quiet:
+        done, total = finished_count(job)
+        stderr().print(f"job {job['id']} {job['state'].lower()} ({done} of {total} tasks ended)")
+
+
+def _writer(several: bool, *, to_stderr: bool = False) -> Write:
+    def write(name: str, stream: str, line: str) -> None:
+        out = sys.stderr if to_stderr or stream == "stderr" else sys.stdout
+        print(f"{name} | {line}" if several else line, file=out, flush=True)
+
+    return write
+
+
+_plain = _writer(several=False)
+
+
+def _attempt_logs(
+    session: Session, uid: str, write: Write, follow_on: bool, deadline: float | None
+) -> None:
+    follower, pace = LogFollower(session, write), Pace(deadline)
+    for _ in beats(pace, f"attempt {uid}"):
+        attempt = session.attempt(uid)
+        follower.look_at_attempt(uid, uid, ended=attempt["state"] in TERMINAL_STATES)
+        came = follower.read()
+        if not follow_on or (not came and follower.is_through()):
+            break
+    follower.close()
+
+
+def _task_logs(
+    session: Session, tasks: list[Task], write: Write, follow_on: bool, deadline: float | None
+) -> None:
+    follower, pace = LogFollower(session, write), Pace(deadline)
+    for _ in beats(pace, "the task"):
+        for task in tasks:
+            follower.look(task)
+        came = follower.read()
+        ended = all(task["state"] in TERMINAL_STATES for task in tasks)
+        if not follow_on or (not came and ended and follower.is_through()):
+            break
+        tasks = [session.task(task["id"]) for task in tasks]
+    follower.close()

@@ -1,0 +1,86 @@
+"""The documents that the API answers, as types; a field that a newer server adds does no harm."""
+
+from typing import Any, TypedDict
+
+TERMINAL_STATES = frozenset(
+    {"SUCCEEDED", "FAILED", "KILLED", "WORKER_FAILED", "UNSCHEDULABLE", "PREEMPTED"}
+)
+
+
+class PendingReason(TypedDict):
+    """Why a task is not placed."""
+
+    code: str
+    text: str
+
+
+class Job(TypedDict):
+    """A job; `task_status_count` is {group: {"phase": {STATE: n}}}."""
+
+    id: int
+    guid: str | None
+    name: str
+    pool: str
+    band: str
+    kind: str
+    state: str
+    ending_as: str | None
+    failure_reason: str
+    min_available: int
+    max_task_failures: int
+    task_status_count: dict[str, dict[str, dict[str, int]]]
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    settled_at: str | None
+    spec: dict[str, Any]
+
+
+class Task(TypedDict):
+    """A task with what its current attempt came to."""
+
+    id: int
+    job: int
+    group: str
+    index: int
+    state: str
+    pending_reason: PendingReason | None
+    attempt_number: int
+    attempt_uid: str | None
+    cell_id: str | None
+    failure_reason: str
+    failure_kind: str | None
+    exit_code: int | None
+    result: str | None
+    started_at: str | None
+    finished_at: str | None
+
+
+class Attempt(TypedDict):
+    """One try at a task."""
+
+    uid: str
+    number: int
+    state: str
+    phase: str
+    cell_id: str
+    exit_code: int | None
+    failure_reason: str
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    released_at: str | None
+
+
+class Cell(TypedDict):
+    """A cell with what it has and what of it is free."""
+
+    name: str
+    state: str
+    pool: str
+    labels: dict[str, str]
+    tags: list[str]
+    capacity: dict[str, float]
+    free: dict[str, float]
+    drivers: list[str]
+    last_seen_at: str | None

@@ -1,0 +1,68 @@
+"""What can go wrong between a person and the API: one class per cause, a text worth reading."""
+
+from collections.abc import Mapping
+from typing import Any
+
+# A job that did not succeed is 1, or the task's own code; everything that kept the command from
+# doing its work is 2, as with a wrong option.
+EXIT_FAILED = 1
+EXIT_TROUBLE = 2
+EXIT_INTERRUPTED = 130
+
+
+class ClientError(Exception):
+    """Base of the errors that the command shows without a traceback."""
+
+    def lines(self) -> list[str]:
+        """The text for people, the most important line first."""
+        return [str(self)]
+
+
+class NotConfigured(ClientError):
+    """No address or token is known."""
+
+
+class BadInput(ClientError):
+    """A file or an option of ours cannot be used; nothing was sent."""
+
+
+class Unreachable(ClientError):
+    """Nobody answered at `url`, or not in HTTP."""
+
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(f"no answer from {url}: {why}")
+        self.url = url
+
+
+class StillOpen(ClientError):
+    """The deadline of a wait passed; the job goes on."""
+
+
+class Refused(ClientError):
+    """The API answered with an error: an RFC 9457 problem document, or at least a status."""
+
+    def __init__(self, status: int, problem: Mapping[str, Any], url: str) -> None:
+        self.status = status
+        self.problem = dict(problem)
+        self.url = url
+        super().__init__(self.lines()[0])
+
+    def lines(self) -> list[str]:
+        """Title and detail, then one line for each field that was named."""
+        title = str(self.problem.get("title") or f"HTTP {self.status} from {self.url}")
+        detail = str(self.problem.get("detail") or "")
+        faults = [_fault(item) for item in self.problem.get("errors") or []]
+        if detail and detail.rstrip(".").lower() != title.rstrip(".").lower():
+            title = f"{title}: {detail}"
+        field = self.problem.get("field")
+        if field and not faults and str(field) not in title:
+            title = f"{title} (field {field})"
+        return [f"{title} [{self.status}]", *(f"  {fault}" for fault in faults)]
+
+
+def _fault(item: Any) -> str:
+    if not isinstance(item, Mapping):
+        return str(item)
+    field = item.get("field") or item.get("pointer") or ""
+    text = item.get("detail") or item.get("message") or ""
+    return f"{field}: {text}" if field else str(text)

@@ -1,0 +1,40 @@
+"""How often to ask: 0.2 s at first, 2 s in the end, and never past a deadline."""
+
+import time
+from collections.abc import Iterator
+
+from client.errors import StillOpen
+
+FIRST_SECONDS = 0.2
+LAST_SECONDS = 2.0
+GROWTH = 1.5
+
+
+class Pace:
+    """Sleeps between two questions, longer each time; `reset` when something changed."""
+
+    def __init__(self, deadline_seconds: float | None = None) -> None:
+        self._next = FIRST_SECONDS
+        self._deadline = None if deadline_seconds is None else time.monotonic() + deadline_seconds
+
+    def reset(self) -> None:
+        """Ask often again."""
+        self._next = FIRST_SECONDS
+
+    def rest(self, waiting_for: str) -> None:
+        """Sleep. Raises StillOpen, naming what is waited for, once the deadline has passed."""
+        seconds = self._next
+        if self._deadline is not None:
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise StillOpen(f"{waiting_for}: the deadline passed; it goes on by itself")
+            seconds = min(seconds, left)
+        time.sleep(seconds)
+        self._next = min(self._next * GROWTH, LAST_SECONDS)
+
+
+def beats(pace: Pace, waiting_for: str) -> Iterator[None]:
+    """Yield now and after each rest, until the caller stops asking."""
+    while True:
+        yield
+        pace.rest(waiting_for)

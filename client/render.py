@@ -1,0 +1,220 @@
+"""Draws jobs, tasks and cells for a terminal, in the names and colours of the ten states."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from client.documents import TERMINAL_STATES, Cell, Job, Task
+
+# Iris, "Dashboard Display". The command runs where the control plane is not installed, so they
+# stand here once more; a test holds them equal.
+COLOURS = {
+    "PENDING": "#9a6700",
+    "ASSIGNED": "#bc4c00",
+    "BUILDING": "#8250df",
+    "RUNNING": "#0969da",
+    "SUCCEEDED": "#1a7f37",
+    "FAILED": "#cf222e",
+    "KILLED": "#57606a",
+    "WORKER_FAILED": "#8250df",
+    "UNSCHEDULABLE": "#cf222e",
+    "PREEMPTED": "#bc4c00",
+}
+CELL_COLOURS = {
+    "READY": COLOURS["SUCCEEDED"],
+    "CORDONED": COLOURS["PENDING"],
+    "DRAINING": COLOURS["ASSIGNED"],
+    "QUARANTINED": COLOURS["FAILED"],
+    "LOST": COLOURS["KILLED"],
+}
+RESULT_WIDTH = 40
+
+
+def state_text(state: str, count: int | None = None) -> Text:
+    """A state as people read it: `3 running`, in its colour."""
+    words = state.lower() if count is None else f"{count} {state.lower()}"
+    return Text(words, style=COLOURS.get(state, ""), no_wrap=True)
+
+
+def counts_text(counts: Mapping[str, int]) -> Text:
+    """Counts by state in the order of a task's life: `1 pending, 3 running`."""
+    known = [state_text(state, counts[state]) for state in COLOURS if counts.get(state)]
+    others = [Text(f"{n} {s.lower()}") for s, n in counts.items() if n and s not in COLOURS]
+    return Text(", ").join(known + others)
+
+
+def job_table(jobs: Iterable[Job]) -> Table:
+    """Jobs, one line each."""
+    table = _table("JOB", "NAME", "STATE", "TASKS", "POOL", "CREATED", "TOOK")
+    for job in jobs:
+        table.add_row(
+            str(job["id"]),
+            job["name"],
+            _job_state(job),
+            counts_text(total_counts(job)),
+            job["pool"],
+            instant_text(job["created_at"]),
+            duration_text(job["started_at"], job["finished_at"]),
+        )
+    return table
+
+
+def job_page(job: Job, tasks: Iterable[Task], total: int) -> RenderableType:
+    """One job: a head line, its groups with counts by state, its tasks (some of `total`)."""
+    head = Text.assemble(
+        (f"{job['name']} ", "bold"), f"job {job['id']}  ", _job_state(job), _facts(job)
+    )
+    parts: list[RenderableType] = [head]
+    if job["failure_reason"]:
+        parts.append(Text(job["failure_reason"], style=COLOURS["FAILED"]))
+    groups = _table("GROUP", "TASKS", "COUNTS")
+    for name, by_phase in job["task_status_count"].items():
+        counts = by_phase.get("phase", {})
+        groups.add_row(name, str(sum(counts.values())), counts_text(counts))
+    shown = list(tasks)
+    parts += [Text(), groups, Text(), task_table(shown)]
+    if total > len(shown):
+        parts.append(Text(f"… and {total - len(shown)} more (--limit N shows more)", style="dim"))
+    return Group(*parts)
+
+
+def task_table(tasks: Iterable[Task]) -> Table:
+    """Tasks, one line each, with why they wait or what went wrong."""
+    table = _table("TASK", "ID", "STATE", "CELL", "ATTEMPTS", "EXIT", "TOOK", "RESULT OR REASON")
+    for task in tasks:
+        table.add_row(
+            f"{task['group']}.{task['index']}",
+            str(task["id"]),
+            state_text(task["state"]),
+            task["cell_id"] or "",
+            str(task["attempt_number"]),
+            "" if task["exit_code"] is None else str(task["exit_code"]),
+            duration_text(task["started_at"], task["finished_at"]),
+            Text(note(task)),
+        )
+    return table
+
+
+def note(task: Task) -> str:
+    """Why a task waits, what went wrong, or the beginning of its result."""
+    reason = task["pending_reason"]
+    if task["state"] == "PENDING" and reason:
+        return reason["text"]
+    if task["failure_reason"]:
+        return task["failure_reason"]
+    result = " ".join((task["result"] or "").split())
+    return result if len(result) <= RESULT_WIDTH else result[: RESULT_WIDTH - 1] + "…"
+
+
+def cell_table(cells: Iterable[Cell]) -> Table:
+    """Cells with what is free of what they have."""
+    table = _table("CELL", "STATE", "POOL", "CPU", "MEMORY", "GPU", "DRIVERS", "LAST SEEN")
+    for cell in cells:
+        table.add_row(
+            cell["name"],
+            Text(cell["state"].lower(), style=CELL_COLOURS.get(cell["state"], "")),
+            cell["pool"],
+            _share(cell, "cpu", ""),
+            _share(cell, "memory_mib", " MiB"),
+            _share(cell, "gpu", ""),
+            ", ".join(cell["drivers"]),
+            instant_text(cell["last_seen_at"]),
+        )
+    return table
+
+
+def explanation(document: Mapping[str, Any], title: str) -> RenderableType:
+    """What the API says on why a task is where it is: its text first, then the figures."""
+    lines = [Text.assemble((title, "bold"))]
+    lines += _figures(document, indent=2)
+    return Group(*lines)
+
+
+def total_counts(job: Job) -> dict[str, int]:
+    """Counts by state over all groups of a job."""
+    totals: dict[str, int] = {}
+    for by_phase in job["task_status_count"].values():
+        for state, count in by_phase.get("phase", {}).items():
+            totals[state] = totals.get(state, 0) + count
+    return totals
+
+
+def finished_count(job: Job) -> tuple[int, int]:
+    """How many of a job's tasks are terminal, and how many there are."""
+    counts = total_counts(job)
+    return sum(n for s, n in counts.items() if s in TERMINAL_STATES), sum(counts.values())
+
+
+def instant_text(instant: str | None) -> str:
+    """An instant in the reader's own time zone."""
+    if not instant:
+        return ""
+    return datetime.fromisoformat(instant).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def seconds_between(start: str | None, end: str | None) -> float | None:
+    """Seconds from one instant to another, if both are known."""
+    if not start or not end:
+        return None
+    return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
+
+
+def duration_text(start: str | None, end: str | None) -> str:
+    """The time between two instants: `0.4 s`, `1 m 03 s`, `2 h 05 m`; empty while it is open."""
+    seconds = seconds_between(start, end)
+    if seconds is None:
+        return ""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} m {rest:02} s"
+    return f"{minutes // 60} h {minutes % 60:02} m"
+
+
+def _job_state(job: Job) -> Text:
+    state = state_text(job["state"])
+    if job["ending_as"] and job["state"] not in TERMINAL_STATES:
+        return Text.assemble(state, ", ending as ", state_text(job["ending_as"]))
+    return state
+
+
+def _facts(job: Job) -> str:
+    took = duration_text(job["started_at"], job["finished_at"])
+    facts = [f"pool {job['pool']}", f"band {job['band']}", instant_text(job["created_at"])]
+    return "  " + " · ".join([*facts, *([f"took {took}"] if took else [])])
+
+
+def _share(cell: Cell, name: str, unit: str) -> str:
+    if name not in cell["capacity"]:
+        return ""
+    return f"{cell['free'].get(name, 0):g} of {cell['capacity'][name]:g}{unit} free"
+
+
+def _figures(value: Any, indent: int) -> list[Text]:
+    pad = " " * indent
+    if isinstance(value, Mapping):
+        lines: list[Text] = []
+        for name, inner in value.items():
+            if inner in (None, "", {}, []):
+                continue
+            if isinstance(inner, Mapping | list):
+                lines += [Text(f"{pad}{name}:"), *_figures(inner, indent + 2)]
+            else:
+                style = COLOURS.get(str(inner), "")
+                lines.append(Text.assemble(f"{pad}{name}: ", (str(inner), style)))
+        return lines
+    if isinstance(value, list):
+        return [line for item in value for line in _figures(item, indent)]
+    return [Text(f"{pad}{value}")]
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    return table

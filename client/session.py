@@ -1,0 +1,247 @@
+"""The Python client: one typed method per call of the API, and `wait`, over one connection."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar, cast
+from urllib.parse import quote
+
+import requests
+
+from client.documents import TERMINAL_STATES, Attempt, Cell, Job, Task
+from client.errors import Refused, Unreachable
+from client.polling import Pace, beats
+from client.settings import Settings, load_settings
+
+# A submission of 10,000 tasks takes seconds; an address where nobody listens should not.
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 60.0
+# A web process that is killed comes back by itself within seconds: a wait outlasts that.
+PATIENCE_TRIES = 30
+_PASSING = frozenset({502, 503, 504})
+
+T = TypeVar("T")
+Query = Mapping[str, str | int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """A part of a log, cut anywhere, and the cursor from which to ask for what follows."""
+
+    content: bytes
+    cursor: str
+
+
+class Session:
+    """Calls the API at `settings.url`. Every method raises Unreachable or Refused."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.url = settings.url
+        self._http = requests.Session()
+        self._http.trust_env = False  # no ~/.netrc: it would replace the token
+        self._http.proxies = requests.utils.get_environ_proxies(settings.url)
+        self._http.headers["Authorization"] = f"Bearer {settings.token}"
+        self._http.headers["Accept"] = "application/json, application/problem+json"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._http.close()
+
+    # ------------------------------------------------------------------ jobs
+
+    def submit(self, spec: Mapping[str, Any]) -> Job:
+        """Submit a job. With a guid it is safe to repeat: the same job comes back."""
+        return cast(Job, self._call("POST", "/jobs", body=spec))
+
+    def dry_run(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask where a job would go now, or why it would wait; nothing is created."""
+        return cast(dict[str, Any], self._call("POST", "/jobs:dry-run", body=spec))
+
+    def jobs(self, *, limit: int = 50, **filters: str | None) -> Iterator[Job]:
+        """The newest `limit` jobs; filters: state, pool, label, name."""
+        return cast(Iterator[Job], self._pages("/jobs", limit, filters))
+
+    def job(self, job_id: int) -> Job:
+        """One job."""
+        return cast(Job, self._call("GET", f"/jobs/{job_id}"))
+
+    def cancel_job(self, job_id: int, *, reason: str = "", force: bool = False) -> Job | None:
+        """Ask for the end of a job; its tasks end soon after. `force` kills without grace."""
+        return cast(
+            "Job | None",
+            self._call("POST", f"/jobs/{job_id}/cancel", body={"reason": reason, "force": force}),
+        )
+
+    def wait(
+        self,
+        job_id: int,
+        *,
+        deadline_seconds: float | None = None,
+        on_change: Callable[[Job], None] | None = None,
+    ) -> Job:
+        """Ask until the job is terminal and return it. Raises StillOpen after `deadline_seconds`.
+
+        A server that is away for a moment is waited for.
+        """
+        pace = Pace(deadline_seconds)
+        seen: Job | None = None
+        for _ in beats(pace, f"job {job_id}"):
+            job = self.patiently(lambda: self.job(job_id), pace)
+            if job != seen:
+                pace.reset()
+                if on_change is not None:
+                    on_change(job)
+            seen = job
+            if job["state"] in TERMINAL_STATES:
+                return job
+        raise AssertionError("beats never end")
+
+    # ------------------------------------------------------- tasks, attempts
+
+    def tasks(self, job_id: int, *, limit: int = 100_000) -> Iterator[Task]:
+        """The tasks of a job by group and index."""
+        return cast(Iterator[Task], self._pages(f"/jobs/{job_id}/tasks", limit, {}))
+
+    def task(self, task_id: int | str) -> Task:
+        """One task, by id or guid."""
+        return cast(Task, self._call("GET", f"/tasks/{quote(str(task_id), safe='')}"))
+
+    def explain(self, task_id: int) -> dict[str, Any]:
+        """Why a task is where it is."""
+        return cast(dict[str, Any], self._call("GET", f"/tasks/{task_id}/explain"))
+
+    def attempts(self, task_id: int) -> list[Attempt]:
+        """The attempts of a task, oldest first."""
+        attempts = cast(Iterator[Attempt], self._pages(f"/tasks/{task_id}/attempts", 100_000, {}))
+        return sorted(attempts, key=lambda attempt: attempt["number"])
+
+    def attempt(self, uid: str) -> Attempt:
+        """One attempt."""
+        return cast(Attempt, self._call("GET", f"/attempts/{quote(uid, safe='')}"))
+
+    def log(self, uid: str, stream: str = "stdout", after: str = "0") -> LogPiece:
+        """What an attempt wrote to `stream` after the cursor `after`; may be a part of it."""
+        answer = self._send(
+            "GET",
+            f"/attempts/{quote(uid, safe='')}/logs",
+            query={"stream": stream, "after": after},
+            accept="text/plain, application/problem+json",
+        )
+        return LogPiece(answer.content, answer.headers.get("X-Next-Cursor", after))
+
+    # ----------------------------------------------------------------- cells
+
+    def cells(self) -> list[Cell]:
+        """All cells."""
+        return list(cast(Iterator[Cell], self._pages("/cells", 100_000, {})))
+
+    def cell(self, name: str) -> Cell:
+        """One cell."""
+        return cast(Cell, self._call("GET", f"/cells/{quote(name, safe='')}"))
+
+    def drain(self, name: str) -> Cell | None:
+        """Have a cell's work leave it (operators)."""
+        return cast(
+            "Cell | None", self._call("POST", f"/cells/{quote(name, safe='')}/drain", body={})
+        )
+
+    # ------------------------------------------------------------- transport
+
+    def patiently(self, ask: Callable[[], T], pace: Pace) -> T:
+        """Ask again while the server is away for a moment."""
+        for _ in range(PATIENCE_TRIES):
+            try:
+                return ask()
+            except Unreachable:
+                pace.rest(f"server {self.url}")
+            except Refused as fault:
+                if fault.status not in _PASSING:
+                    raise
+                pace.rest(f"server {self.url}")
+        return ask()
+
+    def _pages(self, path: str, limit: int, query: Query) -> Iterator[Any]:
+        page = self._call("GET", path, query={**query, "limit": min(limit, 1000)})
+        while True:
+            yield from page["results"][:limit]
+            limit -= len(page["results"])
+            if limit <= 0 or not page.get("next"):
+                return
+            page = self._call("GET", page["next"])
+
+    def _call(self, method: str, path: str, *, query: Query | None = None, body: Any = None) -> Any:
+        answer = self._send(method, path, query=query, body=body)
+        if not answer.content:
+            return None
+        try:
+            return answer.json()
+        except ValueError:
+            raise Unreachable(self.url, "what answers there is not Cellrun's API") from None
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: Any = None,
+        accept: str | None = None,
+    ) -> requests.Response:
+        try:
+            answer = self._http.request(
+                method,
+                self._address(path),
+                params={k: v for k, v in (query or {}).items() if v is not None},
+                json=body,
+                headers={"Accept": accept} if accept else None,
+                timeout=(CONNECT_SECONDS, ANSWER_SECONDS),
+                allow_redirects=False,
+            )
+        except requests.RequestException as fault:
+            raise Unreachable(self.url, _why(fault)) from None
+        if answer.is_redirect:
+            raise Unreachable(self.url, f"it points to {answer.headers.get('Location')}: use that")
+        if not answer.ok:
+            raise Refused(answer.status_code, _problem(answer), self.url)
+        return answer
+
+    def _address(self, path: str) -> str:
+        """The address of a path, or of a page's `next`, always at the host that we were told."""
+        _, found, rest = path.partition("/api/v1/")
+        return f"{self.url}/api/v1/{rest}" if found else f"{self.url}/api/v1{path}"
+
+
+def connect() -> Session:
+    """A session with the settings in force (see `client.settings`). Raises NotConfigured."""
+    return Session(load_settings())
+
+
+def _problem(answer: requests.Response) -> dict[str, Any]:
+    try:
+        problem = answer.json()
+    except ValueError:
+        return {}
+    return problem if isinstance(problem, dict) else {}
+
+
+def _why(fault: requests.RequestException) -> str:
+    """The cause in few words, without the layers round it."""
+    match fault:
+        case requests.exceptions.SSLError():
+            return "its certificate is not trusted"
+        case requests.ConnectTimeout():
+            return f"no connection within {CONNECT_SECONDS:g} s"
+        case requests.Timeout():
+            return f"no answer within {ANSWER_SECONDS:g} s"
+    cause: BaseException | None = fault
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror.lower()
+        reason = getattr(cause, "reason", None) or (cause.args[0] if cause.args else None)
+        cause = reason if isinstance(reason, BaseException) else cause.__cause__
+    return "the connection failed"

@@ -1,0 +1,69 @@
+"""Where the API is and who asks: CELLRUN_URL, CELLRUN_TOKEN, else what `cellrun login` stored."""
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from client.errors import BadInput, NotConfigured
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """An API's address, without a slash at its end, and a token."""
+
+    url: str
+    token: str = field(repr=False)
+
+
+def settings_path(environ: Mapping[str, str] = os.environ) -> Path:
+    """The file that `cellrun login` writes."""
+    home = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(home) / "cellrun" / "config.toml"
+
+
+def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
+    """Return the settings in force. Raises NotConfigured naming what is missing, BadInput."""
+    stored = _read(settings_path(environ))
+    url = environ.get("CELLRUN_URL") or stored.get("url")
+    token = environ.get("CELLRUN_TOKEN") or stored.get("token")
+    if not url:
+        raise NotConfigured("no server is known: run `cellrun login URL`, or set CELLRUN_URL")
+    if not token:
+        raise NotConfigured(f"no token for {url}: run `cellrun login {url}`, or set CELLRUN_TOKEN")
+    return Settings(check_url(url), token)
+
+
+def store_settings(settings: Settings, environ: Mapping[str, str] = os.environ) -> Path:
+    """Write the file, readable by its owner alone, and return its path."""
+    path = settings_path(environ)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # A JSON string is a TOML string, but for DEL, which no address and no token holds.
+    text = f"url = {json.dumps(settings.url)}\ntoken = {json.dumps(settings.token)}\n"
+    draft = path.with_suffix(".new")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    draft.replace(path)
+    return path
+
+
+def check_url(url: str) -> str:
+    """Return `url` without a slash at its end. Raises BadInput unless it is http or https."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+        raise BadInput(f"{url!r} is not an address like http://127.0.0.1:8000")
+    return url.rstrip("/")
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        stored = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as fault:
+        raise BadInput(f"{path} cannot be read: {fault}") from None
+    return {name: value for name, value in stored.items() if isinstance(value, str)}

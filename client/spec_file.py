@@ -1,0 +1,83 @@
+"""Reads a job from a file or standard input, JSON or YAML, and changes it as `--set` says."""
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from client.errors import BadInput
+
+
+def read_spec(source: str, changes: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the job in `source` (a path, or `-`) with `changes` applied. Raises BadInput."""
+    spec = parse_spec(_read(source), source)
+    for change in changes:
+        apply_change(spec, change)
+    return spec
+
+
+def parse_spec(text: str, source: str) -> dict[str, Any]:
+    """Return the one JSON or YAML mapping in `text`. Raises BadInput with the line at fault."""
+    try:
+        spec = json.loads(text) if text.lstrip().startswith("{") else yaml.safe_load(text)
+    except json.JSONDecodeError as fault:
+        try:  # a YAML flow mapping begins like JSON
+            spec = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise BadInput(f"{source}: invalid JSON: {fault}") from None
+    except yaml.YAMLError as fault:
+        mark = getattr(fault, "problem_mark", None)
+        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        why = getattr(fault, "problem", None) or "it holds a sign that is not allowed"
+        raise BadInput(f"{source}: invalid YAML{where}: {why}") from None
+    if not isinstance(spec, dict):
+        raise BadInput(f"{source}: a job is a mapping of names to values")
+    return spec
+
+
+def apply_change(spec: dict[str, Any], change: str) -> None:
+    """Set one value (YAML): `replicas=4`, `retries.failure=1`, `groups.0.image=busybox`."""
+    path, found, text = change.partition("=")
+    if not found or not path:
+        raise BadInput(f"--set {change!r}: expected NAME=VALUE")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise BadInput(f"--set {change!r}: the value is not valid YAML") from None
+    *parents, last = path.split(".")
+    place: Any = spec
+    for name in parents:
+        place = _step_into(place, name, change)
+    if isinstance(place, list):
+        place[_position(place, last, change)] = value
+    elif isinstance(place, dict):
+        place[last] = value
+    else:
+        raise BadInput(f"--set {change!r}: nothing can be set inside a plain value")
+
+
+def _step_into(place: Any, name: str, change: str) -> Any:
+    if isinstance(place, list):
+        return place[_position(place, name, change)]
+    if isinstance(place, dict):
+        return place.setdefault(name, {})
+    raise BadInput(f"--set {change!r}: nothing can be set inside a plain value")
+
+
+def _position(place: list[Any], name: str, change: str) -> int:
+    if not name.isdigit() or int(name) >= len(place):
+        raise BadInput(f"--set {change!r}: {name!r} is not a position from 0 to {len(place) - 1}")
+    return int(name)
+
+
+def _read(source: str) -> str:
+    try:
+        raw = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+        return raw.decode("utf-8")
+    except OSError as fault:
+        raise BadInput(f"{source}: {(fault.strerror or 'cannot be read').lower()}") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"{source}: not UTF-8 text") from None

@@ -1,0 +1,60 @@
+"""What all commands share: the two outputs, `--json`, and how an error looks."""
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from client.errors import ClientError
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print the API's answer as JSON.")]
+Deadline = Annotated[
+    float | None,
+    typer.Option("--deadline", min=0, metavar="SECONDS", help="Give up waiting after this long."),
+]
+
+
+def stdout() -> Console:
+    """For what was asked for. Away from a terminal, tables are as wide as they need to be."""
+    return _console(sys.stdout)
+
+
+def stderr() -> Console:
+    """For progress and errors."""
+    return _console(sys.stderr)
+
+
+def _console(file: Any) -> Console:
+    return Console(
+        file=file,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=not file.isatty(),
+        width=None if file.isatty() else 400,
+    )
+
+
+def show(as_json: bool, document: Any, drawn: RenderableType) -> None:
+    """Print a document, or its drawing."""
+    if as_json:
+        show_json(document)
+    else:
+        stdout().print(drawn)
+
+
+def show_json(document: Any) -> None:
+    """Print a document as JSON."""
+    print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def show_error(fault: ClientError) -> None:
+    """One line, and one more for each field that was named."""
+    first, *more = fault.lines()
+    console = stderr()
+    console.print(Text.assemble(("cellrun: ", "bold #cf222e"), first), soft_wrap=True)
+    for line in more:
+        console.print(Text(line), soft_wrap=True)
