@@ -87,7 +87,7 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
         "process": reader.read("CELLRUN_PROCESS", "command", _one_of(*PROCESSES)),
         "debug": reader.read("CELLRUN_DEBUG", "false", _boolean),
         "log_level": reader.read(
-            "CELLRUN_LOG_LEVEL", "info", _one_of("debug", "info", "warning", "error")
+            "CELLRUN_LOG_LEVEL", "INFO", _one_of("DEBUG", "INFO", "WARNING", "ERROR")
         ),
         "advisory_locks": reader.read("CELLRUN_ADVISORY_LOCKS", "true", _boolean),
         "heartbeat_seconds": heartbeat,

@@ -51,7 +51,7 @@ def build_logging(level: str, process: str) -> dict[str, Any]:
             }
         },
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json"}},
-        "root": {"handlers": ["stderr"], "level": level.upper()},
+        "root": {"handlers": ["stderr"], "level": level},
         "loggers": {
             name: {"level": "WARNING"}
             for name in ("kombu", "amqp", "urllib3", "celery.redirected", "psycopg.pool")

@@ -61,7 +61,7 @@ def test_names_of_a_cell_and_of_a_task_are_accepted() -> None:
         ("CELLRUN_PUBLIC_URL", "http://[::1", "an address like http://"),
         ("CELLRUN_ALLOWED_HOSTS", "a,,b", "host names separated by commas"),
         ("CELLRUN_ARTIFACT_ROOT", __file__, "a folder"),
-        ("CELLRUN_LOG_LEVEL", "loud", "one of debug, info, warning, error"),
+        ("CELLRUN_LOG_LEVEL", "loud", "one of DEBUG, INFO, WARNING, ERROR"),
         ("CELLRUN_PROCESS", "cell", "one of web,"),
         ("DATABASE_URL", "mysql://db/x", "an address like postgresql://"),
         ("DATABASE_URL", "postgresql://db:port/x", "an address like postgresql://"),

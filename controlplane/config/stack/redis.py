@@ -1,4 +1,4 @@
-"""A real Redis that keeps nothing on disk, since everything in it can be rebuilt from PostgreSQL."""
+"""A real Redis that keeps nothing on disk, since all of it can be rebuilt."""
 
 import os
 import shutil

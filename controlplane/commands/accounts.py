@@ -1,0 +1,90 @@
+"""People and programs that may use the API: users, and tokens of which only a digest is kept."""
+
+import hashlib
+import secrets
+from datetime import datetime
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import User
+from django.db import transaction
+
+from controlplane.models import ApiToken, Domain, Pool, Project
+
+SCOPE_SUBMIT = "submit"
+SCOPE_OPERATE = "operate"
+SCOPES = (SCOPE_SUBMIT, SCOPE_OPERATE)
+
+DEFAULT_NAME = "default"
+"""Domain, project and pool of a job that names none."""
+
+TOKEN_MARK = "cr_"
+"""What our tokens begin with, so that a scanner for leaked secrets can know them."""
+
+PREFIX_LENGTH = 8
+"""Of a token, kept in clear so that people can tell tokens apart: 5 of 43 random characters."""
+
+
+def create_default_tenancy() -> None:
+    """Make the domain, project and pool that a job gets when it names none. Repeatable."""
+    with transaction.atomic():
+        domain, _ = Domain.objects.get_or_create(name=DEFAULT_NAME)
+        Project.objects.get_or_create(domain=domain, name=DEFAULT_NAME)
+        Pool.objects.get_or_create(name=DEFAULT_NAME)
+
+
+def create_user(*, name: str, password: str | None, is_operator: bool) -> User:
+    """Return the user `name`, made if needed; operators may do everything in the admin.
+
+    With a password it becomes theirs, whatever it was; without one they cannot log in by password
+    unless they already could.
+    """
+    model = get_user_model()
+    with transaction.atomic():
+        user, is_new = model.objects.select_for_update().get_or_create(username=name)
+        user.is_staff = user.is_superuser = is_operator
+        if password is None and is_new:
+            user.set_unusable_password()
+        elif password is not None and not user.check_password(password):
+            user.set_password(password)
+        user.save()
+    return user
+
+
+def create_api_token(
+    *,
+    user: User,
+    name: str,
+    scopes: tuple[str, ...],
+    now: datetime,
+    token: str | None = None,
+    expires_at: datetime | None = None,
+) -> str:
+    """Give `user` a token and return it: the only time that it is seen in clear.
+
+    A `token` that is given (at least 32 characters) is taken over, replacing the user's token of
+    that name: so a stack that is started again keeps its tokens.
+    """
+    unknown = set(scopes) - set(SCOPES)
+    if unknown:
+        raise ValueError(f"unknown scopes {sorted(unknown)}; expected some of {SCOPES}")
+    if token is not None and len(token) < 32:
+        raise ValueError("a token has at least 32 characters")
+    clear = token or TOKEN_MARK + secrets.token_urlsafe(32)
+    with transaction.atomic():
+        if token is not None:
+            ApiToken.objects.filter(user=user, name=name).delete()
+        ApiToken.objects.create(
+            user=user,
+            name=name,
+            prefix=clear[:PREFIX_LENGTH],
+            digest=digest_of(clear),
+            scopes=list(scopes),
+            created_at=now,
+            expires_at=expires_at,
+        )
+    return clear
+
+
+def digest_of(token: str) -> str:
+    """Return what is kept of a token. It is long and random, so that plain SHA-256 is enough."""
+    return hashlib.sha256(token.encode()).hexdigest()

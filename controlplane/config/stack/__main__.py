@@ -1,0 +1,38 @@
+"""`python -m controlplane.config.stack up|down|demo|engine`, as the Makefile calls it."""
+
+import os
+import signal
+import sys
+
+from controlplane.config.stack import demo, down, engine, image, launch, up
+from controlplane.config.stack.failure import StackError
+
+
+def main(arguments: list[str]) -> int:
+    """Run one of the commands and return its exit code."""
+    commands = {"up": up.run, "down": down.run, "demo": demo.run, "engine": require_engine}
+    if len(arguments) != 1 or arguments[0] not in commands:
+        print(f"usage: python -m controlplane.config.stack {'|'.join(commands)}")
+        return 2
+    if os.environ.get("MAKELEVEL"):
+        # Make itself may be killed: nothing it started may stay behind.
+        launch.die_with_parent("TERM")
+    # A plain `kill` stops as cleanly as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return commands[arguments[0]]()
+    except StackError as fault:
+        print(f"\n{fault}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def require_engine() -> int:
+    """Make sure that an engine and the examples' image are there, for the tests."""
+    image.require_image(engine.require_engine(print), print)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,60 @@
+"""`make demo`: an own stack on free ports, the examples on it, and nothing left afterwards."""
+
+import dataclasses
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from controlplane.config.stack import options
+from controlplane.config.stack.home import Home
+from controlplane.config.stack.processes import PROJECT, inherited_environment
+from controlplane.config.stack.running import Stack, shell_environment
+from controlplane.config.stack.up import say
+
+FOLDER_PREFIX = "demo-"
+
+
+def run() -> int:
+    """Return the examples' exit code: 0 only if every one went as it says it should."""
+    asked = options.from_process()
+    asked.home.mkdir(parents=True, exist_ok=True)
+    _sweep(asked.home)
+    home = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=asked.home))
+    home.chmod(0o755)
+    chosen = dataclasses.replace(asked, home=home, web_port=0, flower_port=0)
+    if chosen.engine == "process":
+        say("ENGINE=process: tasks are plain processes of this machine, without isolation")
+    began = time.monotonic()
+    code = 1
+    try:
+        with Stack(chosen, say) as stack:
+            assert stack.plan is not None
+            say(f"the stack is up after {time.monotonic() - began:.0f} s; running the examples")
+            environment = {
+                **inherited_environment(),
+                **shell_environment(stack.plan),
+                "ENGINE": chosen.engine,
+            }
+            code = subprocess.run(
+                [sys.executable, "-m", "examples.run"],
+                env=environment,
+                cwd=PROJECT,
+                check=False,
+            ).returncode
+            say("stopping the stack")
+    finally:
+        if code == 0:
+            shutil.rmtree(home, ignore_errors=True)
+        else:
+            say(f"the stack's state and logs are kept in {home}")
+    return code
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what earlier demos left, unless one of them still runs."""
+    for path in folder.glob(FOLDER_PREFIX + "*"):
+        if path.is_dir() and not Home(path).is_held():
+            shutil.rmtree(path, ignore_errors=True)

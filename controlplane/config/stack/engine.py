@@ -1,0 +1,203 @@
+"""A container engine that answers: the one that runs here, else, as root on Debian, a new one.
+
+Found at DOCKER_HOST or the usual sockets. Installing and starting Docker Engine is only done as
+root on a Debian family system, and said before it is done; it is left running.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from http.client import HTTPConnection
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from controlplane.config.stack.failure import StackError
+
+DOCKER_SOCKET = Path("/var/run/docker.sock")
+SOCKETS = (DOCKER_SOCKET, Path("/run/podman/podman.sock"))
+PID_FILE = Path("/var/run/docker.pid")
+LOG_FILE = Path("/var/log/dockerd.log")
+ANSWER_SECONDS = 5.0
+# A containerd that is still dying after a kill holds a new dockerd up for 15 s.
+START_SECONDS = 30.0
+START_TRIES = 3
+
+Say = Callable[[str], None]
+
+
+def find_engine() -> str | None:
+    """Return the address of an engine that answers, or None."""
+    chosen = os.environ.get("DOCKER_HOST")
+    if chosen:
+        return chosen if _answers(chosen) else None
+    own = Path(f"/run/user/{os.geteuid()}/podman/podman.sock")
+    for path in (*SOCKETS, own):
+        if path.exists() and _answers(f"unix://{path}"):
+            return f"unix://{path}"
+    return None
+
+
+def require_engine(say: Say) -> str:
+    """Return the address of an engine, installing and starting one where that is ours to do."""
+    found = find_engine()
+    if found:
+        return found
+    if os.environ.get("DOCKER_HOST"):
+        raise StackError(f"no container engine answers at DOCKER_HOST={os.environ['DOCKER_HOST']}")
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise StackError(
+            "no container engine answers: start Docker or Podman, set DOCKER_HOST, or run with"
+            " ENGINE=process (plain processes, no isolation)"
+        )
+    if not shutil.which("dockerd"):
+        say("no container engine on this machine: installing Debian's docker.io with apt-get")
+        apt_install("docker.io")
+    say(f"starting dockerd in the background (log: {LOG_FILE}); it is left running")
+    _prepare_cgroups()
+    for _ in range(START_TRIES):
+        _forget_dead_daemon()
+        if _start_daemon():
+            return f"unix://{DOCKER_SOCKET}"
+        time.sleep(2)
+    raise StackError(f"dockerd did not start; the end of {LOG_FILE}:\n{_log_tail()}")
+
+
+def apt_install(*packages: str) -> None:
+    """Install Debian packages without questions, or raise StackError with apt-get's own words."""
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for arguments in (
+        ["update", "-qq"],
+        ["install", "-y", "-qq", "--no-install-recommends", *packages],
+    ):
+        done = subprocess.run(
+            ["apt-get", *arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise StackError(f"apt-get {' '.join(arguments)} failed:\n{done.stderr}")
+
+
+class _SocketConnection(HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=ANSWER_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(ANSWER_SECONDS)
+        self.sock.connect(self._path)
+
+
+def _answers(address: str) -> bool:
+    parts = urlsplit(address)
+    line: HTTPConnection
+    if parts.scheme == "unix":
+        line = _SocketConnection(parts.path)
+    elif parts.scheme in ("tcp", "http") and parts.hostname:
+        line = HTTPConnection(parts.hostname, parts.port or 2375, timeout=ANSWER_SECONDS)
+    else:  # ssh:// and others: left to the engine's own library
+        return True
+    try:
+        line.request("GET", "/_ping")
+        return line.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        line.close()
+
+
+def _start_daemon() -> bool:
+    command = ["dockerd", f"--host=unix://{DOCKER_SOCKET}", f"--pidfile={PID_FILE}"]
+    if not _firewall_works():
+        command += ["--iptables=false", "--ip6tables=false"]
+    with LOG_FILE.open("ab") as log:
+        daemon = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            start_new_session=True,
+        )
+    give_up = time.monotonic() + START_SECONDS
+    while time.monotonic() < give_up and daemon.poll() is None:
+        if _answers(f"unix://{DOCKER_SOCKET}"):
+            return True
+        time.sleep(0.1)
+    if daemon.poll() is None:
+        daemon.kill()
+        daemon.wait()
+    return False
+
+
+def _firewall_works() -> bool:
+    if not shutil.which("iptables"):
+        return False
+    done = subprocess.run(
+        ["iptables", "-w", "-t", "nat", "-L", "-n"], capture_output=True, check=False
+    )
+    return done.returncode == 0
+
+
+def _prepare_cgroups() -> None:
+    """Mount the control groups where nothing has, as in a container or a bare machine."""
+    folder = Path("/sys/fs/cgroup")
+    if not folder.is_dir() or any(folder.iterdir()):
+        return
+    subprocess.run(["mount", "-t", "tmpfs", "cgroup", str(folder)], check=False)
+    for line in Path("/proc/cgroups").read_text().splitlines()[1:]:
+        name, _, _, enabled = line.split()
+        if enabled == "1":
+            (folder / name).mkdir(exist_ok=True)
+            subprocess.run(
+                ["mount", "-t", "cgroup", "-o", name, "cgroup", str(folder / name)], check=False
+            )
+
+
+def _forget_dead_daemon() -> None:
+    """Remove the pid file of a dockerd that was killed; the new one would take it for alive."""
+    try:
+        pid = int(PID_FILE.read_text())
+    except (OSError, ValueError):
+        return
+    try:
+        # "pid (name) state …": a killed one may stay a zombie for long, and kill -0 finds it.
+        name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition(") ")
+        alive = name.endswith("(dockerd") and not rest.startswith("Z")
+    except OSError:
+        alive = False
+    if not alive:
+        PID_FILE.unlink(missing_ok=True)
+
+
+def _log_tail() -> str:
+    try:
+        return "\n".join(LOG_FILE.read_text(errors="replace").splitlines()[-15:])
+    except OSError as fault:
+        return str(fault)
+
+
+def engine_version(address: str) -> str:
+    """Return what the engine calls itself, for people; empty if it does not say."""
+    parts = urlsplit(address)
+    if parts.scheme != "unix":
+        return ""
+    line = _SocketConnection(parts.path)
+    try:
+        line.request("GET", "/version")
+        answer = json.loads(line.getresponse().read())
+        return f"{answer.get('Platform', {}).get('Name') or 'engine'} {answer.get('Version', '')}"
+    except (OSError, ValueError):
+        return ""
+    finally:
+        line.close()

@@ -1,0 +1,25 @@
+"""What this machine has, and the part of it that each of several cells on it may give away."""
+
+import os
+import shutil
+from pathlib import Path
+
+# What the control plane, PostgreSQL, Redis and the system itself need.
+SHARE_FOR_TASKS = 0.8
+MIN_MEMORY_MIB = 256
+MIN_DISK_MIB = 1024
+
+
+def share_of_host(cells: int, folder: Path) -> str:
+    """Return the capacity of one of `cells` cells, as CELLRUN_CELL_CAPACITY is written."""
+    cells = max(cells, 1)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cpu = max((cores or 1) / cells, 0.5)
+    memory = max(int(_memory_mib() * SHARE_FOR_TASKS / cells), MIN_MEMORY_MIB)
+    free_mib = shutil.disk_usage(folder).free // (1024 * 1024)
+    disk = max(int(free_mib * SHARE_FOR_TASKS / cells), MIN_DISK_MIB)
+    return f"cpu={cpu:g},memory={memory}Mi,disk={disk}Mi,gpu=0"
+
+
+def _memory_mib() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (1024 * 1024)

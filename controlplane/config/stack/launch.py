@@ -1,0 +1,123 @@
+"""Starts one process of the stack: waits for what it needs, says so, then becomes it.
+
+    python -m controlplane.config.stack.launch --process web --run RUN \
+        --needs database,prepared -- uvicorn …
+
+The process id stays the same from the first line on and stands in RUN/<process>.pid. If the
+keeper that started us dies, we and what we become get a signal (Linux): nothing is left behind.
+"""
+
+import argparse
+import ctypes
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+PR_SET_PDEATHSIG = 1
+LOOK_EVERY_SECONDS = 0.1
+SAY_AGAIN_AFTER_SECONDS = 10.0
+CONNECT_TIMEOUT_SECONDS = 1.0
+
+
+def main(arguments: list[str]) -> None:
+    """Wait, then replace this program by the command behind `--`."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--process", required=True)
+    parser.add_argument("--run", required=True, type=Path)
+    parser.add_argument("--needs", default="")
+    parser.add_argument("--death-signal", default="TERM")
+    parser.add_argument("command", nargs="+")
+    options = parser.parse_args(arguments)
+    die_with_parent(options.death_signal)
+    write_pid(options.run / f"{options.process}.pid")
+    for need in filter(None, options.needs.split(",")):
+        wait_for(options.process, need, NEEDS[need], options.run)
+    os.execvp(options.command[0], options.command)
+
+
+def die_with_parent(name: str) -> None:
+    """Ask the kernel to signal us when the process that started us dies, even by SIGKILL."""
+    if sys.platform != "linux" or not name:
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.Signals[f"SIG{name}"])
+    if os.getppid() != parent:  # it died before it could be watched
+        sys.exit(1)
+
+
+def write_pid(path: Path) -> None:
+    """Put our process id into `path`, whole or not at all."""
+    draft = path.with_suffix(f".{os.getpid()}")
+    draft.write_text(f"{os.getpid()}\n")
+    draft.replace(path)
+
+
+def wait_for(process: str, need: str, missing: Callable[[Path], str], run: Path) -> None:
+    """Return once `missing` has nothing to say; tell what it says when it changes."""
+    said, said_at = "", 0.0
+    while answer := missing(run):
+        if answer != said or time.monotonic() - said_at > SAY_AGAIN_AFTER_SECONDS:
+            said, said_at = answer, time.monotonic()
+            print(f"{process} waits for the {need}: {answer}", flush=True)
+        time.sleep(LOOK_EVERY_SECONDS)
+    if said:
+        print(f"{process}: the {need} is there", flush=True)
+
+
+def _database(_: Path) -> str:
+    parts = urlsplit(os.environ["DATABASE_URL"])
+    folder = parse_qs(parts.query).get("host", [""])[0]
+    if folder.startswith("/"):
+        return _unix(f"{folder}/.s.PGSQL.{parts.port or 5432}")
+    return _listening(folder or parts.hostname or "127.0.0.1", parts.port or 5432)
+
+
+def _broker(_: Path) -> str:
+    parts = urlsplit(os.environ["CELERY_BROKER_URL"])
+    if parts.scheme == "redis+socket":
+        return _unix(parts.path)
+    return _listening(parts.hostname or "127.0.0.1", parts.port or 6379)
+
+
+def _prepared(run: Path) -> str:
+    return "" if (run / "prepared").exists() else "migrations and accounts are not done yet"
+
+
+def _web(_: Path) -> str:
+    parts = urlsplit(os.environ.get("CELLRUN_CONTROL_URL") or os.environ["CELLRUN_PUBLIC_URL"])
+    usual = 443 if parts.scheme == "https" else 80
+    return _listening(parts.hostname or "127.0.0.1", parts.port or usual)
+
+
+def _listening(host: str, port: int) -> str:
+    try:
+        socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_SECONDS).close()
+    except OSError as fault:
+        return f"{host}:{port}: {fault.strerror or fault}"
+    return ""
+
+
+def _unix(path: str) -> str:
+    with socket.socket(socket.AF_UNIX) as line:
+        line.settimeout(CONNECT_TIMEOUT_SECONDS)
+        try:
+            line.connect(path)
+        except OSError as fault:
+            return f"{path}: {fault.strerror or fault}"
+    return ""
+
+
+NEEDS: dict[str, Callable[[Path], str]] = {
+    "database": _database,
+    "broker": _broker,
+    "prepared": _prepared,
+    "web": _web,
+}
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,89 @@
+"""What must be true before the processes start: database, tables, accounts, enrolled cells."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import psycopg
+from psycopg import sql
+
+from controlplane.config.env import InvalidSettings, load_settings
+from controlplane.config.stack import postgres
+from controlplane.config.stack.failure import StackError
+from controlplane.config.stack.home import write_private
+from controlplane.config.stack.processes import PROJECT, Plan, inherited_environment
+
+Say = Callable[[str], None]
+
+DATABASE_READY_SECONDS = 60.0
+
+
+def check_settings(plan: Plan) -> None:
+    """Refuse a setting now, by name, that the processes would refuse one after the other."""
+    try:
+        load_settings(plan.control_environment("command"))
+    except InvalidSettings as fault:
+        raise StackError(str(fault)) from None
+
+
+def prepare(plan: Plan, say: Say, check_alive: Callable[[], None]) -> None:
+    """Bring database, tables, accounts and cells to what this version needs. Repeatable."""
+    if plan.database:
+        say(f"waiting for PostgreSQL at {plan.database.address}")
+        postgres.wait_until_ready(plan.database, deadline_seconds=DATABASE_READY_SECONDS)
+        check_alive()
+        _create_database(plan)
+    say("migrating the database")
+    _manage(plan, "migrate", "--verbosity=0", "--no-input")
+    _manage(plan, "bootstrap", "--quiet")
+    for name in plan.cell_names:
+        key = _manage(plan, "enroll_cell", name).strip()
+        folder = plan.home.cell(name)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_private(folder / "key", key + "\n")
+
+
+def _create_database(plan: Plan) -> None:
+    assert plan.database is not None
+    with psycopg.connect(
+        host="127.0.0.1",
+        port=plan.database.port,
+        user=postgres.USER,
+        password=plan.credentials.database_password,
+        dbname="postgres",
+        autocommit=True,
+    ) as connection:
+        found = connection.execute(
+            "SELECT 1 FROM pg_database WHERE datname = %s", [postgres.DATABASE]
+        ).fetchone()
+        if not found:
+            name = sql.Identifier(postgres.DATABASE)
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
+
+
+def _manage(plan: Plan, *arguments: str) -> str:
+    """Run a management command and return what it printed, or raise StackError with all of it."""
+    secret = plan.credentials
+    environment = {
+        **inherited_environment(),
+        **plan.control_environment("command"),
+        # By environment: a command line can be read by everybody on the machine.
+        "CELLRUN_ADMIN_USER": secret.admin_user,
+        "CELLRUN_ADMIN_PASSWORD": secret.admin_password,
+        "CELLRUN_OPERATOR_TOKEN": secret.operator_token,
+        "CELLRUN_TOKEN": secret.submitter_token,
+    }
+    done = subprocess.run(
+        [sys.executable, str(PROJECT / "manage.py"), *arguments],
+        env=environment,
+        cwd=PROJECT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise StackError(
+            f"manage.py {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}".rstrip()
+        )
+    return done.stdout

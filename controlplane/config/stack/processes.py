@@ -1,0 +1,181 @@
+"""The processes of the stack: each with its command, its environment and what it waits for."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from controlplane.config.stack import host, postgres, redis
+from controlplane.config.stack.credentials import Credentials
+from controlplane.config.stack.home import Home
+
+PROJECT = Path(__file__).resolve().parents[3]
+
+# Started in this order, stopped in the reverse one: cells say goodbye while they can be heard.
+GROUPS = ("services", "control", "cells")
+
+# A cell that stops its containers gives each its grace (10 s by default) and then reports.
+CELL_STOP_SECONDS = 60
+
+# Flower keeps about 6 KB for each task it has seen.
+FLOWER_MAX_TASKS = 20_000
+
+# Only what a process needs of ours comes from the table below; of the caller's environment these
+# names never do, so that a shell which has read some run/env cannot bend the stack.
+OURS = ("CELLRUN_", "CELERY_", "DATABASE_URL", "DJANGO_", "FLOWER_")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One supervised process."""
+
+    name: str
+    group: str
+    command: list[str]
+    needs: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    stop_signal: str = "TERM"
+    stop_seconds: int = 20
+    death_signal: str = "TERM"
+    kill_group: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that one start of the stack decides."""
+
+    home: Home
+    credentials: Credentials
+    web_port: int
+    flower_port: int
+    cells: int
+    driver: str
+    database_url: str
+    broker_url: str
+    database: postgres.Cluster | None
+    redis_port: int | None
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        """Where the web process answers."""
+        return f"http://127.0.0.1:{self.web_port}"
+
+    @property
+    def flower_url(self) -> str:
+        """Where Flower answers."""
+        return f"http://127.0.0.1:{self.flower_port}"
+
+    @property
+    def cell_names(self) -> list[str]:
+        """cell-1, cell-2, …"""
+        return [f"cell-{number}" for number in range(1, self.cells + 1)]
+
+    def control_environment(self, process: str) -> dict[str, str]:
+        """What a process of the control plane finds in its environment."""
+        return {
+            **self.overrides,
+            "CELLRUN_HOME": str(self.home.root),
+            "CELLRUN_PROCESS": process,
+            "CELLRUN_PUBLIC_URL": self.url,
+            "CELLRUN_SECRET_KEY": self.credentials.secret_key,
+            "CELERY_BROKER_URL": self.broker_url,
+            "DATABASE_URL": self.database_url,
+            "DJANGO_SETTINGS_MODULE": "controlplane.config.settings",
+        }
+
+
+def list_processes(plan: Plan) -> list[Process]:
+    """Return every process of the stack that `plan` describes."""
+    return [*_services(plan), *_control(plan), *(_cell(plan, name) for name in plan.cell_names)]
+
+
+def inherited_environment() -> dict[str, str]:
+    """Return the caller's environment without anything that configures us."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(OURS)} | {
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": str(PROJECT),
+    }
+
+
+def _services(plan: Plan) -> list[Process]:
+    found = []
+    if plan.database:
+        command = postgres.server_command(plan.database, death_signal="INT")
+        # INT ends its sessions and stops; TERM would wait for every client to leave.
+        found.append(
+            Process("postgres", "services", command, stop_signal="INT", death_signal="INT")
+        )
+    if plan.redis_port:
+        command = redis.server_command(port=plan.redis_port, folder=plan.home.run)
+        found.append(Process("redis", "services", command))
+    return found
+
+
+def _control(plan: Plan) -> list[Process]:
+    web = [sys.executable, "-m", "uvicorn", "controlplane.config.asgi:application"]
+    web += ["--host", "127.0.0.1", "--port", str(plan.web_port), "--lifespan", "off"]
+    web += ["--no-access-log", "--timeout-graceful-shutdown", "5"]
+    beat = [*_celery("controlplane.config.celery"), "beat"]
+    beat += ["--schedule", str(plan.home.root / "beat-schedule"), "--pidfile="]
+    flower = [*_celery("controlplane.config.celery"), "flower", "--address=127.0.0.1"]
+    flower += [f"--port={plan.flower_port}", f"--max_tasks={FLOWER_MAX_TASKS}"]
+    all_needs = ("database", "broker", "prepared")
+
+    def control(name: str, command: list[str], needs: tuple[str, ...]) -> Process:
+        return Process(name, "control", command, needs, plan.control_environment(name))
+
+    flower_process = control("flower", flower, ("broker", "prepared"))
+    # It listens on the loopback only; without this its API would answer nobody.
+    flower_process.environment["FLOWER_UNAUTHENTICATED_API"] = "true"
+    return [
+        control("web", web, all_needs),
+        control("placement", _worker("controlplane.config.celery", "placement"), all_needs),
+        control("convergence", _worker("controlplane.config.celery", "convergence"), all_needs),
+        control("inbox", _worker("controlplane.config.inbox", "inbox", "inbox.control"), all_needs),
+        control("beat", beat, ("broker", "prepared")),
+        flower_process,
+    ]
+
+
+def _celery(app: str) -> list[str]:
+    return [sys.executable, "-m", "celery", "-A", app]
+
+
+def _worker(app: str, name: str, queue: str | None = None) -> list[str]:
+    command = [*_celery(app), "worker", "--hostname", f"{name}@%h", "--queues", queue or name]
+    command += ["--pool", "solo", "--without-gossip", "--without-mingle", "--task-events"]
+    return [*command, "--loglevel", "INFO"]
+
+
+def _cell(plan: Plan, name: str) -> Process:
+    folder = plan.home.cell(name)
+    overrides = {
+        key: value
+        for key, value in plan.overrides.items()
+        if key == "CELLRUN_LOG_LEVEL" or key.startswith("CELLRUN_CELL_")
+    }
+    environment = {
+        "CELLRUN_CELL_CAPACITY": host.share_of_host(plan.cells, plan.home.root),
+        **overrides,
+        "CELLRUN_CELL_NAME": name,
+        "CELLRUN_CELL_DRIVER": plan.driver,
+        "CELLRUN_CELL_HOME": str(folder),
+        "CELLRUN_CELL_KEY_FILE": str(folder / "key"),
+        # A stack that is stopped leaves nothing running; elsewhere a successor takes over.
+        "CELLRUN_CELL_EVACUATE": "true",
+        "CELLRUN_CONTROL_URL": plan.url,
+        "CELLRUN_INSTALLATION": plan.credentials.installation,
+        "CELERY_BROKER_URL": plan.broker_url,
+    }
+    return Process(
+        name,
+        "cells",
+        [sys.executable, "-m", "workers"],
+        ("prepared", "broker", "web"),
+        environment,
+        stop_seconds=CELL_STOP_SECONDS,
+        # What a cell started beside itself must outlive it: the guard, tasks of the process driver.
+        kill_group=False,
+    )

@@ -1,0 +1,89 @@
+"""Waits until the whole stack works: web answers, Flower answers, every cell is READY."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+
+from controlplane.config.stack.failure import StackError
+from controlplane.config.stack.processes import Plan, Process
+
+Say = Callable[[str], None]
+
+READY_SECONDS = 90.0
+LOOK_EVERY_SECONDS = 0.2
+SAY_AGAIN_AFTER_SECONDS = 10.0
+LOG_LINES = 15
+
+
+def wait_until_ready(
+    plan: Plan, processes: list[Process], say: Say, check_alive: Callable[[], None]
+) -> None:
+    """Return when nothing is missing; say what is; give up with the logs of what never came."""
+    give_up = time.monotonic() + READY_SECONDS
+    said, said_at = "", 0.0
+    while missing := _missing(plan, processes):
+        check_alive()
+        now = time.monotonic()
+        text = "waiting for " + ", ".join(f"{name} ({why})" for name, why in missing.items())
+        if now > give_up:
+            raise StackError("\n".join([f"gave up {text}", *_logs(plan, list(missing))]))
+        if (text != said and now - said_at > 1) or now - said_at > SAY_AGAIN_AFTER_SECONDS:
+            said, said_at = text, now
+            say(text)
+        time.sleep(LOOK_EVERY_SECONDS)
+
+
+def _missing(plan: Plan, processes: list[Process]) -> dict[str, str]:
+    """Return what does not work yet, and why."""
+    missing = {
+        process.name: "not started"
+        for process in processes
+        if not plan.home.pid_file(process.name).exists()
+    }
+    for name, url in (("web", f"{plan.url}/readyz"), ("flower", f"{plan.flower_url}/healthcheck")):
+        status, answer = _get(url)
+        if status != 200:
+            missing[name] = answer
+    if not missing:
+        missing.update(_cells_not_ready(plan))
+    return missing
+
+
+def _cells_not_ready(plan: Plan) -> dict[str, str]:
+    status, answer = _get(f"{plan.url}/api/v1/cells", token=plan.credentials.operator_token)
+    if status != 200:
+        return {"web": f"GET /api/v1/cells: {answer}"}
+    states = {cell["name"]: cell["state"] for cell in json.loads(answer)["results"]}
+    return {
+        name: states.get(name, "not enrolled")
+        for name in plan.cell_names
+        if states.get(name) != "READY"
+    }
+
+
+def _get(url: str, *, token: str = "") -> tuple[int, str]:
+    """Return the status (0: no answer) and the text of the answer."""
+    request = urllib.request.Request(url)
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        # No proxy: the stack is on this machine.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as fault:
+        return fault.code, f"{fault.code} {fault.read().decode(errors='replace')[:300]}"
+    except OSError as fault:
+        return 0, str(getattr(fault, "reason", fault))
+
+
+def _logs(plan: Plan, names: list[str]) -> list[str]:
+    lines = []
+    for name in names:
+        path = plan.home.logs / f"{name}.log"
+        if path.exists():
+            tail = path.read_text(errors="replace").splitlines()[-LOG_LINES:]
+            lines += [f"--- the end of {path}", *tail]
+    return lines

@@ -1,0 +1,206 @@
+"""One running stack: started whole or not at all, and stopped without leaving anything behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import IO
+
+from controlplane.config.stack import (
+    credentials,
+    engine,
+    image,
+    launch,
+    ports,
+    postgres,
+    preparation,
+    readiness,
+    supervisor,
+)
+from controlplane.config.stack.failure import StackError
+from controlplane.config.stack.home import Home, shell_lines, write_private
+from controlplane.config.stack.options import Options, choose_ports
+from controlplane.config.stack.processes import (
+    PROJECT,
+    Plan,
+    Process,
+    inherited_environment,
+    list_processes,
+)
+
+Say = Callable[[str], None]
+
+# Cells stop first, then the control plane, then the services: three waits in a row.
+STOP_SECONDS = 120.0
+
+
+class Stack:
+    """The stack in one state folder. Use as a context manager: leaving it stops everything."""
+
+    def __init__(self, options: Options, say: Say) -> None:
+        self._options = options
+        self._say = say
+        self._home = Home(options.home)
+        self._lock: IO[str] | None = None
+        self._keeper: subprocess.Popen[str] | None = None
+        self._stopping = threading.Event()
+        self.plan: Plan | None = None
+
+    def __enter__(self) -> "Stack":
+        self._lock = self._home.hold()
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _start(self) -> None:
+        self._home.forget_run()
+        self._home.stack_pid_file.write_text(f"{os.getpid()}\n")
+        if self._options.driver == "docker":
+            address = engine.require_engine(self._say)
+            self._say(f"containers run on {engine.engine_version(address) or address}")
+            image.require_image(address, self._say)
+        plan = self.plan = self._make_plan()
+        preparation.check_settings(plan)
+        if plan.database:
+            postgres.create_cluster(plan.database, password=plan.credentials.database_password)
+        write_private(self._home.environment_file, shell_lines(shell_environment(plan)))
+        processes = list_processes(plan)
+        self._start_keeper(processes)
+        preparation.prepare(plan, self._say, self._check_keeper)
+        self._home.prepared_mark.touch()
+        readiness.wait_until_ready(plan, processes, self._say, self._check_keeper)
+
+    def _make_plan(self) -> Plan:
+        options, home = self._options, self._home
+        secret = credentials.load_or_draw(home)
+        web_port, flower_port = choose_ports(options)
+        taken = {web_port, flower_port}
+        cluster, redis_port = None, None
+        database_url, broker_url = options.database_url, options.broker_url
+        if not database_url:
+            cluster = postgres.Cluster(home.root / "postgres-18", port=ports.free_port(taken=taken))
+            database_url = (
+                f"postgresql://{postgres.USER}:{secret.database_password}"
+                f"@127.0.0.1:{cluster.port}/{postgres.DATABASE}"
+            )
+        if not broker_url:
+            redis_port = ports.free_port(taken=taken)
+            broker_url = f"redis://127.0.0.1:{redis_port}/0"
+        return Plan(
+            home=home,
+            credentials=secret,
+            web_port=web_port,
+            flower_port=flower_port,
+            cells=options.cells,
+            driver=options.driver,
+            database_url=database_url,
+            broker_url=broker_url,
+            database=cluster,
+            redis_port=redis_port,
+            overrides=options.overrides,
+        )
+
+    def _start_keeper(self, processes: list[Process]) -> None:
+        configuration = supervisor.write_configuration(self._home, processes)
+        self._keeper = subprocess.Popen(
+            supervisor.command(configuration),
+            cwd=PROJECT,
+            env=inherited_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            # Ctrl-C reaches the whole foreground group: only we answer it, and stop in order.
+            start_new_session=True,
+            preexec_fn=_die_with_us,
+        )
+        threading.Thread(target=self._tell_exits, args=(self._keeper.stdout,), daemon=True).start()
+
+    def _tell_exits(self, lines: IO[str]) -> None:
+        """Repeat what supervisor says of processes that die; its own log keeps everything."""
+        for line in lines:
+            told = any(word in line for word in ("exited:", "gave up:", " CRIT "))
+            if told and not self._stopping.is_set():
+                self._say(line.split(" ", 3)[-1].strip())
+
+    def _check_keeper(self) -> None:
+        if self._keeper is not None and self._keeper.poll() is not None:
+            raise StackError(
+                f"supervisord ended with {self._keeper.returncode};"
+                f" see {self._home.logs / 'supervisord.log'}"
+            )
+
+    def wait(self) -> int:
+        """Return when supervisord ended by itself, which it never should: 1."""
+        assert self._keeper is not None
+        self._keeper.wait()
+        self._say(f"supervisord ended by itself with {self._keeper.returncode}")
+        return 1
+
+    def stop(self) -> None:
+        """Stop every process in order and forget what was only true while they ran. Repeatable."""
+        self._stopping.set()
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            if keeper.poll() is None:
+                keeper.send_signal(signal.SIGTERM)
+            try:
+                keeper.wait(timeout=STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._say("supervisord does not stop: killing it; its processes follow it")
+                keeper.kill()
+                keeper.wait()
+            self._wait_for_stragglers()
+        if self._lock is not None:
+            self._home.forget_run()
+            self._lock.close()
+            self._lock = None
+
+    def _wait_for_stragglers(self) -> None:
+        """Without supervisord the kernel signals its processes; wait until the last has gone."""
+        assert self.plan is not None
+        files = {
+            process.name: self._home.pid_file(process.name) for process in list_processes(self.plan)
+        }
+        give_up = time.monotonic() + STOP_SECONDS
+        while left := [name for name, path in files.items() if _is_alive(path)]:
+            if time.monotonic() > give_up:
+                self._say(f"still running: {', '.join(left)} (see {self._home.run})")
+                return
+            time.sleep(0.1)
+
+
+def shell_environment(plan: Plan) -> dict[str, str]:
+    """Return what a person, a script or a test needs to use the stack."""
+    secret = plan.credentials
+    return {
+        "CELLRUN_URL": plan.url,
+        "CELLRUN_TOKEN": secret.submitter_token,
+        "CELLRUN_OPERATOR_TOKEN": secret.operator_token,
+        "CELLRUN_ADMIN_USER": secret.admin_user,
+        "CELLRUN_ADMIN_PASSWORD": secret.admin_password,
+        "CELERY_BROKER_URL": plan.broker_url,
+        "DATABASE_URL": plan.database_url,
+    }
+
+
+def _die_with_us() -> None:
+    launch.die_with_parent("TERM" if sys.platform == "linux" else "")
+
+
+def _is_alive(pid_file: "os.PathLike[str]") -> bool:
+    try:
+        with open(pid_file) as file:
+            os.kill(int(file.read()), 0)
+    except (OSError, ValueError):
+        return False
+    return True

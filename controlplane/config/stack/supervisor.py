@@ -1,0 +1,78 @@
+"""The configuration of supervisor, which keeps the processes: one that dies is started again."""
+
+import os
+import pwd
+import shlex
+import sys
+from pathlib import Path
+
+from controlplane.config.stack.home import Home, write_private
+from controlplane.config.stack.processes import GROUPS, PROJECT, Process
+
+# A process waits for what it needs instead of exiting, so exits in a row mean that it is broken;
+# this many tries of growing distance are about an hour.
+START_RETRIES = 80
+LOG_BYTES = "10MB"
+LOG_BACKUPS = 2
+
+
+def write_configuration(home: Home, processes: list[Process]) -> Path:
+    """Write supervisord's configuration for `processes` and return its path."""
+    lines = [
+        "[supervisord]",
+        "nodaemon = true",
+        f"directory = {_literal(str(PROJECT))}",
+        f"pidfile = {_literal(str(home.pid_file('supervisord')))}",
+        f"logfile = {_literal(str(home.logs / 'supervisord.log'))}",
+        f"childlogdir = {_literal(str(home.logs))}",
+        "loglevel = info",
+        # Named, or supervisord warns of running as whoever started it.
+        f"user = {pwd.getpwuid(os.geteuid()).pw_name}",
+    ]
+    for priority, group in enumerate(GROUPS, start=1):
+        members = [process.name for process in processes if process.group == group]
+        if members:
+            lines += [f"[group:{group}]", f"programs = {','.join(members)}"]
+            lines += [f"priority = {priority * 10}"]
+    for process in processes:
+        lines += _program(home, process)
+    path = home.run / "supervisord.conf"
+    write_private(path, "\n".join(lines) + "\n")
+    return path
+
+
+def _program(home: Home, process: Process) -> list[str]:
+    launch = [sys.executable, "-m", "controlplane.config.stack.launch"]
+    launch += ["--process", process.name, "--run", str(home.run)]
+    launch += ["--needs", ",".join(process.needs), "--death-signal", process.death_signal]
+    command = shlex.join([*launch, "--", *process.command])
+    environment = ",".join(
+        f'{name}="{_literal(value)}"' for name, value in sorted(process.environment.items())
+    )
+    return [
+        f"[program:{process.name}]",
+        f"command = {_literal(command)}",
+        f"environment = {environment}",
+        "autorestart = true",
+        "startsecs = 1",
+        f"startretries = {START_RETRIES}",
+        f"stopsignal = {process.stop_signal}",
+        f"stopwaitsecs = {process.stop_seconds}",
+        f"killasgroup = {str(process.kill_group).lower()}",
+        "redirect_stderr = true",
+        f"stdout_logfile = {_literal(str(home.logs / (process.name + '.log')))}",
+        f"stdout_logfile_maxbytes = {LOG_BYTES}",
+        f"stdout_logfile_backups = {LOG_BACKUPS}",
+    ]
+
+
+def command(configuration: Path) -> list[str]:
+    """Return supervisord's command line, in the foreground."""
+    return [str(Path(sys.executable).parent / "supervisord"), "-n", "-c", str(configuration)]
+
+
+def _literal(text: str) -> str:
+    """Supervisor expands % and reads ; after a space as a comment."""
+    if '"' in text or "\n" in text:
+        raise ValueError(f"a setting may not hold quotes or line breaks: {text!r}")
+    return text.replace("%", "%%")

@@ -1,0 +1,52 @@
+"""`make up`: the stack in the foreground until Ctrl-C, which stops all of it."""
+
+import signal
+
+from controlplane.config.stack import options
+from controlplane.config.stack.processes import Plan
+from controlplane.config.stack.running import Stack
+
+
+def run() -> int:
+    """Start, tell the addresses, wait; 0 after Ctrl-C, 1 if the stack ended by itself."""
+    chosen = options.from_process()
+    try:
+        with Stack(chosen, say) as stack:
+            assert stack.plan is not None
+            print(welcome(stack.plan, chosen.engine), flush=True)
+            try:
+                return stack.wait()
+            except KeyboardInterrupt:
+                # A second Ctrl-C would only interrupt the clean stop.
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                say("stopping")
+    except KeyboardInterrupt:
+        return 130
+    say("stopped")
+    return 0
+
+
+def say(text: str) -> None:
+    """Tell the person at the terminal."""
+    print(f"cellrun: {text}", flush=True)
+
+
+def welcome(plan: Plan, engine: str) -> str:
+    """Return what a person needs to begin."""
+    notes = {
+        "docker": "",
+        "process": "  tasks      plain processes of this machine, WITHOUT ISOLATION\n",
+        "none": "  tasks      only pretended (memory driver): nothing is executed\n",
+    }
+    secret = plan.credentials
+    return (
+        f"\nCellrun is up with {plan.cells} cell(s).\n"
+        f"  admin      {plan.url}/admin/   login {secret.admin_user} / {secret.admin_password}\n"
+        f"  API        {plan.url}/api/v1/   documentation {plan.url}/api/docs/\n"
+        f"  Flower     {plan.flower_url}\n"
+        f"  submitter  {secret.submitter_token}   (a token: Authorization: Bearer …)\n"
+        f"{notes[engine]}"
+        f"  shell      . {plan.home.environment_file}   then: .venv/bin/cellrun jobs\n"
+        f"  logs       {plan.home.logs}\n"
+        "Ctrl-C stops all of it.\n"
+    )
