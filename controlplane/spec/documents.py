@@ -1,0 +1,203 @@
+"""Text to plain values: JSON, and the part of YAML that says the same things as JSON.
+
+YAML is read by the core schema of YAML 1.2: `yes`, `on`, `12:30` and dates are texts. Aliases (with
+which a small text can describe a huge document), tags, several documents and keys that are not
+texts are refused; so is a key that stands twice, in either language.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Literal
+
+import yaml
+
+from controlplane.spec.faults import Place, UnreadableDocument
+
+Language = Literal["json", "yaml"]
+
+MAX_DEPTH = 64  # of lists and mappings in each other; a job needs 6
+MAX_NODES = 500_000  # 1,000 jobs of 500 values each
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_INTEGER = re.compile(r"[-+]?[0-9]{1,30}|0x[0-9a-fA-F]{1,25}|0o[0-7]{1,30}", re.ASCII)
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,4})?", re.ASCII)
+_WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
+_WORDS |= dict.fromkeys(("true", "True", "TRUE"), True)
+_WORDS |= dict.fromkeys(("false", "False", "FALSE"), False)
+
+
+def read_document(text: str | bytes, language: Language) -> Any:
+    """The value that `text` describes. Raises UnreadableDocument."""
+    try:
+        decoded = text.decode("utf-8") if isinstance(text, bytes) else text
+    except UnicodeDecodeError as error:
+        raise UnreadableDocument(f"not UTF-8 at byte {error.start}") from None
+    return _read_json(decoded) if language == "json" else _read_yaml(decoded)
+
+
+def guess_language(text: str) -> Language:
+    """JSON if it begins as JSON does, else YAML."""
+    return "json" if text.lstrip()[:1] in ("{", "[") else "yaml"
+
+
+def check_plain(value: Any) -> None:
+    """Refuse what no database keeps: NUL, lone surrogates, endless nesting. UnreadableDocument."""
+    level: list[Any] = [value]
+    nodes = 0
+    for _ in range(MAX_DEPTH):
+        nodes += len(level)
+        if nodes > MAX_NODES:
+            raise UnreadableDocument(f"more than {MAX_NODES} values")
+        level = [inner for item in level for inner in _inner_of(item)]
+        if not level:
+            return
+    raise UnreadableDocument(f"more than {MAX_DEPTH} lists and mappings in each other")
+
+
+def find_text_fault(value: Any, place: Place = ()) -> tuple[Place, str] | None:
+    """Where in `value` a text holds a sign that cannot be kept, and which; None if none does."""
+    if isinstance(value, str):
+        text = fault_of_text(value)
+        return (place, text) if text else None
+    inner: Iterator[tuple[Any, Any]] = iter(())
+    if isinstance(value, list):
+        inner = iter(enumerate(value))
+    elif isinstance(value, dict):
+        inner = iter(value.items())
+        if any(fault_of_text(key) for key in value):
+            return place, "a name in it holds a sign that no text may hold"
+    found = (find_text_fault(item, (*place, step)) for step, item in inner)
+    return next((fault for fault in found if fault), None)
+
+
+def fault_of_text(text: str) -> str:
+    """Why `text` cannot be kept; empty if it can."""
+    if "\x00" in text:
+        return "a text holds the sign NUL"
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            return "a text holds half of a surrogate pair"
+    return ""
+
+
+def _inner_of(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        yield from value
+        yield from value.values()
+    elif isinstance(value, list):
+        yield from value
+    elif isinstance(value, str):
+        if text := fault_of_text(value):
+            raise UnreadableDocument(text)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise UnreadableDocument("a number is not finite")
+
+
+def _read_json(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_mapping, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise UnreadableDocument(f"not JSON: {error.msg.lower()} in {where}") from None
+    except RecursionError:
+        raise UnreadableDocument("not JSON that is read here: nested too deeply") from None
+    except UnreadableDocument:
+        raise
+    except ValueError:  # a whole number of thousands of digits
+        raise UnreadableDocument("not JSON that is read here: a number is too long") from None
+
+
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = sorted(key for key, _ in pairs)
+        twice = next(key for key, following in pairwise(keys) if key == following)
+        raise UnreadableDocument(f"the key {twice[:100]!r} stands twice in a mapping")
+    return found
+
+
+def _refuse_constant(name: str) -> Any:
+    raise UnreadableDocument(f"not JSON: {name} is no number")
+
+
+def _read_yaml(text: str) -> Any:
+    try:
+        return _YamlReader(text).read()
+    except yaml.MarkedYAMLError as error:
+        mark: Any = error.problem_mark
+        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise UnreadableDocument(f"not YAML: {error.problem or error.context}{where}") from None
+    except yaml.YAMLError:
+        raise UnreadableDocument("not YAML: a sign that YAML does not allow") from None
+
+
+class _YamlReader:
+    """Builds the value from the parser's events, so that no more is built than is taken."""
+
+    def __init__(self, text: str) -> None:
+        self._events = yaml.parse(text, Loader=_LOADER)
+        self._nodes = 0
+
+    def read(self) -> Any:
+        """The one document."""
+        next(self._events)  # the stream starts
+        if isinstance(next(self._events), yaml.StreamEndEvent):
+            return None
+        value = self._value(self._next(), depth=1)
+        next(self._events)  # the document ends
+        if not isinstance(next(self._events), yaml.StreamEndEvent):
+            raise UnreadableDocument("more than one YAML document")
+        return value
+
+    def _next(self) -> Any:
+        return next(self._events)
+
+    def _value(self, event: Any, depth: int) -> Any:
+        self._nodes += 1
+        where = f"in line {event.start_mark.line + 1}"
+        if self._nodes > MAX_NODES:
+            raise UnreadableDocument(f"more than {MAX_NODES} values")
+        if depth > MAX_DEPTH:
+            raise UnreadableDocument(f"more than {MAX_DEPTH} lists and mappings in each other")
+        if isinstance(event, yaml.AliasEvent):
+            raise UnreadableDocument(f"YAML aliases (*{event.anchor}) are not taken: {where}")
+        if event.tag is not None:
+            raise UnreadableDocument(f"YAML tags ({event.tag[:100]}) are not taken: {where}")
+        if isinstance(event, yaml.SequenceStartEvent):
+            return list(self._items(depth))
+        if isinstance(event, yaml.MappingStartEvent):
+            return self._pairs(depth)
+        return _scalar(event.value) if event.implicit[0] and not event.style else event.value
+
+    def _items(self, depth: int) -> Iterator[Any]:
+        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
+            yield self._value(event, depth + 1)
+
+    def _pairs(self, depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        while not isinstance(event := self._next(), yaml.MappingEndEvent):
+            key = event.value if isinstance(event, yaml.ScalarEvent) and not event.tag else None
+            where = f"in line {event.start_mark.line + 1}"
+            if key is None:
+                raise UnreadableDocument(f"a key of a YAML mapping is not a plain text: {where}")
+            if key in found:
+                raise UnreadableDocument(
+                    f"the key {key[:100]!r} stands twice in a mapping: {where}"
+                )
+            found[key] = self._value(self._next(), depth + 1)
+        return found
+
+
+def _scalar(text: str) -> Any:
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return text

@@ -1,0 +1,93 @@
+"""What is wrong with a submitted document: every fault, each with its field and the limit."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+Place = tuple[str | int, ...]
+"""Where in the document: names of fields and positions in lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong, at `field`: a path like `groups[0].image`; empty: everywhere."""
+
+    field: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.detail}" if self.field else self.detail
+
+
+class InvalidSpec(ValueError):
+    """The document describes no job; `faults` says why, completely."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        super().__init__("; ".join(map(str, faults)))
+        self.faults = tuple(faults)
+
+
+class UnreadableDocument(ValueError):
+    """The text is not JSON, or not YAML, or not of the kind that is taken here."""
+
+
+def path_of(place: Iterable[str | int]) -> str:
+    """`place` as people write it."""
+    path = ""
+    for step in place:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        else:
+            path += f".{step}" if path else step
+    return path
+
+
+def read_fault(error: Mapping[str, Any], known_fields: Mapping[str, str]) -> Fault:
+    """One error of pydantic in our words. `known_fields`: where other fields stand."""
+    place: Place = tuple(step for step in error["loc"] if step != "[key]")
+    kind, context = error["type"], error.get("ctx") or {}
+    if kind == "extra_forbidden":
+        return Fault(path_of(place), _unknown(place, known_fields))
+    if kind in _TEXTS:
+        return Fault(path_of(place), _TEXTS[kind].format(**context))
+    if kind == "value_error":
+        return Fault(path_of(place), str(context["error"]))
+    return Fault(path_of(place), error["msg"].removeprefix("Input should be ").lower())
+
+
+def _unknown(place: Place, known_fields: Mapping[str, str]) -> str:
+    name = str(place[-1])[:100]
+    if len(place) > 1 and place[-2] == "resources":
+        return "named resources are not supported by this version"
+    if name in known_fields:
+        return f"does not belong here: it stands {known_fields[name]}"
+    near = get_close_matches(name, known_fields, n=1)
+    return f"unknown field; did you mean {near[0]}?" if near else "unknown field"
+
+
+_TEXTS = {
+    "missing": "is required",
+    "string_type": "must be a text (in YAML, put it in quotes)",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "int_parsing_size": "is out of range",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "dict_type": "must be a mapping of names to values",
+    "model_type": "must be a mapping of names to values",
+    "model_attributes_type": "must be a mapping of names to values",
+    "finite_number": "must be a finite number",
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_pattern_mismatch": "must match {pattern}",
+    "too_short": "must have at least {min_length} items",
+    "too_long": "must have at most {max_length} items, not {actual_length}",
+    "literal_error": "must be {expected}",
+    "none_required": "must be null",
+}

@@ -1,0 +1,156 @@
+"""The kinds of value that a job is made of: names, images, paths, instants, quantities."""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+)
+
+from controlplane.spec import quantities
+
+MAX_COUNT = 1_000_000  # of anything that has no closer limit: far below what a column holds
+MAX_SECONDS = 31_536_000  # one year
+
+_LATEST = datetime(2100, 1, 1, tzinfo=UTC)
+_EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Model(BaseModel):
+    """Base of all parts: unknown fields and wrong types are refused, not converted."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+# Matching and anchors are Rust's here: `$` is the very end, unlike Python's.
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+Guid = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/+=-]{0,254}$")]
+EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,254}$")]
+UserName = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,62})?$")
+]
+LabelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
+LabelValue = Annotated[str, Field(max_length=255)]
+
+_DOMAIN_PART = r"(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])"
+_PATH_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_IMAGE = re.compile(
+    rf"(?:(?:{_DOMAIN_PART}(?:\.{_DOMAIN_PART})*|\[[a-fA-F0-9:]+\])(?::[0-9]{{1,5}})?/)?"
+    rf"{_PATH_PART}(?:/{_PATH_PART})*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?"
+    r"(?:@sha256:[a-f0-9]{64})?",
+    re.ASCII,
+)
+MAX_IMAGE_LENGTH = 512
+
+
+def _check_image(text: str) -> str:
+    if len(text) > MAX_IMAGE_LENGTH:
+        raise ValueError(f"must have at most {MAX_IMAGE_LENGTH} characters")
+    if not _IMAGE.fullmatch(text):
+        raise ValueError("is not an image reference like registry:5000/name:tag@sha256:…")
+    return text
+
+
+Image = Annotated[str, AfterValidator(_check_image)]
+
+MAX_PATH_LENGTH = 1_024
+_OWN_PATHS = ("/proc", "/sys", "/dev", "/run/cellrun")
+
+
+def _check_path(text: str) -> str:
+    parts = text.rstrip("/").split("/")
+    if len(text) > MAX_PATH_LENGTH:
+        raise ValueError(f"must have at most {MAX_PATH_LENGTH} characters")
+    if len(parts) < 2 or parts[0] or any(part in ("", ".", "..") for part in parts[1:]):
+        raise ValueError("must be an absolute path without empty parts, '.' and '..'")
+    return text
+
+
+def _check_file_path(text: str) -> str:
+    if text.endswith("/"):
+        raise ValueError("must be the path of a file, without '/' at its end")
+    return check_target(text)
+
+
+def check_target(text: str) -> str:
+    """`text` as the place of a file in the container. Raises ValueError."""
+    _check_path(text)
+    for own in _OWN_PATHS:
+        if text == own or text.startswith(own + "/"):
+            raise ValueError(f"must not be below {own}")
+    return text
+
+
+def _check_folder(text: str) -> str:
+    return text if text == "/" else _check_path(text)
+
+
+Folder = Annotated[str, AfterValidator(_check_folder)]
+TargetPath = Annotated[str, AfterValidator(check_target)]
+FilePath = Annotated[str, AfterValidator(_check_file_path)]
+
+_RFC_3339 = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?"
+    r"([Zz]|[+-][0-9]{2}:[0-9]{2})",
+    re.ASCII,
+)
+
+
+def _parse_instant(value: object) -> datetime:
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value
+    if not isinstance(value, str) or not _RFC_3339.fullmatch(value):
+        raise ValueError("must be an RFC 3339 instant like 2030-01-31T12:00:00Z")
+    try:
+        instant = datetime.fromisoformat(value.upper())
+    except ValueError:
+        raise ValueError("is not an instant that exists") from None
+    if not _EARLIEST <= instant <= _LATEST:
+        raise ValueError("must be from 1970 to 2100")
+    return instant
+
+
+Instant = Annotated[
+    datetime,
+    BeforeValidator(_parse_instant),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+
+
+def quantity(
+    parse: Callable[[object], int], show: Callable[[int], str], example: str
+) -> tuple[Any, ...]:
+    """What makes an int field a quantity: read by `parse`, written by `show`."""
+    schema = {"anyOf": [{"type": "string"}, {"type": "number"}], "examples": [example]}
+    return (
+        BeforeValidator(parse),
+        PlainSerializer(show, return_type=str),
+        WithJsonSchema(schema),
+    )
+
+
+Cpu = Annotated[int, *quantity(quantities.parse_cpu, quantities.format_cpu, "0.5")]
+Memory = Annotated[int, *quantity(quantities.parse_memory, quantities.format_mib, "64Mi")]
+Disk = Annotated[int, *quantity(quantities.parse_disk, quantities.format_mib, "100Mi")]
+SharedMemory = Annotated[int, *quantity(quantities.parse_shm, quantities.format_mib, "64Mi")]
+
+
+def only(default: object) -> Any:
+    """A check for a field that is not offered yet: all but its default is refused, not ignored."""
+
+    def check(value: Any) -> Any:
+        if value != default:
+            allowed = "" if default in (None, []) else f" (only {str(default).lower()} is)"
+            raise ValueError(f"is not supported by this version{allowed}")
+        return value
+
+    return AfterValidator(check)

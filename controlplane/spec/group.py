@@ -1,0 +1,99 @@
+"""What all tasks of one group share, field by field, each with its limit and its default."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from controlplane.spec.fields import (
+    MAX_COUNT,
+    MAX_SECONDS,
+    EnvName,
+    FilePath,
+    Folder,
+    Image,
+    Model,
+    Name,
+    SharedMemory,
+    UserName,
+    only,
+)
+from controlplane.spec.parts import Cache, GroupDependency, Input, Resources, Retries
+
+MAX_WORDS = 1_000
+MAX_ENV = 500
+MAX_INPUTS = 64
+MAX_GRACE_SECONDS = 3_600
+
+Words = Annotated[list[str], Field(max_length=MAX_WORDS)]
+StopSignal = Literal["TERM", "INT", "QUIT", "HUP", "KILL", "USR1", "USR2"]
+
+
+class Defaults(Model):
+    """May stand at the job, as the default of its groups, and at a group."""
+
+    retries: Retries | None = Field(default=None, description="A group says only what differs.")
+    constraints: Annotated[list[Any], only([])] = Field(default=[])
+    placement_tags: Annotated[list[str], only([])] = Field(default=[])
+    delivery: Annotated[Literal["at_least_once", "at_most_once"], only("at_least_once")] = (
+        "at_least_once"
+    )
+    exclusive: Annotated[Any, only(False)] = False
+    cache: Cache = Cache()
+
+
+class GroupFields(Defaults):
+    """A group's fields that may also stand at the top of a job which has one group."""
+
+    replicas: int = Field(
+        default=1, ge=1, le=MAX_COUNT, description="At most 10000 tasks in a job."
+    )
+    min_available: int | None = Field(
+        None, ge=0, le=MAX_COUNT, description="So many must succeed; default: replicas."
+    )
+    task_type: Literal["container", "process"] = "container"
+    image: Image | None = None
+    command: Words = Field(default=[], description="Empty: the image's own.")
+    entrypoint: Words | None = None
+    workdir: Folder | None = None
+    user: UserName | None = None
+    env: dict[EnvName, str] = Field(default={}, max_length=MAX_ENV)
+    secrets: Annotated[list[Any], only([])] = Field(default=[])
+    resources: Resources = Resources()
+    inputs: list[Input] = Field(default=[], max_length=MAX_INPUTS)
+    outputs: Annotated[list[Any], only([])] = Field(default=[])
+    checkpoint_path: Annotated[str | None, only(None)] = None
+    output_base: Annotated[str | None, only(None)] = None
+    result_file: FilePath | None = None
+    timeout_seconds: float | None = Field(
+        None, gt=0, le=MAX_SECONDS, description="Of each attempt, from the start of its program."
+    )
+    stop_grace_seconds: float = Field(default=10.0, ge=0, le=MAX_GRACE_SECONDS)
+    stop_signal: StopSignal = "TERM"
+    ports: Annotated[list[str], only([])] = Field(default=[])
+    pull_policy: Literal["always", "if_not_present", "never"] = "if_not_present"
+    registry_secret: Annotated[str | None, only(None)] = None
+    network: Literal["none", "default", "gang"] = "default"
+    mounts: Annotated[list[Any], only([])] = Field(default=[])
+    max_pids: int = Field(default=1024, ge=1, le=MAX_COUNT)
+    shm: SharedMemory = 64
+    tmpfs: Annotated[list[Any], only([])] = Field(default=[])
+    read_only: bool = False
+    privileged: Annotated[bool, only(False)] = False
+    capabilities: Annotated[list[str], only([])] = Field(default=[])
+    health_check: Annotated[Any, only(None)] = None
+    idle_timeout_seconds: Annotated[float | None, only(None)] = None
+    lifetime_seconds: Annotated[float | None, only(None)] = None
+
+
+class TaskGroupSpec(GroupFields):
+    """One group of a job."""
+
+    name: Name
+    depends_on: list[GroupDependency] = Field(default=[], max_length=100)
+
+    def dependencies(self) -> list[GroupDependency]:
+        """What it names, and implicitly (until succeeded) every group whose results it reads."""
+        named = {item.group for item in self.depends_on}
+        read = dict.fromkeys(item.from_.group for item in self.inputs if item.from_)
+        implied = [GroupDependency(group=name) for name in read if name not in named]
+        return [*self.depends_on, *implied]

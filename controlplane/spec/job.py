@@ -1,0 +1,115 @@
+"""A job as it is submitted: with a list of groups, or with one group's fields at the top."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from controlplane.spec.fields import (
+    MAX_COUNT,
+    MAX_SECONDS,
+    Guid,
+    Instant,
+    LabelName,
+    LabelValue,
+    Name,
+    only,
+)
+from controlplane.spec.group import Defaults, GroupFields, TaskGroupSpec
+from controlplane.spec.parts import Callback, Retries
+
+MAX_GROUPS = 100
+MAX_LABELS = 64
+MAX_ANNOTATION = 16_384
+MAX_TTL_SECONDS = 10 * MAX_SECONDS
+SHORT_FORM_GROUP = "main"
+
+
+class JobFields(Defaults):
+    """The fields of a job in either form."""
+
+    name: Name
+    guid: Guid | None = Field(
+        default=None, description="The same guid and body: the same job comes back."
+    )
+    domain: Name = "default"
+    project: Name = "default"
+    pool: Name = "default"
+    band: Literal["production", "interactive", "batch"] = "interactive"
+    kind: Annotated[str, only("batch")] = "batch"
+    max_task_failures: int | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_COUNT,
+        description="Default: replicas less an explicit minimum, else 0.",
+    )
+    coscheduled: Annotated[bool, only(False)] = False
+    group_by: Annotated[str | None, only(None)] = None
+    start_after: Instant | None = None
+    scheduling_timeout_seconds: float | None = Field(default=None, gt=0, le=MAX_SECONDS)
+    depends_on: Annotated[list[Any], only([])] = Field(default=[])
+    parent: Annotated[Any, only(None)] = None
+    callback: Callback = Callback()
+    annotation: str = Field(default="", max_length=MAX_ANNOTATION)
+    labels: dict[LabelName, LabelValue] = Field(default={}, max_length=MAX_LABELS)
+    existing_job_policy: Annotated[Literal["error", "keep", "replace"], only("error")] = "error"
+    allow_unsatisfiable: bool = False
+    ttl_seconds_after_finished: int = Field(default=604_800, ge=0, le=MAX_TTL_SECONDS)
+
+
+class JobSpec(JobFields):
+    """A job with its groups; what the short form describes is one, too."""
+
+    groups: list[TaskGroupSpec] = Field(min_length=1, max_length=MAX_GROUPS)
+    min_available: int | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_COUNT,
+        description="Of all tasks; default: the sum of the groups'.",
+    )
+
+    def total_replicas(self) -> int:
+        """Tasks of the job."""
+        return sum(group.replicas for group in self.groups)
+
+    def minimum(self) -> int:
+        """How many of all tasks must succeed, as written or by default."""
+        return (
+            sum(map(minimum_of, self.groups)) if self.min_available is None else self.min_available
+        )
+
+    def has_explicit_minimum(self) -> bool:
+        """Whether a minimum was written, at the job or at a group."""
+        minima = (self.min_available, *(group.min_available for group in self.groups))
+        return any(minimum is not None for minimum in minima)
+
+    def tolerated_failures(self) -> int:
+        """`max_task_failures`; by default replicas less an explicit minimum, else 0."""
+        if self.max_task_failures is not None:
+            return self.max_task_failures
+        return self.total_replicas() - self.minimum() if self.has_explicit_minimum() else 0
+
+    def retries_of(self, group: TaskGroupSpec) -> Retries:
+        """The limits of `group`: what it says itself, then what the job says, then the defaults."""
+        said = [item for item in (self.retries, group.retries) if item is not None]
+        merged = {name: getattr(item, name) for item in said for name in item.model_fields_set}
+        return Retries.model_construct(**merged)
+
+
+class ShortJob(JobFields, GroupFields):
+    """A job of one group, named `main`, whose fields stand at the top."""
+
+    def expanded(self) -> JobSpec:
+        """The same job with a list of groups."""
+        own = {name: getattr(self, name) for name in _SHORT_GROUP_FIELDS}
+        group = TaskGroupSpec.model_construct(name=SHORT_FORM_GROUP, **own)
+        job = {name: getattr(self, name) for name in JobFields.model_fields}
+        return JobSpec.model_construct(groups=[group], **job)
+
+
+# `retries` and the other shared defaults stay with the job, whose group inherits them.
+_SHORT_GROUP_FIELDS = tuple(GroupFields.model_fields.keys() - Defaults.model_fields.keys())
+
+
+def minimum_of(group: TaskGroupSpec) -> int:
+    """How many tasks of `group` must succeed."""
+    return group.replicas if group.min_available is None else group.min_available

@@ -1,0 +1,96 @@
+"""From a document to a JobSpec, or to all that is wrong with it; and the JSON Schema of a job."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic.json_schema import models_json_schema
+
+from controlplane.spec.documents import (
+    check_plain,
+    find_text_fault,
+    guess_language,
+    read_document,
+)
+from controlplane.spec.faults import (
+    Fault,
+    InvalidSpec,
+    Place,
+    UnreadableDocument,
+    path_of,
+    read_fault,
+)
+from controlplane.spec.group import Defaults, TaskGroupSpec
+from controlplane.spec.job import JobFields, JobSpec, ShortJob
+from controlplane.spec.rules import find_faults
+
+MAX_FAULTS = 100
+
+
+def parse_job(body: object) -> JobSpec:
+    """The job in a decoded document. Raises InvalidSpec with every fault that was found."""
+    if not isinstance(body, dict):
+        raise InvalidSpec([Fault("", "a job is a mapping of names to values")])
+    try:
+        check_plain(body)
+    except UnreadableDocument as error:
+        place, text = find_text_fault(body) or ((), str(error))
+        raise InvalidSpec([Fault(path_of(place), text)]) from None
+    is_short = "groups" not in body
+    try:
+        job = ShortJob.model_validate(body).expanded() if is_short else JobSpec.model_validate(body)
+    except ValidationError as error:
+        raise InvalidSpec(_read_errors(error, is_short=is_short)) from None
+    faults = [Fault(field_path(place, is_short=is_short), text) for place, text in find_faults(job)]
+    if faults:
+        raise InvalidSpec(faults[:MAX_FAULTS])
+    return job
+
+
+def parse_job_text(text: str) -> JobSpec:
+    """The job in a JSON or YAML text. Raises UnreadableDocument or InvalidSpec."""
+    return parse_job(read_document(text, guess_language(text)))
+
+
+def field_path(place: Place, *, is_short: bool) -> str:
+    """The path of a field as the submitter wrote it: the short form has no `groups[0]`."""
+    return path_of(place[2:] if is_short and place[:1] == ("groups",) else place)
+
+
+def job_schemas(ref_template: str) -> dict[str, Any]:
+    """The JSON Schemas of `Job` (both forms), `JobSpec`, `ShortJob` and their parts, by name."""
+    _, found = models_json_schema(
+        [(JobSpec, "validation"), (ShortJob, "validation")], ref_template=ref_template
+    )
+    schemas: dict[str, Any] = found["$defs"]
+    forms = [{"$ref": ref_template.format(model=name)} for name in ("JobSpec", "ShortJob")]
+    schemas["SubmittedJob"] = {
+        "description": "A job with groups, or with the fields of its one group at the top.",
+        "anyOf": forms,
+    }
+    return schemas
+
+
+def json_schema() -> dict[str, Any]:
+    """One self-contained JSON Schema (2020-12) of a job as submitted."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Cellrun job",
+        "$ref": "#/$defs/SubmittedJob",
+        "$defs": job_schemas("#/$defs/{model}"),
+    }
+
+
+def _read_errors(error: ValidationError, *, is_short: bool) -> list[Fault]:
+    errors = error.errors(include_url=False, include_input=False)
+    known = _KNOWN_SHORT if is_short else _KNOWN
+    return [read_fault(item, known) for item in errors[:MAX_FAULTS]]
+
+
+_AT_TOP = dict.fromkeys(JobFields.model_fields.keys() - Defaults.model_fields.keys(), "at the top")
+_IN_GROUP = dict.fromkeys(
+    TaskGroupSpec.model_fields.keys() - Defaults.model_fields.keys() - {"name", "depends_on"},
+    "in a group, or at the top of a job without groups",
+)
+_KNOWN: Mapping[str, str] = {**_AT_TOP, **_IN_GROUP}
+_KNOWN_SHORT: Mapping[str, str] = {**_IN_GROUP, **_AT_TOP}

@@ -1,0 +1,99 @@
+"""The parts of a job and of its groups: resources, inputs, dependencies, retries."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from controlplane.spec.fields import (
+    MAX_COUNT,
+    Cpu,
+    Disk,
+    Memory,
+    Model,
+    Name,
+    TargetPath,
+    only,
+)
+
+DEFAULT_CPU_MILLIS = 500
+DEFAULT_MEMORY_MIB = 128
+
+Until = Literal["started", "succeeded", "finished"]
+
+
+class Resources(Model):
+    """What each task is given, and may not exceed; a small machine has room for the defaults."""
+
+    cpu: Cpu = Field(default=DEFAULT_CPU_MILLIS, description="Cores; 0.5 or 500m.")
+    memory: Memory = Field(
+        default=DEFAULT_MEMORY_MIB, description="64Mi, 1Gi; a bare number is bytes."
+    )
+    disk: Disk = Field(default=0, description="Reserved on the cell; 0 reserves none.")
+    gpu: Annotated[int, only(0)] = 0
+
+    def amounts(self) -> dict[str, int]:
+        """As placement counts: cpu_millis, memory_mib, disk_mib, gpu; what is 0 is left out."""
+        amounts = {
+            "cpu_millis": self.cpu,
+            "memory_mib": self.memory,
+            "disk_mib": self.disk,
+            "gpu": self.gpu,
+        }
+        return {name: amount for name, amount in amounts.items() if amount}
+
+
+class Retries(Model):
+    """How often a task is tried again, by reason (Iris: 0 and 100; Flyte: 3)."""
+
+    failure: int = Field(default=0, ge=0, le=MAX_COUNT, description="Its own program failed.")
+    preemption: int = Field(
+        default=100, ge=0, le=MAX_COUNT, description="It was evicted, or its cell lost."
+    )
+    system: int = Field(
+        default=3, ge=0, le=MAX_COUNT, description="Engine or registry failed, in a row."
+    )
+
+
+class GroupResult(Model):
+    """The results of another group's succeeded tasks."""
+
+    group: Name
+    result: Literal[True]
+
+
+class Input(Model):
+    """What must stand at `path` before the start: a text, or a folder with another group's results.
+
+    Results lie in files named by task index: `path` is that folder. The reader waits for the other
+    group to succeed, unless its `depends_on` says otherwise.
+    """
+
+    path: TargetPath
+    content: str | None = None
+    from_: GroupResult | None = Field(default=None, alias="from")
+    url: Annotated[str | None, only(None)] = None
+    sha256: Annotated[str | None, only(None)] = None
+
+
+class GroupDependency(Model):
+    """A group of the same job that must come first."""
+
+    group: Name
+    until: Until = "succeeded"
+
+
+class Cache(Model):
+    """Whether a result may be taken from the cache."""
+
+    enabled: Annotated[bool, only(False)] = False
+    serialize: Annotated[bool, only(False)] = False
+    version: Annotated[str, only("1")] = "1"
+    key: Annotated[str | None, only(None)] = None
+    overwrite: Annotated[bool, only(False)] = False
+
+
+class Callback(Model):
+    """Whom to tell when a task or the job ended."""
+
+    url: Annotated[str | None, only(None)] = None
+    on: Annotated[Literal["task", "job"], only("task")] = "task"

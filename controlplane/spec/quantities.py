@@ -1,0 +1,105 @@
+"""Quantities as Kubernetes writes them ("0.5", "500m", "64Mi"), read and written.
+
+cpu is kept in thousandths of a core; memory and disk in MiB. What does not come out even is rounded
+up, as Kubernetes does.
+"""
+
+import re
+from decimal import ROUND_CEILING, Decimal
+
+_SUFFIXES = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    "": Decimal(1),
+    "k": Decimal(10**3),
+    "M": Decimal(10**6),
+    "G": Decimal(10**9),
+    "T": Decimal(10**12),
+    "P": Decimal(10**15),
+    "E": Decimal(10**18),
+    "Ki": Decimal(2**10),
+    "Mi": Decimal(2**20),
+    "Gi": Decimal(2**30),
+    "Ti": Decimal(2**40),
+    "Pi": Decimal(2**50),
+    "Ei": Decimal(2**60),
+}
+_QUANTITY = re.compile(
+    r"(?P<number>[0-9]{1,20}(\.[0-9]{0,20})?|\.[0-9]{1,20})"
+    r"(?P<suffix>[eE][+-]?[0-9]{1,2}|[numkMGTPE]|[KMGTPE]i)?",
+    re.ASCII,
+)
+_MEBIBYTE = 2**20
+
+MIN_CPU_MILLIS = 10  # an engine takes no CPU limit below 0.01
+MAX_CPU_MILLIS = 100_000_000  # 100,000 cores; an octillion would only be a slip
+MIN_MEMORY_MIB = 6  # an engine starts no container with less
+MAX_MIB = 2**30  # 1Pi
+
+
+def parse_cpu(value: object) -> int:
+    """Thousandths of a core in `value`. Raises ValueError naming the limit."""
+    millis = _whole(_amount(value, example='0.5 or "500m"') * 1000)
+    if not MIN_CPU_MILLIS <= millis <= MAX_CPU_MILLIS:
+        raise ValueError("must be at least 0.01 and at most 100000")
+    return millis
+
+
+def parse_memory(value: object) -> int:
+    """MiB in `value`; a bare number is bytes. Raises ValueError naming the limit."""
+    mebibytes = _whole(_amount(value, example='"64Mi"') / _MEBIBYTE)
+    if not MIN_MEMORY_MIB <= mebibytes <= MAX_MIB:
+        raise ValueError(
+            f"must be at least {MIN_MEMORY_MIB}Mi and at most 1Pi (a bare number is bytes)"
+        )
+    return mebibytes
+
+
+def parse_disk(value: object) -> int:
+    """MiB in `value`, maybe 0; a bare number is bytes. Raises ValueError naming the limit."""
+    mebibytes = _whole(_amount(value, example='"100Mi"') / _MEBIBYTE)
+    if mebibytes > MAX_MIB:
+        raise ValueError("must be at least 0 and at most 1Pi (a bare number is bytes)")
+    return mebibytes
+
+
+def parse_shm(value: object) -> int:
+    """MiB of shared memory in `value`. Raises ValueError naming the limit."""
+    mebibytes = _whole(_amount(value, example='"64Mi"') / _MEBIBYTE)
+    if not 1 <= mebibytes <= MAX_MIB:
+        raise ValueError("must be at least 1Mi and at most 1Pi (a bare number is bytes)")
+    return mebibytes
+
+
+def format_cpu(millis: int) -> str:
+    """`millis` as cores: "0.5"."""
+    return f"{millis / 1000:.3f}".rstrip("0").rstrip(".")
+
+
+def format_mib(mebibytes: int) -> str:
+    """`mebibytes` in the largest unit that leaves it whole: "64Mi", "2Gi"."""
+    for unit, size in (("Ti", 2**20), ("Gi", 2**10)):
+        if mebibytes and mebibytes % size == 0:
+            return f"{mebibytes // size}{unit}"
+    return f"{mebibytes}Mi"
+
+
+def _amount(value: object, *, example: str) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"must be a quantity like {example}")
+    text = value if isinstance(value, str) else repr(value)
+    negative = text.startswith("-")
+    match = _QUANTITY.fullmatch(text[1:] if negative else text) if len(text) <= 48 else None
+    if match is None:
+        raise ValueError(f"must be a quantity like {example}")
+    suffix = match["suffix"] or ""
+    scale = Decimal(f"1{suffix}") if suffix[1:].lstrip("+-").isdigit() else _SUFFIXES[suffix]
+    amount = Decimal(match["number"]) * scale
+    if negative and amount:
+        raise ValueError("must not be negative")
+    return amount
+
+
+def _whole(amount: Decimal) -> int:
+    return int(amount.to_integral_value(rounding=ROUND_CEILING))

@@ -1,0 +1,154 @@
+"""The rules between the fields of a job: all are checked, each fault has its place."""
+
+import json
+from collections.abc import Iterator
+
+from controlplane.spec.faults import Place
+from controlplane.spec.group import GroupFields, TaskGroupSpec
+from controlplane.spec.job import JobSpec, minimum_of
+
+# An order that carries the definition of a group is a message of at most 64 KiB.
+MAX_DEFINITION_BYTES = 32 * 1024
+
+Finding = tuple[Place, str]
+
+_CARRIED = ("image", "command", "entrypoint", "workdir", "user", "env", "result_file")
+# What a plain process has no use for would be ignored silently: so it is refused.
+_CONTAINER_ONLY = ("image", "entrypoint", "pull_policy", "network", "shm", "read_only")
+
+
+def find_faults(job: JobSpec) -> Iterator[Finding]:
+    """Everything that is wrong between the fields of `job`."""
+    names = [group.name for group in job.groups]
+    for position, group in enumerate(job.groups):
+        place: Place = ("groups", position)
+        if group.name in names[:position]:
+            yield (*place, "name"), f"{group.name} is the name of another group, too"
+        for found in _rules_of_group(job, group):
+            yield (*place, *found[0]), found[1]
+    yield from _check_minimum(job)
+    yield from _check_cycles(job)
+
+
+def _rules_of_group(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
+    yield from _check_task_type(group)
+    yield from _check_env(group)
+    yield from _check_inputs(job, group)
+    yield from _check_dependencies(job, group)
+    yield from _check_size(group)
+    if group.min_available is not None and group.min_available > group.replicas:
+        yield ("min_available",), f"must be at most replicas, which is {group.replicas}"
+    if group.network == "gang":
+        yield ("network",), "gang is not supported by this version (only default and none are)"
+
+
+def _check_task_type(group: TaskGroupSpec) -> Iterator[Finding]:
+    if group.task_type == "container":
+        if group.image is None:
+            yield ("image",), "is required for task_type container"
+        return
+    if not group.command:
+        yield ("command",), "is required for task_type process"
+    for name in _CONTAINER_ONLY:
+        if getattr(group, name) != GroupFields.model_fields[name].default:
+            yield (name,), "means nothing for task_type process"
+
+
+def _check_env(group: TaskGroupSpec) -> Iterator[Finding]:
+    for name in group.env:
+        if name.startswith("CELLRUN_"):
+            yield ("env", name), "names that begin with CELLRUN_ are set by Cellrun"
+
+
+def _check_inputs(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
+    groups = {other.name: other for other in job.groups}
+    taken: list[str] = []
+    for position, item in enumerate(group.inputs):
+        place: Place = ("inputs", position)
+        path = item.path.rstrip("/")
+        if (item.content is None) == (item.from_ is None):
+            yield place, "must have either content or from"
+        elif item.content is not None and item.path.endswith("/"):
+            yield (*place, "path"), "must be the path of a file, without '/' at its end"
+        if any(_overlap(path, other) for other in taken):
+            yield (*place, "path"), "is, or lies in, or holds the path of another input"
+        taken.append(path)
+        if item.from_ is not None:
+            yield from _check_source(group, groups.get(item.from_.group), item.from_.group, place)
+
+
+def _overlap(one: str, other: str) -> bool:
+    return one == other or one.startswith(other + "/") or other.startswith(one + "/")
+
+
+def _check_source(
+    group: TaskGroupSpec, source: TaskGroupSpec | None, name: str, place: Place
+) -> Iterator[Finding]:
+    place = (*place, "from", "group")
+    if source is None:
+        yield place, f"{name} is no group of this job"
+    elif source.result_file is None:
+        yield place, f"group {name} has no result_file"
+    elif any(item.group == name and item.until == "started" for item in group.depends_on):
+        yield place, f"the results of {name} are not there as soon as it has started"
+
+
+def _check_dependencies(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
+    known = {other.name for other in job.groups}
+    seen: set[str] = set()
+    for position, item in enumerate(group.depends_on):
+        place: Place = ("depends_on", position, "group")
+        if item.group not in known:
+            yield place, f"{item.group} is no group of this job"
+        if item.group in seen:
+            yield place, f"{item.group} is named twice"
+        seen.add(item.group)
+
+
+def _check_size(group: TaskGroupSpec) -> Iterator[Finding]:
+    carried = [getattr(group, name) for name in _CARRIED] + [item.path for item in group.inputs]
+    # Encoded twice, as the payload of a message is.
+    size = len(json.dumps(json.dumps(carried)))
+    if size > MAX_DEFINITION_BYTES:
+        largest = max(_CARRIED, key=lambda name: len(json.dumps(getattr(group, name))))
+        yield (
+            (largest,),
+            f"makes the group's definition {size} bytes long; at most {MAX_DEFINITION_BYTES} are"
+            " taken: send long texts as content of inputs",
+        )
+
+
+def _check_minimum(job: JobSpec) -> Iterator[Finding]:
+    if job.min_available is None:
+        return
+    least, most = sum(map(minimum_of, job.groups)), job.total_replicas()
+    if not least <= job.min_available <= most:
+        yield (
+            ("min_available",),
+            f"must be at least {least}, the sum of the groups', and at most {most}, all replicas",
+        )
+
+
+def _check_cycles(job: JobSpec) -> Iterator[Finding]:
+    waiting = {g.name: {d.group for d in g.dependencies()} for g in job.groups}
+    known = set(waiting)
+    while ready := {
+        name for name, needed in waiting.items() if not (needed & known) & set(waiting)
+    }:
+        waiting = {name: needed for name, needed in waiting.items() if name not in ready}
+    if not waiting:
+        return
+    circle = _find_circle(waiting)
+    position = [group.name for group in job.groups].index(circle[0])
+    text = "goes round in a circle: " + " needs ".join([*circle, circle[0]])
+    yield ("groups", position, "depends_on"), text
+
+
+def _find_circle(waiting: dict[str, set[str]]) -> list[str]:
+    """One circle among groups of which each needs another one of them."""
+    path = [min(waiting)]
+    while True:
+        following = min(waiting[path[-1]] & set(waiting))
+        if following in path:
+            return path[path.index(following) :]
+        path.append(following)
