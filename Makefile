@@ -19,10 +19,10 @@ CELLRUN_HOME ?= .cellrun
 export WEB_PORT FLOWER_PORT CELLS ENGINE CELLRUN_HOME
 
 .PHONY: help setup
-help:  ## list these commands
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 10
+help: ## list these commands
+	@sed -nE 's/^([a-z]+):.*## ?(.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 15
 
-setup: $(STAMP)  ## install everything into .venv (does nothing when it is up to date)
+setup: $(STAMP) ## install everything into .venv (does nothing when it is up to date)
 
 $(STAMP): requirements/dev.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) was not found: install Python 3.11 or newer"; exit 1; }
@@ -36,3 +36,64 @@ $(STAMP): requirements/dev.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps \
 		--no-build-isolation --no-index --config-settings editable_mode=compat --editable .
 	@touch $@
+
+# ------------------------------------------------------------------------------------ the stack
+
+STACK := $(BIN)/python -m controlplane.config.stack
+
+.PHONY: up down demo
+up: setup ## run the stack in the foreground: WEB_PORT FLOWER_PORT CELLS ENGINE CELLRUN_HOME
+	@exec $(STACK) up
+
+down: setup ## stop the stack that runs in CELLRUN_HOME
+	@exec $(STACK) down
+
+demo: setup ## run the examples on an own stack: ENGINE=docker, process
+	@exec $(STACK) demo
+
+# ------------------------------------------------------------------------------- tests and tools
+
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: test soak check format bench lock tools
+test: setup ## everything CI runs; ENGINE=none skips, and says so, what needs an engine
+	@test "$(ENGINE)" = none || $(STACK) engine
+	@$(MAKE) tools
+	@$(MAKE) check
+	@$(PYTEST) -n 2 --dist loadgroup
+	@test "$(ENGINE)" != none || echo "ENGINE=none: the tests that need a container engine were skipped"
+
+soak: setup ## the long suite: thousands of seeds, all mutants, full-length outages
+	@test "$(ENGINE)" = none || $(STACK) engine
+	@$(MAKE) tools
+	@$(PYTEST) --soak
+	@test "$(ENGINE)" != none || echo "ENGINE=none: the tests that need a container engine were skipped"
+
+check: setup ## linters, types, import contracts, migrations
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check . || { echo "run make format"; exit 1; }
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+	@DJANGO_SETTINGS_MODULE=tests.lint_settings $(BIN)/python -W ignore manage.py makemigrations --check --dry-run
+
+format: setup ## write the code the way `make check` wants it
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format --quiet .
+
+bench: setup ## print the benchmarks' tables: ONLY=B1,B6 RUNS=3
+	@test "$(ENGINE)" = none || $(STACK) engine
+	@$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(RUNS),--runs $(RUNS))
+
+# A browser, where the tests want one and installing it is ours to do.
+tools: setup
+	@grep -rqs 'mark.browser' tests && $(STACK) browser || true
+
+lock: setup ## compile requirements/*.txt from requirements/*.in; UPGRADE=1 takes newer versions
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check uv
+	@for set in dev run cell; do \
+		$(BIN)/uv pip compile --quiet --generate-hashes --universal --python-version 3.11 \
+			--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) \
+			$$(test $$set = dev || echo --constraints requirements/dev.txt) \
+			requirements/$$set.in --output-file requirements/$$set.txt || exit 1; \
+	done
+	@echo "locked: commit requirements/*.txt"

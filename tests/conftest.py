@@ -1,13 +1,29 @@
-"""What every suite shares: which tests are skipped, and why; no test waits for ever."""
+"""What every suite shares: which tests run, and which may not share the machine."""
 
 import os
 
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--soak` adds the long suite."""
+    parser.addoption("--soak", action="store_true", help="run the long suite too")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what needs an engine only where the caller says that there is none."""
+    """Leave out the long suite; skip what needs an engine only where ENGINE=none says so."""
     without_engine = pytest.mark.skip(reason="ENGINE=none")
+    chosen: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
     for item in items:
+        soak = item.get_closest_marker("soak") and not config.getoption("--soak")
+        (left_out if soak else chosen).append(item)
         if item.get_closest_marker("engine") and os.environ.get("ENGINE") == "none":
             item.add_marker(without_engine)
+        if item.get_closest_marker("serial"):
+            # One worker of pytest-xdist runs them, one after the other.
+            item.add_marker(pytest.mark.xdist_group("serial"))
+    items[:] = chosen
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)

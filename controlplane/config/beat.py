@@ -4,12 +4,15 @@ from typing import Any
 
 from controlplane.config.env import Settings
 
+CLOCK_DIFFERENCE_SECONDS = 60
+
 
 def build_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return Celery beat's schedule.
 
-    A message that waited longer than its interval is worthless, since the next one is there:
-    it expires, so that a worker that was away does not find a heap of them.
+    A message that waited for long is worthless, since many newer ones are there: it expires, so
+    that a worker that was away does not find a heap of them. Expiry compares the clocks of two
+    machines, so it leaves them room to differ.
     """
     ticks = {
         "placement": settings.placement_interval_seconds,
@@ -19,7 +22,11 @@ def build_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
         name: {
             "task": f"controlplane.ticks.{name}",
             "schedule": interval,
-            "options": {"queue": name, "expires": interval, "ignore_result": True},
+            "options": {
+                "queue": name,
+                "expires": interval + CLOCK_DIFFERENCE_SECONDS,
+                "ignore_result": True,
+            },
         }
         for name, interval in ticks.items()
     }

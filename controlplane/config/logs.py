@@ -14,6 +14,9 @@ SHARED_PROCESSORS: list[Any] = [
     structlog.processors.format_exc_info,
 ]
 
+QUIET = ("kombu", "amqp", "urllib3", "psycopg.pool", "tornado.access", "celery.beat")
+"""Libraries of which only warnings are kept: beat alone would write a line each second."""
+
 
 def configure_structlog() -> None:
     """Send structlog's lines the same way as the standard library's."""
@@ -53,7 +56,8 @@ def build_logging(level: str, process: str) -> dict[str, Any]:
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json"}},
         "root": {"handlers": ["stderr"], "level": level},
         "loggers": {
-            name: {"level": "WARNING"}
-            for name in ("kombu", "amqp", "urllib3", "celery.redirected", "psycopg.pool")
+            **{name: {"level": "WARNING"} for name in QUIET},
+            # It brings handlers of its own; its lines shall look like all others.
+            **{name: {"handlers": [], "propagate": True} for name in ("uvicorn", "uvicorn.error")},
         },
     }

@@ -1,6 +1,7 @@
-"""`python -m controlplane.config.stack up|down|demo|engine`, as the Makefile calls it."""
+"""`python -m controlplane.config.stack COMMAND`, as the Makefile calls it."""
 
 import os
+import shutil
 import signal
 import sys
 
@@ -10,7 +11,13 @@ from controlplane.config.stack.failure import StackError
 
 def main(arguments: list[str]) -> int:
     """Run one of the commands and return its exit code."""
-    commands = {"up": up.run, "down": down.run, "demo": demo.run, "engine": require_engine}
+    commands = {
+        "up": up.run,
+        "down": down.run,
+        "demo": demo.run,
+        "engine": require_engine,
+        "browser": require_browser,
+    }
     if len(arguments) != 1 or arguments[0] not in commands:
         print(f"usage: python -m controlplane.config.stack {'|'.join(commands)}")
         return 2
@@ -31,6 +38,16 @@ def main(arguments: list[str]) -> int:
 def require_engine() -> int:
     """Make sure that an engine and the examples' image are there, for the tests."""
     image.require_image(engine.require_engine(print), print)
+    return 0
+
+
+def require_browser() -> int:
+    """Make sure that a Chromium is there, for the tests that look at the admin."""
+    if not any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")):
+        if os.geteuid() != 0 or not shutil.which("apt-get"):
+            raise StackError("no Chromium found: install it, the browser tests need it")
+        print("installing Debian's chromium with apt-get")
+        engine.apt_install("chromium")
     return 0
 
 

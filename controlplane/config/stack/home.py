@@ -88,7 +88,8 @@ class Home:
 
     def forget_run(self) -> None:
         """Remove what is only true while the stack runs."""
-        for path in (*self.run.glob("*.pid"), self.environment_file, self.prepared_mark):
+        gone = (self.environment_file, self.prepared_mark, self.run / "supervisord.conf")
+        for path in (*self.run.glob("*.pid"), *gone):
             path.unlink(missing_ok=True)
 
 

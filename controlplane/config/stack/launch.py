@@ -1,7 +1,7 @@
 """Starts one process of the stack: waits for what it needs, says so, then becomes it.
 
     python -m controlplane.config.stack.launch --process web --run RUN \
-        --needs database,prepared -- uvicorn …
+        --needs database,preparation -- uvicorn …
 
 The process id stays the same from the first line on and stands in RUN/<process>.pid. If the
 keeper that started us dies, we and what we become get a signal (Linux): nothing is left behind.
@@ -63,10 +63,10 @@ def wait_for(process: str, need: str, missing: Callable[[Path], str], run: Path)
     while answer := missing(run):
         if answer != said or time.monotonic() - said_at > SAY_AGAIN_AFTER_SECONDS:
             said, said_at = answer, time.monotonic()
-            print(f"{process} waits for the {need}: {answer}", flush=True)
+            print(f"{process} waits for {need}: {answer}", flush=True)
         time.sleep(LOOK_EVERY_SECONDS)
     if said:
-        print(f"{process}: the {need} is there", flush=True)
+        print(f"{process}: {need} is there", flush=True)
 
 
 def _database(_: Path) -> str:
@@ -85,7 +85,7 @@ def _broker(_: Path) -> str:
 
 
 def _prepared(run: Path) -> str:
-    return "" if (run / "prepared").exists() else "migrations and accounts are not done yet"
+    return "" if (run / "prepared").exists() else "migrations, accounts, cells"
 
 
 def _web(_: Path) -> str:
@@ -115,7 +115,7 @@ def _unix(path: str) -> str:
 NEEDS: dict[str, Callable[[Path], str]] = {
     "database": _database,
     "broker": _broker,
-    "prepared": _prepared,
+    "preparation": _prepared,
     "web": _web,
 }
 

@@ -121,12 +121,12 @@ def _control(plan: Plan) -> list[Process]:
     beat += ["--schedule", str(plan.home.root / "beat-schedule"), "--pidfile="]
     flower = [*_celery("controlplane.config.celery"), "flower", "--address=127.0.0.1"]
     flower += [f"--port={plan.flower_port}", f"--max_tasks={FLOWER_MAX_TASKS}"]
-    all_needs = ("database", "broker", "prepared")
+    all_needs = ("database", "broker", "preparation")
 
     def control(name: str, command: list[str], needs: tuple[str, ...]) -> Process:
         return Process(name, "control", command, needs, plan.control_environment(name))
 
-    flower_process = control("flower", flower, ("broker", "prepared"))
+    flower_process = control("flower", flower, ("broker", "preparation"))
     # It listens on the loopback only; without this its API would answer nobody.
     flower_process.environment["FLOWER_UNAUTHENTICATED_API"] = "true"
     return [
@@ -134,7 +134,7 @@ def _control(plan: Plan) -> list[Process]:
         control("placement", _worker("controlplane.config.celery", "placement"), all_needs),
         control("convergence", _worker("controlplane.config.celery", "convergence"), all_needs),
         control("inbox", _worker("controlplane.config.inbox", "inbox", "inbox.control"), all_needs),
-        control("beat", beat, ("broker", "prepared")),
+        control("beat", beat, ("broker", "preparation")),
         flower_process,
     ]
 
@@ -173,7 +173,7 @@ def _cell(plan: Plan, name: str) -> Process:
         name,
         "cells",
         [sys.executable, "-m", "workers"],
-        ("prepared", "broker", "web"),
+        ("preparation", "broker", "web"),
         environment,
         stop_seconds=CELL_STOP_SECONDS,
         # What a cell started beside itself must outlive it: the guard, tasks of the process driver.

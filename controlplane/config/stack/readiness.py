@@ -47,7 +47,7 @@ def _missing(plan: Plan, processes: list[Process]) -> dict[str, str]:
         if status != 200:
             missing[name] = answer
     if not missing:
-        missing.update(_cells_not_ready(plan))
+        missing.update(_cells_not_ready(plan) if plan.cells else {})
     return missing
 
 
@@ -74,7 +74,8 @@ def _get(url: str, *, token: str = "") -> tuple[int, str]:
         with opener.open(request, timeout=5) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as fault:
-        return fault.code, f"{fault.code} {fault.read().decode(errors='replace')[:300]}"
+        answer = fault.read().decode(errors="replace").strip()
+        return fault.code, f"{fault.code} {fault.reason}: {answer.splitlines()[0][:200]}"
     except OSError as fault:
         return 0, str(getattr(fault, "reason", fault))
 

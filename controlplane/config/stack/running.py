@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import IO
 
 from controlplane.config.stack import (
@@ -197,10 +198,15 @@ def _die_with_us() -> None:
     launch.die_with_parent("TERM" if sys.platform == "linux" else "")
 
 
-def _is_alive(pid_file: "os.PathLike[str]") -> bool:
+def _is_alive(pid_file: Path) -> bool:
+    """Whether the process in `pid_file` runs. One that ended and was not waited for does not."""
     try:
-        with open(pid_file) as file:
-            os.kill(int(file.read()), 0)
+        pid = int(pid_file.read_text())
+        os.kill(pid, 0)
     except (OSError, ValueError):
         return False
-    return True
+    try:
+        # "pid (name) state …": only Linux has this file, and only there we can leave orphans.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] != "Z"
+    except OSError:
+        return sys.platform != "linux"
