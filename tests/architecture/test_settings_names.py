@@ -1,0 +1,45 @@
+"""One list of setting names, and each side reads exactly its own part of it."""
+
+import re
+
+import pytest
+
+from controlplane.contract.settings_names import CELL, CONTROL_PLANE
+from tests.architecture.source import ROOT
+
+NAME = re.compile(r'"(CELLRUN_[A-Z_]+)"')
+
+
+@pytest.mark.parametrize(
+    ("file", "names"),
+    [("controlplane/config/env.py", CONTROL_PLANE), ("workers/config.py", CELL)],
+)
+def test_each_side_reads_what_the_list_says_and_nothing_else(
+    file: str, names: tuple[str, ...]
+) -> None:
+    read = set(NAME.findall((ROOT / file).read_text())) - {"CELLRUN_URL"}
+    assert read == set(names)
+
+
+def test_the_environment_is_read_in_two_places_only() -> None:
+    """Of the processes that run for long; the stack, the command and one-off commands aside."""
+    allowed = (
+        "controlplane/config/env.py",
+        "controlplane/config/asgi.py",  # names the settings module for Django
+        "controlplane/config/wsgi.py",
+        "controlplane/config/celery.py",
+        "controlplane/config/inbox.py",
+        "controlplane/config/stack/",
+        "controlplane/management/commands/bootstrap.py",
+        "workers/config.py",
+        "workers/__main__.py",
+        "workers/drivers/docker.py",  # DOCKER_HOST, which is Docker's and not ours
+    )
+    readers = [
+        str(path.relative_to(ROOT))
+        for package in ("controlplane", "workers")
+        for path in (ROOT / package).rglob("*.py")
+        if re.search(r"os\.(environ|getenv)", path.read_text())
+        and not str(path.relative_to(ROOT)).startswith(allowed)
+    ]
+    assert readers == []
