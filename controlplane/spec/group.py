@@ -63,7 +63,7 @@ class GroupFields(Defaults):
     outputs: Annotated[list[Any], only([])] = Field(default=[])
     checkpoint_path: Annotated[str | None, only(None)] = None
     output_base: Annotated[str | None, only(None)] = None
-    result_file: FilePath | None = None
+    result_file: FilePath | None = "/out/result"
     timeout_seconds: float | None = Field(
         None, gt=0, le=MAX_SECONDS, description="Of each attempt, from the start of its program."
     )

@@ -1,0 +1,201 @@
+"""Submission: all jobs of a call are taken, or none; the same guid and body, the same job."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import User
+from django.db import transaction
+
+from controlplane.commands.batches import run_in_transaction
+from controlplane.commands.submission_rows import PlannedJob, insert_jobs
+from controlplane.domain.submission import (
+    GuidTaken,
+    JobsRefused,
+    OfferedCell,
+    digest_of,
+    find_size_faults,
+    plan_groups,
+)
+from controlplane.models import Pool
+from controlplane.outbox import store, wakes
+from controlplane.queries.submission import (
+    count_open_tasks_of,
+    find_domains,
+    find_guids,
+    find_offered_cells,
+    find_pools,
+    find_projects,
+)
+from controlplane.spec import Fault, JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What became of one submitted job. Not `created`: it was there already."""
+
+    job_id: int
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One job of a submission, its project and pool found."""
+
+    position: int
+    spec: JobSpec
+    body: Mapping[str, Any]
+    text: str
+    digest: str
+    project_id: int
+    pool: Pool
+
+
+def submit_jobs(
+    *, specs: Sequence[JobSpec], bodies: Sequence[Mapping[str, Any]], owner: User, now: datetime
+) -> list[Submission]:
+    """Take the jobs `specs`, submitted as `bodies`, for `owner`; one Submission each, in order.
+
+    Raises JobsRefused, GuidTaken; then nothing was created.
+    """
+    asked = _resolve(specs, bodies)
+    known = _find_known(asked)
+    fresh = _without_repeats([job for job in asked if job.position not in known])
+    _check_sizes(fresh)
+    planned = [_plan(job, owner, now) for job in fresh]
+    for job in planned:
+        for group in job.groups:
+            for content in group.contents.values():
+                store.put_input(content)
+    inserted: set[int] = set()
+
+    def insert() -> None:
+        inserted.clear()
+        if not planned:
+            return
+        _check_cap(owner, fresh)
+        inserted.update(insert_jobs(planned, actor=owner.get_username(), now=now))
+        if inserted:
+            transaction.on_commit(wakes.wake_placement, robust=True)
+
+    run_in_transaction(insert)
+    by_position = {job.position: job.job_id for job in planned if job.job_id in inserted}
+    if len(by_position) + len(known) < len(asked):
+        # Repeats within this call, and those that another call was faster with.
+        known = _find_known([job for job in asked if job.position not in by_position])
+    return [
+        Submission(by_position[job.position], True)
+        if job.position in by_position
+        else Submission(known[job.position], False)
+        for job in asked
+    ]
+
+
+def _resolve(specs: Sequence[JobSpec], bodies: Sequence[Mapping[str, Any]]) -> list[_Asked]:
+    pools = find_pools(spec.pool for spec in specs)
+    projects = find_projects((spec.domain, spec.project) for spec in specs)
+    asked: list[_Asked] = []
+    faults: list[tuple[int, Fault]] = []
+    for position, (spec, body) in enumerate(zip(specs, bodies, strict=True)):
+        pool, project_id = pools.get(spec.pool), projects.get((spec.domain, spec.project))
+        if pool is None:
+            faults.append((position, Fault("pool", f"there is no pool {spec.pool}")))
+        if project_id is None:
+            faults.append((position, _unknown_project(spec)))
+        if pool is not None and project_id is not None:
+            text, digest = digest_of(body)
+            asked.append(_Asked(position, spec, body, text, digest, project_id, pool))
+    if faults:
+        raise JobsRefused(faults)
+    return asked
+
+
+def _unknown_project(spec: JobSpec) -> Fault:
+    if not find_domains([spec.domain]):
+        return Fault("domain", f"there is no domain {spec.domain}")
+    return Fault("project", f"there is no project {spec.project} in domain {spec.domain}")
+
+
+def _find_known(asked: Sequence[_Asked]) -> dict[int, int]:
+    """Ids of the jobs among `asked` that are there already, by position. Raises GuidTaken."""
+    keyed = {
+        job.position: (job.project_id, job.spec.guid) for job in asked if job.spec.guid is not None
+    }
+    found = find_guids(list(keyed.values()))
+    known: dict[int, int] = {}
+    for job in asked:
+        there = found.get(keyed[job.position]) if job.position in keyed else None
+        if there is None:
+            continue
+        if there.spec_digest != job.digest:
+            raise GuidTaken(job.position, str(job.spec.guid), there.job_id)
+        known[job.position] = there.job_id
+    return known
+
+
+def _without_repeats(asked: Sequence[_Asked]) -> list[_Asked]:
+    """The first of those that have the same guid. Raises GuidTaken if they differ."""
+    first: dict[tuple[int, str], _Asked] = {}
+    kept = []
+    for job in asked:
+        if job.spec.guid is None:
+            kept.append(job)
+            continue
+        other = first.setdefault((job.project_id, job.spec.guid), job)
+        if other is job:
+            kept.append(job)
+        elif other.digest != job.digest:
+            raise GuidTaken(job.position, job.spec.guid, None)
+    return kept
+
+
+def _check_sizes(asked: Sequence[_Asked]) -> None:
+    cells: Mapping[int, Sequence[OfferedCell]] = find_offered_cells(job.pool.pk for job in asked)
+    faults = [
+        (job.position, fault)
+        for job in asked
+        for fault in find_size_faults(
+            job.spec,
+            cells.get(job.pool.pk, ()),
+            is_short="groups" not in job.body,
+            max_tasks=settings.CELLRUN.max_tasks_per_job,
+        )
+    ]
+    if faults:
+        raise JobsRefused(faults)
+
+
+def _check_cap(owner: User, asked: Sequence[_Asked]) -> None:
+    # One user's submissions follow each other, so that two cannot pass the cap together.
+    get_user_model().objects.select_for_update(no_key=True).get(pk=owner.pk)
+    limit = settings.CELLRUN.max_unfinished_tasks_per_user
+    open_tasks = count_open_tasks_of(owner.pk)
+    for job in asked:
+        open_tasks += job.spec.total_replicas()
+        if open_tasks > limit:
+            text = (
+                f"would make {open_tasks} unfinished tasks of user {owner.get_username()},"
+                f" who may have {limit}"
+            )
+            field = "groups" if "groups" in job.body else "replicas"
+            raise JobsRefused([(job.position, Fault(field, text))])
+
+
+def _plan(job: _Asked, owner: User, now: datetime) -> PlannedJob:
+    timeout = job.spec.scheduling_timeout_seconds
+    if timeout is None and job.pool.pending_timeout_seconds is not None:
+        timeout = float(job.pool.pending_timeout_seconds)
+    return PlannedJob(
+        position=job.position,
+        spec=job.spec,
+        text=job.text,
+        digest=job.digest,
+        project_id=job.project_id,
+        pool_id=job.pool.pk,
+        owner_id=owner.pk,
+        timeout_seconds=timeout,
+        groups=plan_groups(job.spec, now=now, timeout_seconds=timeout),
+    )

@@ -1,0 +1,186 @@
+"""Writes submitted jobs: one statement per table for all jobs of a call."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db import connection
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.states import Reason
+from controlplane.domain.submission import PlannedGroup, band_of
+from controlplane.queries.sql import rows
+from controlplane.spec import JobSpec
+
+
+@dataclass(slots=True)
+class PlannedJob:
+    """A job and its groups, ready to be written. `job_id` is drawn when it is."""
+
+    position: int
+    spec: JobSpec
+    text: str
+    digest: str
+    project_id: int
+    pool_id: int
+    owner_id: int
+    timeout_seconds: float | None
+    groups: Sequence[PlannedGroup] = field(default_factory=list)
+    job_id: int = 0
+
+
+def insert_jobs(jobs: Sequence[PlannedJob], *, actor: str, now: datetime) -> set[int]:
+    """Write the jobs with all that belongs to them; returns the ids of those that were written.
+
+    A job whose guid was taken meanwhile is left out: the unique constraint decides.
+    """
+    for job, job_id in zip(jobs, _draw_ids("controlplane_job", len(jobs)), strict=True):
+        job.job_id = job_id
+    written = _insert_jobs(jobs, now)
+    kept = [job for job in jobs if job.job_id in written]
+    groups = [(job.job_id, group) for job in kept for group in job.groups]
+    group_ids = _draw_ids("controlplane_taskgroup", len(groups))
+    _insert_groups(groups, group_ids)
+    _insert_tasks(groups, group_ids, now)
+    _insert_history(sorted(written), actor, now)
+    return written
+
+
+def _draw_ids(table: str, count: int) -> list[int]:
+    statement = "SELECT nextval(pg_get_serial_sequence(%s, 'id')) FROM generate_series(1, %s)"
+    return sorted(found for (found,) in rows(statement, [table, count]))
+
+
+# In the order of guids, so that two calls with the same guids wait for each other only one way.
+_INSERT_JOBS = """
+INSERT INTO controlplane_job (
+    id, guid, project_id, owner_id, pool_id, name, band, kind, state, ending_reason, ending_force,
+    failure_reason, min_available, explicit_minimum, max_task_failures, has_dependencies,
+    scheduling_timeout_seconds, spec, spec_digest, labels, annotation, start_after, created_at)
+SELECT j.id, j.guid, j.project_id, j.owner_id, j.pool_id, j.name, j.band, j.kind, %(pending)s, '',
+    false, '', j.min_available, j.explicit_minimum, j.max_task_failures, j.has_dependencies,
+    j.timeout, j.spec::jsonb, j.digest, j.labels::jsonb, j.annotation, j.start_after, %(now)s
+FROM unnest(
+    %(id)s::bigint[], %(guid)s::text[], %(project_id)s::bigint[], %(owner_id)s::bigint[],
+    %(pool_id)s::bigint[], %(name)s::text[], %(band)s::smallint[], %(kind)s::text[],
+    %(min_available)s::int[], %(explicit_minimum)s::bool[], %(max_task_failures)s::int[],
+    %(has_dependencies)s::bool[], %(timeout)s::float8[], %(spec)s::text[], %(digest)s::text[],
+    %(labels)s::text[], %(annotation)s::text[], %(start_after)s::timestamptz[]
+) AS j (id, guid, project_id, owner_id, pool_id, name, band, kind, min_available,
+    explicit_minimum, max_task_failures, has_dependencies, timeout, spec, digest, labels,
+    annotation, start_after)
+ORDER BY j.project_id, j.guid, j.id
+ON CONFLICT (project_id, guid) WHERE guid IS NOT NULL DO NOTHING
+RETURNING id
+"""
+
+
+def _insert_jobs(jobs: Sequence[PlannedJob], now: datetime) -> set[int]:
+    specs = [job.spec for job in jobs]
+    columns: dict[str, Any] = {
+        "id": [job.job_id for job in jobs],
+        "guid": [spec.guid for spec in specs],
+        "project_id": [job.project_id for job in jobs],
+        "owner_id": [job.owner_id for job in jobs],
+        "pool_id": [job.pool_id for job in jobs],
+        "name": [spec.name for spec in specs],
+        "band": [int(band_of(spec)) for spec in specs],
+        "kind": [spec.kind for spec in specs],
+        "min_available": [spec.minimum() for spec in specs],
+        "explicit_minimum": [spec.min_available is not None for spec in specs],
+        "max_task_failures": [spec.tolerated_failures() for spec in specs],
+        "has_dependencies": [any(group.depends_on for group in job.groups) for job in jobs],
+        "timeout": [job.timeout_seconds for job in jobs],
+        "spec": [job.text for job in jobs],
+        "digest": [job.digest for job in jobs],
+        "labels": [json.dumps(spec.labels) for spec in specs],
+        "annotation": [spec.annotation for spec in specs],
+        "start_after": [spec.start_after for spec in specs],
+        "pending": int(TaskState.PENDING),
+        "now": now,
+    }
+    return {job_id for (job_id,) in rows(_INSERT_JOBS, columns)}
+
+
+_INSERT_GROUPS = """
+INSERT INTO controlplane_taskgroup (
+    id, job_id, name, position, replicas, min_available, explicit_minimum, counts,
+    killed_by_dependency, resources, driver, launch, depends_on, retries_failure,
+    retries_preemption, retries_system, timeout_seconds, startable_at, deadline_at)
+SELECT g.id, g.job_id, g.name, g.position, g.replicas, g.min_available, g.explicit_minimum,
+    array_fill(0, ARRAY[%(pending)s]) || g.replicas || array_fill(0, ARRAY[%(others)s]),
+    0, g.resources::jsonb, g.driver, g.launch::jsonb, g.depends_on::jsonb, g.failure, g.preemption,
+    g.system, g.timeout, g.startable_at, g.deadline_at
+FROM unnest(
+    %(id)s::bigint[], %(job_id)s::bigint[], %(name)s::text[], %(position)s::int[],
+    %(replicas)s::int[], %(min_available)s::int[], %(explicit_minimum)s::bool[],
+    %(resources)s::text[], %(driver)s::text[], %(launch)s::text[], %(depends_on)s::text[],
+    %(failure)s::int[], %(preemption)s::int[], %(system)s::int[], %(timeout)s::float8[],
+    %(startable_at)s::timestamptz[], %(deadline_at)s::timestamptz[]
+) AS g (id, job_id, name, position, replicas, min_available, explicit_minimum, resources, driver,
+    launch, depends_on, failure, preemption, system, timeout, startable_at, deadline_at)
+"""
+
+
+def _insert_groups(groups: Sequence[tuple[int, PlannedGroup]], group_ids: Sequence[int]) -> None:
+    plain = [group for _, group in groups]
+    columns: dict[str, Any] = {
+        "id": list(group_ids),
+        "job_id": [job_id for job_id, _ in groups],
+        "name": [group.name for group in plain],
+        "position": [group.position for group in plain],
+        "replicas": [group.replicas for group in plain],
+        "min_available": [group.min_available for group in plain],
+        "explicit_minimum": [group.explicit_minimum for group in plain],
+        "resources": [json.dumps(group.resources) for group in plain],
+        "driver": [group.task_type for group in plain],
+        "launch": [json.dumps(group.launch) for group in plain],
+        "depends_on": [json.dumps(group.depends_on) for group in plain],
+        "failure": [group.retries[0] for group in plain],
+        "preemption": [group.retries[1] for group in plain],
+        "system": [group.retries[2] for group in plain],
+        "timeout": [group.timeout_seconds for group in plain],
+        "startable_at": [group.startable_at for group in plain],
+        "deadline_at": [group.deadline_at for group in plain],
+        # `counts` begins at state 0 and ends at the highest.
+        "pending": int(TaskState.PENDING),
+        "others": int(max(TaskState) - TaskState.PENDING),
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(_INSERT_GROUPS, columns)
+
+
+# Ids grow with group and index: that is the order in which tasks are listed.
+_INSERT_TASKS = """
+INSERT INTO controlplane_task (
+    job_id, group_id, index, state, attempt_number, attempt_open, failure_count, preemption_count,
+    system_failure_count, system_row, refusal_row, failure_reason, updated_at)
+SELECT g.job_id, g.id, i, %s, 0, false, 0, 0, 0, 0, 0, '', %s
+FROM unnest(%s::bigint[], %s::bigint[], %s::int[]) WITH ORDINALITY AS g (id, job_id, replicas, n)
+CROSS JOIN LATERAL generate_series(0, g.replicas - 1) AS i
+ORDER BY g.n, i
+"""
+
+
+def _insert_tasks(
+    groups: Sequence[tuple[int, PlannedGroup]], group_ids: Sequence[int], now: datetime
+) -> None:
+    job_ids = [job_id for job_id, _ in groups]
+    replicas = [group.replicas for _, group in groups]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _INSERT_TASKS, [int(TaskState.PENDING), now, list(group_ids), job_ids, replicas]
+        )
+
+
+def _insert_history(job_ids: Sequence[int], actor: str, now: datetime) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            INSERT INTO controlplane_transition (job_id, to_state, reason, message, actor, at)
+            SELECT job_id, %s, %s, '', %s, %s FROM unnest(%s::bigint[]) AS job_id
+            """,
+            [int(TaskState.PENDING), str(Reason.SUBMITTED), actor[:100], now, list(job_ids)],
+        )

@@ -1,0 +1,93 @@
+"""What cells are told of groups: their definitions, with signed links to what their tasks read."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+
+from controlplane import clock
+from controlplane.contract.orders import GroupSpec, Input
+from controlplane.domain.links import VALID_SECONDS, link_key, sign_link
+from controlplane.queries.sql import rows
+
+INPUT_PATH = "/api/v1/store/inputs/"
+RESULTS_PATH = "/api/v1/store/results/"
+
+Link = Callable[[str], str]
+"""Makes of a path an address from which whoever holds it may read."""
+
+
+def links_at(now: datetime) -> Link:
+    """Absolute signed links made at `now`, as cells reach the control plane."""
+    key = link_key(settings.SECRET_KEY)
+    base = settings.CELLRUN.public_url
+    expires = int(now.timestamp()) + VALID_SECONDS
+    return lambda path: base + sign_link(key, path, expires=expires)
+
+
+def load_group_specs(group_ids: Iterable[int], *, link: Link | None = None) -> dict[int, GroupSpec]:
+    """The definitions of groups by id; unknown ones are absent. Without `link`, valid from now."""
+    found = rows(
+        """
+        SELECT g.id, g.job_id, j.name, g.name, g.replicas, g.resources, g.launch
+        FROM controlplane_taskgroup g JOIN controlplane_job j ON j.id = g.job_id
+        WHERE g.id = ANY(%s)
+        """,
+        [list(group_ids)],
+    )
+    launches = [(*row[:5], decoded(row[5]), decoded(row[6])) for row in found]
+    sources = _find_sources({row[1] for row in launches if _reads_results(row[6])})
+    if link is None and any(row[6]["inputs"] for row in launches):
+        link = links_at(clock.now())
+    return {row[0]: _group_spec(row, link or str, sources) for row in launches}
+
+
+def decoded(value: Any) -> Any:
+    """A JSON column, which a plain cursor gives as text or decoded, decoded."""
+    return json.loads(value) if isinstance(value, str) else value
+
+
+def _reads_results(launch: Mapping[str, Any]) -> bool:
+    return any("from_group" in item for item in launch["inputs"])
+
+
+def _find_sources(job_ids: Iterable[int]) -> dict[tuple[int, str], int]:
+    """Ids of the groups of jobs by (job, name)."""
+    wanted = list(job_ids)
+    if not wanted:
+        return {}
+    statement = "SELECT job_id, name, id FROM controlplane_taskgroup WHERE job_id = ANY(%s)"
+    return {(job_id, name): group_id for job_id, name, group_id in rows(statement, [wanted])}
+
+
+def _group_spec(
+    row: tuple[Any, ...], link: Link, sources: Mapping[tuple[int, str], int]
+) -> GroupSpec:
+    group_id, job_id, job_name, name, replicas, resources, launch = row
+    told = {key: value for key, value in launch.items() if key != "inputs"}
+    told["command"] = tuple(told["command"])
+    if told["entrypoint"] is not None:
+        told["entrypoint"] = tuple(told["entrypoint"])
+    inputs = tuple(_input(item, job_id, link, sources) for item in launch["inputs"])
+    return GroupSpec(
+        id=group_id,
+        job_id=job_id,
+        job_name=job_name,
+        group=name,
+        replicas=replicas,
+        resources=resources,
+        inputs=inputs,
+        **told,
+    )
+
+
+def _input(
+    item: Mapping[str, str], job_id: int, link: Link, sources: Mapping[tuple[int, str], int]
+) -> Input:
+    path = item["path"]
+    if "from_group" in item:
+        source = sources[job_id, item["from_group"]]
+        return Input(path=path, url=link(f"{RESULTS_PATH}{source}"), bundle=True)
+    return Input(path=path, url=link(INPUT_PATH + item["sha256"]), sha256=item["sha256"])

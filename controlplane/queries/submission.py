@@ -1,0 +1,78 @@
+"""What a submission is judged by: the tenancy it names, taken guids, cells, work in hand."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from controlplane.domain.states import OPEN
+from controlplane.domain.submission import OfferedCell
+from controlplane.models import Cell, Domain, Pool, Project
+from controlplane.queries.sql import rows
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedJob:
+    """A job that has a guid already."""
+
+    job_id: int
+    spec_digest: str
+
+
+def find_projects(names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    """Ids of projects by (domain, project); unknown ones are absent."""
+    wanted = set(names)
+    found = Project.objects.filter(
+        domain__name__in={domain for domain, _ in wanted},
+        name__in={project for _, project in wanted},
+    ).values_list("domain__name", "name", "id")
+    return {(domain, name): key for domain, name, key in found if (domain, name) in wanted}
+
+
+def find_domains(names: Iterable[str]) -> set[str]:
+    """Those of `names` that are domains."""
+    return set(Domain.objects.filter(name__in=set(names)).values_list("name", flat=True))
+
+
+def find_pools(names: Iterable[str]) -> dict[str, Pool]:
+    """The pools among `names`, by name."""
+    return {pool.name: pool for pool in Pool.objects.filter(name__in=set(names))}
+
+
+def find_offered_cells(pool_ids: Iterable[int]) -> dict[int, list[OfferedCell]]:
+    """By pool, every cell that ever said what it has, be it there now or not."""
+    found = Cell.objects.filter(pool__in=set(pool_ids)).exclude(capacity={}).order_by("name")
+    cells: dict[int, list[OfferedCell]] = {}
+    for cell in found.only("name", "pool_id", "capacity", "task_types"):
+        offered = OfferedCell(cell.name, cell.capacity, cell.task_types)
+        cells.setdefault(cell.pool_id, []).append(offered)
+    return cells
+
+
+def find_guids(guids: Sequence[tuple[int, str]]) -> Mapping[tuple[int, str], SubmittedJob]:
+    """The jobs that have one of `guids` (project id, guid)."""
+    if not guids:
+        return {}
+    found = rows(
+        """
+        SELECT project_id, guid, id, spec_digest FROM controlplane_job
+        WHERE (project_id, guid) IN (SELECT * FROM unnest(%s::bigint[], %s::text[]))
+        """,
+        [[project for project, _ in guids], [guid for _, guid in guids]],
+    )
+    return {(row[0], row[1]): SubmittedJob(row[2], row[3]) for row in found}
+
+
+# Arrays of PostgreSQL begin at 1, counts at state 0.
+_OPEN_COUNT = " + ".join(f"g.counts[{int(state) + 1}]" for state in sorted(OPEN))
+
+
+def count_open_tasks_of(user_id: int) -> int:
+    """Tasks of a user's unfinished jobs that have not ended."""
+    found = rows(
+        f"""
+        SELECT coalesce(sum({_OPEN_COUNT}), 0)
+        FROM controlplane_job j JOIN controlplane_taskgroup g ON g.job_id = j.id
+        WHERE j.owner_id = %s AND j.finished_at IS NULL
+        """,
+        [user_id],
+    )
+    return int(found[0][0])
