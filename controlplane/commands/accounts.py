@@ -32,8 +32,8 @@ def create_default_tenancy() -> None:
         Pool.objects.get_or_create(name=DEFAULT_NAME)
 
 
-def create_user(*, name: str, password: str | None, is_operator: bool) -> User:
-    """Return the user `name`, made if needed; operators may do everything in the admin.
+def create_user(*, name: str, password: str | None, is_operator: bool) -> tuple[User, bool]:
+    """Return the user `name`, and whether it is new; operators may do everything in the admin.
 
     With a password it becomes theirs, whatever it was; without one they cannot log in by password
     unless they already could.
@@ -47,7 +47,7 @@ def create_user(*, name: str, password: str | None, is_operator: bool) -> User:
         elif password is not None and not user.check_password(password):
             user.set_password(password)
         user.save()
-    return user
+    return user, is_new
 
 
 def create_api_token(

@@ -8,7 +8,7 @@ import psycopg
 from psycopg import sql
 
 from controlplane.config.env import InvalidSettings, load_settings
-from controlplane.config.stack import postgres
+from controlplane.config.stack import postgres, readiness
 from controlplane.config.stack.failure import StackError
 from controlplane.config.stack.home import write_private
 from controlplane.config.stack.processes import PROJECT, Plan, inherited_environment
@@ -30,7 +30,12 @@ def prepare(plan: Plan, say: Say, check_alive: Callable[[], None]) -> None:
     """Bring database, tables, accounts and cells to what this version needs. Repeatable."""
     if plan.database:
         say(f"waiting for PostgreSQL at {plan.database.address}")
-        postgres.wait_until_ready(plan.database, deadline_seconds=DATABASE_READY_SECONDS)
+        try:
+            postgres.wait_until_ready(plan.database, deadline_seconds=DATABASE_READY_SECONDS)
+        except StackError as fault:
+            raise StackError(
+                "\n".join([str(fault), *readiness.log_ends(plan, ["postgres"])])
+            ) from None
         check_alive()
         _create_database(plan)
     say("migrating the database")

@@ -28,7 +28,7 @@ def wait_until_ready(
         now = time.monotonic()
         text = "waiting for " + ", ".join(f"{name} ({why})" for name, why in missing.items())
         if now > give_up:
-            raise StackError("\n".join([f"gave up {text}", *_logs(plan, list(missing))]))
+            raise StackError("\n".join([f"gave up {text}", *log_ends(plan, list(missing))]))
         if (text != said and now - said_at > 1) or now - said_at > SAY_AGAIN_AFTER_SECONDS:
             said, said_at = text, now
             say(text)
@@ -80,7 +80,8 @@ def _get(url: str, *, token: str = "") -> tuple[int, str]:
         return 0, str(getattr(fault, "reason", fault))
 
 
-def _logs(plan: Plan, names: list[str]) -> list[str]:
+def log_ends(plan: Plan, names: list[str]) -> list[str]:
+    """Return the last lines of the logs of these processes, for people."""
     lines = []
     for name in names:
         path = plan.home.logs / f"{name}.log"

@@ -6,6 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from controlplane.config.stack.failure import StackError
 from controlplane.config.stack.home import Home, write_private
 from controlplane.config.stack.processes import GROUPS, PROJECT, Process
 
@@ -47,7 +48,7 @@ def _program(home: Home, process: Process) -> list[str]:
     launch += ["--needs", ",".join(process.needs), "--death-signal", process.death_signal]
     command = shlex.join([*launch, "--", *process.command])
     environment = ",".join(
-        f'{name}="{_literal(value)}"' for name, value in sorted(process.environment.items())
+        f"{name}={_quoted(value)}" for name, value in sorted(process.environment.items())
     )
     return [
         f"[program:{process.name}]",
@@ -72,7 +73,14 @@ def command(configuration: Path) -> list[str]:
 
 
 def _literal(text: str) -> str:
-    """Supervisor expands % and reads ; after a space as a comment."""
-    if '"' in text or "\n" in text:
-        raise ValueError(f"a setting may not hold quotes or line breaks: {text!r}")
+    """Return `text` as supervisor reads it back: % expands, and a comment may follow a space."""
+    if "\n" in text or " ;" in text or " #" in text:
+        raise StackError(f"supervisor cannot be told of {text!r}: no ' ;', ' #' or line breaks")
     return text.replace("%", "%%")
+
+
+def _quoted(text: str) -> str:
+    """Return the value of an environment variable for a list of them."""
+    if '"' in text:
+        raise StackError(f"supervisor cannot be told of {text!r}: no double quotes")
+    return f'"{_literal(text)}"'

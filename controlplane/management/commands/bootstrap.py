@@ -27,30 +27,36 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Create what is missing; tell what was drawn."""
-        admin = os.environ.get("CELLRUN_ADMIN_USER") or "admin"
-        password = os.environ.get("CELLRUN_ADMIN_PASSWORD") or secrets.token_urlsafe(12)
-        now = clock.now()
         accounts.create_default_tenancy()
-        operator = accounts.create_user(name=admin, password=password, is_operator=True)
-        submitter = accounts.create_user(name="submitter", password=None, is_operator=False)
-        try:
-            operator_token = accounts.create_api_token(
-                user=operator,
-                name="bootstrap",
-                scopes=accounts.SCOPES,
-                now=now,
-                token=os.environ.get("CELLRUN_OPERATOR_TOKEN") or None,
-            )
-            submitter_token = accounts.create_api_token(
-                user=submitter,
-                name="bootstrap",
-                scopes=(accounts.SCOPE_SUBMIT,),
-                now=now,
-                token=os.environ.get("CELLRUN_TOKEN") or None,
-            )
-        except ValueError as fault:
-            raise CommandError(str(fault)) from None
+        admin = os.environ.get("CELLRUN_ADMIN_USER") or "admin"
+        password = os.environ.get("CELLRUN_ADMIN_PASSWORD")
+        drawn = self._account("operator", admin, password, "CELLRUN_OPERATOR_TOKEN")
+        drawn += self._account("submitter", "submitter", None, "CELLRUN_TOKEN")
         if not options["quiet"]:
-            self.stdout.write(f"operator {admin} / {password}")
-            self.stdout.write(f"operator's token {operator_token}")
-            self.stdout.write(f"submitter's token {submitter_token}")
+            for line in drawn or ["everything is there already"]:
+                self.stdout.write(line)
+
+    def _account(self, role: str, name: str, password: str | None, token_name: str) -> list[str]:
+        """Make one account with its token; return what had to be drawn, to be told once."""
+        is_operator = role == "operator"
+        user, is_new = accounts.create_user(name=name, password=password, is_operator=is_operator)
+        drawn = []
+        if is_operator and is_new and password is None:
+            password = secrets.token_urlsafe(12)
+            accounts.create_user(name=name, password=password, is_operator=True)
+            drawn.append(f"{role}'s login {name} / {password}")
+        given = os.environ.get(token_name) or None
+        if given or is_new:
+            try:
+                token = accounts.create_api_token(
+                    user=user,
+                    name="bootstrap",
+                    scopes=accounts.SCOPES if is_operator else (accounts.SCOPE_SUBMIT,),
+                    now=clock.now(),
+                    token=given,
+                )
+            except ValueError as fault:
+                raise CommandError(f"{token_name}: {fault}") from None
+            if given is None:
+                drawn.append(f"{role}'s token {token}")
+        return drawn

@@ -1,0 +1,153 @@
+"""The parts of the embedded stack that need no stack: options, configuration, waiting."""
+
+import configparser
+import os
+import shlex
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from controlplane.config.stack import credentials, host, launch, ports, supervisor
+from controlplane.config.stack.failure import StackError
+from controlplane.config.stack.home import Home, shell_lines, write_private
+from controlplane.config.stack.options import choose_ports, read_options
+from controlplane.config.stack.processes import PROJECT, Process
+
+
+def test_options_have_the_promised_defaults() -> None:
+    options = read_options({})
+    assert (options.web_port, options.flower_port, options.cells) == (8000, 5555, 2)
+    assert (options.engine, options.driver) == ("docker", "docker")
+    assert options.home == Path(".cellrun").absolute()
+
+
+def test_every_wrong_option_is_refused_by_name() -> None:
+    with pytest.raises(StackError) as refused:
+        read_options({"ENGINE": "rkt", "CELLS": "two", "WEB_PORT": "70000", "CELLRUN_CELS": "1"})
+    for name in ("ENGINE", "CELLS", "WEB_PORT", "CELLRUN_CELS: unknown setting"):
+        assert name in str(refused.value)
+
+
+def test_settings_are_handed_on_but_not_those_that_the_stack_decides() -> None:
+    options = read_options(
+        {"CELLRUN_LEASE_SECONDS": "3", "CELLRUN_CELL_LABELS": "a=b", "CELLRUN_SECRET_KEY": "x"}
+    )
+    assert dict(options.overrides) == {"CELLRUN_LEASE_SECONDS": "3", "CELLRUN_CELL_LABELS": "a=b"}
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(StackError, match=f"port {port} is in use.*WEB_PORT"):
+            choose_ports(read_options({"WEB_PORT": str(port)}))
+
+
+def test_free_ports_differ_and_are_below_the_ephemeral_range() -> None:
+    taken: set[int] = set()
+    found = [ports.free_port(taken=taken) for _ in range(20)]
+    assert len(set(found)) == 20
+    assert max(found) < 32768
+
+
+def test_credentials_are_drawn_once_and_private(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.create()
+    first = credentials.load_or_draw(home)
+    assert credentials.load_or_draw(home) == first
+    for name in ("credentials.json", "secret-key"):
+        assert stat.S_IMODE((home.root / name).stat().st_mode) == 0o600
+    assert first.admin_password not in repr(first)
+
+
+def test_unreadable_credentials_are_said_and_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "credentials.json").write_text("{")
+    with pytest.raises(StackError, match=r"credentials\.json cannot be read"):
+        credentials.load_or_draw(Home(tmp_path))
+    assert (tmp_path / "credentials.json").read_text() == "{"
+
+
+def test_one_home_serves_one_stack(tmp_path: Path) -> None:
+    first, second = Home(tmp_path), Home(tmp_path)
+    assert not first.is_held()
+    with first.hold():
+        assert second.is_held()
+        with pytest.raises(StackError, match="a stack already runs"):
+            second.hold()
+    assert not second.is_held()
+
+
+def test_shell_lines_survive_a_shell() -> None:
+    lines = shell_lines({"CELLRUN_TOKEN": "it's $HOME"})
+    done = subprocess.run(
+        ["sh", "-c", f'{lines}\nprintf %s "$CELLRUN_TOKEN"'], capture_output=True, check=True
+    )
+    assert done.stdout.decode() == "it's $HOME"
+
+
+def test_private_files_are_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "env"
+    write_private(path, "one")
+    write_private(path, "two")
+    assert path.read_text() == "two"
+    assert os.listdir(tmp_path) == ["env"]
+
+
+def test_supervisor_reads_commands_and_settings_as_they_were_meant(tmp_path: Path) -> None:
+    process = Process(
+        "web", "control", ["sh", "-c", "echo 100% 'a b'"], ("broker",), {"CELLRUN_X": "50%, a;b"}
+    )
+    home = Home(tmp_path)
+    home.create()
+    path = supervisor.write_configuration(home, [process])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    parser = configparser.RawConfigParser()
+    parser.read(path)
+    program = dict(parser["program:web"])
+    words = shlex.split(program["command"].replace("%%", "%"))
+    assert words[-3:] == ["sh", "-c", "echo 100% 'a b'"]
+    assert program["environment"] == 'CELLRUN_X="50%%, a;b"'
+    assert program["autorestart"] == "true"
+
+
+def test_share_of_host_is_written_as_a_cell_reads_it(tmp_path: Path) -> None:
+    parts = dict(part.split("=") for part in host.share_of_host(2, tmp_path).split(","))
+    assert set(parts) == {"cpu", "memory", "disk", "gpu"}
+    assert float(parts["cpu"]) > 0
+    assert parts["memory"].endswith("Mi")
+
+
+def test_launch_waits_says_for_what_and_keeps_its_process_id(tmp_path: Path) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))  # not listening yet: connections are refused
+        port = server.getsockname()[1]
+        launcher = [sys.executable, "-m", "controlplane.config.stack.launch"]
+        options = ["--process", "web", "--run", str(tmp_path), "--needs", "broker,preparation"]
+        process = subprocess.Popen(
+            [*launcher, *options, "--", "sh", "-c", "echo became $$"],
+            cwd=PROJECT,
+            env={**os.environ, "CELERY_BROKER_URL": f"redis://127.0.0.1:{port}/0"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("web waits for broker: 127.0.0.1:")
+        assert (tmp_path / "web.pid").read_text() == f"{process.pid}\n"
+        server.listen()
+        assert process.stdout.readline() == "web: broker is there\n"
+        assert process.stdout.readline() == (
+            "web waits for preparation: migrations, accounts, cells\n"
+        )
+        (tmp_path / "prepared").touch()
+        rest = process.communicate(timeout=20)[0]
+    assert rest.splitlines()[-1] == f"became {process.pid}"
+    assert process.returncode == 0
+
+
+def test_every_need_can_be_waited_for() -> None:
+    assert set(launch.NEEDS) == {"database", "broker", "preparation", "web"}
