@@ -1,11 +1,18 @@
 """Whether this process lives (/healthz) and whether the system can work (/readyz), for machines."""
 
 import json
+from datetime import datetime, timedelta
 
 from django.conf import settings
-from django.db import DatabaseError, connection
+from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from kombu.connection import Connection
+
+from controlplane import clock
+from controlplane.queries.ticks import load_tick
+
+TICK_LATE_SECONDS = 60
+"""An idle tick notes itself every 10 s; a restarted process needs some seconds to be back."""
 
 
 def healthz(request: HttpRequest) -> HttpResponse:
@@ -14,8 +21,15 @@ def healthz(request: HttpRequest) -> HttpResponse:
 
 
 def readyz(request: HttpRequest) -> HttpResponse:
-    """Answer 200 when database and broker answer, else 503 with what does not."""
-    checks = {"database": _ask_database(), "broker": _ask_broker()}
+    """Answer 200 when database, broker and ticks do their work, else 503 with what does not."""
+    checks = {"broker": _ask_broker()}
+    try:
+        now = clock.now()
+        checks["database"] = "ok"
+        checks["placement"] = _ask_tick("placement", now)
+        checks["convergence"] = _ask_tick("convergence", now)
+    except DatabaseError as fault:
+        checks["database"] = f"no answer: {type(fault).__name__}"
     ready = all(answer == "ok" for answer in checks.values())
     return HttpResponse(
         json.dumps({"status": "ok" if ready else "not ready", "checks": checks}),
@@ -24,12 +38,12 @@ def readyz(request: HttpRequest) -> HttpResponse:
     )
 
 
-def _ask_database() -> str:
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT 1")
-    except DatabaseError as fault:
-        return f"no answer: {type(fault).__name__}"
+def _ask_tick(name: str, now: datetime) -> str:
+    finished_at = load_tick(name).finished_at
+    if finished_at is None:
+        return "never ran"
+    if now - finished_at > timedelta(seconds=TICK_LATE_SECONDS):
+        return f"last ran {(now - finished_at).total_seconds():.0f} s ago"
     return "ok"
 
 
