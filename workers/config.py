@@ -1,4 +1,4 @@
-"""A cell's settings, read once from the environment: all valid, or one error names each that isn't."""
+"""A cell's settings, read once from the environment: all valid, or one error that names the bad."""
 
 import os
 import re
@@ -232,7 +232,7 @@ def _bytes(key: str, text: str) -> int:
 
 
 def host_capacity(folder: Path) -> dict[str, int]:
-    """What this machine has: its cores, its memory less what is kept back, the disk under `folder`."""
+    """What this machine has: cores, memory less what is kept back, the disk free under `folder`."""
     while not folder.exists():
         folder = folder.parent
     memory_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20

@@ -1,1 +1,1 @@
-"""Drivers: docker, process and memory, all held to the promises of `base` by one conformance suite."""
+"""Drivers: docker, process, memory; one conformance suite holds all to the promises of `base`."""

@@ -1,0 +1,198 @@
+"""One attempt in charge: what its steps share, and the one stop order that all threads agree on."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from controlplane.contract.states import Phase
+from workers import clock
+from workers.attempt.capture import Capture
+from workers.attempt.engine import Engine, Placed, View
+from workers.attempt.events import Building, DriverEvent, Launch, Listener, Started
+from workers.attempt.outcome import AttemptFailed
+from workers.attempt.pulls import Pulls
+from workers.logs import LogShipper
+
+TURN_SECONDS = 0.2  # how often one that waits for its turn looks for a stop order
+
+
+class Closed(Exception):
+    """The driver lets go of its attempts; containers keep running."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all attempts of a driver share. `back_off` seconds lie between the tries of a stage."""
+
+    engine: Engine
+    tell: Listener
+    home: Path
+    max_log_bytes: int
+    turns: threading.Semaphore
+    pulls: Pulls
+    shipper: LogShipper
+    back_off: tuple[float, ...] = (1.0, 4.0)
+    closed: threading.Event = field(default_factory=threading.Event)
+    now: Callable[[], float] = clock.wall_seconds
+
+
+@dataclass(slots=True)
+class StopOrder:
+    """The end that was ordered. `kill_at` on the monotonic clock; `delivered`: a signal arrived."""
+
+    reason: str
+    kill_at: float
+    signalled: bool = False
+    killed: bool = False
+    delivered: bool = False
+
+
+class Attempt:
+    """The state of one attempt's pipeline; its thread writes it, others only order a stop."""
+
+    def __init__(
+        self, launch: Launch, around: Surroundings, on_running: Callable[["Attempt"], None]
+    ) -> None:
+        """`on_running` is called once, when the process may be stopped."""
+        self._on_running = on_running
+        self.launch = launch
+        self.around = around
+        self.engine = around.engine
+        self.workspace = around.home / "work" / launch.uid
+        self.inputs_folder = self.workspace / "inputs"
+        self.log_folder = around.home / "logs" / launch.uid
+        self.begun_before = False
+        self.placed: list[Placed] = []
+        self.is_started = False
+        self.capture: Capture | None = None
+        self.may_exist = False  # a container may have been created
+        self.started_at: float | None = None
+        self.container_id: str | None = None
+        self.ended = False  # no process runs any more; told_end: the listener knows
+        self.told_end = False
+        self._phase: tuple[Phase, int | None] | None = None
+        self._lock = threading.Lock()
+        self._running = False
+        self._stop: StopOrder | None = None
+        self._stop_ordered = threading.Event()
+
+    @property
+    def uid(self) -> str:
+        """The attempt's uid."""
+        return self.launch.uid
+
+    # ------------------------------------------------------------------------- telling
+
+    def tell(self, event: DriverEvent) -> None:
+        """Pass an event on, unless the driver was closed."""
+        if self.around.closed.is_set():
+            raise Closed
+        self.around.tell(event)
+
+    def enter(self, phase: Phase, progress: int | None = None) -> None:
+        """Say what is being built, once per change."""
+        if self._phase != (phase, progress):
+            self._phase = (phase, progress)
+            self.tell(Building(self.uid, phase, progress))
+
+    def mark_running(self, view: View) -> None:
+        """The main process was started: say so, begin its timeout, deliver an earlier stop."""
+        self.is_started = True
+        self.container_id = view.container_id
+        self.started_at = view.started_at or self.around.now()
+        self.tell(Started(self.uid, self.started_at, self.container_id))
+        with self._lock:
+            self._running = True
+        self._on_running(self)
+
+    def give_up(self) -> None:
+        """No process will run, or go on: a stop order has nothing to be delivered to."""
+        self.ended = True
+
+    # ------------------------------------------------------------------------- stopping
+
+    def order_stop(self, reason: str, *, grace_seconds: float, force: bool) -> None:
+        """Take a stop order; of several, the first gives the reason, the earliest the kill."""
+        kill_at = time.monotonic() + (0.0 if force else max(grace_seconds, 0.0))
+        with self._lock:
+            if self._stop is None:
+                self._stop = StopOrder(reason, kill_at)
+            else:
+                self._stop.kill_at = min(self._stop.kill_at, kill_at)
+        self._stop_ordered.set()
+
+    @property
+    def stop_to_deliver(self) -> StopOrder | None:
+        """The stop order, if there is one and a process that may take it."""
+        with self._lock:
+            return self._stop if self._running and not self.ended else None
+
+    def seconds_to_kill(self) -> float:
+        """How much of the grace is left; for ever without a stop order."""
+        with self._lock:
+            return self._stop.kill_at - time.monotonic() if self._stop else float("inf")
+
+    @property
+    def stopped_for(self) -> str | None:
+        """Why we stopped the process; None: it ended before any signal of ours arrived."""
+        with self._lock:
+            return self._stop.reason if self._stop and self._stop.delivered else None
+
+    def check(self) -> None:
+        """Raises AttemptFailed if a stop was ordered before the start, Closed if all is let go."""
+        if self.around.closed.is_set():
+            raise Closed
+        with self._lock:
+            if self._stop is not None and not self._running:
+                raise AttemptFailed(None, self._stop.reason, "stopped before it started")
+
+    def pause(self, seconds: float) -> None:
+        """Wait before the start; a stop order and the close of the driver end it (see check)."""
+        end = time.monotonic() + seconds
+        while (rest := end - time.monotonic()) > 0:
+            self.check()
+            self._stop_ordered.wait(min(rest, TURN_SECONDS))
+        self.check()
+
+    def rest(self, seconds: float) -> None:
+        """Wait whatever is ordered. Raises Closed when the driver is closed."""
+        if self.around.closed.wait(seconds):
+            raise Closed
+
+    def take_signal(self) -> bool:
+        """Whether the caller is the one to send the stop signal: the first to ask."""
+        with self._lock:
+            order = self._stop
+            if order is None or order.signalled:
+                return False
+            order.signalled = True
+            return True
+
+    def take_kill(self) -> bool:
+        """Whether the caller is the one to send SIGKILL: the first to ask, the grace being over."""
+        with self._lock:
+            order = self._stop
+            if order is None or order.killed:
+                return False
+            order.killed = True
+            return True
+
+    def mark_delivered(self) -> None:
+        """A signal of ours reached the process."""
+        with self._lock:
+            if self._stop is not None:
+                self._stop.delivered = True
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Hold one of the few places for heavy calls to the engine."""
+        while not self.around.turns.acquire(timeout=TURN_SECONDS):
+            self.check()
+        try:
+            self.check()
+            yield
+        finally:
+            self.around.turns.release()

@@ -1,0 +1,124 @@
+"""The log files of one attempt: bounded, binary safe, and continued without loss or duplication.
+
+Beside `stdout` and `stderr` stands `cursor`: up to which entry of the engine's log the files hold,
+and how long they were then. Whoever goes on after a crash cuts the files back to those lengths and
+asks the engine for what follows: the same bytes come again, in the same order.
+"""
+
+import json
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+STREAMS = ("stdout", "stderr")
+
+
+class Superseded(Exception):
+    """Somebody else reads the engine's log now; this reader must stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """The last entry written: its time, and how many entries of exactly that time are written.
+
+    The parts of one long line carry one time, so the time alone is not exact.
+    """
+
+    nanoseconds: int = 0
+    entries: int = 0
+    stdout: int = 0
+    stderr: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the engine's log: a line, or a part of a long one."""
+
+    stream: str
+    nanoseconds: int
+    content: bytes
+
+
+def cut_note(limit: int) -> bytes:
+    """What stands at the end of a stream that was longer than `limit` bytes."""
+    return f"\n[cellrun: output beyond {limit} bytes was cut here]\n".encode()
+
+
+class Capture:
+    """The two files, open for one reader at a time."""
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        """Continue the files in `folder` (made if need be); `limit` bytes for each stream."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.limit = limit
+        self._lock = threading.Lock()
+        self._reader = 0
+        self._cursor_path = folder / "cursor"
+        self._cursor = self._read_cursor()
+        self._sizes = {name: self._cut_back(name, getattr(self._cursor, name)) for name in STREAMS}
+
+    def _read_cursor(self) -> Cursor:
+        try:
+            return Cursor(**json.loads(self._cursor_path.read_text(encoding="ascii")))
+        except (OSError, ValueError, TypeError):
+            return Cursor()
+
+    def _cut_back(self, name: str, size: int) -> int:
+        with open(self.folder / name, "ab") as file:
+            if file.tell() > size:
+                file.truncate(size)
+            return min(file.tell(), size)
+
+    def begin(self) -> tuple[int, Cursor]:
+        """A new reader's token, and from where it goes on. Readers before it are superseded."""
+        with self._lock:
+            self._reader += 1
+            return self._reader, self._cursor
+
+    def is_full(self, name: str) -> bool:
+        """Whether the stream was cut: nothing more of it is kept."""
+        return self._sizes[name] > self.limit
+
+    def add(self, reader: int, entries: Sequence[Entry]) -> None:
+        """Keep entries of the engine's log, oldest first, as one step. Raises Superseded."""
+        with self._lock:
+            if reader != self._reader:
+                raise Superseded
+            if not entries:
+                return
+            cursor = self._cursor
+            for entry in entries:
+                same = cursor.nanoseconds == entry.nanoseconds
+                cursor = replace(
+                    cursor,
+                    nanoseconds=entry.nanoseconds,
+                    entries=cursor.entries + 1 if same else 1,
+                )
+            for name in STREAMS:
+                self._append(name, b"".join(e.content for e in entries if e.stream == name))
+            self._cursor = replace(cursor, **self._sizes)
+            self._write_cursor()
+
+    def _append(self, name: str, content: bytes) -> None:
+        kept = self._kept(name, content)
+        if kept:
+            with open(self.folder / name, "ab", buffering=0) as file:
+                file.write(kept)
+            self._sizes[name] += len(kept)
+
+    def _kept(self, name: str, content: bytes) -> bytes:
+        room = self.limit - self._sizes[name]
+        if room < 0:
+            return b""
+        if len(content) <= room:
+            return content
+        return content[:room] + cut_note(self.limit)
+
+    def _write_cursor(self) -> None:
+        text = json.dumps(asdict(self._cursor))
+        temporary = self._cursor_path.with_suffix(".new")
+        temporary.write_text(text, encoding="ascii")
+        os.replace(temporary, self._cursor_path)

@@ -1,0 +1,141 @@
+"""What the steps need of a container engine: blocking calls, one container each, named by uid.
+
+Every call may raise EngineAway (no answer: nobody knows whether it was done) or EngineError (the
+engine answered no). What is asked of a container that does not exist raises NoSuchContainer, unless
+the call says otherwise.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from workers.attempt.capture import Capture
+from workers.attempt.events import Found, Launch
+
+
+class EngineAway(Exception):
+    """The engine did not answer, or hung up: nobody knows whether the call was done."""
+
+
+class EngineError(Exception):
+    """The engine refused, in its own words; `status` is that of its HTTP answer, if any."""
+
+    def __init__(self, words: str, status: int | None = None) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class NoSuchContainer(EngineError):
+    """There is no container for this uid."""
+
+
+class Life(StrEnum):
+    """How far a container came. One that could not be started stays CREATED."""
+
+    CREATED = "created"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A container as the engine shows it. Instants in seconds since 1970."""
+
+    life: Life
+    container_id: str
+    exit_code: int | None = None
+    out_of_memory: bool = False
+    started_at: float | None = None
+    ended_at: float | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What must stand in the container before its start: a file with `source`'s bytes, or a folder.
+
+    A folder that exists keeps its owner; `writable` makes it so for everybody.
+    """
+
+    path: str
+    source: Path | None = None
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A container that now exists; not `is_new`: it did before."""
+
+    container_id: str
+    is_new: bool
+
+
+class Engine(Protocol):
+    """The difference between docker and process.
+
+    `needs_image`: a container is made from an image. `keeps_logs`: output must be copied from the
+    engine; else it stands in the attempt's log folder already.
+    """
+
+    name: str
+    needs_image: bool
+    keeps_logs: bool
+
+    def has_image(self, image: str) -> bool:
+        """Whether `image` is on the engine."""
+
+    def pull(self, image: str, on_progress: Callable[[int], None]) -> None:
+        """Fetch `image`; tells percent."""
+
+    def create(self, launch: Launch, placed: Sequence[Placed]) -> Created:
+        """Make the container, or find the one made before."""
+
+    def put(self, launch: Launch, placed: Sequence[Placed]) -> None:
+        """Make `placed` stand in the created container. Repeatable."""
+
+    def start(self, uid: str) -> None:
+        """Start the created container's process. The caller has looked that it never ran."""
+
+    def view(self, uid: str) -> View | None:
+        """The container now; None: there is none."""
+
+    def wait(self, uid: str, seconds: float) -> bool:
+        """Block until the started container ended (True) or `seconds` passed (False)."""
+
+    def signal(self, uid: str, name: str) -> bool:
+        """Send the signal `name` (TERM, KILL, …) to the main process; False: it has ended."""
+
+    def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
+        """The first `limit` bytes of a regular file of the container; None: there is none."""
+
+    def copy_logs(self, uid: str, capture: Capture, *, follow: bool) -> None:
+        """Add to `capture` what the container wrote since; with `follow` until it ends."""
+
+    def remove(self, uid: str) -> None:
+        """Delete the container, running or not; nothing if there is none."""
+
+    def find(self) -> Iterable[Found]:
+        """The containers of this installation and cell."""
+
+    def close(self) -> None:
+        """Let go of connections."""
+
+
+def attempt_labels(launch: Launch, *, installation: str, cell: str) -> Mapping[str, str]:
+    """The labels by which people and the cell recognise an attempt's container."""
+    return {
+        "cellrun.installation": installation,
+        "cellrun.cell": cell,
+        "cellrun.job": str(launch.spec.job_id),
+        "cellrun.job_name": launch.spec.job_name,
+        "cellrun.group": launch.spec.group,
+        "cellrun.task": str(launch.run.task_id),
+        "cellrun.attempt": launch.uid,
+    }
+
+
+def container_name(uid: str) -> str:
+    """The container's name: a second container for the same attempt collides with it."""
+    return f"cellrun-{uid}"

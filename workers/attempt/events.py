@@ -1,0 +1,82 @@
+"""What is told of an attempt, and what it needs to run: the words between a cell and its drivers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from controlplane.contract.orders import GroupSpec, RunAttempt
+from controlplane.contract.states import FailureKind, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One attempt to run: the order, its group's spec and the environment made for it."""
+
+    run: RunAttempt
+    spec: GroupSpec
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def uid(self) -> str:
+        """The attempt's uid; the container's name derives from it."""
+        return self.run.uid
+
+
+@dataclass(frozen=True, slots=True)
+class Building:
+    """The attempt is in `phase`; `progress` in percent, if known."""
+
+    uid: str
+    phase: Phase
+    progress: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The container's main process runs since `at` (seconds, wall clock)."""
+
+    uid: str
+    at: float
+    container_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The attempt is over and its container is gone or stopped for good.
+
+    `exit_code` is None when no process ever ran, but for a command that could not be executed: 127
+    (not found) or 126, as a shell says it. `failure_kind` None means: the program's own end, judged
+    by its exit code, or (reason "stopped", "timeout") an end that we ordered, whatever the code.
+    `started_at` None: it never ran. Reasons: workers.attempt.outcome.
+    """
+
+    uid: str
+    at: float
+    exit_code: int | None = None
+    failure_kind: FailureKind | None = None
+    reason: str | None = None
+    message: str | None = None
+    result: str | None = None
+    result_truncated: bool = False
+    started_at: float | None = None
+    container_id: str | None = None
+    usage: Mapping[str, Any] | None = None
+
+
+DriverEvent = Building | Started | Ended
+
+
+class Listener(Protocol):
+    """Takes driver events; thread-safe, returns at once, never raises."""
+
+    def __call__(self, event: DriverEvent) -> None:
+        """Take one event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A container of this cell on the engine. `running`: its main process has not ended."""
+
+    uid: str
+    running: bool
+    container_id: str | None = None

@@ -1,0 +1,181 @@
+"""What an end means: the one place where exits and failures become a kind, a reason and a sentence.
+
+The control plane reads `reason` as a code and `failure_kind` as the budget that pays; `message` is
+for people and carries the engine's own words.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controlplane.contract.states import FailureKind
+
+EXIT = "exit"  # the program ended by itself
+TIMEOUT = "timeout"  # timeout_seconds were over
+STOPPED = "stopped"  # a stop order of ours
+OUT_OF_MEMORY = "oom"
+KILLED_OUTSIDE = "killed_outside"  # SIGKILL from neither us nor the memory limit
+VANISHED = "vanished"  # the container is gone, or never was, and nobody here removed it
+IMAGE = "image"  # not found, not allowed, or no image name at all
+REGISTRY = "registry"  # the registry does not answer
+ENGINE = "engine"  # the engine fails or does not answer
+INPUTS = "inputs"  # an input could not be fetched or placed
+DISK = "disk"  # no space left on the cell
+SPEC = "spec"  # the engine refuses what the task asks for: user, workdir, too little memory, …
+
+SIGKILLED = 137  # 128 + SIGKILL, as engines and shells say it
+NOT_EXECUTABLE = 126
+NOT_FOUND = 127
+OUR_REASONS = (TIMEOUT, STOPPED)
+
+
+class AttemptFailed(Exception):
+    """Ends the attempt: whose fault and why, in whose words. `exit_code` where a shell has one."""
+
+    def __init__(
+        self, kind: FailureKind | None, reason: str, message: str, exit_code: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.reason = reason
+        self.message = message
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How the main process ended. `stopped_for`: the reason of our stop that reached it before."""
+
+    code: int
+    out_of_memory: bool = False
+    stopped_for: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is told of an end."""
+
+    kind: FailureKind | None
+    reason: str | None
+    message: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _ExitRule:
+    matches: Callable[[Exit], bool]
+    kind: FailureKind | None
+    reason: str | None
+    message: str | None
+
+
+# First match wins. The engine's memory flag counts only with an unsuccessful exit: a killed child
+# sets it too, and a program may live with that.
+_EXITS: tuple[_ExitRule, ...] = (
+    _ExitRule(lambda e: e.stopped_for == TIMEOUT, None, TIMEOUT, "ran longer than timeout_seconds"),
+    _ExitRule(lambda e: e.stopped_for is not None, None, STOPPED, "stopped by order"),
+    _ExitRule(lambda e: e.code == 0, None, None, None),
+    _ExitRule(lambda e: e.out_of_memory, FailureKind.USER, OUT_OF_MEMORY, "out of memory"),
+    _ExitRule(
+        lambda e: e.code == SIGKILLED,
+        FailureKind.OUTSIDE,
+        KILLED_OUTSIDE,
+        "killed from outside (SIGKILL without an order of ours, memory limit not reached)",
+    ),
+    _ExitRule(lambda e: True, None, EXIT, "exit status {code}"),
+)
+
+
+def judge_exit(ended: Exit) -> Verdict:
+    """What the end of a main process means."""
+    rule = next(rule for rule in _EXITS if rule.matches(ended))
+    message = rule.message.format(code=ended.code) if rule.message else None
+    return Verdict(rule.kind, rule.reason, message)
+
+
+@dataclass(frozen=True, slots=True)
+class _WordsRule:
+    """An engine's answer, by its words (a pattern, case ignored)."""
+
+    pattern: str
+    kind: FailureKind
+    reason: str
+    exit_code: int | None = None
+
+
+_DISK_FULL = _WordsRule(r"no space left on device|disk quota exceeded", FailureKind.SYSTEM, DISK)
+
+# Docker and containerd say these when an image is pulled; the rest of a pull's errors is the
+# registry's or the network's fault. "toomanyrequests" stands before the denials it comes with.
+_PULL_WORDS: tuple[_WordsRule, ...] = (
+    _DISK_FULL,
+    _WordsRule(
+        r"toomanyrequests|too many requests|rate limit|\b429\b", FailureKind.SYSTEM, REGISTRY
+    ),
+    _WordsRule(
+        r"no such host|timeout|timed out|deadline exceeded|connection re(fused|set)|no route"
+        r"|unreachable|tls|x509|\beof\b|dial tcp|server misbehaving|temporary failure"
+        r"|\b50[0234]\b|internal server error|bad gateway|service unavailable",
+        FailureKind.SYSTEM,
+        REGISTRY,
+    ),
+    _WordsRule(
+        r"not found|manifest unknown|name unknown|does not exist|no such image|no matching manifest"
+        r"|unauthori[sz]ed|denied|authentication required|no basic auth|forbidden"
+        r"|invalid reference|invalid repository|repository name|must be lowercase|invalid tag"
+        r"|unsupported media type|does not match the specified platform",
+        FailureKind.USER,
+        IMAGE,
+    ),
+)
+
+# … and these when a container is created or started.
+_START_WORDS: tuple[_WordsRule, ...] = (
+    _DISK_FULL,
+    _WordsRule(r"no such image", FailureKind.USER, IMAGE),
+    _WordsRule(r"invalid reference|invalid repository|must be lowercase", FailureKind.USER, IMAGE),
+    _WordsRule(r"oom-?killed|memory limit too low", FailureKind.USER, OUT_OF_MEMORY),
+    _WordsRule(
+        r"minimum memory limit|unable to find (user|group)|no matching entries in (passwd|group)"
+        r"|cwd must be|working directory|invalid (signal|env|user)|chdir to cwd"
+        r"|no command specified"
+        r"|range of cpus|is not an absolute path",
+        FailureKind.USER,
+        SPEC,
+    ),
+    _WordsRule(
+        r"executable file not found|exec: .*no such file or directory"
+        r"|exec .*no such file or directory",
+        FailureKind.USER,
+        EXIT,
+        NOT_FOUND,
+    ),
+    _WordsRule(
+        r"exec.*permission denied|is a directory|exec format error",
+        FailureKind.USER,
+        EXIT,
+        NOT_EXECUTABLE,
+    ),
+)
+
+
+def _failure(stage: str, words: str, rules: tuple[_WordsRule, ...]) -> AttemptFailed | None:
+    for rule in rules:
+        if re.search(rule.pattern, words, re.IGNORECASE):
+            return AttemptFailed(rule.kind, rule.reason, f"{stage}: {words}", rule.exit_code)
+    return None
+
+
+def judge_pull_error(words: str, status: int | None = None) -> AttemptFailed:
+    """What a refused pull means: by its words, else a plain 4xx is the user's, the rest SYSTEM."""
+    failure = _failure("pull", words, _PULL_WORDS)
+    if failure is None and status in (400, 401, 403, 404):
+        failure = AttemptFailed(FailureKind.USER, IMAGE, f"pull: {words}")
+    return failure or AttemptFailed(FailureKind.SYSTEM, REGISTRY, f"pull: {words}")
+
+
+def judge_start_error(stage: str, words: str, status: int | None = None) -> AttemptFailed:
+    """What a refused create or start means: a plain 400 is the task's, the rest the engine's."""
+    failure = _failure(stage, words, _START_WORDS)
+    if failure is None and status == 400:
+        failure = AttemptFailed(FailureKind.USER, SPEC, f"{stage}: {words}")
+    return failure or AttemptFailed(FailureKind.SYSTEM, ENGINE, f"{stage}: {words}")

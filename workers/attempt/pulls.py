@@ -1,0 +1,63 @@
+"""Image pulls of one cell: an image is pulled once at a time, however many attempts wait for it."""
+
+import threading
+from collections.abc import Callable
+
+from workers.attempt.engine import Engine, EngineAway, EngineError
+
+
+class Pull:
+    """One pull under way, in a thread of its own, so that whoever waits for it can stop waiting."""
+
+    def __init__(self, image: str) -> None:
+        self.image = image
+        self.progress: int | None = None
+        self.error: EngineAway | EngineError | None = None
+        self._done = threading.Event()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it is over, `seconds` from now at the latest."""
+        return self._done.wait(seconds)
+
+    def run(self, engine: Engine, forget: Callable[["Pull"], None]) -> None:
+        """Pull, and keep what came of it."""
+        try:
+            engine.pull(self.image, self._set_progress)
+        except (EngineAway, EngineError) as error:
+            self.error = error
+        except Exception as error:
+            self.error = EngineError(f"{type(error).__name__}: {error}")
+        finally:
+            forget(self)
+            self._done.set()
+
+    def _set_progress(self, percent: int) -> None:
+        self.progress = percent
+
+
+class Pulls:
+    """The pulls under way, by image."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._under_way: dict[str, Pull] = {}
+
+    def join(self, image: str) -> Pull:
+        """The pull of `image` that is under way, begun now if there is none."""
+        with self._lock:
+            pull = self._under_way.get(image)
+            if pull is None:
+                pull = self._under_way[image] = Pull(image)
+                threading.Thread(
+                    target=pull.run,
+                    args=(self._engine, self._forget),
+                    name=f"pull-{image}",
+                    daemon=True,
+                ).start()
+            return pull
+
+    def _forget(self, pull: Pull) -> None:
+        with self._lock:
+            if self._under_way.get(pull.image) is pull:
+                del self._under_way[pull.image]

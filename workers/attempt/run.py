@@ -1,0 +1,115 @@
+"""The life of an attempt, step by step: read these two lists first.
+
+A step returns, or raises AttemptFailed, which ends the attempt; whatever happens, exactly one Ended
+is told, and not before it is sure that nothing of the attempt runs or will run.
+"""
+
+import logging
+from collections.abc import Callable
+
+from controlplane.contract.fields import clean_text
+from controlplane.contract.reports import MESSAGE_CHARS
+from controlplane.contract.states import FailureKind
+from workers.attempt.attempt import Attempt, Closed
+from workers.attempt.engine import View
+from workers.attempt.events import Ended
+from workers.attempt.outcome import ENGINE, VANISHED, AttemptFailed, Exit, judge_exit
+from workers.attempt.steps.clean import make_sure_it_is_over
+from workers.attempt.steps.collect import collect_output, collect_result
+from workers.attempt.steps.create import create_container
+from workers.attempt.steps.inputs import fetch_inputs, place_inputs
+from workers.attempt.steps.look import look_for_adopted, look_for_own
+from workers.attempt.steps.pull import ensure_image
+from workers.attempt.steps.start import start_container
+from workers.attempt.steps.wait import wait_for_end
+from workers.attempt.steps.workspace import make_workspace
+
+log = logging.getLogger(__name__)
+Step = Callable[[Attempt], None]
+
+BUILD: tuple[Step, ...] = (
+    fetch_inputs,
+    ensure_image,
+    create_container,
+    place_inputs,
+    start_container,
+)
+START: tuple[Step, ...] = (make_workspace, look_for_own, *BUILD)
+ADOPT: tuple[Step, ...] = (make_workspace, look_for_adopted, *BUILD)
+
+
+def run(attempt: Attempt, steps: tuple[Step, ...]) -> None:
+    """Live the attempt from `steps` to its Ended, or until the driver is closed."""
+    try:
+        try:
+            build(attempt, steps)
+            ended = _ended(attempt, wait_for_end(attempt))
+        except AttemptFailed as failure:
+            ended = _failed(attempt, failure)
+        except Closed:
+            raise
+        except Exception as error:
+            log.exception("unexpected failure in attempt %s", attempt.uid)
+            message = f"{type(error).__name__}: {error}"
+            ended = _failed(attempt, AttemptFailed(FailureKind.SYSTEM, ENGINE, message))
+        attempt.tell(ended)
+        attempt.told_end = True
+    except Closed:
+        return
+
+
+def build(attempt: Attempt, steps: tuple[Step, ...]) -> None:
+    """Take the steps up to the start; a container found started makes the rest needless."""
+    for step in steps:
+        attempt.check()
+        step(attempt)
+        if attempt.is_started:
+            return
+
+
+def _ended(attempt: Attempt, view: View | None) -> Ended:
+    """What is told of a process that ran."""
+    collect_output(attempt)
+    stopped_for = attempt.stopped_for
+    if view is None or view.exit_code is None:
+        kind = None if stopped_for else FailureKind.OUTSIDE
+        return Ended(
+            attempt.uid,
+            attempt.around.now(),
+            failure_kind=kind,
+            reason=stopped_for or VANISHED,
+            message="its container is gone" if view is None else "its end was not recorded",
+            started_at=attempt.started_at,
+            container_id=attempt.container_id,
+        )
+    verdict = judge_exit(Exit(view.exit_code, view.out_of_memory, stopped_for))
+    result, truncated = collect_result(attempt) if view.exit_code == 0 else (None, False)
+    return Ended(
+        attempt.uid,
+        view.ended_at or attempt.around.now(),
+        exit_code=view.exit_code,
+        failure_kind=verdict.kind,
+        reason=verdict.reason,
+        message=verdict.message,
+        result=result,
+        result_truncated=truncated,
+        started_at=attempt.started_at,
+        container_id=attempt.container_id,
+    )
+
+
+def _failed(attempt: Attempt, failure: AttemptFailed) -> Ended:
+    """What is told of an attempt that a step ended."""
+    attempt.give_up()
+    make_sure_it_is_over(attempt)
+    attempt.around.shipper.finish(attempt.uid, 0.0)
+    return Ended(
+        attempt.uid,
+        attempt.around.now(),
+        exit_code=failure.exit_code,
+        failure_kind=failure.kind,
+        reason=failure.reason,
+        message=clean_text(failure.message, MESSAGE_CHARS),
+        started_at=attempt.started_at,
+        container_id=attempt.container_id,
+    )

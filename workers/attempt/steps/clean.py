@@ -1,0 +1,42 @@
+"""Nothing of the attempt is left: first no running process; when asked, no container at all."""
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from workers.attempt.attempt import Attempt
+from workers.attempt.engine import Engine, EngineAway, EngineError, Life
+from workers.attempt.steps.look import PATIENCE_SECONDS, look
+
+log = logging.getLogger(__name__)
+
+
+def make_sure_it_is_over(attempt: Attempt) -> None:
+    """Return only when nothing of this attempt runs or can come, however long it takes."""
+    tries = 0
+    while attempt.may_exist:
+        view = look(attempt)
+        if view is None or view.life is Life.ENDED:
+            return
+        try:
+            attempt.engine.remove(attempt.uid)
+            return
+        except (EngineAway, EngineError) as error:
+            log.warning("attempt %s is not removed yet: %s", attempt.uid, error)
+            attempt.rest(PATIENCE_SECONDS[min(tries, len(PATIENCE_SECONDS) - 1)])
+            tries += 1
+
+
+def remove_all(engine: Engine, uid: str, workspace: Path, pause: Callable[[float], bool]) -> bool:
+    """Delete container and workspace; whether that worked, after tries. `pause` may end them."""
+    for seconds in (*PATIENCE_SECONDS, 0.0):
+        try:
+            engine.remove(uid)
+            shutil.rmtree(workspace, ignore_errors=True)
+            return True
+        except (EngineAway, EngineError) as error:
+            log.warning("attempt %s is not removed yet: %s", uid, error)
+        if pause(seconds):
+            break
+    return False

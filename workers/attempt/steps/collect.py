@@ -1,0 +1,45 @@
+"""What the ended process left is kept: the rest of its output, and the head of its result file."""
+
+import logging
+
+from controlplane.contract.reports import RESULT_BYTES
+from workers.attempt.attempt import Attempt
+from workers.attempt.capture import Superseded
+from workers.attempt.engine import EngineAway, EngineError, NoSuchContainer
+from workers.attempt.steps.look import PATIENCE_SECONDS
+
+log = logging.getLogger(__name__)
+FLUSH_SECONDS = 5.0  # an end waits so long for its output to arrive; the rest goes on behind it
+
+
+def collect_output(attempt: Attempt) -> None:
+    """Copy what was written since, then send it, for a bounded time."""
+    if attempt.capture is not None:
+        try:
+            attempt.engine.copy_logs(attempt.uid, attempt.capture, follow=False)
+        except (EngineAway, EngineError, Superseded) as error:
+            log.warning("the last output of attempt %s was not read: %s", attempt.uid, error)
+    attempt.around.shipper.finish(attempt.uid, FLUSH_SECONDS)
+
+
+def collect_result(attempt: Attempt) -> tuple[str | None, bool]:
+    """The first 10,240 bytes of the result file as text, and whether there was more."""
+    path = attempt.launch.spec.result_file
+    if path is None:
+        return None, False
+    content = _read(attempt, path)
+    if content is None:
+        return None, False
+    return content[:RESULT_BYTES].decode("utf-8", "replace"), len(content) > RESULT_BYTES
+
+
+def _read(attempt: Attempt, path: str) -> bytes | None:
+    for seconds in (*PATIENCE_SECONDS, 0.0):
+        try:
+            return attempt.engine.read_head(attempt.launch, path, RESULT_BYTES + 1)
+        except NoSuchContainer:
+            return None
+        except (EngineAway, EngineError) as error:
+            log.warning("the result of attempt %s was not read: %s", attempt.uid, error)
+            attempt.rest(seconds)
+    return None

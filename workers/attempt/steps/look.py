@@ -1,0 +1,43 @@
+"""Before anything is made, look whether an earlier process of this cell made it."""
+
+from controlplane.contract.states import FailureKind
+from workers.attempt.attempt import Attempt
+from workers.attempt.engine import EngineAway, EngineError, Life, View
+from workers.attempt.outcome import VANISHED, AttemptFailed
+
+PATIENCE_SECONDS = (0.2, 1.0, 2.0, 5.0)  # between looks at an engine that does not answer
+
+
+def look(attempt: Attempt) -> View | None:
+    """The container as it is; waits for an engine that does not answer, as long as it takes."""
+    tries = 0
+    while True:
+        try:
+            return attempt.engine.view(attempt.uid)
+        except (EngineAway, EngineError):
+            attempt.rest(PATIENCE_SECONDS[min(tries, len(PATIENCE_SECONDS) - 1)])
+            tries += 1
+
+
+def look_for_own(attempt: Attempt) -> None:
+    """If this attempt was begun before, take over its container wherever it stands."""
+    if attempt.begun_before:
+        take_over(attempt, look(attempt))
+
+
+def look_for_adopted(attempt: Attempt) -> None:
+    """The container must exist: what vanished will not come. Raises AttemptFailed."""
+    view = look(attempt)
+    if view is None:
+        message = "its container is gone, or was never made, and will not come"
+        raise AttemptFailed(FailureKind.OUTSIDE, VANISHED, message)
+    take_over(attempt, view)
+
+
+def take_over(attempt: Attempt, view: View | None) -> None:
+    """A container that was started goes on; one that was only created is still to be started."""
+    if view is None:
+        return
+    attempt.may_exist = True
+    if view.life is not Life.CREATED:
+        attempt.mark_running(view)

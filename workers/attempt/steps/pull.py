@@ -1,0 +1,43 @@
+"""The image is on the engine, as the pull policy says; a pull's progress is told in percent."""
+
+from controlplane.contract.states import FailureKind, Phase
+from workers.attempt.attempt import TURN_SECONDS, Attempt
+from workers.attempt.outcome import IMAGE, AttemptFailed, judge_pull_error
+from workers.attempt.tries import with_tries
+
+
+def ensure_image(attempt: Attempt) -> None:
+    """Pull unless the policy and what the engine has make it needless. Raises AttemptFailed."""
+    if not attempt.engine.needs_image:
+        return
+    image = attempt.launch.spec.image
+    if not image:
+        raise AttemptFailed(FailureKind.USER, IMAGE, "pull: the task names no image")
+
+    def get_image() -> None:
+        policy = attempt.launch.spec.pull_policy
+        if policy != "always" and attempt.engine.has_image(image):
+            return
+        if policy == "never":
+            message = f"pull: {image} is not on the engine, and pull_policy is never"
+            raise AttemptFailed(FailureKind.USER, IMAGE, message)
+        _pull(attempt, image)
+
+    with_tries(
+        "pull",
+        get_image,
+        judge=judge_pull_error,
+        pause=attempt.pause,
+        back_off=attempt.around.back_off,
+    )
+
+
+def _pull(attempt: Attempt, image: str) -> None:
+    attempt.enter(Phase.PULLING)
+    pull = attempt.around.pulls.join(image)
+    while not pull.wait(TURN_SECONDS):
+        attempt.check()
+        if pull.progress is not None:
+            attempt.enter(Phase.PULLING, pull.progress)
+    if pull.error is not None:
+        raise pull.error

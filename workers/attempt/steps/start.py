@@ -1,0 +1,33 @@
+"""The container's main process runs, and was started once."""
+
+from workers.attempt.attempt import Attempt
+from workers.attempt.engine import Life, NoSuchContainer, View
+from workers.attempt.outcome import judge_start_error
+from workers.attempt.tries import with_tries
+
+
+def start_container(attempt: Attempt) -> None:
+    """Start it; before each further try look whether the last one did. Raises AttemptFailed."""
+    tried = False
+
+    def start() -> View:
+        nonlocal tried
+        if tried:
+            view = attempt.engine.view(attempt.uid)
+            if view is None:
+                raise NoSuchContainer("the container vanished before its start")
+            if view.life is not Life.CREATED:
+                return view
+        tried = True
+        with attempt.turn():
+            attempt.engine.start(attempt.uid)
+        return View(Life.RUNNING, attempt.container_id or "")
+
+    view = with_tries(
+        "start",
+        start,
+        judge=lambda words, status: judge_start_error("start", words, status),
+        pause=attempt.pause,
+        back_off=attempt.around.back_off,
+    )
+    attempt.mark_running(view)

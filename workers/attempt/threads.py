@@ -1,0 +1,90 @@
+"""Threads that never hold up the end of the process, and a timer that calls back."""
+
+import heapq
+import itertools
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+Work = Callable[[], None]
+
+
+class DaemonPool:
+    """Runs work in at most `limit` daemon threads, made as they are needed; the rest queues."""
+
+    def __init__(self, name: str, limit: int) -> None:
+        self._name = name
+        self._limit = limit
+        self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._free = 0  # threads that wait, less the work that waits for them
+
+    def submit(self, work: Work) -> None:
+        """Run `work` soon. What it raises is logged."""
+        with self._lock:
+            self._free -= 1
+            if self._free < 0 and self._threads < self._limit:
+                self._threads += 1
+                self._free += 1
+                name = f"{self._name}-{self._threads}"
+                threading.Thread(target=self._serve, name=name, daemon=True).start()
+        self._queue.put(work)
+
+    def close(self) -> None:
+        """Let waiting threads end; those at work end after it."""
+        with self._lock:
+            threads = self._threads
+        for _ in range(threads):
+            self._queue.put(None)
+
+    def _serve(self) -> None:
+        while (work := self._queue.get()) is not None:
+            try:
+                work()
+            except Exception:
+                log.exception("unexpected failure in %s", self._name)
+            with self._lock:
+                self._free += 1
+
+
+class Timer:
+    """Calls back after given times, from one thread: callbacks must be quick."""
+
+    def __init__(self) -> None:
+        self._due: list[tuple[float, int, Work]] = []
+        self._numbers = itertools.count()
+        self._changed = threading.Condition()
+        self._closed = False
+        threading.Thread(target=self._serve, name="timer", daemon=True).start()
+
+    def call_in(self, seconds: float, work: Work) -> None:
+        """Call `work` in `seconds`."""
+        with self._changed:
+            heapq.heappush(self._due, (time.monotonic() + seconds, next(self._numbers), work))
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Forget what is due."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def _serve(self) -> None:
+        while (work := self._next()) is not None:
+            try:
+                work()
+            except Exception:
+                log.exception("unexpected failure in a timer")
+
+    def _next(self) -> Work | None:
+        with self._changed:
+            while not self._closed:
+                wait = self._due[0][0] - time.monotonic() if self._due else None
+                if wait is not None and wait <= 0:
+                    return heapq.heappop(self._due)[2]
+                self._changed.wait(wait)
+            return None

@@ -1,0 +1,45 @@
+"""Each stage is tried three times with pauses; what only the user can cure is not tried again."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from controlplane.contract.states import FailureKind
+from workers.attempt.engine import EngineAway, EngineError
+from workers.attempt.outcome import ENGINE, AttemptFailed
+
+T = TypeVar("T")
+Judge = Callable[[str, int | None], AttemptFailed]
+
+
+def with_tries(
+    stage: str,
+    action: Callable[[], T],
+    *,
+    judge: Judge,
+    pause: Callable[[float], None],
+    back_off: tuple[float, ...],
+) -> T:
+    """The value of `action`, tried again after each pause of `back_off`. Raises AttemptFailed."""
+    for seconds in back_off:
+        try:
+            return action()
+        except (EngineAway, EngineError, AttemptFailed) as error:
+            if _judged(stage, error, judge).kind is not FailureKind.SYSTEM:
+                raise _judged(stage, error, judge) from error
+        pause(seconds)
+    try:
+        return action()
+    except (EngineAway, EngineError, AttemptFailed) as error:
+        failure = _judged(stage, error, judge)
+        if failure.kind is FailureKind.SYSTEM:
+            failure.message += f" (tried {len(back_off) + 1} times)"
+        raise failure from error
+
+
+def _judged(stage: str, error: Exception, judge: Judge) -> AttemptFailed:
+    if isinstance(error, AttemptFailed):
+        return error
+    if isinstance(error, EngineError):
+        return judge(str(error), error.status)
+    message = f"{stage}: the engine does not answer: {error}"
+    return AttemptFailed(FailureKind.SYSTEM, ENGINE, message)

@@ -1,0 +1,328 @@
+"""Containers on Docker Engine, or on Podman's socket, by the Engine API.
+
+Never `attach`: what a container does is learnt by wait and inspect, so that an engine or a cell
+that restarts loses nothing.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import docker
+import requests
+import urllib3
+from docker.utils import kwargs_from_env, parse_repository_tag
+
+from workers.attempt.capture import Capture
+from workers.attempt.engine import (
+    Created,
+    EngineAway,
+    EngineError,
+    Life,
+    NoSuchContainer,
+    Placed,
+    View,
+    attempt_labels,
+    container_name,
+)
+from workers.attempt.events import Found, Launch
+from workers.drivers import docker_archive, docker_logs
+from workers.drivers.docker_container import container_body, mounts_for_read_only
+
+SOCKETS = ("/var/run/docker.sock", "/run/podman/podman.sock")
+USER_SOCKETS = ("docker.sock", "podman/podman.sock")  # under XDG_RUNTIME_DIR
+CALL_SECONDS = 60.0  # a create or start takes about a second when many are made at once
+FOLLOW_SECONDS = 120.0  # without output; then the stream is opened again, in case it hangs
+NEVER = "0001-01-01T00:00:00Z"
+ALIVE = ("running", "paused", "restarting", "stopping")
+BINARY_SAFE_LOGS = "local"  # json-file replaces bytes that are not UTF-8
+
+
+class DockerEngine:
+    """An Engine (workers.attempt.engine) on Docker or Podman."""
+
+    name = "docker"
+    needs_image = True
+    keeps_logs = True
+
+    def __init__(self, *, installation: str, cell: str, home: Path) -> None:
+        """Connects at the first call: an engine that is down must not stop a cell from starting."""
+        self._installation = installation
+        self._cell = cell
+        self._home = home
+        self._lock = threading.Lock()
+        self._client: docker.APIClient | None = None
+        self._log_driver = ""
+
+    # ------------------------------------------------------------------------- images
+
+    def has_image(self, image: str) -> bool:
+        """Whether `image` is on the engine."""
+        try:
+            with answered():
+                self._api.inspect_image(image)
+        except NoSuchContainer:
+            return False
+        return True
+
+    def pull(self, image: str, on_progress: Callable[[int], None]) -> None:
+        """Fetch `image`; tells percent of what is known to be downloaded."""
+        repository, tag = parse_repository_tag(image)
+        layers: dict[str, tuple[int, int]] = {}
+        with answered():
+            for line in self._api.pull(repository, tag or "latest", stream=True, decode=True):
+                if "error" in line:
+                    raise EngineError(str(line["error"]))
+                detail = line.get("progressDetail") or {}
+                if line.get("status") == "Downloading" and detail.get("total"):
+                    layers[line.get("id", "")] = (int(detail["current"]), int(detail["total"]))
+                    total = sum(size for _, size in layers.values())
+                    on_progress(99 * sum(done for done, _ in layers.values()) // total)
+
+    # ------------------------------------------------------------------------- containers
+
+    def create(self, launch: Launch, placed: Sequence[Placed]) -> Created:
+        """Make the container; the name makes a second one impossible."""
+        mounts = []
+        if launch.spec.read_only:
+            mounts = mounts_for_read_only(placed, self._workspace(launch.uid) / "folders")
+        labels = attempt_labels(launch, installation=self._installation, cell=self._cell)
+        api = self._api
+        body = container_body(launch, labels=labels, mounts=mounts, log_driver=self._log_driver)
+        try:
+            with answered():
+                answer = api.create_container_from_config(body, container_name(launch.uid))
+            return Created(str(answer["Id"]), is_new=True)
+        except EngineError as error:
+            if error.status != 409:
+                raise
+            view = self.view(launch.uid)
+            if view is None:
+                raise
+            return Created(view.container_id, is_new=False)
+
+    def put(self, launch: Launch, placed: Sequence[Placed]) -> None:
+        """Copy into the container; a read-only one has mounts instead."""
+        if launch.spec.read_only:
+            return
+        name = container_name(launch.uid)
+        inside = docker_archive.Inside(
+            stat=lambda path: self._stat(name, path), header=lambda path: self._header(name, path)
+        )
+        tar = self._workspace(launch.uid) / "placed.tar"
+        if docker_archive.write_tar(tar, placed, inside):
+            with answered(), open(tar, "rb") as file:
+                self._api.put_archive(name, "/", file)
+        tar.unlink(missing_ok=True)
+
+    def start(self, uid: str) -> None:
+        """Start the created container."""
+        with answered():
+            self._api.start(container_name(uid))
+
+    def view(self, uid: str) -> View | None:
+        """The container now."""
+        try:
+            with answered():
+                body = self._api.inspect_container(container_name(uid))
+        except NoSuchContainer:
+            return None
+        return view_of(body)
+
+    def wait(self, uid: str, seconds: float) -> bool:
+        """Wait for the end, `seconds` at most."""
+        try:
+            with answered():
+                self._api.wait(container_name(uid), timeout=seconds)
+        except NotInTime:
+            return False
+        return True
+
+    def signal(self, uid: str, name: str) -> bool:
+        """Send a signal to the main process."""
+        try:
+            with answered():
+                self._api.kill(container_name(uid), f"SIG{name.removeprefix('SIG')}")
+        except NoSuchContainer:
+            return False
+        except EngineError as error:
+            if error.status == 409 or "is not running" in str(error):
+                return False
+            raise
+        return True
+
+    def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
+        """The head of a regular file; a link is not followed."""
+        name = container_name(launch.uid)
+        with answered(), closing(self._archive(name, path)) as answer:
+            stat = docker_archive.Stat.read(answer.headers.get("x-docker-container-path-stat"))
+            return docker_archive.first_file(answer.raw, limit) if stat.is_regular else None
+
+    def copy_logs(self, uid: str, capture: Capture, *, follow: bool) -> None:
+        """Copy the output from where `capture` stands."""
+        reader, cursor = capture.begin()
+        api = self._api
+        with answered():
+            answer = api._get(
+                api._url("/containers/{0}/logs", container_name(uid)),
+                params={
+                    "stdout": 1,
+                    "stderr": 1,
+                    "timestamps": 1,
+                    "follow": int(follow),
+                    "since": docker_logs.since(cursor),
+                },
+                stream=True,
+                timeout=FOLLOW_SECONDS if follow else CALL_SECONDS,
+            )
+            with closing(answer):
+                api._raise_for_status(answer)
+                docker_logs.copy_entries(answer.raw.read1, capture, reader, cursor)
+
+    def remove(self, uid: str) -> None:
+        """Delete the container with its anonymous volumes."""
+        try:
+            with answered():
+                self._api.remove_container(container_name(uid), v=True, force=True)
+        except NoSuchContainer:
+            return
+
+    def find(self) -> Iterable[Found]:
+        """The containers with our labels."""
+        labels = [f"cellrun.installation={self._installation}", f"cellrun.cell={self._cell}"]
+        with answered():
+            rows = self._api.containers(all=True, filters={"label": labels})
+        for row in rows:
+            uid = (row.get("Labels") or {}).get("cellrun.attempt")
+            if uid:
+                yield Found(uid, str(row.get("State")).lower() in ALIVE, row["Id"])
+
+    def close(self) -> None:
+        """Close idle connections."""
+        with self._lock:
+            if self._client is not None:
+                self._client.close()
+
+    # ------------------------------------------------------------------------- inside
+
+    @property
+    def _api(self) -> Any:
+        """The client, connected at the first use. Raises EngineAway."""
+        with self._lock:
+            if self._client is None:
+                with answered():
+                    client = connect()
+                    try:
+                        plugins = (client.info().get("Plugins") or {}).get("Log") or ()
+                    except BaseException:
+                        client.close()
+                        raise
+                self._log_driver = BINARY_SAFE_LOGS if BINARY_SAFE_LOGS in plugins else ""
+                self._client = client
+            return self._client
+
+    def _workspace(self, uid: str) -> Path:
+        return self._home / "work" / uid
+
+    def _stat(self, name: str, path: str) -> docker_archive.Stat | None:
+        api = self._api
+        with answered():
+            answer = api.head(
+                api._url("/containers/{0}/archive", name),
+                params={"path": path},
+                timeout=CALL_SECONDS,
+            )
+            if answer.status_code == 404:
+                return None
+            api._raise_for_status(answer)
+        return docker_archive.Stat.read(answer.headers.get("x-docker-container-path-stat"))
+
+    def _header(self, name: str, path: str) -> Any:
+        with answered(), closing(self._archive(name, path)) as answer:
+            return docker_archive.first_header(answer.raw)
+
+    def _archive(self, name: str, path: str) -> Any:
+        api = self._api
+        url = api._url("/containers/{0}/archive", name)
+        answer = api._get(url, params={"path": path}, stream=True)
+        try:
+            api._raise_for_status(answer)
+        except BaseException:
+            answer.close()
+            raise
+        return answer
+
+
+class NotInTime(EngineAway):
+    """The engine was silent for as long as the call was to last."""
+
+
+@contextmanager
+def answered() -> Iterator[None]:
+    """Turn what the Docker SDK raises into the Engine's own words."""
+    try:
+        yield
+    except docker.errors.NotFound as error:
+        raise NoSuchContainer(_words(error), 404) from error
+    except docker.errors.APIError as error:
+        raise EngineError(_words(error), error.status_code) from error
+    except (
+        docker.errors.DockerException,
+        requests.RequestException,
+        urllib3.exceptions.HTTPError,
+        OSError,
+    ) as error:
+        if "timed out" in str(error):
+            raise NotInTime(str(error)) from error
+        raise EngineAway(str(error)) from error
+
+
+def _words(error: docker.errors.APIError) -> str:
+    return str(error.explanation or error).strip()
+
+
+def connect() -> docker.APIClient:
+    """A client at DOCKER_HOST or at the first of the usual sockets. Raises DockerException."""
+    options: dict[str, Any] = {**kwargs_from_env()}
+    options.setdefault("base_url", f"unix://{find_socket()}")
+    return docker.APIClient(
+        version="auto", timeout=int(CALL_SECONDS), num_pools=64, max_pool_size=64, **options
+    )
+
+
+def find_socket() -> str:
+    """The engine's socket on this machine; Docker's usual one if there is none."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    own = [f"{runtime}/{name}" for name in USER_SOCKETS] if runtime else []
+    return next((path for path in (*SOCKETS, *own) if os.path.exists(path)), SOCKETS[0])
+
+
+def view_of(body: dict[str, Any]) -> View:
+    """What an inspected container shows."""
+    state = body["State"]
+    status = str(state.get("Status")).lower()
+    started_at = _instant(state.get("StartedAt"))
+    if state.get("Running") or status in ALIVE:
+        life = Life.RUNNING
+    elif started_at is None or status in ("created", "configured", "initialized"):
+        life = Life.CREATED
+    else:
+        life = Life.ENDED
+    return View(
+        life,
+        container_id=str(body["Id"]),
+        exit_code=int(state.get("ExitCode") or 0) if life is Life.ENDED else None,
+        out_of_memory=bool(state.get("OOMKilled")),
+        started_at=started_at,
+        ended_at=_instant(state.get("FinishedAt")) if life is Life.ENDED else None,
+        error=str(state.get("Error") or ""),
+    )
+
+
+def _instant(stamp: Any) -> float | None:
+    if not stamp or str(stamp).startswith(NEVER[:4]):
+        return None
+    return docker_logs.nanoseconds(str(stamp)) / 1e9

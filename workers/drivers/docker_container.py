@@ -1,0 +1,98 @@
+"""How a task's wishes become an Engine API container: limits, isolation, name and labels."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from workers.attempt.engine import Placed
+from workers.attempt.events import Launch
+
+# Docker's default set without MKNOD, NET_RAW, SETFCAP, SETPCAP and AUDIT_WRITE: enough to start as
+# root, give files away and change to another user.
+CAPABILITIES = (
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "NET_BIND_SERVICE",
+    "SETGID",
+    "SETUID",
+    "SYS_CHROOT",
+)
+LEAST_CPU_MILLIS = 10  # the engine's own minimum, 0.01 core
+
+
+def container_body(
+    launch: Launch,
+    *,
+    labels: Mapping[str, str],
+    mounts: Sequence[Mapping[str, Any]],
+    log_driver: str,
+) -> dict[str, Any]:
+    """The body of POST /containers/create for `launch`."""
+    spec = launch.spec
+    env = {**spec.env, **launch.env}
+    body: dict[str, Any] = {
+        "Image": spec.image,
+        "Env": [f"{name}={value}" for name, value in env.items()],
+        "Labels": dict(labels),
+        "StopSignal": f"SIG{spec.stop_signal.removeprefix('SIG')}",
+        "NetworkDisabled": spec.network == "none",
+        "HostConfig": host_config(launch, mounts=mounts, log_driver=log_driver),
+    }
+    if spec.command:
+        body["Cmd"] = list(spec.command)
+    if spec.entrypoint is not None:
+        body["Entrypoint"] = list(spec.entrypoint) or [""]  # [""]: none, not even the image's
+    if spec.workdir is not None:
+        body["WorkingDir"] = spec.workdir
+    if spec.user is not None:
+        body["User"] = spec.user
+    return body
+
+
+def host_config(
+    launch: Launch, *, mounts: Sequence[Mapping[str, Any]], log_driver: str
+) -> dict[str, Any]:
+    """Limits and isolation. A resource that is not asked for is not limited."""
+    spec = launch.spec
+    config: dict[str, Any] = {
+        "CapDrop": ["ALL"],
+        "CapAdd": list(CAPABILITIES),
+        "SecurityOpt": ["no-new-privileges"],
+        "PidsLimit": spec.max_pids,
+        "ShmSize": spec.shm_mib * 2**20,
+        "ReadonlyRootfs": spec.read_only,
+        "RestartPolicy": {"Name": "no"},
+        "AutoRemove": False,
+    }
+    if log_driver:
+        config["LogConfig"] = {"Type": log_driver, "Config": {}}
+    if mounts:
+        config["Mounts"] = list(mounts)
+    if cpu_millis := spec.resources.get("cpu_millis"):
+        config["NanoCpus"] = max(cpu_millis, LEAST_CPU_MILLIS) * 1_000_000
+    if memory_mib := spec.resources.get("memory_mib"):
+        config["Memory"] = memory_mib * 2**20
+        config["MemorySwap"] = memory_mib * 2**20  # memory and swap together: so no swap
+    return config
+
+
+def mounts_for_read_only(placed: Sequence[Placed], folder: Path) -> list[dict[str, Any]]:
+    """Bind mounts that make `placed` stand where nothing can be copied to; `folder` is on the host.
+
+    Unlike a copy, a mount hides what the image has in a folder of the same path.
+    """
+    mounts: list[dict[str, Any]] = []
+    for number, item in enumerate(placed):
+        source = item.source
+        if source is None and not item.writable:
+            continue
+        if source is None:
+            source = folder / str(number)
+            source.mkdir(parents=True, exist_ok=True)
+            source.chmod(0o777)
+        mount = {"Type": "bind", "Source": str(source), "Target": item.path}
+        mounts.append({**mount, "ReadOnly": not item.writable})
+    return mounts

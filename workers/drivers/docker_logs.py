@@ -1,0 +1,71 @@
+"""The Engine's log stream, taken apart: which stream, at which nanosecond, which bytes."""
+
+import struct
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+from workers.attempt.capture import Capture, Cursor, Entry
+from workers.attempt.engine import EngineError
+
+HEADER = struct.Struct(">BxxxL")
+STREAM_OF = {0: "stdout", 1: "stdout", 2: "stderr"}
+BLOCK_BYTES = 64 * 1024
+
+
+def since(cursor: Cursor) -> str:
+    """The `since` parameter that gives the cursor's own entries (it is inclusive) and all after."""
+    seconds, nanoseconds = divmod(cursor.nanoseconds, 10**9)
+    return f"{seconds}.{nanoseconds:09d}" if cursor.nanoseconds else "0"
+
+
+def copy_entries(
+    read: Callable[[int], bytes], capture: Capture, reader: int, cursor: Cursor
+) -> None:
+    """Add to `capture` what `read` gives, from the cursor on, block by block. Raises Superseded."""
+    skip = cursor.entries
+    for block in blocks_of_entries(read):
+        kept = []
+        for entry in block:
+            if skip and entry.nanoseconds == cursor.nanoseconds:
+                skip -= 1
+            elif entry.nanoseconds >= cursor.nanoseconds:
+                kept.append(entry)
+        capture.add(reader, kept)
+        if capture.is_full("stdout") and capture.is_full("stderr"):
+            return
+
+
+def blocks_of_entries(read: Callable[[int], bytes]) -> Iterator[list[Entry]]:
+    """The whole entries of each block that `read` gives as it comes; the end is an empty block."""
+    rest = b""
+    while block := read(BLOCK_BYTES):
+        rest += block
+        entries = []
+        start = 0
+        while len(rest) - start >= HEADER.size:
+            stream, size = HEADER.unpack_from(rest, start)
+            end = start + HEADER.size + size
+            if len(rest) < end:
+                break
+            entries.append(parse_entry(stream, rest[start + HEADER.size : end]))
+            start = end
+        rest = rest[start:]
+        yield entries
+
+
+def parse_entry(stream: int, frame: bytes) -> Entry:
+    """One frame: the time, a space, the bytes. Raises EngineError."""
+    stamp, _, content = frame.partition(b" ")
+    try:
+        return Entry(STREAM_OF[stream], nanoseconds(stamp.decode("ascii")), content)
+    except (ValueError, KeyError) as error:
+        raise EngineError(f"unreadable log entry {frame[:60]!r}") from error
+
+
+def nanoseconds(stamp: str) -> int:
+    """Nanoseconds since 1970 of an RFC 3339 time with up to nine digits. Raises ValueError."""
+    moment, _, fraction = stamp.partition(".")
+    digits = fraction.rstrip("Z").partition("+")[0].partition("-")[0]
+    zone = fraction[len(digits) :] if fraction else ""
+    seconds = datetime.fromisoformat(moment.rstrip("Z") + (zone or "Z").replace("Z", "+00:00"))
+    return int(seconds.timestamp()) * 10**9 + int((digits or "0").ljust(9, "0")[:9])

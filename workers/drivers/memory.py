@@ -1,0 +1,396 @@
+"""Attempts without processes, for scale tests and simulations: lives in a table, moments in a heap.
+
+It isolates nothing and runs nothing; what an attempt does is read from its command:
+
+    noop                 end at once with exit status 0
+    sleep SECONDS        run so long, then go on with the rest of the command
+    build SECONDS        be building so long (only at the beginning)
+    exit CODE            end with this status
+    fail-first N         exit 1 in attempts numbered N and below, 0 in later ones
+    result TEXT          leave this text in the result file
+    deaf                 ignore the stop signal from here on: only the end of the grace stops it
+    oom | vanish | fail-system    end like that
+
+Words follow each other: `build 1 sleep 5 exit 3`. What follows the last word is `exit 0`.
+"""
+
+import heapq
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from controlplane.contract.reports import RESULT_BYTES
+from controlplane.contract.states import FailureKind, Phase
+from workers.attempt.events import (
+    Building,
+    Ended,
+    Found,
+    Launch,
+    Listener,
+    Started,
+)
+from workers.attempt.outcome import (
+    ENGINE,
+    EXIT,
+    KILLED_OUTSIDE,
+    NOT_FOUND,
+    SIGKILLED,
+    STOPPED,
+    TIMEOUT,
+    VANISHED,
+    Exit,
+    judge_exit,
+)
+
+TERMINATED = 143  # 128 + SIGTERM
+FOR_EVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What a command means. `end` is the Ended to tell, but for its moment."""
+
+    build_seconds: float
+    run_seconds: float
+    end: Ended
+    is_deaf: bool = False
+
+
+@dataclass(slots=True)
+class Life:
+    """One pretended container. Instants of the clock; `ends_at` only comes nearer."""
+
+    launch: Launch
+    script: Script
+    starts_at: float
+    ends_at: float
+    end: Ended
+
+
+class MemoryEngine:
+    """The containers, which outlive the driver: hand it to a new driver to model a killed cell.
+
+    `starts` counts how often each uid was started: an invariant says, never twice.
+    """
+
+    def __init__(self) -> None:
+        self.lives: dict[str, Life] = {}
+        self.starts: Counter[str] = Counter()
+        self.on_change: Callable[[str], None] = lambda uid: None
+
+    def kill_outside(self, uid: str, now: float) -> None:
+        """Somebody else kills the container with SIGKILL."""
+        self._cut_short(uid, now, SIGKILLED, FailureKind.OUTSIDE, KILLED_OUTSIDE)
+
+    def lose(self, uid: str, now: float) -> None:
+        """Somebody else removes the container."""
+        self._cut_short(uid, now, None, FailureKind.OUTSIDE, VANISHED)
+        self.lives.pop(uid, None)
+
+    def running(self, now: float) -> int:
+        """How many lives are between their start and their end."""
+        return sum(life.starts_at <= now < life.ends_at for life in self.lives.values())
+
+    def _cut_short(
+        self, uid: str, now: float, code: int | None, kind: FailureKind | None, reason: str
+    ) -> None:
+        life = self.lives.get(uid)
+        if life is not None and now < life.ends_at:
+            life.ends_at = now
+            life.end = replace(_ended(uid, code), failure_kind=kind, reason=reason)
+            self.on_change(uid)
+
+
+@dataclass(slots=True)
+class _Charge:
+    """What the listener was told of an attempt in charge."""
+
+    life: Life | None
+    is_started: bool = False
+    is_ended: bool = False
+
+
+class MemoryDriver:
+    """See workers.drivers.base. Events come from `advance`, or from a timer thread of its own."""
+
+    name = "memory"
+
+    def __init__(
+        self,
+        tell: Listener,
+        *,
+        clock: Callable[[], float],
+        engine: MemoryEngine | None = None,
+        threaded: bool = False,
+    ) -> None:
+        """`clock` gives wall seconds; `threaded` delivers events without calls of `advance`."""
+        self.engine = engine or MemoryEngine()
+        self.engine.on_change = self._look_again
+        self._tell = tell
+        self._clock = clock
+        self._charges: dict[str, _Charge] = {}
+        self._due: list[tuple[float, int, str]] = []
+        self._numbers = itertools.count()
+        self._changed = threading.Condition(threading.RLock())
+        self._is_closed = False
+        if threaded:
+            threading.Thread(target=self._serve, name="memory-driver", daemon=True).start()
+
+    # ------------------------------------------------------------------------- Driver
+
+    def start(self, launch: Launch) -> None:
+        """Begin the attempt, or take over the life of the same uid."""
+        with self._changed:
+            if launch.uid in self._charges:
+                return
+            life = self.engine.lives.get(launch.uid)
+            if life is None:
+                life = self._begin(launch)
+            self._take_charge(launch.uid, life)
+
+    def adopt(self, launch: Launch) -> None:
+        """Take charge again; a uid without a life has vanished."""
+        with self._changed:
+            if launch.uid not in self._charges:
+                self._take_charge(launch.uid, self.engine.lives.get(launch.uid))
+
+    def stop(self, uid: str, *, grace_seconds: float, force: bool) -> None:
+        """End it now; a deaf one when the grace is over."""
+        with self._changed:
+            charge = self._charges.get(uid)
+            if charge is None or charge.life is None or charge.is_ended:
+                return
+            life, now = charge.life, self._clock()
+            if now < life.starts_at:
+                end = Ended(uid, now, reason=STOPPED, message="stopped before it started")
+                life.starts_at = FOR_EVER
+            elif force or life.script.is_deaf:
+                now += 0.0 if force else max(grace_seconds, 0.0)
+                end = replace(_ended(uid, SIGKILLED, STOPPED), failure_kind=None, reason=STOPPED)
+            else:
+                end = _ended(uid, TERMINATED, STOPPED)
+            if now < life.ends_at:
+                life.ends_at, life.end = now, end
+                self._plan(now, uid)
+
+    def find(self) -> Iterable[Found]:
+        """All lives that are not removed."""
+        now = self._clock()
+        with self._changed:
+            return [Found(uid, now < life.ends_at) for uid, life in self.engine.lives.items()]
+
+    def remove(self, uid: str) -> None:
+        """Forget it; one that is not over is stopped first."""
+        with self._changed:
+            charge = self._charges.get(uid)
+            if charge is not None and not charge.is_ended:
+                self.stop(uid, grace_seconds=0.0, force=True)
+                self._deliver(uid, self._clock())
+            self._charges.pop(uid, None)
+            self.engine.lives.pop(uid, None)
+
+    def close(self) -> None:
+        """Tell nothing more; the lives go on in the engine."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+
+    # ------------------------------------------------------------------------- time
+
+    def advance(self, now: float) -> int:
+        """Tell everything that is due at `now`; how many moments that were."""
+        count = 0
+        with self._changed:
+            while self._due and self._due[0][0] <= now and not self._is_closed:
+                at, _, uid = heapq.heappop(self._due)
+                self._deliver(uid, at)
+                count += 1
+        return count
+
+    def next_due(self) -> float | None:
+        """When `advance` will have something to tell."""
+        with self._changed:
+            return self._due[0][0] if self._due else None
+
+    def _serve(self) -> None:
+        while not self._is_closed:
+            self.advance(self._clock())
+            with self._changed:
+                due = self.next_due()
+                if self._is_closed or (due is not None and due <= self._clock()):
+                    continue
+                self._changed.wait(None if due is None else due - self._clock())
+
+    # ------------------------------------------------------------------------- inside
+
+    def _begin(self, launch: Launch) -> Life:
+        now = self._clock()
+        script = read_command(launch)
+        starts_at = now + script.build_seconds if script.run_seconds >= 0 else FOR_EVER
+        ends_at = now + script.build_seconds + max(script.run_seconds, 0.0)
+        end = script.end
+        timeout = launch.spec.timeout_seconds
+        if timeout is not None and starts_at + timeout < ends_at:
+            grace = launch.spec.stop_grace_seconds if script.is_deaf else 0.0
+            code = SIGKILLED if script.is_deaf else TERMINATED
+            ends_at = min(ends_at, starts_at + timeout + grace)
+            end = _ended(launch.uid, code, TIMEOUT)
+        life = Life(launch, script, starts_at, ends_at, end)
+        self.engine.lives[launch.uid] = life
+        if starts_at < FOR_EVER:
+            self.engine.starts[launch.uid] += 1
+        return life
+
+    def _take_charge(self, uid: str, life: Life | None) -> None:
+        self._charges[uid] = _Charge(life)
+        now = self._clock()
+        if life is None:
+            self._plan(now, uid)
+            return
+        if life.script.build_seconds:
+            self._plan(now, uid)
+        if life.starts_at < life.ends_at:
+            self._plan(max(life.starts_at, now), uid)
+        self._plan(max(life.ends_at, now), uid)
+
+    def _plan(self, at: float, uid: str) -> None:
+        heapq.heappush(self._due, (at, next(self._numbers), uid))
+        self._changed.notify()
+
+    def _look_again(self, uid: str) -> None:
+        with self._changed:
+            self._plan(self._clock(), uid)
+
+    def _deliver(self, uid: str, now: float) -> None:
+        """Tell what is true of `uid` at `now` and was not told."""
+        charge = self._charges.get(uid)
+        if charge is None or charge.is_ended or self._is_closed:
+            return
+        life = charge.life
+        if life is None:
+            message = "its container is gone, or was never made, and will not come"
+            charge.is_ended = True
+            self._tell(Ended(uid, now, None, FailureKind.OUTSIDE, VANISHED, message))
+            return
+        if not charge.is_started and life.starts_at <= now:
+            charge.is_started = True
+            self._tell(Started(uid, life.starts_at))
+        if life.ends_at <= now:
+            charge.is_ended = True
+            started_at = life.starts_at if charge.is_started else None
+            self._tell(replace(life.end, at=life.ends_at, started_at=started_at))
+        elif not charge.is_started:
+            self._tell(Building(uid, Phase.PREPARING))
+
+
+def _ended(uid: str, code: int | None, stopped_for: str | None = None) -> Ended:
+    if code is None:
+        return Ended(uid, 0.0)
+    verdict = judge_exit(Exit(code, stopped_for=stopped_for))
+    return Ended(uid, 0.0, code, verdict.kind, verdict.reason, verdict.message)
+
+
+def read_command(launch: Launch) -> Script:
+    """What the command of `launch` means; one that means nothing ends with exit status 127."""
+    reading = _Reading(launch)
+    words = iter(launch.spec.command)
+    try:
+        for word in words:
+            _WORDS[word](reading, words)
+    except (KeyError, ValueError, StopIteration):
+        message = f"the memory driver does not know the command {list(launch.spec.command)!r}"
+        end = Ended(launch.uid, 0.0, NOT_FOUND, FailureKind.USER, EXIT, message)
+        return Script(0.0, -1.0, end)
+    return reading.script()
+
+
+@dataclass(slots=True)
+class _Reading:
+    launch: Launch
+    build_seconds: float = 0.0
+    run_seconds: float = 0.0
+    is_deaf: bool = False
+    result: str | None = None
+    end: Ended | None = None
+    never_starts: bool = False
+
+    def script(self) -> Script:
+        end = self.end or _ended(self.launch.uid, 0)
+        if end.exit_code == 0 and self.result is not None and self.launch.spec.result_file:
+            content = self.result.encode("utf-8", "replace")
+            head = content[:RESULT_BYTES].decode("utf-8", "replace")
+            end = replace(end, result=head, result_truncated=len(content) > RESULT_BYTES)
+        run_seconds = -1.0 if self.never_starts else self.run_seconds
+        return Script(self.build_seconds, run_seconds, end, self.is_deaf)
+
+    def finish(self, end: Ended) -> None:
+        self.end = self.end or end
+
+
+def _sleep(reading: _Reading, words: Iterator[str]) -> None:
+    reading.run_seconds += _seconds(next(words))
+
+
+def _build(reading: _Reading, words: Iterator[str]) -> None:
+    reading.build_seconds += _seconds(next(words))
+
+
+def _exit(reading: _Reading, words: Iterator[str]) -> None:
+    reading.finish(_ended(reading.launch.uid, int(next(words))))
+
+
+def _fail_first(reading: _Reading, words: Iterator[str]) -> None:
+    fails = reading.launch.run.number <= int(next(words))
+    reading.finish(_ended(reading.launch.uid, 1 if fails else 0))
+
+
+def _result(reading: _Reading, words: Iterator[str]) -> None:
+    reading.result = next(words)
+
+
+def _deaf(reading: _Reading, words: Iterator[str]) -> None:
+    reading.is_deaf = True
+
+
+def _noop(reading: _Reading, words: Iterator[str]) -> None:
+    reading.finish(_ended(reading.launch.uid, 0))
+
+
+def _oom(reading: _Reading, words: Iterator[str]) -> None:
+    verdict = judge_exit(Exit(SIGKILLED, out_of_memory=True))
+    end = Ended(reading.launch.uid, 0.0, SIGKILLED, verdict.kind, verdict.reason, verdict.message)
+    reading.finish(end)
+
+
+def _vanish(reading: _Reading, words: Iterator[str]) -> None:
+    uid, message = reading.launch.uid, "its container is gone"
+    reading.finish(Ended(uid, 0.0, None, FailureKind.OUTSIDE, VANISHED, message))
+
+
+def _fail_system(reading: _Reading, words: Iterator[str]) -> None:
+    uid, message = reading.launch.uid, "the command asks for a failure of the engine"
+    reading.never_starts = True
+    reading.finish(Ended(uid, 0.0, None, FailureKind.SYSTEM, ENGINE, message))
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < FOR_EVER:
+        raise ValueError(text)
+    return seconds
+
+
+_WORDS: dict[str, Callable[[_Reading, Iterator[str]], None]] = {
+    "noop": _noop,
+    "sleep": _sleep,
+    "build": _build,
+    "exit": _exit,
+    "fail-first": _fail_first,
+    "result": _result,
+    "deaf": _deaf,
+    "oom": _oom,
+    "vanish": _vanish,
+    "fail-system": _fail_system,
+}

@@ -1,0 +1,162 @@
+"""A driver whose attempts live through the pipeline, a thread for each: docker and process."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from workers.attempt.attempt import Attempt, Surroundings
+from workers.attempt.engine import EngineAway, EngineError
+from workers.attempt.events import Found, Launch
+from workers.attempt.outcome import STOPPED, TIMEOUT
+from workers.attempt.run import ADOPT, START, Step, run
+from workers.attempt.steps.clean import remove_all
+from workers.attempt.threads import DaemonPool, Timer
+
+log = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 1024  # threads for attempts of one cell; further ones queue
+STOPPING_THREADS = 8  # a signal that the engine does not answer holds up one of them
+REMOVING_THREADS = 4
+AGAIN_SECONDS = 2.0  # until an unanswered signal, or a SIGKILL without effect, is sent again
+
+
+class PipelineDriver:
+    """Drives an Engine; see workers.drivers.base for what it promises."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self.name = around.engine.name
+        self._around = around
+        self._engine = around.engine
+        self._lock = threading.Lock()
+        self._attempts: dict[str, Attempt] = {}
+        self._doomed: set[str] = set()  # in charge, to be removed once they have ended
+        self._running = DaemonPool("attempt", MAX_ATTEMPTS)
+        self._stopping = DaemonPool("stop", STOPPING_THREADS)
+        self._removing = DaemonPool("remove", REMOVING_THREADS)
+        self._timer = Timer()
+
+    # ------------------------------------------------------------------------- Driver
+
+    def start(self, launch: Launch) -> None:
+        """Begin the attempt, unless it is in charge."""
+        self._take_charge(launch, START)
+
+    def adopt(self, launch: Launch) -> None:
+        """Take charge again of an attempt of an earlier process, unless it is in charge."""
+        self._take_charge(launch, ADOPT)
+
+    def stop(self, uid: str, *, grace_seconds: float, force: bool) -> None:
+        """Ask for the end of an attempt in charge."""
+        self._order_stop(uid, STOPPED, grace_seconds, force)
+
+    def find(self) -> Iterable[Found]:
+        """The containers of this installation and cell. Raises EngineAway."""
+        try:
+            return list(self._engine.find())
+        except EngineError as error:
+            raise EngineAway(str(error)) from error
+
+    def remove(self, uid: str) -> None:
+        """Delete container and workspace, after the end of an attempt in charge."""
+        with self._lock:
+            attempt = self._attempts.get(uid)
+            waits = attempt is not None and not attempt.told_end
+            if waits:
+                self._doomed.add(uid)
+            else:
+                self._attempts.pop(uid, None)
+        if waits:
+            self.stop(uid, grace_seconds=0.0, force=True)
+        else:
+            self._removing.submit(partial(self._remove, uid))
+
+    def close(self) -> None:
+        """Let go; containers keep running."""
+        self._around.closed.set()
+        with self._lock:
+            attempts = list(self._attempts.values())
+        for attempt in attempts:
+            if attempt.capture is not None:
+                attempt.capture.begin()  # whoever reads output now keeps nothing more of it
+        for closable in (self._timer, self._running, self._stopping, self._removing):
+            closable.close()
+        self._around.shipper.close()
+        self._engine.close()
+
+    # ------------------------------------------------------------------------- living
+
+    def _take_charge(self, launch: Launch, steps: tuple[Step, ...]) -> None:
+        attempt = Attempt(launch, self._around, self._on_running)
+        with self._lock:
+            if launch.uid in self._attempts or self._around.closed.is_set():
+                return
+            self._attempts[launch.uid] = attempt
+        self._running.submit(partial(self._live, attempt, steps))
+
+    def _live(self, attempt: Attempt, steps: tuple[Step, ...]) -> None:
+        run(attempt, steps)
+        with self._lock:
+            doomed = attempt.uid in self._doomed
+            self._doomed.discard(attempt.uid)
+        if doomed and attempt.told_end:
+            self.remove(attempt.uid)
+
+    def _on_running(self, attempt: Attempt) -> None:
+        timeout = attempt.launch.spec.timeout_seconds
+        if timeout is not None and attempt.started_at is not None:
+            rest = attempt.started_at + timeout - self._around.now()
+            grace = attempt.launch.spec.stop_grace_seconds
+            order = partial(self._order_stop, attempt.uid, TIMEOUT, grace, False)
+            self._timer.call_in(max(rest, 0.0), order)
+        self._deliver_stop(attempt)
+
+    def _remove(self, uid: str) -> None:
+        def pause(seconds: float) -> bool:
+            return self._around.closed.wait(seconds)
+
+        with self._around.turns:
+            remove_all(self._engine, uid, self._around.home / "work" / uid, pause)
+
+    # ------------------------------------------------------------------------- stopping
+
+    def _order_stop(self, uid: str, reason: str, grace_seconds: float, force: bool) -> None:
+        with self._lock:
+            attempt = self._attempts.get(uid)
+        if attempt is None or attempt.ended:
+            return
+        attempt.order_stop(reason, grace_seconds=grace_seconds, force=force)
+        self._deliver_stop(attempt)
+
+    def _deliver_stop(self, attempt: Attempt) -> None:
+        """Send the stop signal once, and SIGKILL when the grace is over, if there is a process."""
+        order = attempt.stop_to_deliver
+        if order is None:
+            return
+        rest = attempt.seconds_to_kill()
+        if rest <= 0:
+            self._stopping.submit(partial(self._kill, attempt))
+            return
+        if attempt.take_signal():
+            self._stopping.submit(partial(self._send, attempt, attempt.launch.spec.stop_signal))
+        self._timer.call_in(rest, lambda: self._stopping.submit(partial(self._kill, attempt)))
+
+    def _kill(self, attempt: Attempt) -> None:
+        if attempt.stop_to_deliver is not None and attempt.take_kill():
+            self._send(attempt, "KILL")
+
+    def _send(self, attempt: Attempt, signal_name: str) -> None:
+        """Send a signal; again after a while, until the attempt has ended."""
+        if attempt.ended or self._around.closed.is_set():
+            return
+        again: Callable[[], None] | None = partial(self._send, attempt, signal_name)
+        try:
+            if self._engine.signal(attempt.uid, signal_name):
+                attempt.mark_delivered()
+            if signal_name != "KILL":
+                again = None
+        except (EngineAway, EngineError) as error:
+            log.warning("attempt %s did not get SIG%s: %s", attempt.uid, signal_name, error)
+        if again is not None and not attempt.ended:
+            work = again
+            self._timer.call_in(AGAIN_SECONDS, lambda: self._stopping.submit(work))

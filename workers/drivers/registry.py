@@ -1,0 +1,72 @@
+"""Drivers by name: the one place that knows which there are and what each is made of."""
+
+import threading
+from collections.abc import Callable
+
+from workers import clock
+from workers.attempt.attempt import Surroundings
+from workers.attempt.engine import Engine
+from workers.attempt.events import Listener
+from workers.attempt.pulls import Pulls
+from workers.config import CellConfig
+from workers.drivers.base import Driver
+from workers.drivers.docker import DockerEngine
+from workers.drivers.memory import MemoryDriver
+from workers.drivers.pipeline import PipelineDriver
+from workers.drivers.process import ProcessEngine
+from workers.logs import LogShipper
+
+BACK_OFF_SECONDS = (1.0, 4.0)  # a stage is tried three times, and a short restart lies between
+
+
+def make_driver(
+    config: CellConfig, tell: Listener, *, back_off: tuple[float, ...] = BACK_OFF_SECONDS
+) -> Driver:
+    """The driver that `config.driver` names, telling `tell`. Raises KeyError."""
+    return _MAKERS[config.driver](config, tell, back_off)
+
+
+def _make_memory(config: CellConfig, tell: Listener, back_off: tuple[float, ...]) -> Driver:
+    return MemoryDriver(tell, clock=clock.wall_seconds, threaded=True)
+
+
+def _make_docker(config: CellConfig, tell: Listener, back_off: tuple[float, ...]) -> Driver:
+    engine = DockerEngine(installation=config.installation, cell=config.name, home=config.home)
+    return make_pipeline(engine, config, tell, back_off)
+
+
+def _make_process(config: CellConfig, tell: Listener, back_off: tuple[float, ...]) -> Driver:
+    return make_pipeline(
+        ProcessEngine(home=config.home, max_log_bytes=config.max_log_bytes), config, tell, back_off
+    )
+
+
+def make_pipeline(
+    engine: Engine, config: CellConfig, tell: Listener, back_off: tuple[float, ...]
+) -> PipelineDriver:
+    """A driver of `engine` in the surroundings that `config` describes."""
+    shipper = LogShipper(
+        control_url=config.control_url,
+        cell=config.name,
+        key=config.key,
+        folder=config.home / "logs",
+    )
+    shipper.start()
+    around = Surroundings(
+        engine=engine,
+        tell=tell,
+        home=config.home,
+        max_log_bytes=config.max_log_bytes,
+        turns=threading.BoundedSemaphore(config.concurrency),
+        pulls=Pulls(engine),
+        shipper=shipper,
+        back_off=back_off,
+    )
+    return PipelineDriver(around)
+
+
+_MAKERS: dict[str, Callable[[CellConfig, Listener, tuple[float, ...]], Driver]] = {
+    "docker": _make_docker,
+    "process": _make_process,
+    "memory": _make_memory,
+}
