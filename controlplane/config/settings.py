@@ -138,7 +138,32 @@ SPECTACULAR_SETTINGS = {
     "REDOC_DIST": "SIDECAR",
 }
 
-UNFOLD = {"SITE_TITLE": "Cellrun", "SITE_HEADER": "Cellrun", "SHOW_BACK_BUTTON": True}
+UNFOLD = {
+    "SITE_TITLE": "Cellrun",
+    "SITE_HEADER": "Cellrun",
+    "SITE_SYMBOL": "stacks",
+    "SITE_URL": None,
+    "SHOW_HISTORY": False,
+    "SHOW_VIEW_ON_SITE": False,
+    "DASHBOARD_CALLBACK": "controlplane.admin.overview.overview_context",
+    "SIDEBAR": {"navigation": "controlplane.admin.sidebar.navigation"},
+    # The blue of a running task, so that what can be clicked looks the same everywhere.
+    "COLORS": {
+        "primary": {
+            "50": "#ddf4ff",
+            "100": "#b6e3ff",
+            "200": "#80ccff",
+            "300": "#54aeff",
+            "400": "#218bff",
+            "500": "#0969da",
+            "600": "#0969da",
+            "700": "#0550ae",
+            "800": "#033d8b",
+            "900": "#0a3069",
+            "950": "#002155",
+        }
+    },
+}
 
 # Celery carries short commands: JSON, no results, acknowledged before they run, one at a time.
 CELERY_BROKER_URL = CELLRUN.broker_url

@@ -1,0 +1,69 @@
+"""Who may come in: users and their API tokens, of which only the beginning is known."""
+
+from typing import Any
+
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.auth.admin import UserAdmin as StockUserAdmin
+from django.contrib.auth.models import Group, User
+from django.utils.safestring import SafeString
+
+from controlplane.admin.badges import instant
+from controlplane.admin.base import ReadOnlyAdmin, StyledAdmin
+from controlplane.models import ApiToken
+
+if apps.is_installed("unfold"):
+    from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+else:
+    from django.contrib.auth.forms import (
+        AdminPasswordChangeForm,
+        UserChangeForm,
+    )
+    from django.contrib.auth.forms import AdminUserCreationForm as UserCreationForm
+
+admin.site.unregister(User)
+admin.site.unregister(Group)
+
+
+@admin.register(User)
+class UserAdmin(StockUserAdmin, StyledAdmin):  # type: ignore[misc]
+    """Django's users, in this site's style."""
+
+    form = UserChangeForm
+    add_form = UserCreationForm
+    change_password_form = AdminPasswordChangeForm
+    list_display = ("username", "is_staff", "is_superuser", "is_active", "last_login")
+
+
+@admin.register(ApiToken)
+class ApiTokenAdmin(ReadOnlyAdmin):
+    """Tokens by their beginning; the rest is known to their owners alone."""
+
+    list_display = ("prefix", "name", "user", "shown_scopes", "created", "expires")
+    list_select_related = ("user",)
+
+    @admin.display(description="scopes")
+    def shown_scopes(self, token: ApiToken) -> str:
+        """What it may do."""
+        return ", ".join(token.scopes)
+
+    @admin.display(description="created", ordering="pk")
+    def created(self, token: ApiToken) -> SafeString | str:
+        """When it was made."""
+        return instant(token.created_at)
+
+    @admin.display(description="expires")
+    def expires(self, token: ApiToken) -> SafeString | str:
+        """When it ends, if ever."""
+        return instant(token.expires_at) if token.expires_at else "never"
+
+    def facts(self, obj: ApiToken) -> list[tuple[str, Any]]:
+        """All that is known of it."""
+        return [
+            ("begins with", obj.prefix),
+            ("name", obj.name),
+            ("user", obj.user),
+            ("scopes", ", ".join(obj.scopes)),
+            ("created", instant(obj.created_at)),
+            ("expires", self.expires(obj)),
+        ]

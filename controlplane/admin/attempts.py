@@ -1,0 +1,212 @@
+"""Attempts: one try at a task on one cell, with its container, its end, and a link to Flower."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.conf import settings
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from controlplane.admin.badges import (
+    NOTHING,
+    duration,
+    instant,
+    page_link,
+    state_badge,
+    with_note,
+)
+from controlplane.admin.base import ReadOnlyAdmin, Section, Text
+from controlplane.contract.states import TaskState
+from controlplane.domain.states import REASONS, Reason
+from controlplane.models import Attempt
+
+
+class HeldFilter(admin.SimpleListFilter):
+    """Attempts that hold their cell's capacity, found by a partial index."""
+
+    title = "capacity"
+    parameter_name = "held"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
+        """One choice beside all."""
+        return (("yes", "Held"),)
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """The attempts chosen."""
+        return queryset.filter(released_at=None) if self.value() == "yes" else queryset
+
+
+@admin.register(Attempt)
+class AttemptAdmin(ReadOnlyAdmin):
+    """Attempts, newest first: their uids grow with time."""
+
+    ordering: ClassVar = ("-uid",)
+    list_display = (
+        "uid",
+        "job_link",
+        "task_link",
+        "number",
+        "shown_state",
+        "cell_link",
+        "exit_code",
+        "created",
+        "took",
+        "flower",
+    )
+    list_filter = (HeldFilter,)
+    list_select_related = ("cell", "job", "group", "task")
+    search_fields = ("uid",)
+    search_help_text = "An attempt's uid"
+    defer_fields: ClassVar = (
+        "result",
+        "usage",
+        "job__spec",
+        "job__annotation",
+        "group__launch",
+        "group__depends_on",
+    )
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Attempt], search_term: str
+    ) -> tuple[QuerySet[Attempt], bool]:
+        """Whole uids alone."""
+        if not search_term.strip():
+            return queryset, False
+        try:
+            return queryset.filter(pk=UUID(search_term.strip())), False
+        except ValueError:
+            return queryset.none(), False
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """Also by state and cell, which other pages link to together with `held`."""
+        linked = lookup in ("state__exact", "cell__id__exact")
+        return linked or bool(super().lookup_allowed(lookup, value, request))
+
+    @admin.display(description="job")
+    def job_link(self, attempt: Attempt) -> SafeString | str:
+        """Its job."""
+        return page_link("job", attempt.job_id, attempt.job)
+
+    @admin.display(description="task")
+    def task_link(self, attempt: Attempt) -> SafeString | str:
+        """Its task."""
+        return page_link("task", attempt.task_id, _task_name(attempt))
+
+    @admin.display(description="state")
+    def shown_state(self, attempt: Attempt) -> SafeString:
+        """Its state and what there is to say of it."""
+        return attempt_badge(attempt)
+
+    @admin.display(description="cell")
+    def cell_link(self, attempt: Attempt) -> SafeString | str:
+        """Its cell."""
+        return page_link("cell", attempt.cell_id, attempt.cell.name)
+
+    @admin.display(description="created", ordering="uid")
+    def created(self, attempt: Attempt) -> SafeString | str:
+        """When it was placed."""
+        return instant(attempt.created_at)
+
+    @admin.display(description="took")
+    def took(self, attempt: Attempt) -> str:
+        """From start to end of its program."""
+        return duration(attempt.started_at, attempt.finished_at)
+
+    @admin.display(description="")
+    def flower(self, attempt: Attempt) -> SafeString | str:
+        """The same attempt as Flower sees it."""
+        return flower_link(attempt)
+
+    def heading(self, obj: Attempt) -> dict[str, Any]:
+        """Its state and its end."""
+        return {
+            "title": f"Attempt {obj.number} of {_task_name(obj)}, {obj.job}",
+            "badge": attempt_badge(obj),
+            "notes": [reason_of(obj)],
+        }
+
+    def facts(self, obj: Attempt) -> list[tuple[str, Any]]:
+        """Where it ran, as what, and how it went."""
+        return [
+            ("uid", obj.pk),
+            ("task", page_link("task", obj.task_id, _task_name(obj))),
+            ("job", page_link("job", obj.job_id, obj.job)),
+            ("cell", page_link("cell", obj.cell_id, obj.cell.name)),
+            ("incarnation of the cell", obj.incarnation),
+            ("container", obj.container_id),
+            ("exit code", obj.exit_code),
+            ("failure kind", obj.failure_kind),
+            ("charged to budget", obj.charged),
+            ("created", instant(obj.created_at)),
+            ("start", instant(obj.started_at)),
+            ("end", instant(obj.finished_at)),
+            ("took", duration(obj.started_at, obj.finished_at)),
+            ("released", _released(obj)),
+            ("stop asked because", obj.stop_reason),
+            ("usage", ", ".join(f"{k} {v}" for k, v in (obj.usage or {}).items())),
+            ("Flower", flower_link(obj)),
+        ]
+
+    def sections(self, obj: Attempt) -> list[Section]:
+        """Its result."""
+        if not obj.result:
+            return []
+        cut = " (its first 10 KB)" if obj.result_truncated else ""
+        return [Text(f"Result{cut}", text=obj.result)]
+
+
+def attempt_rows(attempts: Iterable[Attempt]) -> list[tuple[Any, ...]]:
+    """The lines of a task's table of attempts."""
+    return [
+        (
+            page_link("attempt", attempt.pk, attempt.number),
+            attempt_badge(attempt),
+            page_link("cell", attempt.cell_id, attempt.cell.name),
+            "" if attempt.exit_code is None else attempt.exit_code,
+            reason_of(attempt),
+            instant(attempt.started_at),
+            duration(attempt.started_at, attempt.finished_at),
+            _released(attempt),
+            flower_link(attempt),
+        )
+        for attempt in attempts
+    ]
+
+
+def attempt_badge(attempt: Attempt) -> SafeString:
+    """Its state; of a worker failure it says so (Iris), of a BUILDING one what it does."""
+    note = attempt.phase if attempt.state == TaskState.BUILDING else ""
+    if attempt.phase and attempt.progress is not None and note:
+        note = f"{note} {attempt.progress} %"
+    if attempt.state == TaskState.WORKER_FAILED:
+        note = "(worker failure)"
+    return with_note(state_badge(attempt.state), note)
+
+
+def reason_of(attempt: Attempt) -> str:
+    """Why it ended: its own message, or the sentence of the reason."""
+    if attempt.message:
+        return attempt.message
+    return REASONS[Reason(attempt.reason)] if attempt.reason in set(Reason) else attempt.reason
+
+
+def flower_link(attempt: Attempt) -> SafeString | str:
+    """A link to Flower's page of it, where the installation says where Flower is."""
+    address = getattr(settings.CELLRUN, "flower_url", "")
+    if not address:
+        return ""
+    return format_html('<a class="cellrun-link" href="{}/task/{}">Flower</a>', address, attempt.pk)
+
+
+def _released(attempt: Attempt) -> SafeString | str:
+    if attempt.released_at is None:
+        return "not yet" if attempt.finished_at else NOTHING
+    return with_note(instant(attempt.released_at), attempt.release_kind)  # type: ignore[arg-type]
+
+
+def _task_name(attempt: Attempt) -> str:
+    return f"{attempt.group.name}.{attempt.task.index}"

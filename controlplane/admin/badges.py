@@ -1,0 +1,130 @@
+"""Small pieces of pages: state badges in their colours, counts, links, lengths of time."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString, mark_safe
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.states import COLOURS, CellState
+
+CELL_COLOURS = {
+    CellState.READY: COLOURS[TaskState.SUCCEEDED],
+    CellState.CORDONED: COLOURS[TaskState.PENDING],
+    CellState.DRAINING: COLOURS[TaskState.ASSIGNED],
+    CellState.QUARANTINED: COLOURS[TaskState.FAILED],
+    CellState.LOST: COLOURS[TaskState.KILLED],
+}
+NOTHING = "–"
+
+
+def state_badge(state: int | None) -> SafeString:
+    """A state under the name and in the colour that Iris's dashboard gives it."""
+    if state is None:
+        return mark_safe(NOTHING)
+    known = TaskState(state)
+    return _badge(known.name.lower(), COLOURS[known])
+
+
+def cell_badge(state: str) -> SafeString:
+    """A cell's state."""
+    return _badge(state.lower(), CELL_COLOURS[CellState(state)])
+
+
+def flag_badge(text: str, *, good: bool) -> SafeString:
+    """A short text in green or red."""
+    return _badge(text, COLOURS[TaskState.SUCCEEDED if good else TaskState.FAILED])
+
+
+def _badge(name: str, colour: str) -> SafeString:
+    return format_html(
+        '<span class="cellrun-status status-{}" style="--status: {}">{}</span>',
+        name.replace(" ", "-"),
+        colour,
+        name,
+    )
+
+
+def counts_badges(counts: Mapping[int, int]) -> SafeString:
+    """Counts by state in the order of a task's life: `1 pending 3 running`."""
+    parts = [
+        (colour, state.name.lower(), counts[state])
+        for state, colour in COLOURS.items()
+        if counts.get(state)
+    ]
+    if not parts:
+        return mark_safe(NOTHING)
+    inner = format_html_join(
+        " ",
+        '<span class="cellrun-count" style="--status: {}" title="{}"><b>{}</b> {}</span>',
+        ((colour, name, count, name) for colour, name, count in parts),
+    )
+    return format_html('<span class="cellrun-counts">{}</span>', inner)
+
+
+def with_note(badge: SafeString, note: str) -> SafeString:
+    """A badge with a line in small type below it."""
+    if not note:
+        return badge
+    return format_html('{}<span class="cellrun-note">{}</span>', badge, note)
+
+
+def page_link(model: str, key: Any, text: Any) -> SafeString | str:
+    """A link to the page of a row; nothing where there is no row."""
+    if key is None:
+        return NOTHING
+    address = reverse(f"admin:controlplane_{model}_change", args=[key])
+    return format_html('<a class="cellrun-link" href="{}">{}</a>', address, text)
+
+
+def list_link(model: str, text: str, **query: Any) -> tuple[str, str]:
+    """Text and address of a filtered list."""
+    address = reverse(f"admin:controlplane_{model}_changelist")
+    filters = "&".join(f"{name}={value}" for name, value in query.items())
+    return text, f"{address}?{filters}"
+
+
+def instant(at: datetime | None) -> SafeString | str:
+    """An instant to the second, in UTC; to the microsecond when pointed at."""
+    if at is None:
+        return NOTHING
+    local = timezone.localtime(at)
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>',
+        local.isoformat(),
+        local.strftime("%Y-%m-%d %H:%M:%S.%f %Z"),
+        local.strftime("%Y-%m-%d %H:%M:%S"),
+    )
+
+
+def duration(start: datetime | None, end: datetime | None) -> str:
+    """The time between two instants: `0.41 s`, `1 m 03 s`, `2 h 05 m`, `3 d 4 h`."""
+    if start is None or end is None:
+        return NOTHING
+    seconds = (end - start).total_seconds()
+    if seconds < 60:
+        return f"{seconds:.2f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} m {rest:02} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} m" if hours < 24 else f"{hours // 24} d {hours % 24} h"
+
+
+def quantities(amounts: Mapping[str, Any]) -> str:
+    """Resources as people write them: `0.5 cpu, 64 MiB memory`."""
+    return ", ".join(quantity(name, amount) for name, amount in amounts.items() if amount)
+
+
+def quantity(name: str, amount: int) -> str:
+    """One resource as people write it."""
+    if name == "cpu_millis":
+        return f"{amount / 1000:g} cpu"
+    if name.endswith("_mib"):
+        size = f"{amount / 1024:g} GiB" if amount and amount % 1024 == 0 else f"{amount} MiB"
+        return f"{size} {name.removesuffix('_mib')}"
+    return f"{amount} {name}"

@@ -1,0 +1,198 @@
+"""Cells: what they have and hold, and the actions `drain`, `cordon` and `uncordon`."""
+
+from typing import Any, ClassVar
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from controlplane import clock
+from controlplane.admin.attempts import attempt_badge
+from controlplane.admin.badges import (
+    NOTHING,
+    cell_badge,
+    instant,
+    list_link,
+    page_link,
+    quantities,
+    quantity,
+    with_note,
+)
+from controlplane.admin.base import Question, ReadOnlyAdmin, Rows, Section
+from controlplane.domain.states import CellState
+from controlplane.models import Attempt, Cell
+from controlplane.queries.overviews import count_held_attempts
+from controlplane.queries.placement import load_usage
+
+_SHOWN_ATTEMPTS = 100
+
+
+@admin.register(Cell)
+class CellAdmin(ReadOnlyAdmin):
+    """Cells by name."""
+
+    ordering: ClassVar = ("name",)
+    list_display = ("name", "shown_state", "pool", "cpu", "memory", "held", "drivers", "last_heard")
+    list_filter = ("state", "pool")
+    list_select_related = ("pool", "lease")
+    list_per_page = 100
+    search_fields = ("name",)
+    actions = ("drain", "cordon", "uncordon")
+
+    def complete_rows(self, rows: list[Any]) -> None:
+        """Fetch what is held of all rows at once."""
+        ids = [cell.pk for cell in rows]
+        usage, held = load_usage(ids), count_held_attempts(ids)
+        for cell in rows:
+            cell.shown_usage, cell.shown_held = usage.get(cell.pk, {}), held.get(cell.pk, 0)
+
+    @admin.display(description="state")
+    def shown_state(self, cell: Cell) -> SafeString:
+        """Its state and why."""
+        return with_note(cell_badge(cell.state), cell.state_reason)
+
+    @admin.display(description="cpu in use")
+    def cpu(self, cell: Cell) -> SafeString | str:
+        """Cores held of all."""
+        return _meter(cell, "cpu_millis")
+
+    @admin.display(description="memory in use")
+    def memory(self, cell: Cell) -> SafeString | str:
+        """Memory held of all."""
+        return _meter(cell, "memory_mib")
+
+    @admin.display(description="attempts")
+    def held(self, cell: Cell) -> int:
+        """How many attempts hold its capacity."""
+        return int(cell.shown_held)  # type: ignore[attr-defined]
+
+    @admin.display(description="last heard")
+    def last_heard(self, cell: Cell) -> SafeString | str:
+        """When it last spoke to us."""
+        return instant(cell.lease.last_heard_at) if hasattr(cell, "lease") else "never"
+
+    @admin.action(description="Drain", permissions=["operate"])
+    def drain(self, request: HttpRequest, rows: QuerySet[Cell]) -> HttpResponse | None:
+        """No new work; what runs leaves."""
+        text = (
+            "They take no new work, and what they have leaves them: by finishing, and after a"
+            " while by being moved, which costs its tasks no retry."
+        )
+        question = self._question(request, "drain", "Drain these cells?", text)
+        return self.confirmed(request, rows, question)
+
+    @admin.action(description="Cordon", permissions=["operate"])
+    def cordon(self, request: HttpRequest, rows: QuerySet[Cell]) -> HttpResponse | None:
+        """No new work."""
+        text = "They take no new work; what they have goes on."
+        question = self._question(request, "cordon", "Cordon these cells?", text)
+        return self.confirmed(request, rows, question)
+
+    @admin.action(description="Uncordon", permissions=["operate"])
+    def uncordon(self, request: HttpRequest, rows: QuerySet[Cell]) -> HttpResponse | None:
+        """Work again."""
+        text = "They take new work again."
+        question = self._question(request, "uncordon", "Uncordon these cells?", text)
+        return self.confirmed(request, rows, question)
+
+    def _question(self, request: HttpRequest, action: str, title: str, text: str) -> Question:
+        def act_on(cell: Cell) -> None:
+            # Temporary: until these commands are there.
+            from importlib import import_module
+
+            act = getattr(import_module("controlplane.commands.cells"), f"{action}_cell")
+            act(name=cell.name, actor=str(request.user), now=clock.now())
+
+        return Question(
+            action=action,
+            title=title,
+            text=text,
+            button=action.capitalize(),
+            done=f"Cells now to {action}",
+            act=act_on,
+        )
+
+    def page_actions(self, obj: Cell) -> list[str]:
+        """What changes something in its state."""
+        match CellState(obj.state):
+            case CellState.READY:
+                return ["cordon", "drain"]
+            case CellState.CORDONED:
+                return ["uncordon", "drain"]
+            case CellState.DRAINING:
+                return ["uncordon"]
+            case _:
+                return []
+
+    def heading(self, obj: Cell) -> dict[str, Any]:
+        """Its state and why."""
+        return {
+            "title": f"Cell {obj.name}",
+            "badge": cell_badge(obj.state),
+            "notes": [obj.state_reason],
+        }
+
+    def facts(self, obj: Cell) -> list[tuple[str, Any]]:
+        """What it offers and when it was heard."""
+        lease = getattr(obj, "lease", None)
+        used = load_usage([obj.pk]).get(obj.pk, {})
+        return [
+            ("pool", page_link("pool", obj.pool_id, obj.pool)),
+            ("capacity", quantities(obj.capacity)),
+            ("in use", quantities(used) or "nothing"),
+            ("labels", ", ".join(f"{k}={v}" for k, v in obj.labels.items())),
+            ("tags", ", ".join(obj.tags)),
+            ("drivers", ", ".join(obj.drivers)),
+            ("task types", ", ".join(obj.task_types)),
+            ("versions", ", ".join(f"{k} {v}" for k, v in obj.versions.items())),
+            ("incarnation", obj.incarnation),
+            ("enrolled", instant(obj.enrolled_at)),
+            ("registered", instant(obj.registered_at)),
+            ("last heard", instant(lease.last_heard_at) if lease else "never"),
+            ("lease until", instant(lease.expires_at) if lease else None),
+        ]
+
+    def sections(self, obj: Cell) -> list[Section]:
+        """The attempts that hold its capacity."""
+        found = list(
+            Attempt.objects.filter(cell=obj, released_at=None)
+            .select_related("job", "group", "task")
+            .defer("result", "usage", "job__spec", "group__launch")
+            .order_by("-uid")[: _SHOWN_ATTEMPTS + 1]
+        )
+        rows = [
+            (
+                page_link("attempt", attempt.pk, attempt.pk),
+                page_link("job", attempt.job_id, attempt.job),
+                page_link("task", attempt.task_id, f"{attempt.group.name}.{attempt.task.index}"),
+                attempt_badge(attempt),
+                quantities(attempt.group.resources),
+                instant(attempt.created_at),
+            )
+            for attempt in found[:_SHOWN_ATTEMPTS]
+        ]
+        more = list_link("attempt", "All of them", held="yes", cell__id__exact=obj.pk)
+        return [
+            Rows(
+                "Attempts that hold its capacity",
+                columns=("attempt", "job", "task", "state", "holds", "since"),
+                rows=rows,
+                more=more if len(found) > _SHOWN_ATTEMPTS else None,
+            )
+        ]
+
+
+def _meter(cell: Cell, name: str) -> SafeString | str:
+    capacity = cell.capacity.get(name, 0)
+    if not capacity:
+        return NOTHING
+    used = cell.shown_usage.get(name, 0)  # type: ignore[attr-defined]
+    return format_html(
+        '<span class="cellrun-meter"><span style="width: {}%"></span></span>'
+        '<span class="cellrun-note">{} of {}</span>',
+        min(round(100 * used / capacity), 100),
+        f"{used / 1000:g}" if name == "cpu_millis" else used,
+        quantity(name, capacity),
+    )

@@ -1,0 +1,224 @@
+"""Jobs: what was submitted, how far it is, and `cancel job`."""
+
+import json
+from typing import Any, ClassVar
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.safestring import SafeString
+
+from controlplane import clock
+from controlplane.admin.badges import (
+    counts_badges,
+    duration,
+    instant,
+    list_link,
+    page_link,
+    state_badge,
+    with_note,
+)
+from controlplane.admin.base import Question, ReadOnlyAdmin, Rows, Section, Text
+from controlplane.admin.tasks import attach_attempts, cell_of, pending_note
+from controlplane.admin.timeline import job_timeline
+from controlplane.commands.endings import cancel_job
+from controlplane.models import Job, Task, TaskGroup
+from controlplane.queries.overviews import count_tasks_of_jobs
+
+# A job may have 10,000 tasks in as many groups; its page shows the first of them.
+_SHOWN_GROUPS = 100
+_SHOWN_TASKS = 100
+
+
+@admin.register(Job)
+class JobAdmin(ReadOnlyAdmin):
+    """Jobs, newest first."""
+
+    list_display = (
+        "number",
+        "name",
+        "shown_state",
+        "tasks",
+        "pool",
+        "owner",
+        "created",
+        "took",
+    )
+    list_display_links = ("number", "name")
+    list_filter = ("state", "band")
+    list_select_related = ("pool", "owner")
+    search_fields = ("name",)
+    search_help_text = "A job's whole name, number or guid"
+    defer_fields: ClassVar = ("spec", "annotation")
+    actions = ("cancel_jobs",)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
+    ) -> tuple[QuerySet[Job], bool]:
+        """Whole names, numbers and guids alone: what an index finds among a million."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        found = queryset.filter(name=term) | queryset.filter(guid=term)
+        if term.isascii() and term.isdigit() and len(term) < 19:
+            found |= queryset.filter(pk=int(term))
+        return found, False
+
+    def complete_rows(self, rows: list[Any]) -> None:
+        """Fetch the counts of all rows at once."""
+        counts = count_tasks_of_jobs([job.pk for job in rows])
+        for job in rows:
+            job.shown_counts = counts[job.pk]
+
+    @admin.display(description="job", ordering="pk")
+    def number(self, job: Job) -> int:
+        """Its id."""
+        return job.pk
+
+    @admin.display(description="state")
+    def shown_state(self, job: Job) -> SafeString:
+        """Its state, and how it is ending."""
+        return _state_with_ending(job)
+
+    @admin.display(description="tasks")
+    def tasks(self, job: Job) -> SafeString:
+        """Its tasks by state."""
+        return counts_badges(job.shown_counts)  # type: ignore[attr-defined]
+
+    @admin.display(description="created", ordering="pk")
+    def created(self, job: Job) -> SafeString | str:
+        """When it was submitted."""
+        return instant(job.created_at)
+
+    @admin.display(description="took")
+    def took(self, job: Job) -> str:
+        """From its first start to its end."""
+        return duration(job.started_at, job.finished_at)
+
+    @admin.action(description="Cancel job", permissions=["operate"])
+    def cancel_jobs(self, request: HttpRequest, rows: QuerySet[Job]) -> HttpResponse | None:
+        """End jobs KILLED; those that have ended stay as they are."""
+        reason = request.POST.get("reason", "").strip()
+        force = request.POST.get("force") == "on"
+
+        def cancel(job: Job) -> None:
+            actor = str(request.user)
+            cancel_job(job_id=job.pk, reason=reason, force=force, actor=actor, now=clock.now())
+
+        question = Question(
+            action="cancel_jobs",
+            title="Cancel these jobs?",
+            text="Their open tasks end as killed: running containers get their stop signal and,"
+            " after their grace, are killed. Jobs that have ended stay as they are.",
+            button="Cancel jobs",
+            done="Jobs being cancelled",
+            act=cancel,
+            fields=("reason", "force"),
+        )
+        return self.confirmed(request, rows, question)
+
+    def page_actions(self, obj: Job) -> list[str]:
+        """Only an open job can be cancelled."""
+        return ["cancel_jobs"] if obj.finished_at is None else []
+
+    def heading(self, obj: Job) -> dict[str, Any]:
+        """Its state."""
+        return {"badge": _state_with_ending(obj), "notes": [obj.failure_reason]}
+
+    def facts(self, obj: Job) -> list[tuple[str, Any]]:
+        """What was submitted and when what happened."""
+        return [
+            ("guid", obj.guid),
+            ("owner", obj.owner),
+            ("project", obj.project),
+            ("pool", page_link("pool", obj.pool_id, obj.pool)),
+            ("band", obj.get_band_display()),
+            ("kind", obj.kind),
+            ("minimum that must succeed", obj.min_available if obj.explicit_minimum else None),
+            ("tolerated failures", obj.max_task_failures or None),
+            ("labels", ", ".join(f"{k}={v}" for k, v in obj.labels.items())),
+            ("annotation", obj.annotation),
+            ("created", instant(obj.created_at)),
+            ("first start", instant(obj.started_at)),
+            ("end", instant(obj.finished_at)),
+            ("took", duration(obj.started_at, obj.finished_at)),
+            ("all released", instant(obj.settled_at)),
+        ]
+
+    def sections(self, obj: Job) -> list[Section]:
+        """Groups, tasks, history, and the job as it was submitted."""
+        groups = list(
+            TaskGroup.objects.filter(job=obj).defer("launch").order_by("position")[:_SHOWN_GROUPS]
+        )
+        spec = json.dumps(obj.spec, indent=2, ensure_ascii=False)
+        return [
+            _groups_section(groups),
+            _tasks_section(obj),
+            job_timeline(obj.pk),
+            Text("As submitted", text=spec, is_open=False),
+        ]
+
+
+def _state_with_ending(job: Job) -> SafeString:
+    badge = state_badge(job.state)
+    if job.ending_as is None or job.finished_at is not None:
+        return badge
+    return with_note(badge, f"ending as {job.get_ending_as_display().lower()}")
+
+
+def _groups_section(groups: list[TaskGroup]) -> Rows:
+    return Rows(
+        "Task groups",
+        columns=("group", "tasks", "by state", "minimum", "waits because"),
+        rows=[
+            (
+                group.name,
+                group.replicas,
+                counts_badges(dict(enumerate(group.counts))),
+                group.min_available if group.explicit_minimum else "all",
+                (group.pending_reason or {}).get("text", ""),
+            )
+            for group in groups
+        ],
+    )
+
+
+def _tasks_section(job: Job) -> Rows:
+    tasks = list(
+        Task.objects.filter(job=job)
+        .select_related("group")
+        .defer("group__launch")
+        .order_by("id")[: _SHOWN_TASKS + 1]
+    )
+    shown, now = tasks[:_SHOWN_TASKS], clock.now()
+    attach_attempts(shown)
+    return Rows(
+        "Tasks",
+        columns=("task", "state", "cell", "attempts", "exit code", "took", "result or reason"),
+        rows=[
+            (
+                page_link("task", task.pk, f"{task.group.name}.{task.index}"),
+                with_note(state_badge(task.state), pending_note(task, now)),
+                cell_of(task),
+                task.attempt_number,
+                _exit_code(task),
+                duration(task.started_at, task.finished_at),
+                task.failure_reason or _result(task),
+            )
+            for task in shown
+        ],
+        more=list_link("task", "All tasks of this job", job__id__exact=job.pk)
+        if len(tasks) > _SHOWN_TASKS
+        else None,
+    )
+
+
+def _exit_code(task: Task) -> int | str:
+    attempt = task.shown_attempt  # type: ignore[attr-defined]
+    return "" if attempt is None or attempt.exit_code is None else attempt.exit_code
+
+
+def _result(task: Task) -> str:
+    attempt = task.shown_attempt  # type: ignore[attr-defined]
+    text = " ".join((attempt.result or "").split()) if attempt is not None else ""
+    return text if len(text) <= 80 else text[:79] + "…"

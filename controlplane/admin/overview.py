@@ -1,0 +1,81 @@
+"""The first page: how much waits and runs, how the cells are, whether the ticks beat."""
+
+from datetime import datetime
+from typing import Any
+
+from django.http import HttpRequest
+from django.urls import reverse
+
+from controlplane import clock
+from controlplane.admin.badges import (
+    CELL_COLOURS,
+    counts_badges,
+    duration,
+    flag_badge,
+    instant,
+    page_link,
+    state_badge,
+)
+from controlplane.contract.states import TaskState
+from controlplane.domain.states import COLOURS, CellState
+from controlplane.models import Alert, Job, TickState
+from controlplane.queries.overviews import count_tasks_of_jobs, load_overview
+
+_NEWEST_JOBS = 8
+_NEWEST_ALERTS = 5
+# A tick that has not ended for so long is stuck, or nothing sends it.
+_TICK_LATE_SECONDS = 60
+
+
+def overview_context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
+    """Add the figures of the first page (named in the settings as unfold's dashboard callback)."""
+    found, now = load_overview(), clock.now()
+    tasks = reverse("admin:controlplane_task_changelist")
+    attempts = reverse("admin:controlplane_attempt_changelist")
+    cells = reverse("admin:controlplane_cell_changelist") + "?state__exact="
+    context["cards"] = [
+        _card("pending", found.pending_tasks, COLOURS[TaskState.PENDING], f"{tasks}?open=pending"),
+        *(
+            _card(
+                state.name.lower(),
+                found.active.get(state, 0),
+                COLOURS[state],
+                f"{attempts}?state__exact={int(state)}&held=yes",
+            )
+            for state in (TaskState.ASSIGNED, TaskState.BUILDING, TaskState.RUNNING)
+        ),
+        _card("stopping", found.stopping, COLOURS[TaskState.KILLED], f"{attempts}?held=yes"),
+    ]
+    context["cell_cards"] = [
+        _card(state.lower(), number, CELL_COLOURS[CellState(state)], cells + state)
+        for state, number in found.cells.items()
+    ]
+    context["ticks"] = [_tick(tick, now) for tick in TickState.objects.order_by("name")]
+    context["alerts"] = Alert.objects.filter(cleared_at=None).order_by("-id")[:_NEWEST_ALERTS]
+    jobs = list(Job.objects.defer("spec").select_related("pool").order_by("-id")[:_NEWEST_JOBS])
+    counts = count_tasks_of_jobs([job.pk for job in jobs])
+    context["jobs"] = [
+        {
+            "name": page_link("job", job.pk, job),
+            "state": state_badge(job.state),
+            "tasks": counts_badges(counts[job.pk]),
+            "pool": job.pool,
+            "created": instant(job.created_at),
+        }
+        for job in jobs
+    ]
+    return context
+
+
+def _card(name: str, number: int, colour: str, address: str) -> dict[str, Any]:
+    return {"name": name, "number": number, "colour": colour, "address": address}
+
+
+def _tick(tick: TickState, now: datetime) -> dict[str, Any]:
+    late = tick.finished_at is None or (now - tick.finished_at).total_seconds() > _TICK_LATE_SECONDS
+    return {
+        "name": tick.name,
+        "badge": flag_badge("late" if late else "in time", good=not late),
+        "finished": instant(tick.finished_at),
+        "took": duration(tick.started_at, tick.finished_at),
+    }

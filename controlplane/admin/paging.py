@@ -1,0 +1,32 @@
+"""Counts rows in bounded time: exactly up to a limit, beyond it by the planner's estimate."""
+
+from typing import Any
+
+from django.core.paginator import Paginator
+from django.db import connection
+from django.db.models import QuerySet
+from django.utils.functional import cached_property
+
+# Counting so many takes about 2 ms; nobody turns 400 pages.
+EXACT_UP_TO = 10_000
+
+
+class BoundedPaginator(Paginator):
+    """Django's paginator without its `SELECT count(*)` over everything."""
+
+    @cached_property
+    def count(self) -> int:
+        """Rows: exact up to the limit; beyond it the limit, or of a whole table an estimate."""
+        rows: Any = self.object_list
+        if not isinstance(rows, QuerySet):
+            return len(rows)
+        counted = rows.order_by()[:EXACT_UP_TO].count()
+        if counted < EXACT_UP_TO or rows.query.where:
+            return counted
+        return max(counted, _estimate(rows.model._meta.db_table))
+
+
+def _estimate(table: str) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT reltuples::bigint FROM pg_class WHERE oid = %s::regclass", [table])
+        return int(cursor.fetchone()[0])

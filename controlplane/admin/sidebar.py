@@ -1,0 +1,66 @@
+"""The sidebar of the operators' pages: Work, Cells, System (read by unfold from the settings)."""
+
+from typing import Any
+
+from django.http import HttpRequest
+from django.urls import reverse
+
+from controlplane.queries.overviews import count_open_alerts
+
+_SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
+    (
+        "Work",
+        (
+            ("Jobs", "stacks", "controlplane_job"),
+            ("Tasks", "checklist", "controlplane_task"),
+            ("Attempts", "replay", "controlplane_attempt"),
+        ),
+    ),
+    (
+        "Cells",
+        (
+            ("Cells", "dns", "controlplane_cell"),
+            ("Pools", "hub", "controlplane_pool"),
+        ),
+    ),
+    (
+        "System",
+        (
+            ("Alerts", "notifications", "controlplane_alert"),
+            ("Dead letters", "mark_email_unread", "controlplane_deadletter"),
+            ("Ticks", "timer", "controlplane_tickstate"),
+            ("API tokens", "key", "controlplane_apitoken"),
+            ("Users", "group", "auth_user"),
+        ),
+    ),
+)
+
+
+def navigation(request: HttpRequest) -> list[dict[str, Any]]:
+    """The sections with those items that the user may see."""
+    overview = {"title": "Overview", "icon": "monitoring", "link": reverse("admin:index")}
+    sections: list[dict[str, Any]] = [{"items": [overview]}]
+    for title, items in _SECTIONS:
+        seen = [
+            {
+                "title": name,
+                "icon": icon,
+                "link": reverse(f"admin:{model}_changelist"),
+                **({"badge": f"{__name__}.alert_badge"} if name == "Alerts" else {}),
+            }
+            for name, icon, model in items
+            if request.user.has_perm(_view_permission(model))
+        ]
+        if seen:
+            sections.append({"title": title, "separator": True, "items": seen})
+    return sections
+
+
+def alert_badge(request: HttpRequest) -> int | None:
+    """How many alerts are open; nothing if none is."""
+    return count_open_alerts() or None
+
+
+def _view_permission(model: str) -> str:
+    app, _, name = model.partition("_")
+    return f"{app}.view_{name}"
