@@ -34,6 +34,7 @@ def test_the_environment_is_read_in_two_places_only() -> None:
         "workers/config.py",
         "workers/__main__.py",
         "workers/drivers/docker.py",  # DOCKER_HOST, which is Docker's and not ours
+        "workers/drivers/process.py",  # what a plain process inherits: PATH
     )
     readers = [
         str(path.relative_to(ROOT))

@@ -62,6 +62,7 @@ class Home:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            lock.close()
             raise StackError(
                 f"a stack already runs in {self.root} (process {self.running_pid() or 'unknown'}):"
                 " `make down` stops it, another CELLRUN_HOME runs beside it"
