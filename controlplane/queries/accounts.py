@@ -1,0 +1,26 @@
+"""Who calls: the token that is presented, and what it may be used for."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.contrib.auth.models import User
+
+from controlplane.models import ApiToken
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """A valid token of an active user."""
+
+    user: User
+    scopes: frozenset[str]
+
+
+def find_credential(digest: str, *, now: datetime) -> Credential | None:
+    """The credential whose token has that digest; None if unknown, expired, or its user barred."""
+    token = ApiToken.objects.select_related("user").filter(digest=digest).first()
+    if token is None or not token.user.is_active:
+        return None
+    if token.expires_at is not None and token.expires_at <= now:
+        return None
+    return Credential(token.user, frozenset(token.scopes))

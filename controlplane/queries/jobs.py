@@ -1,0 +1,152 @@
+"""Jobs as everybody sees them: newest first, with the counts of their tasks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.errors import NotFound
+from controlplane.domain.states import Band
+from controlplane.queries.launches import decoded
+from controlplane.queries.sql import rows
+
+# A thousand jobs of 4 MiB would be an answer of 4 GB: in lists, larger specs are left out.
+LISTED_SPEC_BYTES = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs are listed; what is empty filters nothing."""
+
+    states: Sequence[TaskState] = ()
+    pool: str | None = None
+    name: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """Whose a job is."""
+
+    job_id: int
+    owner_id: int
+
+
+_COLUMNS = """
+j.id, j.guid, j.name, d.name, p.name, pool.name, j.band, j.kind, j.state, j.ending_as,
+j.failure_reason, j.min_available, j.max_task_failures, j.labels, j.annotation, j.created_at,
+j.started_at, j.finished_at, j.settled_at
+"""
+_TABLES = """
+FROM controlplane_job j
+JOIN controlplane_project p ON p.id = j.project_id
+JOIN controlplane_domain d ON d.id = p.domain_id
+JOIN controlplane_pool pool ON pool.id = j.pool_id
+"""
+
+
+def list_jobs(wanted: JobFilter, *, before: int | None, limit: int) -> list[dict[str, Any]]:
+    """At most `limit` jobs that are older than the job `before`, newest first."""
+    conditions, parameters = _conditions(wanted)
+    if before is not None:
+        conditions.append("j.id < %s")
+        parameters.append(before)
+    where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+    found = rows(
+        f"""
+        SELECT {_COLUMNS},
+               CASE WHEN pg_column_size(j.spec) <= {LISTED_SPEC_BYTES} THEN j.spec END
+        {_TABLES} {where} ORDER BY j.id DESC LIMIT %s
+        """,
+        [*parameters, limit],
+    )
+    return _documents(found)
+
+
+def get_job(job_id: int) -> dict[str, Any]:
+    """One job. Raises NotFound."""
+    jobs = load_jobs([job_id])
+    if not jobs:
+        raise NotFound(f"there is no job {job_id}")
+    return jobs[0]
+
+
+def load_jobs(job_ids: Sequence[int]) -> list[dict[str, Any]]:
+    """The jobs `job_ids`, each with its whole spec, in that order; unknown ones are left out."""
+    found = rows(f"SELECT {_COLUMNS}, j.spec {_TABLES} WHERE j.id = ANY(%s)", [list(job_ids)])
+    jobs = {job["id"]: job for job in _documents(found)}
+    return [jobs[job_id] for job_id in job_ids if job_id in jobs]
+
+
+def find_owner(job_id: int) -> Owned:
+    """Whose the job is. Raises NotFound."""
+    found = rows("SELECT id, owner_id FROM controlplane_job WHERE id = %s", [job_id])
+    if not found:
+        raise NotFound(f"there is no job {job_id}")
+    return Owned(*found[0])
+
+
+def _conditions(wanted: JobFilter) -> tuple[list[str], list[Any]]:
+    conditions: list[str] = []
+    parameters: list[Any] = []
+    if wanted.states:
+        conditions.append("j.state = ANY(%s)")
+        parameters.append([int(state) for state in wanted.states])
+    if wanted.pool is not None:
+        conditions.append("j.pool_id = (SELECT id FROM controlplane_pool WHERE name = %s)")
+        parameters.append(wanted.pool)
+    if wanted.name is not None:
+        conditions.append("j.name = %s")
+        parameters.append(wanted.name)
+    for key, value in wanted.labels.items():
+        conditions.append("j.labels ->> %s = %s")
+        parameters += [key, value]
+    return conditions, parameters
+
+
+def _documents(found: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    counts = _load_counts([row[0] for row in found])
+    return [_document(row, counts.get(row[0], {})) for row in found]
+
+
+def _load_counts(job_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """By job and group, how many tasks are in which state (Volcano's taskStatusCount)."""
+    found = rows(
+        """
+        SELECT job_id, name, counts FROM controlplane_taskgroup
+        WHERE job_id = ANY(%s) ORDER BY job_id, position
+        """,
+        [list(job_ids)],
+    )
+    counts: dict[int, dict[str, Any]] = {}
+    for job_id, name, numbers in found:
+        phase = {state.name: numbers[state] for state in TaskState if numbers[state]}
+        counts.setdefault(job_id, {})[name] = {"phase": phase}
+    return counts
+
+
+def _document(row: tuple[Any, ...], counts: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": row[0],
+        "guid": row[1],
+        "name": row[2],
+        "domain": row[3],
+        "project": row[4],
+        "pool": row[5],
+        "band": Band(row[6]).name.lower(),
+        "kind": row[7],
+        "state": TaskState(row[8]).name,
+        "ending_as": None if row[9] is None else TaskState(row[9]).name,
+        "failure_reason": row[10],
+        "min_available": row[11],
+        "max_task_failures": row[12],
+        "task_status_count": counts,
+        "parent": None,
+        "labels": decoded(row[13]),
+        "annotation": row[14],
+        "created_at": row[15],
+        "started_at": row[16],
+        "finished_at": row[17],
+        "settled_at": row[18],
+        "spec": decoded(row[19]),
+    }

@@ -1,0 +1,126 @@
+"""Tasks as everybody sees them: with what their present attempt came to, or why they wait."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.errors import NotFound
+from controlplane.domain.placement.pending import Waiting, pending_reason
+from controlplane.domain.states import TERMINAL
+from controlplane.queries.launches import decoded
+from controlplane.queries.sql import rows
+
+_COLUMNS = """
+SELECT t.id AS id, t.job_id AS job, g.name AS "group", t.index AS index, t.state AS state_number,
+       t.attempt_number AS attempt_number, t.attempt_uid AS attempt_uid,
+       t.attempt_open AS attempt_open, t.not_before AS not_before,
+       t.failure_reason AS failure_reason, t.failure_count AS failure_count,
+       t.preemption_count AS preemption_count, t.system_failure_count AS system_failure_count,
+       t.updated_at AS updated_at, t.started_at AS started_at, t.finished_at AS finished_at,
+       j.annotation AS annotation, j.created_at AS created_at, g.startable_at AS startable_at,
+       g.depends_on AS depends_on, g.pending_reason AS found, a.stop_reason AS stop_reason,
+       a.exit_code AS exit_code, a.failure_kind AS failure_kind, a.result AS result,
+       a.result_truncated AS result_truncated, c.name AS cell
+FROM controlplane_task t
+JOIN controlplane_taskgroup g ON g.id = t.group_id
+JOIN controlplane_job j ON j.id = t.job_id
+LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid
+LEFT JOIN controlplane_cell c ON c.id = a.cell_id
+"""
+_NAMES = [part.rsplit(" AS ", 1)[1].strip(' "\n') for part in _COLUMNS.split("FROM")[0].split(",")]
+
+
+def list_tasks(
+    job_id: int, *, states: Sequence[TaskState], after: int | None, limit: int, now: datetime
+) -> list[dict[str, Any]]:
+    """At most `limit` tasks of a job behind task `after`, by group and index. Raises NotFound."""
+    found = rows(
+        f"""
+        {_COLUMNS} WHERE t.job_id = %s AND t.id > %s AND (%s OR t.state = ANY(%s))
+        ORDER BY t.id LIMIT %s
+        """,
+        [job_id, after or 0, not states, [int(state) for state in states], limit],
+    )
+    if not found and not rows("SELECT 1 FROM controlplane_job WHERE id = %s", [job_id]):
+        raise NotFound(f"there is no job {job_id}")
+    return [_document(row, now) for row in found]
+
+
+def get_task(task_id: int, *, now: datetime) -> dict[str, Any]:
+    """One task. Raises NotFound."""
+    found = rows(f"{_COLUMNS} WHERE t.id = %s", [task_id])
+    if not found:
+        raise NotFound(f"there is no task {task_id}")
+    return _document(found[0], now)
+
+
+def find_task_owner(task_id: int) -> int:
+    """Id of the user whose task it is. Raises NotFound."""
+    found = rows(
+        """
+        SELECT j.owner_id FROM controlplane_task t JOIN controlplane_job j ON j.id = t.job_id
+        WHERE t.id = %s
+        """,
+        [task_id],
+    )
+    if not found:
+        raise NotFound(f"there is no task {task_id}")
+    return int(found[0][0])
+
+
+def _document(row: tuple[Any, ...], now: datetime) -> dict[str, Any]:
+    task = dict(zip(_NAMES, row, strict=True))
+    state = TaskState(task["state_number"])
+    ended, succeeded = state in TERMINAL, state is TaskState.SUCCEEDED
+    waits = state is TaskState.PENDING
+    return {
+        "id": task["id"],
+        "guid": str(task["id"]),
+        "job": task["job"],
+        "group": task["group"],
+        "index": task["index"],
+        "state": state.name,
+        "state_number": int(state),
+        "lifecycle": lifecycle_of(state),
+        "stopping": bool(task["attempt_open"] and task["stop_reason"]),
+        "pending_reason": pending_reason(_waiting(task), now=now) if waits else None,
+        "not_before": task["not_before"] if waits else None,
+        "attempt_number": task["attempt_number"],
+        "attempt_uid": task["attempt_uid"],
+        "cell_id": None if waits else task["cell"],
+        "failed": ended and not succeeded,
+        "failure_reason": task["failure_reason"],
+        "failure_kind": (task["failure_kind"] or None) if ended and not succeeded else None,
+        "exit_code": task["exit_code"] if ended else None,
+        "result": task["result"] if succeeded else None,
+        "result_truncated": bool(succeeded and task["result_truncated"]),
+        "annotation": task["annotation"],
+        "failure_count": task["failure_count"],
+        "preemption_count": task["preemption_count"],
+        "system_failure_count": task["system_failure_count"],
+        "cache_status": "DISABLED",
+        "cache_key": None,
+        "created_at": task["created_at"],
+        "updated_at": task["updated_at"],
+        "first_completed_at": task["finished_at"],
+        "started_at": task["started_at"],
+        "finished_at": task["finished_at"],
+    }
+
+
+def lifecycle_of(state: TaskState) -> str:
+    """The state as Diego's clients know it."""
+    if state in TERMINAL:
+        return "COMPLETED"
+    return "RUNNING" if state in (TaskState.BUILDING, TaskState.RUNNING) else "PENDING"
+
+
+def _waiting(task: Mapping[str, Any]) -> Waiting:
+    return Waiting(
+        not_before=task["not_before"],
+        attempt_open=task["attempt_open"],
+        startable_at=task["startable_at"],
+        depends_on=decoded(task["depends_on"]),
+        found=decoded(task["found"]),
+    )
