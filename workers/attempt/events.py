@@ -1,4 +1,4 @@
-"""What is told of an attempt, and what it needs to run: the words between a cell and its drivers."""
+"""What is told of an attempt and what it needs to run: the words between a cell and its drivers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -86,7 +86,8 @@ def _ended(attempt: Attempt, view: View | None) -> Ended:
     result, truncated = collect_result(attempt) if view.exit_code == 0 else (None, False)
     return Ended(
         attempt.uid,
-        view.ended_at or attempt.around.now(),
+        # The start was told when the engine had answered: a short process may have ended before.
+        max(view.ended_at or attempt.around.now(), attempt.started_at or 0.0),
         exit_code=view.exit_code,
         failure_kind=verdict.kind,
         reason=verdict.reason,

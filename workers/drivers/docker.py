@@ -247,7 +247,8 @@ class DockerEngine:
     def _archive(self, name: str, path: str) -> Any:
         api = self._api
         url = api._url("/containers/{0}/archive", name)
-        answer = api._get(url, params={"path": path}, stream=True)
+        plain = {"Accept-Encoding": "identity"}  # what is read in pieces must not be compressed
+        answer = api._get(url, params={"path": path}, headers=plain, stream=True)
         try:
             api._raise_for_status(answer)
         except BaseException:

@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -145,7 +146,9 @@ class ProcessEngine:
         begin = read_whole(self._folder(uid) / "begin.json")
         if begin is None or (self._folder(uid) / "end.json").exists():
             return True
-        return wait_for_exit(begin["supervisor"], seconds)
+        is_over = wait_for_exit(begin["supervisor"], seconds)
+        _reap()
+        return is_over
 
     def signal(self, uid: str, name: str) -> bool:
         """Send a signal to the task's first process; its supervisor ends the others after it."""
@@ -270,13 +273,20 @@ def _read_line(supervisor: "subprocess.Popen[bytes]") -> str:
         return pipe.readline().decode("utf-8", "replace").strip() if ready else "no answer"
 
 
-def _reap_later(supervisor: "subprocess.Popen[bytes]") -> None:
-    """Popen's own list of running children takes care of it once nobody holds it any more."""
-    _children.append(supervisor)
-    _children[:] = [child for child in _children if child.poll() is None]
-
-
 _children: list["subprocess.Popen[bytes]"] = []
+_children_lock = threading.Lock()
+
+
+def _reap_later(supervisor: "subprocess.Popen[bytes]") -> None:
+    """Remember a child of ours, so that it does not stay a zombie."""
+    with _children_lock:
+        _children.append(supervisor)
+
+
+def _reap() -> None:
+    """Forget the children that are over."""
+    with _children_lock:
+        _children[:] = [child for child in _children if child.poll() is None]
 
 
 def start_mark(pid: int) -> str | None:

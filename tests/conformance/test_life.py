@@ -1,0 +1,269 @@
+"""What every driver promises of an attempt's life: told once, in order, never started twice."""
+
+import time
+
+import pytest
+
+from controlplane.contract.states import FailureKind
+from tests.conformance.kit import Kit, until
+from workers.attempt.events import Building, Ended, Launch, Started
+from workers.attempt.outcome import EXIT, KILLED_OUTSIDE, STOPPED, TIMEOUT, VANISHED
+
+GRACE = 0.8  # long enough to be told from none, short enough to wait for
+
+
+def begun(kit: Kit, command: tuple[str, ...], **spec: object) -> Launch:
+    """A launch that runs."""
+    launch = kit.launch(*command, **spec)
+    kit.driver.start(launch)
+    kit.told.started(launch.uid)
+    return launch
+
+
+def test_success_is_told_in_order_and_once(kit: Kit) -> None:
+    launch = kit.launch(*kit.exits(0))
+    kit.driver.start(launch)
+    ended = kit.told.ended(launch.uid)
+    kinds = [type(event) for event in kit.told.of(launch.uid) if not isinstance(event, Building)]
+    assert kinds == [Started, Ended]
+    assert isinstance(kit.told.of(launch.uid)[-1], Ended)
+    assert (ended.exit_code, ended.failure_kind, ended.reason) == (0, None, None)
+    assert ended.started_at is not None
+    assert ended.started_at <= ended.at <= time.time() + 1
+    assert kit.starts(launch.uid) == 1
+
+
+def test_failure_has_the_program_s_own_exit_status(kit: Kit) -> None:
+    launch = kit.launch(*kit.exits(7))
+    kit.driver.start(launch)
+    ended = kit.told.ended(launch.uid)
+    assert (ended.exit_code, ended.failure_kind, ended.reason) == (7, None, EXIT)
+    assert ended.message == "exit status 7"
+
+
+def test_many_at_once_all_end_once(kit: Kit) -> None:
+    launches = [kit.launch(*kit.exits(number % 2)) for number in range(12)]
+    for launch in launches:
+        kit.driver.start(launch)
+    assert [kit.told.ended(launch.uid).exit_code for launch in launches] == [0, 1] * 6
+    assert all(kit.starts(launch.uid) == 1 for launch in launches)
+
+
+def test_second_start_changes_nothing(kit: Kit) -> None:
+    launch = kit.launch(*kit.sleeps(0.5))
+    kit.driver.start(launch)
+    kit.driver.start(launch)
+    kit.told.started(launch.uid)
+    kit.driver.start(launch)
+    kit.driver.adopt(launch)
+    kit.told.ended(launch.uid)
+    kit.driver.start(launch)
+    assert kit.starts(launch.uid) == 1
+    assert sum(isinstance(event, Ended) for event in kit.told.of(launch.uid)) == 1
+
+
+# ----------------------------------------------------------------------------- a new cell process
+
+
+def test_start_of_what_runs_already_adopts_it(kit: Kit) -> None:
+    launch = begun(kit, kit.sleeps(1.5, then_exit=4))
+    kit.begin_again()
+    kit.driver.start(launch)
+    assert kit.told.ended(launch.uid).exit_code == 4
+    assert kit.starts(launch.uid) == 1
+
+
+def test_adopted_attempt_goes_on_to_its_real_exit_status(kit: Kit) -> None:
+    launch = begun(kit, kit.sleeps(1.5, then_exit=5))
+    first = kit.told.started(launch.uid)
+    kit.begin_again()
+    kit.driver.adopt(launch)
+    assert kit.told.started(launch.uid).at == pytest.approx(first.at, abs=1)
+    ended = kit.told.ended(launch.uid)
+    assert (ended.exit_code, ended.failure_kind) == (5, None)
+    assert kit.starts(launch.uid) == 1
+
+
+def test_adopted_attempt_that_ended_meanwhile_has_its_real_exit_status(kit: Kit) -> None:
+    launch = begun(kit, kit.sleeps(0.3, then_exit=6))
+    kit.begin_again()
+    until(lambda: [found for found in kit.driver.find() if not found.running])
+    kit.driver.adopt(launch)
+    ended = kit.told.ended(launch.uid)
+    assert ended.exit_code == 6
+    assert ended.started_at is not None
+    assert kit.starts(launch.uid) == 1
+
+
+def test_adopting_what_never_was_tells_that_it_vanished(kit: Kit) -> None:
+    launch = kit.launch(*kit.exits(0))
+    kit.driver.adopt(launch)
+    ended = kit.told.ended(launch.uid)
+    assert (ended.failure_kind, ended.reason) == (FailureKind.OUTSIDE, VANISHED)
+    assert (ended.exit_code, ended.started_at) == (None, None)
+    assert kit.starts(launch.uid) == 0
+
+
+def test_after_close_nothing_is_told_and_all_goes_on(kit: Kit) -> None:
+    launch = begun(kit, kit.sleeps(0.5))
+    told = kit.told
+    kit.begin_again()
+    until(lambda: [found for found in kit.driver.find() if not found.running])
+    assert not any(isinstance(event, Ended) for event in told.of(launch.uid))
+
+
+# ----------------------------------------------------------------------------- outsiders
+
+
+def test_kill_from_outside_is_told_apart(kit: Kit) -> None:
+    launch = begun(kit, kit.sleeps(60))
+    kit.kill_outside(launch.uid)
+    ended = kit.told.ended(launch.uid)
+    assert (ended.exit_code, ended.failure_kind) == (137, FailureKind.OUTSIDE)
+    assert ended.reason == KILLED_OUTSIDE
+
+
+def test_what_vanishes_while_it_runs_is_told(kit: Kit) -> None:
+    launch = begun(kit, kit.sleeps(60))
+    kit.remove_outside(launch.uid)
+    ended = kit.told.ended(launch.uid)
+    assert ended.failure_kind is FailureKind.OUTSIDE
+    # An engine kills what it removes: whoever looks between the two sees the kill.
+    assert (ended.exit_code, ended.reason) in ((None, VANISHED), (137, KILLED_OUTSIDE))
+
+
+# ----------------------------------------------------------------------------- stops
+
+
+def test_stop_ends_what_obeys_long_before_the_grace(kit: Kit) -> None:
+    launch = begun(kit, kit.sleeps(300), stop_signal="HUP" if kit.name == "process" else "TERM")
+    if kit.name == "docker":  # a shell that is process 1 hears only what it traps
+        kit.driver.stop(launch.uid, grace_seconds=0.1, force=False)
+    else:
+        kit.driver.stop(launch.uid, grace_seconds=200, force=False)
+    ended = kit.told.ended(launch.uid)
+    assert (ended.failure_kind, ended.reason) == (None, STOPPED)
+    assert ended.exit_code not in (0, None)
+
+
+def test_deaf_attempt_is_killed_when_the_grace_is_over(kit: Kit) -> None:
+    launch = begun(kit, kit.deaf(300))
+    kit.wait_until_deaf(launch.uid)
+    asked_at = time.monotonic()
+    kit.driver.stop(launch.uid, grace_seconds=GRACE, force=False)
+    ended = kit.told.ended(launch.uid)
+    assert time.monotonic() - asked_at >= GRACE
+    assert (ended.exit_code, ended.failure_kind, ended.reason) == (137, None, STOPPED)
+
+
+def test_force_kills_at_once(kit: Kit) -> None:
+    launch = begun(kit, kit.deaf(300))
+    kit.wait_until_deaf(launch.uid)
+    kit.driver.stop(launch.uid, grace_seconds=200, force=False)
+    kit.driver.stop(launch.uid, grace_seconds=200, force=False)
+    kit.driver.stop(launch.uid, grace_seconds=200, force=True)
+    ended = kit.told.ended(launch.uid)
+    assert (ended.exit_code, ended.reason) == (137, STOPPED)
+
+
+def test_slow_stop_does_not_hold_up_others(kit: Kit) -> None:
+    slow = [begun(kit, kit.deaf(300)) for _ in range(3)]
+    quick = begun(kit, kit.deaf(300))
+    for launch in slow:
+        kit.wait_until_deaf(launch.uid)
+        kit.driver.stop(launch.uid, grace_seconds=100, force=False)
+    kit.driver.stop(quick.uid, grace_seconds=0.1, force=False)
+    assert kit.told.ended(quick.uid).reason == STOPPED
+    assert not any(isinstance(e, Ended) for launch in slow for e in kit.told.of(launch.uid))
+
+
+def test_stop_at_any_moment_ends_it_once_and_for_good(kit: Kit) -> None:
+    launches = [kit.launch(*kit.sleeps(300)) for _ in range(8)]
+    for number, launch in enumerate(launches):
+        kit.driver.start(launch)
+        if number % 2:
+            until(lambda uid=launch.uid: kit.told.of(uid))  # type: ignore[misc]
+        kit.driver.stop(launch.uid, grace_seconds=0, force=True)
+    for launch in launches:
+        ended = kit.told.ended(launch.uid)
+        assert (ended.failure_kind, ended.reason) == (None, STOPPED)
+        started = any(isinstance(event, Started) for event in kit.told.of(launch.uid))
+        assert started == (ended.started_at is not None)
+        assert sum(isinstance(event, Ended) for event in kit.told.of(launch.uid)) == 1
+    assert not any(found.running for found in kit.driver.find())
+
+
+def test_stop_of_what_is_unknown_or_over_changes_nothing(kit: Kit) -> None:
+    kit.driver.stop("nobody", grace_seconds=0, force=True)
+    launch = kit.launch(*kit.exits(3))
+    kit.driver.start(launch)
+    ended = kit.told.ended(launch.uid)
+    kit.driver.stop(launch.uid, grace_seconds=0, force=True)
+    assert (ended.exit_code, ended.reason) == (3, EXIT)
+    assert kit.told.of(launch.uid)[-1] is ended
+
+
+def test_stop_of_an_adopted_attempt(kit: Kit) -> None:
+    launch = begun(kit, kit.sleeps(300))
+    kit.begin_again()
+    kit.driver.adopt(launch)
+    kit.driver.stop(launch.uid, grace_seconds=0.1, force=False)
+    assert kit.told.ended(launch.uid).reason == STOPPED
+
+
+# ----------------------------------------------------------------------------- timeouts
+
+
+def test_timeout_ends_it_and_says_so(kit: Kit) -> None:
+    launch = begun(kit, kit.deaf(300), timeout_seconds=1.0, stop_grace_seconds=0.2)
+    ended = kit.told.ended(launch.uid)
+    assert (ended.exit_code, ended.failure_kind, ended.reason) == (137, None, TIMEOUT)
+    assert ended.started_at is not None
+    assert ended.at - ended.started_at >= 1.0
+
+
+def test_timeout_goes_on_counting_over_the_death_of_the_cell(kit: Kit) -> None:
+    launch = begun(kit, kit.sleeps(300), timeout_seconds=1.0, stop_grace_seconds=0.2)
+    kit.begin_again()
+    kit.driver.adopt(launch)
+    ended = kit.told.ended(launch.uid)
+    assert (ended.failure_kind, ended.reason) == (None, TIMEOUT)
+
+
+def test_exit_before_the_timeout_wins(kit: Kit) -> None:
+    launch = kit.launch(*kit.exits(2), timeout_seconds=30)
+    kit.driver.start(launch)
+    assert kit.told.ended(launch.uid).reason == EXIT
+
+
+# ----------------------------------------------------------------------------- traces
+
+
+def test_find_lists_what_runs_and_what_ended_until_it_is_removed(kit: Kit) -> None:
+    runs = begun(kit, kit.sleeps(300))
+    over = kit.launch(*kit.exits(0))
+    kit.driver.start(over)
+    kit.told.ended(over.uid)
+    kit.begin_again()
+    assert {found.uid: found.running for found in kit.driver.find()} == {
+        runs.uid: True,
+        over.uid: False,
+    }
+    kit.driver.remove(over.uid)
+    kit.driver.remove(over.uid)
+    until(lambda: {found.uid for found in kit.driver.find()} == {runs.uid})
+
+
+def test_remove_of_what_runs_kills_it_first_and_tells(kit: Kit) -> None:
+    launch = begun(kit, kit.deaf(300))
+    kit.driver.remove(launch.uid)
+    assert kit.told.ended(launch.uid).reason == STOPPED
+    until(lambda: not list(kit.driver.find()))
+
+
+def test_remove_of_what_is_not_in_charge_kills_it(kit: Kit) -> None:
+    begun(kit, kit.deaf(300))
+    kit.begin_again()
+    (found,) = kit.driver.find()
+    kit.driver.remove(found.uid)
+    until(lambda: not list(kit.driver.find()))
