@@ -46,7 +46,7 @@ class AttemptAdmin(ReadOnlyAdmin):
 
     ordering: ClassVar = ("-uid",)
     list_display = (
-        "uid",
+        "shown_uid",
         "job_link",
         "task_link",
         "number",
@@ -85,6 +85,11 @@ class AttemptAdmin(ReadOnlyAdmin):
         """Also by state and cell, which other pages link to together with `held`."""
         linked = lookup in ("state__exact", "cell__id__exact")
         return linked or bool(super().lookup_allowed(lookup, value, request))
+
+    @admin.display(description="uid", ordering="uid")
+    def shown_uid(self, attempt: Attempt) -> SafeString:
+        """Its uid in one line."""
+        return format_html('<span class="cellrun-uid">{}</span>', attempt.pk)
 
     @admin.display(description="job")
     def job_link(self, attempt: Attempt) -> SafeString | str:

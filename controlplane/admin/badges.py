@@ -107,12 +107,18 @@ def duration(start: datetime | None, end: datetime | None) -> str:
         return NOTHING
     seconds = (end - start).total_seconds()
     if seconds < 60:
-        return f"{seconds:.2f} s"
+        return _unbroken(f"{seconds:.2f} s")
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes} m {rest:02} s"
+        return _unbroken(f"{minutes} m {rest:02} s")
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} m" if hours < 24 else f"{hours // 24} d {hours % 24} h"
+    return _unbroken(
+        f"{hours} h {minutes:02} m" if hours < 24 else f"{hours // 24} d {hours % 24} h"
+    )
+
+
+def _unbroken(text: str) -> str:
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def quantities(amounts: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.template.response import TemplateResponse
 from django.urls import reverse
 
+from controlplane.admin.badges import NOTHING
 from controlplane.admin.paging import BoundedPaginator
 from controlplane.domain.errors import CellrunError
 
@@ -39,6 +40,7 @@ class StyledAdmin(_ModelAdmin):
     list_per_page = 25
     list_max_show_all = 25
     list_fullwidth = True
+    empty_value_display = NOTHING
 
     class Media:
         css = STYLES
@@ -119,7 +121,9 @@ class ReadOnlyAdmin(StyledAdmin):
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
         if not self.has_view_permission(request, obj):
             raise PermissionDenied
-        facts = [(name, value) for name, value in self.facts(obj) if value not in (None, "")]
+        facts = [
+            (name, value) for name, value in self.facts(obj) if value not in (None, "", NOTHING)
+        ]
         context = {
             **self.admin_site.each_context(request),
             "title": str(obj),

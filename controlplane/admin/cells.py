@@ -1,5 +1,6 @@
 """Cells: what they have and hold, and the actions `drain`, `cordon` and `uncordon`."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from django.contrib import admin
@@ -8,7 +9,6 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from controlplane import clock
 from controlplane.admin.attempts import attempt_badge
 from controlplane.admin.badges import (
     NOTHING,
@@ -21,6 +21,7 @@ from controlplane.admin.badges import (
     with_note,
 )
 from controlplane.admin.base import Question, ReadOnlyAdmin, Rows, Section
+from controlplane.commands.cells import cordon_cell, drain_cell, uncordon_cell
 from controlplane.domain.states import CellState
 from controlplane.models import Attempt, Cell
 from controlplane.queries.overviews import count_held_attempts
@@ -80,30 +81,28 @@ class CellAdmin(ReadOnlyAdmin):
             "They take no new work, and what they have leaves them: by finishing, and after a"
             " while by being moved, which costs its tasks no retry."
         )
-        question = self._question(request, "drain", "Drain these cells?", text)
+        question = self._question(request, "drain", "Drain these cells?", text, drain_cell)
         return self.confirmed(request, rows, question)
 
     @admin.action(description="Cordon", permissions=["operate"])
     def cordon(self, request: HttpRequest, rows: QuerySet[Cell]) -> HttpResponse | None:
         """No new work."""
         text = "They take no new work; what they have goes on."
-        question = self._question(request, "cordon", "Cordon these cells?", text)
+        question = self._question(request, "cordon", "Cordon these cells?", text, cordon_cell)
         return self.confirmed(request, rows, question)
 
     @admin.action(description="Uncordon", permissions=["operate"])
     def uncordon(self, request: HttpRequest, rows: QuerySet[Cell]) -> HttpResponse | None:
         """Work again."""
         text = "They take new work again."
-        question = self._question(request, "uncordon", "Uncordon these cells?", text)
+        question = self._question(request, "uncordon", "Uncordon these cells?", text, uncordon_cell)
         return self.confirmed(request, rows, question)
 
-    def _question(self, request: HttpRequest, action: str, title: str, text: str) -> Question:
+    def _question(
+        self, request: HttpRequest, action: str, title: str, text: str, act: Callable[..., object]
+    ) -> Question:
         def act_on(cell: Cell) -> None:
-            # Temporary: until these commands are there.
-            from importlib import import_module
-
-            act = getattr(import_module("controlplane.commands.cells"), f"{action}_cell")
-            act(name=cell.name, actor=str(request.user), now=clock.now())
+            act(name=cell.name, actor=str(request.user))
 
         return Question(
             action=action,
@@ -193,6 +192,6 @@ def _meter(cell: Cell, name: str) -> SafeString | str:
         '<span class="cellrun-meter"><span style="width: {}%"></span></span>'
         '<span class="cellrun-note">{} of {}</span>',
         min(round(100 * used / capacity), 100),
-        f"{used / 1000:g}" if name == "cpu_millis" else used,
+        quantity(name, used),
         quantity(name, capacity),
     )

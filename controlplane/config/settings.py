@@ -138,6 +138,7 @@ SPECTACULAR_SETTINGS = {
     "REDOC_DIST": "SIDECAR",
 }
 
+LOGIN_REDIRECT_URL = "admin:index"
 UNFOLD = {
     "SITE_TITLE": "Cellrun",
     "SITE_HEADER": "Cellrun",
