@@ -15,7 +15,7 @@ class PendingReason(TypedDict):
 
 
 class Job(TypedDict):
-    """A job; `task_status_count` is {group: {"phase": {STATE: n}}}."""
+    """A job; `task_status_count` is {group: {"phase": {STATE: n}}}. Lists leave large specs out."""
 
     id: int
     guid: str | None
@@ -33,7 +33,7 @@ class Job(TypedDict):
     started_at: str | None
     finished_at: str | None
     settled_at: str | None
-    spec: dict[str, Any]
+    spec: dict[str, Any] | None
 
 
 class Task(TypedDict):

@@ -48,21 +48,20 @@ class Refused(ClientError):
         super().__init__(self.lines()[0])
 
     def lines(self) -> list[str]:
-        """Title and detail, then one line for each field that was named."""
+        """Title, and what is wrong with which field; a line for each fault if there are several."""
         title = str(self.problem.get("title") or f"HTTP {self.status} from {self.url}")
         detail = str(self.problem.get("detail") or "")
         faults = [_fault(item) for item in self.problem.get("errors") or []]
+        if len(faults) > 1:
+            return [f"{title}, {len(faults)} faults [{self.status}]", *(f"  {f}" for f in faults)]
+        detail = faults[0] if faults else detail
         if detail and detail.rstrip(".").lower() != title.rstrip(".").lower():
             title = f"{title}: {detail}"
-        field = self.problem.get("field")
-        if field and not faults and str(field) not in title:
-            title = f"{title} (field {field})"
-        return [f"{title} [{self.status}]", *(f"  {fault}" for fault in faults)]
+        return [f"{title} [{self.status}]"]
 
 
 def _fault(item: Any) -> str:
     if not isinstance(item, Mapping):
         return str(item)
-    field = item.get("field") or item.get("pointer") or ""
-    text = item.get("detail") or item.get("message") or ""
+    field, text = item.get("field"), item.get("detail", "")
     return f"{field}: {text}" if field else str(text)

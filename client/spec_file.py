@@ -1,14 +1,12 @@
 """Reads a job from a file or standard input, JSON or YAML, and changes it as `--set` says."""
 
-import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from client.errors import BadInput
+from controlplane.spec import UnreadableDocument, guess_language, read_document
 
 
 def read_spec(source: str, changes: Iterable[str] = ()) -> dict[str, Any]:
@@ -20,19 +18,11 @@ def read_spec(source: str, changes: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def parse_spec(text: str, source: str) -> dict[str, Any]:
-    """Return the one JSON or YAML mapping in `text`. Raises BadInput with the line at fault."""
+    """Return the mapping in `text`, JSON or YAML as the server reads it. Raises BadInput."""
     try:
-        spec = json.loads(text) if text.lstrip().startswith("{") else yaml.safe_load(text)
-    except json.JSONDecodeError as fault:
-        try:  # a YAML flow mapping begins like JSON
-            spec = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise BadInput(f"{source}: invalid JSON: {fault}") from None
-    except yaml.YAMLError as fault:
-        mark = getattr(fault, "problem_mark", None)
-        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        why = getattr(fault, "problem", None) or "it holds a sign that is not allowed"
-        raise BadInput(f"{source}: invalid YAML{where}: {why}") from None
+        spec = read_document(text, guess_language(text))
+    except UnreadableDocument as fault:
+        raise BadInput(f"{source}: {fault}") from None
     if not isinstance(spec, dict):
         raise BadInput(f"{source}: a job is a mapping of names to values")
     return spec
@@ -44,9 +34,9 @@ def apply_change(spec: dict[str, Any], change: str) -> None:
     if not found or not path:
         raise BadInput(f"--set {change!r}: expected NAME=VALUE")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise BadInput(f"--set {change!r}: the value is not valid YAML") from None
+        value = read_document(text, "yaml")
+    except UnreadableDocument as fault:
+        raise BadInput(f"--set {change!r}: {fault}") from None
     *parents, last = path.split(".")
     place: Any = spec
     for name in parents:

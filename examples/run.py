@@ -24,6 +24,8 @@ FOLDER = Path(__file__).parent
 # Far more than they need (some 15 s): only a stack that does not work runs into it.
 DEADLINE_SECONDS = 180.0
 CELLS_DEADLINE_SECONDS = 60.0
+TOO_LARGE = "insufficient_resources"
+TASK_TYPE_NAME = "CELLRUN_EXAMPLES_TASK_TYPE"
 
 Spec = dict[str, Any]
 
@@ -61,9 +63,6 @@ def run_examples(session: Session, console: Console) -> int:
         console.print(Text(line, style="#cf222e"))
     console.print("all as they should be" if not found else f"{len(found)} differences")
     return 1 if found else 0
-
-
-TASK_TYPE_NAME = "CELLRUN_EXAMPLES_TASK_TYPE"
 
 
 def load_examples(*, as_process: bool) -> dict[str, Spec]:
@@ -120,10 +119,10 @@ def cancel_when_explained(
 
 
 def await_reason(session: Session, job_id: int) -> str:
-    """The text of why a job's first task is pending. Raises StillOpen if none comes."""
+    """What placement says of a job's first task. Raises StillOpen if it says nothing."""
     for _ in beats(Pace(DEADLINE_SECONDS), f"the pending reason of job {job_id}"):
         for task in session.tasks(job_id, limit=1):
-            if task["pending_reason"]:
+            if task["pending_reason"] and task["pending_reason"]["code"] == TOO_LARGE:
                 return task["pending_reason"]["text"]
     raise StillOpen(f"job {job_id} never said why it waits")
 

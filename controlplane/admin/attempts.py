@@ -23,6 +23,11 @@ from controlplane.admin.base import ReadOnlyAdmin, Section, Text
 from controlplane.contract.states import TaskState
 from controlplane.domain.states import REASONS, Reason
 from controlplane.models import Attempt
+from controlplane.outbox.store import STREAMS, find_tail, read_log
+
+# Of each stream; the whole is there by API and command.
+_SHOWN_LINES = 200
+_SHOWN_BYTES = 64 * 1024
 
 
 class HeldFilter(admin.SimpleListFilter):
@@ -157,11 +162,12 @@ class AttemptAdmin(ReadOnlyAdmin):
         ]
 
     def sections(self, obj: Attempt) -> list[Section]:
-        """Its result."""
-        if not obj.result:
-            return []
-        cut = " (its first 10 KB)" if obj.result_truncated else ""
-        return [Text(f"Result{cut}", text=obj.result)]
+        """Its result, and the end of what it wrote."""
+        sections: list[Section] = [_stream(obj.pk, stream) for stream in STREAMS]
+        if obj.result:
+            cut = " (its first 10 KB)" if obj.result_truncated else ""
+            sections.insert(0, Text(f"Result{cut}", text=obj.result))
+        return sections
 
 
 def attempt_rows(attempts: Iterable[Attempt]) -> list[tuple[Any, ...]]:
@@ -205,6 +211,14 @@ def flower_link(attempt: Attempt) -> SafeString | str:
     if not address:
         return ""
     return format_html('<a class="cellrun-link" href="{}/task/{}">Flower</a>', address, attempt.pk)
+
+
+def _stream(uid: UUID, stream: str) -> Text:
+    start = find_tail(uid, stream, lines=_SHOWN_LINES, limit=_SHOWN_BYTES)
+    content = read_log(uid, stream, offset=start, limit=_SHOWN_BYTES).content
+    cut = f" (its last {_SHOWN_LINES} lines)" if start else ""
+    text = content.decode("utf-8", errors="replace")
+    return Text(f"{stream}{cut}", text=text or "nothing so far", is_open=bool(text))
 
 
 def _released(attempt: Attempt) -> SafeString | str:

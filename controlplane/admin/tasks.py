@@ -15,6 +15,7 @@ from controlplane.admin.badges import duration, instant, page_link, state_badge,
 from controlplane.admin.base import ReadOnlyAdmin, Rows, Section, Text
 from controlplane.admin.timeline import task_timeline
 from controlplane.contract.states import TaskState
+from controlplane.domain.placement.pending import Waiting, pending_reason
 from controlplane.models import Attempt, Task
 
 _SHOWN_ATTEMPTS = 50
@@ -60,7 +61,7 @@ class TaskAdmin(ReadOnlyAdmin):
     list_select_related = ("job", "group")
     search_fields = ("pk",)
     search_help_text = "A task's number"
-    defer_fields: ClassVar = ("job__spec", "job__annotation", "group__launch", "group__depends_on")
+    defer_fields: ClassVar = ("job__spec", "job__annotation", "group__launch")
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Task], search_term: str
@@ -197,8 +198,11 @@ def pending_note(task: Task, now: datetime) -> str:
     """Why a task is pending, in the words that API and command use; empty if it is not."""
     if task.state != TaskState.PENDING:
         return ""
-    if task.attempt_open:
-        return "waits until its previous attempt is released"
-    if task.not_before is not None and task.not_before > now:
-        return f"backs off until {task.not_before:%Y-%m-%d %H:%M:%S} UTC"
-    return str((task.group.pending_reason or {}).get("text", ""))
+    waiting = Waiting(
+        not_before=task.not_before,
+        attempt_open=task.attempt_open,
+        startable_at=task.group.startable_at,
+        depends_on=task.group.depends_on,
+        found=task.group.pending_reason,
+    )
+    return str(pending_reason(waiting, now=now)["text"])
