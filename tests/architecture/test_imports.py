@@ -1,10 +1,13 @@
-"""The import contracts of pyproject.toml hold."""
+"""The import contracts of pyproject.toml hold, and those that it cannot say."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.architecture.source import ROOT
+import pytest
+
+from tests.architecture.source import ROOT, sources
 
 
 def test_import_contracts_hold() -> None:
@@ -13,3 +16,29 @@ def test_import_contracts_hold() -> None:
         [program, "--no-logo", "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("package", "allowed"), [("workers", "controlplane.contract"), ("client", "controlplane.spec")]
+)
+def test_of_the_control_plane_only_one_package_is_imported(package: str, allowed: str) -> None:
+    """Also of packages that are still to come, which a list of forbidden ones would not name."""
+    strangers = [
+        f"{source.path} imports {name}"
+        for source in sources()
+        if source.path.startswith(package + "/")
+        for name in imported(source.tree)
+        if name.split(".")[0] == "controlplane" and not f"{name}.".startswith(f"{allowed}.")
+    ]
+    assert strangers == []
+
+
+def imported(tree: ast.Module) -> list[str]:
+    """Return the full names of everything that is imported."""
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names

@@ -162,7 +162,9 @@ def test_the_state_detector_sees_every_way_to_write() -> None:
 
 
 def test_no_committed_file_names_an_index_or_a_registry() -> None:
-    pattern = re.compile(r"((?<!no-emit-)index-url|find-links|https?://[^\s\"']*(pypi|pythonhosted|simple/))")
+    pattern = re.compile(
+        r"((?<!no-emit-)index-url|find-links|https?://[^\s\"']*(pypi|pythonhosted|simple/))"
+    )
     named = [
         str(path.relative_to(ROOT))
         for path in [*(ROOT / "requirements").iterdir(), ROOT / "pyproject.toml", ROOT / "Makefile"]

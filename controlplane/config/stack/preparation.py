@@ -34,7 +34,7 @@ def prepare(plan: Plan, say: Say, check_alive: Callable[[], None]) -> None:
             postgres.wait_until_ready(plan.database, deadline_seconds=DATABASE_READY_SECONDS)
         except StackError as fault:
             raise StackError(
-                "\n".join([str(fault), *readiness.log_ends(plan, ["postgres"])])
+                "\n".join([str(fault), *readiness.log_ends(plan.home, ["postgres"])])
             ) from None
         check_alive()
         _create_database(plan)

@@ -7,12 +7,13 @@ import urllib.request
 from collections.abc import Callable
 
 from controlplane.config.stack.failure import StackError
+from controlplane.config.stack.home import Home
 from controlplane.config.stack.processes import Plan, Process
 
 Say = Callable[[str], None]
 
 READY_SECONDS = 90.0
-LOOK_EVERY_SECONDS = 0.2
+LOOK_EVERY_SECONDS = 0.5
 SAY_AGAIN_AFTER_SECONDS = 10.0
 LOG_LINES = 15
 
@@ -28,7 +29,7 @@ def wait_until_ready(
         now = time.monotonic()
         text = "waiting for " + ", ".join(f"{name} ({why})" for name, why in missing.items())
         if now > give_up:
-            raise StackError("\n".join([f"gave up {text}", *log_ends(plan, list(missing))]))
+            raise StackError("\n".join([f"gave up {text}", *log_ends(plan.home, list(missing))]))
         if (text != said and now - said_at > 1) or now - said_at > SAY_AGAIN_AFTER_SECONDS:
             said, said_at = text, now
             say(text)
@@ -80,11 +81,11 @@ def _get(url: str, *, token: str = "") -> tuple[int, str]:
         return 0, str(getattr(fault, "reason", fault))
 
 
-def log_ends(plan: Plan, names: list[str]) -> list[str]:
+def log_ends(home: Home, names: list[str]) -> list[str]:
     """Return the last lines of the logs of these processes, for people."""
     lines = []
     for name in names:
-        path = plan.home.logs / f"{name}.log"
+        path = home.logs / f"{name}.log"
         if path.exists():
             tail = path.read_text(errors="replace").splitlines()[-LOG_LINES:]
             lines += [f"--- the end of {path}", *tail]

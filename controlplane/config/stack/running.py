@@ -1,6 +1,7 @@
 """One running stack: started whole or not at all, and stopped without leaving anything behind."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -37,6 +38,9 @@ Say = Callable[[str], None]
 # Cells stop first, then the control plane, then the services: three waits in a row.
 STOP_SECONDS = 120.0
 
+# As supervisor says that a process died, or that it stopped trying.
+EXITED = re.compile(r"(?:exited|gave up): (?P<name>\S+)( \(.*\))?")
+
 
 class Stack:
     """The stack in one state folder. Use as a context manager: leaving it stops everything."""
@@ -48,12 +52,17 @@ class Stack:
         self._lock: IO[str] | None = None
         self._keeper: subprocess.Popen[str] | None = None
         self._stopping = threading.Event()
+        self._exited: list[str] = []
         self.plan: Plan | None = None
 
     def __enter__(self) -> "Stack":
         self._lock = self._home.hold()
         try:
             self._start()
+        except StackError as fault:
+            ends = readiness.log_ends(self._home, sorted(set(self._exited)))
+            self.stop()
+            raise StackError("\n".join([str(fault), *ends])) from None
         except BaseException:
             self.stop()
             raise
@@ -129,9 +138,10 @@ class Stack:
     def _tell_exits(self, lines: IO[str]) -> None:
         """Repeat what supervisor says of processes that die; its own log keeps everything."""
         for line in lines:
-            told = any(word in line for word in ("exited:", "gave up:", " CRIT "))
-            if told and not self._stopping.is_set():
-                self._say(line.split(" ", 3)[-1].strip())
+            found = EXITED.search(line)
+            if found and not self._stopping.is_set():
+                self._exited.append(found["name"])
+                self._say(found[0])
 
     def _check_keeper(self) -> None:
         if self._keeper is not None and self._keeper.poll() is not None:

@@ -1,0 +1,140 @@
+"""A stack as `make up` starts it, for tests: real processes, own folder, free ports."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from tests.architecture.source import ROOT
+
+START_SECONDS = 120.0
+STOP_SECONDS = 120.0
+PREFIXES = ("CELLRUN_", "CELERY_", "DATABASE_URL", "DJANGO_", "MAKE")
+
+
+def wait_until(condition: Callable[[], bool], *, seconds: float, what: str) -> None:
+    """Return when `condition` holds; fail, naming `what`, when it does not within `seconds`."""
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up, f"after {seconds:g} s still not so: {what}"
+        time.sleep(0.05)
+
+
+class RunningStack:
+    """Use as a context manager. What the stack printed is in `output` below its folder."""
+
+    def __init__(self, home: Path, *, cells: int = 2, engine: str = "docker", **env: str) -> None:
+        self.home = home
+        self._given = {"CELLS": str(cells), "ENGINE": engine, **env}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.environment: dict[str, str] = {}
+
+    def __enter__(self) -> "RunningStack":
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def output(self) -> Path:
+        """What the command printed."""
+        return self.home / "output"
+
+    @property
+    def pid(self) -> int:
+        """The process id of the command itself."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start and wait until it says that it is up."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)
+        }
+        environment |= {"CELLRUN_HOME": str(self.home), "WEB_PORT": "0", "FLOWER_PORT": "0"}
+        with self.output.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "controlplane.config.stack", "up"],
+                cwd=ROOT,
+                env=environment | self._given,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        try:
+            wait_until(self._is_up_or_over, seconds=START_SECONDS, what="the stack is up")
+            assert self._process.poll() is None, self.output.read_text()
+        except BaseException:
+            self.stop()
+            raise
+        self.environment = read_environment(self.home)
+
+    def _is_up_or_over(self) -> bool:
+        assert self._process is not None
+        over = self._process.poll() is not None
+        return over or "Ctrl-C stops all of it" in self.output.read_text()
+
+    def stop(self, number: int = signal.SIGINT) -> int:
+        """Stop as Ctrl-C does and return the exit code. Repeatable."""
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+        return self._process.wait(timeout=STOP_SECONDS)
+
+    def pid_of(self, name: str) -> int:
+        """The current process id of one of the stack's processes."""
+        return int((self.home / "run" / f"{name}.pid").read_text())
+
+    def kill(self, name: str) -> int:
+        """Kill a process with -9 and return the process id that it had."""
+        pid = self.pid_of(name)
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def processes(self) -> dict[str, int]:
+        """Every process of the stack by name."""
+        return {path.stem: int(path.read_text()) for path in (self.home / "run").glob("*.pid")}
+
+
+def read_environment(home: Path) -> dict[str, str]:
+    """Return what run/env holds."""
+    lines = (home / "run" / "env").read_text().splitlines()
+    words = [shlex.split(line.removeprefix("export "))[0] for line in lines]
+    return dict(word.split("=", 1) for word in words)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process runs; one that ended and that nobody waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] != "Z"
+    except OSError:
+        return False
+
+
+def remnants(home: Path) -> list[str]:
+    """Return every running process whose command line or environment speaks of this folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        pid = int(path.name)
+        if pid == os.getpid() or not is_running(pid):
+            continue
+        try:
+            text = (path / "cmdline").read_bytes() + (path / "environ").read_bytes()
+        except OSError:
+            continue
+        if str(home).encode() in text:
+            found.append(f"{pid} {(path / 'cmdline').read_bytes()[:200]!r}")
+    return found

@@ -1,0 +1,168 @@
+"""The stack of `make up`: whole or not at all, kept alive, and gone without a trace."""
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.source import ROOT
+from tests.e2e.stack import RunningStack, is_running, remnants, wait_until
+
+pytestmark = pytest.mark.serial
+
+CONTROL = ("web", "placement", "convergence", "inbox", "beat", "flower")
+EVERY_PROCESS = {*CONTROL, "postgres", "redis", "cell-1"}
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
+    folder = tmp_path_factory.mktemp("stack")
+    # PostgreSQL runs as nobody: pytest's folders are closed to others.
+    for path in (folder, *folder.parents[:2]):
+        path.chmod(0o755)
+    with RunningStack(folder / "home", cells=1, engine="process") as running:
+        yield running
+    assert remnants(running.home) == []
+
+
+def test_every_promised_process_runs_and_its_id_is_told(stack: RunningStack) -> None:
+    assert set(stack.processes()) >= EVERY_PROCESS
+    assert all(is_running(pid) for pid in stack.processes().values())
+
+
+def test_addresses_and_tokens_are_told_and_private(stack: RunningStack) -> None:
+    file = stack.home / "run" / "env"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert set(stack.environment) == {
+        "CELLRUN_URL",
+        "CELLRUN_TOKEN",
+        "CELLRUN_OPERATOR_TOKEN",
+        "CELLRUN_ADMIN_USER",
+        "CELLRUN_ADMIN_PASSWORD",
+        "CELERY_BROKER_URL",
+        "DATABASE_URL",
+    }
+    with urllib.request.urlopen(stack.environment["CELLRUN_URL"] + "/readyz", timeout=5) as answer:
+        assert answer.status == 200
+
+
+def test_no_secret_is_on_a_command_line_or_in_a_log(stack: RunningStack) -> None:
+    secrets = [
+        stack.environment["CELLRUN_TOKEN"],
+        stack.environment["CELLRUN_OPERATOR_TOKEN"],
+        (stack.home / "secret-key").read_text().strip(),
+        stack.environment["DATABASE_URL"].split(":")[2].split("@")[0],
+    ]
+    shown = {
+        str(pid): Path(f"/proc/{pid}/cmdline").read_text() for pid in stack.processes().values()
+    }
+    shown |= {path.name: path.read_text() for path in (stack.home / "log").iterdir()}
+    assert [name for name, text in shown.items() if any(secret in text for secret in secrets)] == []
+
+
+def test_manage_py_in_a_shell_speaks_to_the_running_stack(stack: RunningStack) -> None:
+    plain = {"PATH": os.environ["PATH"], "CELLRUN_HOME": str(stack.home)}
+    done = subprocess.run(
+        [sys.executable, "manage.py", "migrate", "--check"],
+        cwd=ROOT,
+        env=plain,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_second_stack_in_the_same_folder_is_refused(stack: RunningStack) -> None:
+    refused = run_up(stack.home)
+    assert refused.returncode == 1
+    assert "a stack already runs" in refused.stderr
+    assert all(is_running(pid) for pid in stack.processes().values())
+
+
+@pytest.mark.parametrize("name", sorted(EVERY_PROCESS))
+def test_a_killed_process_comes_back_by_itself(stack: RunningStack, name: str) -> None:
+    killed = stack.kill(name)
+    wait_until(
+        lambda: stack.pid_of(name) != killed and is_running(stack.pid_of(name)),
+        seconds=30,
+        what=f"{name} runs again",
+    )
+
+
+def is_ready(stack: RunningStack) -> bool:
+    try:
+        with urllib.request.urlopen(stack.environment["CELLRUN_URL"] + "/readyz", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def test_after_all_that_the_stack_is_ready_again(stack: RunningStack) -> None:
+    wait_until(lambda: is_ready(stack), seconds=60, what="readyz answers 200")
+
+
+@pytest.fixture
+def small_stack(tmp_path: Path) -> Iterator[RunningStack]:
+    for path in (tmp_path, *tmp_path.parents[:2]):
+        path.chmod(0o755)
+    with RunningStack(tmp_path / "home", cells=1, engine="process") as running:
+        yield running
+
+
+@pytest.mark.parametrize("victims", ["supervisord", "stack", "supervisord stack"])
+def test_whoever_is_killed_nothing_is_left_behind(small_stack: RunningStack, victims: str) -> None:
+    pids = [small_stack.pid_of(name) for name in victims.split()]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: remnants(small_stack.home) == [], seconds=60, what="all are gone")
+    # And the next start finds nothing in its way.
+    small_stack.start()
+    assert small_stack.stop() == 0
+
+
+def test_a_clean_stop_forgets_what_was_only_true_while_it_ran(small_stack: RunningStack) -> None:
+    pids = small_stack.processes().values()
+    assert small_stack.stop(signal.SIGTERM) == 0
+    assert not any(is_running(pid) for pid in pids)
+    assert [path.name for path in (small_stack.home / "run").iterdir()] == ["lock"]
+    assert remnants(small_stack.home) == []
+
+
+def test_a_port_in_use_ends_the_start_with_a_sentence(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        refused = run_up(tmp_path / "home", WEB_PORT=str(port))
+    assert refused.returncode == 1
+    assert f"port {port} is in use: choose another with WEB_PORT" in refused.stderr
+    assert remnants(tmp_path / "home") == []
+
+
+def test_wrong_settings_are_refused_by_name_before_anything_starts(tmp_path: Path) -> None:
+    refused = run_up(tmp_path / "home", CELLRUN_LEASE_SECONDS="soon")
+    assert refused.returncode == 1
+    assert "CELLRUN_LEASE_SECONDS: expected a number of seconds" in refused.stderr
+    assert not (tmp_path / "home" / "postgres-18").exists()
+
+
+def run_up(home: Path, **env: str) -> "subprocess.CompletedProcess[str]":
+    """Run `up` where it is expected to be refused."""
+    plain = {"PATH": os.environ["PATH"], "CELLRUN_HOME": str(home), "ENGINE": "none"}
+    return subprocess.run(
+        [sys.executable, "-m", "controlplane.config.stack", "up"],
+        cwd=ROOT,
+        env={**plain, "WEB_PORT": "0", "FLOWER_PORT": "0", **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
