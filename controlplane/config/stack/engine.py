@@ -56,6 +56,12 @@ def require_engine(say: Say) -> str:
     if not shutil.which("dockerd"):
         say("no container engine on this machine: installing Debian's docker.io with apt-get")
         apt_install("docker.io")
+    if Path("/run/systemd/system").is_dir():
+        say("starting the service docker; it is left running")
+        subprocess.run(["systemctl", "start", "docker"], capture_output=True, check=False)
+        if _answers_within(f"unix://{DOCKER_SOCKET}", START_SECONDS):
+            return f"unix://{DOCKER_SOCKET}"
+        raise StackError("the service docker does not start: see `systemctl status docker`")
     say(f"starting dockerd in the background (log: {LOG_FILE}); it is left running")
     _prepare_cgroups()
     for _ in range(START_TRIES):
@@ -116,6 +122,17 @@ def _answers(address: str) -> bool:
         line.close()
 
 
+def _answers_within(
+    address: str, seconds: float, *, while_true: Callable[[], bool] = lambda: True
+) -> bool:
+    give_up = time.monotonic() + seconds
+    while time.monotonic() < give_up and while_true():
+        if _answers(address):
+            return True
+        time.sleep(0.1)
+    return False
+
+
 def _start_daemon() -> bool:
     command = ["dockerd", f"--host=unix://{DOCKER_SOCKET}", f"--pidfile={PID_FILE}"]
     if not _firewall_works():
@@ -129,11 +146,9 @@ def _start_daemon() -> bool:
             cwd="/",
             start_new_session=True,
         )
-    give_up = time.monotonic() + START_SECONDS
-    while time.monotonic() < give_up and daemon.poll() is None:
-        if _answers(f"unix://{DOCKER_SOCKET}"):
-            return True
-        time.sleep(0.1)
+    address = f"unix://{DOCKER_SOCKET}"
+    if _answers_within(address, START_SECONDS, while_true=lambda: daemon.poll() is None):
+        return True
     if daemon.poll() is None:
         daemon.kill()
         daemon.wait()
