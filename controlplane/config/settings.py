@@ -130,6 +130,9 @@ SPECTACULAR_SETTINGS = {
     "TITLE": "Cellrun",
     "DESCRIPTION": "Runs container tasks on many machines.",
     "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "POSTPROCESSING_HOOKS": ["controlplane.api.schema.add_components"],
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     # From our own static files: the documentation works without the Internet.

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -11,9 +12,14 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     PlainSerializer,
+    TypeAdapter,
+    ValidationError,
     WithJsonSchema,
 )
+from pydantic_core import core_schema
 
 from controlplane.spec import quantities
 
@@ -144,13 +150,38 @@ Disk = Annotated[int, *quantity(quantities.parse_disk, quantities.format_mib, "1
 SharedMemory = Annotated[int, *quantity(quantities.parse_shm, quantities.format_mib, "64Mi")]
 
 
-def only(default: object) -> Any:
-    """A check for a field that is not offered yet: all but its default is refused, not ignored."""
+@dataclass(frozen=True)
+class only:  # noqa: N801  (it reads as a word in annotations)
+    """Marks a field that is not offered yet: all but its default is refused, not ignored."""
 
-    def check(value: Any) -> Any:
-        if value != default:
-            allowed = "" if default in (None, []) else f" (only {str(default).lower()} is)"
-            raise ValueError(f"is not supported by this version{allowed}")
+    default: Any
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"const": self.default, "description": "Others are not supported by this version."}
+
+    def _check(self, value: Any) -> Any:
+        if value != self.default:
+            only = f" (only {str(self.default).lower()} is)"
+            raise ValueError(
+                f"is not supported by this version{'' if self.default in (None, []) else only}"
+            )
         return value
 
-    return AfterValidator(check)
+
+_GUID = TypeAdapter(Guid)
+
+
+def is_guid(text: str) -> bool:
+    """Whether `text` is what a guid may be."""
+    try:
+        _GUID.validate_python(text, strict=True)
+    except ValidationError:
+        return False
+    return True

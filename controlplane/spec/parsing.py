@@ -1,9 +1,9 @@
 """From a document to a JobSpec, or to all that is wrong with it; and the JSON Schema of a job."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import models_json_schema
 
 from controlplane.spec.documents import (
@@ -24,6 +24,8 @@ from controlplane.spec.group import Defaults, TaskGroupSpec
 from controlplane.spec.job import JobFields, JobSpec, ShortJob
 from controlplane.spec.rules import find_faults
 
+M = TypeVar("M", bound=BaseModel)
+
 MAX_FAULTS = 100
 
 
@@ -40,11 +42,24 @@ def parse_job(body: object) -> JobSpec:
     try:
         job = ShortJob.model_validate(body).expanded() if is_short else JobSpec.model_validate(body)
     except ValidationError as error:
-        raise InvalidSpec(_read_errors(error, is_short=is_short)) from None
+        known = _KNOWN_SHORT if is_short else _KNOWN
+        raise InvalidSpec(_read_errors(error, known)) from None
     faults = [Fault(field_path(place, is_short=is_short), text) for place, text in find_faults(job)]
     if faults:
         raise InvalidSpec(faults[:MAX_FAULTS])
     return job
+
+
+def parse_part(model: type[M], body: object) -> M:
+    """A small document as a `model`. Raises InvalidSpec with every fault that was found."""
+    try:
+        check_plain(body)
+        return model.model_validate(body)
+    except UnreadableDocument as error:
+        raise InvalidSpec([Fault("", str(error))]) from None
+    except ValidationError as error:
+        known = dict.fromkeys(model.model_fields, "at the top")
+        raise InvalidSpec(_read_errors(error, known)) from None
 
 
 def parse_job_text(text: str) -> JobSpec:
@@ -58,13 +73,13 @@ def field_path(place: Place, *, is_short: bool) -> str:
 
 
 def job_schemas(ref_template: str) -> dict[str, Any]:
-    """The JSON Schemas of `Job` (both forms), `JobSpec`, `ShortJob` and their parts, by name."""
+    """The JSON Schemas of `JobDocument` (both forms of a job) and of its parts, by name."""
     _, found = models_json_schema(
         [(JobSpec, "validation"), (ShortJob, "validation")], ref_template=ref_template
     )
     schemas: dict[str, Any] = found["$defs"]
     forms = [{"$ref": ref_template.format(model=name)} for name in ("JobSpec", "ShortJob")]
-    schemas["SubmittedJob"] = {
+    schemas["JobDocument"] = {
         "description": "A job with groups, or with the fields of its one group at the top.",
         "anyOf": forms,
     }
@@ -76,14 +91,13 @@ def json_schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Cellrun job",
-        "$ref": "#/$defs/SubmittedJob",
+        "$ref": "#/$defs/JobDocument",
         "$defs": job_schemas("#/$defs/{model}"),
     }
 
 
-def _read_errors(error: ValidationError, *, is_short: bool) -> list[Fault]:
+def _read_errors(error: ValidationError, known: Mapping[str, str]) -> list[Fault]:
     errors = error.errors(include_url=False, include_input=False)
-    known = _KNOWN_SHORT if is_short else _KNOWN
     return [read_fault(item, known) for item in errors[:MAX_FAULTS]]
 
 

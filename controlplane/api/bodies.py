@@ -1,0 +1,127 @@
+"""Reads what callers send: a bounded body in JSON or YAML, and the parameters of the query."""
+
+from collections.abc import Collection
+from typing import Any, TypeVar
+
+from django.conf import settings
+from django.core.exceptions import RequestDataTooBig
+from rest_framework.exceptions import UnsupportedMediaType
+from rest_framework.request import Request
+
+from controlplane.api.problems import BadQuery
+from controlplane.contract.states import TaskState
+from controlplane.spec import read_document
+from controlplane.spec.documents import Language
+from controlplane.spec.fields import Model
+from controlplane.spec.parsing import parse_part
+
+M = TypeVar("M", bound=Model)
+
+MAX_NUMBER = (1 << 63) - 1
+MAX_PARAMETER_LENGTH = 1_000
+
+_LANGUAGES: dict[str, Language] = {
+    "application/json": "json",
+    "application/yaml": "yaml",
+    "application/x-yaml": "yaml",
+    "text/yaml": "yaml",
+    "text/x-yaml": "yaml",
+}
+
+
+def read_bytes(request: Request) -> bytes:
+    """The body. Raises RequestDataTooBig naming the limit."""
+    limit = settings.CELLRUN.max_body_bytes
+    text = f"a body has at most {limit} bytes"
+    try:
+        body: bytes = request.body
+    except RequestDataTooBig:
+        raise RequestDataTooBig(text) from None
+    if len(body) > limit:
+        raise RequestDataTooBig(text)
+    return body
+
+
+def read_body(request: Request) -> Any:
+    """The document in the body. Raises UnsupportedMediaType, UnreadableDocument."""
+    given = (request.content_type or "").partition(";")[0].strip().lower()
+    language = _LANGUAGES.get(given)
+    if language is None:
+        raise UnsupportedMediaType(
+            given, f"Content-Type is {given or 'missing'}: {' or '.join(_LANGUAGES)} is expected"
+        )
+    return read_document(read_bytes(request), language)
+
+
+def read_part(request: Request, model: type[M]) -> M:
+    """The body as a `model`; no body is an empty one. Raises InvalidSpec and as read_body."""
+    if not read_bytes(request):
+        return parse_part(model, {})
+    return parse_part(model, read_body(request))
+
+
+class Parameters:
+    """The query's parameters; a name that is not among `known` is refused. Raises BadQuery."""
+
+    def __init__(self, request: Request, *known: str) -> None:
+        self._found = request.query_params
+        for name in self._found:
+            if name not in known:
+                raise BadQuery(name[:100], f"unknown parameter; known are {', '.join(known)}")
+
+    def text(self, name: str) -> str | None:
+        """A parameter that stands once at most."""
+        values = self.texts(name)
+        if len(values) > 1:
+            raise BadQuery(name, "stands more than once")
+        return values[0] if values else None
+
+    def texts(self, name: str) -> list[str]:
+        """All values of a parameter; empty ones are left out."""
+        values = [value for value in self._found.getlist(name) if value]
+        for value in values:
+            if len(value) > MAX_PARAMETER_LENGTH or "\x00" in value:
+                raise BadQuery(
+                    name, f"must have at most {MAX_PARAMETER_LENGTH} characters and no NUL"
+                )
+        return values
+
+    def number(self, name: str, *, least: int, most: int = MAX_NUMBER) -> int | None:
+        """A whole number from `least` to `most`."""
+        value = self.text(name)
+        if value is None:
+            return None
+        is_number = value.isascii() and value.isdigit() and len(value) <= len(str(MAX_NUMBER))
+        if not is_number or not least <= int(value) <= most:
+            raise BadQuery(name, f"must be a whole number from {least} to {most}")
+        return int(value)
+
+    def flag(self, name: str) -> bool:
+        """true or false; false if it is missing."""
+        return self.choice(name, ("true", "false", "1", "0")) in ("true", "1")
+
+    def choice(self, name: str, choices: Collection[str]) -> str | None:
+        """One of `choices`, in whatever case."""
+        value = self.text(name)
+        if value is not None and value.lower() not in choices:
+            raise BadQuery(name, f"must be one of {', '.join(choices)}")
+        return value.lower() if value else None
+
+    def states(self, name: str = "state") -> list[TaskState]:
+        """States by name, in whatever case; separated by commas, or the parameter repeated."""
+        words = [word for value in self.texts(name) for word in value.split(",") if word]
+        try:
+            return [TaskState[word.strip().upper()] for word in words]
+        except KeyError:
+            names = ", ".join(state.name for state in TaskState)
+            raise BadQuery(name, f"must be some of {names}") from None
+
+    def labels(self, name: str = "label") -> dict[str, str]:
+        """`key=value`, the parameter repeated for more."""
+        labels = {}
+        for value in self.texts(name):
+            key, found, text = value.partition("=")
+            if not found or not key:
+                raise BadQuery(name, "must be key=value")
+            labels[key] = text
+        return labels

@@ -1,0 +1,111 @@
+"""The doors of cells and pools: look; and what operators do with a cell."""
+
+from collections.abc import Callable
+
+from django.http import HttpResponse
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.request import Request
+
+from controlplane.api import schema
+from controlplane.api.answers import answer
+from controlplane.api.bodies import Parameters, read_part
+from controlplane.api.door import Door, MayOperate
+from controlplane.api.pages import PAGING, Page
+from controlplane.api.shapes import NoRequest
+from controlplane.commands.cells import cordon_cell, drain_cell, uncordon_cell
+from controlplane.queries import cells, pools
+
+_PROBLEMS = (400, 403, 404, 409, 413, 415, 422)
+
+
+class Cells(Door):
+    """All cells."""
+
+    @schema.describe(
+        "list_cells",
+        answers={200: schema.page_of("Cell")},
+        parameters=schema.PAGING,
+        problems=(400,),
+    )
+    def get(self, request: Request) -> HttpResponse:
+        """List cells by name, with what is free on each."""
+        page = Page(request, Parameters(request, *PAGING))
+        found = cells.list_cells(after=page.name, limit=page.limit + 1)
+        return page.answer(found, lambda cell: cell["name"])
+
+
+class CellDetail(Door):
+    """One cell."""
+
+    @schema.describe("get_cell", answers={200: schema.ref("Cell")}, problems=(404,))
+    def get(self, request: Request, name: str) -> HttpResponse:
+        """Look at one cell."""
+        return answer(cells.get_cell(name))
+
+
+class _CellOrder(Door):
+    permission_classes = (IsAuthenticated, MayOperate)
+
+    def obey(self, request: Request, name: str, order: Callable[..., None]) -> HttpResponse:
+        """Do `order` with the cell and answer what it is now."""
+        read_part(request, NoRequest)
+        order(name=name, actor=request.user.get_username())
+        return answer(cells.get_cell(name))
+
+
+class CellCordon(_CellOrder):
+    """Keep new work from a cell."""
+
+    @schema.describe(
+        "cordon_cell", body="NoRequest", answers={200: schema.ref("Cell")}, problems=_PROBLEMS
+    )
+    def post(self, request: Request, name: str) -> HttpResponse:
+        """Give a cell no new work; what runs on it goes on (operators)."""
+        return self.obey(request, name, cordon_cell)
+
+
+class CellUncordon(_CellOrder):
+    """Let a cell work again."""
+
+    @schema.describe(
+        "uncordon_cell", body="NoRequest", answers={200: schema.ref("Cell")}, problems=_PROBLEMS
+    )
+    def post(self, request: Request, name: str) -> HttpResponse:
+        """Give a cell work again (operators)."""
+        return self.obey(request, name, uncordon_cell)
+
+
+class CellDrain(_CellOrder):
+    """Have the work of a cell leave it."""
+
+    @schema.describe(
+        "drain_cell", body="NoRequest", answers={200: schema.ref("Cell")}, problems=_PROBLEMS
+    )
+    def post(self, request: Request, name: str) -> HttpResponse:
+        """Give a cell no new work, and have its work leave it (operators)."""
+        return self.obey(request, name, drain_cell)
+
+
+class Pools(Door):
+    """All pools."""
+
+    @schema.describe(
+        "list_pools",
+        answers={200: schema.page_of("Pool")},
+        parameters=schema.PAGING,
+        problems=(400,),
+    )
+    def get(self, request: Request) -> HttpResponse:
+        """List pools by name."""
+        page = Page(request, Parameters(request, *PAGING))
+        found = pools.list_pools(after=page.name, limit=page.limit + 1)
+        return page.answer(found, lambda pool: pool["name"])
+
+
+class PoolDetail(Door):
+    """One pool."""
+
+    @schema.describe("get_pool", answers={200: schema.ref("Pool")}, problems=(404,))
+    def get(self, request: Request, name: str) -> HttpResponse:
+        """Look at one pool."""
+        return answer(pools.get_pool(name))

@@ -1,0 +1,245 @@
+"""The doors of jobs: submit, list, look, cancel."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.http import HttpResponse
+from rest_framework.request import Request
+
+from controlplane import clock
+from controlplane.api import schema
+from controlplane.api.answers import answer
+from controlplane.api.bodies import Parameters, read_body, read_part
+from controlplane.api.door import Door, check_may_end
+from controlplane.api.pages import PAGING, Page
+from controlplane.api.problems import BadQuery
+from controlplane.api.shapes import CancelRequest
+from controlplane.commands.endings import cancel_job
+from controlplane.commands.jobs import Submission, submit_jobs
+from controlplane.domain.submission import JobsRefused
+from controlplane.queries import history, jobs, tasks
+from controlplane.spec import Fault, InvalidSpec, JobSpec, parse_job
+from controlplane.spec.fields import is_guid
+
+MAX_BATCH = 1_000
+_SUBMIT_PROBLEMS = (400, 403, 409, 413, 415, 422)
+
+
+class Jobs(Door):
+    """Submit a job; list jobs."""
+
+    @schema.describe(
+        "submit_job",
+        body="JobDocument",
+        answers={201: schema.ref("Job"), 200: schema.ref("Job")},
+        problems=_SUBMIT_PROBLEMS,
+    )
+    def post(self, request: Request) -> HttpResponse:
+        """Submit a job. 200 if the same guid (or `Idempotency-Key`) and body are there already."""
+        Parameters(request)
+        body = read_body(request)
+        spec = _with_key(parse_job(body), request.headers.get("Idempotency-Key"))
+        [submission] = submit_jobs(specs=[spec], bodies=[body], owner=request.user, now=clock.now())
+        document = jobs.get_job(submission.job_id)
+        made = answer(document, status=201 if submission.created else 200)
+        made["Location"] = request.build_absolute_uri(f"/api/v1/jobs/{submission.job_id}")
+        return made
+
+    @schema.describe(
+        "list_jobs",
+        answers={200: schema.page_of("Job")},
+        parameters=[
+            schema.parameter("state", "States by name, separated by commas."),
+            schema.parameter("pool", "Name of a pool."),
+            schema.parameter("name", "Name of the jobs."),
+            schema.parameter("label", "key=value; repeat it for more.", many=True),
+            *schema.PAGING,
+        ],
+        problems=(400,),
+    )
+    def get(self, request: Request) -> HttpResponse:
+        """List jobs, newest first."""
+        parameters = Parameters(request, "state", "pool", "name", "label", *PAGING)
+        wanted = jobs.JobFilter(
+            states=parameters.states(),
+            pool=parameters.text("pool"),
+            name=parameters.text("name"),
+            labels=parameters.labels(),
+        )
+        page = Page(request, parameters)
+        found = jobs.list_jobs(wanted, before=page.number, limit=page.limit + 1)
+        return page.answer(found, lambda job: job["id"])
+
+
+class JobBatch(Door):
+    """Submit many jobs."""
+
+    @schema.describe(
+        "submit_jobs",
+        body={
+            "anyOf": [
+                {"type": "array", "maxItems": MAX_BATCH, "items": schema.ref("JobDocument")},
+                {
+                    "type": "object",
+                    "required": ["jobs"],
+                    "properties": {
+                        "jobs": {
+                            "type": "array",
+                            "maxItems": MAX_BATCH,
+                            "items": schema.ref("JobDocument"),
+                        }
+                    },
+                },
+            ]
+        },
+        answers={201: schema.ref("Batch")},
+        problems=_SUBMIT_PROBLEMS,
+    )
+    def post(self, request: Request) -> HttpResponse:
+        """Submit up to 1,000 jobs: a list, or {"jobs": [...]}. All of them are taken, or none."""
+        Parameters(request)
+        batch = _read_batch(read_body(request))
+        specs = batch.parse()
+        try:
+            submissions = submit_jobs(
+                specs=specs, bodies=batch.bodies, owner=request.user, now=clock.now()
+            )
+        except JobsRefused as refused:
+            faults = [batch.place(position, fault) for position, fault in refused.faults]
+            raise InvalidSpec(faults) from None
+        return answer({"results": _results(submissions), "next": None}, status=201)
+
+
+class JobDetail(Door):
+    """One job."""
+
+    @schema.describe("get_job", answers={200: schema.ref("Job")}, problems=(404,))
+    def get(self, request: Request, job_id: int) -> HttpResponse:
+        """Look at one job."""
+        return answer(jobs.get_job(job_id))
+
+
+class JobTasks(Door):
+    """The tasks of a job."""
+
+    @schema.describe(
+        "list_tasks_of_job",
+        answers={200: schema.page_of("Task")},
+        parameters=[
+            schema.parameter("state", "States by name, separated by commas."),
+            *schema.PAGING,
+        ],
+        problems=(400, 404),
+    )
+    def get(self, request: Request, job_id: int) -> HttpResponse:
+        """List the tasks of a job, by group and index."""
+        parameters = Parameters(request, "state", *PAGING)
+        page = Page(request, parameters)
+        found = tasks.list_tasks(
+            job_id,
+            states=parameters.states(),
+            after=page.number,
+            limit=page.limit + 1,
+            now=clock.now(),
+        )
+        return page.answer(found, lambda task: task["id"])
+
+
+class JobHistory(Door):
+    """The history of a job."""
+
+    @schema.describe(
+        "list_history_of_job",
+        answers={200: schema.page_of("Change")},
+        parameters=schema.PAGING,
+        problems=(400, 404),
+    )
+    def get(self, request: Request, job_id: int) -> HttpResponse:
+        """List what happened to a job and its tasks, newest first."""
+        page = Page(request, Parameters(request, *PAGING))
+        found = history.list_job_history(job_id, before=page.number, limit=page.limit + 1)
+        return page.answer(found, lambda change: change["id"])
+
+
+class JobCancel(Door):
+    """Cancel a job."""
+
+    @schema.describe(
+        "cancel_job",
+        body="CancelRequest",
+        answers={202: schema.ref("Job")},
+        problems=(400, 403, 404, 413, 415, 422),
+    )
+    def post(self, request: Request, job_id: int) -> HttpResponse:
+        """Cancel a job (its submitter, or an operator). A job that has ended stays as it is."""
+        owned = jobs.find_owner(job_id)
+        asked = read_part(request, CancelRequest)
+        check_may_end(request, owned.owner_id)
+        cancel_job(
+            job_id=job_id,
+            reason=asked.reason,
+            force=asked.force,
+            actor=request.user.get_username(),
+            now=clock.now(),
+        )
+        return answer(jobs.get_job(job_id), status=202)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The jobs of a batch, and what the paths of their fields begin with."""
+
+    bodies: Sequence[Any]
+    prefix: str
+
+    def parse(self) -> list[JobSpec]:
+        """The jobs. Raises InvalidSpec with the faults of all of them."""
+        specs, faults = [], []
+        for position, body in enumerate(self.bodies):
+            try:
+                specs.append(parse_job(body))
+            except InvalidSpec as error:
+                faults += [self.place(position, fault) for fault in error.faults]
+        if faults:
+            raise InvalidSpec(faults)
+        return specs
+
+    def place(self, position: int, fault: Fault) -> Fault:
+        """`fault` of the job at `position`, its path as it is in the batch."""
+        path = f"{self.prefix}[{position}]" + (f".{fault.field}" if fault.field else "")
+        return Fault(path, fault.detail)
+
+
+def _read_batch(document: Any) -> _Batch:
+    if isinstance(document, list):
+        bodies, prefix = document, ""
+    elif isinstance(document, dict) and document.keys() == {"jobs"}:
+        bodies, prefix = document["jobs"], "jobs"
+    else:
+        raise InvalidSpec([Fault("", 'a batch is a list of jobs, or {"jobs": [...]}')])
+    if not isinstance(bodies, list):
+        raise InvalidSpec([Fault(prefix, "must be a list of jobs")])
+    if not 1 <= len(bodies) <= MAX_BATCH:
+        text = f"a batch has from 1 to {MAX_BATCH} jobs, not {len(bodies)}"
+        raise InvalidSpec([Fault(prefix, text)])
+    return _Batch(bodies, prefix)
+
+
+def _results(submissions: Sequence[Submission]) -> list[dict[str, Any]]:
+    found = jobs.load_jobs([submission.job_id for submission in submissions])
+    return [
+        {**job, "created": submission.created}
+        for job, submission in zip(found, submissions, strict=True)
+    ]
+
+
+def _with_key(spec: JobSpec, key: str | None) -> JobSpec:
+    """`spec` with the guid that the header gives, which says the same as the field."""
+    if key is None:
+        return spec
+    if not is_guid(key):
+        raise BadQuery("Idempotency-Key", "must be what a guid may be")
+    if spec.guid not in (None, key):
+        raise BadQuery("Idempotency-Key", "is not the guid of the job")
+    return spec.model_copy(update={"guid": key})

@@ -1,0 +1,130 @@
+"""Every error is answered as a problem document (RFC 9457) that names the fields and the limits."""
+
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from django.core.exceptions import RequestDataTooBig
+from django.db import InterfaceError, OperationalError
+from django.http import Http404, HttpRequest, HttpResponse
+from django.views.decorators.csrf import csrf_exempt
+from rest_framework.exceptions import APIException
+
+from controlplane.api.answers import to_json
+from controlplane.commands.logs import BadUpload, StreamFull, WrongOffset
+from controlplane.domain.errors import Conflict, LimitExceeded, NotFound, Unsatisfiable
+from controlplane.domain.submission import GuidTaken, JobsRefused
+from controlplane.spec import Fault, InvalidSpec, UnreadableDocument
+
+log = structlog.get_logger(__name__)
+
+CONTENT_TYPE = "application/problem+json"
+
+
+class BadQuery(Exception):
+    """A parameter of the query is not what it should be."""
+
+    def __init__(self, field: str, detail: str) -> None:
+        super().__init__(f"{field}: {detail}")
+        self.fault = Fault(field, detail)
+
+
+class BadBatch(InvalidSpec):
+    """Some jobs of a batch are malformed; the paths of the faults begin with the job's position."""
+
+
+def problem(
+    status: int,
+    detail: str,
+    *,
+    faults: Iterable[Fault] = (),
+    headers: Mapping[str, str] | None = None,
+    **more: Any,
+) -> HttpResponse:
+    """A problem document; `more` are members of its own."""
+    errors = [{"field": fault.field, "detail": fault.detail} for fault in faults]
+    document: dict[str, Any] = {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+        **({"errors": errors} if errors else {}),
+        **more,
+    }
+    answer = HttpResponse(to_json(document), content_type=CONTENT_TYPE, status=status)
+    for name, value in (headers or {}).items():
+        answer[name] = value
+    return answer
+
+
+def answer_error(error: Exception, context: Mapping[str, Any]) -> HttpResponse:
+    """The answer to whatever a view raised."""
+    answer = _answer_refusal(error) or _answer_state(error) or _answer_framework(error)
+    if answer is None:
+        log.exception("request_failed", path=context["request"].path)
+        answer = problem(500, "something went wrong here; it is in the log of the web process")
+    return answer
+
+
+def _answer_refusal(error: Exception) -> HttpResponse | None:
+    """What was sent cannot be taken."""
+    match error:
+        case JobsRefused():
+            faults = [fault for _, fault in error.faults]
+            return problem(422, _summary(faults), faults=faults)
+        case InvalidSpec():
+            return problem(422, _summary(error.faults), faults=error.faults)
+        case Unsatisfiable() | LimitExceeded():
+            return problem(422, str(error), faults=[Fault(error.field, str(error))])
+        case UnreadableDocument():
+            return problem(400, str(error))
+        case BadQuery():
+            return problem(400, str(error), faults=[error.fault])
+    return None
+
+
+def _answer_state(error: Exception) -> HttpResponse | None:
+    """What was sent does not fit what is here."""
+    match error:
+        case NotFound():
+            return problem(404, str(error))
+        case GuidTaken():
+            return problem(409, str(error), faults=[Fault("guid", str(error))])
+        case Conflict():
+            return problem(409, str(error))
+        case WrongOffset():
+            return problem(409, str(error), size=error.size)
+        case StreamFull():
+            return problem(410, str(error), size=error.size)
+        case BadUpload():
+            return problem(401, str(error), headers={"WWW-Authenticate": "Cellrun-Mac"})
+        case OperationalError() | InterfaceError():
+            log.warning("database_unavailable", error=str(error))
+            return problem(503, "the database does not answer", headers={"Retry-After": "1"})
+    return None
+
+
+def _answer_framework(error: Exception) -> HttpResponse | None:
+    match error:
+        case RequestDataTooBig():
+            return problem(413, str(error))
+        case Http404():
+            return problem(404, "there is nothing at this address")
+        case APIException():
+            headers = {"Allow": error.allow} if hasattr(error, "allow") else {}
+            if scheme := getattr(error, "auth_header", None):
+                headers["WWW-Authenticate"] = scheme
+            return problem(error.status_code, str(error.detail), headers=headers)
+    return None
+
+
+def _summary(faults: Iterable[Fault]) -> str:
+    first, *others = faults
+    return f"{first} (and {len(others)} more)" if others else str(first)
+
+
+@csrf_exempt
+def nothing_here(request: HttpRequest) -> HttpResponse:
+    """Answer for every address below the API that is none."""
+    return problem(404, "there is nothing at this address")

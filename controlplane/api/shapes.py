@@ -1,0 +1,243 @@
+"""The documents that the API takes and answers, as the OpenAPI description shows them."""
+
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from controlplane.spec.fields import Model
+
+MAX_REASON = 1_000
+
+
+class CancelRequest(Model):
+    """Why something is cancelled; with `force` its containers are killed at once."""
+
+    reason: str = Field(default="", max_length=MAX_REASON)
+    force: bool = False
+
+
+class NoRequest(Model):
+    """Nothing needs to be said."""
+
+
+class Answer(BaseModel):
+    """Base of what is answered."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+JobState = Literal[
+    "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "KILLED", "WORKER_FAILED", "UNSCHEDULABLE"
+]
+State = Literal[
+    "PENDING",
+    "BUILDING",
+    "RUNNING",
+    "SUCCEEDED",
+    "FAILED",
+    "KILLED",
+    "WORKER_FAILED",
+    "UNSCHEDULABLE",
+    "ASSIGNED",
+    "PREEMPTED",
+]
+
+
+class Job(Answer):
+    """A job. In lists, `spec` is null where it is larger than 4 KiB."""
+
+    id: int
+    guid: str | None
+    name: str
+    domain: str
+    project: str
+    pool: str
+    band: Literal["production", "interactive", "batch"]
+    kind: str
+    state: JobState
+    ending_as: JobState | None
+    failure_reason: str
+    min_available: int
+    max_task_failures: int
+    task_status_count: dict[str, dict[Literal["phase"], dict[State, int]]]
+    parent: int | None
+    labels: dict[str, str]
+    annotation: str
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    settled_at: datetime | None
+    spec: dict[str, Any] | None = Field(description="As submitted.")
+
+
+class SubmittedJob(Job):
+    """A job of a batch. Not `created`: it was there already, with the same guid and body."""
+
+    created: bool
+
+
+class Batch(Answer):
+    """The jobs of a batch, in order."""
+
+    results: list[SubmittedJob]
+    next: None
+
+
+class PendingReason(BaseModel):
+    """Why a task waits: a code, a sentence, and the figures behind it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    code: str
+    text: str
+
+
+class Task(Answer):
+    """A task with what its present attempt came to."""
+
+    id: int
+    guid: str
+    job: int
+    group: str
+    index: int
+    state: State
+    state_number: int
+    lifecycle: Literal["PENDING", "RUNNING", "COMPLETED"]
+    stopping: bool
+    pending_reason: PendingReason | None
+    not_before: datetime | None
+    attempt_number: int
+    attempt_uid: UUID | None
+    cell_id: str | None
+    failed: bool
+    failure_reason: str
+    failure_kind: Literal["user", "system", "outside"] | None
+    exit_code: int | None
+    result: str | None
+    result_truncated: bool
+    annotation: str
+    failure_count: int
+    preemption_count: int
+    system_failure_count: int
+    cache_status: str
+    cache_key: str | None
+    created_at: datetime
+    updated_at: datetime
+    first_completed_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+class Explanation(Answer):
+    """Where a task stands, and why."""
+
+    task: int
+    state: State
+    text: str
+    pending_reason: PendingReason | None
+
+
+class Attempt(Answer):
+    """One try at a task."""
+
+    uid: UUID
+    task: int
+    job: int
+    number: int
+    state: State
+    phase: str | None
+    progress: int | None
+    plugin_phase: str | None
+    cell_id: str
+    container_id: str | None
+    addresses: list[str]
+    exit_code: int | None
+    failure_kind: str | None
+    failure_reason: str
+    usage: dict[str, Any] | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    released_at: datetime | None
+    release_kind: Literal["confirmed", "cell_lost", "operator"] | None
+
+
+class Change(Answer):
+    """One row of the history."""
+
+    id: int
+    job: int
+    task: int | None
+    attempt_uid: UUID | None
+    from_state: State | None
+    to_state: State | None
+    attempt_state: State | None
+    reason: str
+    text: str
+    message: str
+    actor: str
+    at: datetime
+
+
+class Cell(Answer):
+    """A cell; cpu in cores, memory_mib, disk_mib, gpu and named resources."""
+
+    name: str
+    state: Literal["READY", "CORDONED", "DRAINING", "QUARANTINED", "LOST"]
+    state_reason: str
+    pool: str
+    labels: dict[str, str]
+    tags: list[str]
+    incarnation: str | None
+    capacity: dict[str, float]
+    free: dict[str, float]
+    drivers: list[str]
+    task_types: list[str]
+    last_seen_at: datetime | None
+
+
+class Pool(Answer):
+    """A pool; what cannot be changed yet is stated as it is."""
+
+    name: str
+    sequencer: str
+    selector: str
+    validators: list[str]
+    strict_fifo: bool
+    preemption: bool
+    pending_timeout_seconds: int | None
+    pull_timeout_seconds: int
+    create_timeout_seconds: int
+    max_building_per_cell: int | None
+    starvation_seconds: int | None
+    mass_loss: str | None
+    tokens: dict[str, int]
+    allowed_mounts: list[str]
+    privileged_allowed: bool
+
+
+class UploadSize(Answer):
+    """How many bytes of the stream are here now."""
+
+    size: int
+
+
+class FieldError(Answer):
+    """One fault: `field` is a path like `groups[0].resources.cpu`."""
+
+    field: str
+    detail: str
+
+
+class Problem(BaseModel):
+    """What is wrong (RFC 9457)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: list[FieldError] | None = None

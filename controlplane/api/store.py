@@ -1,0 +1,71 @@
+"""Where cells fetch what their tasks read: by signed link, and nothing else is needed."""
+
+from django.http import HttpResponse
+from rest_framework.exceptions import PermissionDenied
+from rest_framework.request import Request
+
+from controlplane import clock
+from controlplane.api import schema
+from controlplane.api.bodies import Parameters
+from controlplane.api.door import Door
+from controlplane.domain.errors import NotFound
+from controlplane.queries import artifacts
+
+_LINK = [
+    schema.parameter("expires", "Of the link: seconds since 1970.", int),
+    schema.parameter("signature", "Of the link."),
+]
+
+
+class _SignedDoor(Door):
+    authentication_classes = ()
+    permission_classes = ()
+
+    def check_link(self, request: Request) -> None:
+        """Raises PermissionDenied unless the link is ours and still valid."""
+        link = Parameters(request, "expires", "signature")
+        if not artifacts.is_signed(
+            request.path,
+            expires=link.text("expires") or "",
+            signature=link.text("signature") or "",
+            at=clock.now().timestamp(),
+        ):
+            raise PermissionDenied("the link is not signed by us, or has expired")
+
+
+class StoredInput(_SignedDoor):
+    """The content of an input."""
+
+    @schema.describe(
+        "read_input",
+        answers={(200, "application/octet-stream"): bytes},
+        parameters=_LINK,
+        problems=(400, 403, 404),
+        is_open=True,
+    )
+    def get(self, request: Request, digest: str) -> HttpResponse:
+        """Fetch the content with that SHA-256, by a signed link."""
+        self.check_link(request)
+        content = artifacts.read_input(digest)
+        if content is None:
+            raise NotFound("the content is not here any more")
+        return HttpResponse(content, content_type="application/octet-stream")
+
+
+class StoredResults(_SignedDoor):
+    """The results of a group."""
+
+    @schema.describe(
+        "read_results",
+        answers={(200, "application/jsonl"): str},
+        parameters=_LINK,
+        problems=(400, 403, 404),
+        is_open=True,
+    )
+    def get(self, request: Request, group_id: int) -> HttpResponse:
+        """Fetch the results of a group by a signed link: JSON lines of name (index) and content."""
+        self.check_link(request)
+        if not artifacts.has_group(group_id):
+            raise NotFound(f"there is no group {group_id}")
+        content = b"".join(artifacts.iterate_results(group_id))
+        return HttpResponse(content, content_type="application/jsonl")

@@ -1,0 +1,106 @@
+"""The doors of tasks: look, explain, cancel."""
+
+from typing import Any
+
+from django.http import HttpResponse
+from rest_framework.request import Request
+
+from controlplane import clock
+from controlplane.api import schema
+from controlplane.api.answers import answer
+from controlplane.api.bodies import Parameters, read_part
+from controlplane.api.door import Door, check_may_end
+from controlplane.api.pages import PAGING, Page
+from controlplane.api.shapes import CancelRequest
+from controlplane.commands.endings import cancel_task
+from controlplane.queries import attempts, history, tasks
+
+
+class TaskDetail(Door):
+    """One task."""
+
+    @schema.describe("get_task", answers={200: schema.ref("Task")}, problems=(404,))
+    def get(self, request: Request, task_id: int) -> HttpResponse:
+        """Look at one task."""
+        return answer(tasks.get_task(task_id, now=clock.now()))
+
+
+class TaskAttempts(Door):
+    """The attempts of a task."""
+
+    @schema.describe(
+        "list_attempts_of_task",
+        answers={200: schema.page_of("Attempt")},
+        parameters=schema.PAGING,
+        problems=(400, 404),
+    )
+    def get(self, request: Request, task_id: int) -> HttpResponse:
+        """List the attempts of a task, newest first."""
+        page = Page(request, Parameters(request, *PAGING))
+        found = attempts.list_attempts(task_id, before=page.number, limit=page.limit + 1)
+        return page.answer(found, lambda attempt: attempt["number"])
+
+
+class TaskHistory(Door):
+    """The history of a task."""
+
+    @schema.describe(
+        "list_history_of_task",
+        answers={200: schema.page_of("Change")},
+        parameters=schema.PAGING,
+        problems=(400, 404),
+    )
+    def get(self, request: Request, task_id: int) -> HttpResponse:
+        """List what happened to a task and its attempts, newest first."""
+        page = Page(request, Parameters(request, *PAGING))
+        found = history.list_task_history(task_id, before=page.number, limit=page.limit + 1)
+        return page.answer(found, lambda change: change["id"])
+
+
+class TaskExplain(Door):
+    """Why a task is where it is."""
+
+    @schema.describe("explain_task", answers={200: schema.ref("Explanation")}, problems=(404,))
+    def get(self, request: Request, task_id: int) -> HttpResponse:
+        """Say why a task waits, or where it is."""
+        task = tasks.get_task(task_id, now=clock.now())
+        return answer(
+            {
+                "task": task["id"],
+                "state": task["state"],
+                "text": _sentence(task),
+                "pending_reason": task["pending_reason"],
+            }
+        )
+
+
+class TaskCancel(Door):
+    """Cancel a task."""
+
+    @schema.describe(
+        "cancel_task",
+        body="CancelRequest",
+        answers={202: schema.ref("Task")},
+        problems=(400, 403, 404, 409, 413, 415, 422),
+    )
+    def post(self, request: Request, task_id: int) -> HttpResponse:
+        """Cancel a task, and with it its job (its submitter, or an operator)."""
+        owner_id = tasks.find_task_owner(task_id)
+        asked = read_part(request, CancelRequest)
+        check_may_end(request, owner_id)
+        cancel_task(
+            task_id=task_id,
+            reason=asked.reason,
+            force=asked.force,
+            actor=request.user.get_username(),
+            now=clock.now(),
+        )
+        return answer(tasks.get_task(task_id, now=clock.now()), status=202)
+
+
+def _sentence(task: dict[str, Any]) -> str:
+    if task["pending_reason"] is not None:
+        return str(task["pending_reason"]["text"])
+    if task["lifecycle"] == "COMPLETED":
+        return str(task["failure_reason"] or f"ended {task['state']}")
+    return f"is {task['state']} on cell {task['cell_id']}"

@@ -1,0 +1,61 @@
+"""The addresses of the API, below /api/v1/."""
+
+from django.urls import path, re_path, register_converter
+
+from controlplane.api import attempts, cells, jobs, store, tasks
+from controlplane.api.problems import nothing_here
+
+
+class Id:
+    """A number that the database can hold; anything else is no address."""
+
+    regex = "[1-9][0-9]{0,17}"
+
+    def to_python(self, value: str) -> int:
+        """The number."""
+        return int(value)
+
+    def to_url(self, value: int) -> str:
+        """Its text."""
+        return str(value)
+
+
+class Name(Id):
+    """A name as cells and pools have it."""
+
+    regex = "[a-z0-9][a-z0-9._-]{0,62}"
+
+    def to_python(self, value: str) -> str:  # type: ignore[override]
+        """The name."""
+        return value
+
+
+register_converter(Id, "id")
+register_converter(Name, "name")
+
+urlpatterns = [
+    path("jobs", jobs.Jobs.as_view()),
+    path("jobs:batch", jobs.JobBatch.as_view()),
+    path("jobs/<id:job_id>", jobs.JobDetail.as_view()),
+    path("jobs/<id:job_id>/tasks", jobs.JobTasks.as_view()),
+    path("jobs/<id:job_id>/history", jobs.JobHistory.as_view()),
+    path("jobs/<id:job_id>/cancel", jobs.JobCancel.as_view()),
+    path("tasks/<id:task_id>", tasks.TaskDetail.as_view()),
+    path("tasks/<id:task_id>/attempts", tasks.TaskAttempts.as_view()),
+    path("tasks/<id:task_id>/history", tasks.TaskHistory.as_view()),
+    path("tasks/<id:task_id>/explain", tasks.TaskExplain.as_view()),
+    path("tasks/<id:task_id>/cancel", tasks.TaskCancel.as_view()),
+    path("attempts/<uuid:uid>", attempts.AttemptDetail.as_view()),
+    path("attempts/<uuid:uid>/logs", attempts.AttemptLogs.as_view()),
+    path("attempts/<uuid:uid>/logs/<slug:stream>", attempts.LogUpload.as_view()),
+    path("cells", cells.Cells.as_view()),
+    path("cells/<name:name>", cells.CellDetail.as_view()),
+    path("cells/<name:name>/cordon", cells.CellCordon.as_view()),
+    path("cells/<name:name>/uncordon", cells.CellUncordon.as_view()),
+    path("cells/<name:name>/drain", cells.CellDrain.as_view()),
+    path("pools", cells.Pools.as_view()),
+    path("pools/<name:name>", cells.PoolDetail.as_view()),
+    path("store/inputs/<slug:digest>", store.StoredInput.as_view()),
+    path("store/results/<id:group_id>", store.StoredResults.as_view()),
+    re_path("", nothing_here),
+]
