@@ -1,14 +1,11 @@
 """Django's and Celery's settings, each from the typed environment or fixed with a reason."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
 from controlplane.config.beat import build_schedule
 from controlplane.config.env import InvalidSettings, load_from_process
 from controlplane.config.logs import build_logging, configure_structlog
-
-_PACKAGE = Path(__file__).parent.parent
 
 try:
     CELLRUN = load_from_process()
@@ -179,11 +176,7 @@ CELERY_TASK_ACKS_LATE = False
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_TIMEZONE = "UTC"
 CELERY_ENABLE_UTC = True
-CELERY_IMPORTS = [
-    name
-    for name in ("controlplane.ticks.placement", "controlplane.ticks.convergence")
-    if (_PACKAGE / "ticks" / f"{name.rsplit('.')[-1]}.py").exists()
-]
+CELERY_IMPORTS = ["controlplane.ticks.placement", "controlplane.ticks.convergence"]
 CELERY_TASK_DEFAULT_QUEUE = "unrouted"
 CELERY_TASK_ROUTES = {
     "controlplane.ticks.placement": {"queue": "placement"},
