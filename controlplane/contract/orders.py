@@ -1,6 +1,6 @@
 """What a cell is told: Registered, Orders, Sync. Every order is harmless when it arrives late or twice."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -332,4 +332,8 @@ def _read_sync(body: Mapping[str, Any]) -> Sync:
     )
 
 
-_READERS = {"orders": _read_orders, "registered": _read_registered, "sync": _read_sync}
+_READERS: dict[str, Callable[[Mapping[str, Any]], Order]] = {
+    "orders": _read_orders,
+    "registered": _read_registered,
+    "sync": _read_sync,
+}

@@ -1,6 +1,6 @@
 """What a cell says: Register, Heartbeat, Reports, Goodbye. Reports are cumulative: each holds all facts so far."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -248,7 +248,7 @@ def _read_texts(body: Mapping[str, Any], name: str) -> dict[str, str]:
     }
 
 
-_READERS = {
+_READERS: dict[str, Callable[[Mapping[str, Any]], Message]] = {
     "register": _read_register,
     "heartbeat": _read_heartbeat,
     "reports": _read_reports,

@@ -76,6 +76,8 @@ def _progress(
 def _facts_said(report: AttemptReport, attempt: AttemptFacts, now: datetime) -> ChangeAttempt:
     """The report's facts as columns; a cell's clock is believed only between creation and now."""
     started_at = _instant(report.started_at, attempt.created_at, now)
+    if started_at is None and report.state is TaskState.RUNNING:
+        started_at = now
     return ChangeAttempt(
         uid=attempt.uid,
         state_from=attempt.state,

@@ -15,6 +15,11 @@ class TickState(models.Model):
         blank=True,
         help_text="Start of the last pass that looked at everything that waits.",
     )
+    hold_until = models.DateTimeField(
+        null=True,
+        blank=True,
+        help_text="After a gap of our own: until when nothing is declared lost or overdue.",
+    )
     counts = models.JSONField(default=dict, blank=True)
 
     def __str__(self) -> str:

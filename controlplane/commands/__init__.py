@@ -1,0 +1,1 @@
+"""Writes: one function, one transaction. `effects` alone writes state columns."""

@@ -1,0 +1,56 @@
+"""Work on many jobs in bounded transactions in which one bad job cannot hold up the others."""
+
+from collections.abc import Callable, Sequence
+
+import structlog
+from django.db import OperationalError, transaction
+
+from controlplane import clock
+from controlplane.commands.effects import raise_alerts
+from controlplane.domain.effects import RaiseAlert
+
+log = structlog.get_logger(__name__)
+
+# Deadlocks and serialization failures pass; more than this many in a row do not.
+_TRIES = 3
+_TRANSIENT = ("40001", "40P01")
+
+
+def for_each_batch(
+    job_ids: Sequence[int], work: Callable[[Sequence[int]], None], *, what: str
+) -> None:
+    """Do `work` on all jobs in one transaction; if it fails, halve until the job that fails is alone.
+
+    `work` is called inside the transaction. A job that fails alone is skipped, logged and alerted.
+    """
+    pending = [sorted(set(job_ids))]
+    while pending:
+        batch = pending.pop()
+        if not batch:
+            continue
+        try:
+            run_in_transaction(lambda batch=batch: work(batch))  # type: ignore[misc]
+        except OperationalError:
+            raise
+        except Exception as error:  # one poisoned row must not end the pass
+            if len(batch) > 1:
+                middle = len(batch) // 2
+                pending += [batch[middle:], batch[:middle]]
+                continue
+            log.exception("job_skipped", job=batch[0], what=what)
+            alert = RaiseAlert("job_skipped", f"{what} of job {batch[0]}", str(error)[:1000])
+            raise_alerts([alert], now=clock.now())
+
+
+def run_in_transaction(work: Callable[[], None]) -> None:
+    """`work` in a transaction; a deadlock or serialization failure is tried again, three times in all."""
+    for left in reversed(range(_TRIES)):
+        try:
+            with transaction.atomic():
+                work()
+            return
+        except OperationalError as error:
+            state = getattr(error.__cause__, "sqlstate", None)
+            if state not in _TRANSIENT or not left:
+                raise
+            log.info("transaction_retried", sqlstate=state)

@@ -1,0 +1,215 @@
+"""What cells say of themselves: registrations, heartbeats with their answers, goodbyes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+
+from controlplane.commands.effects import clear_alerts, raise_alerts, register_cell
+from controlplane.contract.orders import Orders, Registered, Sync
+from controlplane.contract.reports import Goodbye, Register
+from controlplane.contract.states import TaskState
+from controlplane.domain.cell_keys import CellAddress
+from controlplane.domain.convergence.policy import Policy
+from controlplane.domain.effects import RaiseAlert
+from controlplane.domain.registration import Verdict, decide_registration
+from controlplane.domain.states import CellState
+from controlplane.domain.sync import decide_sync
+from controlplane.models import Cell
+from controlplane.outbox import cells, wakes
+from controlplane.queries.addresses import key_of
+from controlplane.queries.launches import load_group_specs
+from controlplane.queries.sql import execute, rows
+from controlplane.queries.sync import Standing, load_standings, load_wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A heartbeat as it came out of its envelope."""
+
+    address: CellAddress
+    seq: int
+    held: Mapping[str, TaskState]
+
+
+def record_registration(
+    address: CellAddress, register: Register, *, seq: int, spoken: bool, now: datetime
+) -> Registered:
+    """Judge and record a Register; the answer, which is sent after commit too."""
+    with transaction.atomic():
+        cell = (
+            Cell.objects.select_for_update(no_key=True)
+            .select_related("pool")
+            .get(pk=address.cell_id)
+        )
+        decision = decide_registration(
+            known_incarnation=cell.incarnation,
+            known_state=CellState(cell.state),
+            known_seq=cell.register_seq,
+            incarnation=address.incarnation,
+            seq=seq,
+            spoken=spoken,
+        )
+        if decision.verdict is Verdict.ACCEPTED:
+            facts = _facts(cell, register, address.incarnation, seq, now)
+            register_cell(cell.pk, state=decision.state, reason=decision.why, facts=facts)
+            renewed = cell.incarnation != address.incarnation
+            _open_lease(cell.pk, address.incarnation, seq, renewed=renewed, now=now)
+            clear_alerts("cell_lost", cell.name, now=now)
+            transaction.on_commit(wakes.wake_placement, robust=True)
+        elif decision.verdict is Verdict.REFUSED:
+            alert = RaiseAlert("cell_twin", cell.name, f"cell {cell.name}: {decision.why}")
+            raise_alerts([alert], now=now)
+        answer = Registered(
+            verdict=decision.verdict,
+            why=decision.why,
+            server_time=now.timestamp(),
+            lease_seconds=settings.CELLRUN.lease_seconds,
+            heartbeat_seconds=settings.CELLRUN.heartbeat_seconds,
+            register_seq=seq,
+        )
+        transaction.on_commit(lambda: cells.send([(address, answer.body())]) and None, robust=True)
+    return answer
+
+
+def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
+    """Renew the leases in one statement and answer each cell with what it should have."""
+    latest = {beat.address: beat for beat in beats}
+    cell_ids = sorted({address.cell_id for address in latest})
+    with transaction.atomic():
+        _renew_leases(list(latest.values()), now)
+        standings = load_standings(cell_ids)
+        wanted = load_wanted(cell_ids)
+    messages: list[tuple[CellAddress, dict[str, Any]]] = []
+    for address, beat in latest.items():
+        standing = standings.get(address.cell_id)
+        current = (
+            standing is not None
+            and standing.incarnation == address.incarnation
+            and standing.state is not CellState.LOST
+        )
+        if not current or standing is None:
+            messages.append((address, _sync(beat, None, Orders(), now, draw_anew=True).body()))
+            continue
+        answer = decide_sync(beat.held, wanted.get(address.cell_id, []), now=now)
+        specs = load_group_specs({run.spec_id for run in answer.runs}) if answer.runs else {}
+        first, *more = [*cells.split_orders(answer.runs, answer.stops, specs)] or [Orders()]
+        messages.append((address, _sync(beat, standing, first, now).body()))
+        messages += [(address, orders.body()) for orders in more]
+    cells.send(messages)
+
+
+def record_goodbye(address: CellAddress, goodbye: Goodbye, *, now: datetime) -> None:
+    """The cell process ends; its lease is long enough for the successor it expects."""
+    until = now + timedelta(seconds=goodbye.expected_seconds) + _lease_length()
+    execute(
+        """
+        UPDATE controlplane_celllease SET expires_at = GREATEST(expires_at, %s), last_heard_at = %s
+        WHERE cell_id = %s AND incarnation = %s
+        """,
+        [until, now, address.cell_id, address.incarnation],
+    )
+
+
+def find_addresses(names: Sequence[str]) -> dict[str, tuple[int, bytes]]:
+    """Cell id and key of the enrolled cells among `names`."""
+    return {
+        cell.name: (cell.pk, key_of(cell)) for cell in Cell.objects.filter(name__in=list(names))
+    }
+
+
+def _lease_length() -> timedelta:
+    """A lease as we count it: longer than the cell's own count, because clocks drift and messages travel."""
+    return timedelta(seconds=settings.CELLRUN.lease_seconds * Policy().lease_factor)
+
+
+def _facts(
+    cell: Cell, register: Register, incarnation: str, seq: int, now: datetime
+) -> dict[str, Any]:
+    return {
+        "incarnation": incarnation,
+        "register_seq": seq,
+        "capacity": dict(register.capacity),
+        "labels": dict(register.labels),
+        "tags": list(register.tags),
+        "drivers": list(register.drivers),
+        "task_types": list(register.task_types),
+        "versions": dict(register.versions),
+        "registered_at": now,
+        "pool_id": _pool_of(cell, register.pool),
+    }
+
+
+def _pool_of(cell: Cell, name: str) -> int:
+    """The pool that the cell asks for, if it exists; else the one it is in."""
+    found = rows("SELECT id FROM controlplane_pool WHERE name = %s", [name])
+    return int(found[0][0]) if found else int(cell.pool_id)
+
+
+def _open_lease(cell_id: int, incarnation: str, seq: int, *, renewed: bool, now: datetime) -> None:
+    execute(
+        """
+        INSERT INTO controlplane_celllease AS l
+            (cell_id, incarnation, last_heard_at, expires_at, silent_ticks, heartbeat_seq, acked_seq)
+        VALUES (%(cell)s, %(incarnation)s, %(now)s, %(until)s, 0, %(seq)s, %(seq)s)
+        ON CONFLICT (cell_id) DO UPDATE SET
+            incarnation = EXCLUDED.incarnation,
+            last_heard_at = EXCLUDED.last_heard_at,
+            expires_at = GREATEST(l.expires_at, EXCLUDED.expires_at),
+            silent_ticks = 0,
+            heartbeat_seq = EXCLUDED.heartbeat_seq,
+            acked_seq = CASE WHEN %(renewed)s THEN EXCLUDED.acked_seq ELSE l.acked_seq END
+        """,
+        {
+            "cell": cell_id,
+            "incarnation": incarnation,
+            "now": now,
+            "until": now + _lease_length(),
+            "seq": seq,
+            "renewed": renewed,
+        },
+    )
+
+
+def _renew_leases(beats: Sequence[Beat], now: datetime) -> None:
+    execute(
+        """
+        WITH i AS MATERIALIZED (
+            SELECT l.cell_id, i.seq FROM controlplane_celllease l
+            JOIN unnest(%(cells)s::bigint[], %(incarnations)s::text[], %(seqs)s::bigint[])
+                 AS i(cell_id, incarnation, seq)
+              ON l.cell_id = i.cell_id AND l.incarnation = i.incarnation
+            ORDER BY l.cell_id FOR NO KEY UPDATE OF l
+        )
+        UPDATE controlplane_celllease l SET
+            last_heard_at = GREATEST(l.last_heard_at, %(now)s),
+            expires_at = GREATEST(l.expires_at, %(until)s),
+            silent_ticks = 0,
+            heartbeat_seq = GREATEST(l.heartbeat_seq, i.seq)
+        FROM i WHERE l.cell_id = i.cell_id AND i.seq > l.heartbeat_seq
+        """,
+        {
+            "cells": [beat.address.cell_id for beat in beats],
+            "incarnations": [beat.address.incarnation for beat in beats],
+            "seqs": [beat.seq for beat in beats],
+            "now": now,
+            "until": now + _lease_length(),
+        },
+    )
+
+
+def _sync(
+    beat: Beat, standing: Standing | None, orders: Orders, now: datetime, *, draw_anew: bool = False
+) -> Sync:
+    return Sync(
+        heartbeat_seq=beat.seq,
+        acked=standing.acked_seq if standing else 0,
+        server_time=now.timestamp(),
+        lease_seconds=settings.CELLRUN.lease_seconds,
+        heartbeat_seconds=settings.CELLRUN.heartbeat_seconds,
+        orders=orders,
+        draw_anew=draw_anew,
+    )

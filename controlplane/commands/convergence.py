@@ -1,0 +1,144 @@
+"""Carrying out what convergence decides, job by job, each page in a transaction of its own."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+
+from controlplane.commands.batches import for_each_batch, run_in_transaction
+from controlplane.commands.dispatch import send_after_commit
+from controlplane.commands.effects import apply_changes, change_cells, raise_alerts
+from controlplane.contract.queues import cell_queue
+from controlplane.domain.convergence.converge import TaskRule
+from controlplane.domain.convergence.endings import decide_hopeless
+from controlplane.domain.convergence.lost_cells import decide_lost
+from controlplane.domain.convergence.policy import Policy
+from controlplane.domain.convergence.stuck_stops import decide_stuck_stops
+from controlplane.domain.effects import RaiseAlert
+from controlplane.domain.jobs import impossible_groups
+from controlplane.domain.snapshots import LeaseFacts
+from controlplane.outbox import transport
+from controlplane.queries.convergence import (
+    Candidate,
+    find_pending_of_groups,
+    find_stuck_stops,
+    load_groups_by_name,
+)
+from controlplane.queries.facts import load_facts_of_tasks
+from controlplane.queries.jobs_under_lock import lock_jobs
+from controlplane.queries.sql import execute
+
+
+def apply_task_rule(rule: TaskRule, candidates: Sequence[Candidate], *, now: datetime) -> int:
+    """Decide about each candidate on facts read under its job's lock; how many tasks changed."""
+    by_job: dict[int, list[Candidate]] = defaultdict(list)
+    for candidate in candidates:
+        by_job[candidate.job_id].append(candidate)
+    changed = 0
+
+    def work(job_ids: Sequence[int]) -> None:
+        nonlocal changed
+        jobs = lock_jobs(job_ids)
+        seen = {item.task_id: item.uid for job_id in job_ids for item in by_job[job_id]}
+        changes = [
+            rule.decide(facts, now=now)
+            for facts in load_facts_of_tasks(list(seen))
+            if rule.holds(facts, now)
+            and (facts.attempt is None or facts.attempt.uid == seen[facts.task_id])
+        ]
+        applied = apply_changes(changes, jobs=jobs, now=now, actor="convergence")
+        changed += applied.changed
+        send_after_commit(applied)
+
+    for_each_batch(list(by_job), work, what=rule.name)
+    return changed
+
+
+def lose_cells(leases: Sequence[LeaseFacts], *, now: datetime, policy: Policy) -> list[int]:
+    """Declare the cells LOST whose silence is proven; their queues go with their incarnation."""
+    lost: list[int] = []
+
+    def work() -> None:
+        lost.extend(change_cells(decide_lost(leases, now=now, policy=policy)))
+        by_id = {lease.cell_id: lease for lease in leases}
+        raise_alerts(
+            [
+                RaiseAlert("cell_lost", by_id[cell_id].name, f"cell {by_id[cell_id].name} is lost")
+                for cell_id in lost
+            ],
+            now=now,
+        )
+
+    run_in_transaction(work)
+    for lease in leases:
+        if lease.cell_id in lost:
+            transport.drop(cell_queue(lease.name, lease.incarnation))
+    return lost
+
+
+def count_silence(*, now: datetime, silent_since: datetime) -> None:
+    """This tick found the cells that were last heard before `silent_since` silent."""
+    execute(
+        """
+        WITH silent AS MATERIALIZED (
+            SELECT l.cell_id FROM controlplane_celllease l
+            JOIN controlplane_cell c ON c.id = l.cell_id
+            WHERE l.last_heard_at <= %s AND c.state <> 'LOST'
+            ORDER BY l.cell_id FOR NO KEY UPDATE OF l
+        )
+        UPDATE controlplane_celllease l SET silent_ticks = l.silent_ticks + 1
+        FROM silent WHERE l.cell_id = silent.cell_id
+        """,
+        [silent_since],
+    )
+
+
+def suspect_cells(*, now: datetime, policy: Policy) -> int:
+    """Quarantine cells that do not confirm stops; how many."""
+    effects = decide_stuck_stops(find_stuck_stops(now, policy))
+    moved: list[int] = []
+
+    def work() -> None:
+        moved.extend(change_cells(effects.cells))
+        raise_alerts(effects.alerts, now=now)
+
+    run_in_transaction(work)
+    return len(moved)
+
+
+def end_hopeless(job_ids: Sequence[int], *, now: datetime, page: int) -> int:
+    """Kill the tasks of groups whose dependency can no longer hold; how many."""
+    changed = 0
+
+    def work(batch: Sequence[int]) -> None:
+        nonlocal changed
+        jobs = lock_jobs(batch)
+        groups = [
+            group.group_id
+            for job_id in batch
+            for group in impossible_groups(load_groups_by_name(job_id))
+        ]
+        task_ids = find_pending_of_groups(groups, page) if groups else []
+        changes = [decide_hopeless(facts, now=now) for facts in load_facts_of_tasks(task_ids)]
+        applied = apply_changes(changes, jobs=jobs, now=now, actor="convergence")
+        changed += applied.changed
+        send_after_commit(applied)
+
+    for_each_batch(list(job_ids), work, what="dependencies")
+    return changed
+
+
+def roll_again(job_ids: Sequence[int], *, now: datetime) -> None:
+    """Let jobs follow their tasks once more: settles what nobody settled."""
+    execute(
+        """
+        WITH held AS MATERIALIZED (
+            SELECT id FROM controlplane_job
+            WHERE id = ANY(%(ids)s) AND finished_at IS NOT NULL AND settled_at IS NULL
+            ORDER BY id FOR NO KEY UPDATE
+        )
+        UPDATE controlplane_job j SET settled_at = %(now)s FROM held
+        WHERE j.id = held.id AND NOT EXISTS (
+            SELECT 1 FROM controlplane_attempt a WHERE a.job_id = j.id AND a.released_at IS NULL)
+        """,
+        {"ids": list(job_ids), "now": now},
+    )

@@ -1,0 +1,72 @@
+"""What leaves after a commit: orders for new attempts, stops for ended ones, wakes of ticks.
+
+Nothing here may fail its caller: the rows are committed, and whatever is lost on the way is said
+again by Sync or found by the next tick.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import structlog
+from django.db import transaction
+
+from controlplane.commands.effects import Applied, Placement
+from controlplane.contract.orders import RunAttempt
+from controlplane.domain.cell_keys import CellAddress
+from controlplane.outbox import cells, wakes
+from controlplane.queries.addresses import load_addresses
+from controlplane.queries.launches import load_group_specs
+from controlplane.queries.stops import load_stops
+
+log = structlog.get_logger(__name__)
+
+
+def send_after_commit(applied: Applied) -> None:
+    """Once the transaction is committed: stop what must stop, wake who has something to do."""
+    if applied.stops:
+        transaction.on_commit(partial(send_stops, list(applied.stops)), robust=True)
+    if applied.freed:
+        transaction.on_commit(wakes.wake_placement, robust=True)
+    if applied.ending:
+        transaction.on_commit(wakes.wake_convergence, robust=True)
+
+
+def send_runs(placements: Sequence[Placement], *, start_before: datetime) -> None:
+    """Tell each cell what was placed on it."""
+    addresses = load_addresses({item.cell_id for item in placements})
+    specs = load_group_specs({item.group_id for item in placements})
+    by_cell: dict[int, list[RunAttempt]] = defaultdict(list)
+    for item in placements:
+        order = RunAttempt(
+            uid=str(item.uid),
+            spec_id=item.group_id,
+            task_id=item.task_id,
+            task_index=item.index,
+            number=item.number,
+            start_before=start_before.timestamp(),
+        )
+        by_cell[item.cell_id].append(order)
+    messages: list[tuple[CellAddress, dict[str, Any]]] = [
+        (addresses[cell_id], orders.body())
+        for cell_id, runs in by_cell.items()
+        if cell_id in addresses
+        for orders in cells.split_orders(runs, (), specs)
+    ]
+    cells.send(messages)
+
+
+def send_stops(uids: Sequence[UUID]) -> None:
+    """Tell each cell which of its attempts to stop."""
+    messages = []
+    by_cell = load_stops(uids)
+    addresses = load_addresses(set(by_cell))
+    for cell_id, stops in by_cell.items():
+        if cell_id in addresses:
+            messages += [
+                (addresses[cell_id], orders.body()) for orders in cells.split_orders((), stops, {})
+            ]
+    cells.send(messages)

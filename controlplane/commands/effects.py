@@ -1,0 +1,422 @@
+"""The only writer of state columns: effects in, bulk compare-and-set statements out, history in the same transaction.
+
+Callers hold the locks of all jobs concerned (`queries.jobs_under_lock.lock_jobs`) and pass the rows
+read under them. Every change of a task moves its group's counts and may move its job; what has to
+leave (stops, wakes) is collected in `Outgoing` and sent after commit by `dispatch`.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from controlplane.commands import statements
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.effects import (
+    ChangeCell,
+    ChangeTask,
+    EndJob,
+    ExplainGroup,
+    RaiseAlert,
+)
+from controlplane.domain.jobs import GroupRow, JobRow, Startable, newly_startable, roll_job
+from controlplane.domain.states import TERMINAL, CellState
+from controlplane.models import Alert, Cell
+from controlplane.queries.jobs_under_lock import find_unreleased_jobs, load_groups
+from controlplane.queries.sql import execute, rows
+
+_STATE_SLOTS = max(S) + 1
+
+
+@dataclass(slots=True)
+class Applied:
+    """What was really done: how much, and what must be told to whom once it is committed."""
+
+    changed: int = 0
+    stale: int = 0
+    stops: list[UUID] = field(default_factory=list)
+    freed: bool = False
+    ending: bool = False
+    finished_jobs: list[int] = field(default_factory=list)
+
+    def absorb(self, other: "Applied") -> None:
+        """Add what `other` did."""
+        self.changed += other.changed
+        self.stale += other.stale
+        self.stops += other.stops
+        self.freed |= other.freed
+        self.ending |= other.ending
+        self.finished_jobs += other.finished_jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One task that got an attempt on a cell."""
+
+    uid: UUID
+    task_id: int
+    group_id: int
+    job_id: int
+    cell_id: int
+    incarnation: str
+    number: int
+    index: int
+
+
+def apply_changes(
+    changes: Sequence[ChangeTask],
+    *,
+    jobs: Mapping[int, JobRow],
+    now: datetime,
+    actor: str,
+    endings: Sequence[EndJob] = (),
+) -> Applied:
+    """Move tasks and attempts, end jobs, and let the jobs follow. `jobs`: read under their locks."""
+    done = _change_tasks([change for change in changes if change.job_id in jobs])
+    kept = [change for change in changes if change.task_id in done]
+    _change_attempts(kept)
+    _add_steps(kept, actor)
+    applied = Applied(changed=len(kept), stale=len(changes) - len(kept))
+    for change in kept:
+        attempt = change.attempt
+        if attempt is not None and attempt.release is not None:
+            applied.freed = True
+        elif attempt is not None and attempt.stop_reason is not None:
+            applied.stops.append(attempt.uid)
+        if change.task_to is S.PENDING and not change.attempt_open:
+            applied.freed = True
+    touched = {change.job_id for change in kept} | {ending.job_id for ending in endings}
+    _roll_jobs(touched & set(jobs), jobs, kept, endings, now, actor, applied)
+    return applied
+
+
+def place_tasks(
+    placements: Sequence[Placement],
+    *,
+    jobs: Mapping[int, JobRow],
+    now: datetime,
+    start_before: datetime,
+    actor: str,
+) -> list[Placement]:
+    """Give each task its attempt; the ones that were really placed. Cells are locked and checked by the caller."""
+    if not placements:
+        return []
+    columns = ("uid", "task_id", "group_id", "job_id", "cell_id", "incarnation", "number")
+    parameters: dict[str, Any] = {
+        name: [getattr(placement, name) for placement in placements] for name in columns
+    }
+    parameters |= {"now": now, "start_before": start_before, "actor": actor}
+    placed = {task_id for (task_id,) in rows(statements.PLACE_TASKS, parameters)}
+    kept = [placement for placement in placements if placement.task_id in placed]
+    moves = [(item.job_id, item.group_id, S.PENDING, S.ASSIGNED, False) for item in kept]
+    _roll(jobs, {item.job_id for item in kept}, moves, {}, now, actor, Applied())
+    return kept
+
+
+def explain_groups(explanations: Sequence[ExplainGroup]) -> None:
+    """Write why groups wait; called only with reasons that changed."""
+    if explanations:
+        execute(
+            """
+            UPDATE controlplane_taskgroup g SET pending_reason = i.reason::jsonb
+            FROM unnest(%s::bigint[], %s::text[]) AS i(id, reason) WHERE g.id = i.id
+            """,
+            [
+                [item.group_id for item in explanations],
+                [json.dumps(dict(item.reason)) for item in explanations],
+            ],
+        )
+
+
+def change_cells(changes: Iterable[ChangeCell]) -> list[int]:
+    """Move cells, each from one of the states it is expected in; the ids of those that moved."""
+    moved = []
+    for change in changes:
+        states = sorted(state.value for state in change.states)
+        if Cell.objects.filter(pk=change.cell_id, state__in=states).update(
+            state=change.state.value, state_reason=change.reason[:255]
+        ):
+            moved.append(change.cell_id)
+    return moved
+
+
+def register_cell(cell_id: int, *, state: CellState, reason: str, facts: Mapping[str, Any]) -> None:
+    """A cell process said what it is; its row says so from now on."""
+    Cell.objects.filter(pk=cell_id).update(state=state.value, state_reason=reason, **facts)
+
+
+def raise_alerts(alerts: Iterable[RaiseAlert], *, now: datetime) -> None:
+    """Raise each alert unless it is open already."""
+    Alert.objects.bulk_create(
+        [
+            Alert(kind=alert.kind, subject=alert.subject, text=alert.text, raised_at=now)
+            for alert in alerts
+        ],
+        ignore_conflicts=True,
+    )
+
+
+def clear_alerts(kind: str, subject: str, *, now: datetime) -> None:
+    """What the alert was about is over."""
+    Alert.objects.filter(kind=kind, subject=subject, cleared_at=None).update(cleared_at=now)
+
+
+def _change_tasks(changes: Sequence[ChangeTask]) -> set[int]:
+    if not changes:
+        return set()
+    counters = [change.counters for change in changes]
+    parameters = {
+        "task_id": [change.task_id for change in changes],
+        "state_from": [int(change.task_from) for change in changes],
+        "state_to": [int(change.task_to) for change in changes],
+        "terminal": [change.task_to in TERMINAL for change in changes],
+        "uid": [change.attempt.uid if change.attempt else None for change in changes],
+        "attempt_open": [change.attempt_open for change in changes],
+        "failure": [counter.failure for counter in counters],
+        "preemption": [counter.preemption for counter in counters],
+        "system": [counter.system for counter in counters],
+        "system_row": [counter.system_row for counter in counters],
+        "refusal_row": [counter.refusal_row for counter in counters],
+        "not_before": [change.not_before for change in changes],
+        "avoid": [change.avoid_cell_id for change in changes],
+        "started_at": [change.started_at for change in changes],
+        "failure_reason": [change.failure_reason for change in changes],
+        "at": [change.at for change in changes],
+    }
+    return {task_id for (task_id,) in rows(statements.CHANGE_TASKS, parameters)}
+
+
+_ATTEMPT_COLUMNS = (
+    "uid",
+    "charged",
+    "report_seq",
+    "phase",
+    "progress",
+    "container_id",
+    "exit_code",
+    "failure_kind",
+    "reason",
+    "message",
+    "result",
+    "result_truncated",
+    "started_at",
+    "finished_at",
+    "release",
+    "stop_reason",
+    "stop_force",
+)
+
+
+def _change_attempts(changes: Sequence[ChangeTask]) -> None:
+    pairs = [(change.attempt, change.at) for change in changes if change.attempt is not None]
+    if not pairs:
+        return
+    parameters: dict[str, Any] = {
+        name: [getattr(attempt, name) for attempt, _ in pairs] for name in _ATTEMPT_COLUMNS
+    }
+    parameters["state_from"] = [int(attempt.state_from) for attempt, _ in pairs]
+    parameters["state_to"] = [int(attempt.state_to) for attempt, _ in pairs]
+    parameters["usage"] = [
+        None if attempt.usage is None else json.dumps(dict(attempt.usage)) for attempt, _ in pairs
+    ]
+    parameters["at"] = [at for _, at in pairs]
+    execute(statements.CHANGE_ATTEMPTS, parameters)
+
+
+def _add_steps(changes: Sequence[ChangeTask], actor: str) -> None:
+    steps = [(change, step) for change in changes for step in change.steps]
+    if not steps:
+        return
+    parameters = {
+        "job_id": [change.job_id for change, _ in steps],
+        "task_id": [change.task_id for change, _ in steps],
+        "uid": [change.attempt.uid if change.attempt else None for change, _ in steps],
+        "state_from": [int(step.task_from) for _, step in steps],
+        "state_to": [int(step.task_to) for _, step in steps],
+        "attempt_state": [step.attempt_state and int(step.attempt_state) for _, step in steps],
+        "reason": [step.reason for _, step in steps],
+        "message": [step.message for _, step in steps],
+        "at": [step.at for _, step in steps],
+        "actor": actor,
+    }
+    execute(statements.ADD_HISTORY, parameters)
+
+
+_Move = tuple[int, int, S, S, bool]
+
+
+def _roll_jobs(
+    touched: set[int],
+    jobs: Mapping[int, JobRow],
+    changes: Sequence[ChangeTask],
+    endings: Sequence[EndJob],
+    now: datetime,
+    actor: str,
+    applied: Applied,
+) -> None:
+    jobs = dict(jobs)
+    for change in changes:
+        if change.started_at is not None and jobs[change.job_id].started_at is None:
+            jobs[change.job_id] = replace(jobs[change.job_id], started_at=change.started_at)
+    forced = {ending.job_id: ending for ending in endings if ending.job_id in jobs}
+    moves = [
+        (change.job_id, change.group_id, change.task_from, change.task_to, change.by_dependency)
+        for change in changes
+    ]
+    _roll(jobs, touched, moves, forced, now, actor, applied)
+
+
+def _roll(
+    jobs: Mapping[int, JobRow],
+    touched: set[int],
+    moves: Sequence[_Move],
+    endings: Mapping[int, EndJob],
+    now: datetime,
+    actor: str,
+    applied: Applied,
+) -> None:
+    """Move the counts of groups by `moves`, and let each touched job follow."""
+    if not touched:
+        return
+    groups = load_groups(sorted(touched))
+    _move_counts(groups, moves)
+    before = {job_id: jobs[job_id] for job_id in touched}
+    after: dict[int, JobRow] = {}
+    startable: list[Startable] = []
+    for job_id in sorted(touched):
+        job = before[job_id]
+        ending = endings.get(job_id)
+        if ending is not None and job.ending_as is None and job.state not in TERMINAL:
+            job = replace(
+                job,
+                ending_as=ending.state,
+                ending_reason=ending.reason,
+                failure_reason=ending.message or job.failure_reason,
+            )
+        after[job_id] = roll_job(job, groups.get(job_id, ()), now=now)
+        startable += newly_startable(after[job_id], groups.get(job_id, ()), now=now)
+    after = _settle(after, now)
+    _write_groups(groups, moves, startable)
+    _write_jobs(before, after, endings, now, actor)
+    applied.freed |= bool(startable)
+    for job_id, job in after.items():
+        if job.finished_at is not None and before[job_id].finished_at is None:
+            applied.finished_jobs.append(job_id)
+        elif job.ending_as is not None and job.finished_at is None:
+            applied.ending = True
+
+
+def _move_counts(groups: Mapping[int, list[GroupRow]], moves: Sequence[_Move]) -> None:
+    shifts: dict[int, dict[S, int]] = {}
+    excused: dict[int, int] = {}
+    for _, group_id, old, new, by_dependency in moves:
+        if old is not new:
+            shift = shifts.setdefault(group_id, {})
+            shift[old] = shift.get(old, 0) - 1
+            shift[new] = shift.get(new, 0) + 1
+        if by_dependency:
+            excused[group_id] = excused.get(group_id, 0) + 1
+    for listed in groups.values():
+        for index, row in enumerate(listed):
+            shift = shifts.get(row.facts.group_id, {})
+            if not shift:
+                continue
+            counts = dict(row.facts.counts)
+            for state, amount in shift.items():
+                counts[state] = counts.get(state, 0) + amount
+            listed[index] = replace(
+                row,
+                facts=replace(row.facts, counts=counts),
+                killed_by_dependency=row.killed_by_dependency + excused.get(row.facts.group_id, 0),
+            )
+
+
+def _settle(jobs: Mapping[int, JobRow], now: datetime) -> dict[int, JobRow]:
+    """A finished job is settled when no attempt of it holds capacity any more."""
+    finished = [
+        job_id for job_id, job in jobs.items() if job.finished_at and job.settled_at is None
+    ]
+    holding = find_unreleased_jobs(finished) if finished else set()
+    return {
+        job_id: replace(job, settled_at=now)
+        if job_id in finished and job_id not in holding
+        else job
+        for job_id, job in jobs.items()
+    }
+
+
+def _write_groups(
+    groups: Mapping[int, list[GroupRow]], moves: Sequence[_Move], startable: Sequence[Startable]
+) -> None:
+    starts = {item.group_id: item for item in startable}
+    moved = {group_id for _, group_id, *_ in moves} | set(starts)
+    written = [row for listed in groups.values() for row in listed if row.facts.group_id in moved]
+    if not written:
+        return
+    found = [starts.get(row.facts.group_id) for row in written]
+    parameters = {
+        "group_id": [row.facts.group_id for row in written],
+        "counts": [_counts_literal(row.facts.counts) for row in written],
+        "excused": [row.killed_by_dependency for row in written],
+        "startable_at": [
+            start.at if start else row.facts.startable_at
+            for row, start in zip(written, found, strict=True)
+        ],
+        "deadline_at": [start.deadline if start else None for start in found],
+    }
+    execute(statements.WRITE_GROUPS, parameters)
+
+
+def _counts_literal(counts: Mapping[S, int]) -> str:
+    slots = [0] * _STATE_SLOTS
+    for state, amount in counts.items():
+        slots[state] = amount
+    return "{" + ",".join(map(str, slots)) + "}"
+
+
+def _write_jobs(
+    before: Mapping[int, JobRow],
+    after: Mapping[int, JobRow],
+    endings: Mapping[int, EndJob],
+    now: datetime,
+    actor: str,
+) -> None:
+    written = [job for job_id, job in after.items() if job != before[job_id] or job_id in endings]
+    if not written:
+        return
+    parameters = {
+        "job_id": [job.job_id for job in written],
+        "state": [int(job.state) for job in written],
+        "ending_as": [job.ending_as and int(job.ending_as) for job in written],
+        "ending_reason": [job.ending_reason for job in written],
+        "force": [job.job_id in endings and endings[job.job_id].force for job in written],
+        "failure_reason": [job.failure_reason for job in written],
+        "started_at": [job.started_at for job in written],
+        "finished_at": [job.finished_at for job in written],
+        "settled_at": [job.settled_at for job in written],
+    }
+    execute(statements.WRITE_JOBS, parameters)
+    moved = [job for job in written if job.state is not before[job.job_id].state]
+    if moved:
+        _add_job_history(moved, before, now, actor)
+
+
+def _add_job_history(
+    jobs: Sequence[JobRow], before: Mapping[int, JobRow], now: datetime, actor: str
+) -> None:
+    nothing = [None] * len(jobs)
+    parameters = {
+        "job_id": [job.job_id for job in jobs],
+        "task_id": nothing,
+        "uid": nothing,
+        "state_from": [int(before[job.job_id].state) for job in jobs],
+        "state_to": [int(job.state) for job in jobs],
+        "attempt_state": nothing,
+        "reason": [job.ending_reason or "tasks_decided" for job in jobs],
+        "message": [job.failure_reason for job in jobs],
+        "at": [now] * len(jobs),
+        "actor": actor,
+    }
+    execute(statements.ADD_HISTORY, parameters)

@@ -1,0 +1,109 @@
+"""Carrying out a placement plan: conditional writes, cells locked in order, capacity checked again from the rows."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from uuid import UUID
+
+from django.db import transaction
+
+from controlplane.commands import statements
+from controlplane.commands.attempt_uids import draw_uids
+from controlplane.commands.batches import for_each_batch
+from controlplane.commands.dispatch import send_runs
+from controlplane.commands.effects import Placement, explain_groups, place_tasks
+from controlplane.domain.effects import PlaceTasks
+from controlplane.domain.placement.place import Plan
+from controlplane.domain.states import TERMINAL, CellState
+from controlplane.queries.jobs_under_lock import lock_jobs
+from controlplane.queries.placement import find_jobs_of_groups, load_requests, lock_cells
+from controlplane.queries.sql import rows
+
+_Chosen = tuple[int, int, int, int, int, int]
+
+
+def carry_out(plan: Plan, *, now: datetime, start_seconds: float) -> int:
+    """Place what the plan says and note why the rest waits; how many tasks were placed.
+
+    Each batch is one transaction, orders leave after its commit. A job that cannot be written is
+    skipped alone. What the rows no longer allow (task gone, cell full, job ending) is left out.
+    """
+    placed = 0
+    start_before = now + timedelta(seconds=start_seconds)
+
+    def place(job_ids: Sequence[int]) -> None:
+        nonlocal placed
+        done = _place_jobs(set(job_ids), plan.placements, now, start_before)
+        transaction.on_commit(partial(send_runs, done, start_before=start_before), robust=True)
+        placed += len(done)
+
+    for_each_batch(find_jobs_of_groups(plan.placements.group_ids), place, what="placement")
+    explain_groups(plan.explanations)
+    return placed
+
+
+def _place_jobs(
+    job_ids: set[int], placements: PlaceTasks, now: datetime, start_before: datetime
+) -> list[Placement]:
+    jobs = {
+        job_id: job
+        for job_id, job in lock_jobs(job_ids).items()
+        if job.ending_as is None and job.state not in TERMINAL
+    }
+    chosen = _choose_tasks(placements, set(jobs), now)
+    allowed = _check_cells(placements, chosen)
+    return place_tasks(allowed, jobs=jobs, now=now, start_before=start_before, actor="placement")
+
+
+def _choose_tasks(placements: PlaceTasks, job_ids: set[int], now: datetime) -> list[_Chosen]:
+    """(row of the plan, task, job, group, attempts so far, index), as many as the plan has for each row.
+
+    Rows of one group are chosen together, then shared out, so that no task is chosen twice.
+    """
+    wanted: dict[tuple[int, int | None], list[int]] = defaultdict(list)
+    for row, group_id in enumerate(placements.group_ids):
+        key = (group_id, placements.avoid_cell_ids[row])
+        wanted[key] += [row] * placements.counts[row]
+    keys = list(wanted)
+    found = rows(
+        statements.CHOOSE_TASKS,
+        {
+            "group_id": [group_id for group_id, _ in keys],
+            "avoid": [avoid for _, avoid in keys],
+            "count": [len(wanted[key]) for key in keys],
+            "now": now,
+        },
+    )
+    return [
+        (wanted[keys[ordinal - 1]].pop(), task_id, job_id, group_id, number, index)
+        for ordinal, task_id, job_id, group_id, number, index in found
+        if job_id in job_ids
+    ]
+
+
+def _check_cells(placements: PlaceTasks, chosen: Sequence[_Chosen]) -> list[Placement]:
+    """Those that still fit their cell, now that it is locked."""
+    cells = lock_cells({placements.cell_ids[row] for row, *_ in chosen})
+    requests = load_requests({group_id for _, _, _, group_id, _, _ in chosen})
+    free = {
+        cell_id: {name: amount - cell.used.get(name, 0) for name, amount in cell.capacity.items()}
+        for cell_id, cell in cells.items()
+        if cell.state is CellState.READY
+    }
+    uids: list[UUID] = draw_uids(len(chosen))
+    allowed = []
+    for uid, (row, task_id, job_id, group_id, number, index) in zip(uids, chosen, strict=True):
+        cell_id = placements.cell_ids[row]
+        left = free.get(cell_id)
+        request = requests[group_id]
+        if left is None or any(amount > left.get(name, 0) for name, amount in request.items()):
+            continue
+        for name, amount in request.items():
+            if amount:
+                left[name] -= amount
+        incarnation = cells[cell_id].incarnation
+        allowed.append(
+            Placement(uid, task_id, group_id, job_id, cell_id, incarnation, number + 1, index)
+        )
+    return allowed

@@ -1,0 +1,115 @@
+"""A batch of reports from cells becomes changes, in one transaction; each report is applied or ignored, never lost."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+from controlplane.commands.dispatch import send_after_commit
+from controlplane.commands.effects import apply_changes
+from controlplane.contract.reports import AttemptReport
+from controlplane.domain.effects import ChangeTask
+from controlplane.domain.reports import Ignored, Sender, decide_report
+from controlplane.queries.facts import find_jobs_of_attempts, load_facts_of_attempts
+from controlplane.queries.jobs_under_lock import lock_jobs
+from controlplane.queries.sql import execute
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A report with its sender, as it came out of a checked envelope."""
+
+    sender: Sender
+    report: AttemptReport
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """Reports up to `last` are safe, if those up to `after` were."""
+
+    sender: Sender
+    after: int
+    last: int
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What became of a batch."""
+
+    applied: int = 0
+    ignored: Counter[str] = field(default_factory=Counter)
+    finished_jobs: list[int] = field(default_factory=list)
+
+
+def record_reports(
+    reported: Sequence[Reported],
+    acknowledgements: Sequence[Acknowledgement],
+    *,
+    now: datetime,
+) -> Recorded:
+    """Apply the reports and note what is safe. To be called inside a transaction."""
+    recorded = Recorded()
+    latest = _latest(reported, recorded)
+    job_of = find_jobs_of_attempts(list(latest))
+    jobs = lock_jobs(job_of.values())
+    facts = load_facts_of_attempts(list(job_of))
+    changes: list[ChangeTask] = []
+    for uid, item in latest.items():
+        decision = decide_report(facts.get(uid), item.report, item.sender, now=now)
+        if isinstance(decision, Ignored):
+            recorded.ignored[decision.why] += 1
+        else:
+            changes.append(decision)
+    applied = apply_changes(changes, jobs=jobs, now=now, actor="cell")
+    recorded.applied = applied.changed
+    recorded.ignored["stale"] += applied.stale
+    recorded.finished_jobs = applied.finished_jobs
+    _note_safe(acknowledgements)
+    send_after_commit(applied)
+    return recorded
+
+
+def _latest(reported: Sequence[Reported], recorded: Recorded) -> dict[UUID, Reported]:
+    """The newest report of each attempt: reports are cumulative, so the others say nothing more."""
+    latest: dict[UUID, Reported] = {}
+    for item in reported:
+        try:
+            uid = UUID(item.report.uid)
+        except ValueError:
+            recorded.ignored["unknown_attempt"] += 1
+            continue
+        known = latest.get(uid)
+        if known is None or known.sender != item.sender or known.report.seq < item.report.seq:
+            latest[uid] = item
+    return latest
+
+
+def _note_safe(acknowledgements: Sequence[Acknowledgement]) -> None:
+    """Move each cell's `acked_seq` forward where nothing is missing below."""
+    spans: dict[Sender, tuple[int, int]] = {}
+    for item in sorted(acknowledgements, key=lambda ack: ack.after):
+        first, last = spans.get(item.sender, (item.after, item.last))
+        if item.after <= last:
+            spans[item.sender] = (first, max(last, item.last))
+    if not spans:
+        return
+    execute(
+        """
+        WITH i AS MATERIALIZED (
+            SELECT l.cell_id, i.last FROM controlplane_celllease l
+            JOIN unnest(%s::bigint[], %s::text[], %s::bigint[], %s::bigint[])
+                 AS i(cell_id, incarnation, first, last)
+              ON l.cell_id = i.cell_id AND l.incarnation = i.incarnation
+             AND l.acked_seq >= i.first AND l.acked_seq < i.last
+            ORDER BY l.cell_id FOR NO KEY UPDATE OF l
+        )
+        UPDATE controlplane_celllease l SET acked_seq = i.last FROM i WHERE l.cell_id = i.cell_id
+        """,
+        [
+            [sender.cell_id for sender in spans],
+            [sender.incarnation for sender in spans],
+            [first for first, _ in spans.values()],
+            [last for _, last in spans.values()],
+        ],
+    )

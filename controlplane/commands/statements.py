@@ -1,0 +1,155 @@
+"""The SQL of `effects`: bulk statements over arrays, each guarded by the state it expects to find."""
+
+CHANGE_TASKS = """
+UPDATE controlplane_task t SET
+    state = i.state_to,
+    attempt_open = i.attempt_open,
+    failure_count = i.failure,
+    preemption_count = i.preemption,
+    system_failure_count = i.system,
+    system_row = i.system_row,
+    refusal_row = i.refusal_row,
+    not_before = CASE WHEN i.state_from <> i.state_to THEN i.not_before ELSE t.not_before END,
+    avoid_cell_id = CASE WHEN i.state_from <> i.state_to THEN i.avoid ELSE t.avoid_cell_id END,
+    started_at = COALESCE(t.started_at, i.started_at),
+    finished_at = CASE WHEN i.terminal THEN COALESCE(t.finished_at, i.at) END,
+    failure_reason = CASE WHEN i.terminal AND t.finished_at IS NULL
+                          THEN i.failure_reason ELSE t.failure_reason END,
+    updated_at = i.at
+FROM unnest(
+    %(task_id)s::bigint[], %(state_from)s::smallint[], %(state_to)s::smallint[],
+    %(terminal)s::boolean[], %(uid)s::uuid[], %(attempt_open)s::boolean[],
+    %(failure)s::integer[], %(preemption)s::integer[], %(system)s::integer[],
+    %(system_row)s::integer[], %(refusal_row)s::integer[],
+    %(not_before)s::timestamptz[], %(avoid)s::bigint[], %(started_at)s::timestamptz[],
+    %(failure_reason)s::text[], %(at)s::timestamptz[]
+) AS i(task_id, state_from, state_to, terminal, uid, attempt_open, failure, preemption, system,
+       system_row, refusal_row, not_before, avoid, started_at, failure_reason, at)
+WHERE t.id = i.task_id AND t.state = i.state_from
+  AND (i.uid IS NULL OR t.attempt_uid = i.uid)
+RETURNING t.id
+"""
+
+CHANGE_ATTEMPTS = """
+UPDATE controlplane_attempt a SET
+    state = i.state_to,
+    state_since = CASE WHEN i.state_from <> i.state_to OR i.phase <> a.phase
+                       THEN i.at ELSE a.state_since END,
+    charged = COALESCE(i.charged, a.charged),
+    report_seq = COALESCE(i.report_seq, a.report_seq),
+    phase = COALESCE(i.phase, a.phase),
+    progress = COALESCE(i.progress, a.progress),
+    container_id = COALESCE(i.container_id, a.container_id),
+    exit_code = COALESCE(a.exit_code, i.exit_code),
+    failure_kind = COALESCE(i.failure_kind, a.failure_kind),
+    reason = CASE WHEN a.finished_at IS NULL THEN COALESCE(i.reason, a.reason) ELSE a.reason END,
+    message = CASE WHEN a.finished_at IS NULL THEN COALESCE(i.message, a.message)
+                   ELSE a.message END,
+    result = COALESCE(a.result, i.result),
+    result_truncated = a.result_truncated OR i.result_truncated,
+    usage = COALESCE(i.usage::jsonb, a.usage),
+    started_at = COALESCE(a.started_at, i.started_at),
+    finished_at = COALESCE(a.finished_at, i.finished_at),
+    released_at = CASE WHEN i.release IS NULL THEN NULL ELSE i.at END,
+    release_kind = COALESCE(i.release, ''),
+    stop_reason = COALESCE(i.stop_reason, a.stop_reason),
+    stop_force = a.stop_force OR i.stop_force
+FROM unnest(
+    %(uid)s::uuid[], %(state_from)s::smallint[], %(state_to)s::smallint[], %(charged)s::text[],
+    %(report_seq)s::bigint[], %(phase)s::text[], %(progress)s::smallint[],
+    %(container_id)s::text[], %(exit_code)s::bigint[], %(failure_kind)s::text[],
+    %(reason)s::text[], %(message)s::text[], %(result)s::text[],
+    %(result_truncated)s::boolean[], %(usage)s::text[], %(started_at)s::timestamptz[],
+    %(finished_at)s::timestamptz[], %(release)s::text[], %(stop_reason)s::text[],
+    %(stop_force)s::boolean[], %(at)s::timestamptz[]
+) AS i(uid, state_from, state_to, charged, report_seq, phase, progress, container_id, exit_code,
+       failure_kind, reason, message, result, result_truncated, usage, started_at, finished_at,
+       release, stop_reason, stop_force, at)
+WHERE a.uid = i.uid AND a.state = i.state_from AND a.released_at IS NULL
+"""
+
+ADD_HISTORY = """
+INSERT INTO controlplane_transition
+    (job_id, task_id, attempt_uid, from_state, to_state, attempt_state, reason, message, actor, at)
+SELECT i.job_id, i.task_id, i.uid, i.state_from, i.state_to, i.attempt_state, i.reason, i.message,
+       %(actor)s, i.at
+FROM unnest(
+    %(job_id)s::bigint[], %(task_id)s::bigint[], %(uid)s::uuid[], %(state_from)s::smallint[],
+    %(state_to)s::smallint[], %(attempt_state)s::smallint[], %(reason)s::text[],
+    %(message)s::text[], %(at)s::timestamptz[]
+) AS i(job_id, task_id, uid, state_from, state_to, attempt_state, reason, message, at)
+"""
+
+WRITE_GROUPS = """
+UPDATE controlplane_taskgroup g SET
+    counts = i.counts::integer[],
+    killed_by_dependency = i.excused,
+    startable_at = i.startable_at,
+    deadline_at = COALESCE(g.deadline_at, i.deadline_at),
+    pending_reason = CASE WHEN i.startable_at IS DISTINCT FROM g.startable_at
+                          THEN NULL ELSE g.pending_reason END
+FROM unnest(
+    %(group_id)s::bigint[], %(counts)s::text[], %(excused)s::integer[],
+    %(startable_at)s::timestamptz[], %(deadline_at)s::timestamptz[]
+) AS i(group_id, counts, excused, startable_at, deadline_at)
+WHERE g.id = i.group_id
+"""
+
+WRITE_JOBS = """
+UPDATE controlplane_job j SET
+    state = i.state, ending_as = i.ending_as, ending_reason = i.ending_reason,
+    ending_force = j.ending_force OR i.force, failure_reason = i.failure_reason,
+    started_at = i.started_at, finished_at = i.finished_at, settled_at = i.settled_at
+FROM unnest(
+    %(job_id)s::bigint[], %(state)s::smallint[], %(ending_as)s::smallint[],
+    %(ending_reason)s::text[], %(force)s::boolean[], %(failure_reason)s::text[],
+    %(started_at)s::timestamptz[], %(finished_at)s::timestamptz[], %(settled_at)s::timestamptz[]
+) AS i(job_id, state, ending_as, ending_reason, force, failure_reason, started_at, finished_at,
+       settled_at)
+WHERE j.id = i.job_id AND j.settled_at IS NULL
+"""
+
+CHOOSE_TASKS = """
+SELECT p.n, t.id, t.job_id, t.group_id, t.attempt_number, t.index
+FROM unnest(%(group_id)s::bigint[], %(avoid)s::bigint[], %(count)s::integer[])
+     WITH ORDINALITY AS p(group_id, avoid, count, n),
+LATERAL (
+    SELECT id, job_id, group_id, attempt_number, index FROM controlplane_task
+    WHERE group_id = p.group_id AND state = 1 AND NOT attempt_open
+      AND avoid_cell_id IS NOT DISTINCT FROM p.avoid
+      AND (not_before IS NULL OR not_before <= %(now)s)
+    ORDER BY index LIMIT p.count
+) t
+ORDER BY p.n
+"""
+
+PLACE_TASKS = """
+WITH placed AS (
+    UPDATE controlplane_task t SET
+        state = 9, attempt_number = i.number, attempt_uid = i.uid, attempt_open = true,
+        not_before = NULL, updated_at = %(now)s
+    FROM unnest(%(task_id)s::bigint[], %(number)s::integer[], %(uid)s::uuid[])
+         AS i(task_id, number, uid)
+    WHERE t.id = i.task_id AND t.state = 1 AND NOT t.attempt_open
+    RETURNING t.id
+), attempted AS (
+    INSERT INTO controlplane_attempt
+        (uid, task_id, group_id, job_id, cell_id, incarnation, number, state, phase, report_seq,
+         charged, start_before, stop_reason, stop_force, container_id, failure_kind, reason,
+         message, result_truncated, created_at, state_since, release_kind)
+    SELECT i.uid, i.task_id, i.group_id, i.job_id, i.cell_id, i.incarnation, i.number, 9, '', 0,
+           '', %(start_before)s, '', false, '', '', '', '', false, %(now)s, %(now)s, ''
+    FROM unnest(
+        %(uid)s::uuid[], %(task_id)s::bigint[], %(group_id)s::bigint[], %(job_id)s::bigint[],
+        %(cell_id)s::bigint[], %(incarnation)s::text[], %(number)s::integer[]
+    ) AS i(uid, task_id, group_id, job_id, cell_id, incarnation, number)
+    JOIN placed ON placed.id = i.task_id
+    RETURNING task_id, job_id, uid
+), recorded AS (
+    INSERT INTO controlplane_transition
+        (job_id, task_id, attempt_uid, from_state, to_state, attempt_state, reason, message,
+         actor, at)
+    SELECT job_id, task_id, uid, 1, 9, 9, 'placed', '', %(actor)s, %(now)s FROM attempted
+)
+SELECT id FROM placed
+"""

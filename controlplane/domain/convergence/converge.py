@@ -1,0 +1,71 @@
+"""The rules of convergence, in order; the order is the specification.
+
+Each rule that ends a task names where its candidates come from and decides about one task at a time,
+on facts read again under the lock of its job. Rules 1 to 6 wait while the control plane itself was
+deaf: reports that waited on cells must arrive first.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.convergence import overdue
+from controlplane.domain.convergence.lost_cells import decide_lost_attempt
+from controlplane.domain.effects import ChangeTask
+from controlplane.domain.snapshots import AttemptFacts, TaskFacts
+
+
+class Decide(Protocol):
+    """Decides about one task."""
+
+    def __call__(self, facts: TaskFacts, *, now: datetime) -> ChangeTask:
+        """The change."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRule:
+    """One rule: `holds` says whether it still applies, `decide` what follows."""
+
+    name: str
+    decide: Decide
+    holds: Callable[[TaskFacts, datetime], bool]
+
+
+def _unreleased(facts: TaskFacts) -> AttemptFacts | None:
+    attempt = facts.attempt
+    return attempt if attempt is not None and attempt.released_at is None else None
+
+
+def _is_unreleased(facts: TaskFacts, now: datetime) -> bool:
+    return _unreleased(facts) is not None
+
+
+def _is_unanswered(facts: TaskFacts, now: datetime) -> bool:
+    attempt = _unreleased(facts)
+    return attempt is not None and attempt.state is S.ASSIGNED and attempt.start_before <= now
+
+
+def _is_building(facts: TaskFacts, now: datetime) -> bool:
+    attempt = _unreleased(facts)
+    return attempt is not None and attempt.state is S.BUILDING
+
+
+def _is_running(facts: TaskFacts, now: datetime) -> bool:
+    attempt = _unreleased(facts)
+    return attempt is not None and attempt.state is S.RUNNING
+
+
+def _is_pending(facts: TaskFacts, now: datetime) -> bool:
+    return facts.state is S.PENDING
+
+
+TASK_RULES: tuple[TaskRule, ...] = (
+    TaskRule("attempts_of_lost_cells", decide_lost_attempt, _is_unreleased),
+    TaskRule("unanswered", overdue.decide_unanswered, _is_unanswered),
+    TaskRule("stuck_builds", overdue.decide_stuck_build, _is_building),
+    TaskRule("overruns", overdue.decide_overrun, _is_running),
+    TaskRule("unplaced", overdue.decide_unplaced, _is_pending),
+)
+"""Rules 1 (second half) to 5."""

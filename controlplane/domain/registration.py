@@ -1,0 +1,59 @@
+"""Whether a cell process that registers is who it says: the same one again, a successor, a twin, or a ghost."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from controlplane.domain.states import CellState
+
+
+class Verdict(StrEnum):
+    """The answer to a Register."""
+
+    ACCEPTED = "accepted"
+    DRAW_ANEW = "draw_anew"  # stop everything, begin a new incarnation
+    REFUSED = "refused"  # try again later: somebody else has the name
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """The verdict, a sentence for people, and the state the cell is in if it is accepted."""
+
+    verdict: Verdict
+    why: str
+    state: CellState
+
+
+def decide_registration(
+    *,
+    known_incarnation: str,
+    known_state: CellState,
+    known_seq: int,
+    incarnation: str,
+    seq: int,
+    spoken: bool,
+) -> Registration:
+    """Judge a Register. `spoken`: the cell's version of the wire is one that we speak."""
+    if not known_incarnation:
+        return _accept("first registration", CellState.READY, spoken)
+    if incarnation != known_incarnation:
+        if known_state is CellState.LOST:
+            return _accept("new incarnation", CellState.READY, spoken)
+        why = "another incarnation of this cell holds its lease; it must be lost first"
+        return Registration(Verdict.REFUSED, why, known_state)
+    if known_state is CellState.LOST:
+        why = "this incarnation was declared lost; its attempts run elsewhere"
+        return Registration(Verdict.DRAW_ANEW, why, known_state)
+    if seq < known_seq:
+        why = (
+            "older than what is known of this incarnation: its journal was restored or rolled back"
+        )
+        return Registration(Verdict.DRAW_ANEW, why, known_state)
+    return _accept("restarted", known_state, spoken)
+
+
+def _accept(why: str, state: CellState, spoken: bool) -> Registration:
+    if not spoken:
+        return Registration(
+            Verdict.ACCEPTED, "cordoned: it speaks too old a version", CellState.CORDONED
+        )
+    return Registration(Verdict.ACCEPTED, why, state)

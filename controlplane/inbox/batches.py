@@ -1,0 +1,114 @@
+"""Applying batches of messages: many in one transaction, and a bad one found by halving and put aside for people."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+
+import structlog
+from django.db import InterfaceError, OperationalError
+
+from controlplane import clock
+from controlplane.commands.batches import run_in_transaction
+from controlplane.commands.cell_messages import (
+    Beat,
+    answer_heartbeats,
+    record_goodbye,
+    record_registration,
+)
+from controlplane.commands.dead_letters import add_dead_letter
+from controlplane.commands.hearing import hear_probes
+from controlplane.commands.reports import Acknowledgement, Reported, record_reports
+from controlplane.inbox.sorting import Directory, Sorted, sort_messages
+
+log = structlog.get_logger(__name__)
+
+
+class Inbox:
+    """Takes raw messages and applies them. Heartbeats are answered in groups, every `sync_seconds`."""
+
+    def __init__(self, *, sync_seconds: float) -> None:
+        self._directory = Directory()
+        self._sync_every = timedelta(seconds=sync_seconds)
+        self._beats: list[Beat] = []
+        self._synced_at: datetime | None = None
+        self.applied = 0
+        self.ignored: dict[str, int] = {}
+        self.dropped = 0
+
+    @property
+    def has_beats(self) -> bool:
+        """Whether heartbeats wait for their answer."""
+        return bool(self._beats)
+
+    def apply(self, raw: Sequence[str]) -> None:
+        """Apply a batch; answer heartbeats if it is time. Raises only if the database is away."""
+        if raw:
+            self._apply(sort_messages(raw, self._directory))
+        now = clock.now()
+        due = self._synced_at is None or now - self._synced_at >= self._sync_every
+        if self._beats and due:
+            beats, self._beats = self._beats, []
+            self._synced_at = now
+            answer_heartbeats(beats, now=now)
+
+    def _apply(self, found: Sorted) -> None:
+        now = clock.now()
+        self.dropped += found.dropped
+        if found.dropped:
+            self._directory.forget()
+        if found.probes:
+            hear_probes(found.probes, now=now)
+        if found.reported:
+            self._record(found, now)
+        for item in found.registrations:
+            record_registration(
+                item.address, item.register, seq=item.seq, spoken=item.spoken, now=now
+            )
+        for address, goodbye in found.goodbyes:
+            record_goodbye(address, goodbye, now=now)
+        self._beats += found.beats
+
+    def _record(self, found: Sorted, now: datetime) -> None:
+        pending = [_Part(found.reported, found.acknowledgements)]
+        while pending:
+            part = pending.pop()
+            try:
+                run_in_transaction(partial(self._record_part, part, now))
+            except (OperationalError, InterfaceError):
+                raise
+            except Exception as error:  # one poisoned report must not hold up the others
+                if len(part.reported) > 1:
+                    pending += part.halves()
+                    continue
+                self._put_aside(part, error, now)
+                if part.acknowledgements:
+                    pending.append(_Part([], part.acknowledgements))
+
+    def _record_part(self, part: "_Part", now: datetime) -> None:
+        recorded = record_reports(part.reported, part.acknowledgements, now=now)
+        self.applied += recorded.applied
+        for why, count in recorded.ignored.items():
+            self.ignored[why] = self.ignored.get(why, 0) + count
+
+    @staticmethod
+    def _put_aside(part: "_Part", error: Exception, now: datetime) -> None:
+        for item in part.reported:
+            log.error("report_put_aside", attempt=item.report.uid, error=str(error))
+            add_dead_letter(source="inbox", error=str(error), body=str(item.report.body()), now=now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Reports to record in one transaction; what they acknowledge goes with the last of them."""
+
+    reported: Sequence[Reported]
+    acknowledgements: Sequence[Acknowledgement]
+
+    def halves(self) -> list["_Part"]:
+        """Second half first, since the last of a list is taken next."""
+        middle = len(self.reported) // 2
+        return [
+            _Part(self.reported[middle:], self.acknowledgements),
+            _Part(self.reported[:middle], ()),
+        ]

@@ -1,0 +1,88 @@
+"""The inbox as a step of a Celery worker: drains up to 500 messages or 10 ms, whichever comes first, and applies them as one.
+
+Messages are not acknowledged to the broker: a batch that is lost here is sent again by its cells,
+which keep every report until it is acknowledged after our commit.
+"""
+
+from typing import Any
+
+import structlog
+from celery import bootsteps
+from django.conf import settings
+from django.db import InterfaceError, OperationalError, close_old_connections, connection
+from kombu import Consumer, Queue
+
+from controlplane.contract.queues import INBOX_QUEUES
+from controlplane.inbox.batches import Inbox
+
+log = structlog.get_logger(__name__)
+
+MAX_MESSAGES = 500
+LINGER_SECONDS = 0.01
+# How often heartbeats that wait for their group are looked at.
+POLL_SECONDS = 0.25
+
+
+class InboxStep(bootsteps.ConsumerStep):
+    """Consumes the eight raw queues beside the worker's own."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        super().__init__(consumer, **options)
+        self._inbox = Inbox(sync_seconds=settings.CELLRUN.sync_seconds)
+        self._waiting: list[str] = []
+        self._hub: Any = None
+        self._scheduled = False
+
+    def get_consumers(self, channel: Any) -> list[Consumer]:
+        """One consumer for all shards."""
+        queues = [
+            Queue(name, exchange="", routing_key=name, no_declare=True) for name in INBOX_QUEUES
+        ]
+        return [
+            Consumer(
+                channel,
+                queues=queues,
+                no_ack=True,
+                auto_declare=False,
+                accept=["json"],
+                callbacks=[self._take],
+            )
+        ]
+
+    def start(self, consumer: Any) -> None:
+        """Begin to consume, and to look at the clock."""
+        super().start(consumer)
+        self._hub = consumer.hub
+        if self._hub is not None:
+            self._hub.call_repeatedly(POLL_SECONDS, self._poll)
+
+    def _take(self, body: Any, message: Any) -> None:
+        if not isinstance(body, str):
+            log.warning("message_dropped", error="not a text", message=str(body)[:200])
+            return
+        self._waiting.append(body)
+        if len(self._waiting) >= MAX_MESSAGES or self._hub is None:
+            self._flush()
+        elif not self._scheduled:
+            self._scheduled = True
+            self._hub.call_later(LINGER_SECONDS, self._flush)
+
+    def _poll(self) -> None:
+        if self._inbox.has_beats:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        batch, self._waiting = self._waiting, []
+        try:
+            self._inbox.apply(batch)
+        except (OperationalError, InterfaceError) as error:
+            # The database is away: cells send these again, so nothing is kept here.
+            log.warning("batch_lost", messages=len(batch), error=str(error))
+            connection.close()
+        except Exception:  # the worker must go on whatever one batch held
+            log.exception("batch_failed", messages=len(batch))
+        finally:
+            close_old_connections()

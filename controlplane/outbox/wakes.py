@@ -1,0 +1,28 @@
+"""Waking a tick before its time: directly after commit, coalesced, and harmless when lost."""
+
+from controlplane.contract import broker
+from controlplane.outbox import transport
+
+# A wake that was sent covers all that follow until the tick takes it, or this long if it was lost.
+_COVER_SECONDS = 1.0
+
+
+def wake_placement() -> None:
+    """Something may be placed now."""
+    _wake("placement")
+
+
+def wake_convergence() -> None:
+    """Something has to be ended now."""
+    _wake("convergence")
+
+
+def take_wake(tick: str) -> None:
+    """The tick begins: a wake from now on is a new one."""
+    transport.unclaim(f"wake:{tick}")
+
+
+def _wake(tick: str) -> None:
+    if transport.claim(f"wake:{tick}", _COVER_SECONDS):
+        message = broker.task_message(tick, f"controlplane.ticks.{tick}", [True])
+        transport.push([(tick, message)])

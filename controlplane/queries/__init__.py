@@ -1,0 +1,1 @@
+"""Reads: rows and snapshots, never a write."""

@@ -1,0 +1,26 @@
+"""How cells are reached, and whose messages to believe."""
+
+from collections.abc import Iterable
+
+from django.conf import settings
+
+from controlplane.domain.cell_keys import CellAddress, cell_key
+from controlplane.models import Cell
+
+
+def load_addresses(cell_ids: Iterable[int]) -> dict[int, CellAddress]:
+    """The addresses of the cells' present incarnations; cells that never registered have none."""
+    found = Cell.objects.filter(pk__in=list(cell_ids)).exclude(incarnation="")
+    return {
+        cell.pk: CellAddress(cell.pk, cell.name, cell.incarnation, key_of(cell)) for cell in found
+    }
+
+
+def key_of(cell: Cell) -> bytes:
+    """The cell's key, derived from the installation's secret."""
+    return cell_key(settings.SECRET_KEY, name=cell.name, salt=cell.key_salt)
+
+
+def find_cells(names: Iterable[str]) -> dict[str, Cell]:
+    """The enrolled cells among `names`, by name."""
+    return {cell.name: cell for cell in Cell.objects.filter(name__in=list(names))}

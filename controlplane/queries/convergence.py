@@ -1,0 +1,156 @@
+"""What may be wrong: each rule's candidates, in pages; and one statement that says whether any rule has work."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import starmap
+from typing import Any
+from uuid import UUID
+
+from controlplane.domain.convergence.policy import Policy
+from controlplane.domain.snapshots import GroupFacts, LeaseFacts
+from controlplane.domain.states import CellState
+from controlplane.queries.jobs_under_lock import load_groups
+from controlplane.queries.sql import rows
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A task that a rule may have to end, with the attempt that it looked at."""
+
+    job_id: int
+    task_id: int
+    uid: UUID | None
+
+
+def list_silent_leases(now: datetime) -> list[LeaseFacts]:
+    """Cells that are not LOST and whose lease is over, as we see it."""
+    statement = f"""
+        SELECT c.id, c.name, c.pool_id, c.state, c.incarnation, l.last_heard_at, l.expires_at,
+               l.silent_ticks {_OTHER_WORK["silent_leases"]} ORDER BY c.id
+        """
+    found = rows(statement, {"now": now})
+    return [
+        LeaseFacts(cell_id, name, pool_id, CellState(state), *rest)
+        for cell_id, name, pool_id, state, *rest in found
+    ]
+
+
+_CANDIDATES = {
+    "attempts_of_lost_cells": """
+        FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
+        WHERE a.released_at IS NULL AND (c.state = 'LOST' OR a.incarnation <> c.incarnation)
+        """,
+    "unanswered": """
+        FROM controlplane_attempt a
+        WHERE a.released_at IS NULL AND a.state = 9 AND a.start_before <= %(now)s
+        """,
+    "stuck_builds": """
+        FROM controlplane_attempt a
+        JOIN controlplane_cell c ON c.id = a.cell_id
+        JOIN controlplane_pool p ON p.id = c.pool_id
+        WHERE a.released_at IS NULL AND a.state = 2
+          AND a.state_since + make_interval(secs => CASE a.phase
+                WHEN 'pulling' THEN p.pull_timeout_seconds ELSE p.create_timeout_seconds END)
+              <= %(now)s
+        """,
+    "overruns": """
+        FROM controlplane_attempt a JOIN controlplane_taskgroup g ON g.id = a.group_id
+        WHERE a.released_at IS NULL AND a.state = 3 AND g.timeout_seconds IS NOT NULL
+          AND a.started_at + make_interval(secs => g.timeout_seconds + %(grace)s) <= %(now)s
+        """,
+    "unplaced": """
+        FROM controlplane_taskgroup g
+        JOIN (SELECT id AS task_id, job_id, group_id, attempt_uid AS uid, started_at, state
+              FROM controlplane_task) a ON a.group_id = g.id
+        WHERE g.deadline_at <= %(covered)s AND a.state = 1 AND a.started_at IS NULL
+        """,
+}
+"""Where each rule that ends attempts or tasks finds its candidates. `covered`: see TickState."""
+
+_OTHER_WORK = {
+    "silent_leases": """
+        FROM controlplane_celllease l JOIN controlplane_cell c ON c.id = l.cell_id
+        WHERE l.expires_at <= %(now)s AND c.state <> 'LOST'
+        """,
+    "stuck_stops": """
+        FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
+        JOIN controlplane_taskgroup g ON g.id = a.group_id
+        WHERE a.released_at IS NULL AND a.finished_at IS NOT NULL AND c.state = 'READY'
+          AND a.finished_at + make_interval(
+                secs => COALESCE((g.launch->>'stop_grace_seconds')::float, 10) + %(patience)s)
+              <= %(now)s
+        """,
+    "waiting_jobs": """
+        FROM controlplane_job j
+        WHERE j.has_dependencies AND j.finished_at IS NULL AND j.ending_as IS NULL
+          AND EXISTS (SELECT 1 FROM controlplane_taskgroup g
+                      WHERE g.job_id = j.id AND g.startable_at IS NULL)
+        """,
+    "ending_jobs": """
+        FROM controlplane_job j WHERE j.ending_as IS NOT NULL AND j.finished_at IS NULL
+        """,
+    "unsettled_jobs": """
+        FROM controlplane_job j
+        WHERE j.finished_at IS NOT NULL AND j.settled_at IS NULL AND NOT EXISTS (
+            SELECT 1 FROM controlplane_attempt a WHERE a.job_id = j.id AND a.released_at IS NULL)
+        """,
+}
+
+
+def find_due(now: datetime, covered_at: datetime | None, policy: Policy) -> set[str]:
+    """Which rules have work: the one statement of an idle tick."""
+    sources = {**_CANDIDATES, **_OTHER_WORK}
+    listed = ", ".join(f"EXISTS (SELECT 1 {source})" for source in sources.values())
+    (found,) = rows(f"SELECT {listed}", _parameters(now, covered_at, policy))
+    return {name for name, due in zip(sources, found, strict=True) if due}
+
+
+def find_candidates(
+    rule: str, *, now: datetime, covered_at: datetime | None, policy: Policy
+) -> list[Candidate]:
+    """One page of the rule's candidates; whoever decides looks again under the lock of the job."""
+    statement = f"""
+        SELECT a.job_id, a.task_id, a.uid {_CANDIDATES[rule]} ORDER BY a.task_id LIMIT %(page)s
+        """
+    return list(starmap(Candidate, rows(statement, _parameters(now, covered_at, policy))))
+
+
+def find_stuck_stops(now: datetime, policy: Policy) -> list[tuple[int, str, int]]:
+    """Cells with ended attempts whose stop is overdue: (cell, name, how many)."""
+    statement = f"""
+        SELECT c.id, c.name, count(*) {_OTHER_WORK["stuck_stops"]}
+        GROUP BY c.id, c.name ORDER BY c.id
+        """
+    found = rows(statement, _parameters(now, None, policy))
+    return [(cell_id, name, count) for cell_id, name, count in found]
+
+
+def list_jobs_with(work: str, limit: int) -> list[int]:
+    """Jobs with `work`: waiting_jobs, ending_jobs or unsettled_jobs; oldest first."""
+    statement = f"SELECT j.id {_OTHER_WORK[work]} ORDER BY j.id LIMIT %(limit)s"
+    return [job_id for (job_id,) in rows(statement, {"limit": limit})]
+
+
+def load_groups_by_name(job_id: int) -> dict[str, GroupFacts]:
+    """The groups of a job."""
+    return {row.facts.name: row.facts for row in load_groups([job_id]).get(job_id, [])}
+
+
+def find_pending_of_groups(group_ids: Sequence[int], limit: int) -> list[int]:
+    """PENDING tasks of groups."""
+    statement = """
+        SELECT id FROM controlplane_task WHERE group_id = ANY(%s) AND state = 1
+        ORDER BY id LIMIT %s
+        """
+    return [task_id for (task_id,) in rows(statement, [list(group_ids), limit])]
+
+
+def _parameters(now: datetime, covered_at: datetime | None, policy: Policy) -> dict[str, Any]:
+    return {
+        "now": now,
+        "covered": covered_at,
+        "grace": policy.timeout_grace,
+        "patience": policy.stop_patience,
+        "page": policy.page,
+    }

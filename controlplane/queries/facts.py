@@ -1,0 +1,61 @@
+"""Tasks with their budgets and present attempts, as decisions need them (`domain.snapshots.TaskFacts`)."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.snapshots import AttemptFacts, TaskFacts
+from controlplane.domain.transitions import Counters, Limits
+from controlplane.queries.sql import rows
+
+_FACTS = """
+SELECT t.id, t.group_id, t.job_id, t.state,
+       t.failure_count, t.preemption_count, t.system_failure_count, t.system_row, t.refusal_row,
+       g.retries_failure, g.retries_preemption, g.retries_system,
+       a.uid, a.cell_id, a.incarnation, a.number, a.state, a.phase, a.report_seq, a.created_at,
+       a.state_since, a.start_before, a.started_at, a.finished_at, a.released_at, a.exit_code,
+       a.stop_reason, a.stop_force
+FROM controlplane_task t
+JOIN controlplane_taskgroup g ON g.id = t.group_id
+LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid
+"""
+
+
+def load_facts_of_attempts(uids: Sequence[UUID]) -> dict[UUID, TaskFacts]:
+    """The tasks whose present attempt is one of `uids`, by that uid."""
+    found = rows(
+        _FACTS.replace("LEFT JOIN", "JOIN") + "WHERE a.uid = ANY(%s)",
+        [list(uids)],
+    )
+    facts = map(_task_facts, found)
+    return {item.attempt.uid: item for item in facts if item.attempt is not None}
+
+
+def load_facts_of_tasks(task_ids: Sequence[int]) -> list[TaskFacts]:
+    """The tasks `task_ids`, in order of id."""
+    found = rows(_FACTS + "WHERE t.id = ANY(%s) ORDER BY t.id", [list(task_ids)])
+    return [_task_facts(row) for row in found]
+
+
+def find_jobs_of_attempts(uids: Sequence[UUID]) -> dict[UUID, int]:
+    """Which job each of `uids` belongs to; unknown ones are absent."""
+    statement = "SELECT uid, job_id FROM controlplane_attempt WHERE uid = ANY(%s)"
+    return {uid: job_id for uid, job_id in rows(statement, [list(uids)])}
+
+
+def _task_facts(row: tuple[Any, ...]) -> TaskFacts:
+    return TaskFacts(
+        task_id=row[0],
+        group_id=row[1],
+        job_id=row[2],
+        state=TaskState(row[3]),
+        counters=Counters(*row[4:9]),
+        limits=Limits(*row[9:12]),
+        attempt=None if row[12] is None else _attempt_facts(row[12:]),
+    )
+
+
+def _attempt_facts(row: tuple[Any, ...]) -> AttemptFacts:
+    uid, cell_id, incarnation, number, state, *rest = row
+    return AttemptFacts(uid, cell_id, incarnation, number, TaskState(state), *rest)

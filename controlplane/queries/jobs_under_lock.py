@@ -1,0 +1,74 @@
+"""Locks, in the one order (jobs before tasks, attempts, cells; each by id), and what is read under them."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.jobs import GroupRow, JobRow
+from controlplane.domain.snapshots import GroupFacts
+from controlplane.queries.sql import rows
+
+
+def lock_jobs(job_ids: Iterable[int]) -> dict[int, JobRow]:
+    """Lock the jobs, sorted by id; whoever changes a task locks its job first. Missing ones are absent."""
+    found = rows(
+        """
+        SELECT id, state, min_available, explicit_minimum, max_task_failures, ending_as,
+               ending_reason, failure_reason, start_after, scheduling_timeout_seconds,
+               started_at, finished_at, settled_at
+        FROM controlplane_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE
+        """,
+        [sorted(set(job_ids))],
+    )
+    return {row[0]: _job_row(row) for row in found}
+
+
+def load_groups(job_ids: Sequence[int]) -> dict[int, list[GroupRow]]:
+    """The groups of locked jobs, by job, in order of position."""
+    found = rows(
+        """
+        SELECT job_id, id, name, counts, replicas, min_available, depends_on, startable_at,
+               explicit_minimum, killed_by_dependency
+        FROM controlplane_taskgroup WHERE job_id = ANY(%s) ORDER BY job_id, position
+        """,
+        [list(job_ids)],
+    )
+    groups: dict[int, list[GroupRow]] = {}
+    for row in found:
+        groups.setdefault(row[0], []).append(_group_row(row[1:]))
+    return groups
+
+
+def find_unreleased_jobs(job_ids: Sequence[int]) -> set[int]:
+    """Those of `job_ids` of which some attempt still holds capacity."""
+    found = rows(
+        """
+        SELECT DISTINCT job_id FROM controlplane_attempt
+        WHERE job_id = ANY(%s) AND released_at IS NULL
+        """,
+        [list(job_ids)],
+    )
+    return {job_id for (job_id,) in found}
+
+
+def _job_row(row: tuple[Any, ...]) -> JobRow:
+    ending_as = None if row[5] is None else TaskState(row[5])
+    return JobRow(row[0], TaskState(row[1]), row[2], row[3], row[4], ending_as, *row[6:])
+
+
+def _group_row(row: tuple[Any, ...]) -> GroupRow:
+    group_id, name, counts, replicas, minimum, depends_on, startable_at, explicit, excused = row
+    return GroupRow(
+        facts=GroupFacts(
+            group_id=group_id,
+            name=name,
+            counts={state: counts[state] for state in TaskState if counts[state]},
+            replicas=replicas,
+            min_available=minimum,
+            depends_on=tuple((item["group"], item["until"]) for item in json.loads(depends_on)),
+            startable_at=startable_at,
+        ),
+        explicit_minimum=explicit,
+        killed_by_dependency=excused,
+    )

@@ -1,0 +1,101 @@
+"""The placement tick: what waits is placed, or gets its reason. Runs at every wake, and by the clock.
+
+By the clock it looks every second while something waits, else every ten seconds; one message serves
+all pools. A pass is one transaction of bounded work; a backlog goes on in the next pass, so it can
+never starve itself.
+"""
+
+import time
+import zlib
+from datetime import datetime, timedelta
+
+import structlog
+from celery import shared_task
+from django.conf import settings
+from django.db import transaction
+
+from controlplane import clock
+from controlplane.commands.placement import carry_out
+from controlplane.commands.ticks import leave_mark, note_run, take_wake
+from controlplane.domain.placement.place import place
+from controlplane.queries.placement import find_due_pools, load_placement_snapshot
+from controlplane.queries.ticks import load_tick, try_lock
+
+NAME = "placement"
+# Tasks placed in one transaction: long enough to be cheap, short enough to hold no lock for long.
+TASKS_PER_PASS = 2_000
+# One message works through at most so many passes; the next message goes on.
+MAX_PASSES = 50
+IDLE_SECONDS = 10.0
+_LOCK = zlib.crc32(b"cellrun placement")
+
+log = structlog.get_logger(__name__)
+_idle_until = 0.0
+
+
+@shared_task(name="controlplane.ticks.placement")
+def placement(woken: bool = False) -> None:
+    """What beat and wakes send."""
+    global _idle_until
+    if not woken and time.monotonic() < _idle_until:
+        return
+    take_wake(NAME)
+    busy = run(woken=woken)
+    _idle_until = 0.0 if busy else time.monotonic() + IDLE_SECONDS
+
+
+def run(*, woken: bool = True) -> bool:
+    """Place what can be placed; whether anything waited."""
+    started_at = clock.now()
+    if not find_due_pools(started_at):
+        _note(started_at, placed=0, covered=True)
+        return False
+    if not woken and _is_recent(started_at):
+        return True
+    placed, covered = 0, False
+    for _ in range(MAX_PASSES):
+        mark = load_tick(NAME).mark
+        outcome = run_pass()
+        if outcome is None:
+            leave_mark(NAME)
+            return True
+        placed += outcome[0]
+        covered = outcome[1]
+        if covered and load_tick(NAME).mark == mark:
+            break
+    _note(started_at, placed=placed, covered=covered)
+    return True
+
+
+def run_pass() -> tuple[int, bool] | None:
+    """One pass over the due pools: tasks placed, and whether all that waits was seen. None: not our turn."""
+    placed, covered = 0, True
+    with transaction.atomic():
+        if settings.CELLRUN.advisory_locks and not try_lock(_LOCK):
+            return None
+        now = clock.now()
+        for pool_id in find_due_pools(now):
+            plan = place(load_placement_snapshot(pool_id, now=now), limit=TASKS_PER_PASS)
+            done = carry_out(plan, now=now, start_seconds=settings.CELLRUN.start_seconds)
+            placed += done
+            # What could not be written as planned was overtaken: it is looked at by the next tick.
+            covered &= plan.complete
+    return placed, covered
+
+
+def _is_recent(now: datetime) -> bool:
+    finished_at = load_tick(NAME).finished_at
+    half = timedelta(seconds=settings.CELLRUN.placement_interval_seconds / 2)
+    return finished_at is not None and now - finished_at < half
+
+
+def _note(started_at: datetime, *, placed: int, covered: bool) -> None:
+    note_run(
+        NAME,
+        started_at=started_at,
+        finished_at=clock.now(),
+        counts={"placed": placed},
+        covered_at=started_at if covered else None,
+    )
+    if placed:
+        log.info("placed", tasks=placed)

@@ -1,0 +1,41 @@
+"""From the cell to the broker: all messages of a moment in one pipeline, within a second or not at all.
+
+Nothing is retried here: what the control plane did not hear it does not acknowledge, and then it is
+said again.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+import redis
+
+log = logging.getLogger(__name__)
+
+_TIMEOUT_SECONDS = 1.0
+
+
+class Bus(Protocol):
+    """Takes messages for the broker."""
+
+    def push(self, messages: Sequence[tuple[str, str]]) -> None:
+        """Send each (queue, message); lost messages are logged, never raised."""
+
+
+class RedisBus:
+    """Redis lists, as kombu consumes them."""
+
+    def __init__(self, url: str) -> None:
+        self._redis = redis.Redis.from_url(
+            url, socket_connect_timeout=_TIMEOUT_SECONDS, socket_timeout=2 * _TIMEOUT_SECONDS
+        )
+
+    def push(self, messages: Sequence[tuple[str, str]]) -> None:
+        """See Bus."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for queue, message in messages:
+            pipeline.lpush(queue, message)
+        try:
+            pipeline.execute()
+        except redis.RedisError as error:
+            log.warning("%d messages are lost: %s", len(messages), error)

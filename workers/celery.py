@@ -1,0 +1,85 @@
+"""The cell's Celery app: its orders arrive as tasks, its worker shows in Flower as `cell@<name>`."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from celery import Celery
+from kombu import Queue
+
+from controlplane.contract import envelope, queues
+from controlplane.contract.fields import Malformed
+
+log = logging.getLogger(__name__)
+
+# A cell takes orders again at most so long after the broker came back.
+_RETRY_SECONDS = 5
+
+
+def make_app(broker_url: str, order_queues: list[str]) -> Celery:
+    """A Celery app that consumes these queues."""
+    app = Celery("cellrun-cell", broker=broker_url, set_as_current=True)
+    app.conf.update(
+        accept_content=["json"],
+        task_serializer="json",
+        task_ignore_result=True,
+        task_acks_late=False,
+        worker_prefetch_multiplier=1,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        worker_send_task_events=True,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_connection_timeout=1,
+        broker_transport_options={
+            "priority_steps": [0],
+            "socket_connect_timeout": 1,
+            "socket_timeout": 5,
+            "socket_keepalive": True,
+            "health_check_interval": 10,
+            "interval_start": 0,
+            "interval_step": 1,
+            "interval_max": _RETRY_SECONDS,
+        },
+        task_queues=[
+            Queue(name, exchange="", routing_key=name, no_declare=True)  # type: ignore[no-untyped-call]
+            for name in order_queues
+        ],
+        task_default_queue=order_queues[0],
+        task_create_missing_queues=False,
+    )
+    return app
+
+
+def register_orders(app: Celery, take: Callable[[str, str], None]) -> None:
+    """Orders go to `take(cell name, text)`; it only puts them in line, so the worker is never busy."""
+
+    # Orders are the system's own messages: Flower shows attempts instead.
+    @app.task(name=queues.ORDERS_TASK, send_events=False)
+    def orders(text: Any, *_: Any, **__: Any) -> None:
+        try:
+            if not isinstance(text, str):
+                raise Malformed("an order is a text")
+            take(envelope.parse(text).cell, text)
+        except Malformed as error:
+            log.warning("order dropped: %s", error)
+
+
+def worker_arguments(hostname: str) -> list[str]:
+    """The command line of the cell's worker."""
+    return [
+        "worker",
+        "--hostname",
+        hostname,
+        "--pool",
+        "solo",
+        "--concurrency",
+        "1",
+        "--without-gossip",
+        "--without-mingle",
+        "--heartbeat-interval",
+        "5",
+        "--task-events",
+        "--loglevel",
+        "WARNING",
+    ]

@@ -1,0 +1,21 @@
+"""The environment variables that every task finds, beside its own."""
+
+from collections.abc import Mapping
+
+from controlplane.contract.orders import GroupSpec, RunAttempt
+
+
+def build_environment(run: RunAttempt, spec: GroupSpec, cell: str) -> Mapping[str, str]:
+    """The task's own variables and ours; ours win."""
+    return {
+        **spec.env,
+        "CELLRUN_JOB_ID": str(spec.job_id),
+        "CELLRUN_JOB_NAME": spec.job_name,
+        "CELLRUN_GROUP": spec.group,
+        "CELLRUN_TASK_ID": str(run.task_id),
+        "CELLRUN_TASK_INDEX": str(run.task_index),
+        "CELLRUN_REPLICAS": str(spec.replicas),
+        "CELLRUN_ATTEMPT_UID": run.uid,
+        "CELLRUN_ATTEMPT_NUMBER": str(run.number),
+        "CELLRUN_CELL": cell,
+    }

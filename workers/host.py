@@ -1,0 +1,230 @@
+"""The loop of a cell process: one thread that feeds its cells, syncs their journals once a round, lets them act.
+
+A process usually hosts one cell; a fleet hosts many, for scale tests. Orders come from Celery's
+thread, events from drivers' threads; both only put them in line here.
+"""
+
+import logging
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from workers import clock
+from workers.books import Book
+from workers.bus import Bus
+from workers.cell import Cell, Happening, Moment
+from workers.journal import JournalFile
+from workers.reporting import MAX_REPORTS
+
+log = logging.getLogger(__name__)
+
+# Reports wait so long for company; it is the price of one message for many.
+COALESCE_SECONDS = 0.02
+# An attempt that runs so long is announced to Flower while it runs.
+ANNOUNCE_SECONDS = 1.0
+# The longest sleep: what else changes is found at the next round.
+_NAP_SECONDS = 1.0
+_MAX_ROUND = 2_000
+# The longest that evacuation waits beyond the grace of what it stops.
+_EVACUATION_MARGIN_SECONDS = 5.0
+
+Incoming = tuple[str, Happening]
+
+
+class Events(Protocol):
+    """Who wants to see what attempts do."""
+
+    def tell_running(self, book: Book, *, received: float) -> None:
+        """The attempt runs."""
+
+    def tell_end(self, book: Book) -> None:
+        """The attempt is over."""
+
+
+def read_moment() -> Moment:
+    """Now, by both clocks of this machine."""
+    return Moment(clock.wall_seconds(), clock.boot_seconds())
+
+
+class Host:
+    """Runs cells in a thread of its own until it is stopped."""
+
+    def __init__(self, journals: JournalFile, bus: Bus) -> None:
+        self._journals = journals
+        self._bus = bus
+        self._events: Events | None = None
+        self._cells: dict[str, Cell] = {}
+        self._incoming: queue.SimpleQueue[Incoming | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="host", daemon=True)
+        self._first_news: float | None = None
+        self._announced: set[str] = set()
+        self._next_announcement = 0.0
+        self._incarnations: dict[str, str] = {}
+        self._on_new_incarnation: Callable[[], None] = restart_process
+        self._evacuate_for: float | None = None
+        self._expected_seconds = 0
+
+    def add(self, cell: Cell) -> None:
+        """Take a cell in; it starts with the host."""
+        self._cells[cell.name] = cell
+
+    def watch(self, events: Events) -> None:
+        """Tell `events` what attempts do; before the start."""
+        self._events = events
+
+    def put(self, cell: str, happening: Happening) -> None:
+        """Something happened to the cell of that name; thread-safe."""
+        self._incoming.put((cell, happening))
+
+    def prepare(self) -> None:
+        """Start the cells, so that their incarnations and queues are known."""
+        now = read_moment()
+        for cell in self._cells.values():
+            cell.start(now)
+            self._incarnations[cell.name] = cell.incarnation
+        self._journals.sync()
+
+    def start(self) -> None:
+        """Begin to run."""
+        self._thread.start()
+
+    def stop(self, *, expected_seconds: int, evacuate: bool) -> None:
+        """Say goodbye and end; with `evacuate`, first stop everything and wait for it."""
+        self._evacuate_for = self._longest_grace() if evacuate else None
+        self._expected_seconds = 0 if evacuate else expected_seconds
+        self._stopping.set()
+        self._incoming.put(None)
+        self._thread.join()
+        for cell in self._cells.values():
+            cell.driver.close()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._round(self._nap())
+            self._leave()
+        except BaseException:
+            # A cell without its loop is a zombie with a heartbeat: better no process at all.
+            log.exception("the cell's loop failed")
+            os._exit(70)
+
+    def _round(self, timeout: float) -> None:
+        batch = self._drain(timeout)
+        now = read_moment()
+        for name, happening in batch:
+            if name in self._cells:
+                self._cells[name].handle(happening, now)
+        for cell in self._cells.values():
+            cell.tick(now)
+        self._journals.sync()
+        flush = self._is_flush_due(now)
+        messages: list[tuple[str, str]] = []
+        for cell in self._cells.values():
+            cell.act(flush=flush)
+            messages += cell.take_outgoing()
+        if messages:
+            self._bus.push(messages)
+        self._tell_events(now)
+        if any(self._incarnations[cell.name] != cell.incarnation for cell in self._cells.values()):
+            self._on_new_incarnation()
+
+    def _drain(self, timeout: float) -> list[Incoming]:
+        batch: list[Incoming] = []
+        try:
+            item = (
+                self._incoming.get(timeout=timeout) if timeout > 0 else self._incoming.get_nowait()
+            )
+            while True:
+                if item is not None:
+                    batch.append(item)
+                if len(batch) >= _MAX_ROUND:
+                    break
+                item = self._incoming.get_nowait()
+        except queue.Empty:
+            pass
+        return batch
+
+    def _nap(self) -> float:
+        now = clock.boot_seconds()
+        nap = (
+            min((cell.wakes_at for cell in self._cells.values()), default=now + _NAP_SECONDS) - now
+        )
+        if self._first_news is not None:
+            nap = min(nap, self._first_news + COALESCE_SECONDS - now)
+        return min(max(nap, 0.0), _NAP_SECONDS)
+
+    def _is_flush_due(self, now: Moment) -> bool:
+        if not any(cell.reporter.has_news for cell in self._cells.values()):
+            self._first_news = None
+            return False
+        if self._first_news is None:
+            self._first_news = now.boot
+        waited = now.boot - self._first_news >= COALESCE_SECONDS
+        many = any(cell.reporter.news >= MAX_REPORTS for cell in self._cells.values())
+        if waited or many:
+            self._first_news = None
+            return True
+        return False
+
+    def _tell_events(self, now: Moment) -> None:
+        if self._events is None:
+            for cell in self._cells.values():
+                cell.ended.clear()
+            return
+        for cell in self._cells.values():
+            for book in cell.ended:
+                self._events.tell_end(book)
+                self._announced.discard(book.uid)
+            cell.ended.clear()
+        if now.boot >= self._next_announcement:
+            self._next_announcement = now.boot + ANNOUNCE_SECONDS
+            self._announce(now)
+
+    def _announce(self, now: Moment) -> None:
+        assert self._events is not None
+        for cell in self._cells.values():
+            for book in cell.books.running():
+                old = book.started_at is not None and now.wall - book.started_at > ANNOUNCE_SECONDS
+                if old and book.uid not in self._announced:
+                    self._announced.add(book.uid)
+                    self._events.tell_running(book, received=book.started_at or now.wall)
+
+    def _longest_grace(self) -> float:
+        graces = [
+            book.spec.stop_grace_seconds
+            for cell in self._cells.values()
+            for book in cell.books.running()
+        ]
+        return max(graces, default=0.0) + _EVACUATION_MARGIN_SECONDS
+
+    def _leave(self) -> None:
+        now = read_moment()
+        if self._evacuate_for is not None:
+            for cell in self._cells.values():
+                cell.evacuate()
+            deadline = now.boot + self._evacuate_for
+            while not all(cell.is_empty for cell in self._cells.values()):
+                if clock.boot_seconds() > deadline:
+                    log.warning("evacuation took too long; the rest is left to its successor")
+                    break
+                self._round(min(self._nap(), 0.1))
+        for cell in self._cells.values():
+            cell.leave(read_moment(), expected_seconds=self._expected_seconds)
+        self._journals.sync()
+        self._bus.push(self._last_words(list(self._cells.values())))
+
+    @staticmethod
+    def _last_words(cells: Sequence[Cell]) -> list[tuple[str, str]]:
+        for cell in cells:
+            cell.act()
+        return [message for cell in cells for message in cell.take_outgoing()]
+
+
+def restart_process() -> None:
+    """Begin anew in this very process: its queue has another name from now on."""
+    log.warning("a new incarnation begins; the process starts anew")
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -1,0 +1,309 @@
+"""What a cell must not forget, on disk before it acts or speaks: orders taken, starts, ends, what was heard.
+
+One line a record: a CRC, then JSON. A torn last line is cut off. Many cells of one process may share
+a file (`JournalFile`), so that one fsync serves all of them; each has its own `Journal` on it.
+"""
+
+import json
+import os
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from controlplane.contract.orders import (
+    GroupSpec,
+    RunAttempt,
+    StopAttempt,
+    read_run,
+    read_spec,
+    read_stop,
+)
+from controlplane.contract.reports import AttemptReport, read_report
+
+# A file is written anew when it has grown so far beyond what it was when it was last written.
+COMPACT_BYTES = 16 << 20
+
+
+class Store(Protocol):
+    """Where lines are kept. What was appended is safe only after `sync`."""
+
+    def read(self) -> bytes:
+        """Everything that survived."""
+
+    def append(self, lines: bytes) -> None:
+        """Add lines at the end."""
+
+    def sync(self) -> None:
+        """Make everything appended survive a crash of the machine."""
+
+    def replace(self, content: bytes) -> None:
+        """Put `content` in place of everything, atomically and durably."""
+
+    def size(self) -> int:
+        """Bytes appended so far."""
+
+
+class FileStore:
+    """A file; a lock on it keeps a twin process of the same cell away."""
+
+    def __init__(self, path: Path, *, fsync: bool = True) -> None:
+        self._path = path
+        self._fsync = fsync
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab", buffering=0)
+
+    def read(self) -> bytes:
+        """See Store."""
+        return self._path.read_bytes()
+
+    def append(self, lines: bytes) -> None:
+        """See Store."""
+        self._file.write(lines)
+
+    def sync(self) -> None:
+        """See Store."""
+        if self._fsync:
+            os.fdatasync(self._file.fileno())
+
+    def replace(self, content: bytes) -> None:
+        """See Store."""
+        fresh = self._path.with_suffix(".new")
+        with fresh.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        self._file.close()
+        self._file = self._path.open("ab", buffering=0)
+
+    def size(self) -> int:
+        """See Store."""
+        return self._file.tell() or self._path.stat().st_size
+
+
+@dataclass(slots=True)
+class Remembered:
+    """One attempt as the journal has it."""
+
+    run: RunAttempt
+    started_at: float | None = None
+    container_id: str | None = None
+    stop: StopAttempt | None = None
+    end: AttemptReport | None = None
+    crashes: int = 0
+
+
+@dataclass(slots=True)
+class Memory:
+    """All that one cell remembers. `done`: uids that ended and were acknowledged, and until when to know them."""
+
+    incarnation: str = ""
+    boots: int = 0
+    acked: int = 0
+    specs: dict[int, GroupSpec] = field(default_factory=dict)
+    attempts: dict[str, Remembered] = field(default_factory=dict)
+    done: dict[str, float] = field(default_factory=dict)
+
+    def renew(self, incarnation: str) -> None:
+        """Begin another incarnation: all but the number of starts is of the past."""
+        self.incarnation = incarnation
+        self.acked = 0
+        self.specs.clear()
+        self.attempts.clear()
+        self.done.clear()
+
+
+class JournalFile:
+    """The journals of the cells of one process, in one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._journals: dict[str, Journal] = {}
+        self._buffer: list[bytes] = []
+        self._memories: dict[str, Memory] = {}
+        intact = self._replay(store.read())
+        self._compact_at = intact + COMPACT_BYTES
+
+    def journal(self, cell: str) -> "Journal":
+        """The journal of one cell, with what it remembers."""
+        if cell not in self._journals:
+            self._journals[cell] = Journal(self, cell, self._memories.get(cell, Memory()))
+        return self._journals[cell]
+
+    def add(self, cell: str, entry: list[Any]) -> None:
+        """Note an entry; it is safe after `sync`."""
+        self._buffer.append(_line([cell, *entry]))
+
+    def sync(self) -> None:
+        """Make all entries safe: one write and one fsync for all cells."""
+        if not self._buffer:
+            return
+        lines, self._buffer = b"".join(self._buffer), []
+        self._store.append(lines)
+        self._store.sync()
+        if self._store.size() > self._compact_at:
+            self.compact()
+
+    def compact(self) -> None:
+        """Write the file anew, with only what is still worth knowing."""
+        lines = [
+            _line([cell, *entry])
+            for cell, journal in sorted(self._journals.items())
+            for entry in journal.live_entries()
+        ]
+        content = b"".join(lines)
+        self._store.replace(content)
+        self._compact_at = len(content) + COMPACT_BYTES
+
+    def _replay(self, content: bytes) -> int:
+        intact = 0
+        for line in content.splitlines(keepends=True):
+            entry = _read_line(line)
+            if entry is None:
+                break
+            intact += len(line)
+            cell, kind, *rest = entry
+            _apply(self._memories.setdefault(cell, Memory()), kind, rest)
+        if intact < len(content):
+            self._store.replace(content[:intact])
+        return intact
+
+
+class Journal:
+    """One cell's journal: `memory` is the present, every change of it goes to the file first."""
+
+    def __init__(self, file: JournalFile, cell: str, memory: Memory) -> None:
+        self._file = file
+        self._cell = cell
+        self.memory = memory
+
+    def begin(self, incarnation: str) -> None:
+        """A process of this incarnation starts: the higher half of its numbers is new."""
+        if incarnation != self.memory.incarnation:
+            self._note("incarnation", incarnation)
+        self._note("boot", self.memory.boots + 1)
+
+    def take(self, run: RunAttempt, spec: GroupSpec) -> None:
+        """An order is taken."""
+        if self.memory.specs.get(spec.id) != spec:
+            self._note("spec", spec.body())
+        self._note("take", run.body())
+
+    def start(self, uid: str, at: float, container_id: str | None) -> None:
+        """The attempt's container runs."""
+        self._note("start", uid, at, container_id)
+
+    def crash(self, uid: str) -> None:
+        """The process was killed before the attempt got anywhere."""
+        self._note("crash", uid)
+
+    def stop(self, stop: StopAttempt) -> None:
+        """A stop is ordered."""
+        self._note("stop", stop.body())
+
+    def end(self, report: AttemptReport) -> None:
+        """The attempt is over; the report holds all facts, its number is drawn when it is sent."""
+        self._note("end", report.body())
+
+    def finish(self, uid: str, known_until: float) -> None:
+        """The end is acknowledged; the uid is known until that instant."""
+        self._note("done", uid, known_until)
+
+    def hear(self, acked: int) -> None:
+        """The control plane has all reports up to this number. Needs no fsync of its own."""
+        if acked > self.memory.acked:
+            self._note("acked", acked)
+
+    def forget(self, now: float) -> None:
+        """Let go of uids that nobody can ask for any more; the file loses them when it is compacted."""
+        for uid in [uid for uid, until in self.memory.done.items() if until < now]:
+            del self.memory.done[uid]
+
+    def live_entries(self) -> Iterable[list[Any]]:
+        """The entries from which the present can be read again."""
+        memory = self.memory
+        yield ["incarnation", memory.incarnation]
+        yield ["boot", memory.boots]
+        yield ["acked", memory.acked]
+        used = {item.run.spec_id for item in memory.attempts.values()}
+        for spec_id in sorted(used & set(memory.specs)):
+            yield ["spec", memory.specs[spec_id].body()]
+        for uid, item in memory.attempts.items():
+            yield ["take", item.run.body()]
+            if item.started_at is not None:
+                yield ["start", uid, item.started_at, item.container_id]
+            if item.stop is not None:
+                yield ["stop", item.stop.body()]
+            if item.end is not None:
+                yield ["end", item.end.body()]
+            yield from (["crash", uid] for _ in range(item.crashes))
+        for uid, until in memory.done.items():
+            yield ["done", uid, until]
+
+    def _note(self, kind: str, *rest: Any) -> None:
+        self._file.add(self._cell, [kind, *rest])
+        _apply(self.memory, kind, list(rest))
+
+
+def _apply(memory: Memory, kind: str, rest: list[Any]) -> None:
+    match kind, rest:
+        case "incarnation", [incarnation]:
+            memory.renew(incarnation)
+        case "boot", [boots]:
+            memory.boots = boots
+        case "acked", [acked]:
+            memory.acked = max(memory.acked, acked)
+        case "spec", [body]:
+            spec = read_spec(body)
+            memory.specs[spec.id] = spec
+        case "take", [body]:
+            run = read_run(body)
+            memory.attempts.setdefault(run.uid, Remembered(run))
+        case "done", [uid, until]:
+            memory.attempts.pop(uid, None)
+            memory.done[uid] = until
+        case _:
+            _apply_to_attempt(memory, kind, rest)
+
+
+def _apply_to_attempt(memory: Memory, kind: str, rest: list[Any]) -> None:
+    match kind, rest:
+        case "start", [uid, at, container_id] if uid in memory.attempts:
+            memory.attempts[uid].started_at = at
+            memory.attempts[uid].container_id = container_id
+        case "crash", [uid] if uid in memory.attempts:
+            memory.attempts[uid].crashes += 1
+        case "stop", [body]:
+            stop = read_stop(body)
+            if stop.uid in memory.attempts:
+                memory.attempts[stop.uid].stop = stop
+        case "end", [body]:
+            report = read_report(body)
+            if report.uid in memory.attempts:
+                memory.attempts[report.uid].end = report
+
+
+def _line(entry: list[Any]) -> bytes:
+    text = json.dumps(entry, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _read_line(line: bytes) -> list[Any] | None:
+    """The entry of a line; None if the line is torn."""
+    if not line.endswith(b"\n") or line[8:9] != b" ":
+        return None
+    text = line[9:-1]
+    try:
+        if int(line[:8], 16) != zlib.crc32(text):
+            return None
+        entry = json.loads(text)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, list) and len(entry) >= 2 else None

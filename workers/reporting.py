@@ -1,0 +1,97 @@
+"""Reports until they are heard: numbered, coalesced, sent again from the first that is missing.
+
+A report is cumulative, so only the latest of each attempt is kept. Numbers only grow: the number of
+the process start in the high bits, a counter in the low ones.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from controlplane.contract.reports import AttemptReport, Reports
+
+# Reports in one message: as many as the inbox applies in one batch.
+MAX_REPORTS = 500
+_BOOT_BITS = 32
+
+
+class Numbers:
+    """The one growing number of an incarnation."""
+
+    def __init__(self, boots: int) -> None:
+        self._last = boots << _BOOT_BITS
+
+    def draw(self) -> int:
+        """The next number."""
+        self._last += 1
+        return self._last
+
+
+class Reporter:
+    """Which reports the control plane has not acknowledged yet."""
+
+    def __init__(self, numbers: Numbers, *, acked: int) -> None:
+        self._numbers = numbers
+        self._dirty: dict[str, AttemptReport] = {}
+        self._sent: dict[str, AttemptReport] = {}
+        self._last_sent = acked
+        self.acked = acked
+
+    def say(self, report: AttemptReport) -> None:
+        """Put a report in line; it takes the place of an earlier one of its attempt."""
+        self._dirty[report.uid] = report
+
+    def accept(self, seq: int) -> None:
+        """A new incarnation was accepted with this number: nothing before it counts."""
+        self._last_sent = max(self._last_sent, seq)
+        self.acked = max(self.acked, seq)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether anything waits to be sent."""
+        return bool(self._dirty)
+
+    @property
+    def news(self) -> int:
+        """How many reports wait to be sent."""
+        return len(self._dirty)
+
+    @property
+    def waiting(self) -> int:
+        """How many reports are not acknowledged."""
+        return len(self._dirty.keys() | self._sent.keys())
+
+    def flush(self) -> Iterable[Reports]:
+        """The messages that say what is new."""
+        fresh = [replace(report, seq=self._numbers.draw()) for report in list(self._dirty.values())]
+        self._dirty.clear()
+        self._sent.update((report.uid, report) for report in fresh)
+        after = self._last_sent
+        if fresh:
+            self._last_sent = fresh[-1].seq
+        return _messages(after, fresh)
+
+    def hear(
+        self, acked: int, *, sent_before: int
+    ) -> tuple[list[AttemptReport], Iterable[Reports]]:
+        """The control plane has everything up to `acked`, as it answered our message `sent_before`.
+
+        Returns the reports that are safe now, and the messages to send again: all that is not
+        safe, if something sent before that message is missing there.
+        """
+        self.acked = max(self.acked, acked)
+        safe = [report for report in self._sent.values() if report.seq <= self.acked]
+        for report in safe:
+            del self._sent[report.uid]
+        missing = sorted(self._sent.values(), key=lambda report: report.seq)
+        if not missing or missing[0].seq > sent_before:
+            return safe, ()
+        return safe, _messages(acked, missing)
+
+
+def _messages(after: int, reports: list[AttemptReport]) -> list[Reports]:
+    messages = []
+    for start in range(0, len(reports), MAX_REPORTS):
+        part = tuple(reports[start : start + MAX_REPORTS])
+        messages.append(Reports(after, part))
+        after = part[-1].seq
+    return messages

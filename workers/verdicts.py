@@ -1,0 +1,55 @@
+"""What the end of an attempt is called in the report about it."""
+
+from controlplane.contract.reports import AttemptReport
+from controlplane.contract.states import FailureKind, TaskState
+from workers.attempt.events import Ended
+from workers.attempt.outcome import TIMEOUT
+from workers.books import Book
+
+
+def judge_end(book: Book, event: Ended, *, evacuating: bool) -> AttemptReport:
+    """The final report: state and facts. The container is gone, or stopped for good."""
+    return AttemptReport(
+        uid=book.uid,
+        seq=0,
+        state=_state(book, event, evacuating),
+        phase=book.phase,
+        progress=book.progress,
+        container_id=event.container_id or book.container_id,
+        exit_code=event.exit_code,
+        failure_kind=event.failure_kind,
+        reason=event.reason,
+        message=event.message,
+        result=event.result,
+        result_truncated=event.result_truncated,
+        usage=event.usage,
+        started_at=event.started_at or book.started_at,
+        finished_at=event.at,
+        gone=True,
+    )
+
+
+def refusal(uid: str, why: str, at: float) -> AttemptReport:
+    """The attempt was not taken, and its container will not come."""
+    return AttemptReport(
+        uid=uid,
+        seq=0,
+        state=TaskState.WORKER_FAILED,
+        failure_kind=FailureKind.OUTSIDE,
+        reason="refused",
+        message=why,
+        finished_at=at,
+        gone=True,
+    )
+
+
+def _state(book: Book, event: Ended, evacuating: bool) -> TaskState:
+    if event.reason == TIMEOUT:
+        return TaskState.KILLED
+    if event.failure_kind is None and event.exit_code == 0:
+        return TaskState.SUCCEEDED
+    if book.stop is not None:
+        return TaskState.KILLED
+    if evacuating:
+        return TaskState.PREEMPTED
+    return TaskState.FAILED
