@@ -11,6 +11,7 @@ import secrets
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import transaction
 
 from controlplane import clock
 from controlplane.commands import accounts
@@ -27,11 +28,12 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Create what is missing; tell what was drawn."""
-        accounts.create_default_tenancy()
         admin = os.environ.get("CELLRUN_ADMIN_USER") or "admin"
         password = os.environ.get("CELLRUN_ADMIN_PASSWORD")
-        drawn = self._account("operator", admin, password, "CELLRUN_OPERATOR_TOKEN")
-        drawn += self._account("submitter", "submitter", None, "CELLRUN_TOKEN")
+        with transaction.atomic():  # all of it or nothing
+            accounts.create_default_tenancy()
+            drawn = self._account("operator", admin, password, "CELLRUN_OPERATOR_TOKEN")
+            drawn += self._account("submitter", "submitter", None, "CELLRUN_TOKEN")
         if not options["quiet"]:
             for line in drawn or ["everything is there already"]:
                 self.stdout.write(line)

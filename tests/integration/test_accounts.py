@@ -1,0 +1,89 @@
+"""Accounts and tokens: made once, never seen again in clear, and bootstrap may be repeated."""
+
+from datetime import UTC, datetime
+from io import StringIO
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import call_command
+from django.core.management.base import CommandError
+
+from controlplane.commands import accounts
+from controlplane.models import ApiToken, Domain, Pool, Project
+
+pytestmark = pytest.mark.django_db
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def bootstrap() -> str:
+    output = StringIO()
+    call_command("bootstrap", stdout=output)
+    return output.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ADMIN_USER", "ADMIN_PASSWORD", "OPERATOR_TOKEN", "TOKEN"):
+        monkeypatch.delenv(f"CELLRUN_{name}", raising=False)
+
+
+def test_a_token_is_kept_as_a_digest_only() -> None:
+    user, is_new = accounts.create_user(name="ann", password=None, is_operator=False)
+    assert is_new
+    assert not user.has_usable_password()
+    token = accounts.create_api_token(
+        user=user, name="laptop", scopes=(accounts.SCOPE_SUBMIT,), now=NOW
+    )
+    row = ApiToken.objects.get()
+    assert row.digest == accounts.digest_of(token)
+    assert token.startswith(row.prefix)
+    assert token not in str(vars(row))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [({"scopes": ("root",)}, "unknown scopes"), ({"token": "short"}, "at least 32 characters")],
+)
+def test_a_wrong_token_is_refused_and_nothing_is_made(
+    change: dict[str, object], expected: str
+) -> None:
+    user, _ = accounts.create_user(name="ann", password=None, is_operator=False)
+    wanted = {"user": user, "name": "x", "scopes": (accounts.SCOPE_SUBMIT,), "now": NOW, **change}
+    with pytest.raises(ValueError, match=expected):
+        accounts.create_api_token(**wanted)  # type: ignore[arg-type]
+    assert not ApiToken.objects.exists()
+
+
+def test_bootstrap_tells_once_what_it_drew() -> None:
+    told = bootstrap()
+    for role in ("operator's login admin /", "operator's token cr_", "submitter's token cr_"):
+        assert role in told
+    before = list(ApiToken.objects.values_list("digest", flat=True))
+    password = User.objects.get(username="admin").password
+    assert bootstrap() == "everything is there already\n"
+    assert list(ApiToken.objects.values_list("digest", flat=True)) == before
+    assert User.objects.get(username="admin").password == password
+    assert (Domain.objects.count(), Project.objects.count(), Pool.objects.count()) == (1, 1, 1)
+
+
+def test_bootstrap_takes_over_what_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELLRUN_ADMIN_USER", "olga")
+    monkeypatch.setenv("CELLRUN_ADMIN_PASSWORD", "one password")
+    monkeypatch.setenv("CELLRUN_OPERATOR_TOKEN", "o" * 40)
+    monkeypatch.setenv("CELLRUN_TOKEN", "s" * 40)
+    assert bootstrap() == bootstrap() == "everything is there already\n"
+    olga = User.objects.get(username="olga")
+    assert olga.is_superuser
+    assert olga.check_password("one password")
+    digests = {row.digest: row.scopes for row in ApiToken.objects.all()}
+    assert digests == {
+        accounts.digest_of("o" * 40): ["submit", "operate"],
+        accounts.digest_of("s" * 40): ["submit"],
+    }
+
+
+def test_bootstrap_refuses_a_token_that_can_be_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELLRUN_TOKEN", "secret")
+    with pytest.raises(CommandError, match="CELLRUN_TOKEN: a token has at least 32 characters"):
+        bootstrap()
+    assert not User.objects.exists()
