@@ -1,5 +1,6 @@
 """The `cellrun` command: every command with its errors as one line, never a traceback."""
 
+from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
@@ -35,10 +36,19 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"cellrun {version('cellrun')}")
+        raise typer.Exit
+
+
 @app.callback()
 def cellrun(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True)
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """Run container tasks on many machines.

@@ -1,0 +1,74 @@
+"""Documents as the API answers them, for tests to change what they are about."""
+
+from typing import Any
+
+from client.documents import Cell, Job, Task
+
+AT = "2026-11-20T12:00:00Z"
+
+
+def a_job(**changes: Any) -> Job:
+    """A RUNNING job of two tasks."""
+    job: Any = {
+        "id": 7,
+        "guid": None,
+        "name": "sweep",
+        "pool": "default",
+        "band": "interactive",
+        "kind": "batch",
+        "state": "RUNNING",
+        "ending_as": None,
+        "failure_reason": "",
+        "min_available": 2,
+        "max_task_failures": 0,
+        "task_status_count": {"main": {"phase": {"RUNNING": 1, "PENDING": 1}}},
+        "created_at": AT,
+        "started_at": AT,
+        "finished_at": None,
+        "settled_at": None,
+        "spec": {},
+    }
+    return job | changes  # type: ignore[no-any-return]
+
+
+def a_task(**changes: Any) -> Task:
+    """A PENDING task that was never placed."""
+    task: Any = {
+        "id": 70,
+        "job": 7,
+        "group": "main",
+        "index": 0,
+        "state": "PENDING",
+        "pending_reason": None,
+        "attempt_number": 0,
+        "attempt_uid": None,
+        "cell_id": None,
+        "failure_reason": "",
+        "failure_kind": None,
+        "exit_code": None,
+        "result": None,
+        "started_at": None,
+        "finished_at": None,
+    }
+    return task | changes  # type: ignore[no-any-return]
+
+
+def a_cell(**changes: Any) -> Cell:
+    """A READY cell."""
+    cell: Any = {
+        "name": "cell-1",
+        "state": "READY",
+        "pool": "default",
+        "labels": {},
+        "tags": [],
+        "capacity": {"cpu": 2.0, "memory_mib": 2048},
+        "free": {"cpu": 0.5, "memory_mib": 1024},
+        "drivers": ["docker"],
+        "last_seen_at": AT,
+    }
+    return cell | changes  # type: ignore[no-any-return]
+
+
+def a_page(*results: Any, following: str | None = None) -> dict[str, Any]:
+    """A page of a list."""
+    return {"results": list(results), "next": following}

@@ -1,0 +1,135 @@
+"""The Python client against a real socket: what it sends, what it makes of what comes back."""
+
+import socket
+
+import pytest
+
+from client.errors import Refused, StillOpen, Unreachable
+from client.session import Session
+from client.settings import Settings
+from tests.unit.client.documents import a_job, a_page, a_task
+from tests.unit.client.told_server import Api
+
+
+def test_every_call_carries_the_token(api: Api, session: Session) -> None:
+    api.answer("GET /api/v1/jobs/7", a_job())
+    assert session.job(7)["name"] == "sweep"
+    call, _, headers, _ = api.asked[0]
+    assert call == "GET /api/v1/jobs/7"
+    assert headers["Authorization"] == "Bearer secret-token"
+
+
+def test_a_list_goes_on_where_its_page_ends_at_the_host_we_were_told(
+    api: Api, session: Session
+) -> None:
+    elsewhere = "http://internal.invalid:8000/api/v1/jobs?limit=3&cursor=x"
+    api.answer("GET /api/v1/jobs", a_page(a_job(id=9), a_job(id=8), following=elsewhere))
+    api.answer("GET /api/v1/jobs", a_page(a_job(id=7), a_job(id=6)))
+    assert [job["id"] for job in session.jobs(limit=3, state="running")] == [9, 8, 7]
+    queries = [query for _, query, _, _ in api.asked]
+    assert queries == ["state=running&limit=3", "limit=3&cursor=x"]
+
+
+def test_a_problem_document_becomes_an_error_that_names_the_field(
+    api: Api, session: Session
+) -> None:
+    fault = {"field": "replicas", "detail": "must be from 1 to 10000"}
+    problem = {
+        "title": "Unprocessable Content",
+        "detail": "replicas: must be from 1 to 10000",
+        "errors": [fault],
+    }
+    api.answer("POST /api/v1/jobs", problem, 422)
+    with pytest.raises(Refused) as caught:
+        session.submit({"name": "x", "replicas": 0})
+    assert caught.value.status == 422
+    assert caught.value.lines() == [
+        "Unprocessable Content: replicas: must be from 1 to 10000 [422]"
+    ]
+
+
+def test_several_faults_get_a_line_each(api: Api, session: Session) -> None:
+    faults = [{"field": "a", "detail": "is wrong"}, {"field": "", "detail": "all is wrong"}]
+    problem = {"title": "Bad", "detail": "a: is wrong (and 1 more)", "errors": faults}
+    api.answer("POST /api/v1/jobs", problem, 422)
+    with pytest.raises(Refused) as caught:
+        session.submit({})
+    assert caught.value.lines() == ["Bad, 2 faults [422]", "  a: is wrong", "  all is wrong"]
+
+
+def test_an_error_without_a_document_names_the_address(api: Api, session: Session) -> None:
+    api.answer("GET /api/v1/jobs/7", b"<h1>nginx</h1>", 500)
+    with pytest.raises(Refused, match=f"HTTP 500 from {api.url}"):
+        session.job(7)
+
+
+def test_an_answer_that_is_not_json_is_not_our_api(api: Api, session: Session) -> None:
+    api.answer("GET /api/v1/jobs/7", b"<html>welcome</html>")
+    with pytest.raises(Unreachable, match="not Cellrun's API"):
+        session.job(7)
+
+
+def test_a_redirect_is_not_followed_since_it_would_take_the_token_along(
+    api: Api, session: Session
+) -> None:
+    api.answer("GET /api/v1/jobs/7", b"", 302, Location="http://elsewhere.invalid/")
+    with pytest.raises(Unreachable, match=r"points to http://elsewhere\.invalid/"):
+        session.job(7)
+
+
+def test_nobody_listening_is_one_line_with_the_address() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(Unreachable) as caught:
+            Session(Settings(url, "t")).job(7)
+    assert caught.value.lines() == [f"no answer from {url}: connection refused"]
+
+
+def test_an_unknown_host_is_one_line() -> None:
+    with pytest.raises(Unreachable) as caught:
+        Session(Settings("http://nowhere.invalid", "t")).job(7)
+    [line] = caught.value.lines()
+    assert line.startswith("no answer from http://nowhere.invalid: ")
+    assert len(line) < 120
+
+
+def test_wait_returns_the_job_once_it_is_terminal_and_tells_of_changes(
+    api: Api, session: Session
+) -> None:
+    done = a_job(state="SUCCEEDED")
+    for job in (a_job(state="PENDING"), a_job(state="PENDING"), a_job(), done):
+        api.answer("GET /api/v1/jobs/7", job)
+    states: list[str] = []
+    assert session.wait(7, on_change=lambda job: states.append(job["state"])) == done
+    assert states == ["PENDING", "RUNNING", "SUCCEEDED"]
+
+
+def test_wait_outlasts_a_server_that_restarts(api: Api, session: Session) -> None:
+    api.answer("GET /api/v1/jobs/7", {"title": "Service Unavailable"}, 503)
+    api.answer("GET /api/v1/jobs/7", a_job(state="FAILED"))
+    assert session.wait(7)["state"] == "FAILED"
+
+
+def test_wait_gives_up_at_its_deadline(api: Api, session: Session) -> None:
+    api.answer("GET /api/v1/jobs/7", a_job())
+    with pytest.raises(StillOpen, match="job 7"):
+        session.wait(7, deadline_seconds=0.1)
+
+
+def test_wait_does_not_repeat_what_was_refused(api: Api, session: Session) -> None:
+    with pytest.raises(Refused):
+        session.wait(7, deadline_seconds=30)
+    assert len(api.asked) == 1
+
+
+def test_a_log_comes_with_the_cursor_behind_it(api: Api, session: Session) -> None:
+    api.answer("GET /api/v1/attempts/u-1/logs", b"hello\n", X_Next_Cursor="6")
+    piece = session.log("u-1", "stderr", "0")
+    assert (piece.content, piece.cursor) == (b"hello\n", "6")
+    assert api.asked[0][1] == "stream=stderr&after=0"
+
+
+def test_names_are_quoted_in_addresses(api: Api, session: Session) -> None:
+    api.answer("GET /api/v1/tasks/a%2Fb%20c", a_task())
+    assert session.task("a/b c")["id"] == 70

@@ -1,0 +1,69 @@
+"""An HTTP server on a real port that answers what a test tells it to and remembers what it got."""
+
+import json
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class Answer:
+    """What is answered next to `METHOD /path`; the last one is given for ever."""
+
+    status: int
+    body: Any
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class Api:
+    """The server; `answers` maps "GET /api/v1/jobs" to a list of answers."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, list[Answer]] = {}
+        self.asked: list[tuple[str, str, dict[str, str], Any]] = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def answer(self, call: str, body: Any, status: int = 200, **headers: str) -> None:
+        """Answer `call` with `body` from now on, after what was told before."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.answers.setdefault(call, []).append(Answer(status, body, named))
+
+    def close(self) -> None:
+        """Stop."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _handler_of(api: Api) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _serve(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            sent = json.loads(self.rfile.read(length)) if length else None
+            path, _, query = self.path.partition("?")
+            api.asked.append((f"{self.command} {path}", query, dict(self.headers), sent))
+            told = api.answers.get(f"{self.command} {path}")
+            answer = Answer(404, {"title": "Not Found", "detail": f"no {path}"})
+            if told:
+                answer = told.pop(0) if len(told) > 1 else told[0]
+            body = answer.body
+            content = body if isinstance(body, bytes) else json.dumps(body).encode()
+            self.send_response(answer.status)
+            for name, value in answer.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST = _serve  # noqa: N815  (the names that http.server looks for)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler
