@@ -1,4 +1,4 @@
-"""One kit per driver: how to begin again after a death, what to run, and how an outsider meddles."""
+"""One kit per driver: how to begin again after a death, what to run, how outsiders meddle."""
 
 import contextlib
 import os
@@ -187,8 +187,9 @@ class DockerKit(Kit):
 
     def starts(self, uid: str) -> int:
         filters = {"event": ["start"], "label": [f"cellrun.attempt={uid}"]}
-        now = int(clock.wall_seconds()) + 1
-        stream = self.outside.events(since=now - 600, until=now, filters=filters, decode=True)
+        now = clock.wall_seconds()
+        window = {"since": f"{now - 600:.9f}", "until": f"{now:.9f}"}
+        stream = self.outside.events(**window, filters=filters, decode=True)
         with contextlib.closing(stream):
             return len(list(stream))
 
@@ -228,9 +229,7 @@ class MemoryKit(Kit):
         super().__init__(home)
 
     def make(self) -> Driver:
-        return MemoryDriver(
-            self.told, clock=clock.wall_seconds, engine=self.engine, threaded=True
-        )
+        return MemoryDriver(self.told, clock=clock.wall_seconds, engine=self.engine, threaded=True)
 
     def sleeps(self, seconds: float, then_exit: int = 0) -> tuple[str, ...]:
         return ("sleep", str(seconds), "exit", str(then_exit))

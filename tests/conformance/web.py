@@ -19,7 +19,7 @@ class Request:
 
 @dataclass(slots=True)
 class Answer:
-    """What to answer; `pieces` instead of `body` are sent one by one as they come."""
+    """What to answer."""
 
     status: int = 200
     body: bytes = b""
@@ -63,14 +63,16 @@ class Web:
                 if self.command != "HEAD":
                     self.wfile.write(answer.body)
 
-            def log_message(self, format: str, *args: object) -> None:
+            def log_message(self, *args: object) -> None:
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.address = f"127.0.0.1:{self._server.server_port}"
         self.url = f"http://{self.address}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), daemon=True
+        )
 
     def _serve_file(self, request: Request) -> Answer:
         body = self.files.get(request.path)

@@ -180,7 +180,8 @@ class DockerEngine:
             )
             with closing(answer):
                 api._raise_for_status(answer)
-                docker_logs.copy_entries(answer.raw.read1, capture, reader, cursor)
+                mend = self._log_driver == BINARY_SAFE_LOGS
+                docker_logs.copy_entries(answer.raw.read1, capture, reader, cursor, mend=mend)
 
     def remove(self, uid: str) -> None:
         """Delete the container with its anonymous volumes."""

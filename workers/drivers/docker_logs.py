@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime
 
 from workers.attempt.capture import Capture, Cursor, Entry
@@ -10,6 +11,7 @@ from workers.attempt.engine import EngineError
 HEADER = struct.Struct(">BxxxL")
 STREAM_OF = {0: "stdout", 1: "stdout", 2: "stderr"}
 BLOCK_BYTES = 64 * 1024
+PART_BYTES = 16 * 1024  # Docker keeps a longer line in parts of this size
 
 
 def since(cursor: Cursor) -> str:
@@ -19,9 +21,17 @@ def since(cursor: Cursor) -> str:
 
 
 def copy_entries(
-    read: Callable[[int], bytes], capture: Capture, reader: int, cursor: Cursor
+    read: Callable[[int], bytes],
+    capture: Capture,
+    reader: int,
+    cursor: Cursor,
+    *,
+    mend: bool,
 ) -> None:
-    """Add to `capture` what `read` gives, from the cursor on, block by block. Raises Superseded."""
+    """Add to `capture` what `read` gives, from the cursor on, block by block. Raises Superseded.
+
+    `mend`: the last part of a long line comes without its newline (Docker's local log driver).
+    """
     skip = cursor.entries
     for block in blocks_of_entries(read):
         kept = []
@@ -29,7 +39,7 @@ def copy_entries(
             if skip and entry.nanoseconds == cursor.nanoseconds:
                 skip -= 1
             elif entry.nanoseconds >= cursor.nanoseconds:
-                kept.append(entry)
+                kept.append(mended(entry) if mend else entry)
         capture.add(reader, kept)
         if capture.is_full("stdout") and capture.is_full("stderr"):
             return
@@ -51,6 +61,13 @@ def blocks_of_entries(read: Callable[[int], bytes]) -> Iterator[list[Entry]]:
             start = end
         rest = rest[start:]
         yield entries
+
+
+def mended(entry: Entry) -> Entry:
+    """`entry` with its newline: only a part that others follow has none, and is of full size."""
+    if entry.content.endswith(b"\n") or len(entry.content) == PART_BYTES:
+        return entry
+    return replace(entry, content=entry.content + b"\n")
 
 
 def parse_entry(stream: int, frame: bytes) -> Entry:

@@ -1,0 +1,68 @@
+"""A cable to the engine that a test can pull: a proxy in front of its socket."""
+
+import contextlib
+import socket
+import threading
+from pathlib import Path
+
+
+class Cable:
+    """Listens at `path` and passes everything to the socket `target`, while it is plugged in."""
+
+    def __init__(self, path: Path, target: str) -> None:
+        self._target = target
+        self._lock = threading.Lock()
+        self._ends: list[socket.socket] = []
+        self._is_plugged = True
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(str(path))
+        self._server.listen(64)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def pull(self) -> None:
+        """Cut every connection, and take no new one."""
+        with self._lock:
+            self._is_plugged = False
+            for end in self._ends:
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+    def plug(self) -> None:
+        """Take connections again."""
+        with self._lock:
+            self._is_plugged = True
+
+    def close(self) -> None:
+        """Cut, for good."""
+        self.pull()
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                with self._lock:
+                    if not self._is_plugged:
+                        near.close()
+                        continue
+                    far = socket.socket(socket.AF_UNIX)
+                    far.connect(self._target)
+                    self._ends += [near, far]
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(target=self._copy, args=(source, sink), daemon=True).start()
+
+    def _copy(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while block := source.recv(65536):
+                sink.sendall(block)
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
+        with self._lock:
+            # Closed when both directions are over; the second to come finds the first one's mark.
+            for end in (source, sink):
+                if end in self._ends:
+                    self._ends.remove(end)
+                else:
+                    end.close()
