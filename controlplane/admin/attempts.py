@@ -207,7 +207,7 @@ def reason_of(attempt: Attempt) -> str:
 
 def flower_link(attempt: Attempt) -> SafeString | str:
     """A link to Flower's page of it, where the installation says where Flower is."""
-    address = getattr(settings.CELLRUN, "flower_url", "")
+    address = settings.CELLRUN.flower_url
     if not address:
         return ""
     return format_html('<a class="cellrun-link" href="{}/task/{}">Flower</a>', address, attempt.pk)

@@ -47,6 +47,7 @@ class Settings:
     database: Database
     broker_url: str = field(repr=False)
     public_url: str
+    flower_url: str
     artifact_root: Path
     allowed_hosts: tuple[str, ...]
     process: str
@@ -82,6 +83,8 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
         "database": reader.read("DATABASE_URL", "", _database),
         "broker_url": reader.read("CELERY_BROKER_URL", "", _redis_url),
         "public_url": public_url,
+        # Where people's browsers find Flower; without it pages do not link there.
+        "flower_url": reader.read("CELLRUN_FLOWER_URL", "", _optional_http_url),
         "artifact_root": reader.read("CELLRUN_ARTIFACT_ROOT", str(home / "artifacts"), _folder),
         "allowed_hosts": reader.read("CELLRUN_ALLOWED_HOSTS", _local_hosts(public_url), _words),
         "process": reader.read("CELLRUN_PROCESS", "command", _one_of(*PROCESSES)),
@@ -228,6 +231,10 @@ def _http_url(text: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
         raise ValueError(expected)
     return text.rstrip("/")
+
+
+def _optional_http_url(text: str) -> str:
+    return _http_url(text) if text else ""
 
 
 def _redis_url(text: str) -> str:

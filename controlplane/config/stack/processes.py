@@ -75,6 +75,7 @@ class Plan:
     def control_environment(self, process: str) -> dict[str, str]:
         """What a process of the control plane finds in its environment."""
         return {
+            "CELLRUN_FLOWER_URL": self.flower_url,
             **self.overrides,
             "CELLRUN_HOME": str(self.home.root),
             "CELLRUN_PROCESS": process,
