@@ -39,6 +39,15 @@ def test_settings_are_handed_on_but_not_those_that_the_stack_decides() -> None:
     assert dict(options.overrides) == {"CELLRUN_LEASE_SECONDS": "3", "CELLRUN_CELL_LABELS": "a=b"}
 
 
+def test_outside_services_are_used_but_not_those_of_another_stack() -> None:
+    services = {"DATABASE_URL": "postgresql://db/x", "CELERY_BROKER_URL": "redis://broker/0"}
+    options = read_options(services)
+    assert (options.database_url, options.broker_url) == tuple(services.values())
+    of_a_stack = {**services, "CELLRUN_URL": "http://x", "CELLRUN_OPERATOR_TOKEN": "t"}
+    options = read_options(of_a_stack)
+    assert (options.database_url, options.broker_url) == ("", "")
+
+
 def test_a_port_in_use_is_named() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -39,14 +39,16 @@ def read_options(environ: Mapping[str, str]) -> Options:
     engine = environ.get("ENGINE") or "docker"
     if engine not in DRIVERS:
         faults.append(f"ENGINE: expected one of {', '.join(DRIVERS)}, not {engine!r}")
+    # A shell that has read a stack's run/env names that stack's services: a new stack has its own.
+    borrowed = all(name in environ for name in ("CELLRUN_URL", "CELLRUN_OPERATOR_TOKEN"))
     options = Options(
         home=Path(environ.get("CELLRUN_HOME") or ".cellrun").absolute(),
         web_port=_number(environ, "WEB_PORT", 8000, 65_535, faults),
         flower_port=_number(environ, "FLOWER_PORT", 5555, 65_535, faults),
         cells=_number(environ, "CELLS", 2, MAX_CELLS, faults),
         engine=engine,
-        database_url=environ.get("DATABASE_URL", ""),
-        broker_url=environ.get("CELERY_BROKER_URL", ""),
+        database_url="" if borrowed else environ.get("DATABASE_URL", ""),
+        broker_url="" if borrowed else environ.get("CELERY_BROKER_URL", ""),
         overrides={
             name: value
             for name, value in environ.items()
