@@ -1,4 +1,6 @@
-"""The cell's Celery app: its orders arrive as tasks, its worker shows in Flower as `cell@<name>`."""
+"""The cell's Celery app: its orders arrive as tasks, its worker shows in Flower as
+`cell@<name>`.
+"""
 
 import logging
 from collections.abc import Callable
@@ -52,7 +54,9 @@ def make_app(broker_url: str, order_queues: list[str]) -> Celery:
 
 
 def register_orders(app: Celery, take: Callable[[str, str], None]) -> None:
-    """Orders go to `take(cell name, text)`; it only puts them in line, so the worker is never busy."""
+    """Orders go to `take(cell name, text)`; it only puts them in line, so the worker is never
+    busy.
+    """
 
     # Orders are the system's own messages: Flower shows attempts instead.
     @app.task(name=queues.ORDERS_TASK, send_events=False)

@@ -2,7 +2,8 @@
 
 Single-threaded and driven from outside: `handle` each thing that happened, then `sync` the journal,
 then `act`. Nothing is done or said before what it rests on is safe on disk, and one fsync serves
-everything that was handled together. Time comes in with `Moment`; a simulation drives the same code.
+everything that was handled together. Time comes in with `Moment`; a simulation drives the same
+code.
 """
 
 import logging
@@ -49,7 +50,8 @@ TASK_TYPES = {
     "memory": ("container", "process"),
 }
 VERSIONS = {"contract": str(envelope.VERSION)}
-# A process that was killed so often while it handled an attempt, before that got anywhere, blames it.
+# A process that was killed so often while it handled an attempt, before that got anywhere, blames
+# it.
 MAX_CRASHES = 2
 # How long a uid stays known after its order cannot arrive any more.
 KNOWN_SECONDS = 24 * 3600.0
@@ -74,7 +76,9 @@ Happening = OrderMessage | DriverEvent
 
 
 class Cell:
-    """One cell. `outgoing`: messages for the broker as (queue, message), taken by whoever drives it."""
+    """One cell. `outgoing`: messages for the broker as (queue, message), taken by whoever drives
+    it.
+    """
 
     def __init__(self, config: CellConfig, journal: Journal, driver: Driver) -> None:
         self.config = config
@@ -116,7 +120,9 @@ class Cell:
     # ------------------------------------------------------------------ starting and ending
 
     def start(self, now: Moment) -> None:
-        """Read the journal, take charge of what still runs, end what nobody knows, ask to be registered."""
+        """Read the journal, take charge of what still runs, end what nobody knows, ask to be
+        registered.
+        """
         memory = self.journal.memory
         self.journal.begin(memory.incarnation or uuid.uuid4().hex)
         self._count_from(memory.boots, memory.acked)
@@ -380,7 +386,9 @@ class Cell:
         self.journal.finish(uid, start_before + KNOWN_SECONDS)
 
     def _sweep(self) -> bool:
-        """Remove containers with this cell's label that nobody knows. False if the engine is away."""
+        """Remove containers with this cell's label that nobody knows. False if the engine is
+        away.
+        """
         try:
             found = list(self.driver.find())
         except EngineAway as error:

@@ -1,4 +1,5 @@
-"""What Flower sees: each attempt as a task with the attempt's uid, told in groups from a thread of its own.
+"""What Flower sees: each attempt as a task with the attempt's uid, told in groups from a thread of
+its own.
 
 One event that carries received, started and runtime tells a whole short life; an attempt that runs
 on for a second is announced while it runs. Events are for eyes: they may be lost.

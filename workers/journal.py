@@ -1,6 +1,8 @@
-"""What a cell must not forget, on disk before it acts or speaks: orders taken, starts, ends, what was heard.
+"""What a cell must not forget, on disk before it acts or speaks: orders taken, starts, ends, what
+was heard.
 
-One line a record: a CRC, then JSON. A torn last line is cut off. Many cells of one process may share
+One line a record: a CRC, then JSON. A torn last line is cut off. Many cells of one process may
+share
 a file (`JournalFile`), so that one fsync serves all of them; each has its own `Journal` on it.
 """
 
@@ -102,7 +104,9 @@ class Remembered:
 
 @dataclass(slots=True)
 class Memory:
-    """All that one cell remembers. `done`: uids that ended and were acknowledged, and until when to know them."""
+    """All that one cell remembers. `done`: uids that ended and were acknowledged, and until when
+    to know them.
+    """
 
     incarnation: str = ""
     boots: int = 0
@@ -222,7 +226,9 @@ class Journal:
             self._note("acked", acked)
 
     def forget(self, now: float) -> None:
-        """Let go of uids that nobody can ask for any more; the file loses them when it is compacted."""
+        """Let go of uids that nobody can ask for any more; the file loses them when it is
+        compacted.
+        """
         for uid in [uid for uid, until in self.memory.done.items() if until < now]:
             del self.memory.done[uid]
 

@@ -25,7 +25,9 @@ class Lease:
             self._sent.popitem(last=False)
 
     def renew(self, seq: int, *, lease_seconds: float, server_time: float, boot: float) -> bool:
-        """The answer to message `seq` arrived at `boot`; False if that message is unknown or forgotten."""
+        """The answer to message `seq` arrived at `boot`; False if that message is unknown or
+        forgotten.
+        """
         sent = self._sent.get(seq)
         if sent is None:
             return False
@@ -36,7 +38,9 @@ class Lease:
         return True
 
     def server_time(self, boot: float) -> float | None:
-        """What the control plane's clock shows now, as far as we can tell; None before its first answer."""
+        """What the control plane's clock shows now, as far as we can tell; None before its first
+        answer.
+        """
         return None if self._server_ahead is None else boot + self._server_ahead
 
     def remaining(self, boot: float) -> float:

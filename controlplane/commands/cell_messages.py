@@ -122,7 +122,9 @@ def find_addresses(names: Sequence[str]) -> dict[str, tuple[int, bytes]]:
 
 
 def _lease_length() -> timedelta:
-    """A lease as we count it: longer than the cell's own count, because clocks drift and messages travel."""
+    """A lease as we count it: longer than the cell's own count, because clocks drift and messages
+    travel.
+    """
     return timedelta(seconds=settings.CELLRUN.lease_seconds * Policy().lease_factor)
 
 
@@ -153,7 +155,8 @@ def _open_lease(cell_id: int, incarnation: str, seq: int, *, renewed: bool, now:
     execute(
         """
         INSERT INTO controlplane_celllease AS l
-            (cell_id, incarnation, last_heard_at, expires_at, silent_ticks, heartbeat_seq, acked_seq)
+            (cell_id, incarnation, last_heard_at, expires_at, silent_ticks, heartbeat_seq,
+            acked_seq)
         VALUES (%(cell)s, %(incarnation)s, %(now)s, %(until)s, 0, %(seq)s, %(seq)s)
         ON CONFLICT (cell_id) DO UPDATE SET
             incarnation = EXCLUDED.incarnation,

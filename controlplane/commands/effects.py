@@ -1,4 +1,5 @@
-"""The only writer of state columns: effects in, bulk compare-and-set statements out, history in the same transaction.
+"""The only writer of state columns: effects in, bulk compare-and-set statements out, history in
+the same transaction.
 
 Callers hold the locks of all jobs concerned (`queries.jobs_under_lock.lock_jobs`) and pass the rows
 read under them. Every change of a task moves its group's counts and may move its job; what has to
@@ -73,7 +74,9 @@ def apply_changes(
     actor: str,
     endings: Sequence[EndJob] = (),
 ) -> Applied:
-    """Move tasks and attempts, end jobs, and let the jobs follow. `jobs`: read under their locks."""
+    """Move tasks and attempts, end jobs, and let the jobs follow. `jobs`: read under their
+    locks.
+    """
     done = _change_tasks([change for change in changes if change.job_id in jobs])
     kept = [change for change in changes if change.task_id in done]
     _change_attempts(kept)
@@ -100,7 +103,9 @@ def place_tasks(
     start_before: datetime,
     actor: str,
 ) -> list[Placement]:
-    """Give each task its attempt; the ones that were really placed. Cells are locked and checked by the caller."""
+    """Give each task its attempt; the ones that were really placed. Cells are locked and checked
+    by the caller.
+    """
     if not placements:
         return []
     columns = ("uid", "task_id", "group_id", "job_id", "cell_id", "incarnation", "number")

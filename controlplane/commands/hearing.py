@@ -1,4 +1,6 @@
-"""Can the control plane hear? A probe goes through every inbox shard; the inbox stamps it when it arrives."""
+"""Can the control plane hear? A probe goes through every inbox shard; the inbox stamps it when it
+arrives.
+"""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,6 @@
-"""A batch of reports from cells becomes changes, in one transaction; each report is applied or ignored, never lost."""
+"""A batch of reports from cells becomes changes, in one transaction; each report is applied or
+ignored, never lost.
+"""
 
 from collections import Counter
 from collections.abc import Sequence

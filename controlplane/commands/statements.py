@@ -1,4 +1,6 @@
-"""The SQL of `effects`: bulk statements over arrays, each guarded by the state it expects to find."""
+"""The SQL of `effects`: bulk statements over arrays, each guarded by the state it expects to
+find.
+"""
 
 CHANGE_TASKS = """
 UPDATE controlplane_task t SET

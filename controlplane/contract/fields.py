@@ -1,4 +1,6 @@
-"""Checked reading of decoded JSON: every reader returns the right type or raises Malformed with the field's name."""
+"""Checked reading of decoded JSON: every reader returns the right type or raises Malformed with
+the field's name.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar

@@ -1,4 +1,6 @@
-"""What a cell says: Register, Heartbeat, Reports, Goodbye. Reports are cumulative: each holds all facts so far."""
+"""What a cell says: Register, Heartbeat, Reports, Goodbye. Reports are cumulative: each holds all
+facts so far.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +24,9 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A cell process says what it offers and what it still holds. Quantities: see Capacity in the docs."""
+    """A cell process says what it offers and what it still holds. Quantities: see Capacity in the
+    docs.
+    """
 
     capacity: Mapping[str, int]
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -50,7 +54,9 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The cell lives and holds these attempts. The lease it asks for runs from the moment it sent this."""
+    """The cell lives and holds these attempts. The lease it asks for runs from the moment it sent
+    this.
+    """
 
     held: tuple[Held, ...]
     free_disk_mib: int | None = None
@@ -64,7 +70,9 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class AttemptReport:
-    """All facts of one attempt so far. `gone`: its container is gone and will not come. Instants in seconds."""
+    """All facts of one attempt so far. `gone`: its container is gone and will not come. Instants
+    in seconds.
+    """
 
     uid: str
     seq: int
@@ -109,7 +117,8 @@ class AttemptReport:
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """Reports of one flush, oldest first. `after` is the number of the last report sent before these.
+    """Reports of one flush, oldest first. `after` is the number of the last report sent before
+    these.
 
     The control plane acknowledges the highest number below which it misses nothing; the cell sends
     everything above that again.
@@ -129,7 +138,9 @@ class Reports:
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """The cell process ends and expects a successor within `expected_seconds` (0: none, everything is stopped)."""
+    """The cell process ends and expects a successor within `expected_seconds` (0: none, everything
+    is stopped).
+    """
 
     expected_seconds: int
 

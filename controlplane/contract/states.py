@@ -1,6 +1,7 @@
 """The ten task states and their numbers, as they travel and as they are stored.
 
-Source of names, numbers and colours: Iris, "Task States Reference". UNSPECIFIED (0) is never stored.
+Source of names, numbers and colours: Iris, "Task States Reference". UNSPECIFIED (0) is never
+stored.
 """
 
 from enum import IntEnum, StrEnum

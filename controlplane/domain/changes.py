@@ -1,4 +1,6 @@
-"""From an event to the change it makes of a task and its attempt: the one way from the table to an effect."""
+"""From an event to the change it makes of a task and its attempt: the one way from the table to an
+effect.
+"""
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -31,7 +33,9 @@ def change_task(
     now: datetime,
     report: ChangeAttempt | None = None,
 ) -> ChangeTask:
-    """What `event` makes of the task; `report` holds what its cell said. Raises IllegalTransition."""
+    """What `event` makes of the task; `report` holds what its cell said. Raises
+    IllegalTransition.
+    """
     attempt = facts.attempt if facts.attempt and facts.attempt.released_at is None else None
     started_at = _started_at(facts, report)
     finished_at = (report.finished_at if report else None) or now
@@ -84,7 +88,7 @@ def release_task(
 ) -> ChangeTask:
     """The ended attempt of the task gives back its capacity. Facts of `report` are taken once."""
     attempt = facts.attempt
-    assert attempt is not None and attempt.released_at is None, "nothing to release"
+    assert attempt is not None, "there is nothing to release"
     base = report or ChangeAttempt(attempt.uid, attempt.state, attempt.state)
     step = Step(facts.state, facts.state, attempt.state, cause, now)
     return ChangeTask(
@@ -118,14 +122,10 @@ def _steps(
     facts: TaskFacts, outcome: Outcome, cause: Cause, now: datetime, report: ChangeAttempt | None
 ) -> tuple[Step, ...]:
     state, steps = facts.state, []
-    ran_unseen = (
-        report is not None and report.started_at is not None and state is not TaskState.RUNNING
-    )
-    if ran_unseen and outcome.attempt in TERMINAL:
-        assert report is not None and report.started_at is not None
-        steps.append(
-            Step(state, TaskState.RUNNING, TaskState.RUNNING, Reason.STARTED, report.started_at)
-        )
+    ran_at = report.started_at if report is not None else None
+    if ran_at is not None and state is not TaskState.RUNNING and outcome.attempt in TERMINAL:
+        # A short life is told in one report: its start is history all the same.
+        steps.append(Step(state, TaskState.RUNNING, TaskState.RUNNING, Reason.STARTED, ran_at))
         state = TaskState.RUNNING
     steps.append(Step(state, outcome.task, outcome.attempt, cause.reason, now, cause.message))
     return tuple(steps)

@@ -1,4 +1,6 @@
-"""What follows for a job when its tasks have moved: its state, whether it must end, which groups may start."""
+"""What follows for a job when its tasks have moved: its state, whether it must end, which groups
+may start.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,7 +51,9 @@ class Startable:
 
 
 def roll_job(job: JobRow, groups: Sequence[GroupRow], *, now: datetime) -> JobRow:
-    """The job as it follows from its groups' counts. Terminal is final; an ending job keeps its end."""
+    """The job as it follows from its groups' counts. Terminal is final; an ending job keeps its
+    end.
+    """
     if job.state in TERMINAL:
         return job
     tally = JobTally(

@@ -1,11 +1,14 @@
-"""How long a requeued task waits: min(base * 2^n, cap), with jitter that is the same for the same task."""
+"""How long a requeued task waits: min(base * 2^n, cap), with jitter that is the same for the same
+task.
+"""
 
 from controlplane.domain.transitions import Counters, Wait
 
 FAILURE_BASE_SECONDS = 1.0
 SYSTEM_BASE_SECONDS = 5.0
 CAP_SECONDS = 300.0
-# Up to this part of the wait is taken off, so that tasks which failed together do not return together.
+# Up to this part of the wait is taken off, so that tasks which failed together do not return
+# together.
 JITTER = 0.25
 _GOLDEN = 0.6180339887498949
 

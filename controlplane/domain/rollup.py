@@ -1,7 +1,8 @@
-"""A job's state, derived from the counts of its tasks' states: an ordered list of rules, the first that matches.
+"""A job's state, derived from the counts of its tasks' states: an ordered list of rules, the first
+that matches.
 
-There is no second state machine. Sources: Iris "Job State Derivation" for the order, Volcano for the
-final status from successes per group and job against `min_available`.
+There is no second state machine. Sources: Iris "Job State Derivation" for the order, Volcano for
+the final status from successes per group and job against `min_available`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,9 @@ from controlplane.domain.states import ACTIVE, TERMINAL
 
 @dataclass(frozen=True, slots=True)
 class GroupTally:
-    """One group: its tasks per state, how many were killed only because a group of this job failed them, its minimum."""
+    """One group: its tasks per state, how many were killed only because a group of this job failed
+    them, its minimum.
+    """
 
     counts: Mapping[S, int]
     min_available: int
@@ -37,7 +40,9 @@ class JobTally:
 
 
 def job_state(tally: JobTally) -> S:
-    """The state that follows from the counts. Terminal may be returned while tasks are still open: they must end."""
+    """The state that follows from the counts. Terminal may be returned while tasks are still open:
+    they must end.
+    """
     replicas = tally.count(*S)
     succeeded, failed = tally.count(S.SUCCEEDED), tally.count(S.FAILED)
     excused = sum(group.killed_by_dependency for group in tally.groups)

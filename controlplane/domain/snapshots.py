@@ -49,7 +49,9 @@ class TaskFacts:
 
 @dataclass(frozen=True, slots=True)
 class PendingShape:
-    """Tasks of one group that wait to be placed and are all alike: same resources, same cell to avoid."""
+    """Tasks of one group that wait to be placed and are all alike: same resources, same cell to
+    avoid.
+    """
 
     group_id: int
     job_id: int
@@ -76,7 +78,9 @@ class CellFacts:
 
 @dataclass(frozen=True, slots=True)
 class PlacementSnapshot:
-    """One pool: its READY cells, sorted by name, and what waits, in order of band, job and group."""
+    """One pool: its READY cells, sorted by name, and what waits, in order of band, job and
+    group.
+    """
 
     pool_id: int
     now: datetime
@@ -87,7 +91,9 @@ class PlacementSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class LeaseFacts:
-    """What is known of a cell's lease. `silent_ticks`: convergence ticks that found it over since its last word."""
+    """What is known of a cell's lease. `silent_ticks`: convergence ticks that found it over since
+    its last word.
+    """
 
     cell_id: int
     name: str

@@ -1,6 +1,8 @@
-"""The states of jobs, tasks, attempts and cells, the named sets of them, and the reasons for every change.
+"""The states of jobs, tasks, attempts and cells, the named sets of them, and the reasons for every
+change.
 
-The numbers of the task states are Iris's and live in `controlplane.contract.states`, since they travel.
+The numbers of the task states are Iris's and live in `controlplane.contract.states`, since they
+travel.
 """
 
 from enum import IntEnum, StrEnum
@@ -52,7 +54,9 @@ JOB_STATES = frozenset(
 
 
 class CellState(StrEnum):
-    """READY takes work; CORDONED takes none; DRAINING gets rid of it; QUARANTINED is under suspicion; LOST is silent."""
+    """READY takes work; CORDONED takes none; DRAINING gets rid of it; QUARANTINED is under
+    suspicion; LOST is silent.
+    """
 
     READY = "READY"
     CORDONED = "CORDONED"

@@ -1,4 +1,6 @@
-"""What a cell should have, against what its heartbeat says it has: the only resend of orders and stops."""
+"""What a cell should have, against what its heartbeat says it has: the only resend of orders and
+stops.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +42,8 @@ class Answer:
 def decide_sync(
     held: Mapping[str, TaskState], unreleased: Sequence[Wanted], *, now: datetime
 ) -> Answer:
-    """Compare. `held`: what the cell listed. An attempt that ended is stopped even if it was not listed.
+    """Compare. `held`: what the cell listed. An attempt that ended is stopped even if it was not
+    listed.
 
     The cell keeps what it listed and is not told to stop.
     """

@@ -1,4 +1,5 @@
-"""Every legal change of a task and its attempt: one table, one function. Nothing else decides a state.
+"""Every legal change of a task and its attempt: one table, one function. Nothing else decides a
+state.
 
 Rule 1: whatever concerns states stands in `TRANSITIONS`. Rule 2: an event without a row is refused
 (`IllegalTransition`) and leaves everything as it was. `docs/states.md` is generated from the table,
@@ -20,7 +21,8 @@ from controlplane.domain.states import ACTIVE, Budget
 # From the fifth refusal in a row on, refusals are charged: a cell that refuses for ever must not
 # turn a task round for ever.
 FREE_REFUSALS = 4
-# An attempt that stayed RUNNING this long shows that the system works: it breaks a row of system failures.
+# An attempt that stayed RUNNING this long shows that the system works: it breaks a row of system
+# failures.
 HEALTHY_RUN_SECONDS = 60.0
 
 
@@ -58,7 +60,9 @@ class Wait(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row. The task becomes `task`, or PENDING instead while `budget` lasts (or always, with `requeue`)."""
+    """One row. The task becomes `task`, or PENDING instead while `budget` lasts (or always, with
+    `requeue`).
+    """
 
     task: S
     attempt: S | None = None
@@ -79,7 +83,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a task has used up. The three totals only grow; the two rows are of the present run of bad luck."""
+    """What a task has used up. The three totals only grow; the two rows are of the present run of
+    bad luck.
+    """
 
     failure: int = 0
     preemption: int = 0

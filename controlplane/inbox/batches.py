@@ -1,4 +1,6 @@
-"""Applying batches of messages: many in one transaction, and a bad one found by halving and put aside for people."""
+"""Applying batches of messages: many in one transaction, and a bad one found by halving and put
+aside for people.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +27,9 @@ log = structlog.get_logger(__name__)
 
 
 class Inbox:
-    """Takes raw messages and applies them. Heartbeats are answered in groups, every `sync_seconds`."""
+    """Takes raw messages and applies them. Heartbeats are answered in groups, every
+    `sync_seconds`.
+    """
 
     def __init__(self, *, sync_seconds: float) -> None:
         self._directory = Directory()

@@ -1,4 +1,5 @@
-"""The inbox as a step of a Celery worker: drains up to 500 messages or 10 ms, whichever comes first, and applies them as one.
+"""The inbox as a step of a Celery worker: drains up to 500 messages or 10 ms, whichever comes
+first, and applies them as one.
 
 Messages are not acknowledged to the broker: a batch that is lost here is sent again by its cells,
 which keep every report until it is acknowledged after our commit.

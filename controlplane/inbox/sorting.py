@@ -1,4 +1,6 @@
-"""From raw messages to what they say: envelopes checked against their cells' keys, malformed ones dropped with a log line."""
+"""From raw messages to what they say: envelopes checked against their cells' keys, malformed ones
+dropped with a log line.
+"""
 
 import json
 from collections.abc import Iterable, Sequence

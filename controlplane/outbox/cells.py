@@ -37,7 +37,9 @@ def send(messages: Iterable[tuple[CellAddress, dict[str, Any]]]) -> bool:
 def split_orders(
     runs: Sequence[RunAttempt], stops: Sequence[StopAttempt], specs: dict[int, GroupSpec]
 ) -> Iterator[Orders]:
-    """The orders for one cell in messages of bounded size, each with the specs that its runs need."""
+    """The orders for one cell in messages of bounded size, each with the specs that its runs
+    need.
+    """
     yield from _stop_messages(stops)
     batch: list[RunAttempt] = []
     used: dict[int, GroupSpec] = {}

@@ -1,4 +1,6 @@
-"""What may be wrong: each rule's candidates, in pages; and one statement that says whether any rule has work."""
+"""What may be wrong: each rule's candidates, in pages; and one statement that says whether any
+rule has work.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,6 @@
-"""Tasks with their budgets and present attempts, as decisions need them (`domain.snapshots.TaskFacts`)."""
+"""Tasks with their budgets and present attempts, as decisions need them
+(`domain.snapshots.TaskFacts`).
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -41,7 +43,7 @@ def load_facts_of_tasks(task_ids: Sequence[int]) -> list[TaskFacts]:
 def find_jobs_of_attempts(uids: Sequence[UUID]) -> dict[UUID, int]:
     """Which job each of `uids` belongs to; unknown ones are absent."""
     statement = "SELECT uid, job_id FROM controlplane_attempt WHERE uid = ANY(%s)"
-    return {uid: job_id for uid, job_id in rows(statement, [list(uids)])}
+    return dict(rows(statement, [list(uids)]))
 
 
 def _task_facts(row: tuple[Any, ...]) -> TaskFacts:

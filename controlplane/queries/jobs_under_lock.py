@@ -1,4 +1,6 @@
-"""Locks, in the one order (jobs before tasks, attempts, cells; each by id), and what is read under them."""
+"""Locks, in the one order (jobs before tasks, attempts, cells; each by id), and what is read under
+them.
+"""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -11,7 +13,9 @@ from controlplane.queries.sql import rows
 
 
 def lock_jobs(job_ids: Iterable[int]) -> dict[int, JobRow]:
-    """Lock the jobs, sorted by id; whoever changes a task locks its job first. Missing ones are absent."""
+    """Lock the jobs, sorted by id; whoever changes a task locks its job first. Missing ones are
+    absent.
+    """
     found = rows(
         """
         SELECT id, state, min_available, explicit_minimum, max_task_failures, ending_as,

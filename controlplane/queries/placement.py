@@ -1,4 +1,6 @@
-"""What placement looks at: one pool's READY cells with what is held of them, and what waits, shape by shape."""
+"""What placement looks at: one pool's READY cells with what is held of them, and what waits, shape
+by shape.
+"""
 
 import json
 from collections import defaultdict

@@ -1,4 +1,6 @@
-"""The convergence tick: what is stuck, lost or overdue is found and ended, rule by rule, in bounded pages."""
+"""The convergence tick: what is stuck, lost or overdue is found and ended, rule by rule, in
+bounded pages.
+"""
 
 import time
 from datetime import datetime, timedelta
@@ -46,7 +48,9 @@ def build_policy() -> Policy:
 
 
 def run(*, woken: bool = False) -> dict[str, int]:
-    """One tick; what it did, per rule. A wake only ends what must end; the clock's tick does all."""
+    """One tick; what it did, per rule. A wake only ends what must end; the clock's tick does
+    all.
+    """
     now, policy = clock.now(), build_policy()
     if woken:
         return _end_jobs(now)

@@ -1,1 +1,3 @@
-"""What is wrong, and what follows: one rule per file; `converge` lists them, and their order is the specification."""
+"""What is wrong, and what follows: one rule per file; `converge` lists them, and their order is
+the specification.
+"""

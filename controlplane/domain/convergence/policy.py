@@ -15,7 +15,8 @@ class Policy:
     silent_ticks: int = 3
     # After a gap of our own longer than so many intervals we first listen for one lease.
     gap_intervals: float = 3.0
-    # The cell enforces a task's timeout; we act so much later, so that its word usually comes first.
+    # The cell enforces a task's timeout; we act so much later, so that its word usually comes
+    # first.
     timeout_grace: float = 30.0
     # A stop without confirmation so long after its grace puts the cell under suspicion.
     stop_patience: float = 60.0

@@ -1,4 +1,6 @@
-"""Rule 6: a cell that does not confirm a stop is quarantined, with an alert, until it does or an operator acts."""
+"""Rule 6: a cell that does not confirm a stop is quarantined, with an alert, until it does or an
+operator acts.
+"""
 
 from collections.abc import Iterable
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 Matrix = NDArray[np.int64]
 Vector = NDArray[np.int64]
 
-# Above this many (cell, n-th task) pairs the common level is found first, and only the rest is sorted.
+# Above this many (cell, n-th task) pairs the common level is found first, and only the rest is
+# sorted.
 _SORT_LIMIT = 100_000
 _BISECTIONS = 48
 
@@ -47,7 +48,9 @@ def _one_by_one(
 def _common_level(
     capacity: Matrix, used: Matrix, request: Vector, room: Vector, count: int
 ) -> Vector:
-    """The most that every cell can take while all stay at or below one utilisation and `count` is not passed."""
+    """The most that every cell can take while all stay at or below one utilisation and `count` is
+    not passed.
+    """
     low, high = 0.0, 1.0
     best = np.zeros_like(room)
     for _ in range(_BISECTIONS):
