@@ -59,7 +59,11 @@ def test_other_installations_and_cells_are_left_alone(docker_kit: DockerKit) -> 
     strangers = [{"cellrun.cell": "cell-1"}, {"cellrun.installation": docker_kit.installation}]
     names = []
     for labels in strangers:
-        body = {"Image": IMAGE, "Labels": {**labels, "cellrun.attempt": str(uuid.uuid4())}}
+        body = {
+            "Image": IMAGE,
+            "Cmd": ["true"],
+            "Labels": {**labels, "cellrun.attempt": str(uuid.uuid4())},
+        }
         names.append(docker_kit.outside.create_container_from_config(body)["Id"])
     try:
         assert list(docker_kit.driver.find()) == []

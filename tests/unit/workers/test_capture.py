@@ -1,0 +1,99 @@
+"""Output files go on exactly where they were, whatever moment a cell died at."""
+
+from pathlib import Path
+
+import pytest
+
+from workers.attempt.capture import Capture, Entry, Superseded, cut_note
+from workers.drivers import docker_logs
+
+
+def entry(content: bytes, at: int, stream: str = "stdout") -> Entry:
+    return Entry(stream, at, content)
+
+
+def frame(entry: Entry) -> bytes:
+    """As the engine sends it."""
+    seconds, nanoseconds = divmod(entry.nanoseconds, 10**9)
+    assert seconds < 60
+    stamp = f"1970-01-01T00:00:{seconds:02d}.{nanoseconds:09d}Z ".encode()
+    size = len(stamp) + len(entry.content)
+    return (
+        docker_logs.HEADER.pack(2 if entry.stream == "stderr" else 1, size) + stamp + entry.content
+    )
+
+
+def copy(capture: Capture, log: list[Entry], *, block: int = 1 << 20) -> None:
+    """Copy the engine's log `log` as the docker driver does."""
+    reader, cursor = capture.begin()
+    sent = b"".join(frame(item) for item in log if item.nanoseconds >= cursor.nanoseconds)
+    blocks = [sent[at : at + block] for at in range(0, len(sent), block)]
+    read = iter(blocks)
+    docker_logs.copy_entries(lambda size: next(read, b""), capture, reader, cursor, mend=False)
+
+
+LOG = [
+    entry(b"one\n", 5),
+    entry(b"err\n", 6, "stderr"),
+    entry(b"part ", 10**9 + 7),
+    entry(b"of a ", 10**9 + 7),
+    entry(b"line\n", 10**9 + 7),
+    entry(b"\x00\xff\n", 10**9 + 8),
+]
+
+
+@pytest.mark.parametrize("known", range(len(LOG) + 1))
+@pytest.mark.parametrize("block", [1, 7, 1000])
+def test_log_continues_after_any_entry(tmp_path: Path, known: int, block: int) -> None:
+    copy(Capture(tmp_path, 1000), LOG[:known], block=block)
+    copy(Capture(tmp_path, 1000), LOG, block=block)
+    assert (tmp_path / "stdout").read_bytes() == b"one\npart of a line\n\x00\xff\n"
+    assert (tmp_path / "stderr").read_bytes() == b"err\n"
+
+
+def test_bytes_written_without_their_cursor_are_not_repeated(tmp_path: Path) -> None:
+    copy(Capture(tmp_path, 1000), LOG[:3])
+    with open(tmp_path / "stdout", "ab") as file:  # died between the two writes
+        file.write(b"of a ")
+    copy(Capture(tmp_path, 1000), LOG)
+    assert (tmp_path / "stdout").read_bytes() == b"one\npart of a line\n\x00\xff\n"
+
+
+def test_stream_is_cut_once_and_the_other_goes_on(tmp_path: Path) -> None:
+    log = [entry(b"12345\n", 1), entry(b"67890\n", 2), entry(b"more\n", 3)]
+    log.append(entry(b"err\n", 4, "stderr"))
+    copy(Capture(tmp_path, 8), log[:2])
+    capture = Capture(tmp_path, 8)
+    copy(capture, log)
+    assert (tmp_path / "stdout").read_bytes() == b"12345\n67" + cut_note(8)
+    assert (tmp_path / "stderr").read_bytes() == b"err\n"
+    assert capture.is_full("stdout")
+    assert not capture.is_full("stderr")
+
+
+def test_former_reader_can_add_nothing(tmp_path: Path) -> None:
+    capture = Capture(tmp_path, 1000)
+    former, _ = capture.begin()
+    capture.begin()
+    with pytest.raises(Superseded):
+        capture.add(former, [entry(b"late\n", 1)])
+
+
+@pytest.mark.parametrize(
+    ("stamp", "nanoseconds"),
+    [
+        ("1970-01-01T00:00:01.000000002Z", 1_000_000_002),
+        ("1970-01-01T00:00:01Z", 1_000_000_000),
+        ("1970-01-01T01:00:01.5+01:00", 1_500_000_000),
+        ("2026-11-20T19:00:00.123456789Z", 1_795_201_200_123_456_789),
+    ],
+)
+def test_times_are_read_to_the_nanosecond(stamp: str, nanoseconds: int) -> None:
+    assert docker_logs.nanoseconds(stamp) == nanoseconds
+
+
+def test_long_line_gets_its_newline_back() -> None:
+    full = docker_logs.PART_BYTES
+    assert docker_logs.mended(entry(b"x" * full, 1)).content == b"x" * full
+    assert docker_logs.mended(entry(b"end", 1)).content == b"end\n"
+    assert docker_logs.mended(entry(b"end\n", 1)).content == b"end\n"

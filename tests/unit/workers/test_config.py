@@ -1,0 +1,96 @@
+"""A cell's settings: all read, or all that is wrong with them said at once."""
+
+from pathlib import Path
+
+import pytest
+
+from controlplane.contract import keys
+from workers.config import CellConfig, MalformedSettings, parse_capacity
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "key").write_text(keys.encode_key(b"k" * keys.KEY_BYTES) + "\n")
+    return {
+        "CELLRUN_CELL_NAME": "cell-1",
+        "CELLRUN_CELL_KEY_FILE": str(tmp_path / "key"),
+        "CELLRUN_CELL_HOME": str(tmp_path / "home"),
+        "CELERY_BROKER_URL": "redis://127.0.0.1:6379/0",
+        "CELLRUN_CONTROL_URL": "http://127.0.0.1:8000/",
+        "CELLRUN_INSTALLATION": "here",
+        "PATH": "/bin",
+    }
+
+
+def test_defaults_are_the_host_s(env: dict[str, str]) -> None:
+    config = CellConfig.from_env(env)
+    assert (config.driver, config.pool, config.labels, config.tags) == ("docker", "default", {}, ())
+    assert config.key == b"k" * keys.KEY_BYTES
+    assert config.control_url == "http://127.0.0.1:8000"
+    assert config.capacity["cpu_millis"] >= 1000
+    assert set(config.capacity) == {"cpu_millis", "memory_mib", "disk_mib", "gpu"}
+    assert "kkk" not in repr(config)
+
+
+def test_everything_can_be_said(env: dict[str, str]) -> None:
+    config = CellConfig.from_env(
+        {
+            **env,
+            "CELLRUN_CELL_POOL": "gpu",
+            "CELLRUN_CELL_LABELS": "zone=a, disk=ssd",
+            "CELLRUN_CELL_TAGS": "a,b?",
+            "CELLRUN_CELL_CAPACITY": "cpu=1.5,memory=2Gi,disk=10Gi,gpu=2,licence=3",
+            "CELLRUN_CELL_DRIVER": "process",
+            "CELLRUN_CELL_EVACUATE": "true",
+            "CELLRUN_SECRET_KEY": "the control plane's",
+        }
+    )
+    assert config.labels == {"zone": "a", "disk": "ssd"}
+    assert (config.pool, config.tags, config.driver) == ("gpu", ("a", "b?"), "process")
+    assert config.evacuate
+    assert dict(config.capacity) == {
+        "cpu_millis": 1500,
+        "memory_mib": 2048,
+        "disk_mib": 10240,
+        "gpu": 2,
+        "licence": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("CELLRUN_CELL_NAME", "Upper"),
+        ("CELLRUN_CELL_NAME", ""),
+        ("CELLRUN_CELL_KEY_FILE", "/nowhere"),
+        ("CELERY_BROKER_URL", "amqp://x"),
+        ("CELLRUN_CONTROL_URL", "127.0.0.1:8000"),
+        ("CELLRUN_INSTALLATION", "a b"),
+        ("CELLRUN_CELL_DRIVER", "podman"),
+        ("CELLRUN_CELL_LABELS", "zone"),
+        ("CELLRUN_CELL_LABELS", "a=1,a=2"),
+        ("CELLRUN_CELL_TAGS", "a,a?"),
+        ("CELLRUN_CELL_CAPACITY", "cpu=-1"),
+        ("CELLRUN_CELL_CAPACITY", "memory=2Q"),
+        ("CELLRUN_CELL_CAPACITY", "gpu=1.5"),
+        ("CELLRUN_CELL_EVACUATE", "perhaps"),
+        ("CELLRUN_CEL_NAME", "typing mistake"),
+    ],
+)
+def test_malformed_setting_is_refused_by_name(env: dict[str, str], name: str, value: str) -> None:
+    with pytest.raises(MalformedSettings, match=name):
+        CellConfig.from_env({**env, name: value})
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(MalformedSettings) as raised:
+        CellConfig.from_env({"CELLRUN_CELL_DRIVER": "x"})
+    for name in ("CELLRUN_CELL_NAME", "CELLRUN_CELL_KEY_FILE", "CELLRUN_CELL_DRIVER"):
+        assert name in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "millis"), [("2", 2000), ("0.5", 500), ("0.05", 50), ("250m", 250)]
+)
+def test_cores_are_read_in_thousandths(text: str, millis: int) -> None:
+    assert parse_capacity(f"cpu={text}") == {"cpu_millis": millis}

@@ -1,0 +1,79 @@
+"""A stage is tried three times, but never for what only the user can cure."""
+
+from collections.abc import Callable
+
+import pytest
+
+from controlplane.contract.states import FailureKind
+from workers.attempt.engine import EngineAway, EngineError
+from workers.attempt.outcome import ENGINE, SPEC, AttemptFailed, judge_start_error
+from workers.attempt.tries import with_tries
+
+BACK_OFF = (1.0, 4.0)
+
+
+class Stage:
+    """Raises `errors` one after the other, then returns; remembers its pauses."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.pauses: list[float] = []
+        self.tries = 0
+
+    def __call__(self) -> str:
+        self.tries += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return "done"
+
+    def run(self, pause: Callable[[float], None] | None = None) -> str:
+        return with_tries(
+            "create",
+            self,
+            judge=lambda words, status: judge_start_error("create", words, status),
+            pause=pause or self.pauses.append,
+            back_off=BACK_OFF,
+        )
+
+
+def test_success_needs_one_try() -> None:
+    stage = Stage()
+    assert (stage.run(), stage.tries, stage.pauses) == ("done", 1, [])
+
+
+def test_third_try_may_succeed() -> None:
+    stage = Stage(EngineAway("gone"), EngineError("broken", 500))
+    assert (stage.run(), stage.tries, stage.pauses) == ("done", 3, [1.0, 4.0])
+
+
+def test_three_failures_end_it_in_the_engine_s_own_words() -> None:
+    stage = Stage(*[EngineError("broken pipe", 500)] * 4)
+    with pytest.raises(AttemptFailed) as raised:
+        stage.run()
+    assert (raised.value.kind, raised.value.reason) == (FailureKind.SYSTEM, ENGINE)
+    assert raised.value.message == "create: broken pipe (tried 3 times)"
+    assert stage.tries == 3
+
+
+def test_silence_names_the_stage() -> None:
+    with pytest.raises(AttemptFailed) as raised:
+        Stage(*[EngineAway("connection refused")] * 3).run()
+    assert raised.value.message.startswith("create: the engine does not answer: connection refused")
+
+
+def test_failure_of_the_user_is_not_tried_again() -> None:
+    stage = Stage(EngineError("invalid user", 400))
+    with pytest.raises(AttemptFailed) as raised:
+        stage.run()
+    assert (raised.value.kind, raised.value.reason) == (FailureKind.USER, SPEC)
+    assert (stage.tries, stage.pauses) == (1, [])
+
+
+def test_stop_in_a_pause_prevents_the_next_try() -> None:
+    def stopped(seconds: float) -> None:
+        raise AttemptFailed(None, "stopped", "")
+
+    stage = Stage(EngineAway("gone"))
+    with pytest.raises(AttemptFailed) as raised:
+        stage.run(stopped)
+    assert (raised.value.reason, stage.tries) == ("stopped", 1)
