@@ -30,6 +30,7 @@ class Entry:
     message: str
     actor: str
     at: datetime
+    is_of_task: bool = True
     after: str = ""
     times: int = 1
 
@@ -62,6 +63,8 @@ class Entry:
             (self.from_state, self.to_state, self.attempt_state, self.reason, self.message)
             == (other.from_state, other.to_state, other.attempt_state, other.reason, other.message)
             and self.actor == other.actor
+            and self.is_of_task
+            and other.is_of_task
             and abs((self.at - other.at).total_seconds()) < 1
         )
 
@@ -90,7 +93,7 @@ def job_timeline(job_id: int) -> Timeline:
     entries: list[Entry] = []
     for row in reversed(found):
         entry = _entry(row, _subject(row, names))
-        if entries and row.task_id is not None and entries[-1].is_like(entry):
+        if entries and entries[-1].is_like(entry):
             entries[-1].times += 1
             entries[-1].subject = f"{entries[-1].times} tasks"
         else:
@@ -124,4 +127,5 @@ def _entry(row: Transition, subject: SafeString | str) -> Entry:
         message=row.message,
         actor=row.actor,
         at=row.at,
+        is_of_task=row.task_id is not None,
     )

@@ -1,4 +1,4 @@
-"""What the client's tests share: a server that answers as told, and an environment that names it."""
+"""What the client's tests share: a server that answers as told, an environment that names it."""
 
 from collections.abc import Iterator
 from pathlib import Path

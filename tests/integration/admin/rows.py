@@ -1,0 +1,162 @@
+"""Rows for pages to show: jobs whose tasks are in every state, each with attempts and history."""
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from django.contrib.auth.models import User
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.states import ACTIVE, TERMINAL, CellState, Reason, ReleaseKind
+from controlplane.models import (
+    Alert,
+    ApiToken,
+    Attempt,
+    Cell,
+    CellLease,
+    DeadLetter,
+    Domain,
+    Job,
+    Pool,
+    Project,
+    Task,
+    TaskGroup,
+    TickState,
+    Transition,
+)
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+WHY_PENDING = "no cell has enough free: cell-ready comes closest and lacks 1.5 of a core"
+_ENDS = {
+    S.SUCCEEDED: Reason.SUCCEEDED,
+    S.FAILED: Reason.EXIT_STATUS,
+    S.KILLED: Reason.CANCELLED,
+    S.WORKER_FAILED: Reason.CELL_LOST,
+    S.PREEMPTED: Reason.PREEMPTED,
+}
+
+
+def make_installation() -> None:
+    """One cell in every state, two pools, and one of everything else that has a page."""
+    project = Project.objects.create(domain=Domain.objects.create(name="default"), name="default")
+    pool = Pool.objects.create(name="default")
+    Pool.objects.create(name="gpu")
+    for state in CellState:
+        cell = Cell.objects.create(
+            name=f"cell-{state.lower()}",
+            pool=pool,
+            state=state,
+            incarnation=f"incarnation-{state}",
+            capacity={"cpu_millis": 2000, "memory_mib": 2048},
+            drivers=["docker"],
+            enrolled_at=NOW,
+            key_salt="5a17",
+        )
+        if state is not CellState.LOST:
+            CellLease.objects.create(
+                cell=cell, incarnation=cell.incarnation, last_heard_at=NOW, expires_at=NOW
+            )
+    TickState.objects.create(name="placement", started_at=NOW, finished_at=NOW, counts={"x": 1})
+    Alert.objects.create(kind="mass_loss", subject="default", text="5 of 8", raised_at=NOW)
+    DeadLetter.objects.create(at=NOW, source="inbox.3", error="Malformed", body="<script>alert(1)")
+    owner = User.objects.create_user("ann")
+    ApiToken.objects.create(
+        user=owner, name="laptop", prefix="cr_12345", digest="d" * 64, created_at=NOW
+    )
+    make_job(project, pool, owner, states=list(S))
+
+
+def make_job(project: Project, pool: Pool, owner: User, states: list[S]) -> Job:
+    """A RUNNING job with one task in each of `states`."""
+    job = Job.objects.create(
+        project=project,
+        owner=owner,
+        pool=pool,
+        name="sweep",
+        state=S.RUNNING,
+        min_available=len(states),
+        spec={"name": "sweep", "command": ["</pre><script>alert(1)</script>"]},
+        spec_digest="0" * 64,
+        created_at=NOW,
+        started_at=NOW,
+    )
+    counts = [0] * (max(S) + 1)
+    for state in states:
+        counts[state] += 1
+    group = TaskGroup.objects.create(
+        job=job,
+        name="main",
+        position=0,
+        replicas=len(states),
+        min_available=len(states),
+        counts=counts,
+        resources={"cpu_millis": 100, "memory_mib": 32},
+        driver="docker",
+        launch={"input": "x" * 1000},
+        startable_at=NOW,
+        pending_reason={"code": "insufficient_resources", "text": WHY_PENDING},
+    )
+    cell = Cell.objects.get(name="cell-ready")
+    _history(job, None, None, S.PENDING, Reason.SUBMITTED)
+    for index, state in enumerate(states):
+        _make_task(job, group, index, state, cell)
+    return job
+
+
+def _make_task(job: Job, group: TaskGroup, index: int, state: S, cell: Cell) -> None:
+    ended = NOW + timedelta(seconds=63) if state in TERMINAL else None
+    task = Task.objects.create(
+        job=job,
+        group=group,
+        index=index,
+        state=state,
+        attempt_open=state in ACTIVE,
+        updated_at=NOW,
+        finished_at=ended,
+        failure_reason="exit status 3" if state is S.FAILED else "",
+    )
+    _history(job, task, None, S.PENDING, Reason.SUBMITTED)
+    if state in (S.PENDING, S.UNSCHEDULABLE):
+        return
+    uid = UUID(int=(1 << 100) + task.pk)
+    Attempt.objects.create(
+        uid=uid,
+        task=task,
+        group=group,
+        job=job,
+        cell=cell,
+        incarnation=cell.incarnation,
+        number=1,
+        state=state,
+        phase="pulling" if state is S.BUILDING else "",
+        progress=40 if state is S.BUILDING else None,
+        start_before=NOW,
+        exit_code={S.SUCCEEDED: 0, S.FAILED: 3}.get(state),
+        reason=_ENDS.get(state, ""),
+        result="42 words" if state is S.SUCCEEDED else None,
+        created_at=NOW,
+        state_since=NOW,
+        started_at=NOW,
+        finished_at=ended,
+        released_at=ended,
+        release_kind=ReleaseKind.CONFIRMED if ended else "",
+    )
+    Task.objects.filter(pk=task.pk).update(attempt_number=1, attempt_uid=uid)
+    _history(job, task, uid, S.ASSIGNED, Reason.PLACED, before=S.PENDING)
+    if state in _ENDS:
+        _history(job, task, uid, state, _ENDS[state], before=S.ASSIGNED)
+
+
+def _history(
+    job: Job, task: Task | None, uid: UUID | None, to: S, reason: Reason, before: S | None = None
+) -> None:
+    Transition.objects.create(
+        job_id=job.pk,
+        task_id=task.pk if task else None,
+        attempt_uid=uid,
+        from_state=before,
+        to_state=to,
+        attempt_state=to if uid else None,
+        reason=reason,
+        actor="ann",
+        at=NOW,
+    )

@@ -1,0 +1,98 @@
+"""What operators may do: asked first, done by the commands of all doors, refused to onlookers."""
+
+import html
+import re
+
+import pytest
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.http import HttpResponse
+from django.test import Client
+
+from controlplane.contract.states import TaskState
+from controlplane.models import Cell, Job, Task, Transition
+
+# Commands lock rows and send after commit.
+pytestmark = pytest.mark.django_db(transaction=True)
+
+JOBS, CELLS = "/admin/controlplane/job/", "/admin/controlplane/cell/"
+
+
+def act(browser: Client, address: str, action: str, *keys: int, **answers: str) -> HttpResponse:
+    sent = {"action": action, ACTION_CHECKBOX_NAME: [str(key) for key in keys], **answers}
+    return browser.post(address, sent, follow=True)  # type: ignore[return-value]
+
+
+def text_of(answer: HttpResponse) -> str:
+    plain = re.sub(r"<[^>]*>", " ", answer.content.decode())
+    return " ".join(html.unescape(plain).split())
+
+
+def test_cancel_asks_first_and_then_ends_the_job(operator: Client) -> None:
+    job = Job.objects.get()
+    asked = text_of(act(operator, JOBS, "cancel_jobs", job.pk))
+    assert "Cancel these jobs?" in asked
+    assert f"sweep ({job.pk})" in asked
+    assert Task.objects.filter(state=TaskState.KILLED).count() == 1
+
+    done = act(operator, JOBS, "cancel_jobs", job.pk, confirmed="yes", reason="wrong input")
+    assert "Jobs being cancelled: 1" in text_of(done)
+    job.refresh_from_db()
+    assert job.ending_as == TaskState.KILLED
+    assert not Task.objects.filter(job=job, finished_at=None).exists()
+    change = Transition.objects.filter(job_id=job.pk, actor="olga").order_by("id")
+    assert change.exists()
+    assert any("wrong input" in row.message for row in change)
+
+
+def test_the_page_of_an_open_job_offers_cancel_and_of_an_ended_one_does_not(
+    operator: Client,
+) -> None:
+    job = Job.objects.get()
+    page = f"{JOBS}{job.pk}/change/"
+    assert "Cancel job …" in text_of(operator.get(page))
+    act(operator, JOBS, "cancel_jobs", job.pk, confirmed="yes")
+    assert "Cancel job …" not in text_of(operator.get(page))
+
+
+@pytest.mark.parametrize(
+    ("action", "before", "after"),
+    [
+        ("drain", "cell-ready", "DRAINING"),
+        ("cordon", "cell-ready", "CORDONED"),
+        ("uncordon", "cell-cordoned", "READY"),
+        ("uncordon", "cell-draining", "READY"),
+    ],
+)
+def test_cells_are_moved_after_a_question(
+    operator: Client, action: str, before: str, after: str
+) -> None:
+    cell = Cell.objects.get(name=before)
+    state = cell.state
+    assert f"{action.capitalize()} these cells?" in text_of(act(operator, CELLS, action, cell.pk))
+    cell.refresh_from_db()
+    assert cell.state == state
+    act(operator, CELLS, action, cell.pk, confirmed="yes")
+    cell.refresh_from_db()
+    assert cell.state == after
+    assert "olga" in cell.state_reason
+
+
+def test_what_cannot_be_done_is_said_and_the_rest_is_done(operator: Client) -> None:
+    lost, ready = Cell.objects.get(name="cell-lost"), Cell.objects.get(name="cell-ready")
+    answer = act(operator, CELLS, "drain", lost.pk, ready.pk, confirmed="yes")
+    text = text_of(answer)
+    assert "cell-lost: " in text
+    assert "Cells now to drain: 1" in text
+    ready.refresh_from_db()
+    assert ready.state == "DRAINING"
+
+
+def test_an_onlooker_sees_all_and_may_do_nothing(onlooker: Client) -> None:
+    job, cell = Job.objects.get(), Cell.objects.get(name="cell-ready")
+    assert "Cancel job" not in text_of(onlooker.get(f"{JOBS}{job.pk}/change/"))
+    assert "Drain" not in text_of(onlooker.get(f"{CELLS}{cell.pk}/change/"))
+    act(onlooker, JOBS, "cancel_jobs", job.pk, confirmed="yes")
+    act(onlooker, CELLS, "drain", cell.pk, confirmed="yes")
+    job.refresh_from_db()
+    cell.refresh_from_db()
+    assert (job.ending_as, cell.state) == (None, "READY")

@@ -1,0 +1,252 @@
+"""Every page of the operators' site is drawn from real rows and says what it must."""
+
+import re
+from dataclasses import replace
+from html import unescape
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.db import connection, models
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.states import COLOURS
+from controlplane.models import Attempt, Cell, Job, Pool, Project, Task
+from controlplane.outbox.store import append_log
+from tests.integration.admin.rows import WHY_PENDING, make_job
+
+pytestmark = pytest.mark.django_db
+
+MODELS = sorted(
+    (model for model in admin.site._registry if model._meta.app_label == "controlplane"),
+    key=lambda model: model.__name__,
+)
+
+
+def address_of(model: type[models.Model], row: models.Model | None = None) -> str:
+    base = f"/admin/controlplane/{model._meta.model_name}/"
+    return base if row is None else f"{base}{row.pk}/change/"
+
+
+def page(browser: Client, address: str) -> str:
+    answer = browser.get(address)
+    assert answer.status_code == 200, answer
+    return unescape(answer.content.decode())
+
+
+def words(html: str) -> str:
+    """What a reader sees of a page."""
+    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
+
+
+def test_everything_an_operator_looks_for_has_pages() -> None:
+    assert {model.__name__ for model in MODELS} == {
+        "Alert",
+        "ApiToken",
+        "Attempt",
+        "Cell",
+        "DeadLetter",
+        "Job",
+        "Pool",
+        "Task",
+        "TickState",
+    }
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_lists_and_pages_are_drawn(operator: Client, model: type[models.Model]) -> None:
+    rows = list(model._default_manager.all())
+    assert rows
+    assert "Cellrun" in page(operator, address_of(model))
+    for row in rows:
+        assert page(operator, address_of(model, row))
+
+
+@pytest.mark.parametrize(
+    ("model", "query"),
+    [
+        ("job", "state__exact=3"),
+        ("job", "band__exact=2"),
+        ("job", "q=sweep"),
+        ("job", "q=99999999999999999999999"),
+        ("task", "open=pending"),
+        ("task", "open=held"),
+        ("task", "job__id__exact=1"),
+        ("task", "q=nonsense"),
+        ("attempt", "held=yes"),
+        ("attempt", "held=yes&state__exact=3"),
+        ("attempt", "held=yes&cell__id__exact=1"),
+        ("attempt", "q=nonsense"),
+        ("cell", "state__exact=READY"),
+        ("alert", "open=yes"),
+    ],
+)
+def test_filters_and_searches_work(operator: Client, model: str, query: str) -> None:
+    assert page(operator, f"/admin/controlplane/{model}/?{query}")
+
+
+def test_search_finds_by_name_number_and_uid(operator: Client) -> None:
+    job, attempt = Job.objects.get(), Attempt.objects.first()
+    assert attempt is not None
+    for term in ("sweep", str(job.pk)):
+        assert "1 job" in words(page(operator, f"/admin/controlplane/job/?q={term}"))
+    assert "0 jobs" in words(page(operator, "/admin/controlplane/job/?q=swee"))
+    assert "1 attempt" in words(page(operator, f"/admin/controlplane/attempt/?q={attempt.pk}"))
+
+
+def test_states_have_the_names_and_colours_of_the_domain(operator: Client) -> None:
+    html = page(operator, address_of(Task))
+    for state in TaskState:
+        name = state.name.lower()
+        badge = f'class="cellrun-status status-{name}" style="--status: {COLOURS[state]}">{name}<'
+        assert badge in html
+
+
+def test_a_pending_task_says_why_below_its_state(operator: Client) -> None:
+    task = Task.objects.get(state=TaskState.PENDING)
+    for address in (address_of(Task), address_of(Task, task), address_of(Job, task.job)):
+        assert WHY_PENDING in page(operator, address)
+
+
+def test_attempts_say_when_it_was_a_worker_failure(operator: Client) -> None:
+    task = Task.objects.get(state=TaskState.WORKER_FAILED)
+    shown = words(page(operator, address_of(Task, task)))
+    assert "worker_failed (worker failure)" in shown
+    assert "cell disappeared before completion" in shown
+    assert "pulling 40 %" in words(page(operator, address_of(Attempt)))
+
+
+def test_a_tasks_history_is_a_timeline_with_reasons(operator: Client) -> None:
+    task = Task.objects.get(state=TaskState.FAILED)
+    shown = words(page(operator, address_of(Task, task)))
+    assert re.search(
+        r"pending submitted by ann .*pending → assigned placed on a cell by ann"
+        r".*assigned → failed its program ended with a non-zero exit status by ann",
+        shown,
+    )
+
+
+def test_a_jobs_history_draws_equal_changes_of_many_tasks_once(operator: Client) -> None:
+    job = Job.objects.get()
+    project, owner = Project.objects.get(), User.objects.get(username="ann")
+    many = make_job(project, job.pool, owner, [TaskState.PENDING] * 12)
+    shown = words(page(operator, address_of(Job, many)))
+    assert "12 tasks pending submitted" in shown
+
+
+def test_the_end_of_a_log_is_shown(operator: Client) -> None:
+    attempt = Attempt.objects.get(state=TaskState.FAILED)
+    append_log(attempt.pk, "stderr", offset=0, content=b"first\n" * 500 + b"last & least\n")
+    shown = page(operator, address_of(Attempt, attempt))
+    assert "last & least" in shown
+    assert shown.count("first\n") == 199
+
+
+def test_what_was_submitted_is_shown_as_text(operator: Client) -> None:
+    raw = operator.get(address_of(Job, Job.objects.get())).content.decode()
+    assert "<script>alert(1)" not in raw
+    assert "&lt;script&gt;alert(1)" in raw
+
+
+def test_attempts_link_to_flower_where_it_is_known(operator: Client, settings: Any) -> None:
+    attempt = Attempt.objects.first()
+    assert attempt is not None
+    assert "Flower" not in page(operator, address_of(Attempt, attempt))
+    known = replace(settings.CELLRUN, flower_url="http://flower:5555")
+    settings.CELLRUN = known
+    assert f"http://flower:5555/task/{attempt.pk}" in page(operator, address_of(Attempt, attempt))
+
+
+def test_the_first_page_counts_what_waits_and_runs(operator: Client) -> None:
+    shown = words(page(operator, "/admin/"))
+    for expected in ("1 pending", "1 assigned", "1 building", "1 running", "1 quarantined"):
+        assert expected in shown
+    assert "mass_loss default 5 of 8" in shown
+
+
+def test_the_sidebar_has_the_three_sections_and_counts_alerts(operator: Client) -> None:
+    shown = words(page(operator, "/admin/"))
+    assert re.search(r"Work .*Jobs .*Tasks .*Attempts .*Cells .*Pools .*System", shown)
+    assert re.search(r"Alerts 1\b", shown)
+
+
+def test_nothing_can_be_added_changed_or_deleted(operator: Client) -> None:
+    for model in MODELS:
+        if model is Pool:
+            continue
+        row = model._default_manager.first()
+        assert row is not None
+        assert operator.get(f"{address_of(model)}add/").status_code == 403
+        delete = address_of(model, row).replace("/change/", "/delete/")
+        assert operator.post(delete, {"post": "yes"}).status_code == 403
+        assert operator.post(address_of(model, row), {"name": "x"}).status_code == 405
+        assert "delete_selected" not in page(operator, address_of(model))
+
+
+def test_a_pools_limits_can_be_changed_but_not_its_name(operator: Client) -> None:
+    pool = Pool.objects.get(name="gpu")
+    sent = {
+        "name": "other",
+        "pending_timeout_seconds": "600",
+        "pull_timeout_seconds": "60",
+        "create_timeout_seconds": "30",
+    }
+    assert operator.post(address_of(Pool, pool), sent).status_code == 302
+    pool.refresh_from_db()
+    assert (pool.name, pool.pending_timeout_seconds, pool.pull_timeout_seconds) == ("gpu", 600, 60)
+    delete = address_of(Pool, pool).replace("/change/", "/delete/")
+    assert operator.post(delete, {"post": "yes"}).status_code == 403
+
+
+def test_strangers_see_nothing(installation: None) -> None:
+    stranger = Client()
+    stranger.force_login(User.objects.create_user("sven"))
+    for browser in (Client(), stranger):
+        answer = browser.get(address_of(Job))
+        assert answer.status_code == 302
+        assert "/admin/login/" in answer["Location"]
+    staff = Client()
+    staff.force_login(User.objects.create_user("stig", is_staff=True))
+    assert staff.get(address_of(Job)).status_code == 403
+    assert staff.get(address_of(Job, Job.objects.get())).status_code == 403
+
+
+def test_what_does_not_exist_leads_back(operator: Client) -> None:
+    for model, key in ((Job, "999999"), (Cell, "nonsense"), (Attempt, "nonsense")):
+        answer = operator.get(f"{address_of(model)}{key}/change/")
+        assert answer.status_code == 302
+
+
+@pytest.mark.parametrize("model", [Job, Task, Attempt, Cell], ids=lambda model: model.__name__)
+def test_a_list_costs_the_same_with_more_rows(operator: Client, model: type[models.Model]) -> None:
+    def statements() -> list[str]:
+        with CaptureQueriesContext(
+            connection,
+        ) as caught:
+            page(operator, address_of(model))
+        return [item["sql"] for item in caught.captured_queries]
+
+    few = statements()
+    project, owner = Project.objects.get(), User.objects.get(username="ann")
+    pool = Pool.objects.get(name="default")
+    for _ in range(4):
+        make_job(project, pool, owner, list(TaskState) * 2)
+    many = statements()
+    assert len(many) == len(few)
+    assert len(many) <= 14, many
+    assert not any("launch" in statement or '"spec"' in statement for statement in many)
+
+
+@pytest.mark.parametrize(("model", "most"), [(Job, 16), (Task, 14), (Attempt, 12), (Cell, 13)])
+def test_a_page_costs_a_bounded_number_of_statements(
+    operator: Client, model: type[models.Model], most: int
+) -> None:
+    project, owner = Project.objects.get(), User.objects.get(username="ann")
+    make_job(project, Pool.objects.get(name="default"), owner, list(TaskState) * 8)
+    row = Cell.objects.get(name="cell-ready") if model is Cell else model._default_manager.last()
+    with CaptureQueriesContext(connection) as caught:
+        page(operator, address_of(model, row))
+    assert len(caught.captured_queries) <= most, [item["sql"] for item in caught.captured_queries]
