@@ -128,9 +128,13 @@ def quantities(amounts: Mapping[str, Any]) -> str:
 
 def quantity(name: str, amount: int) -> str:
     """One resource as people write it."""
+    return f"{bare_amount(name, amount)} {name.removesuffix('_millis').removesuffix('_mib')}"
+
+
+def bare_amount(name: str, amount: int) -> str:
+    """Its amount with its unit alone: `0.5`, `64 MiB`."""
     if name == "cpu_millis":
-        return f"{amount / 1000:g} cpu"
+        return f"{amount / 1000:g}"
     if name.endswith("_mib"):
-        size = f"{amount / 1024:g} GiB" if amount and amount % 1024 == 0 else f"{amount} MiB"
-        return f"{size} {name.removesuffix('_mib')}"
-    return f"{amount} {name}"
+        return f"{amount // 1024} GiB" if amount and amount % 1024 == 0 else f"{amount} MiB"
+    return str(amount)

@@ -12,12 +12,12 @@ from django.utils.safestring import SafeString
 from controlplane.admin.attempts import attempt_badge
 from controlplane.admin.badges import (
     NOTHING,
+    bare_amount,
     cell_badge,
     instant,
     list_link,
     page_link,
     quantities,
-    quantity,
     with_note,
 )
 from controlplane.admin.base import Question, ReadOnlyAdmin, Rows, Section
@@ -192,6 +192,6 @@ def _meter(cell: Cell, name: str) -> SafeString | str:
         '<span class="cellrun-meter"><span style="width: {}%"></span></span>'
         '<span class="cellrun-note">{} of {}</span>',
         min(round(100 * used / capacity), 100),
-        quantity(name, used),
-        quantity(name, capacity),
+        bare_amount(name, used),
+        bare_amount(name, capacity),
     )
