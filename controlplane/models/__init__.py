@@ -1,4 +1,6 @@
-"""Tables and their constraints; no `save()`, no signals, no decisions. State columns are written by `commands.effects` only."""
+"""Tables and their constraints; no `save()`, no signals, no decisions. State columns are written
+by `commands.effects` only.
+"""
 
 from controlplane.models.accounts import ApiToken
 from controlplane.models.attempts import Attempt

@@ -1,4 +1,6 @@
-"""Choices and conditions that several tables share, made from the domain's enums so that they cannot disagree."""
+"""Choices and conditions that several tables share, made from the domain's enums so that they
+cannot disagree.
+"""
 
 from django.db.models import Q
 

@@ -43,7 +43,9 @@ class Project(models.Model):
 
 
 class Job(models.Model):
-    """What was submitted. `state` follows from its tasks; `ending_as` says that its open tasks are being ended."""
+    """What was submitted. `state` follows from its tasks; `ending_as` says that its open tasks are
+    being ended.
+    """
 
     guid = models.CharField(max_length=255, null=True, blank=True)
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="jobs")
@@ -114,7 +116,9 @@ class Job(models.Model):
 
 
 class TaskGroup(models.Model):
-    """Tasks of a job that share one definition. `counts[n]` is how many of its tasks are in state number n."""
+    """Tasks of a job that share one definition. `counts[n]` is how many of its tasks are in state
+    number n.
+    """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="groups")
     name = models.CharField(max_length=63)

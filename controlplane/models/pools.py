@@ -4,7 +4,9 @@ from django.db import models
 
 
 class Pool(models.Model):
-    """A named set of cells and how work is given to them (Backend.AI: scaling group; Volcano: queue)."""
+    """A named set of cells and how work is given to them (Backend.AI: scaling group; Volcano:
+    queue).
+    """
 
     name = models.CharField(max_length=63, unique=True)
     pending_timeout_seconds = models.PositiveIntegerField(

@@ -1,4 +1,6 @@
-"""`manage.py enroll_cell NAME`: make a cell known and print the key for its CELLRUN_CELL_KEY_FILE."""
+"""`manage.py enroll_cell NAME`: make a cell known and print the key for its
+CELLRUN_CELL_KEY_FILE.
+"""
 
 from argparse import ArgumentParser
 from typing import Any
