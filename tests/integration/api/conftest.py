@@ -1,0 +1,128 @@
+"""A tenancy, people with tokens, and a caller of the API for each of them."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from controlplane import clock
+from controlplane.commands.accounts import (
+    SCOPE_OPERATE,
+    SCOPE_SUBMIT,
+    create_api_token,
+    create_default_tenancy,
+    create_user,
+)
+from controlplane.commands.cells import enroll_cell
+from controlplane.models import Cell, Pool
+
+
+@dataclass
+class Answer:
+    """What the API answered."""
+
+    status: int
+    headers: Any
+    content: bytes
+
+    @property
+    def json(self) -> Any:
+        """The document."""
+        return json.loads(self.content)
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """The faults of a problem document, by field."""
+        assert self.headers["Content-Type"] == "application/problem+json"
+        assert self.json["status"] == self.status
+        return {item["field"]: item["detail"] for item in self.json.get("errors", [])}
+
+
+class Caller:
+    """Calls the API with a token."""
+
+    def __init__(self, token: str | None, user: Any = None) -> None:
+        self.user = user
+        self._client = Client()
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    def get(self, path: str) -> Answer:
+        """GET a path below /api/v1, or a whole address."""
+        return self.send("GET", path)
+
+    def post(self, path: str, body: Any = None, **headers: str) -> Answer:
+        """POST a document as JSON."""
+        if body is None:
+            return self.send("POST", path, **headers)
+        text = json.dumps(body).encode()
+        return self.send("POST", path, text, content_type="application/json", **headers)
+
+    def send(
+        self, method: str, path: str, content: bytes = b"", content_type: str = "", **headers: str
+    ) -> Answer:
+        """Send anything."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        answer = self._client.generic(
+            method,
+            path if path.startswith("http") else f"/api/v1{path}",
+            content,
+            content_type=content_type or "application/octet-stream",
+            headers={**self._headers, **named},
+        )
+        return Answer(answer.status_code, answer.headers, answer.content)
+
+
+@pytest.fixture(autouse=True)
+def tenancy(db: None, settings: Any, tmp_path: Path) -> None:
+    """Domain, project and pool `default`, and a store of this test's own."""
+    create_default_tenancy()
+    change_setting(settings, artifact_root=tmp_path / "artifacts")
+
+
+def change_setting(settings: Any, **values: Any) -> None:
+    """Change some of the typed settings for this test."""
+    settings.CELLRUN = replace(settings.CELLRUN, **values)
+
+
+def make_caller(name: str, *scopes: str) -> Caller:
+    """A new user with a token."""
+    user, _ = create_user(name=name, password=None, is_operator=SCOPE_OPERATE in scopes)
+    token = create_api_token(user=user, name="test", scopes=scopes, now=clock.now())
+    return Caller(token, user)
+
+
+@pytest.fixture
+def submitter() -> Caller:
+    """Someone who may submit."""
+    return make_caller("ann", SCOPE_SUBMIT)
+
+
+@pytest.fixture
+def operator() -> Caller:
+    """Someone who may do everything."""
+    return make_caller("olga", SCOPE_SUBMIT, SCOPE_OPERATE)
+
+
+@pytest.fixture
+def nobody() -> Caller:
+    """Someone without a token."""
+    return Caller(None)
+
+
+@pytest.fixture
+def make_cell() -> Callable[..., Cell]:
+    """Enrolls a cell that says it has so much."""
+
+    def make(name: str = "cell-1", **capacity: int) -> Cell:
+        enroll_cell(name=name, pool=Pool.objects.get().name, now=clock.now())
+        cell = Cell.objects.get(name=name)
+        cell.capacity = {"cpu_millis": 2000, "memory_mib": 2048, "disk_mib": 0, **capacity}
+        cell.task_types = ["container", "process"]
+        cell.save()
+        return cell
+
+    return make
