@@ -36,6 +36,10 @@ class NotNow(Exception):
     """The control plane did not take a chunk; the same is offered again later."""
 
 
+class Silent(NotNow):
+    """It did not even answer: others need not be tried."""
+
+
 @dataclass(slots=True)
 class Upload:
     """The output of one attempt on its way."""
@@ -103,8 +107,8 @@ class LogShipper:
         upload.complete = True
         end = time.monotonic() + seconds
         try:
-            while self._url and time.monotonic() < end:
-                if self._send_some(upload):
+            while self._url and (rest := end - time.monotonic()) > 0:
+                if self._send_some(upload, rest):
                     break
         except NotNow as error:
             log.info("the end of the output of attempt %s is sent later: %s", uid, error)
@@ -138,13 +142,21 @@ class LogShipper:
         """Offer what is new of every attempt, one chunk of each in turn. Raises NotNow."""
         with self._lock:
             uploads = list(self._uploads.values())
+        refused: NotNow | None = None
         for upload in uploads:
             if self._closed.is_set():
                 return
-            if self._url:
-                self._send_some(upload)
-            elif upload.complete:
-                self._forget(upload)
+            try:
+                if self._url:
+                    self._send_some(upload, sum(HTTP_SECONDS))
+                elif upload.complete:
+                    self._forget(upload)
+            except Silent:
+                raise
+            except NotNow as error:
+                refused = error  # of this one: the others have their turn
+        if refused is not None:
+            raise refused
 
     def sweep(self) -> None:
         """Delete the output of attempts that ended long ago."""
@@ -162,19 +174,23 @@ class LogShipper:
 
     # ------------------------------------------------------------------------- one attempt
 
-    def _send_some(self, upload: Upload) -> bool:
-        """Send a chunk of each stream; True when nothing is left. Raises NotNow."""
-        with upload.lock:
+    def _send_some(self, upload: Upload, seconds: float) -> bool:
+        """Send a chunk of each stream in `seconds`; True when nothing is left. Raises NotNow."""
+        if not upload.lock.acquire(timeout=seconds):
+            raise NotNow("another thread is sending it")
+        try:
             complete = upload.complete  # before the sizes are read: what was written then is all
             left = False
             for stream in STREAMS:
                 if not upload.unwanted:
-                    left |= self._send_chunk(upload, stream)
+                    left |= self._send_chunk(upload, stream, seconds)
             if complete and not left:
                 self._forget(upload)
             return not left
+        finally:
+            upload.lock.release()
 
-    def _send_chunk(self, upload: Upload, stream: str) -> bool:
+    def _send_chunk(self, upload: Upload, stream: str, seconds: float) -> bool:
         """Send the next chunk of `stream`; whether there is more. Raises NotNow."""
         offset = upload.sent[stream]
         try:
@@ -185,31 +201,35 @@ class LogShipper:
             return False
         if not chunk:
             return False
-        size = self._put(upload, stream, offset, chunk[:CHUNK_BYTES])
+        size = self._put(upload, stream, chunk[:CHUNK_BYTES], seconds)
         if size is None:
             upload.unwanted = True
             return False
         upload.sent[stream] = size
         return size != offset + len(chunk)
 
-    def _put(self, upload: Upload, stream: str, offset: int, chunk: bytes) -> int | None:
+    def _put(self, upload: Upload, stream: str, chunk: bytes, seconds: float) -> int | None:
         """The size that the server has now; None: it wants no more. Raises NotNow."""
+        offset = upload.sent[stream]
         url = f"{self._url}/api/v1/attempts/{upload.uid}/logs/{stream}?offset={offset}"
         try:
             answer = self._session.put(
                 url,
                 data=chunk,
                 headers=upload_headers(self._key, self._cell, url, chunk, int(self._now())),
-                timeout=HTTP_SECONDS,
+                timeout=(min(HTTP_SECONDS[0], seconds), min(HTTP_SECONDS[1], seconds)),
                 allow_redirects=False,
             )
-            if answer.status_code in (404, 410):
-                return None
-            if answer.status_code not in (200, 409):
-                raise NotNow(f"HTTP status {answer.status_code}")
+        except requests.RequestException as error:
+            raise Silent(str(error)) from error
+        if answer.status_code in (404, 410):
+            return None
+        if answer.status_code not in (200, 409):
+            raise NotNow(f"HTTP status {answer.status_code} for attempt {upload.uid}")
+        try:
             size = answer.json()["size"]
-        except (requests.RequestException, KeyError, TypeError) as error:
-            raise NotNow(str(error)) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise NotNow(f"an answer without a size: {error}") from error
         if not isinstance(size, int) or size < 0:
             raise NotNow(f"the answer's size is {size!r}")
         return size

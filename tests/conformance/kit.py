@@ -105,8 +105,8 @@ class Kit:
         self.told = Recorder()
         self.driver = self.make()
 
-    def launch(self, *command: str, number: int = 1, **spec: Any) -> Launch:
-        uid = str(uuid.uuid4())
+    def launch(self, *command: str, number: int = 1, uid: str = "", **spec: Any) -> Launch:
+        uid = uid or str(uuid.uuid4())
         group = GroupSpec(
             id=1,
             job_id=7,
@@ -131,7 +131,11 @@ class Kit:
         return ("sh", "-c", f"{self.count} sleep {seconds} & wait; exit {then_exit}")
 
     def deaf(self, seconds: float) -> tuple[str, ...]:
-        script = f"{self.count} trap '' TERM; echo deaf; sleep {seconds} & wait; wait"
+        script = f"{self.count} trap '' TERM; echo ready; sleep {seconds} & wait; wait"
+        return ("sh", "-c", script)
+
+    def obedient(self, signal_name: str = "TERM") -> tuple[str, ...]:
+        script = f"{self.count} trap 'exit 143' {signal_name}; echo ready; sleep 300 & wait"
         return ("sh", "-c", script)
 
     def exits(self, code: int) -> tuple[str, ...]:
@@ -141,9 +145,9 @@ class Kit:
 
     # What outsiders do and see.
 
-    def wait_until_deaf(self, uid: str) -> None:
+    def wait_until_ready(self, uid: str) -> None:
         """Its trap is set."""
-        until(lambda: "deaf" in self.log(uid))
+        until(lambda: "ready" in self.log(uid))
 
     def log(self, uid: str, stream: str = "stdout") -> str:
         path = self.home / "logs" / uid / stream
@@ -240,7 +244,10 @@ class MemoryKit(Kit):
     def exits(self, code: int) -> tuple[str, ...]:
         return ("exit", str(code))
 
-    def wait_until_deaf(self, uid: str) -> None:
+    def obedient(self, signal_name: str = "TERM") -> tuple[str, ...]:
+        return ("sleep", "300")
+
+    def wait_until_ready(self, uid: str) -> None:
         self.told.started(uid)
 
     def kill_outside(self, uid: str) -> None:

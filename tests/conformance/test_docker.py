@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ from workers.drivers.docker import find_socket
 pytestmark = pytest.mark.engine
 
 
-def ran(kit: DockerKit, *command: str, **spec: object) -> Ended:
+def ran(kit: DockerKit, *command: str, **spec: Any) -> Ended:
     """The end of a command."""
     launch = kit.launch(*command, **spec)
     kit.driver.start(launch)

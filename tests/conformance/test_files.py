@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from typing import Any
 
 from controlplane.contract.orders import Input
 from controlplane.contract.states import FailureKind
@@ -15,7 +16,7 @@ from workers.drivers.registry import make_driver
 ROOT = "${CELLRUN_ROOT:-}"  # where a task's paths begin: at / in a container
 
 
-def ran(kit: Kit, script: str, **spec: object) -> Ended:
+def ran(kit: Kit, script: str, **spec: Any) -> Ended:
     """The end of a shell script."""
     launch = kit.launch("sh", "-c", script, **spec)
     kit.driver.start(launch)

@@ -1,6 +1,7 @@
 """What every driver promises of an attempt's life: told once, in order, never started twice."""
 
 import time
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from workers.attempt.outcome import EXIT, KILLED_OUTSIDE, STOPPED, TIMEOUT, VANI
 GRACE = 0.8  # long enough to be told from none, short enough to wait for
 
 
-def begun(kit: Kit, command: tuple[str, ...], **spec: object) -> Launch:
+def begun(kit: Kit, command: tuple[str, ...], **spec: Any) -> Launch:
     """A launch that runs."""
     launch = kit.launch(*command, **spec)
     kit.driver.start(launch)
@@ -136,19 +137,23 @@ def test_what_vanishes_while_it_runs_is_told(kit: Kit) -> None:
 
 
 def test_stop_ends_what_obeys_long_before_the_grace(kit: Kit) -> None:
-    launch = begun(kit, kit.sleeps(300), stop_signal="HUP" if kit.name == "process" else "TERM")
-    if kit.name == "docker":  # a shell that is process 1 hears only what it traps
-        kit.driver.stop(launch.uid, grace_seconds=0.1, force=False)
-    else:
-        kit.driver.stop(launch.uid, grace_seconds=200, force=False)
+    launch = begun(kit, kit.obedient())
+    kit.wait_until_ready(launch.uid)
+    kit.driver.stop(launch.uid, grace_seconds=1000, force=False)
     ended = kit.told.ended(launch.uid)
-    assert (ended.failure_kind, ended.reason) == (None, STOPPED)
-    assert ended.exit_code not in (0, None)
+    assert (ended.exit_code, ended.failure_kind, ended.reason) == (143, None, STOPPED)
+
+
+def test_stop_signal_is_the_spec_s(real_kit: Kit) -> None:
+    launch = begun(real_kit, real_kit.obedient("USR1"), stop_signal="USR1")
+    real_kit.wait_until_ready(launch.uid)
+    real_kit.driver.stop(launch.uid, grace_seconds=1000, force=False)
+    assert real_kit.told.ended(launch.uid).exit_code == 143
 
 
 def test_deaf_attempt_is_killed_when_the_grace_is_over(kit: Kit) -> None:
     launch = begun(kit, kit.deaf(300))
-    kit.wait_until_deaf(launch.uid)
+    kit.wait_until_ready(launch.uid)
     asked_at = time.monotonic()
     kit.driver.stop(launch.uid, grace_seconds=GRACE, force=False)
     ended = kit.told.ended(launch.uid)
@@ -158,7 +163,7 @@ def test_deaf_attempt_is_killed_when_the_grace_is_over(kit: Kit) -> None:
 
 def test_force_kills_at_once(kit: Kit) -> None:
     launch = begun(kit, kit.deaf(300))
-    kit.wait_until_deaf(launch.uid)
+    kit.wait_until_ready(launch.uid)
     kit.driver.stop(launch.uid, grace_seconds=200, force=False)
     kit.driver.stop(launch.uid, grace_seconds=200, force=False)
     kit.driver.stop(launch.uid, grace_seconds=200, force=True)
@@ -170,7 +175,7 @@ def test_slow_stop_does_not_hold_up_others(kit: Kit) -> None:
     slow = [begun(kit, kit.deaf(300)) for _ in range(3)]
     quick = begun(kit, kit.deaf(300))
     for launch in slow:
-        kit.wait_until_deaf(launch.uid)
+        kit.wait_until_ready(launch.uid)
         kit.driver.stop(launch.uid, grace_seconds=100, force=False)
     kit.driver.stop(quick.uid, grace_seconds=0.1, force=False)
     assert kit.told.ended(quick.uid).reason == STOPPED

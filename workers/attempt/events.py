@@ -69,7 +69,7 @@ DriverEvent = Building | Started | Ended
 class Listener(Protocol):
     """Takes driver events; thread-safe, returns at once, never raises."""
 
-    def __call__(self, event: DriverEvent) -> None:
+    def __call__(self, event: DriverEvent, /) -> None:
         """Take one event."""
 
 

@@ -68,7 +68,8 @@ class Driver(Protocol):
     def remove(self, uid: str) -> None:
         """Delete an attempt's container and workspace, in the background (logs stay). Repeatable.
 
-        A container that still runs is killed first; one in charge is told as Ended before.
+        A container that still runs is killed first; one in charge is told as Ended before. What
+        the engine refuses is given up after some tries: then `find` lists it still.
         """
 
     def close(self) -> None:

@@ -103,6 +103,35 @@ class MemoryEngine:
             self.on_change(uid)
 
 
+class Moments:
+    """When drivers have something to tell, one heap and one lock for as many as share it."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition(threading.RLock())
+        self._due: list[tuple[float, int, Callable[[str, float], None], str]] = []
+        self._numbers = itertools.count()
+
+    def plan(self, at: float, deliver: Callable[[str, float], None], uid: str) -> None:
+        """Call `deliver` for `uid` at `at`. The caller holds `changed`."""
+        heapq.heappush(self._due, (at, next(self._numbers), deliver, uid))
+        self.changed.notify()
+
+    def advance(self, now: float) -> int:
+        """Tell everything that is due at `now`; how many moments that were."""
+        count = 0
+        with self.changed:
+            while self._due and self._due[0][0] <= now:
+                at, _, deliver, uid = heapq.heappop(self._due)
+                deliver(uid, at)
+                count += 1
+        return count
+
+    def next_due(self) -> float | None:
+        """When `advance` will have something to tell."""
+        with self.changed:
+            return self._due[0][0] if self._due else None
+
+
 @dataclass(slots=True)
 class _Charge:
     """What the listener was told of an attempt in charge."""
@@ -123,17 +152,20 @@ class MemoryDriver:
         *,
         clock: Callable[[], float],
         engine: MemoryEngine | None = None,
+        moments: Moments | None = None,
         threaded: bool = False,
     ) -> None:
-        """`clock` gives wall seconds; `threaded` delivers events without calls of `advance`."""
+        """`clock` gives wall seconds; `threaded` delivers events without calls of `advance`.
+
+        Drivers with the same `moments` are advanced together.
+        """
         self.engine = engine or MemoryEngine()
         self.engine.on_change = self._look_again
         self._tell = tell
         self._clock = clock
         self._charges: dict[str, _Charge] = {}
-        self._due: list[tuple[float, int, str]] = []
-        self._numbers = itertools.count()
-        self._changed = threading.Condition(threading.RLock())
+        self._moments = moments or Moments()
+        self._changed = self._moments.changed
         self._is_closed = False
         if threaded:
             threading.Thread(target=self._serve, name="memory-driver", daemon=True).start()
@@ -201,18 +233,11 @@ class MemoryDriver:
 
     def advance(self, now: float) -> int:
         """Tell everything that is due at `now`; how many moments that were."""
-        count = 0
-        with self._changed:
-            while self._due and self._due[0][0] <= now and not self._is_closed:
-                at, _, uid = heapq.heappop(self._due)
-                self._deliver(uid, at)
-                count += 1
-        return count
+        return self._moments.advance(now)
 
     def next_due(self) -> float | None:
         """When `advance` will have something to tell."""
-        with self._changed:
-            return self._due[0][0] if self._due else None
+        return self._moments.next_due()
 
     def _serve(self) -> None:
         while not self._is_closed:
@@ -256,8 +281,7 @@ class MemoryDriver:
         self._plan(max(life.ends_at, now), uid)
 
     def _plan(self, at: float, uid: str) -> None:
-        heapq.heappush(self._due, (at, next(self._numbers), uid))
-        self._changed.notify()
+        self._moments.plan(at, self._deliver, uid)
 
     def _look_again(self, uid: str) -> None:
         with self._changed:

@@ -269,7 +269,9 @@ def _read_line(supervisor: "subprocess.Popen[bytes]") -> str:
     """The one line a supervisor says when its task runs, or cannot."""
     assert supervisor.stdout is not None
     with supervisor.stdout as pipe:
-        ready, _, _ = select.select([pipe], [], [], READY_SECONDS)
+        poller = select.poll()  # select() knows no descriptor above 1023
+        poller.register(pipe, select.POLLIN)
+        ready = poller.poll(READY_SECONDS * 1000)
         return pipe.readline().decode("utf-8", "replace").strip() if ready else "no answer"
 
 

@@ -1,5 +1,6 @@
 """Drivers by name: the one place that knows which there are and what each is made of."""
 
+import resource
 import threading
 from collections.abc import Callable
 
@@ -16,6 +17,7 @@ from workers.drivers.pipeline import PipelineDriver
 from workers.drivers.process import ProcessEngine
 from workers.logs import LogShipper
 
+OPEN_FILES = 16_384  # two connections and a few files for each of a thousand attempts
 BACK_OFF_SECONDS = (1.0, 4.0)  # a stage is tried three times, and a short restart lies between
 
 
@@ -45,6 +47,7 @@ def make_pipeline(
     engine: Engine, config: CellConfig, tell: Listener, back_off: tuple[float, ...]
 ) -> PipelineDriver:
     """A driver of `engine` in the surroundings that `config` describes."""
+    allow_open_files()
     shipper = LogShipper(
         control_url=config.control_url,
         cell=config.name,
@@ -63,6 +66,14 @@ def make_pipeline(
         back_off=back_off,
     )
     return PipelineDriver(around)
+
+
+def allow_open_files() -> None:
+    """Raise this process's limit of open files, as far as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 _MAKERS: dict[str, Callable[[CellConfig, Listener, tuple[float, ...]], Driver]] = {
