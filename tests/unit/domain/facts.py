@@ -1,0 +1,55 @@
+"""Facts for tests of decisions, in one line each."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from controlplane.contract.reports import AttemptReport
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.reports import Sender
+from controlplane.domain.snapshots import AttemptFacts, TaskFacts
+from controlplane.domain.states import TERMINAL
+from controlplane.domain.transitions import Counters, Limits
+
+UID = UUID(int=7)
+CREATED = datetime(2030, 1, 1, tzinfo=UTC)
+NOW = CREATED + timedelta(seconds=100)
+SENDER = Sender(cell_id=5, incarnation="one")
+
+
+def attempt(state: S = S.RUNNING, **changes: Any) -> AttemptFacts:
+    """An attempt on cell 5, created 100 s ago, last report number 10."""
+    facts: dict[str, Any] = {
+        "uid": UID,
+        "cell_id": 5,
+        "incarnation": "one",
+        "number": 1,
+        "state": state,
+        "phase": "",
+        "report_seq": 10,
+        "created_at": CREATED,
+        "state_since": CREATED,
+        "start_before": CREATED + timedelta(seconds=60),
+        "started_at": CREATED + timedelta(seconds=1) if state is S.RUNNING else None,
+        "finished_at": NOW if state in TERMINAL else None,
+        "released_at": None,
+        "exit_code": None,
+        "stop_reason": "",
+        "stop_force": False,
+    }
+    return AttemptFacts(**{**facts, **changes})
+
+
+def task(
+    state: S = S.RUNNING,
+    present: AttemptFacts | None = None,
+    counters: Counters | None = None,
+    limits: Limits | None = None,
+) -> TaskFacts:
+    """Task 3 of group 2 of job 1."""
+    return TaskFacts(3, 2, 1, state, counters or Counters(), limits or Limits(), present)
+
+
+def report(state: S, seq: int = 11, **changes: Any) -> AttemptReport:
+    """A report of the attempt."""
+    return AttemptReport(uid=str(UID), seq=seq, state=state, **changes)
