@@ -1,5 +1,6 @@
 """What runs by the clock: each tick, how often, on which queue."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from controlplane.config.env import Settings
@@ -22,6 +23,8 @@ def build_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
         name: {
             "task": f"controlplane.ticks.{name}",
             "schedule": interval,
+            # Long ago: the first run is due at once, not after one interval.
+            "last_run_at": datetime(2000, 1, 1, tzinfo=UTC),
             "options": {
                 "queue": name,
                 "expires": interval + CLOCK_DIFFERENCE_SECONDS,

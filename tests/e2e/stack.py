@@ -1,12 +1,16 @@
 """A stack as `make up` starts it, for tests: real processes, own folder, free ports."""
 
+import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -59,6 +63,8 @@ class RunningStack:
 
     def start(self) -> None:
         """Start and wait until it says that it is up."""
+        if self._process is not None:
+            self._process.wait(timeout=STOP_SECONDS)
         self.home.mkdir(parents=True, exist_ok=True)
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)
@@ -107,6 +113,97 @@ class RunningStack:
     def processes(self) -> dict[str, int]:
         """Every process of the stack by name."""
         return {path.stem: int(path.read_text()) for path in (self.home / "run").glob("*.pid")}
+
+    @property
+    def installation(self) -> str:
+        """The id in the labels of this stack's containers."""
+        return str(json.loads((self.home / "credentials.json").read_text())["installation"])
+
+    @property
+    def flower_url(self) -> str:
+        """Where Flower answers, as it was told at the start."""
+        [line] = [line for line in self.output.read_text().splitlines() if "  Flower " in line]
+        return line.split()[-1]
+
+    def environment_of(self, name: str) -> dict[str, str]:
+        """The environment in which one of the stack's processes runs."""
+        pairs = Path(f"/proc/{self.pid_of(name)}/environ").read_text().rstrip("\0").split("\0")
+        return dict(pair.split("=", 1) for pair in pairs)
+
+    def command_of(self, name: str) -> list[str]:
+        """The command line of one of the stack's processes."""
+        return Path(f"/proc/{self.pid_of(name)}/cmdline").read_text().rstrip("\0").split("\0")
+
+    def kill_and_await(self, *names: str, number: int = signal.SIGKILL) -> None:
+        """Send a signal to processes at once and return when each runs again as another."""
+        killed = {name: self.pid_of(name) for name in names}
+        for pid in killed.values():
+            os.kill(pid, number)
+        for name, pid in killed.items():
+            wait_until(
+                lambda name=name, pid=pid: (  # type: ignore[misc]
+                    self.pid_of(name) != pid and is_running(self.pid_of(name))
+                ),
+                seconds=30,
+                what=f"{name} runs again",
+            )
+
+
+class Companion:
+    """A process beside the stack's own, in an environment like theirs; ends with its block."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
+        self._command, self._environment, self.log = command, environment, log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "Companion":
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=ROOT,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end(signal.SIGTERM)
+
+    def end(self, number: int) -> None:
+        """Send a signal and return when the process has gone. Repeatable."""
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+        try:
+            self._process.wait(timeout=STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise
+
+
+def prepare_folder(folder: Path) -> Path:
+    """Open pytest's folders to others: PostgreSQL runs as nobody. Returns the stack's home."""
+    for path in (folder, *folder.parents[:2]):
+        path.chmod(0o755)
+    return folder / "home"
+
+
+@contextmanager
+def open_folder() -> Iterator[Path]:
+    """A folder that other users may enter, unlike pytest's: PostgreSQL does not run as root."""
+    folder = Path(tempfile.mkdtemp(prefix="cellrun-test-", dir="/tmp"))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def read_environment(home: Path) -> dict[str, str]:

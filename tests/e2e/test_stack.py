@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.source import ROOT
-from tests.e2e.stack import RunningStack, is_running, remnants, wait_until
+from tests.e2e.stack import RunningStack, is_running, open_folder, remnants, wait_until
 
 pytestmark = pytest.mark.serial
 
@@ -22,14 +22,11 @@ EVERY_PROCESS = {*CONTROL, "postgres", "redis", "cell-1"}
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
-    folder = tmp_path_factory.mktemp("stack")
-    # PostgreSQL runs as nobody: pytest's folders are closed to others.
-    for path in (folder, *folder.parents[:2]):
-        path.chmod(0o755)
-    with RunningStack(folder / "home", cells=1, engine="process") as running:
-        yield running
-    assert remnants(running.home) == []
+def stack() -> Iterator[RunningStack]:
+    with open_folder() as folder:
+        with RunningStack(folder / "home", cells=1, engine="process") as running:
+            yield running
+        assert remnants(running.home) == []
 
 
 def test_every_promised_process_runs_and_its_id_is_told(stack: RunningStack) -> None:
@@ -109,31 +106,21 @@ def test_after_all_that_the_stack_is_ready_again(stack: RunningStack) -> None:
     wait_until(lambda: is_ready(stack), seconds=60, what="readyz answers 200")
 
 
-@pytest.fixture
-def small_stack(tmp_path: Path) -> Iterator[RunningStack]:
-    for path in (tmp_path, *tmp_path.parents[:2]):
-        path.chmod(0o755)
-    with RunningStack(tmp_path / "home", cells=1, engine="process") as running:
-        yield running
-
-
-@pytest.mark.parametrize("victims", ["supervisord", "stack", "supervisord stack"])
-def test_whoever_is_killed_nothing_is_left_behind(small_stack: RunningStack, victims: str) -> None:
-    pids = [small_stack.pid_of(name) for name in victims.split()]
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: remnants(small_stack.home) == [], seconds=60, what="all are gone")
-    # And the next start finds nothing in its way.
-    small_stack.start()
-    assert small_stack.stop() == 0
-
-
-def test_a_clean_stop_forgets_what_was_only_true_while_it_ran(small_stack: RunningStack) -> None:
-    pids = small_stack.processes().values()
-    assert small_stack.stop(signal.SIGTERM) == 0
-    assert not any(is_running(pid) for pid in pids)
-    assert [path.name for path in (small_stack.home / "run").iterdir()] == ["lock"]
-    assert remnants(small_stack.home) == []
+def test_whoever_is_killed_nothing_is_left_and_the_next_start_works() -> None:
+    with open_folder() as folder:
+        stack = RunningStack(folder / "home", cells=1, engine="process")
+        for victims in (["supervisord"], ["stack"], ["supervisord", "stack"]):
+            stack.start()
+            for pid in [stack.pid_of(name) for name in victims]:
+                os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: remnants(stack.home) == [], seconds=60, what="all are gone")
+        stack.start()
+        pids = stack.processes().values()
+        assert stack.stop(signal.SIGTERM) == 0
+        assert not any(is_running(pid) for pid in pids)
+        # What was only true while it ran is forgotten.
+        assert [path.name for path in (stack.home / "run").iterdir()] == ["lock"]
+        assert remnants(stack.home) == []
 
 
 def test_a_port_in_use_ends_the_start_with_a_sentence(tmp_path: Path) -> None:

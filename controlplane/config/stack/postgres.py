@@ -78,10 +78,11 @@ def server_command(cluster: Cluster, *, death_signal: str | None = None) -> list
 
 def create_cluster(cluster: Cluster, *, password: str | None) -> None:
     """Make the data folder unless it is there. Without a password every local user is trusted."""
+    prefix = _as_unprivileged(cluster.data, None)
     if (cluster.data / "PG_VERSION").exists():
+        _give_away_all(cluster.data, prefix)
         return
     cluster.data.mkdir(parents=True, exist_ok=True, mode=0o700)
-    prefix = _as_unprivileged(cluster.data, None)
     command = [str(binaries() / "initdb"), "-D", str(cluster.data), "-U", USER]
     command += ["--encoding=UTF8", "--locale=C.UTF-8", "--no-instructions"]
     password_file = cluster.data.parent / f".{cluster.data.name}.password"
@@ -151,10 +152,26 @@ def _can_reach(prefix: list[str], folder: Path) -> bool:
     return done.returncode == 0
 
 
-def _give_away(path: Path, prefix: list[str]) -> None:
+def _owner(prefix: list[str]) -> tuple[int, int]:
+    """Return user and group that a program run with `prefix` writes as."""
     if prefix[:1] == ["setpriv"] and os.geteuid() == 0:
         nobody = pwd.getpwnam("nobody")
-        os.chown(path, nobody.pw_uid, nobody.pw_gid)
+        return nobody.pw_uid, nobody.pw_gid
+    return os.geteuid(), os.getegid()
+
+
+def _give_away(path: Path, prefix: list[str]) -> None:
+    if os.geteuid() == 0:
+        os.chown(path, *_owner(prefix))
+
+
+def _give_away_all(folder: Path, prefix: list[str]) -> None:
+    """Hand an existing data folder over if a folder above it was closed or opened meanwhile."""
+    if os.geteuid() != 0 or folder.stat().st_uid == _owner(prefix)[0]:
+        return
+    _give_away(folder, prefix)
+    for path in folder.rglob("*"):
+        os.chown(path, *_owner(prefix), follow_symlinks=False)
 
 
 def _group_of_nobody() -> int:

@@ -1,5 +1,6 @@
 """What must be true before the processes start: database, tables, accounts, enrolled cells."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -39,13 +40,10 @@ def prepare(plan: Plan, say: Say, check_alive: Callable[[], None]) -> None:
         check_alive()
         _create_database(plan)
     say("migrating the database")
-    _manage(plan, "migrate", "--verbosity=0", "--no-input")
-    _manage(plan, "bootstrap", "--quiet")
-    for name in plan.cell_names:
-        key = _manage(plan, "enroll_cell", name).strip()
+    for name, key in json.loads(_bring_up_to_date(plan)).items():
         folder = plan.home.cell(name)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_private(folder / "key", key + "\n")
+        write_private(folder / "key", f"{key}\n")
 
 
 def _create_database(plan: Plan) -> None:
@@ -66,8 +64,8 @@ def _create_database(plan: Plan) -> None:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
 
 
-def _manage(plan: Plan, *arguments: str) -> str:
-    """Run a management command and return what it printed, or raise StackError with all of it."""
+def _bring_up_to_date(plan: Plan) -> str:
+    """Return what the step printed, or raise StackError with all that it said."""
     secret = plan.credentials
     environment = {
         **inherited_environment(),
@@ -79,7 +77,7 @@ def _manage(plan: Plan, *arguments: str) -> str:
         "CELLRUN_TOKEN": secret.submitter_token,
     }
     done = subprocess.run(
-        [sys.executable, str(PROJECT / "manage.py"), *arguments],
+        [sys.executable, "-m", "controlplane.config.stack.tables", *plan.cell_names],
         env=environment,
         cwd=PROJECT,
         stdin=subprocess.DEVNULL,
@@ -88,7 +86,6 @@ def _manage(plan: Plan, *arguments: str) -> str:
         check=False,
     )
     if done.returncode:
-        raise StackError(
-            f"manage.py {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}".rstrip()
-        )
-    return done.stdout
+        said = f"{done.stdout}{done.stderr}".rstrip()
+        raise StackError(f"the database could not be prepared:\n{said}")
+    return done.stdout.splitlines()[-1]
