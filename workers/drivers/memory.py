@@ -75,9 +75,11 @@ class MemoryEngine:
     `starts` counts how often each uid was started: an invariant says, never twice.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, counts_starts: bool = True) -> None:
+        """`counts_starts` remembers every uid for ever: not for a cell that runs for long."""
         self.lives: dict[str, Life] = {}
         self.starts: Counter[str] = Counter()
+        self.counts_starts = counts_starts
         self.on_change: Callable[[str], None] = lambda uid: None
 
     def kill_outside(self, uid: str, now: float) -> None:
@@ -159,7 +161,7 @@ class MemoryDriver:
 
         Drivers with the same `moments` are advanced together.
         """
-        self.engine = engine or MemoryEngine()
+        self.engine = engine or MemoryEngine(counts_starts=False)
         self.engine.on_change = self._look_again
         self._tell = tell
         self._clock = clock
@@ -264,7 +266,7 @@ class MemoryDriver:
             end = _ended(launch.uid, code, TIMEOUT)
         life = Life(launch, script, starts_at, ends_at, end)
         self.engine.lives[launch.uid] = life
-        if starts_at < FOR_EVER:
+        if starts_at < FOR_EVER and self.engine.counts_starts:
             self.engine.starts[launch.uid] += 1
         return life
 
