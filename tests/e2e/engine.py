@@ -1,0 +1,97 @@
+"""What the container engine itself says, asked and heard from outside Cellrun."""
+
+import threading
+import time
+from collections import Counter
+from types import TracebackType
+from typing import Any
+
+import docker
+
+from workers.drivers.docker import connect
+
+LABEL = "cellrun.installation"
+
+
+class EngineEvents:
+    """Hears every start and end of an installation's containers, from before the block on.
+
+    The engine keeps its latest events: those since the second in which we connected are told even
+    if they came before the stream was open, so no start can be missed.
+    """
+
+    def __init__(self, installation: str) -> None:
+        self._client = connect()
+        self._heard: list[tuple[str, dict[str, str]]] = []
+        self._lock = threading.Lock()
+        self._stream: Any = self._client.events(
+            decode=True,
+            since=int(time.time()),
+            filters={"type": "container", "label": f"{LABEL}={installation}"},
+        )
+        self._thread = threading.Thread(target=self._listen, name="engine-events", daemon=True)
+
+    def __enter__(self) -> "EngineEvents":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stream.close()
+        self._thread.join(timeout=5)
+        self._client.close()
+
+    def _listen(self) -> None:
+        for event in self._stream:
+            with self._lock:
+                self._heard.append((event["Action"], event["Actor"]["Attributes"]))
+
+    def heard(self, action: str) -> list[dict[str, str]]:
+        """The attributes, labels among them, of every event of that kind so far."""
+        with self._lock:
+            return [attributes for found, attributes in self._heard if found == action]
+
+    def starts_by_task(self, job_id: int) -> Counter[int]:
+        """How often a container was started for each task of a job."""
+        return Counter(
+            int(attributes["cellrun.task"])
+            for attributes in self.heard("start")
+            if attributes["cellrun.job"] == str(job_id)
+        )
+
+    def attempts_started(self, job_id: int) -> set[str]:
+        """The uids of the attempts of a job whose containers were started."""
+        return {
+            attributes["cellrun.attempt"]
+            for attributes in self.heard("start")
+            if attributes["cellrun.job"] == str(job_id)
+        }
+
+
+def containers_of(installation: str, *, everything: bool = True) -> list[dict[str, Any]]:
+    """The installation's containers as the engine lists them; ended ones too with `everything`."""
+    client = connect()
+    try:
+        found: list[dict[str, Any]] = client.containers(
+            all=everything, filters={"label": f"{LABEL}={installation}"}
+        )
+        return found
+    finally:
+        client.close()
+
+
+def remove_containers(installation: str) -> None:
+    """Delete what a test left on purpose, or by failing."""
+    client = connect()
+    try:
+        for row in client.containers(all=True, filters={"label": f"{LABEL}={installation}"}):
+            try:
+                client.remove_container(row["Id"], force=True)
+            except docker.errors.NotFound:
+                continue
+    finally:
+        client.close()
