@@ -85,6 +85,10 @@ class FileStore:
         self._file.close()
         self._file = self._path.open("ab", buffering=0)
 
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
     def size(self) -> int:
         """See Store."""
         return self._file.tell() or self._path.stat().st_size

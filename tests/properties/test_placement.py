@@ -1,4 +1,4 @@
-"""Placement over random clusters: nothing over-committed, everything accounted for, always the same plan."""
+"""Placement over random clusters: nothing over-committed, all accounted for, the plan the same."""
 
 import numpy as np
 from hypothesis import given

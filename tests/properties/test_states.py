@@ -36,7 +36,7 @@ def test_any_history_keeps_the_books(limit: Limits, events: list[tuple[Event, fl
     assert charged[Budget.SYSTEM] == counters.system
 
 
-states = st.sampled_from([state for state in S])
+states = st.sampled_from(list(S))
 groups = st.lists(
     st.tuples(st.lists(states, min_size=1, max_size=5), st.booleans(), st.integers(0, 5)),
     min_size=1,

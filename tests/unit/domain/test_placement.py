@@ -1,4 +1,4 @@
-"""Placing shapes: spread evenly, never over-committed, skipped with a reason when they do not fit."""
+"""Placing shapes: spread evenly, never over-committed, skipped with a reason if they do not fit."""
 
 from typing import Any
 

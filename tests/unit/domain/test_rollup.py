@@ -1,4 +1,4 @@
-"""The job's state from its tasks': each rule of the ordered list, and its precedence over the next."""
+"""The job's state from its tasks': each rule of the list, and its precedence over the next."""
 
 from collections import Counter
 from itertools import product

@@ -1,0 +1,175 @@
+"""The wire: what is written is read back, what was tampered with refused, what is odd harmless."""
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.contract import broker, envelope, fields, keys, orders, queues, reports
+from controlplane.contract.fields import Malformed
+from controlplane.contract.states import FailureKind, Phase, TaskState
+
+KEY = b"k" * 32
+
+
+def sealed(body: dict[str, Any], **changes: Any) -> str:
+    head = {"cell": "a", "incarnation": "one", "seq": 4, **changes}
+    return envelope.seal(KEY, body=body, **head)
+
+
+def test_an_envelope_comes_back_as_it_went() -> None:
+    message = envelope.open_envelope(sealed({"type": "x"}), lambda name: KEY)
+    assert (message.cell, message.incarnation, message.seq) == ("a", "one", 4)
+    assert message.body() == {"type": "x"}
+
+
+@pytest.mark.parametrize("name", ["cell", "inc", "seq", "payload", "mac"])
+def test_an_envelope_that_was_tampered_with_is_refused(name: str) -> None:
+    head = json.loads(sealed({"type": "x"}))
+    head[name] = 5 if name == "seq" else head[name][:-1] + "!"
+    with pytest.raises(envelope.BadMac):
+        envelope.open_envelope(json.dumps(head), lambda cell: KEY)
+
+
+def test_a_message_of_the_other_direction_is_refused() -> None:
+    text = envelope.seal(
+        keys.mac_key(KEY, keys.TO_CELL), cell="a", incarnation="one", seq=1, body={}
+    )
+    with pytest.raises(envelope.BadMac):
+        envelope.open_envelope(text, lambda name: keys.mac_key(KEY, keys.TO_CONTROL))
+
+
+def test_a_cell_that_is_not_enrolled_is_refused() -> None:
+    with pytest.raises(envelope.BadMac, match="not enrolled"):
+        envelope.open_envelope(sealed({}), lambda name: None)
+
+
+@pytest.mark.parametrize(
+    "raw", ["", "null", "[]", "{", '{"v":1}', '{"v":99}', "[" * 10_000, "x" * ((1 << 20) + 1)]
+)
+def test_what_is_no_envelope_is_malformed(raw: str) -> None:
+    with pytest.raises(Malformed):
+        envelope.parse(raw)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_an_envelope_or_malformed(raw: str) -> None:
+    with contextlib.suppress(Malformed):
+        envelope.parse(raw)
+
+
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+FIELDS = ["uid", "seq", "state", "progress", "exit_code", "started_at", "gone", "usage", "held"]
+KINDS = ["register", "heartbeat", "reports", "goodbye", "orders", "registered", "sync", "other"]
+
+
+@given(st.sampled_from(KINDS), st.dictionaries(st.sampled_from(FIELDS), json_values))
+def test_any_payload_is_a_message_or_malformed(kind: str, rest: dict[str, Any]) -> None:
+    for read in (reports.read_message, orders.read_order):
+        with contextlib.suppress(Malformed):
+            read({**rest, "type": kind, "reports": [rest], "runs": [list(rest.values())]})
+
+
+REPORT = reports.AttemptReport(
+    uid="u",
+    seq=7,
+    state=TaskState.FAILED,
+    phase=Phase.PULLING,
+    progress=50,
+    container_id="c",
+    exit_code=-1,
+    failure_kind=FailureKind.SYSTEM,
+    reason="engine",
+    message="m",
+    result="r",
+    result_truncated=True,
+    usage={"peak": 1},
+    started_at=1.5,
+    finished_at=2.5,
+    gone=True,
+)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        reports.Register({"cpu_millis": 1}, {"a": "b"}, ("t",), "p", ("d",), ("c",), {"v": "1"}),
+        reports.Heartbeat((reports.Held("u", TaskState.RUNNING),), 5),
+        reports.Reports(3, (REPORT, reports.AttemptReport("v", 8, TaskState.RUNNING))),
+        reports.Goodbye(60),
+    ],
+)
+def test_what_a_cell_says_comes_back_as_it_went(message: reports.Message) -> None:
+    assert reports.read_message(json.loads(json.dumps(message.body()))) == message
+
+
+SPEC = orders.GroupSpec(
+    id=1,
+    job_id=2,
+    job_name="j",
+    group="g",
+    replicas=3,
+    image="i",
+    command=("a", "b"),
+    entrypoint=("e",),
+    env={"K": "v"},
+    resources={"cpu_millis": 5},
+    inputs=(orders.Input("/p", "http://x", "00", bundle=True),),
+    timeout_seconds=1.5,
+)
+ORDERS = orders.Orders(
+    (SPEC,), (orders.RunAttempt("u", 1, 9, 0, 1, 5.0),), (orders.StopAttempt("v", "why", 3.0),)
+)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        ORDERS,
+        orders.Registered("accepted", "why", 1.0, 30.0, 5.0, 9),
+        orders.Sync(4, 3, 1.0, 30.0, 5.0, ORDERS, draw_anew=True),
+    ],
+)
+def test_what_a_cell_is_told_comes_back_as_it_went(order: orders.Order) -> None:
+    assert orders.read_order(json.loads(json.dumps(order.body()))) == order
+
+
+def test_unknown_fields_of_a_newer_version_are_ignored() -> None:
+    body = {**REPORT.body(), "colour": "blue"}
+    assert reports.read_report(body) == REPORT
+
+
+def test_text_that_postgresql_cannot_store_is_made_storable() -> None:
+    assert fields.clean_text("a\x00b\ud800c") == "ab?c"
+
+
+def test_instants_outside_our_century_are_clamped() -> None:
+    assert fields.instant({"at": -5.0}, "at") == 0.0
+    assert fields.instant({"at": 1e20}, "at") < 1e10
+
+
+def test_a_key_survives_its_text_and_a_broken_one_is_refused() -> None:
+    assert keys.decode_key(keys.encode_key(KEY) + "\n") == KEY
+    for text in ("", "short", "é", keys.encode_key(KEY)[:-8]):
+        with pytest.raises(keys.MalformedKey):
+            keys.decode_key(text)
+
+
+def test_a_cell_always_uses_the_same_inbox() -> None:
+    assert queues.inbox_queue("a") == queues.inbox_queue("a")
+    assert {queues.inbox_queue(f"cell-{n}") for n in range(200)} == set(queues.INBOX_QUEUES)
+
+
+def test_a_task_message_is_what_celery_reads() -> None:
+    message = json.loads(broker.task_message("q", "cell.orders", ["text"]))
+    assert message["headers"]["task"] == "cell.orders"
+    assert message["properties"]["delivery_info"]["routing_key"] == "q"

@@ -1,0 +1,146 @@
+"""The journal: what was synced survives, what is torn is cut off, what is done forgotten."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane.contract.orders import GroupSpec, RunAttempt, StopAttempt
+from controlplane.contract.reports import AttemptReport
+from controlplane.contract.states import TaskState
+from workers.journal import FileStore, Journal, JournalFile, Memory
+
+SPEC = GroupSpec(id=1, job_id=1, job_name="j", group="g", replicas=1, command=("noop",))
+
+
+def run(uid: str) -> RunAttempt:
+    return RunAttempt(uid, 1, 1, 0, 1, 100.0)
+
+
+_stores: list[FileStore] = []
+
+
+@pytest.fixture(autouse=True)
+def _close_stores() -> Iterator[None]:
+    yield
+    while _stores:
+        _stores.pop().close()
+
+
+def file_at(path: Path) -> JournalFile:
+    _stores.append(FileStore(path))
+    return JournalFile(_stores[-1])
+
+
+def opened(path: Path, cell: str = "a") -> tuple[JournalFile, Journal]:
+    file = file_at(path)
+    return file, file.journal(cell)
+
+
+def filled(path: Path) -> Memory:
+    """A journal with one attempt in each stage of life."""
+    file, journal = opened(path)
+    journal.begin("one")
+    for uid in ("taken", "started", "stopped", "ended", "done", "crashed"):
+        journal.take(run(uid), SPEC)
+    journal.start("started", 5.0, "container")
+    journal.stop(StopAttempt("stopped", "why"))
+    journal.end(AttemptReport("ended", 0, TaskState.SUCCEEDED, exit_code=0, gone=True))
+    journal.finish("done", 200.0)
+    journal.crash("crashed")
+    journal.hear(42)
+    file.sync()
+    return journal.memory
+
+
+def test_everything_synced_is_there_again(tmp_path: Path) -> None:
+    before = filled(tmp_path / "journal")
+    _, journal = opened(tmp_path / "journal")
+    assert journal.memory == before
+    assert journal.memory.boots == 1
+    assert journal.memory.acked == 42
+
+
+def test_what_was_not_synced_is_not_there(tmp_path: Path) -> None:
+    _, journal = opened(tmp_path / "journal")
+    journal.begin("one")
+    _, again = opened(tmp_path / "journal")
+    assert again.memory == Memory()
+
+
+def test_every_torn_end_leaves_a_readable_journal(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    filled(path)
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        file, journal = opened(path)
+        journal.take(run("later"), SPEC)
+        file.sync()
+        assert "later" in opened(path)[1].memory.attempts
+
+
+def test_a_damaged_line_and_all_behind_it_are_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    filled(path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[4] = lines[4].replace(b"take", b"tAke")
+    path.write_bytes(b"".join(lines))
+    _, journal = opened(path)
+    assert set(journal.memory.attempts) == {"taken"}
+    assert path.read_bytes() == b"".join(lines[:4])
+
+
+def test_compacting_changes_nothing_that_is_remembered(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    before = filled(path)
+    file, _ = opened(path)
+    file.journal("a")
+    file.compact()
+    assert opened(path)[1].memory == before
+
+
+def test_the_file_is_compacted_when_it_has_grown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.journal.COMPACT_BYTES", 20_000)
+    file, journal = opened(tmp_path / "journal")
+    journal.begin("one")
+    for number in range(2_000):
+        journal.take(run(str(number)), SPEC)
+        journal.finish(str(number), 1.0)
+        journal.forget(2.0)
+        file.sync()
+    assert (tmp_path / "journal").stat().st_size < 40_000
+
+
+def test_a_uid_is_known_until_its_time_and_then_forgotten(tmp_path: Path) -> None:
+    _, journal = opened(tmp_path / "journal")
+    journal.finish("u", 200.0)
+    journal.forget(199.0)
+    assert "u" in journal.memory.done
+    journal.forget(201.0)
+    assert "u" not in journal.memory.done
+
+
+def test_a_new_incarnation_remembers_nothing_but_the_number_of_starts(tmp_path: Path) -> None:
+    filled(tmp_path / "journal")
+    file, journal = opened(tmp_path / "journal")
+    journal.begin("two")
+    file.sync()
+    memory = opened(tmp_path / "journal")[1].memory
+    assert memory == Memory(incarnation="two", boots=2)
+
+
+def test_cells_of_one_process_share_a_file_but_not_their_memory(tmp_path: Path) -> None:
+    file = file_at(tmp_path / "journal")
+    for cell in ("a", "b"):
+        file.journal(cell).begin(cell * 3)
+    file.journal("a").take(run("u"), SPEC)
+    file.sync()
+    again = file_at(tmp_path / "journal")
+    assert set(again.journal("a").memory.attempts) == {"u"}
+    assert not again.journal("b").memory.attempts
+    again.compact()
+    third = file_at(tmp_path / "journal")
+    assert third.journal("b").memory.incarnation == "bbb"

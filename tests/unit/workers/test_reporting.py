@@ -1,0 +1,120 @@
+"""Reports: numbered, coalesced, said again until heard; leases: from the moment of asking."""
+
+import pytest
+
+from controlplane.contract.reports import AttemptReport
+from controlplane.contract.states import TaskState
+from workers.lease import Lease
+from workers.reporting import MAX_REPORTS, Numbers, Reporter
+
+
+def reporter(acked: int = 0, boots: int = 1) -> tuple[Reporter, Numbers]:
+    numbers = Numbers(boots)
+    return Reporter(numbers, acked=acked), numbers
+
+
+def said(uid: str, state: TaskState = TaskState.RUNNING) -> AttemptReport:
+    return AttemptReport(uid, 0, state)
+
+
+def sent(messages: object) -> list[tuple[int, list[str]]]:
+    return [(item.after, [report.uid for report in item.reports]) for item in messages]  # type: ignore[attr-defined]
+
+
+def test_numbers_of_a_later_process_are_higher() -> None:
+    first, second = Numbers(1), Numbers(2)
+    assert max(first.draw() for _ in range(1000)) < second.draw()
+
+
+def test_only_the_latest_report_of_an_attempt_is_sent() -> None:
+    spokesman, _ = reporter()
+    spokesman.say(said("a"))
+    spokesman.say(said("a", TaskState.SUCCEEDED))
+    (message,) = spokesman.flush()
+    assert [report.state for report in message.reports] == [TaskState.SUCCEEDED]
+    assert sent(spokesman.flush()) == []
+
+
+def test_each_message_follows_the_one_before() -> None:
+    spokesman, _ = reporter()
+    spokesman.say(said("a"))
+    (first,) = spokesman.flush()
+    spokesman.say(said("b"))
+    (second,) = spokesman.flush()
+    assert second.after == first.reports[-1].seq
+
+
+def test_what_is_acknowledged_is_safe_and_not_said_again() -> None:
+    spokesman, numbers = reporter()
+    spokesman.say(said("a"))
+    (message,) = spokesman.flush()
+    safe, again = spokesman.hear(message.reports[-1].seq, sent_before=numbers.draw())
+    assert [report.uid for report in safe] == ["a"]
+    assert sent(again) == []
+    assert spokesman.waiting == 0
+
+
+def test_a_lost_report_is_said_again_with_all_that_followed() -> None:
+    spokesman, numbers = reporter()
+    spokesman.say(said("lost"))
+    (lost,) = spokesman.flush()
+    spokesman.say(said("arrived"))
+    list(spokesman.flush())
+    safe, again = spokesman.hear(lost.after, sent_before=numbers.draw())
+    assert safe == []
+    assert sent(again) == [(lost.after, ["lost", "arrived"])]
+
+
+def test_what_was_sent_after_the_question_is_not_missing_yet() -> None:
+    spokesman, numbers = reporter()
+    heartbeat = numbers.draw()
+    spokesman.say(said("a"))
+    list(spokesman.flush())
+    assert sent(spokesman.hear(0, sent_before=heartbeat)[1]) == []
+
+
+def test_many_reports_go_in_messages_of_bounded_size_that_form_a_chain() -> None:
+    spokesman, _ = reporter()
+    for number in range(MAX_REPORTS + 1):
+        spokesman.say(said(str(number)))
+    first, second = spokesman.flush()
+    assert len(first.reports) == MAX_REPORTS
+    assert second.after == first.reports[-1].seq
+
+
+def test_a_control_plane_that_knows_less_than_before_is_told_from_where_it_stands() -> None:
+    spokesman, numbers = reporter(acked=900)
+    spokesman.say(said("a"))
+    list(spokesman.flush())
+    _, again = spokesman.hear(100, sent_before=numbers.draw())
+    assert sent(again) == [(100, ["a"])]
+
+
+def test_the_lease_runs_from_the_moment_of_asking() -> None:
+    lease = Lease()
+    lease.note_sent(1, 100.0)
+    assert lease.renew(1, lease_seconds=30.0, server_time=5000.0, boot=103.0)
+    assert lease.remaining(110.0) == 20.0
+
+
+def test_the_lease_only_grows() -> None:
+    lease = Lease()
+    lease.note_sent(1, 100.0)
+    lease.note_sent(2, 105.0)
+    lease.renew(2, lease_seconds=30.0, server_time=0.0, boot=106.0)
+    lease.renew(1, lease_seconds=30.0, server_time=0.0, boot=107.0)
+    assert lease.expires_at == 135.0
+
+
+def test_an_answer_to_a_question_nobody_asked_renews_nothing() -> None:
+    lease = Lease()
+    assert not lease.renew(9, lease_seconds=30.0, server_time=0.0, boot=0.0)
+    assert lease.server_time(0.0) is None
+
+
+def test_the_servers_clock_is_never_taken_to_be_behind() -> None:
+    lease = Lease()
+    lease.note_sent(1, 100.0)
+    lease.renew(1, lease_seconds=30.0, server_time=5001.0, boot=103.0)
+    server = lease.server_time(103.0)
+    assert server == pytest.approx(5004.0)
