@@ -37,8 +37,9 @@ _SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
 
 
 def navigation(request: HttpRequest) -> list[dict[str, Any]]:
-    """The sections with those items that the user may see."""
+    """The sections with those items that the user may see, and how many alerts are open."""
     overview = {"title": "Overview", "icon": "monitoring", "link": reverse("admin:index")}
+    alerts = count_open_alerts()
     sections: list[dict[str, Any]] = [{"items": [overview]}]
     for title, items in _SECTIONS:
         seen = [
@@ -46,7 +47,7 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
                 "title": name,
                 "icon": icon,
                 "link": reverse(f"admin:{model}_changelist"),
-                **({"badge": f"{__name__}.alert_badge"} if name == "Alerts" else {}),
+                **({"badge": str(alerts)} if name == "Alerts" and alerts else {}),
             }
             for name, icon, model in items
             if request.user.has_perm(_view_permission(model))
@@ -54,11 +55,6 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
         if seen:
             sections.append({"title": title, "separator": True, "items": seen})
     return sections
-
-
-def alert_badge(request: HttpRequest) -> int | None:
-    """How many alerts are open; nothing if none is."""
-    return count_open_alerts() or None
 
 
 def _view_permission(model: str) -> str:

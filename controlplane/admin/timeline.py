@@ -80,7 +80,7 @@ class Timeline(Section):
 def task_timeline(task: Task) -> Timeline:
     """A task's whole history (its newest entries, if there are very many), oldest first."""
     found = Transition.objects.filter(task_id=task.pk).order_by("-id")[:ENTRIES]
-    entries = [_entry(row, "") for row in reversed(found)]
+    entries = [_entry(row, "") for row in _by_time(found)]
     for before, entry in pairwise(entries):
         entry.after = duration(before.at, entry.at)
     return Timeline("History", entries=entries)
@@ -91,7 +91,7 @@ def job_timeline(job_id: int) -> Timeline:
     found = list(Transition.objects.filter(job_id=job_id).order_by("-id")[:ENTRIES])
     names = _task_names({row.task_id for row in found if row.task_id is not None})
     entries: list[Entry] = []
-    for row in reversed(found):
+    for row in _by_time(found):
         entry = _entry(row, _subject(row, names))
         if entries and entries[-1].is_like(entry):
             entries[-1].times += 1
@@ -102,6 +102,11 @@ def job_timeline(job_id: int) -> Timeline:
         entry.after = duration(before.at, entry.at)
     title = "History" if len(found) < ENTRIES else f"History (its newest {ENTRIES} entries)"
     return Timeline(title, entries=entries)
+
+
+def _by_time(rows: Iterable[Transition]) -> list[Transition]:
+    """Oldest first. Ids grow in the order of commits, and a report tells of instants before it."""
+    return sorted(rows, key=lambda row: (row.at, row.pk))
 
 
 def _task_names(task_ids: Iterable[int]) -> dict[int, str]:

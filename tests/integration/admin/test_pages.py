@@ -14,9 +14,9 @@ from django.test.utils import CaptureQueriesContext
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.states import COLOURS
-from controlplane.models import Attempt, Cell, Job, Pool, Project, Task
+from controlplane.models import Alert, Attempt, Cell, Job, Pool, Project, Task
 from controlplane.outbox.store import append_log
-from tests.integration.admin.rows import WHY_PENDING, make_job
+from tests.integration.admin.rows import NOW, WHY_PENDING, make_job
 
 pytestmark = pytest.mark.django_db
 
@@ -171,6 +171,8 @@ def test_the_sidebar_has_the_three_sections_and_counts_alerts(operator: Client) 
     shown = words(page(operator, "/admin/"))
     assert re.search(r"Work .*Jobs .*Tasks .*Attempts .*Cells .*Pools .*System", shown)
     assert re.search(r"Alerts 1\b", shown)
+    Alert.objects.update(cleared_at=NOW)
+    assert "Alerts mark_email_unread Dead letters" in words(page(operator, "/admin/"))
 
 
 def test_nothing_can_be_added_changed_or_deleted(operator: Client) -> None:

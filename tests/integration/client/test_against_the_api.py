@@ -1,0 +1,164 @@
+"""The command and the Python client against the real API, over HTTP, on a real database."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from pytest_django.live_server_helper import LiveServer
+from typer.testing import CliRunner, Result
+
+from client import Refused, Session
+from client.cli import app
+from client.settings import Settings
+from controlplane import clock
+from controlplane.commands.accounts import (
+    SCOPE_OPERATE,
+    SCOPE_SUBMIT,
+    create_api_token,
+    create_default_tenancy,
+    create_user,
+)
+from controlplane.commands.cells import enroll_cell
+from controlplane.contract.states import TaskState
+from controlplane.models import Attempt, Cell, Task
+from controlplane.outbox.store import append_log
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SPEC = {"name": "sweep", "image": "busybox", "command": ["true"], "replicas": 3}
+
+
+def token_of(name: str, *scopes: str) -> str:
+    user, _ = create_user(name=name, password=None, is_operator=SCOPE_OPERATE in scopes)
+    return create_api_token(user=user, name="test", scopes=scopes, now=clock.now())
+
+
+@pytest.fixture
+def session(live_server: LiveServer) -> Iterator[Session]:
+    create_default_tenancy()
+    token = token_of("olga", SCOPE_SUBMIT, SCOPE_OPERATE)
+    with Session(Settings(live_server.url, token)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def command(session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> CliRunner:
+    token = str(session._http.headers["Authorization"]).removeprefix("Bearer ")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("CELLRUN_URL", session.url)
+    monkeypatch.setenv("CELLRUN_TOKEN", token)
+    return CliRunner()
+
+
+def call(command: CliRunner, *words: str, typed: str | None = None) -> Result:
+    return command.invoke(app, list(words), input=typed)
+
+
+def test_a_job_goes_in_and_comes_back_with_its_tasks(session: Session) -> None:
+    job = session.submit(SPEC)
+    assert (job["name"], job["state"], job["spec"]) == ("sweep", "PENDING", SPEC)
+    assert session.job(job["id"]) == job
+    assert [(t["group"], t["index"]) for t in session.tasks(job["id"])] == [
+        ("main", 0),
+        ("main", 1),
+        ("main", 2),
+    ]
+
+
+def test_the_same_guid_gives_the_same_job_and_another_body_is_refused(session: Session) -> None:
+    first = session.submit({**SPEC, "guid": "g-1"})
+    assert session.submit({**SPEC, "guid": "g-1"})["id"] == first["id"]
+    with pytest.raises(Refused) as caught:
+        session.submit({**SPEC, "guid": "g-1", "replicas": 1})
+    assert caught.value.status == 409
+
+
+def test_lists_are_walked_page_by_page(session: Session) -> None:
+    ids = [session.submit({**SPEC, "name": f"job-{n}"})["id"] for n in range(5)]
+    assert [job["id"] for job in session.jobs(limit=3)] == ids[:1:-1]
+    page = session._call("GET", "/jobs", query={"limit": 2})
+    assert [job["id"] for job in page["results"]] == ids[:2:-1]
+    following = session._call("GET", page["next"])
+    assert [job["id"] for job in following["results"]] == ids[2:0:-1]
+    assert [job["name"] for job in session.jobs(name="job-3")] == ["job-3"]
+
+
+def test_every_fault_is_told_with_its_field(command: CliRunner) -> None:
+    result = call(command, "submit", "-", typed="name: Bad_\nreplicas: 0\nimage: busybox")
+    assert result.exit_code == 2
+    assert "2 faults [422]" in result.stderr
+    assert "\n  name: " in result.stderr
+    assert "\n  replicas: " in result.stderr
+
+
+def test_a_wrong_token_and_a_missing_scope_are_one_line(
+    command: CliRunner, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enroll_cell(name="cell-1", pool="default", now=clock.now())
+    monkeypatch.setenv("CELLRUN_TOKEN", token_of("ann", SCOPE_SUBMIT))
+    refused = call(command, "drain", "cell-1")
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert "[403]" in refused.stderr
+    monkeypatch.setenv("CELLRUN_TOKEN", "nonsense")
+    assert "[401]" in call(command, "jobs").stderr
+
+
+def test_a_job_is_listed_shown_cancelled_and_waited_for(command: CliRunner) -> None:
+    submitted = call(command, "submit", "-", "--json", typed=json.dumps(SPEC))
+    job_id = str(json.loads(submitted.stdout)["id"])
+    assert "3 pending" in call(command, "jobs", "--state", "pending").stdout
+    shown = call(command, "job", job_id)
+    assert "main.2" in shown.stdout
+    assert "waits for the next placement pass" in shown.stdout
+    explained = json.loads(call(command, "explain", job_id, "--json").stdout)
+    assert explained[0]["pending_reason"]["code"] == "waiting_for_placement"
+
+    cancelled = call(command, "cancel", job_id, "--reason", "wrong input")
+    assert (cancelled.exit_code, cancelled.stderr) == (0, "")
+    waited = call(command, "wait", job_id, "--deadline", "20")
+    assert waited.exit_code == 1
+    assert "killed (3 of 3 tasks ended)" in waited.stderr
+
+
+def test_cells_are_listed_and_unknown_ones_are_404(command: CliRunner) -> None:
+    enroll_cell(name="cell-1", pool="default", now=clock.now())
+    assert json.loads(call(command, "cells", "--json").stdout)[0]["name"] == "cell-1"
+    assert "[404]" in call(command, "drain", "nowhere").stderr
+
+
+def test_logs_of_a_task_and_of_an_attempt_come_from_the_store(
+    command: CliRunner, session: Session
+) -> None:
+    job = session.submit({**SPEC, "replicas": 1})
+    attempt = make_attempt(job["id"])
+    append_log(attempt.pk, "stdout", offset=0, content="grüß\ngott".encode())
+    append_log(attempt.pk, "stderr", offset=0, content=b"warned\n")
+    for name in (str(job["id"]), str(attempt.pk)):
+        result = call(command, "logs", name)
+        assert (result.exit_code, result.stdout, result.stderr) == (0, "grüß\ngott\n", "warned\n")
+    assert call(command, "logs", "--task", str(attempt.task_id)).stdout == "grüß\ngott\n"
+
+
+def make_attempt(job_id: int) -> Attempt:
+    """An attempt that succeeded, of the job's only task."""
+    enroll_cell(name="cell-1", pool="default", now=clock.now())
+    task, cell, now = Task.objects.get(job_id=job_id), Cell.objects.get(), clock.now()
+    attempt = Attempt.objects.create(
+        uid="01890a5d-ac96-774b-bcce-b302099a8057",
+        task=task,
+        group_id=task.group_id,
+        job_id=job_id,
+        cell=cell,
+        number=1,
+        state=TaskState.SUCCEEDED,
+        start_before=now,
+        created_at=now,
+        state_since=now,
+        finished_at=now,
+        released_at=now,
+        release_kind="confirmed",
+    )
+    Task.objects.filter(pk=task.pk).update(
+        state=TaskState.SUCCEEDED, finished_at=now, attempt_uid=attempt.pk, attempt_number=1
+    )
+    return Attempt.objects.get(pk=attempt.pk)
