@@ -1,4 +1,4 @@
-"""The web process: Django behind ASGI."""
+"""The web process: Django behind ASGI; what would hold its threads stands in front of it."""
 
 import os
 
@@ -7,4 +7,12 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.config.settings")
 os.environ.setdefault("CELLRUN_PROCESS", "web")
 
-application = get_asgi_application()
+_django = get_asgi_application()
+
+# These need Django to be set up.
+from django.conf import settings  # noqa: E402
+
+from controlplane.api.body_limit import BodyLimit  # noqa: E402
+from controlplane.api.follow import LogFollow  # noqa: E402
+
+application = BodyLimit(LogFollow(_django), max_bytes=settings.CELLRUN.max_body_bytes)

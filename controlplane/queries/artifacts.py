@@ -55,7 +55,12 @@ def has_group(group_id: int) -> bool:
 
 def read_output(uid: UUID, stream: str, *, after: int, tail: int | None) -> LogPiece:
     """A part of a stream from the cursor `after` on, or its last `tail` lines."""
-    if tail is not None:
-        tail_start = store.find_tail(uid, stream, lines=tail, limit=MAX_PIECE_BYTES)
-        after = max(after, tail_start)
-    return store.read_log(uid, stream, offset=after, limit=MAX_PIECE_BYTES)
+    start = find_start(uid, stream, after=after, tail=tail)
+    return store.read_log(uid, stream, offset=start, limit=MAX_PIECE_BYTES)
+
+
+def find_start(uid: UUID, stream: str, *, after: int, tail: int | None) -> int:
+    """Where reading begins: at the cursor, or where the last `tail` lines begin, if later."""
+    if tail is None:
+        return after
+    return max(after, store.find_tail(uid, stream, lines=tail, limit=MAX_PIECE_BYTES))

@@ -1,0 +1,68 @@
+"""No body larger than is taken reaches Django, whose server would put it on disk first, whole."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from controlplane.api.problems import problem
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+# So much of what is too long is read and thrown away: a caller that is still sending would see a
+# broken connection instead of the answer.
+MAX_DRAINED_BYTES = 64 * 1024 * 1024
+
+
+class BodyLimit:
+    """Answers 413 to a body of more than `max_bytes`, announced or not."""
+
+    def __init__(self, application: Application, *, max_bytes: int) -> None:
+        self._application = application
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+        if _announced_length(scope) > self._max_bytes:
+            await self._refuse(0, receive, send)
+            return
+        length = 0
+
+        async def receive_counted() -> Message:
+            nonlocal length
+            message = await receive()
+            length += len(message.get("body", b""))
+            # Django leaves a caller that is gone, and tidies up behind it.
+            return message if length <= self._max_bytes else {"type": "http.disconnect"}
+
+        await self._application(scope, receive_counted, send)
+        if length > self._max_bytes:
+            await self._refuse(length, receive, send)
+
+    async def _refuse(self, length: int, receive: Receive, send: Send) -> None:
+        more = True
+        while more and length <= MAX_DRAINED_BYTES:
+            message = await receive()
+            length += len(message.get("body", b""))
+            more = message["type"] == "http.request" and message.get("more_body", False)
+        await send_answer(send, problem(413, f"a body has at most {self._max_bytes} bytes"))
+
+
+async def send_answer(send: Send, answer: Any) -> None:
+    """Send an answer of Django's outside of Django."""
+    headers = [(name.lower().encode(), value.encode()) for name, value in answer.items()]
+    headers.append((b"content-length", str(len(answer.content)).encode()))
+    await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.content})
+
+
+def _announced_length(scope: Scope) -> int:
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit():
+            return int(value[:20])
+    return 0
