@@ -1,0 +1,193 @@
+"""What deploy/ starts is what the stack starts: the same processes by the same command lines."""
+
+import ast
+import importlib.metadata
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from controlplane.config.env import load_settings
+from controlplane.contract.settings_names import unknown_names
+from tests.architecture.source import ROOT, sources
+from tests.deployed import (
+    CELL,
+    DEPLOY,
+    as_installed,
+    list_supervised,
+    read_compose,
+    read_example,
+    read_units,
+)
+
+NAMES = ("web", "placement", "convergence", "inbox", "beat", "flower", CELL)
+
+
+def test_every_process_of_the_stack_has_a_unit_and_a_compose_service(tmp_path: Path) -> None:
+    assert set(list_supervised(tmp_path)) == set(NAMES)
+    assert set(read_units()) == set(NAMES)
+    assert set(read_compose()["services"]) == {"prepare", *NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_unit_runs_the_command_line_of_the_stack(name: str, tmp_path: Path) -> None:
+    expected = as_installed(list_supervised(tmp_path)[name].command, tmp_path)
+    assert read_units()[name].command == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_compose_service_runs_it_too_but_listens_for_other_containers(
+    name: str, tmp_path: Path
+) -> None:
+    expected = as_installed(list_supervised(tmp_path)[name].command, tmp_path)
+    found = read_compose()["services"][name]["command"]
+    assert found == [word.replace("127.0.0.1", "0.0.0.0") for word in expected]
+
+
+def test_ports_are_published_on_the_loopback_only() -> None:
+    services = read_compose()["services"].values()
+    published = [port for service in services for port in service.get("ports", ())]
+    assert len(published) == 2
+    assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_unit_gives_what_the_stack_gives(name: str, tmp_path: Path) -> None:
+    """Every setting that the stack decides has its place, and as long a stop."""
+    process, unit = list_supervised(tmp_path)[name], read_units()[name]
+    example = read_example(Path(unit.environment_file).name + ".example")
+    optional = {
+        "CELLRUN_CELL_CAPACITY",  # the default is the host's
+        "CELLRUN_CELL_EVACUATE",  # an installed cell leaves its containers to its successor
+        "CELLRUN_FLOWER_URL",
+        "DJANGO_SETTINGS_MODULE",  # the programs set it themselves
+        "FLOWER_UNAUTHENTICATED_API",
+    }
+    assert process.environment.keys() - optional <= example.keys() | unit.environment.keys()
+    assert int(unit.settings["TimeoutStopSec"]) == process.stop_seconds
+    if name == CELL:
+        assert unit.settings["KillMode"] == "process"
+        assert "DATABASE_URL" not in example
+    else:
+        assert unit.environment["CELLRUN_PROCESS"] == name
+        assert read_compose()["services"][name]["environment"]["CELLRUN_PROCESS"] == name
+
+
+def test_the_examples_hold_only_settings_that_exist() -> None:
+    control, cell = read_example("control.env.example"), read_example("cell.env.example")
+    assert unknown_names([*control, *cell]) == []
+    settings = load_settings({**control, "CELLRUN_SECRET_KEY": "k" * 48})
+    assert "cellrun.example.com" in settings.allowed_hosts
+    commented = [
+        name
+        for file in ("control.env.example", "cell.env.example")
+        for name in re.findall(r"^#([A-Z_]+)=", (DEPLOY / file).read_text(), re.MULTILINE)
+    ]
+    assert unknown_names(commented) == []
+
+
+def test_systemd_finds_no_fault_in_the_units(tmp_path: Path) -> None:
+    """Where systemd is installed; elsewhere their form was checked by reading them above."""
+    program = shutil.which("systemd-analyze")
+    for path in (DEPLOY / "systemd").iterdir():
+        text = path.read_text().replace("/opt/cellrun/.venv/bin/python", sys.executable)
+        (tmp_path / path.name.replace("@.", "@cell-1.")).write_text(text)
+    if program:
+        units = sorted(str(path) for path in tmp_path.iterdir())
+        done = subprocess.run(
+            [program, "verify", "--man=no", *units], capture_output=True, text=True, check=False
+        )
+        ours = [line for line in done.stderr.splitlines() if "cellrun" in line]
+        assert ours == []
+
+
+def test_images_copy_files_that_exist_and_that_the_context_lets_through() -> None:
+    let_through = (ROOT / ".dockerignore").read_text()
+    for name in ("controlplane.Dockerfile", "cell.Dockerfile"):
+        for source in copied(name):
+            assert (ROOT / source).exists(), f"{name} copies {source}"
+            top = source.split("/")[0]
+            assert f"!{top}" in let_through, f"{name} copies {source}"
+
+
+def test_the_files_of_the_cell_image_are_enough_to_start_a_cell(tmp_path: Path) -> None:
+    for source in copied("cell.Dockerfile"):
+        target = tmp_path / source
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / source).is_dir():
+            shutil.copytree(ROOT / source, target)
+        else:
+            shutil.copy(ROOT / source, target)
+    done = subprocess.run(
+        # Isolated from the editable installation of this project, which would lend its packages.
+        [sys.executable, "-P", "-c", START_WITHOUT_OURS, str(tmp_path), str(ROOT)],
+        cwd=tmp_path,
+        env={},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "settings refused: CELLRUN_CELL_NAME is not set" in done.stderr
+
+
+START_WITHOUT_OURS = """
+import runpy, sys
+ours, project = sys.argv[1:]
+sys.path[:] = [ours] + [path for path in sys.path if path != project]
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
+sys.argv[:] = ["workers"]
+runpy.run_module("workers", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("pinned", "folders"),
+    [
+        ("cell.txt", ("workers/", "controlplane/contract/")),
+        ("run.txt", ("controlplane/", "client/")),
+    ],
+)
+def test_an_image_installs_what_its_code_imports(pinned: str, folders: tuple[str, ...]) -> None:
+    text = (ROOT / "requirements" / pinned).read_text()
+    installed = {normal(name) for name in re.findall(r"^([\w.-]+)(?:\[.*\])?==", text, re.M)}
+    provided_by = importlib.metadata.packages_distributions()
+    missing = {
+        f"{source.path}: {name}"
+        for source in sources()
+        if source.path.startswith(folders)
+        # The embedded stack is for trying and testing: it is not in the images' requirements.
+        and not source.path.startswith("controlplane/config/stack/")
+        for name in imported_packages(source.tree)
+        if not {normal(found) for found in provided_by.get(name, ())} & installed
+    }
+    assert missing == set()
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def imported_packages(tree: ast.Module) -> set[str]:
+    """Top-level packages that are neither Python's nor ours."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.split(".")[0])
+    return names - sys.stdlib_module_names - {"controlplane", "workers", "client"}
+
+
+def copied(dockerfile: str) -> list[str]:
+    """What the Dockerfile takes from the project."""
+    lines = (DEPLOY / dockerfile).read_text().splitlines()
+    return [
+        word
+        for line in lines
+        if line.startswith("COPY ") and "--from" not in line
+        for word in line.split()[1:-1]
+    ]
