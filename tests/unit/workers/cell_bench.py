@@ -1,0 +1,135 @@
+"""A cell on a bench: the real cell, journal and memory driver, with a clock and a control plane by hand."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+from controlplane.contract import envelope, keys
+from controlplane.contract.orders import (
+    GroupSpec,
+    Orders,
+    Registered,
+    RunAttempt,
+    StopAttempt,
+    Sync,
+)
+from controlplane.contract.reports import AttemptReport, Message, Reports, read_message
+from controlplane.contract.states import TaskState
+from workers.cell import Cell, Moment, OrderMessage
+from workers.config import CellConfig
+from workers.drivers.memory import MemoryDriver, MemoryEngine
+from workers.journal import FileStore, JournalFile
+
+KEY = b"k" * 32
+
+
+def spec(*command: str, **changes: Any) -> GroupSpec:
+    """Group 1 of job 1, for the memory driver."""
+    facts: dict[str, Any] = {"id": 1, "job_id": 1, "job_name": "j", "group": "g", "replicas": 1}
+    return GroupSpec(**{**facts, **changes}, command=command)
+
+
+class Bench:
+    """Time stands still until `wait`. Boot and wall clock show the same."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.now = 1000.0
+        self.engine = MemoryEngine()
+        self.said: list[Message] = []
+        self.stores: list[FileStore] = []
+        self.boot()
+
+    def boot(self) -> None:
+        """A process of the cell starts, on the journal that is there."""
+        self.stores.append(FileStore(self.folder / "journal"))
+        self.journals = JournalFile(self.stores[-1])
+        self.events: list[Any] = []
+        self.driver = MemoryDriver(self.events.append, clock=lambda: self.now, engine=self.engine)
+        config = CellConfig(
+            name="a",
+            key=KEY,
+            home=self.folder,
+            broker_url="redis://nowhere",
+            control_url="",
+            installation="bench",
+            capacity={"cpu_millis": 1000},
+            driver="memory",
+        )
+        self.cell = Cell(config, self.journals.journal("a"), self.driver)
+        self.cell.start(self.moment)
+        self.round()
+
+    @property
+    def moment(self) -> Moment:
+        return Moment(self.now, self.now)
+
+    def round(self, *texts: str) -> None:
+        """One round of the host: orders in, driver's events in, sync, act, messages out."""
+        for text in texts:
+            self.cell.handle(OrderMessage(text), self.moment)
+        for _ in range(3):
+            self.driver.advance(self.now)
+            events, self.events[:] = list(self.events), []
+            for event in events:
+                self.cell.handle(event, self.moment)
+            self.cell.tick(self.moment)
+            self.journals.sync()
+            self.cell.act()
+        for _, message in self.cell.take_outgoing():
+            self.said.append(self.read(message))
+
+    def read(self, message: str) -> Message:
+        text = json.loads(base64.b64decode(json.loads(message)["body"]))
+        opened = envelope.open_envelope(text, lambda name: keys.mac_key(KEY, keys.TO_CONTROL))
+        self.last_seq = opened.seq
+        return read_message(opened.body())
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, in steps of the heartbeat."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(self.now + 1.0, end)
+            self.round()
+
+    def tell(self, body: dict[str, Any]) -> None:
+        """The control plane says something."""
+        text = envelope.seal(
+            keys.mac_key(KEY, keys.TO_CELL),
+            cell="a",
+            incarnation=self.cell.incarnation,
+            seq=0,
+            body=body,
+        )
+        self.round(text)
+
+    def accept(self, verdict: str = "accepted") -> None:
+        """Answer the Register."""
+        self.tell(Registered(verdict, "", self.now, 30.0, 5.0, self.cell._register_seq).body())
+
+    def run(self, uid: str, *command: str, start_before: float | None = None, **rest: Any) -> None:
+        """Order an attempt."""
+        order = RunAttempt(uid, 1, 1, 0, 1, start_before or self.now + 60)
+        self.tell(Orders((spec(*command, **rest),), (order,)).body())
+
+    def stop(self, uid: str, *, force: bool = False) -> None:
+        """Order a stop."""
+        self.tell(Orders(stops=(StopAttempt(uid, "cancelled", 10.0, force),)).body())
+
+    def sync(self, acked: int, **rest: Any) -> None:
+        """Answer the last heartbeat."""
+        self.tell(Sync(self.last_seq, acked, self.now, 30.0, 5.0, **rest).body())
+
+    def reports(self) -> list[AttemptReport]:
+        """All reports sent so far."""
+        return [r for m in self.said if isinstance(m, Reports) for r in m.reports]
+
+    def states_of(self, uid: str) -> list[TaskState]:
+        """The states reported of an attempt."""
+        return [report.state for report in self.reports() if report.uid == uid]
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for store in self.stores:
+            store.close()

@@ -1,0 +1,229 @@
+"""The cell: orders are idempotent, stops may come before runs, ends are told until they are heard."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane.contract.orders import Orders, Registered
+from controlplane.contract.reports import Goodbye, Heartbeat, Register
+from controlplane.contract.states import TaskState as S
+from tests.unit.workers.cell_bench import Bench
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+def ready(bench: Bench) -> Bench:
+    bench.accept()
+    return bench
+
+
+def test_it_registers_until_it_is_answered(bench: Bench) -> None:
+    bench.wait(11)
+    assert [type(message) for message in bench.said] == [Register] * 3
+    bench.accept()
+    bench.wait(5)
+    assert isinstance(bench.said[-1], Heartbeat)
+
+
+def test_it_takes_no_order_before_it_knows_the_time(bench: Bench) -> None:
+    bench.run("u", "noop")
+    assert bench.engine.starts["u"] == 0
+
+
+def test_an_attempt_runs_and_its_end_is_told(ready: Bench) -> None:
+    ready.run("u", "sleep", "3", "exit", "4")
+    assert ready.states_of("u") == [S.RUNNING]
+    ready.wait(3)
+    end = ready.reports()[-1]
+    assert (end.state, end.exit_code, end.gone) == (S.FAILED, 4, True)
+    assert end.finished_at == end.started_at + 3.0  # type: ignore[operator]
+
+
+def test_a_doubled_order_starts_nothing_twice(ready: Bench) -> None:
+    for _ in range(3):
+        ready.run("u", "sleep", "5")
+    ready.wait(6)
+    ready.run("u", "sleep", "5")
+    assert ready.engine.starts["u"] == 1
+
+
+def test_an_order_that_comes_after_its_end_was_heard_starts_nothing(ready: Bench) -> None:
+    ready.run("u", "noop")
+    ready.wait(5)
+    ready.sync(ready.reports()[-1].seq)
+    assert ready.cell.books.find("u") is None
+    ready.run("u", "noop")
+    assert ready.engine.starts["u"] == 1
+    assert ready.reports()[-1].gone
+
+
+def test_a_late_order_is_refused(ready: Bench) -> None:
+    ready.run("u", "noop", start_before=ready.now - 1)
+    assert ready.states_of("u") == [S.WORKER_FAILED]
+    assert ready.engine.starts["u"] == 0
+
+
+def test_a_task_type_it_does_not_know_is_refused(ready: Bench) -> None:
+    ready.run("u", "noop", task_type="spark")
+    assert ready.states_of("u") == [S.WORKER_FAILED]
+    assert "spark" in (ready.reports()[-1].message or "")
+
+
+def test_a_stop_before_the_run_is_confirmed_and_the_run_then_refused(ready: Bench) -> None:
+    ready.stop("u")
+    assert ready.states_of("u") == [S.KILLED]
+    assert ready.reports()[-1].gone
+    ready.run("u", "noop")
+    assert ready.engine.starts["u"] == 0
+
+
+def test_a_stop_ends_what_runs(ready: Bench) -> None:
+    ready.run("u", "sleep", "60")
+    ready.stop("u")
+    ready.wait(1)
+    assert ready.states_of("u")[-1] is S.KILLED
+
+
+def test_a_stop_with_force_does_not_wait_for_the_grace(ready: Bench) -> None:
+    ready.run("u", "deaf", "sleep", "60")
+    ready.stop("u")
+    ready.wait(1)
+    assert ready.states_of("u")[-1] is S.RUNNING
+    ready.stop("u", force=True)
+    assert ready.states_of("u")[-1] is S.KILLED
+
+
+def test_what_was_not_heard_is_said_again(ready: Bench) -> None:
+    ready.run("u", "noop")
+    ready.wait(5)
+    before = len(ready.reports())
+    ready.sync(0)
+    assert len(ready.reports()) == before + 1
+    ready.wait(5)
+    ready.sync(ready.reports()[-1].seq)
+    ready.wait(5)
+    ready.sync(ready.reports()[-1].seq)
+    assert len(ready.reports()) == before + 1
+
+
+def test_a_heartbeat_lists_what_is_under_way_and_not_what_has_ended(ready: Bench) -> None:
+    ready.run("long", "sleep", "60")
+    ready.run("short", "noop")
+    ready.wait(5)
+    beat = next(m for m in reversed(ready.said) if isinstance(m, Heartbeat))
+    assert [held.uid for held in beat.held] == ["long"]
+
+
+def test_a_killed_process_leaves_its_attempts_to_its_successor(ready: Bench) -> None:
+    ready.run("runs on", "sleep", "30")
+    ready.run("ends meanwhile", "sleep", "2")
+    ready.now += 5
+    incarnation = ready.cell.incarnation
+    ready.boot()
+    assert ready.cell.incarnation == incarnation
+    ready.accept()
+    ready.wait(30)
+    assert ready.states_of("ends meanwhile")[-1] is S.SUCCEEDED
+    assert ready.states_of("runs on")[-1] is S.SUCCEEDED
+    assert max(ready.engine.starts.values()) == 1
+
+
+def test_an_end_that_was_not_heard_survives_the_process(ready: Bench) -> None:
+    ready.run("u", "noop")
+    ready.boot()
+    ready.said.clear()
+    ready.accept()
+    assert ready.states_of("u") == [S.SUCCEEDED]
+
+
+def test_a_stop_survives_the_process(ready: Bench) -> None:
+    ready.run("u", "deaf", "sleep", "60")
+    ready.stop("u")
+    ready.boot()
+    ready.accept()
+    ready.wait(12)
+    assert ready.states_of("u")[-1] is S.KILLED
+
+
+def test_a_container_that_the_journal_does_not_know_is_removed(ready: Bench) -> None:
+    ready.run("u", "sleep", "60")
+    (ready.folder / "journal").write_bytes(b"")
+    ready.boot()
+    assert not ready.engine.lives
+
+
+def test_told_to_draw_anew_it_stops_all_and_then_begins_another_incarnation(ready: Bench) -> None:
+    ready.run("u", "sleep", "60")
+    ready.wait(5)
+    old = ready.cell.incarnation
+    ready.sync(0, draw_anew=True)
+    ready.run("v", "noop")
+    ready.wait(10)
+    assert not ready.engine.running(ready.now)
+    assert ready.engine.starts["v"] == 0
+    assert ready.cell.incarnation != old
+    assert isinstance(ready.said[-1], Register)
+
+
+def test_an_answer_to_an_older_register_is_not_believed(bench: Bench) -> None:
+    old = bench.cell._register_seq
+    bench.wait(5)
+    bench.tell(Registered("draw_anew", "", bench.now, 30.0, 5.0, old).body())
+    assert not bench.cell.is_drawing_anew
+
+
+def test_orders_for_another_incarnation_are_dropped(ready: Bench) -> None:
+    ready.cell.journal.memory.incarnation, mine = "other", ready.cell.incarnation
+    ready.tell(Orders().body())
+    ready.cell.journal.memory.incarnation = mine
+    ready.run("u", "noop")
+    assert ready.engine.starts["u"] == 1
+
+
+@pytest.mark.parametrize("text", ["", "{}", "null", '{"v":1,"cell":"a"}'])
+def test_a_malformed_order_is_dropped_and_stops_nothing(ready: Bench, text: str) -> None:
+    ready.round(text)
+    ready.run("u", "noop")
+    assert ready.engine.starts["u"] == 1
+
+
+def test_evacuation_gives_everything_back_free_of_charge(ready: Bench) -> None:
+    ready.run("u", "sleep", "60")
+    ready.cell.evacuate()
+    ready.round()
+    assert ready.cell.is_empty
+    assert ready.states_of("u")[-1] is S.PREEMPTED
+    ready.run("v", "noop")
+    assert ready.states_of("v") == [S.WORKER_FAILED]
+
+
+def test_leaving_says_how_long_the_successor_may_take(ready: Bench) -> None:
+    ready.run("u", "sleep", "60")
+    ready.cell.leave(ready.moment, expected_seconds=120)
+    ready.round()
+    assert Goodbye(120) in ready.said
+    assert ready.engine.running(ready.now) == 1
+
+
+def test_an_attempt_whose_handling_crashes_the_cell_again_and_again_is_refused(
+    ready: Bench,
+) -> None:
+    ready.run("u", "sleep", "60")
+    # As if each process was killed before the driver told anything of the attempt.
+    ready.cell.journal.memory.attempts["u"].started_at = None
+    ready.journals.compact()
+    for _ in range(3):
+        ready.stores[-1].sync()
+        lines = (ready.folder / "journal").read_bytes()
+        kept = [line for line in lines.splitlines(keepends=True) if b'"start"' not in line]
+        (ready.folder / "journal").write_bytes(b"".join(kept))
+        ready.boot()
+    ready.accept()
+    assert ready.states_of("u")[-1] is S.WORKER_FAILED
