@@ -45,6 +45,16 @@ class Events(Protocol):
         """The attempt is over."""
 
 
+class Clockwork(Protocol):
+    """Something with moments of its own, in wall seconds, and no thread to see them come."""
+
+    def advance(self, now: float) -> int:
+        """Do what is due at `now`; how much that was."""
+
+    def next_due(self) -> float | None:
+        """When there is something to do; None: not before something else happens."""
+
+
 def read_moment() -> Moment:
     """Now, by both clocks of this machine."""
     return Moment(clock.wall_seconds(), clock.boot_seconds())
@@ -53,9 +63,10 @@ def read_moment() -> Moment:
 class Host:
     """Runs cells in a thread of its own until it is stopped."""
 
-    def __init__(self, journals: JournalFile, bus: Bus) -> None:
+    def __init__(self, journals: JournalFile, bus: Bus, clockwork: Clockwork | None = None) -> None:
         self._journals = journals
         self._bus = bus
+        self._clockwork = clockwork
         self._events: Events | None = None
         self._cells: dict[str, Cell] = {}
         self._incoming: queue.SimpleQueue[Incoming | None] = queue.SimpleQueue()
@@ -114,6 +125,8 @@ class Host:
             os._exit(70)
 
     def _round(self, timeout: float) -> None:
+        if self._clockwork is not None:
+            self._clockwork.advance(clock.wall_seconds())
         batch = self._drain(timeout)
         now = read_moment()
         for name, happening in batch:
@@ -156,6 +169,9 @@ class Host:
         )
         if self._first_news is not None:
             nap = min(nap, self._first_news + COALESCE_SECONDS - now)
+        due = None if self._clockwork is None else self._clockwork.next_due()
+        if due is not None:
+            nap = min(nap, due - clock.wall_seconds())
         return min(max(nap, 0.0), _NAP_SECONDS)
 
     def _is_flush_due(self, now: Moment) -> bool:

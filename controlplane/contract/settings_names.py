@@ -46,6 +46,13 @@ CELL = (
 )
 """Read by workers.config."""
 
+FLEET = (
+    "CELLRUN_FLEET_KEYS",
+    "CELLRUN_FLEET_PREFIX",
+    "CELLRUN_FLEET_SIZE",
+)
+"""Read by workers.fleet_config, beside those of a cell."""
+
 STACK = (
     "CELLRUN_ADMIN_PASSWORD",
     "CELLRUN_ADMIN_USER",
@@ -56,7 +63,7 @@ STACK = (
 )
 """Written to, or read by, the embedded stack and the client; no server process reads them."""
 
-ALL_NAMES = frozenset(CONTROL_PLANE + CELL + STACK)
+ALL_NAMES = frozenset(CONTROL_PLANE + CELL + FLEET + STACK)
 
 # A task's own environment may reach a program of ours that it runs (the command, a nested cell).
 TASK_NAMES = frozenset(

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from controlplane.contract.settings_names import CELL, CONTROL_PLANE
+from controlplane.contract.settings_names import CELL, CONTROL_PLANE, FLEET
 from tests.architecture.source import ROOT
 
 NAME = re.compile(r'"(CELLRUN_[A-Z_]+)"')
@@ -21,6 +21,11 @@ def test_each_side_reads_what_the_list_says_and_nothing_else(
     assert read == set(names)
 
 
+def test_a_fleet_reads_its_own_names_and_sets_some_of_a_cells() -> None:
+    read = set(NAME.findall((ROOT / "workers/fleet_config.py").read_text()))
+    assert read - set(CELL) == set(FLEET)
+
+
 def test_the_environment_is_read_in_two_places_only() -> None:
     """Of the processes that run for long; the stack, the command and one-off commands aside."""
     allowed = (
@@ -33,6 +38,7 @@ def test_the_environment_is_read_in_two_places_only() -> None:
         "controlplane/management/commands/bootstrap.py",
         "workers/config.py",
         "workers/__main__.py",
+        "workers/fleet.py",
         "workers/drivers/docker.py",  # DOCKER_HOST, which is Docker's and not ours
         "workers/drivers/process.py",  # what a plain process inherits: PATH
     )

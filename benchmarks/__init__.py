@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m benchmarks` runs them, docs/benchmarks.md says what each measures."""

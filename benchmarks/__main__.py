@@ -1,0 +1,31 @@
+"""`python -m benchmarks [--only B1,B6] [--runs N]`: prints tables and keeps the figures."""
+
+import argparse
+from collections.abc import Callable
+
+from benchmarks import latency, throughput
+from benchmarks.report import Result, show, write
+
+ALL: dict[str, Callable[[int], Result]] = {"B1": throughput.run, "B6": latency.run}
+
+
+def main() -> None:
+    """Run what was asked for, in order."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", default=",".join(ALL), help=f"some of {', '.join(ALL)}")
+    parser.add_argument("--runs", type=int, default=3, help="medians are taken of so many (3)")
+    chosen = parser.parse_args()
+    wanted = [name.strip().upper() for name in chosen.only.split(",") if name.strip()]
+    for name in wanted:
+        if name not in ALL:
+            parser.error(f"there is no benchmark {name}: {', '.join(ALL)}")
+    if chosen.runs < 1:
+        parser.error("--runs is at least 1")
+    for name in wanted:
+        result = ALL[name](chosen.runs)
+        show(result)
+        print(f"figures: {write(result)}\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()

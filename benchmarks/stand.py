@@ -1,0 +1,256 @@
+"""A benchmark's stand: an own PostgreSQL (fsync on), an own Redis, the real processes as shipped.
+
+The processes, their commands and their settings are those of `make up`; only supervisor is left
+out, so that each benchmark says itself which of them run. The cells are one fleet process.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from controlplane.config.stack import credentials, ports, postgres, preparation, redis
+from controlplane.config.stack.home import Home
+from controlplane.config.stack.processes import (
+    PROJECT,
+    Plan,
+    Process,
+    inherited_environment,
+    list_processes,
+)
+from workers.fleet_config import fleet_names
+
+READY_SECONDS = 60.0
+STOP_SECONDS = 30.0
+FLEET = "fleet"
+# What the control plane is made of; Flower is for eyes and is started by whoever wants it.
+CONTROL = ("web", "placement", "convergence", "inbox", "beat")
+# Room for 100 tasks of 0.01 cpu a hundred times over: what is measured never waits for capacity.
+CAPACITY = "cpu=16,memory=64Gi,disk=400Gi,gpu=0"
+
+
+class NotReady(RuntimeError):
+    """Something did not come up in time; the text says what and where its log is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a benchmark wants of its stand. `database_options`: PostgreSQL's, as name=value."""
+
+    cells: int = 100
+    flower: bool = False
+    database_options: Sequence[str] = ()
+
+
+class Stand:
+    """Everything that runs, by name. Made by `standing`."""
+
+    def __init__(self, plan: Plan, running: dict[str, subprocess.Popen[bytes]]) -> None:
+        self.plan = plan
+        self._running = running
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids by name."""
+        return {name: process.pid for name, process in self._running.items()}
+
+    def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        """A connection of the benchmark's own; each statement is its own transaction."""
+        return psycopg.connect(self.plan.database_url, autocommit=True)
+
+    def post(self, path: str, body: dict[str, Any], *, operator: bool = False) -> dict[str, Any]:
+        """POST to the API; the answer."""
+        secret = self.plan.credentials
+        token = secret.operator_token if operator else secret.submitter_token
+        request = urllib.request.Request(
+            self.plan.url + path,
+            json.dumps(body).encode(),
+            {"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+        )
+        try:
+            with _opener().open(request, timeout=60) as answer:
+                return dict(json.load(answer))
+        except urllib.error.HTTPError as fault:
+            raise NotReady(f"POST {path}: {fault.code} {fault.read().decode()[:500]}") from None
+
+    def check_alive(self) -> None:
+        """Raises NotReady if a process has ended."""
+        for name, process in self._running.items():
+            if process.poll() is not None:
+                raise NotReady(f"{name} ended with {process.returncode}; {self._log_end(name)}")
+
+    def wait_until(self, condition: Callable[[], bool], what: str, *, seconds: float) -> None:
+        """Return when `condition` holds. Raises NotReady."""
+        give_up = time.monotonic() + seconds
+        while not condition():
+            self.check_alive()
+            if time.monotonic() > give_up:
+                raise NotReady(f"after {seconds:g} s still not so: {what}")
+            time.sleep(0.01)
+
+    def _log_end(self, name: str) -> str:
+        log = self.plan.home.logs / f"{name}.log"
+        return "\n".join([f"the end of {log}:", *log.read_text().splitlines()[-20:]])
+
+
+@contextlib.contextmanager
+def standing(wanted: Wanted) -> Iterator[Stand]:
+    """A stand with everything ready; on leaving, nothing of it is left."""
+    folder = Path(tempfile.mkdtemp(prefix="cellrun-bench-"))
+    folder.chmod(0o755)  # PostgreSQL runs as somebody else
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        stand = Stand(_plan(folder), running)
+        _start_services(stand, running, wanted)
+        _prepare(stand, wanted)
+        _start_processes(stand, running, wanted)
+        _wait_for_cells(stand, wanted.cells)
+        yield stand
+    finally:
+        _stop(running)
+        if "CELLRUN_BENCH_KEEP" not in os.environ:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _plan(folder: Path) -> Plan:
+    home = Home(folder / "home")
+    home.create()
+    taken: set[int] = set()
+    secret = credentials.load_or_draw(home)
+    cluster = postgres.Cluster(folder / "postgres", port=ports.free_port(taken=taken))
+    redis_port = ports.free_port(taken=taken)
+    return Plan(
+        home=home,
+        credentials=secret,
+        web_port=ports.free_port(taken=taken),
+        flower_port=ports.free_port(taken=taken),
+        cells=0,
+        driver="memory",
+        database_url=f"postgresql://{postgres.USER}:{secret.database_password}"
+        f"@127.0.0.1:{cluster.port}/{postgres.DATABASE}",
+        broker_url=f"redis://127.0.0.1:{redis_port}/0",
+        database=cluster,
+        redis_port=redis_port,
+    )
+
+
+def _start_services(
+    stand: Stand, running: dict[str, subprocess.Popen[bytes]], wanted: Wanted
+) -> None:
+    plan = stand.plan
+    assert plan.database is not None
+    assert plan.redis_port is not None
+    postgres.create_cluster(plan.database, password=plan.credentials.database_password)
+    for process in list_processes(plan):
+        if process.group == "services":
+            command = list(process.command)
+            if process.name == "postgres":
+                for option in wanted.database_options:
+                    command += ["-c", option]
+            running[process.name] = _start(plan, process, command)
+    postgres.wait_until_ready(plan.database, deadline_seconds=READY_SECONDS)
+    redis.wait_until_ready(port=plan.redis_port, deadline_seconds=READY_SECONDS)
+
+
+def _prepare(stand: Stand, wanted: Wanted) -> None:
+    plan = stand.plan
+    preparation.prepare(plan, lambda _: None, stand.check_alive)
+    names = fleet_names("fleet-", wanted.cells)
+    command = [sys.executable, "manage.py", "enroll_cells", str(plan.home.root / "keys"), *names]
+    environment = inherited_environment() | plan.control_environment("command")
+    subprocess.run(command, cwd=PROJECT, env=environment, check=True, stdin=subprocess.DEVNULL)
+    plan.home.prepared_mark.touch()
+
+
+def _start_processes(
+    stand: Stand, running: dict[str, subprocess.Popen[bytes]], wanted: Wanted
+) -> None:
+    plan = stand.plan
+    names = (*CONTROL, "flower") if wanted.flower else CONTROL
+    for process in list_processes(plan):
+        if process.name in names:
+            running[process.name] = _start(plan, process, process.command)
+    stand.wait_until(lambda: _answers(f"{plan.url}/healthz"), "web answers", seconds=READY_SECONDS)
+    if wanted.flower:
+        address = f"{plan.flower_url}/healthcheck"
+        stand.wait_until(lambda: _answers(address), "Flower answers", seconds=READY_SECONDS)
+    command = [sys.executable, "-m", "workers.fleet"]
+    fleet = Process(FLEET, "cells", command, environment=_fleet_environment(plan, wanted))
+    running[FLEET] = _start(plan, fleet, fleet.command)
+
+
+def _fleet_environment(plan: Plan, wanted: Wanted) -> dict[str, str]:
+    return {
+        "CELLRUN_FLEET_SIZE": str(wanted.cells),
+        "CELLRUN_FLEET_PREFIX": "fleet-",
+        "CELLRUN_FLEET_KEYS": str(plan.home.root / "keys"),
+        "CELLRUN_CELL_HOME": str(plan.home.cell(FLEET)),
+        "CELLRUN_CELL_CAPACITY": CAPACITY,
+        "CELLRUN_CONTROL_URL": plan.url,
+        "CELLRUN_INSTALLATION": plan.credentials.installation,
+        "CELERY_BROKER_URL": plan.broker_url,
+    }
+
+
+def _start(plan: Plan, process: Process, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    with (plan.home.logs / f"{process.name}.log").open("wb") as log:
+        return subprocess.Popen(
+            list(command),
+            cwd="/" if process.name == "postgres" else PROJECT,
+            env=inherited_environment() | process.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _wait_for_cells(stand: Stand, cells: int) -> None:
+    statement = "SELECT count(*) FROM controlplane_cell WHERE state = 'READY'"
+    with stand.connect() as connection:
+
+        def all_ready() -> bool:
+            row = connection.execute(statement).fetchone()
+            return row is not None and row[0] == cells
+
+        stand.wait_until(all_ready, f"{cells} cells are READY", seconds=READY_SECONDS)
+
+
+def _stop(running: dict[str, subprocess.Popen[bytes]]) -> None:
+    """The fleet first, then the control plane, then the services."""
+    services = ("redis", "postgres")
+    others = [name for name in (FLEET, *CONTROL, "flower") if name in running]
+    for names in (others, [name for name in services if name in running]):
+        for name in names:
+            running[name].send_signal(signal.SIGINT if name == "postgres" else signal.SIGTERM)
+        for name in names:
+            try:
+                running[name].wait(timeout=STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                running[name].kill()
+                running[name].wait()
+
+
+def _answers(address: str) -> bool:
+    try:
+        with _opener().open(address, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}))

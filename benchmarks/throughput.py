@@ -1,0 +1,123 @@
+"""B1: the whole life of no-op tasks, from submission to SUCCEEDED, against bare Celery's no-op."""
+
+import time
+from typing import Any
+
+import psycopg
+
+from benchmarks import celery_noop
+from benchmarks.report import Result, median
+from benchmarks.stand import CONTROL, FLEET, Stand, Wanted, standing
+from benchmarks.usage import cpu_seconds, spent
+
+CELLS = 100
+# The most that one job may have; two users, since one may not have 20,000 unfinished tasks.
+TASKS_PER_JOB = 10_000
+CELERY_TASKS = 5_000
+WARM_UP_TASKS = 2_000
+WAIT_SECONDS = 300.0
+OURS = (*CONTROL, FLEET)
+
+
+def run(runs: int) -> Result:
+    """Both rows: Flower not running, and running."""
+    result = Result(
+        "B1",
+        f"whole life of no-op tasks, {2 * TASKS_PER_JOB:,} in 2 jobs on {CELLS} cells",
+        ("", "tasks/s", "of bare Celery", "CPU ms/task", "PostgreSQL", "Redis", "Flower"),
+    )
+    bare, plain = _measure(runs, flower=False)
+    _, watched = _measure(runs, flower=True)
+    yardstick = median(bare)
+    result.rows.append(("bare Celery no-op, no events", f"{yardstick:,.0f}", "1.0", *[""] * 4))
+    for name, found in (("Flower not running", plain), ("Flower running", watched)):
+        result.rows.append(_row(name, found, yardstick))
+    result.notes.append("CPU ms/task: user and system time of our own processes; the others apart.")
+    result.figures = {
+        "celery_tasks_per_second": bare,
+        "plain": plain,
+        "with_flower": watched,
+        "ratio_plain": median(one["rate"] for one in plain) / yardstick,
+        "ratio_with_flower": median(one["rate"] for one in watched) / yardstick,
+        "cpu_ms_per_task": median(one["cpu_ms"]["ours"] for one in plain),
+    }
+    return result
+
+
+def _row(name: str, found: list[dict[str, Any]], yardstick: float) -> tuple[str, ...]:
+    rate = median(one["rate"] for one in found)
+    cpu = {
+        part: median(one["cpu_ms"].get(part, 0.0) for one in found)
+        for part in ("ours", "postgres", "redis", "flower")
+    }
+    return (
+        name,
+        f"{rate:,.0f}",
+        f"{rate / yardstick:.2f}",
+        *(f"{cpu[part]:.3f}" for part in ("ours", "postgres", "redis")),
+        f"{cpu['flower']:.3f}" if cpu["flower"] else "",
+    )
+
+
+def _measure(runs: int, *, flower: bool) -> tuple[list[float], list[dict[str, Any]]]:
+    bare: list[float] = []
+    found: list[dict[str, Any]] = []
+    with standing(Wanted(cells=CELLS, flower=flower)) as stand, stand.connect() as connection:
+        _submit_and_wait(stand, connection, [WARM_UP_TASKS])
+        broker_url = stand.plan.broker_url.removesuffix("/0") + "/1"
+        for _ in range(runs):
+            if not flower:
+                with celery_noop.worker(broker_url):
+                    bare.append(CELERY_TASKS / celery_noop.run(CELERY_TASKS, broker_url))
+            found.append(_one_run(stand, connection))
+            time.sleep(2.0)  # what is left over, acknowledgements and Flower's work, passes
+    return bare, found
+
+
+def _one_run(stand: Stand, connection: psycopg.Connection[tuple[Any, ...]]) -> dict[str, Any]:
+    tasks = 2 * TASKS_PER_JOB
+    before = cpu_seconds(stand.pids)
+    seconds = _submit_and_wait(stand, connection, [TASKS_PER_JOB, TASKS_PER_JOB])
+    time.sleep(1.5)  # the price includes what follows: acknowledgements, events
+    used = spent(before, cpu_seconds(stand.pids))
+    cpu_ms = {name: 1000 * amount / tasks for name, amount in used.items()}
+    cpu_ms["ours"] = sum(cpu_ms[name] for name in OURS)
+    return {"tasks": tasks, "seconds": seconds, "rate": tasks / seconds, "cpu_ms": cpu_ms}
+
+
+def _submit_and_wait(
+    stand: Stand, connection: psycopg.Connection[tuple[Any, ...]], sizes: list[int]
+) -> float:
+    """Seconds from the first request until every task SUCCEEDED."""
+    began = time.perf_counter()
+    jobs = [
+        stand.post("/api/v1/jobs", noop_job(size), operator=bool(number % 2))["id"]
+        for number, size in enumerate(sizes)
+    ]
+    statement = (
+        "SELECT count(*) FILTER (WHERE finished_at IS NULL), count(*) FILTER (WHERE state = 4)"
+        " FROM controlplane_job WHERE id = ANY(%s)"
+    )
+    open_jobs, succeeded = len(jobs), 0
+
+    def is_over() -> bool:
+        nonlocal open_jobs, succeeded
+        open_jobs, succeeded = connection.execute(statement, [jobs]).fetchone() or (0, 0)
+        return open_jobs == 0
+
+    stand.wait_until(is_over, "all jobs are finished", seconds=WAIT_SECONDS)
+    seconds = time.perf_counter() - began
+    if succeeded != len(jobs):
+        raise RuntimeError(f"only {succeeded} of {len(jobs)} jobs succeeded")
+    return seconds
+
+
+def noop_job(replicas: int) -> dict[str, Any]:
+    """A job of tasks that do nothing."""
+    return {
+        "name": "noop",
+        "replicas": replicas,
+        "task_type": "process",
+        "command": ["noop"],
+        "resources": {"cpu": 0.01, "memory": "16Mi", "disk": "1Mi"},
+    }

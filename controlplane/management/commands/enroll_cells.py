@@ -1,0 +1,38 @@
+"""`manage.py enroll_cells FOLDER NAME…`: make many cells known, each key in a file of its name."""
+
+import os
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from controlplane import clock
+from controlplane.commands.cells import enroll_cell
+from controlplane.domain.errors import NotFound
+
+
+class Command(BaseCommand):
+    """Enroll cells; calling it again writes the same keys."""
+
+    help = "Enroll cells and write their keys into a folder, one file each."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """FOLDER, NAME… and --pool."""
+        parser.add_argument("folder", type=Path)
+        parser.add_argument("name", nargs="+")
+        parser.add_argument("--pool", default="default")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Enroll each cell; only the owner may read its key."""
+        folder: Path = options["folder"]
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for name in options["name"]:
+            try:
+                key = enroll_cell(name=name, pool=options["pool"], now=clock.now())
+            except NotFound as error:
+                raise CommandError(str(error)) from error
+            with os.fdopen(
+                os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"
+            ) as file:
+                file.write(key + "\n")

@@ -1,0 +1,36 @@
+"""`python -m workers.fleet`: one process that is many cells, for scale tests and benchmarks.
+
+Each is a cell in full, with its own key, incarnation, queue, lease and journal; they share a loop,
+a file with one fsync a round, and a Celery worker. What they run is only pretended (memory driver).
+Settings: see `workers.fleet_config`.
+"""
+
+import os
+import sys
+
+from workers import clock
+from workers.config import CellConfig, MalformedSettings
+from workers.drivers.base import Driver, Listener
+from workers.drivers.memory import MemoryDriver, Moments
+from workers.fleet_config import DEFAULT_PREFIX, read_fleet
+from workers.serving import serve
+
+
+def main() -> int:
+    """Run the fleet until it is told to end; the exit code."""
+    try:
+        configs = read_fleet(os.environ)
+    except MalformedSettings as error:
+        sys.stderr.write(f"settings refused: {error}\n")
+        return 2
+    prefix = os.environ.get("CELLRUN_FLEET_PREFIX") or DEFAULT_PREFIX
+    moments = Moments()
+
+    def make_driver(_: CellConfig, tell: Listener) -> Driver:
+        return MemoryDriver(tell, clock=clock.wall_seconds, moments=moments)
+
+    return serve(configs, make_driver, name=f"cell@{prefix.rstrip('-._')}", clockwork=moments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""A cell process from start to goodbye: one lock, one journal file, one loop, one Celery worker.
+
+`python -m workers` serves one cell, `python -m workers.fleet` many; nothing else differs.
+"""
+
+import fcntl
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from celery.signals import worker_shutting_down
+
+from workers.bus import RedisBus
+from workers.celery import make_app, register_orders, worker_arguments
+from workers.cell import Cell, OrderMessage
+from workers.config import CellConfig
+from workers.drivers.base import Driver, Listener
+from workers.flower import FlowerEvents
+from workers.host import Clockwork, Host
+from workers.journal import FileStore, JournalFile
+
+log = logging.getLogger("workers")
+
+# How long a successor may take: a restart by a supervisor, an upgrade of the package.
+EXPECTED_SECONDS = 120
+
+MakeDriver = Callable[[CellConfig, Listener], Driver]
+
+
+def serve(
+    configs: Sequence[CellConfig],
+    make_driver: MakeDriver,
+    *,
+    name: str,
+    clockwork: Clockwork | None = None,
+) -> int:
+    """Serve the cells, which share the first one's home, until told to end; the exit code.
+
+    `name`: the worker's, as Flower shows it. `clockwork`: what the loop drives beside its cells.
+    """
+    config = configs[0]
+    logging.basicConfig(
+        level=config.log_level, format=f"%(asctime)s %(levelname)s {name} %(message)s"
+    )
+    config.home.mkdir(parents=True, exist_ok=True)
+    if _lock_journal(config.home / "journal.lock") is None:
+        sys.stderr.write(f"another process runs the cell {config.name} in {config.home}\n")
+        return 3
+    journals = JournalFile(FileStore(config.home / "journal"))
+    host = Host(journals, RedisBus(config.broker_url), clockwork)
+    cells = [
+        Cell(one, journals.journal(one.name), make_driver(one, _teller(host, one.name)))
+        for one in configs
+    ]
+    for cell in cells:
+        host.add(cell)
+    _run(host, cells, name, config)
+    return 0
+
+
+def _run(host: Host, cells: Sequence[Cell], name: str, config: CellConfig) -> None:
+    """Run the loop and the worker that feeds it; returns when the worker was told to end."""
+    host.prepare()
+    app = make_app(config.broker_url, [cell.queue for cell in cells])
+    events = FlowerEvents(app, name)
+    host.watch(events)
+    register_orders(app, lambda cell, text: host.put(cell, OrderMessage(text)))
+    ended: list[bool] = []
+
+    @worker_shutting_down.connect(weak=False)
+    def leave(**_: object) -> None:
+        if not ended:
+            ended.append(True)
+            host.stop(expected_seconds=EXPECTED_SECONDS, evacuate=config.evacuate)
+            events.stop()
+
+    events.start()
+    host.start()
+    for cell in cells:
+        log.info("cell %s serves incarnation %s", cell.name, cell.incarnation)
+    app.worker_main(worker_arguments(name))
+    leave()
+
+
+def _teller(host: Host, cell: str) -> Listener:
+    return lambda event: host.put(cell, event)
+
+
+def _lock_journal(path: Path) -> int | None:
+    """Hold the lock that keeps a twin on this host away; None if a twin holds it."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
