@@ -1,8 +1,8 @@
 """The cell: takes orders, keeps its attempts, and tells what became of them until it is heard.
 
-Single-threaded and driven from outside: `handle` each thing that happened, then `sync` the journal,
+Single-threaded and driven from outside: `note` each thing that happened, then `sync` the journal,
 then `act`. Nothing is done or said before what it rests on is safe on disk, and one fsync serves
-everything that was handled together. Time comes in with `Moment`; a simulation drives the same
+everything that was noted together. Time comes in with `Moment`; a simulation drives the same
 code.
 """
 
@@ -75,13 +75,25 @@ class OrderMessage:
 Happening = OrderMessage | DriverEvent
 
 
+def _draw_incarnation() -> str:
+    return uuid.uuid4().hex
+
+
 class Cell:
     """One cell. `outgoing`: messages for the broker as (queue, message), taken by whoever drives
     it.
     """
 
-    def __init__(self, config: CellConfig, journal: Journal, driver: Driver) -> None:
+    def __init__(
+        self,
+        config: CellConfig,
+        journal: Journal,
+        driver: Driver,
+        *,
+        draw_incarnation: Callable[[], str] = _draw_incarnation,
+    ) -> None:
         self.config = config
+        self._draw_incarnation = draw_incarnation
         self.journal = journal
         self.driver = driver
         self.lease = Lease()
@@ -124,7 +136,7 @@ class Cell:
         registered.
         """
         memory = self.journal.memory
-        self.journal.begin(memory.incarnation or uuid.uuid4().hex)
+        self.journal.begin(memory.incarnation or self._draw_incarnation())
         self._count_from(memory.boots, memory.acked)
         for uid, item in list(memory.attempts.items()):
             spec = memory.specs.get(item.run.spec_id)
@@ -162,7 +174,7 @@ class Cell:
 
     # ------------------------------------------------------------------ what happens
 
-    def handle(self, happening: Happening, now: Moment) -> None:
+    def note(self, happening: Happening, now: Moment) -> None:
         """Take note of one thing. A message that cannot be read is dropped and stops nothing."""
         match happening:
             case OrderMessage(text):
@@ -429,7 +441,7 @@ class Cell:
         """Begin a new incarnation once nothing of the old one runs."""
         if not self.is_empty:
             return
-        self.journal.begin(uuid.uuid4().hex)
+        self.journal.begin(self._draw_incarnation())
         self.books = Books()
         self._count_from(self.journal.memory.boots, 0)
         self.lease = Lease()

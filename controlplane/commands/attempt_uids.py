@@ -1,18 +1,30 @@
 """Uids of attempts: UUID version 7 (RFC 9562), so that new rows lie together in their index."""
 
 import os
-import time
+from collections.abc import Callable
+from datetime import datetime
 from uuid import UUID
 
 _VERSION_7 = 0x7 << 76
 _VARIANT = 0x2 << 62
 
+Noise = Callable[[int], bytes]
+"""Gives so many bytes that nobody can guess."""
 
-def draw_uids(count: int) -> list[UUID]:
+_noise: Noise = os.urandom
+
+
+def draw_uids(count: int, *, now: datetime) -> list[UUID]:
     """`count` fresh uids."""
-    milliseconds = time.time_ns() // 1_000_000
-    noise = os.urandom(10 * count)
+    milliseconds = int(now.timestamp() * 1000)
+    noise = _noise(10 * count)
     return [_uid(milliseconds, noise[10 * n : 10 * n + 10]) for n in range(count)]
+
+
+def use(noise: Noise | None) -> None:
+    """Draw from `noise` instead (a simulation's, so that it can be replayed); None goes back."""
+    global _noise
+    _noise = noise or os.urandom
 
 
 def _uid(milliseconds: int, noise: bytes) -> UUID:

@@ -54,7 +54,7 @@ def _place_jobs(
         if job.ending_as is None and job.state not in TERMINAL
     }
     chosen = _choose_tasks(placements, set(jobs), now)
-    allowed = _check_cells(placements, chosen)
+    allowed = _check_cells(placements, chosen, now)
     return place_tasks(allowed, jobs=jobs, now=now, start_before=start_before, actor="placement")
 
 
@@ -85,7 +85,9 @@ def _choose_tasks(placements: PlaceTasks, job_ids: set[int], now: datetime) -> l
     ]
 
 
-def _check_cells(placements: PlaceTasks, chosen: Sequence[_Chosen]) -> list[Placement]:
+def _check_cells(
+    placements: PlaceTasks, chosen: Sequence[_Chosen], now: datetime
+) -> list[Placement]:
     """Those that still fit their cell, now that it is locked."""
     cells = lock_cells({placements.cell_ids[row] for row, *_ in chosen})
     requests = load_requests({group_id for _, _, _, group_id, _, _ in chosen})
@@ -94,7 +96,7 @@ def _check_cells(placements: PlaceTasks, chosen: Sequence[_Chosen]) -> list[Plac
         for cell_id, cell in cells.items()
         if cell.state is CellState.READY
     }
-    uids: list[UUID] = draw_uids(len(chosen))
+    uids: list[UUID] = draw_uids(len(chosen), now=now)
     allowed = []
     for uid, (row, task_id, job_id, group_id, number, index) in zip(uids, chosen, strict=True):
         cell_id = placements.cell_ids[row]

@@ -1,0 +1,195 @@
+"""The processes of the control plane, simulated: production ticks and inbox, each of which stalls and dies alone."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.conf import settings
+from django.db import connection
+
+from controlplane.contract.queues import INBOX_QUEUES
+from controlplane.inbox.batches import Inbox
+from controlplane.inbox.consumer import LINGER_SECONDS, MAX_MESSAGES, POLL_SECONDS
+from controlplane.outbox.wakes import take_wake
+from controlplane.ticks import convergence, placement
+from tests.simulation.bus import body_of
+from tests.simulation.machines import Surroundings
+from tests.simulation.timeline import Killed
+
+RESTART_SECONDS = 2.0
+# What beat sends while a worker is away waits on its queue; the worker drops what is too old.
+MAX_WAITING_TICKS = 3
+
+PARTS = ("placement", "convergence", "inbox")
+
+
+class Part:
+    """One process. While it is paused its messages wait; `doom`: statements left until it is killed."""
+
+    def __init__(self, name: str, around: Surroundings) -> None:
+        self.name = name
+        self._around = around
+        self.is_paused = False
+        self.doom: int | None = None
+        self.is_busy = False
+
+    @property
+    def can_work(self) -> bool:
+        """Whether it takes messages now."""
+        return not (self.is_paused or self.is_busy)
+
+    def work(self, action: Callable[[], None]) -> None:
+        """Do `action`; the process may be killed at any of its statements."""
+        self.is_busy = True
+        try:
+            with connection.execute_wrapper(self._count):
+                action()
+        except Killed:
+            self._around.note(f"{self.name} is killed")
+            self.doom = None
+            self.die()
+        finally:
+            self.is_busy = False
+
+    def die(self) -> None:
+        """Gone, and back after a while: supervisor starts it again."""
+        self.is_paused = True
+        self._around.timeline.after(RESTART_SECONDS, self.resume)
+
+    def resume(self) -> None:
+        """Work again; what waits is looked at."""
+        self.is_paused = False
+        self.look()
+
+    def look(self) -> None:
+        """See whether there is something to do."""
+
+    def _count(self, execute: Callable[..., Any], *args: Any) -> Any:
+        if self.doom is not None:
+            self.doom -= 1
+            if self.doom < 0:
+                raise Killed
+        return execute(*args)
+
+
+class TickPart(Part):
+    """A Celery worker that runs one tick."""
+
+    def __init__(self, name: str, around: Surroundings, interval: float) -> None:
+        super().__init__(name, around)
+        around.timeline.every(interval, self._beat, first=around.rng.uniform(0.1, interval))
+
+    def _beat(self) -> None:
+        if self._around.bus.count(self.name) < MAX_WAITING_TICKS and not self._around.bus.is_down:
+            self._around.bus.push_from_cell([(self.name, "beat")])
+
+    def look(self) -> None:
+        """Take what lies on the queue, one by one."""
+        while self.can_work:
+            found = self._around.bus.take(self.name, 1)
+            if not found:
+                return
+            woken = found[0] != "beat" and bool(body_of(found[0])[0][0])
+            self.work(lambda woken=woken: self.tick(woken))
+
+    def tick(self, woken: bool) -> None:
+        """What the Celery task does."""
+
+
+class Placement(TickPart):
+    """Places; `controlplane.ticks.placement.placement` with virtual time."""
+
+    _idle_until = 0.0
+
+    def tick(self, woken: bool) -> None:
+        now = self._around.timeline.now
+        if not woken and now < self._idle_until:
+            return
+        take_wake("placement")
+        busy = placement.run(woken=woken)
+        self._idle_until = 0.0 if busy else now + placement.IDLE_SECONDS
+
+
+class Convergence(TickPart):
+    """Converges; `controlplane.ticks.convergence.convergence`."""
+
+    def tick(self, woken: bool) -> None:
+        take_wake("convergence")
+        convergence.run(woken=woken)
+
+
+class InboxPart(Part):
+    """Drains the shards as `controlplane.inbox.consumer.InboxStep` does."""
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__("inbox", around)
+        self._inbox = self._begin()
+        self._is_planned = False
+
+    @staticmethod
+    def _begin() -> Inbox:
+        return Inbox(sync_seconds=settings.CELLRUN.sync_seconds)
+
+    def die(self) -> None:
+        """All that it knew is gone."""
+        super().die()
+        self._inbox = self._begin()
+
+    def look(self) -> None:
+        """Wait a moment for company, then apply."""
+        if not self._is_planned and not self.is_paused:
+            self._is_planned = True
+            self._around.timeline.after(LINGER_SECONDS, self._flush)
+
+    def _flush(self) -> None:
+        self._is_planned = False
+        if not self.can_work:
+            return
+        batch: list[str] = []
+        for queue in INBOX_QUEUES:
+            room = MAX_MESSAGES - len(batch)
+            batch += [body_of(message) for message in self._around.bus.take(queue, room)]
+        inbox = self._inbox
+        self.work(lambda: inbox.apply(batch))
+        if any(self._around.bus.count(queue) for queue in INBOX_QUEUES):
+            self.look()
+        elif self._inbox.has_beats:
+            self._is_planned = True
+            self._around.timeline.after(POLL_SECONDS, self._flush)
+
+
+class ControlPlane:
+    """Its three processes. They share what they know by the database alone."""
+
+    def __init__(self, around: Surroundings) -> None:
+        cellrun = settings.CELLRUN
+        self._around = around
+        self.placement = Placement("placement", around, cellrun.placement_interval_seconds)
+        self.convergence = Convergence("convergence", around, cellrun.convergence_interval_seconds)
+        self.inbox = InboxPart(around)
+        self.parts: dict[str, Part] = {
+            "placement": self.placement,
+            "convergence": self.convergence,
+            "inbox": self.inbox,
+        }
+
+    def arrived(self, queue: str) -> None:
+        """A message lies in `queue`."""
+        part = self.inbox if queue.startswith("inbox.") else self.parts.get(queue)
+        if part is not None:
+            part.look()
+
+    def interleave(self) -> None:
+        """Between two transactions of one process another one gets its turn."""
+        part = self._around.rng.choice([self.convergence, self.placement])
+        if not part.can_work:
+            return
+        with _own_connection_state():
+            part.work(lambda: part.tick(False))
+
+
+@contextmanager
+def _own_connection_state() -> Iterator[None]:
+    """Only between transactions: what runs now commits by itself."""
+    assert not connection.in_atomic_block
+    yield

@@ -1,0 +1,280 @@
+"""A machine with an engine, a disk, and a cell process that lives, stalls, dies and comes back.
+
+The process does what `workers.host.Host` does, round by round, with the production Cell, Journal,
+Reporter, Lease and MemoryDriver; it can be killed at any point of a round.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from tests.simulation.bus import SimulatedBus, body_of
+from tests.simulation.stores import Disk
+from tests.simulation.timeline import Killed, Timeline
+from workers.attempt.events import DriverEvent, Found, Launch
+from workers.cell import Cell, Happening, Moment, OrderMessage
+from workers.config import CellConfig
+from workers.drivers.memory import Life, MemoryDriver, MemoryEngine
+from workers.host import COALESCE_SECONDS
+from workers.journal import JournalFile
+
+# The shortest step of a machine's loop: clocks are floats, and a loop must get on.
+_STEP = 0.001
+EXPECTED_SECONDS = 120
+
+KILL_POINTS = ("take", "tear", "sync", "act", "say")
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What machines share. `note` adds a line to the trace."""
+
+    timeline: Timeline
+    bus: SimulatedBus
+    rng: Random
+    note: Callable[[str], None]
+
+
+class Machine:
+    """One machine. `doom`: the point of a round, one of KILL_POINTS, at which its process is killed."""
+
+    def __init__(
+        self, around: Surroundings, *, name: str, label: str, key: bytes, capacity: dict[str, int]
+    ) -> None:
+        self.around = around
+        self.name = name
+        self.label = label
+        self.config = CellConfig(
+            name=name,
+            key=key,
+            home=Path("/nonexistent"),
+            broker_url="",
+            control_url="",
+            installation="simulation",
+            capacity=capacity,
+            driver="memory",
+        )
+        self.engine = MemoryEngine()
+        self.disk = Disk(around.rng)
+        # People set clocks wrong; nothing may depend on a cell's wall clock.
+        self.wall_offset = around.rng.uniform(-30.0, 30.0)
+        self.booted_at = around.timeline.now - around.rng.uniform(10.0, 1e6)
+        self.process: Process | None = None
+        self.is_paused = False
+        self.doom = ""
+        self.on_killed: Callable[[], None] = lambda: None
+
+    def wall(self) -> float:
+        """What the machine's clock shows."""
+        return self.around.timeline.now + self.wall_offset
+
+    def moment(self) -> Moment:
+        """Now, by both of its clocks."""
+        return Moment(self.wall(), self.around.timeline.now - self.booted_at)
+
+    def start(self) -> None:
+        """Start the cell process, unless it runs."""
+        if self.process is not None:
+            return
+        self.is_paused = False
+        self.around.note(f"{self.label} starts")
+        try:
+            self.process = Process(self)
+        except Killed:
+            self.process = None
+            self.on_killed()
+            return
+        self.process.plan()
+
+    def kill(self, why: str = "is killed") -> None:
+        """kill -9; containers run on."""
+        if self.process is not None:
+            self.around.note(f"{self.label} {why}")
+            self.process.driver.close()
+            self.process = None
+        self.doom = ""
+        self.disk.tears_next = False
+        self.is_paused = False
+
+    def leave(self) -> None:
+        """SIGTERM: it says goodbye, its containers run on for its successor."""
+        if self.process is not None and not self.is_paused:
+            self.process.leave()
+            self.kill("leaves")
+
+    def crash(self) -> None:
+        """The whole machine goes down: process, containers, and what was not on disk."""
+        self.kill("goes down with its machine")
+        self.disk.lose_power()
+        for uid in list(self.engine.lives):
+            self.engine.lose(uid, self.wall())
+        self.booted_at = self.around.timeline.now
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self.is_paused = self.process is not None
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.is_paused = False
+        if self.process is not None:
+            self.process.plan()
+
+    def arrived(self, queue: str) -> None:
+        """A message lies in `queue`."""
+        if self.process is not None and self.process.queue == queue:
+            self.process.plan()
+
+    def living(self) -> list[Life]:
+        """The containers whose program runs."""
+        now = self.wall()
+        return [life for life in self.engine.lives.values() if life.starts_at <= now < life.ends_at]
+
+
+class Process:
+    """One run of the cell process."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self._around = machine.around
+        self._incoming: list[Happening] = []
+        self._journals = JournalFile(machine.disk)
+        self.driver = MemoryDriver(self._hear, clock=machine.wall, engine=machine.engine)
+        rng = machine.around.rng
+        self.cell = Cell(
+            machine.config,
+            self._journals.journal(machine.name),
+            _Fragile(self.driver, machine),
+            draw_incarnation=lambda: f"{rng.getrandbits(64):016x}",
+        )
+        self.cell.start(machine.moment())
+        self._journals.sync()
+        self.incarnation = self.cell.incarnation
+        self.queue = self.cell.queue
+        self._planned = float("inf")
+        self._first_news: float | None = None
+
+    def _hear(self, event: DriverEvent) -> None:
+        self._incoming.append(event)
+
+    def plan(self, when: float | None = None) -> None:
+        """Do a round at `when`, or at once."""
+        when = self._around.timeline.now + _STEP if when is None else when
+        if when < self._planned:
+            self._planned = when
+            self._around.timeline.at(when, lambda: self._due(when))
+
+    def _due(self, when: float) -> None:
+        if self.machine.process is not self or when != self._planned:
+            return
+        self._planned = float("inf")
+        if self.machine.is_paused:
+            return
+        try:
+            self._round()
+        except Killed:
+            self.machine.kill(f"is killed ({self.machine.doom or 'torn'})")
+            self.machine.on_killed()
+            return
+        self.plan(self._next())
+
+    def _round(self) -> None:
+        """As `workers.host.Host._round`."""
+        machine, cell = self.machine, self.cell
+        now = machine.moment()
+        self.driver.advance(now.wall)
+        batch, self._incoming = self._incoming, []
+        for message in self._around.bus.take(self.queue):
+            ((text,), _, _) = body_of(message)
+            batch.append(OrderMessage(text))
+        for happening in batch:
+            cell.note(happening, now)
+        cell.tick(now)
+        if batch:
+            self._die_at("take")
+            machine.disk.tears_next = machine.doom == "tear"
+        self._journals.sync()
+        if batch:
+            self._die_at("sync")
+        cell.act(flush=self._is_flush_due())
+        messages = cell.take_outgoing()
+        if messages:
+            self._die_at("say")
+            self._around.bus.push_from_cell(messages)
+        cell.ended.clear()
+        if cell.incarnation != self.incarnation:
+            # The process starts anew by exec: its queue has another name from now on.
+            machine.kill("begins a new incarnation")
+            machine.start()
+
+    def leave(self) -> None:
+        """As `workers.host.Host._leave`, without evacuation."""
+        self.cell.leave(self.machine.moment(), expected_seconds=EXPECTED_SECONDS)
+        self._journals.sync()
+        self.cell.act()
+        self._around.bus.push_from_cell(self.cell.take_outgoing())
+
+    def _die_at(self, point: str) -> None:
+        if self.machine.doom == point:
+            raise Killed
+
+    def _is_flush_due(self) -> bool:
+        if not self.cell.reporter.has_news:
+            self._first_news = None
+            return False
+        now = self._around.timeline.now
+        if self._first_news is None:
+            self._first_news = now
+        if now - self._first_news < COALESCE_SECONDS:
+            return False
+        self._first_news = None
+        return True
+
+    def _next(self) -> float:
+        timeline, machine = self._around.timeline, self.machine
+        moments = [self.cell.wakes_at + machine.booted_at]
+        due = self.driver.next_due()
+        if due is not None:
+            moments.append(due - machine.wall_offset)
+        if self._first_news is not None:
+            moments.append(self._first_news + COALESCE_SECONDS)
+        if self._incoming or self._around.bus.count(self.queue):
+            moments.append(timeline.now)
+        return max(min(moments), timeline.now) + _STEP
+
+
+class _Fragile:
+    """The driver, in a process that may be killed before or after any call of it."""
+
+    name = "memory"
+
+    def __init__(self, driver: MemoryDriver, machine: Machine) -> None:
+        self._driver = driver
+        self._machine = machine
+
+    def _call(self, action: Callable[[], None]) -> None:
+        doomed = self._machine.doom == "act"
+        if doomed and self._machine.around.rng.random() < 0.5:
+            raise Killed
+        action()
+        if doomed:
+            raise Killed
+
+    def start(self, launch: Launch) -> None:
+        self._call(lambda: self._driver.start(launch))
+
+    def adopt(self, launch: Launch) -> None:
+        self._call(lambda: self._driver.adopt(launch))
+
+    def stop(self, uid: str, *, grace_seconds: float, force: bool) -> None:
+        self._call(lambda: self._driver.stop(uid, grace_seconds=grace_seconds, force=force))
+
+    def find(self) -> Iterable[Found]:
+        return self._driver.find()
+
+    def remove(self, uid: str) -> None:
+        self._call(lambda: self._driver.remove(uid))
+
+    def close(self) -> None:
+        self._driver.close()

@@ -1,0 +1,200 @@
+"""The whole system in virtual time: machines, broker, control plane, submitters; stepped until it is quiet."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import override_settings
+
+from controlplane import clock
+from controlplane.commands import attempt_uids
+from controlplane.commands.accounts import create_default_tenancy, create_user
+from controlplane.commands.cells import enroll_cell
+from controlplane.commands.endings import cancel_job
+from controlplane.commands.jobs import submit_jobs
+from controlplane.contract.keys import decode_key
+from controlplane.outbox import transport
+from controlplane.queries.sql import rows
+from controlplane.spec import parse_job
+from tests.simulation.bus import SimulatedBus
+from tests.simulation.control import ControlPlane
+from tests.simulation.jobs import Submitted, draw_jobs
+from tests.simulation.machines import Machine, Surroundings
+from tests.simulation.timeline import Timeline
+
+TRACE_LINES = 200
+# A system that is healed and has so long is quiet, or something is lost: the longest of our own
+# patience is the back-off of five minutes, twice in a row.
+QUIET_SECONDS = 1_500.0
+LOOK_SECONDS = 5.0
+
+# Leases and their kin, in seconds: as installed, and short, which makes more of them pass.
+_PROFILES: tuple[dict[str, float], ...] = (
+    {},
+    {"heartbeat_seconds": 3.0, "lease_seconds": 12.0, "start_seconds": 20.0, "sync_seconds": 0.5},
+)
+
+
+class World:
+    """Everything there is in one simulation. `elapsed` counts virtual seconds."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.timeline = Timeline()
+        self.trace: deque[str] = deque(maxlen=TRACE_LINES)
+        self.bus = SimulatedBus(self.timeline, self.rng)
+        self.around = Surroundings(self.timeline, self.bus, self.rng, self.note)
+        self.machines: list[Machine] = []
+        self.jobs: list[Submitted] = []
+        self.control: ControlPlane
+        self.owner: User
+        self.on_step: Callable[[], None] = lambda: None
+        self.dirty = False
+
+    def note(self, text: str) -> None:
+        """Add a line to the trace."""
+        self.trace.append(f"{self.timeline.elapsed:9.3f}  {text}")
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """In place of real clock, broker and chance, on an empty database."""
+        profile: Any = self.rng.choice(_PROFILES)
+        empty_tables()
+        clock.use(self.timeline.datetime)
+        transport.use(self.bus)
+        attempt_uids.use(self.rng.randbytes)
+        try:
+            with (
+                override_settings(CELLRUN=replace(settings.CELLRUN, **profile)),
+                connection.execute_wrapper(self._watch),
+            ):
+                self._prepare()
+                yield
+        finally:
+            clock.use(None)
+            transport.use(None)
+            attempt_uids.use(None)
+
+    def run(self, *, healed_at: float, heal: Callable[[], None]) -> None:
+        """Step until `healed_at`, heal, and step on until nothing is left to do."""
+        self._run_until(lambda: self.timeline.elapsed >= healed_at)
+        self.note("-- everything is healed")
+        heal()
+        looked_at = 0.0
+
+        def is_quiet() -> bool:
+            nonlocal looked_at
+            if self.timeline.now < looked_at + LOOK_SECONDS:
+                return False
+            looked_at = self.timeline.now
+            return not self.what_is_left()
+
+        self._run_until(is_quiet, limit=healed_at + QUIET_SECONDS)
+        left = self.what_is_left()
+        assert not left, f"not quiet {QUIET_SECONDS:.0f} s after everything was healed: {left}"
+
+    def what_is_left(self) -> list[str]:
+        """What keeps the system from being quiet, in words."""
+        left = [
+            f"job {job.body['name']} is not submitted" for job in self.jobs if job.job_id is None
+        ]
+        found = rows("SELECT id, name, state FROM controlplane_job WHERE settled_at IS NULL")
+        left += [f"job {job_id} ({name}) is in state {state}" for job_id, name, state in found]
+        found = rows("SELECT name, state FROM controlplane_cell WHERE state <> 'READY'")
+        left += [f"cell {name} is {state}" for name, state in found]
+        left += [
+            f"a container of attempt {life.launch.uid} runs on {machine.label}"
+            for machine in self.machines
+            for life in machine.living()
+        ]
+        return left
+
+    def add_machine(self, name: str, label: str) -> Machine:
+        """A machine for the cell `name`."""
+        key = decode_key(enroll_cell(name=name, pool="default", now=self.timeline.datetime()))
+        cpu = self.rng.choice([1000, 2000, 4000])
+        capacity = {"cpu_millis": cpu, "memory_mib": 2048, "disk_mib": 1000}
+        machine = Machine(self.around, name=name, label=label, key=key, capacity=capacity)
+        self.machines.append(machine)
+        return machine
+
+    # ------------------------------------------------------------------ inside
+
+    def _prepare(self) -> None:
+        create_default_tenancy()
+        self.owner, _ = create_user(name="submitter", password=None, is_operator=False)
+        self.control = ControlPlane(self.around)
+        self.bus.on_arrival = self._arrived
+        for number in range(self.rng.randint(2, 4)):
+            machine = self.add_machine(f"cell-{number}", f"cell-{number}")
+            self.timeline.after(self.rng.uniform(0.0, 3.0), machine.start)
+        self.jobs = draw_jobs(self.rng)
+        for job in self.jobs:
+            self.timeline.after(job.at, lambda job=job: self._submit(job))
+            if job.cancel_at is not None:
+                self.timeline.after(job.cancel_at, lambda job=job: self._cancel(job))
+
+    def _arrived(self, queue: str) -> None:
+        if queue.startswith("cell."):
+            for machine in self.machines:
+                machine.arrived(queue)
+        else:
+            self.control.arrived(queue)
+
+    def _submit(self, job: Submitted) -> None:
+        (made,) = submit_jobs(
+            specs=[parse_job(job.body)],
+            bodies=[job.body],
+            owner=self.owner,
+            now=self.timeline.datetime(),
+        )
+        job.job_id = made.job_id
+        words = [" ".join(group["command"]) for group in job.body["groups"]]
+        self.note(f"job {made.job_id} ({job.body['name']}) is submitted: {'; '.join(words)}")
+
+    def _cancel(self, job: Submitted) -> None:
+        assert job.job_id is not None
+        self.note(f"job {job.job_id} is cancelled")
+        cancel_job(
+            job_id=job.job_id,
+            reason="enough",
+            force=self.rng.random() < 0.3,
+            actor="submitter",
+            now=self.timeline.datetime(),
+        )
+
+    def _run_until(self, done: Callable[[], bool], limit: float = float("inf")) -> None:
+        while not done() and self.timeline.elapsed < limit:
+            self.timeline.step()
+            self.on_step()
+
+    def _watch(self, execute: Callable[..., Any], sql: str, *args: Any) -> Any:
+        """Notice what may have changed a row that invariants speak of."""
+        if not self.dirty and not sql.startswith("SELECT") and _writes(sql):
+            self.dirty = True
+        return execute(sql, *args)
+
+
+_WATCHED = ("controlplane_task", "controlplane_attempt", "controlplane_job", '"controlplane_cell"')
+_WRITING = ("UPDATE", "INSERT", "DELETE")
+
+
+def _writes(sql: str) -> bool:
+    return any(word in sql for word in _WRITING) and any(table in sql for table in _WATCHED)
+
+
+def empty_tables() -> None:
+    """Empty everything of ours and begin all numbers anew."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+            " AND (tablename LIKE 'controlplane\\_%' OR tablename = 'auth_user')"
+        )
+        tables = ", ".join(f'"{name}"' for (name,) in cursor.fetchall())
+        cursor.execute(f"TRUNCATE {tables} RESTART IDENTITY CASCADE")
