@@ -9,7 +9,8 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+# Libraries differ in the types of the three, and mean the same.
+Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 # So much of what is too long is read and thrown away: a caller that is still sending would see a
 # broken connection instead of the answer.

@@ -1,11 +1,12 @@
 """What every view of the API has in common: bearer tokens, scopes, problem documents."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from django.contrib.auth.models import User
 from django.http import HttpResponse
 from rest_framework.authentication import BaseAuthentication, get_authorization_header
-from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
+from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated, PermissionDenied
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.permissions import BasePermission, IsAuthenticated
 from rest_framework.renderers import JSONRenderer
@@ -73,15 +74,16 @@ class MayOperate(BasePermission):
 class FirstRenderer(BaseContentNegotiation):
     """Documents are JSON whatever Accept says, as logs are text."""
 
-    def select_parser(self, request: Request, parsers: Sequence[Any]) -> Any:
+    def select_parser(self, request: Request, parsers: Iterable[Any]) -> Any:
         """No parser: bodies are read by `bodies`."""
-        return parsers[0] if parsers else None
+        return next(iter(parsers), None)
 
     def select_renderer(
-        self, request: Request, renderers: Sequence[Any], format_suffix: str | None = None
+        self, request: Request, renderers: Iterable[Any], format_suffix: str | None = None
     ) -> tuple[Any, str]:
         """The first."""
-        return renderers[0], renderers[0].media_type
+        first = next(iter(renderers))
+        return first, first.media_type
 
 
 class Door(APIView):
@@ -104,7 +106,14 @@ def scopes_of(request: Request) -> frozenset[str]:
     return request.auth.scopes if isinstance(request.auth, Credential) else frozenset()
 
 
+def caller_of(request: Request) -> User:
+    """The user whose token is presented."""
+    if not isinstance(request.user, User):
+        raise NotAuthenticated
+    return request.user
+
+
 def check_may_end(request: Request, owner_id: int) -> None:
     """Submitters end what is theirs, operators anything. Raises PermissionDenied."""
-    if request.user.pk != owner_id and SCOPE_OPERATE not in scopes_of(request):
+    if caller_of(request).pk != owner_id and SCOPE_OPERATE not in scopes_of(request):
         raise PermissionDenied("only its submitter or an operator may cancel this")

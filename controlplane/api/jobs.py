@@ -11,7 +11,7 @@ from controlplane import clock
 from controlplane.api import schema
 from controlplane.api.answers import answer
 from controlplane.api.bodies import Parameters, read_body, read_part
-from controlplane.api.door import Door, check_may_end
+from controlplane.api.door import Door, caller_of, check_may_end
 from controlplane.api.pages import PAGING, Page
 from controlplane.api.problems import BadQuery
 from controlplane.api.shapes import CancelRequest
@@ -40,7 +40,9 @@ class Jobs(Door):
         Parameters(request)
         body = read_body(request)
         spec = _with_key(parse_job(body), request.headers.get("Idempotency-Key"))
-        [submission] = submit_jobs(specs=[spec], bodies=[body], owner=request.user, now=clock.now())
+        [submission] = submit_jobs(
+            specs=[spec], bodies=[body], owner=caller_of(request), now=clock.now()
+        )
         document = jobs.get_job(submission.job_id)
         made = answer(document, status=201 if submission.created else 200)
         made["Location"] = request.build_absolute_uri(f"/api/v1/jobs/{submission.job_id}")
@@ -103,7 +105,7 @@ class JobBatch(Door):
         specs = batch.parse()
         try:
             submissions = submit_jobs(
-                specs=specs, bodies=batch.bodies, owner=request.user, now=clock.now()
+                specs=specs, bodies=batch.bodies, owner=caller_of(request), now=clock.now()
             )
         except JobsRefused as refused:
             faults = [batch.place(position, fault) for position, fault in refused.faults]

@@ -1,6 +1,6 @@
 """The OpenAPI description: views say what they take and answer, models what it looks like."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
@@ -82,7 +82,7 @@ PAGING = [
 def describe(
     operation: str,
     *,
-    answers: dict[int, Any],
+    answers: Mapping[Any, Any],
     body: str | dict[str, Any] | None = None,
     parameters: Sequence[OpenApiParameter] = (),
     problems: Sequence[int] = (),
@@ -111,15 +111,13 @@ def describe(
     )
 
 
-def add_components(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+def add_components(result: dict[str, Any], **context: Any) -> dict[str, Any]:
     """Adds the models that the descriptions refer to (a hook of drf-spectacular)."""
-    _, answers = models_json_schema(
+    _, answered = models_json_schema(
         [(model, "serialization") for model in _ANSWERS], ref_template=_REF
     )
-    _, requests = models_json_schema(
-        [(model, "validation") for model in _REQUESTS], ref_template=_REF
-    )
-    schemas = {**job_schemas(_REF), **requests["$defs"], **answers["$defs"]}
+    _, taken = models_json_schema([(model, "validation") for model in _REQUESTS], ref_template=_REF)
+    schemas = {**job_schemas(_REF), **taken["$defs"], **answered["$defs"]}
     components = result.setdefault("components", {})
     components["schemas"] = dict(sorted({**components.get("schemas", {}), **schemas}.items()))
     return result
