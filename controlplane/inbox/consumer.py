@@ -34,6 +34,7 @@ class InboxStep(bootsteps.ConsumerStep):
         self._inbox = Inbox(sync_seconds=settings.CELLRUN.sync_seconds)
         self._waiting: list[str] = []
         self._hub: Any = None
+        self._timer: Any = None
         self._scheduled = False
 
     def get_consumers(self, channel: Any) -> list[Consumer]:
@@ -57,7 +58,10 @@ class InboxStep(bootsteps.ConsumerStep):
         super().start(consumer)
         self._hub = consumer.hub
         if self._hub is not None:
-            self._hub.call_repeatedly(POLL_SECONDS, self._poll)
+            # The broker came back: the loop may have lost its timers, so they are set anew.
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._hub.call_repeatedly(POLL_SECONDS, self._poll)
 
     def _take(self, body: Any, message: Any) -> None:
         if not isinstance(body, str):
@@ -71,7 +75,7 @@ class InboxStep(bootsteps.ConsumerStep):
             self._hub.call_later(LINGER_SECONDS, self._flush)
 
     def _poll(self) -> None:
-        if self._inbox.has_beats:
+        if self._inbox.has_beats or self._waiting:
             self._flush()
 
     def _flush(self) -> None:

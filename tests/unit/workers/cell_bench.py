@@ -1,4 +1,4 @@
-"""A cell on a bench: the real cell, journal and memory driver, with a clock and a control plane by hand."""
+"""A cell on a bench: real cell, journal and memory driver; clock and control plane by hand."""
 
 import base64
 import json
@@ -68,12 +68,12 @@ class Bench:
     def round(self, *texts: str) -> None:
         """One round of the host: orders in, driver's events in, sync, act, messages out."""
         for text in texts:
-            self.cell.handle(OrderMessage(text), self.moment)
+            self.cell.note(OrderMessage(text), self.moment)
         for _ in range(3):
             self.driver.advance(self.now)
             events, self.events[:] = list(self.events), []
             for event in events:
-                self.cell.handle(event, self.moment)
+                self.cell.note(event, self.moment)
             self.cell.tick(self.moment)
             self.journals.sync()
             self.cell.act()

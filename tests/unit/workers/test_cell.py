@@ -1,4 +1,4 @@
-"""The cell: orders are idempotent, stops may come before runs, ends are told until they are heard."""
+"""The cell: orders are idempotent, stops may come first, ends are told until they are heard."""
 
 from collections.abc import Iterator
 from pathlib import Path
