@@ -131,7 +131,7 @@ class Host:
         now = read_moment()
         for name, happening in batch:
             if name in self._cells:
-                self._cells[name].handle(happening, now)
+                self._cells[name].note(happening, now)
         for cell in self._cells.values():
             cell.tick(now)
         self._journals.sync()
