@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from celery import Celery
+from celery.app.amqp import AMQP
 from kombu import Queue
+from kombu.connection import Connection
 
 from controlplane.contract import envelope, queues
 from controlplane.contract.fields import Malformed
@@ -18,9 +20,29 @@ log = logging.getLogger(__name__)
 _RETRY_SECONDS = 5
 
 
+class PromptConnection(Connection):
+    """A broker connection that comes back soon after the broker has.
+
+    Kombu would let the pauses between two tries grow to 30 s, the length of a lease.
+    """
+
+    def ensure_connection(
+        self, errback: Any = None, max_retries: int | None = None, **options: Any
+    ) -> Any:
+        """Connect, trying again after 1, 2, … 5, 5, … seconds."""
+        pauses = {"interval_start": 1, "interval_step": 1, "interval_max": _RETRY_SECONDS}
+        return super().ensure_connection(errback, max_retries, **{**pauses, **options})
+
+
+class PromptAmqp(AMQP):
+    """Celery's way to make connections, with ours in it."""
+
+    Connection = PromptConnection
+
+
 def make_app(broker_url: str, order_queues: list[str]) -> Celery:
     """A Celery app that consumes these queues."""
-    app = Celery("cellrun-cell", broker=broker_url, set_as_current=True)
+    app = Celery("cellrun-cell", broker=broker_url, amqp=PromptAmqp, set_as_current=True)
     app.conf.update(
         accept_content=["json"],
         task_serializer="json",
