@@ -31,7 +31,7 @@ class PromptConnection(Connection):
     ) -> Any:
         """Connect, trying again after 1, 2, … 5, 5, … seconds."""
         pauses = {"interval_start": 1, "interval_step": 1, "interval_max": _RETRY_SECONDS}
-        return super().ensure_connection(errback, max_retries, **{**pauses, **options})
+        return super().ensure_connection(errback, max_retries, **{**pauses, **options})  # type: ignore[no-untyped-call]
 
 
 class PromptAmqp(AMQP):
