@@ -1,5 +1,6 @@
 """Submission: all jobs of a call are taken, or none; the same guid and body, the same job."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,6 +30,7 @@ from controlplane.queries.submission import (
     find_offered_cells,
     find_pools,
     find_projects,
+    find_tight_pools,
 )
 from controlplane.spec import Fault, JobSpec
 
@@ -153,7 +155,12 @@ def _without_repeats(asked: Sequence[_Asked]) -> list[_Asked]:
 
 
 def _check_sizes(asked: Sequence[_Asked]) -> None:
-    cells: Mapping[int, Sequence[OfferedCell]] = find_offered_cells(job.pool.pk for job in asked)
+    tight = find_tight_pools(
+        (job.pool.pk, group.task_type, json.dumps(group.resources.amounts()))
+        for job in asked
+        for group in job.spec.groups
+    )
+    cells: Mapping[int, Sequence[OfferedCell]] = find_offered_cells(tight) if tight else {}
     faults = [
         (job.position, fault)
         for job in asked

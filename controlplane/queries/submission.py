@@ -37,6 +37,30 @@ def find_pools(names: Iterable[str]) -> dict[str, Pool]:
     return {pool.name: pool for pool in Pool.objects.filter(name__in=set(names))}
 
 
+def find_tight_pools(shapes: Iterable[tuple[int, str, str]]) -> set[int]:
+    """Ids of pools in which some shape fits no cell at all, not even an empty one.
+
+    A shape is (pool id, task type, resources as JSON). Usually there is none, and the first cell
+    that is looked at says so.
+    """
+    distinct = sorted(set(shapes))
+    found = rows(
+        """
+        SELECT DISTINCT s.pool_id
+        FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS s (pool_id, task_type, resources)
+        WHERE NOT EXISTS (
+            SELECT FROM controlplane_cell c
+            WHERE c.pool_id = s.pool_id AND s.task_type = ANY (c.task_types) AND NOT EXISTS (
+                SELECT FROM jsonb_each_text(s.resources::jsonb) AS r (name, amount)
+                WHERE coalesce((c.capacity ->> r.name)::bigint, 0) < r.amount::bigint
+            )
+        )
+        """,
+        [[shape[part] for shape in distinct] for part in range(3)],
+    )
+    return {pool_id for (pool_id,) in found}
+
+
 def find_offered_cells(pool_ids: Iterable[int]) -> dict[int, list[OfferedCell]]:
     """By pool, every cell that ever said what it has, be it there now or not."""
     found = Cell.objects.filter(pool__in=set(pool_ids)).exclude(capacity={}).order_by("name")

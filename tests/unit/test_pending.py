@@ -1,0 +1,57 @@
+"""Why a task waits: what is nearest to the task is told first."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from controlplane.domain.placement.pending import Waiting, pending_reason
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+LATER = NOW + timedelta(minutes=1)
+FOUND = {"code": "insufficient_resources", "text": "no cell has enough free", "cell": "c"}
+ALL = Waiting(
+    not_before=LATER,
+    attempt_open=True,
+    startable_at=None,
+    depends_on=[{"group": "a", "until": "succeeded"}, {"group": "b", "until": "started"}],
+    found=FOUND,
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "text"),
+    [
+        ({}, "backing_off", "waits until 2030-01-01T00:01:00.000+00:00 before"),
+        ({"not_before": NOW}, "waiting_for_previous_attempt", "its previous attempt"),
+        (
+            {"not_before": None, "attempt_open": False},
+            "waiting_for_dependency",
+            "group a has succeeded and group b has started",
+        ),
+        (
+            {"not_before": None, "attempt_open": False, "startable_at": LATER},
+            "waiting_for_start_time",
+            "not to start before 2030-01-01T00:01",
+        ),
+        (
+            {"not_before": None, "attempt_open": False, "startable_at": NOW},
+            "insufficient_resources",
+            "no cell has enough free",
+        ),
+        (
+            {"not_before": None, "attempt_open": False, "startable_at": NOW, "found": None},
+            "waiting_for_placement",
+            "next placement pass",
+        ),
+    ],
+)
+def test_the_nearest_reason_is_told(changes: dict[str, object], code: str, text: str) -> None:
+    reason = pending_reason(replace(ALL, **changes), now=NOW)  # type: ignore[arg-type]
+    assert reason["code"] == code
+    assert text in reason["text"]
+
+
+def test_the_figures_of_placement_are_kept() -> None:
+    waiting = Waiting(None, False, NOW, [], FOUND)
+    assert pending_reason(waiting, now=NOW) == FOUND
