@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from django.core.paginator import Paginator
+from django.core.paginator import Page, Paginator
 from django.db import connection
 from django.db.models import QuerySet
 from django.utils.functional import cached_property
@@ -24,6 +24,20 @@ class BoundedPaginator(Paginator):
         if counted < EXACT_UP_TO or rows.query.where:
             return counted
         return max(counted, _estimate(rows.model._meta.db_table))
+
+    def page(self, number: Any) -> Page:
+        """A page in two steps: its keys from an index alone, then its rows with all they join.
+
+        So a page far behind skips over index entries and not over joined rows (the 39,000th page
+        of a million attempts took 12 s in one step).
+        """
+        rows: Any = self.object_list
+        number = self.validate_number(number)
+        if not isinstance(rows, QuerySet):
+            return super().page(number)
+        first = (number - 1) * self.per_page
+        keys = list(rows.values_list("pk", flat=True)[first : first + self.per_page])
+        return Page(rows.filter(pk__in=keys), number, self)
 
 
 def _estimate(table: str) -> int:

@@ -252,3 +252,14 @@ def test_a_page_costs_a_bounded_number_of_statements(
     with CaptureQueriesContext(connection) as caught:
         page(operator, address_of(model, row))
     assert len(caught.captured_queries) <= most, [item["sql"] for item in caught.captured_queries]
+
+
+def test_a_list_is_paged_in_its_order_without_gaps(operator: Client) -> None:
+    project, owner = Project.objects.get(), User.objects.get(username="ann")
+    make_job(project, Pool.objects.get(name="default"), owner, list(TaskState) * 5)
+    shown: list[int] = []
+    for number in (1, 2, 3):
+        html = page(operator, f"{address_of(Task)}?p={number}")
+        keys = re.findall(r'href="/admin/controlplane/task/(\d+)/change/[^"]*"', html)
+        shown += dict.fromkeys(int(key) for key in keys)
+    assert shown == list(Task.objects.order_by("-pk").values_list("pk", flat=True))
