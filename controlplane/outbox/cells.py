@@ -37,28 +37,61 @@ def send(messages: Iterable[tuple[CellAddress, dict[str, Any]]]) -> bool:
 def split_orders(
     runs: Sequence[RunAttempt], stops: Sequence[StopAttempt], specs: dict[int, GroupSpec]
 ) -> Iterator[Orders]:
-    """The orders for one cell in messages of bounded size, each with the specs that its runs
-    need.
+    """The orders for one cell in messages of bounded size, each with the specs its runs need.
+
+    Runs whose spec is unknown are left out: their group is gone.
     """
-    yield from _stop_messages(stops)
-    batch: list[RunAttempt] = []
-    used: dict[int, GroupSpec] = {}
-    size = 0
+    batch = _Batch()
+    for stop in stops:
+        if not batch.has_room(_ORDER_BYTES):
+            yield batch.take()
+        batch.add_stop(stop)
     for run in runs:
-        if run.spec_id not in specs:
+        spec = specs.get(run.spec_id)
+        if spec is None:
             continue
-        cost = _ORDER_BYTES
-        if run.spec_id not in used:
-            cost += spec_bytes(specs[run.spec_id])
-        if batch and size + cost > MAX_ORDER_BYTES:
-            yield Orders(tuple(used.values()), tuple(batch))
-            batch, used, size = [], {}, 0
-            cost = _ORDER_BYTES + spec_bytes(specs[run.spec_id])
-        batch.append(run)
-        used[run.spec_id] = specs[run.spec_id]
-        size += cost
-    if batch:
-        yield Orders(tuple(used.values()), tuple(batch))
+        if not batch.has_room(batch.cost_of(spec)):
+            yield batch.take()
+        batch.add_run(run, spec)
+    if not batch.is_empty:
+        yield batch.take()
+
+
+class _Batch:
+    """The message in the making."""
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._specs: dict[int, GroupSpec] = {}
+        self._runs: list[RunAttempt] = []
+        self._stops: list[StopAttempt] = []
+        self._bytes = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._runs and not self._stops
+
+    def has_room(self, cost: int) -> bool:
+        return self.is_empty or self._bytes + cost <= MAX_ORDER_BYTES
+
+    def cost_of(self, spec: GroupSpec) -> int:
+        return _ORDER_BYTES + (0 if spec.id in self._specs else spec_bytes(spec))
+
+    def add_stop(self, stop: StopAttempt) -> None:
+        self._bytes += _ORDER_BYTES
+        self._stops.append(stop)
+
+    def add_run(self, run: RunAttempt, spec: GroupSpec) -> None:
+        self._bytes += self.cost_of(spec)
+        self._specs[spec.id] = spec
+        self._runs.append(run)
+
+    def take(self) -> Orders:
+        orders = Orders(tuple(self._specs.values()), tuple(self._runs), tuple(self._stops))
+        self._clear()
+        return orders
 
 
 def spec_bytes(spec: GroupSpec) -> int:
@@ -67,9 +100,3 @@ def spec_bytes(spec: GroupSpec) -> int:
     variables = sum(len(name) + len(value) + 8 for name, value in spec.env.items())
     links = sum(len(item.path) + len(item.url) + 100 for item in spec.inputs)
     return 600 + 2 * (texts + variables) + links
-
-
-def _stop_messages(stops: Sequence[StopAttempt]) -> Iterator[Orders]:
-    at_once = MAX_ORDER_BYTES // _ORDER_BYTES
-    for start in range(0, len(stops), at_once):
-        yield Orders(stops=tuple(stops[start : start + at_once]))

@@ -1,0 +1,347 @@
+"""The life of jobs through the loop: placed, told, reported, rolled up, with their history."""
+
+from datetime import timedelta
+
+import pytest
+
+from controlplane import clock
+from controlplane.commands.cells import drain_cell
+from controlplane.commands.endings import cancel_job, cancel_task
+from controlplane.contract.reports import AttemptReport
+from controlplane.contract.states import FailureKind
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.errors import Conflict, NotFound
+from controlplane.models import (
+    Attempt,
+    Cell,
+    CellLease,
+    DeadLetter,
+    InboxProbe,
+    Job,
+    Task,
+    TaskGroup,
+    TickState,
+    Transition,
+)
+from controlplane.ticks import convergence
+from tests.integration.loop.conftest import Loop
+
+
+def history(job: Job) -> list[tuple[str, str]]:
+    found = Transition.objects.filter(job_id=job.pk, task_id__isnull=False).order_by("id")
+    return [(S(row.from_state).name, S(row.to_state).name) for row in found]
+
+
+def test_a_task_goes_through_the_loop(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit()
+    assert (loop.state(job), loop.states(job)) == ("PENDING", ["PENDING"])
+    loop.place()
+    assert (loop.state(job), loop.states(job)) == ("RUNNING", ["ASSIGNED"])
+    (attempt,) = loop.attempts(job)
+    assert cell.run_orders() == [str(attempt.uid)]
+    cell.report(AttemptReport(str(attempt.uid), 0, S.RUNNING, started_at=clock.now().timestamp()))
+    assert loop.states(job) == ["RUNNING"]
+    cell.end(attempt, S.SUCCEEDED, exit_code=0, result="42")
+    assert (loop.state(job), loop.states(job)) == ("SUCCEEDED", ["SUCCEEDED"])
+    assert history(job) == [
+        ("PENDING", "ASSIGNED"),
+        ("ASSIGNED", "RUNNING"),
+        ("RUNNING", "SUCCEEDED"),
+    ]
+    done = Job.objects.get(pk=job.pk)
+    assert done.started_at is not None
+    assert done.settled_at is not None
+    assert loop.attempts(job)[0].result == "42"
+
+
+def test_counts_follow_every_change(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit(replicas=3, max_task_failures=1)
+    loop.place()
+    first, second, third = loop.attempts(job)
+    cell.end(first, S.SUCCEEDED, exit_code=0)
+    cell.end(second, S.FAILED, exit_code=1)
+    counts = TaskGroup.objects.get(job=job).counts
+    assert {S(n).name: count for n, count in enumerate(counts) if count} == {
+        "SUCCEEDED": 1,
+        "FAILED": 1,
+        "ASSIGNED": 1,
+    }
+    cell.end(third, S.SUCCEEDED, exit_code=0)
+    assert loop.state(job) == "SUCCEEDED"
+
+
+def test_one_failure_too_many_ends_the_job_and_stops_the_rest(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit(replicas=2)
+    loop.place()
+    first, second = loop.attempts(job)
+    cell.end(first, S.FAILED, exit_code=3)
+    assert Job.objects.get(pk=job.pk).ending_as == S.FAILED
+    loop.converge()
+    assert loop.states(job) == ["FAILED", "KILLED"]
+    assert loop.state(job) == "FAILED"
+    assert cell.stop_orders() == [str(second.uid)]
+    assert Job.objects.get(pk=job.pk).settled_at is None
+    cell.end(second, S.KILLED)
+    assert Job.objects.get(pk=job.pk).settled_at is not None
+
+
+def test_a_retry_waits_and_then_runs_again(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit(retries={"failure": 1})
+    loop.place()
+    cell.end(loop.attempts(job)[0], S.FAILED, exit_code=1)
+    (task,) = loop.tasks(job)
+    assert (task.state, task.failure_count) == (S.PENDING, 1)
+    assert task.not_before is not None
+    loop.place()
+    assert len(loop.attempts(job)) == 1
+    Task.objects.filter(pk=task.pk).update(not_before=clock.now())
+    loop.place()
+    assert loop.attempts(job)[1].number == 2
+
+
+def test_capacity_is_held_until_the_container_is_confirmed_gone(loop: Loop) -> None:
+    cell = loop.cell(cpu=1000)
+    job, other = loop.submit(), loop.submit()
+    loop.place()
+    (attempt,) = loop.attempts(job)
+    cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
+    assert loop.state(job) == "KILLED"
+    loop.place()
+    assert loop.states(other) == ["PENDING"]
+    cell.end(attempt, S.KILLED)
+    loop.place()
+    assert loop.states(other) == ["ASSIGNED"]
+
+
+def test_what_does_not_fit_says_why(loop: Loop) -> None:
+    loop.cell(cpu=1000)
+    job = loop.submit(resources={"cpu": 3, "memory": "64Mi"}, allow_unsatisfiable=True)
+    loop.place()
+    reason = TaskGroup.objects.get(job=job).pending_reason
+    assert reason["code"] == "insufficient_resources"
+    assert reason["shortfall"] == {"cpu_millis": 2000}
+    assert "cell-1" in reason["text"]
+
+
+def test_a_group_waits_for_the_group_it_depends_on(loop: Loop) -> None:
+    cell = loop.cell()
+    small = {"image": "x", "command": ["true"], "resources": {"cpu": 1, "memory": "64Mi"}}
+    job = loop.submit(
+        groups=[
+            {"name": "prepare", **small},
+            {"name": "main", "depends_on": [{"group": "prepare"}], **small},
+        ]
+    )
+    loop.place()
+    assert loop.states(job) == ["ASSIGNED", "PENDING"]
+    cell.end(loop.attempts(job)[0], S.SUCCEEDED, exit_code=0)
+    loop.place()
+    assert loop.states(job) == ["SUCCEEDED", "ASSIGNED"]
+
+
+def test_a_group_whose_dependency_failed_within_tolerance_is_killed_but_its_job_is_not(
+    loop: Loop,
+) -> None:
+    cell = loop.cell()
+    small = {"image": "x", "command": ["true"], "resources": {"cpu": 1, "memory": "64Mi"}}
+    job = loop.submit(
+        max_task_failures=1,
+        groups=[
+            {"name": "prepare", **small},
+            {"name": "main", "depends_on": [{"group": "prepare"}], **small},
+        ],
+    )
+    loop.place()
+    cell.end(loop.attempts(job)[0], S.FAILED, exit_code=1)
+    loop.converge()
+    assert loop.states(job) == ["FAILED", "KILLED"]
+    assert loop.state(job) == "FAILED"
+
+
+def test_cancelling_tells_the_cell_and_is_final(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit(replicas=2, resources={"cpu": 4, "memory": "64Mi"})
+    loop.place()
+    assert loop.states(job) == ["ASSIGNED", "PENDING"]
+    cancel_job(job_id=job.pk, reason="enough", force=True, actor="me", now=clock.now())
+    assert (loop.state(job), loop.states(job)) == ("KILLED", ["KILLED", "KILLED"])
+    assert cell.stop_orders() == [str(loop.attempts(job)[0].uid)]
+    assert "enough" in Job.objects.get(pk=job.pk).failure_reason
+    cell.end(loop.attempts(job)[0], S.SUCCEEDED, exit_code=0)
+    assert loop.states(job) == ["KILLED", "KILLED"]
+
+
+def test_cancelling_what_is_not_there_or_over_is_told(loop: Loop) -> None:
+    with pytest.raises(NotFound):
+        cancel_job(job_id=12345, reason="", force=False, actor="me", now=clock.now())
+    with pytest.raises(NotFound):
+        cancel_task(task_id=12345, reason="", force=False, actor="me", now=clock.now())
+    job = loop.submit()
+    (task,) = loop.tasks(job)
+    cancel_task(task_id=task.pk, reason="", force=False, actor="me", now=clock.now())
+    assert loop.state(job) == "KILLED"
+    with pytest.raises(Conflict):
+        cancel_task(task_id=task.pk, reason="", force=False, actor="me", now=clock.now())
+
+
+def test_a_lost_cell_gives_its_tasks_back_on_the_preemption_budget(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit()
+    loop.place()
+    long_ago = clock.now() - timedelta(hours=1)
+    CellLease.objects.update(expires_at=long_ago, last_heard_at=long_ago)
+    for _ in range(2):
+        loop.converge()
+        assert loop.states(job) == ["ASSIGNED"]
+    loop.converge()
+    assert Cell.objects.get().state == "LOST"
+    (task,) = loop.tasks(job)
+    assert (task.state, task.preemption_count, task.attempt_open) == (S.PENDING, 1, False)
+    assert loop.attempts(job)[0].release_kind == "cell_lost"
+    assert cell.beat().draw_anew
+
+
+def test_nobody_is_lost_while_we_cannot_hear(loop: Loop) -> None:
+    loop.cell()
+    long_ago = clock.now() - timedelta(hours=1)
+    CellLease.objects.update(expires_at=long_ago, last_heard_at=long_ago)
+    for _ in range(6):
+        TickState.objects.filter(name="convergence").update(started_at=None)
+        convergence.run()
+        InboxProbe.objects.update(heard_at=long_ago)
+    assert Cell.objects.get().state == "READY"
+
+
+def test_an_order_without_an_answer_is_given_up_and_stopped(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit()
+    loop.place()
+    Attempt.objects.update(start_before=clock.now() - timedelta(seconds=1))
+    loop.converge()
+    (task,) = loop.tasks(job)
+    assert (task.state, task.preemption_count, task.attempt_open) == (S.PENDING, 0, True)
+    assert cell.stop_orders() == [str(loop.attempts(job)[0].uid)]
+    loop.place()
+    assert len(loop.attempts(job)) == 1
+    cell.end(loop.attempts(job)[0], S.KILLED)
+    assert loop.tasks(job)[0].attempt_open is False
+
+
+def test_a_scheduling_deadline_counts_only_after_a_pass_has_looked(loop: Loop) -> None:
+    job = loop.submit(scheduling_timeout_seconds=60)
+    TaskGroup.objects.update(deadline_at=clock.now() - timedelta(seconds=1))
+    loop.converge()
+    assert loop.states(job) == ["PENDING"]
+    loop.place()
+    loop.converge()
+    assert (loop.state(job), loop.states(job)) == ("UNSCHEDULABLE", ["UNSCHEDULABLE"])
+
+
+def test_a_timeout_that_no_cell_enforced_is_enforced_here(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit(timeout_seconds=10)
+    loop.place()
+    (attempt,) = loop.attempts(job)
+    cell.report(AttemptReport(str(attempt.uid), 0, S.RUNNING))
+    Attempt.objects.update(started_at=clock.now() - timedelta(seconds=41))
+    loop.converge()
+    assert loop.states(job) == ["KILLED"]
+    assert cell.stop_orders() == [str(attempt.uid)]
+
+
+def test_a_system_failure_goes_elsewhere(loop: Loop) -> None:
+    first = loop.cell("cell-1")
+    loop.cell("cell-2", cpu=2000)
+    job = loop.submit()
+    loop.place()
+    (attempt,) = loop.attempts(job)
+    first.end(attempt, S.FAILED, failure_kind=FailureKind.SYSTEM, message="disk full")
+    Task.objects.update(not_before=None)
+    loop.place()
+    assert loop.attempts(job)[1].cell_id != attempt.cell_id
+
+
+def test_a_draining_cell_gets_nothing_new(loop: Loop) -> None:
+    loop.cell()
+    drain_cell(name="cell-1", actor="me")
+    job = loop.submit()
+    loop.place()
+    reason = TaskGroup.objects.get(job=job).pending_reason
+    assert reason["text"] == "the pool has no ready cell (1 DRAINING)"
+
+
+def test_a_heartbeat_is_answered_with_what_is_missing_and_what_is_too_much(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit(replicas=2)
+    loop.place()
+    kept, lost = loop.attempts(job)
+    Attempt.objects.update(created_at=clock.now() - timedelta(seconds=9))
+    ghost = Attempt(uid="00000000-0000-0000-0000-000000000001", state=S.RUNNING)
+    answer = cell.beat(kept, ghost)
+    assert [run.uid for run in answer.orders.runs] == [str(lost.uid)]
+    assert [stop.uid for stop in answer.orders.stops] == [ghost.uid]
+
+
+def test_reports_are_acknowledged_up_to_the_first_that_is_missing(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit(replicas=2)
+    loop.place()
+    first, second = loop.attempts(job)
+    before = cell.last_report
+    cell.end(first, S.SUCCEEDED, exit_code=0)
+    safe = cell.last_report
+    assert cell.beat().acked == safe > before
+    cell.seq += 1
+    cell.report(AttemptReport(str(second.uid), 0, S.RUNNING), after=cell.seq)
+    assert cell.beat().acked == safe
+    cell.report(AttemptReport(str(second.uid), 0, S.RUNNING), after=safe)
+    assert cell.beat().acked == cell.last_report
+
+
+def test_another_incarnation_is_refused_while_the_first_may_live(loop: Loop) -> None:
+    cell = loop.cell()
+    cell.incarnation = "two"
+    assert cell.register().verdict == "refused"
+    Cell.objects.update(state="LOST")
+    assert cell.register().verdict == "accepted"
+    assert Cell.objects.get().incarnation == "two"
+
+
+def test_a_restored_journal_is_told_to_draw_anew(loop: Loop) -> None:
+    cell = loop.cell()
+    cell.seq = 100
+    cell.register()
+    cell.seq = 50
+    assert cell.register().verdict == "draw_anew"
+
+
+@pytest.mark.parametrize("raw", ["", "{", '{"probe": "x"}', '{"v": 1}', "x" * 2_000_000, "\x00"])
+def test_a_malformed_message_is_dropped_and_stops_nothing(loop: Loop, raw: str) -> None:
+    cell = loop.cell()
+    job = loop.submit()
+    loop.place()
+    loop.inbox.apply([raw])
+    assert loop.inbox.dropped == 1
+    cell.end(loop.attempts(job)[0], S.SUCCEEDED, exit_code=0)
+    assert loop.state(job) == "SUCCEEDED"
+
+
+def test_a_report_that_the_database_refuses_is_put_aside_and_the_others_count(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit(replicas=3)
+    loop.place()
+    first, poisoned, last = loop.attempts(job)
+    # PostgreSQL's jsonb refuses this number, and nothing before it does.
+    huge = {"peak": float("1e400")}
+    cell.report(
+        AttemptReport(str(first.uid), 0, S.SUCCEEDED, exit_code=0, gone=True),
+        AttemptReport(str(poisoned.uid), 0, S.RUNNING, usage=huge),
+        AttemptReport(str(last.uid), 0, S.SUCCEEDED, exit_code=0, gone=True),
+    )
+    assert sorted(loop.states(job)) == ["ASSIGNED", "SUCCEEDED", "SUCCEEDED"]
+    assert DeadLetter.objects.get().source == "inbox"
+    assert cell.beat(poisoned).acked == cell.last_report
