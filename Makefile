@@ -55,7 +55,7 @@ demo: setup ## run the examples on an own stack: ENGINE=docker, process
 
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: test soak check format bench lock tools
+.PHONY: test soak check format docs bench lock tools
 test: setup ## everything CI runs; ENGINE=none skips, and says so, what needs an engine
 	@test "$(ENGINE)" = none || $(STACK) engine
 	@$(MAKE) tools
@@ -79,6 +79,10 @@ check: setup ## linters, types, import contracts, migrations
 format: setup ## write the code the way `make check` wants it
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format --quiet .
+
+docs: setup ## write the pages that follow from the code
+	@$(BIN)/python -m docs.generate
+	@DJANGO_SETTINGS_MODULE=tests.lint_settings $(BIN)/python -W ignore manage.py spectacular --file docs/openapi.yaml
 
 bench: setup ## print the benchmarks' tables: ONLY=B1,B6 RUNS=3
 	@test "$(ENGINE)" = none || $(STACK) engine
