@@ -67,7 +67,9 @@ class Parameters:
         self._found = request.query_params
         for name in self._found:
             if name not in known:
-                raise BadQuery(name[:100], f"unknown parameter; known are {', '.join(known)}")
+                raise BadQuery(
+                    name[:100], f"unknown parameter; known are {', '.join(known) or 'none'}"
+                )
 
     def text(self, name: str) -> str | None:
         """A parameter that stands once at most."""

@@ -25,6 +25,7 @@ from controlplane.spec import quantities
 
 MAX_COUNT = 1_000_000  # of anything that has no closer limit: far below what a column holds
 MAX_SECONDS = 31_536_000  # one year
+MIN_SECONDS = 0.001
 
 _LATEST = datetime(2100, 1, 1, tzinfo=UTC)
 _EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)

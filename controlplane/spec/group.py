@@ -7,6 +7,7 @@ from pydantic import Field
 from controlplane.spec.fields import (
     MAX_COUNT,
     MAX_SECONDS,
+    MIN_SECONDS,
     EnvName,
     FilePath,
     Folder,
@@ -65,7 +66,10 @@ class GroupFields(Defaults):
     output_base: Annotated[str | None, only(None)] = None
     result_file: FilePath | None = "/out/result"
     timeout_seconds: float | None = Field(
-        None, gt=0, le=MAX_SECONDS, description="Of each attempt, from the start of its program."
+        None,
+        ge=MIN_SECONDS,
+        le=MAX_SECONDS,
+        description="Of each attempt, from the start of its program.",
     )
     stop_grace_seconds: float = Field(default=10.0, ge=0, le=MAX_GRACE_SECONDS)
     stop_signal: StopSignal = "TERM"

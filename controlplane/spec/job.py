@@ -7,6 +7,7 @@ from pydantic import Field
 from controlplane.spec.fields import (
     MAX_COUNT,
     MAX_SECONDS,
+    MIN_SECONDS,
     Guid,
     Instant,
     LabelName,
@@ -45,7 +46,7 @@ class JobFields(Defaults):
     coscheduled: Annotated[bool, only(False)] = False
     group_by: Annotated[str | None, only(None)] = None
     start_after: Instant | None = None
-    scheduling_timeout_seconds: float | None = Field(default=None, gt=0, le=MAX_SECONDS)
+    scheduling_timeout_seconds: float | None = Field(default=None, ge=MIN_SECONDS, le=MAX_SECONDS)
     depends_on: Annotated[list[Any], only([])] = Field(default=[])
     parent: Annotated[Any, only(None)] = None
     callback: Callback = Callback()

@@ -1,0 +1,77 @@
+"""Whatever the model takes, the tables take: no limit of a column is met before one of ours."""
+
+from typing import Any
+
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tests.integration.api.conftest import Caller
+
+SECONDS = st.floats(0, 40_000_000) | st.integers(-1, 40_000_000)
+COUNT = st.integers(-1, 2_000_000) | st.integers()
+TEXT = st.text(max_size=20)
+
+FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "guid": TEXT,
+        "replicas": st.integers(0, 20),
+        "min_available": st.integers(0, 20),
+        "max_task_failures": COUNT,
+        "scheduling_timeout_seconds": SECONDS,
+        "timeout_seconds": SECONDS,
+        "stop_grace_seconds": SECONDS,
+        "max_pids": COUNT,
+        "ttl_seconds_after_finished": COUNT,
+        "start_after": st.datetimes().map(lambda at: at.isoformat(timespec="seconds") + "Z"),
+        "retries": st.fixed_dictionaries({}, optional={"failure": COUNT, "system": COUNT}),
+        "annotation": TEXT,
+        "labels": st.dictionaries(TEXT, TEXT, max_size=3),
+        "env": st.dictionaries(TEXT, TEXT, max_size=3),
+        "command": st.lists(TEXT, max_size=3),
+        "resources": st.fixed_dictionaries(
+            {},
+            optional={
+                "cpu": st.floats(allow_nan=False, allow_infinity=False) | COUNT,
+                "memory": COUNT,
+                "disk": COUNT,
+            },
+        ),
+        "inputs": st.lists(
+            st.fixed_dictionaries({"path": TEXT.map(lambda t: f"/{t}"), "content": TEXT}),
+            max_size=2,
+        ),
+    },
+)
+LARGEST: dict[str, Any] = {
+    "guid": "x" * 255,
+    "name": "x" * 63,
+    "scheduling_timeout_seconds": 31_536_000,
+    "start_after": "2100-01-01T00:00:00Z",
+    "max_task_failures": 1_000_000,
+    "retries": {"failure": 1_000_000, "preemption": 1_000_000, "system": 1_000_000},
+    "resources": {"cpu": 100_000, "memory": "1Pi", "disk": "1Pi"},
+    "annotation": "€" * 16_384,
+    "ttl_seconds_after_finished": 315_360_000,
+}
+
+
+@settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(FIELDS)
+@example(LARGEST)
+@example({"timeout_seconds": 0.001, "scheduling_timeout_seconds": 0.001, "stop_grace_seconds": 0})
+def test_a_job_is_created_or_refused_but_never_breaks_us(
+    submitter: Caller, fields: dict[str, Any]
+) -> None:
+    answer = submitter.post("/jobs", {"name": "a", "image": "busybox", **fields})
+    assert answer.status in (200, 201, 409, 422), answer.content
+    if answer.status == 422:
+        assert answer.faults
+
+
+def test_the_largest_job_is_taken(submitter: Caller) -> None:
+    assert submitter.post("/jobs", {"image": "busybox", **LARGEST}).status == 201
