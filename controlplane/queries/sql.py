@@ -1,20 +1,79 @@
 """Plain SQL for hot paths: rows as tuples, arrays as parameters, no ORM objects."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django.db import connection
+from psycopg.types.datetime import TimestamptzLoader
 
 
 def rows(statement: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> list[tuple[Any, ...]]:
-    """All rows that `statement` returns."""
+    """All rows that `statement` returns. Lists among `parameters` are PostgreSQL arrays."""
     with connection.cursor() as cursor:
-        cursor.execute(statement, parameters)
+        # The driver's own reader of instants: Django's, which is Python, takes ten times as long.
+        cursor.cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
+        cursor.execute(statement, _with_literals(parameters))
         return list(cursor.fetchall())
 
 
 def execute(statement: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> int:
-    """Run `statement`; how many rows it touched."""
+    """Run `statement`; how many rows it touched. Lists among `parameters` are PostgreSQL arrays."""
     with connection.cursor() as cursor:
-        cursor.execute(statement, parameters)
+        cursor.execute(statement, _with_literals(parameters))
         return int(cursor.rowcount)
+
+
+def array_literal(values: Sequence[Any]) -> str:
+    """A one-dimensional array as PostgreSQL writes it; the statement gives it its type.
+
+    Bulk statements carry some forty values a task, most of them the same all the way down: each
+    distinct one is written once. That takes a tenth of what the driver's own arrays take, which
+    look at every element (an instant costs them 7 µs).
+    """
+    if not values:
+        return "{}"
+    if isinstance(values[0], UUID):  # never twice the same, and slow to compare
+        return "{" + ",".join([_element(value) for value in values]) + "}"
+    distinct = set(values)
+    if len(distinct) == 1:
+        return "{" + ",".join([_element(values[0])] * len(values)) + "}"
+    written = {value: _element(value) for value in distinct}
+    return "{" + ",".join([written[value] for value in values]) + "}"
+
+
+def _with_literals(parameters: Sequence[Any] | dict[str, Any]) -> Sequence[Any] | dict[str, Any]:
+    if isinstance(parameters, dict):
+        return {
+            name: array_literal(value) if isinstance(value, list) else value
+            for name, value in parameters.items()
+        }
+    return [array_literal(value) if isinstance(value, list) else value for value in parameters]
+
+
+def _element(value: Any) -> str:
+    writer = _WRITERS.get(type(value))
+    if writer is not None:
+        return writer(value)
+    # Enumerations travel as what they are made of.
+    for kind in (int, str):
+        if isinstance(value, kind):
+            return _WRITERS[kind](value)
+    raise TypeError(f"{type(value).__name__} has no place in an array")
+
+
+def _text(value: str) -> str:
+    escaped = str.__str__(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+_WRITERS: dict[type, Callable[[Any], str]] = {
+    type(None): lambda value: "NULL",
+    bool: lambda value: "t" if value else "f",
+    int: int.__repr__,
+    float: float.__repr__,
+    str: _text,
+    UUID: lambda value: f"{value.int:032x}",
+    datetime: lambda value: f'"{value.isoformat()}"',
+}

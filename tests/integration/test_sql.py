@@ -1,0 +1,60 @@
+"""Arrays reach PostgreSQL as they were, whatever they hold."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from controlplane.contract.states import FailureKind, TaskState
+from controlplane.queries.sql import array_literal, execute, rows
+
+QUOTED = ["", "NULL", "null", None, 'a"b', "a\\b", "{a,b}", "a,b", " a ", "a\nb", "\U0001f600%s"]
+EARLY = datetime(1970, 1, 1, tzinfo=UTC)
+INSTANTS = [EARLY, None, EARLY + timedelta(days=20000, microseconds=1), EARLY]
+UIDS = [UUID(int=1), None, UUID(int=(1 << 128) - 1)]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("text", QUOTED),
+        ("text", []),
+        ("bigint", [0, -1, (1 << 63) - 1, None]),
+        ("bigint", [None, None]),
+        ("boolean", [True, False, None]),
+        ("double precision", [0.5, -1e300, 3.0]),
+        ("timestamptz", INSTANTS),
+        ("uuid", UIDS),
+        ("uuid", list(reversed(UIDS))),
+        ("uuid", [None, *UIDS]),
+    ],
+)
+def test_an_array_comes_back_as_it_went(kind: str, values: list[Any]) -> None:
+    statement = f"SELECT value FROM unnest(%s::{kind}[]) WITH ORDINALITY AS u(value, n) ORDER BY n"
+    assert [value for (value,) in rows(statement, [values])] == values
+    assert [value for (value,) in rows(statement.replace("%s", "%(a)s"), {"a": values})] == values
+
+
+@pytest.mark.django_db
+def test_instants_come_back_in_utc() -> None:
+    ((found,),) = rows("SELECT '2026-01-02 03:04:05.000006+02'::timestamptz")
+    assert found == datetime(2026, 1, 2, 1, 4, 5, 6, tzinfo=UTC)
+    assert found.utcoffset() == timedelta(0)
+
+
+@pytest.mark.django_db
+def test_any_of_an_array_needs_no_cast() -> None:
+    assert rows("SELECT 5 = ANY(%s), 'x' = ANY(%s)", [[4, 5], ["y"]]) == [(True, False)]
+    assert execute("SELECT 1 WHERE 5 = ANY(%s)", [[]]) == 0
+
+
+def test_enumerations_are_written_as_what_they_are_made_of() -> None:
+    assert array_literal([TaskState.RUNNING, TaskState.FAILED]) == "{3,5}"
+    assert array_literal([FailureKind.USER]) == '{"user"}'
+
+
+def test_what_has_no_place_in_an_array_is_refused() -> None:
+    with pytest.raises(TypeError, match="bytes"):
+        array_literal([b"x"])
