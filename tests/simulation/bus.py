@@ -1,4 +1,4 @@
-"""The broker, simulated: Redis lists whose messages take time, and get lost, late, doubled or out of order."""
+"""The broker, simulated: its messages take time, and get lost, late, doubled, out of order."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""The processes of the control plane, simulated: production ticks and inbox, each of which stalls and dies alone."""
+"""The processes of the control plane: production ticks and inbox; each stalls and dies alone."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ PARTS = ("placement", "convergence", "inbox")
 
 
 class Part:
-    """One process. While it is paused its messages wait; `doom`: statements left until it is killed."""
+    """One process; paused, its messages wait. `doom`: statements left until it is killed."""
 
     def __init__(self, name: str, around: Surroundings) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""What submitters do in a simulation: jobs of every kind, and what each must come to if all goes as it may."""
+"""What submitters do in a simulation: jobs of every kind, and what each must come to."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

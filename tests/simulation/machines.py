@@ -37,7 +37,7 @@ class Surroundings:
 
 
 class Machine:
-    """One machine. `doom`: the point of a round, one of KILL_POINTS, at which its process is killed."""
+    """One machine. `doom`: the point of a round (KILL_POINTS) at which its process is killed."""
 
     def __init__(
         self, around: Surroundings, *, name: str, label: str, key: bytes, capacity: dict[str, int]

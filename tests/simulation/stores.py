@@ -1,4 +1,4 @@
-"""A cell's disk, simulated: keeps what was synced, may tear what was not, and remembers older states of itself."""
+"""A cell's disk, simulated: it keeps what was synced, may tear the rest, and has older copies."""
 
 from random import Random
 

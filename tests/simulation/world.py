@@ -1,5 +1,6 @@
-"""The whole system in virtual time: machines, broker, control plane, submitters; stepped until it is quiet."""
+"""The whole system in virtual time: machines, broker, control plane, submitters."""
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.db import connection
+from django.db import connection, transaction
 from django.test import override_settings
 
 from controlplane import clock
@@ -29,6 +30,7 @@ from tests.simulation.machines import Machine, Surroundings
 from tests.simulation.timeline import Timeline
 
 TRACE_LINES = 200
+SUBMITTER = "submitter"
 # A system that is healed and has so long is quiet, or something is lost: the longest of our own
 # patience is the back-off of five minutes, twice in a row.
 QUIET_SECONDS = 1_500.0
@@ -56,6 +58,7 @@ class World:
         self.owner: User
         self.on_step: Callable[[], None] = lambda: None
         self.dirty = False
+        self.errors: list[str] = []
 
     def note(self, text: str) -> None:
         """Add a line to the trace."""
@@ -73,6 +76,7 @@ class World:
             with (
                 override_settings(CELLRUN=replace(settings.CELLRUN, **profile)),
                 connection.execute_wrapper(self._watch),
+                _errors_kept(self.errors),
             ):
                 self._prepare()
                 yield
@@ -113,6 +117,12 @@ class World:
             for machine in self.machines
             for life in machine.living()
         ]
+        left += [
+            f"{machine.label} still keeps attempt {uid}"
+            for machine in self.machines
+            if machine.process is not None
+            for uid in machine.process.cell.journal.memory.attempts
+        ]
         return left
 
     def add_machine(self, name: str, label: str) -> Machine:
@@ -128,7 +138,7 @@ class World:
 
     def _prepare(self) -> None:
         create_default_tenancy()
-        self.owner, _ = create_user(name="submitter", password=None, is_operator=False)
+        self.owner, _ = create_user(name=SUBMITTER, password=None, is_operator=False)
         self.control = ControlPlane(self.around)
         self.bus.on_arrival = self._arrived
         for number in range(self.rng.randint(2, 4)):
@@ -165,7 +175,7 @@ class World:
             job_id=job.job_id,
             reason="enough",
             force=self.rng.random() < 0.3,
-            actor="submitter",
+            actor=SUBMITTER,
             now=self.timeline.datetime(),
         )
 
@@ -191,10 +201,36 @@ def _writes(sql: str) -> bool:
 
 def empty_tables() -> None:
     """Empty everything of ours and begin all numbers anew."""
-    with connection.cursor() as cursor:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT tablename FROM pg_tables WHERE tablename LIKE 'controlplane\\_%'")
+        # Foreign keys are checked at commit: any order will do.
+        for (table,) in cursor.fetchall():
+            cursor.execute(f'DELETE FROM "{table}"')
+        cursor.execute("DELETE FROM auth_user WHERE username = %s", [SUBMITTER])
         cursor.execute(
-            "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
-            " AND (tablename LIKE 'controlplane\\_%' OR tablename = 'auth_user')"
+            "SELECT setval(format('%I.%I', schemaname, sequencename)::regclass, start_value, false)"
+            " FROM pg_sequences WHERE sequencename LIKE 'controlplane\\_%'"
         )
-        tables = ", ".join(f'"{name}"' for (name,) in cursor.fetchall())
-        cursor.execute(f"TRUNCATE {tables} RESTART IDENTITY CASCADE")
+
+
+@contextmanager
+def _errors_kept(errors: list[str]) -> Iterator[None]:
+    """Nothing of ours reaches the terminal; what production code logs as an error is kept."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    root.handlers = [_Keeper(errors)]
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.handlers = handlers
+        root.setLevel(level)
+
+
+class _Keeper(logging.Handler):
+    def __init__(self, errors: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._errors = errors
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._errors.append(f"logged: {record.getMessage()}")

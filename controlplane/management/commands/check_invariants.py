@@ -1,0 +1,39 @@
+"""`manage.py check_invariants`: looks for rows that contradict an invariant (docs/invariants.md).
+
+Exits with 0 if there is none, with 1 after listing all of them. Changes and locks nothing.
+"""
+
+import sys
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from controlplane.domain.invariants import INVARIANTS, render_document
+from controlplane.queries.invariants import check_database
+
+
+class Command(BaseCommand):
+    """List every violation with its ids."""
+
+    help = "Check the invariants on the live database; exit with 1 if one is violated."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """--document."""
+        parser.add_argument(
+            "--document", action="store_true", help="print docs/invariants.md and check nothing"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Check and list."""
+        if options["document"]:
+            self.stdout.write(render_document(), ending="")
+            return
+        count = 0
+        for violation in check_database():
+            count += 1
+            self.stdout.write(str(violation))
+        if count:
+            self.stderr.write(f"{count} violations")
+            sys.exit(1)
+        self.stdout.write(f"{len(INVARIANTS)} invariants hold")

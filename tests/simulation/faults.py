@@ -1,0 +1,258 @@
+"""What goes wrong in a simulation, and what operators do; each seed draws its own mixture."""
+
+from collections.abc import Callable
+
+from controlplane.commands.cells import cordon_cell, drain_cell, uncordon_cell
+from controlplane.domain.errors import Conflict
+from controlplane.queries.sql import rows
+from tests.simulation.bus import MessageFaults
+from tests.simulation.control import PARTS, TickPart
+from tests.simulation.machines import KILL_POINTS, Machine
+from tests.simulation.world import World
+
+Fault = Callable[["Faults"], None]
+OPERATOR = "operator"
+
+
+class Faults:
+    """The faults of one seed."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rng = world.rng
+        self.is_over = False
+        self.until = self.rng.uniform(40.0, 130.0)
+        self._twins: list[Machine] = []
+
+    def plan(self) -> None:
+        """Draw and plan them."""
+        rng, timeline = self.rng, self.world.timeline
+        self._draw_message_faults()
+        kinds = rng.sample(FAULTS, rng.randint(1, 6))
+        for _ in range(rng.choice([0, 3, 8, 16])):
+            kind = rng.choice(kinds)
+            timeline.after(rng.uniform(3.0, self.until), lambda kind=kind: self._happen(kind))
+        if rng.random() < 0.3:
+            self.world.bus.on_push = self._interleave
+
+    def heal(self) -> None:
+        """Everything works again, and operators put all cells back to work."""
+        self.is_over = True
+        world = self.world
+        world.bus.faults = MessageFaults()
+        world.bus.is_down = False
+        world.bus.on_push = lambda: None
+        for twin in self._twins:
+            twin.crash()
+        for machine in world.machines:
+            machine.doom = ""
+            if machine not in self._twins:
+                machine.resume()
+                machine.start()
+        for part in world.control.parts.values():
+            part.doom = None
+            part.resume()
+        for name, state in self._cells():
+            if state in ("CORDONED", "DRAINING"):
+                uncordon_cell(name=name, actor=OPERATOR)
+
+    # ------------------------------------------------------------------ inside
+
+    def _happen(self, kind: Fault) -> None:
+        if not self.is_over:
+            kind(self)
+
+    def _draw_message_faults(self) -> None:
+        rng = self.rng
+        if rng.random() < 0.3:
+            return
+        self.world.bus.faults = MessageFaults(
+            drop=rng.choice([0.0, 0.02, 0.1, 0.4]),
+            duplicate=rng.choice([0.0, 0.05, 0.3]),
+            delay=rng.choice([0.0, 0.05, 0.3]),
+            delay_seconds=rng.choice([1.0, 10.0, 60.0]),
+        )
+        self.note(f"messages: {self.world.bus.faults}")
+
+    def _interleave(self) -> None:
+        if self.rng.random() < 0.05:
+            self.world.control.interleave()
+
+    def note(self, text: str) -> None:
+        self.world.note(f"fault: {text}")
+
+    def later(self, shortest: float, longest: float, action: Callable[[], None]) -> None:
+        """Do `action` after a while, unless everything is healed by then."""
+        seconds = self.rng.uniform(shortest, longest)
+        self.world.timeline.after(seconds, lambda: None if self.is_over else action())
+
+    def machine(self) -> Machine:
+        return self.rng.choice(self.world.machines)
+
+    def back_later(self, machine: Machine) -> None:
+        """Its supervisor starts it again; or nobody does before all is healed."""
+        if self.rng.random() < 0.85:
+            self.later(0.2, self.rng.choice([3.0, 60.0]), machine.start)
+
+    def _cells(self) -> list[tuple[str, str]]:
+        return [
+            (name, state)
+            for name, state in rows("SELECT name, state FROM controlplane_cell ORDER BY id")
+        ]
+
+
+def kill_cell(faults: Faults) -> None:
+    machine = faults.machine()
+    machine.on_killed = lambda: faults.back_later(machine)
+    machine.doom = faults.rng.choice(KILL_POINTS)
+    faults.note(f"{machine.label} will be killed ({machine.doom})")
+
+
+def kill_cell_now(faults: Faults) -> None:
+    machine = faults.machine()
+    machine.kill()
+    faults.back_later(machine)
+
+
+def restart_cell(faults: Faults) -> None:
+    machine = faults.machine()
+    machine.leave()
+    faults.back_later(machine)
+
+
+def crash_machine(faults: Faults) -> None:
+    machine = faults.machine()
+    machine.crash()
+    faults.back_later(machine)
+
+
+def pause_cell(faults: Faults) -> None:
+    machine = faults.machine()
+    faults.note(f"{machine.label} is stopped")
+    machine.pause()
+    faults.later(1.0, faults.rng.choice([10.0, 90.0]), machine.resume)
+
+
+def wipe_journal(faults: Faults) -> None:
+    machine = faults.machine()
+    machine.kill()
+    faults.note(f"{machine.label} loses its journal")
+    machine.disk.wipe()
+    faults.back_later(machine)
+
+
+def roll_journal_back(faults: Faults) -> None:
+    machine = faults.machine()
+    machine.kill()
+    if machine.disk.roll_back():
+        faults.note(f"{machine.label} gets an older journal")
+    faults.back_later(machine)
+
+
+def add_twin(faults: Faults) -> None:
+    if len(faults._twins) >= 2:
+        return
+    of = faults.machine()
+    twin = faults.world.add_machine(of.name, f"twin of {of.name}")
+    faults._twins.append(twin)
+    twin.start()
+    faults.later(5.0, 60.0, twin.crash)
+
+
+def kill_container(faults: Faults) -> None:
+    machine = faults.machine()
+    living = machine.living()
+    if living:
+        uid = faults.rng.choice(living).launch.uid
+        faults.note(f"container {uid} on {machine.label} is killed from outside")
+        if faults.rng.random() < 0.5:
+            machine.engine.kill_outside(uid, machine.wall())
+        else:
+            machine.engine.lose(uid, machine.wall())
+        if machine.process is not None:
+            machine.process.plan()
+
+
+def pause_part(faults: Faults) -> None:
+    part = faults.world.control.parts[faults.rng.choice(PARTS)]
+    faults.note(f"{part.name} is stopped")
+    part.is_paused = True
+    faults.later(1.0, faults.rng.choice([10.0, 90.0]), part.resume)
+
+
+def kill_part(faults: Faults) -> None:
+    part = faults.world.control.parts[faults.rng.choice(PARTS)]
+    part.doom = faults.rng.randrange(40)
+    faults.note(f"{part.name} will be killed after {part.doom} statements")
+
+
+def stall_everything(faults: Faults) -> None:
+    faults.note("the whole control plane stalls")
+    seconds = faults.rng.uniform(5.0, 90.0)
+    for part in faults.world.control.parts.values():
+        part.is_paused = True
+        faults.later(seconds, seconds + 2.0, part.resume)
+
+
+def flush_broker(faults: Faults) -> None:
+    faults.note("the broker is flushed")
+    faults.world.bus.flush()
+
+
+def lose_broker(faults: Faults) -> None:
+    bus = faults.world.bus
+    faults.note("the broker is away")
+    bus.is_down = True
+    if faults.rng.random() < 0.5:
+        bus.flush()
+
+    def come_back() -> None:
+        faults.world.note("the broker is back")
+        bus.is_down = False
+
+    faults.later(1.0, faults.rng.choice([10.0, 60.0]), come_back)
+
+
+def repeat_messages(faults: Faults) -> None:
+    for _ in range(faults.rng.randint(1, 10)):
+        queue = faults.world.bus.repeat_an_old_message()
+        faults.note(f"an old message comes once more on {queue}")
+
+
+def tick_twice(faults: Faults) -> None:
+    part = faults.world.control.parts[faults.rng.choice(["placement", "convergence"])]
+    assert isinstance(part, TickPart)
+    for _ in range(2):
+        if part.can_work:
+            part.work(lambda: part.tick(False))
+
+
+def change_cell(faults: Faults) -> None:
+    name = faults.machine().name
+    command = faults.rng.choice([cordon_cell, drain_cell, uncordon_cell])
+    faults.note(f"{command.__name__} {name}")
+    try:
+        command(name=name, actor=OPERATOR)
+    except Conflict:
+        faults.world.note("is refused")
+
+
+FAULTS: tuple[Fault, ...] = (
+    kill_cell,
+    kill_cell_now,
+    restart_cell,
+    crash_machine,
+    pause_cell,
+    wipe_journal,
+    roll_journal_back,
+    add_twin,
+    kill_container,
+    pause_part,
+    kill_part,
+    stall_everything,
+    flush_broker,
+    lose_broker,
+    repeat_messages,
+    tick_twice,
+    change_cell,
+)

@@ -1,0 +1,76 @@
+"""Runs one seed: the same number is the same simulation, step by step."""
+
+import hashlib
+import traceback
+from dataclasses import dataclass, field
+
+from controlplane.queries.sql import rows
+from tests.simulation.faults import Faults
+from tests.simulation.truths import Violated, check_end, check_step
+from tests.simulation.world import World
+
+# Between two looks at all invariants, in virtual seconds, as long as rows change.
+CHECK_SECONDS = 1.0
+SHOWN_LINES = 60
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a seed. `failure`: empty if all was well. `digest`: of the whole course."""
+
+    seed: int
+    elapsed: float = 0.0
+    failure: str = ""
+    trace: list[str] = field(default_factory=list)
+    digest: str = ""
+
+    def report(self) -> str:
+        """For people: what is wrong, what happened before, and how to see it again."""
+        shown = "\n".join(self.trace[-SHOWN_LINES:])
+        return (
+            f"seed {self.seed} fails after {self.elapsed:.3f} virtual seconds\n{shown}\n"
+            f"{self.failure}\nagain: python -m tests.simulation {self.seed}"
+        )
+
+
+def run_seed(seed: int) -> Outcome:
+    """Simulate `seed`. The test database must be there and open to us; it is emptied."""
+    world, outcome = World(seed), Outcome(seed)
+    try:
+        with world.installed():
+            try:
+                _simulate(world)
+            finally:
+                outcome.digest = _digest()
+    except Exception as error:
+        said = str(error) if isinstance(error, Violated) else traceback.format_exc(limit=-12)
+        outcome.failure = said
+    outcome.elapsed = world.timeline.elapsed
+    outcome.trace = list(world.trace)
+    return outcome
+
+
+def _simulate(world: World) -> None:
+    faults = Faults(world)
+    faults.plan()
+    checked_at = 0.0
+
+    def look() -> None:
+        nonlocal checked_at
+        if world.dirty and world.timeline.now >= checked_at + CHECK_SECONDS:
+            world.dirty = False
+            checked_at = world.timeline.now
+            check_step(world)
+
+    world.on_step = look
+    world.run(healed_at=faults.until, heal=faults.heal)
+    check_end(world)
+
+
+def _digest() -> str:
+    """Of the history: two courses that differ anywhere differ there."""
+    found = rows(
+        "SELECT id, job_id, task_id, attempt_uid::text, to_state, reason, at::text"
+        " FROM controlplane_transition ORDER BY id"
+    )
+    return hashlib.sha256(repr(found).encode()).hexdigest()[:16]
