@@ -41,9 +41,12 @@ $(STAMP): requirements/dev.txt
 
 STACK := $(BIN)/python -m controlplane.config.stack
 
-.PHONY: up down demo
+.PHONY: up wait down demo
 up: setup ## run the stack in the foreground: WEB_PORT FLOWER_PORT CELLS ENGINE CELLRUN_HOME
 	@exec $(STACK) up
+
+wait: setup ## return once the stack that is being started in CELLRUN_HOME works
+	@exec $(STACK) wait
 
 down: setup ## stop the stack that runs in CELLRUN_HOME
 	@exec $(STACK) down

@@ -5,7 +5,7 @@ import shutil
 import signal
 import sys
 
-from controlplane.config.stack import demo, down, engine, image, launch, up
+from controlplane.config.stack import demo, down, engine, image, launch, up, wait
 from controlplane.config.stack.failure import StackError
 
 
@@ -13,6 +13,7 @@ def main(arguments: list[str]) -> int:
     """Run one of the commands and return its exit code."""
     commands = {
         "up": up.run,
+        "wait": wait.run,
         "down": down.run,
         "demo": demo.run,
         "engine": require_engine,

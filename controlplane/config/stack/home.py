@@ -105,3 +105,9 @@ def write_private(path: Path, text: str) -> None:
 def shell_lines(values: dict[str, str]) -> str:
     """Return `values` as lines that a shell can read and export."""
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in values.items())
+
+
+def read_shell_lines(text: str) -> dict[str, str]:
+    """Return what `shell_lines` wrote."""
+    words = [shlex.split(line.removeprefix("export "))[0] for line in text.splitlines()]
+    return dict(word.split("=", 1) for word in words)

@@ -1,0 +1,59 @@
+"""`make wait`: returns once the stack that is being started in CELLRUN_HOME works."""
+
+import json
+import time
+import urllib.request
+
+from controlplane.config.stack import options
+from controlplane.config.stack.failure import StackError
+from controlplane.config.stack.home import Home, read_shell_lines
+
+# The start itself gives up after 90 s; installing the requirements may come before it.
+DEADLINE_SECONDS = 600.0
+# How long nobody may hold the folder before we say that no stack is being started.
+PATIENCE_SECONDS = 30.0
+LOOK_EVERY_SECONDS = 0.5
+
+
+def run(*, patience: float = PATIENCE_SECONDS) -> int:
+    """0 once web is ready and every cell of the stack is READY; raises StackError if none comes."""
+    home = Home(options.from_process().home)
+    began = held_at = time.monotonic()
+    while missing := _missing(home):
+        now = time.monotonic()
+        if home.is_held():
+            held_at = now
+        if now - held_at > patience:
+            raise StackError(f"no stack is being started in {home.root}")
+        if now - began > DEADLINE_SECONDS:
+            raise StackError(f"the stack in {home.root} does not become ready: {missing}")
+        time.sleep(LOOK_EVERY_SECONDS)
+    print(f"cellrun: the stack in {home.root} is ready")
+    return 0
+
+
+def _missing(home: Home) -> str:
+    """What is not there yet; empty when all is."""
+    try:
+        environment = read_shell_lines(home.environment_file.read_text())
+    except OSError:
+        return "its addresses"
+    url = environment["CELLRUN_URL"]
+    try:
+        _get(f"{url}/readyz", "")
+        answer = json.loads(_get(f"{url}/api/v1/cells", environment["CELLRUN_OPERATOR_TOKEN"]))
+    except OSError as fault:
+        return f"web: {fault}"
+    ready = {cell["name"] for cell in answer["results"] if cell["state"] == "READY"}
+    own = {path.stem for path in home.run.glob("cell-*.pid")}
+    return ", ".join(sorted(own - ready))
+
+
+def _get(url: str, token: str) -> bytes:
+    """The body of a 200. Raises OSError."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    # Our own stack on this machine: not through a proxy that the environment may name.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(urllib.request.Request(url, headers=headers), timeout=5) as answer:
+        body: bytes = answer.read()
+    return body

@@ -1,0 +1,33 @@
+"""Writes those pages of the documentation that follow from the code.
+
+`python -m docs.generate` (or `make docs`) writes them; a test holds that the committed ones are
+what it would write.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from docs import settings_page, states_page, states_picture
+
+FOLDER = Path(__file__).parent
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "states.md": states_page.write,
+    "images/states.svg": states_picture.draw,
+    "settings.md": settings_page.write,
+}
+
+
+def main() -> int:
+    """Write every page that is not as it should be."""
+    for name, write in PAGES.items():
+        path, text = FOLDER / name, write()
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+            sys.stdout.write(f"docs/{name}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,273 @@
+"""docs/states.md: every state, every legal change, every budget, from the tables of the domain."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain import retry
+from controlplane.domain.convergence.policy import Policy
+from controlplane.domain.states import (
+    ACTIVE,
+    ATTEMPT_STATES,
+    COLOURS,
+    JOB_STATES,
+    REASONS,
+    TERMINAL,
+    CellState,
+    ReleaseKind,
+)
+from controlplane.domain.transitions import (
+    FREE_REFUSALS,
+    HEALTHY_RUN_SECONDS,
+    TRANSITIONS,
+    Event,
+    Limits,
+    Rule,
+    Wait,
+)
+from docs.states_picture import NOT_YET, is_charged_later, targets
+from docs.tables import table
+
+ORDER = (
+    S.PENDING,
+    S.ASSIGNED,
+    S.BUILDING,
+    S.RUNNING,
+    S.SUCCEEDED,
+    S.FAILED,
+    S.KILLED,
+    S.WORKER_FAILED,
+    S.UNSCHEDULABLE,
+    S.PREEMPTED,
+)
+
+MEANINGS: Mapping[S, str] = MappingProxyType(
+    {
+        S.PENDING: "waits to be placed; says why",
+        S.ASSIGNED: "given to a cell that has not begun yet",
+        S.BUILDING: "its cell prepares the container: inputs, image, creation",
+        S.RUNNING: "its program runs",
+        S.SUCCEEDED: "its program ended with exit status 0",
+        S.FAILED: "it failed by itself, or the system failed it too often",
+        S.KILLED: "ended on purpose: cancelled, timed out, or with its job",
+        S.WORKER_FAILED: "its cell was lost or its container vanished too often",
+        S.UNSCHEDULABLE: "not placed before its scheduling deadline, or never placeable",
+        S.PREEMPTED: "gave way to more important work too often",
+    }
+)
+
+EVENTS: Mapping[Event, str] = MappingProxyType(
+    {
+        Event.PLACED: "placement gives it to a cell",
+        Event.CACHE_HIT: "its result is in the cache",
+        Event.DEADLINE_PASSED: "its scheduling deadline passes",
+        Event.REJECTED: "a rule says that it can never be placed",
+        Event.BUILDING: "its cell reports BUILDING",
+        Event.STARTED: "its cell reports RUNNING",
+        Event.EXITED_ZERO: "exit status 0",
+        Event.USER_FAILED: "non-zero exit, out of memory, image or input at fault",
+        Event.SYSTEM_FAILED: "engine, registry or disk at fault; a build that took too long",
+        Event.REFUSED: "its cell refuses it",
+        Event.START_EXPIRED: "its cell did not answer before `start_before`",
+        Event.CELL_LOST: "its cell is lost",
+        Event.VANISHED: "its container vanished, or was stopped by somebody else",
+        Event.PREEMPTED: "more important work takes its place",
+        Event.DRAINED: "its cell stops and sends its work away",
+        Event.KILLED: "cancelled, timed out, its job or a dependency ended",
+        Event.HEALTH_FAILED: "its health check fails",
+        Event.GANG_BROKEN: "a member of its gang failed for good",
+        Event.GANG_BOUNCED: "its gang fell below its minimum",
+    }
+)
+
+CELLS: Mapping[CellState, str] = MappingProxyType(
+    {
+        CellState.READY: "takes work",
+        CellState.CORDONED: "takes no new work; what runs goes on",
+        CellState.DRAINING: "takes no new work; what it has leaves it",
+        CellState.QUARANTINED: "under suspicion: it did not confirm stops; takes no new work",
+        CellState.LOST: "silent beyond its lease; its attempts were released",
+    }
+)
+
+RELEASES: Mapping[ReleaseKind, str] = MappingProxyType(
+    {
+        ReleaseKind.CONFIRMED: "its cell: the container is gone and will not come",
+        ReleaseKind.CELL_LOST: "nobody: the cell is lost, and that is the declared risk",
+        ReleaseKind.OPERATOR: "a person, by hand (no door for it yet)",
+    }
+)
+
+
+def write() -> str:
+    """The whole page."""
+    return "\n\n".join([*_head(), *_changes(), *_budgets(), *_others()]) + "\n"
+
+
+def _head() -> list[str]:
+    states = table(
+        ("state", "number", "kind", "of jobs", "of attempts", "colour", "meaning"),
+        (
+            (
+                f"**{state.name}**",
+                str(state.value),
+                _kind(state),
+                _mark(state in JOB_STATES),
+                _mark(state in ATTEMPT_STATES),
+                f"`{COLOURS[state]}`",
+                MEANINGS[state],
+            )
+            for state in ORDER
+        ),
+    )
+    return [
+        "# States\n\n<!-- Written by `make docs` from controlplane/domain; do not edit. -->",
+        "A task, its attempts and its job have states of these ten. A state changes only by the"
+        " table below\n(`controlplane/domain/transitions.py`); what is not in it is refused and"
+        " changes nothing. A terminal state is\nfinal. Numbers and names are those of Iris.",
+        states,
+        "![The life of a task](images/states.svg)",
+    ]
+
+
+def _kind(state: S) -> str:
+    return "terminal" if state in TERMINAL else "active" if state in ACTIVE else "waiting"
+
+
+def _mark(holds: bool) -> str:
+    return "yes" if holds else ""
+
+
+def _changes() -> list[str]:
+    rows = []
+    for event in Event:
+        for rule, states in _by_rule(event):
+            rows.append(
+                (
+                    _states(states),
+                    EVENTS[event] + (" ¹" if event in NOT_YET else ""),
+                    ", ".join(state.name for state in targets(rule)),
+                    rule.attempt.name if rule.attempt else "",
+                    _pays(rule),
+                    _waits(rule),
+                )
+            )
+    return [
+        "## Changes",
+        "*Becomes* with two states: PENDING as long as the budget lasts, then the other. *Free*:"
+        " charged to no budget.",
+        table(("from", "what happens", "task becomes", "attempt becomes", "budget", "then"), rows),
+        "¹ The table is complete; nothing in this version causes these yet.",
+        "An attempt that was ended by the control plane is not released by that: it holds its"
+        " capacity, and its task,\nuntil one of these says that it is gone. The task is not placed"
+        " again before.",
+        table(
+            ("release", "who says so"),
+            ((f"`{kind.value}`", RELEASES[kind]) for kind in ReleaseKind),
+        ),
+    ]
+
+
+def _by_rule(event: Event) -> list[tuple[Rule, list[S]]]:
+    found: dict[Rule, list[S]] = defaultdict(list)
+    for state in ORDER:
+        if rule := TRANSITIONS.get((state, event)):
+            found[rule].append(state)
+    return list(found.items())
+
+
+def _states(states: list[S]) -> str:
+    return "active" if set(states) == ACTIVE else ", ".join(state.name for state in states)
+
+
+def _pays(rule: Rule) -> str:
+    if is_charged_later(rule):
+        return f"free, from the {FREE_REFUSALS + 1}th in a row system"
+    return rule.budget.value if rule.budget else "free" if rule.requeue else ""
+
+
+def _waits(rule: Rule) -> str:
+    parts = []
+    if rule.wait is not Wait.NONE:
+        parts.append(f"{rule.wait.value} back-off")
+    if rule.avoids_cell:
+        parts.append("another cell")
+    return ", ".join(parts)
+
+
+def _budgets() -> list[str]:
+    limits = Limits()
+    rows = (
+        ("failure", str(limits.failure), "failures by the task's own fault", "every charge"),
+        ("preemption", str(limits.preemption), "lost cells, vanished containers", "every charge"),
+        ("system", str(limits.system), "failures of engine, registry or disk", "those in a row"),
+    )
+    return [
+        "## Budgets",
+        table(("budget", "default limit", "pays for", "counts"), rows),
+        "A task is tried again while what is counted does not exceed the limit"
+        " (`retries` of the job or group). An end\nis charged to at most one budget, in the same"
+        " statement that ends the attempt.\n\n"
+        f"* An attempt that stayed RUNNING for {HEALTHY_RUN_SECONDS:g} s breaks a row of system"
+        " failures.\n"
+        "* Back-off is min(base × 2ⁿ, "
+        f"{retry.CAP_SECONDS:g} s), less up to {retry.JITTER:.0%} of it: base"
+        f" {retry.FAILURE_BASE_SECONDS:g} s for failures, {retry.SYSTEM_BASE_SECONDS:g} s for the"
+        " system; none for\n  a lost cell or a drain.",
+        "## What waits too long",
+        "Every state with a bound is ended by convergence when the bound has passed.",
+        _bounds(Policy()),
+    ]
+
+
+def _bounds(policy: Policy) -> str:
+    rows = (
+        ("PENDING", "`scheduling_timeout_seconds`, if the job gives one", "UNSCHEDULABLE"),
+        ("ASSIGNED", "`CELLRUN_START_SECONDS`", "tried again elsewhere, the attempt is stopped"),
+        ("BUILDING", "the pool's pull and create timeouts", "a system failure"),
+        (
+            "RUNNING",
+            "`timeout_seconds`, if the group gives one; convergence acts"
+            f" {policy.timeout_grace:g} s after the cell should have",
+            "KILLED",
+        ),
+        (
+            "ended, not released",
+            f"stop grace + {policy.stop_patience:g} s",
+            "the cell is QUARANTINED, with an alert",
+        ),
+        (
+            "any, on a silent cell",
+            f"the lease × {policy.lease_factor:g}, and {policy.silent_ticks} ticks that saw it"
+            " silent",
+            "the cell is LOST, its attempts are released",
+        ),
+    )
+    return table(("state", "bound", "then"), rows)
+
+
+def _others() -> list[str]:
+    return [
+        "## A job's state",
+        "It is derived from its tasks' states whenever one changes"
+        " (`controlplane/domain/rollup.py`). The first rule\nthat holds decides. Terminal is"
+        " final.\n\n"
+        "1. all tasks SUCCEEDED: **SUCCEEDED**\n"
+        "2. more FAILED than `max_task_failures`: **FAILED**\n"
+        "3. any UNSCHEDULABLE: **UNSCHEDULABLE**\n"
+        "4. any KILLED, other than by a dependency inside the job: **KILLED**\n"
+        "5. all terminal, an explicit minimum is met in each group and in the job: **SUCCEEDED**\n"
+        "6. all terminal, any WORKER_FAILED or PREEMPTED: **WORKER_FAILED**\n"
+        "7. all terminal, no explicit minimum, some succeeded and the rest FAILED within tolerance:"
+        " **SUCCEEDED**; else **FAILED**\n"
+        "8. any active, or any ever started: **RUNNING**\n"
+        "9. else **PENDING**",
+        "A job that must end while tasks are open notes how it will end (`ending_as`), takes no new"
+        " places, and ends its\nopen tasks page by page; it stays RUNNING until none is left.",
+        "## Cells",
+        table(("state", "meaning"), ((f"**{s.value}**", CELLS[s]) for s in CellState)),
+        "## Reasons",
+        "Each line of the history has one; API, pages and command show the same words.",
+        table(("code", "text"), ((f"`{code.value}`", text) for code, text in REASONS.items())),
+    ]

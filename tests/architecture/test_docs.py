@@ -1,0 +1,68 @@
+"""The documentation follows the code: pages that are generated, links that lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from controlplane.contract.settings_names import CELL, CONTROL_PLANE, STACK
+from docs import settings_page, states_page
+from docs.generate import FOLDER, PAGES
+from tests.architecture.source import ROOT
+
+DOCUMENTS = sorted(
+    path
+    for path in (ROOT.glob("*.md"), ROOT.glob("docs/**/*.md"), ROOT.glob("deploy/*.md"))
+    for path in path
+)
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(#[^)\s]*)?\)|src(?:set)?=\"([^\"]+)\"")
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_a_generated_page_is_what_the_code_says(name: str) -> None:
+    assert (FOLDER / name).read_text() == PAGES[name](), "run `make docs`"
+
+
+def test_every_setting_is_explained_and_no_other() -> None:
+    known = {*CONTROL_PLANE, *CELL, *STACK, "DATABASE_URL", "CELERY_BROKER_URL"}
+    assert set(settings_page.MEANINGS) == known
+    assert set(settings_page.CELL_EXPECTS) == {*CELL, "CELERY_BROKER_URL"}
+    assert not [line for line in settings_page.write().splitlines() if "|  |" in line]
+
+
+def test_every_state_and_event_is_explained() -> None:
+    page = states_page.write()
+    assert all(text in page for text in states_page.MEANINGS.values())
+    assert all(text in page for text in states_page.EVENTS.values())
+    assert set(states_page.ORDER) == set(states_page.MEANINGS) == set(states_page.COLOURS)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_within_the_project_leads_somewhere(path: Path) -> None:
+    dead = []
+    for target, anchor, source in LINK.findall(path.read_text()):
+        name = target or source
+        if re.match(r"[a-z]+:", name):
+            continue
+        found = path.parent / name if name else path
+        if not found.exists():
+            dead.append(name)
+        elif anchor and found.suffix == ".md" and anchor[1:] not in anchors(found):
+            dead.append(name + anchor)
+    assert dead == []
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a Markdown file, as they are made of its headings."""
+    headings = re.findall(r"^#+ +(.*)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", text).strip().lower().replace(" ", "-") for text in headings}
+
+
+def test_every_decision_has_its_number_and_its_three_parts() -> None:
+    paths = sorted((FOLDER / "decisions").glob("*.md"))
+    assert [path.name[:4] for path in paths] == [f"{n:04}" for n in range(1, len(paths) + 1)]
+    for path in paths:
+        text = path.read_text()
+        assert re.match(rf"# {int(path.name[:4])}\. ", text), path.name
+        for part in ("**Context.**", "**Decision.**", "**Consequences.**"):
+            assert part in text, f"{path.name} has no {part}"

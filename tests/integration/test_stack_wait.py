@@ -1,0 +1,25 @@
+"""`make wait`: told to wait for nothing, it says so; what was written for shells can be read."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from controlplane.config.stack import wait
+from controlplane.config.stack.failure import StackError
+from controlplane.config.stack.home import read_shell_lines, shell_lines
+
+
+def test_waiting_where_no_stack_is_started_ends_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELLRUN_HOME", str(tmp_path / "home"))
+    began = time.monotonic()
+    with pytest.raises(StackError, match="no stack is being started in"):
+        wait.run(patience=0.2)
+    assert time.monotonic() - began < 10
+
+
+def test_shell_lines_are_read_as_they_were_written() -> None:
+    values = {"CELLRUN_TOKEN": "it's a=b $HOME", "CELLRUN_URL": "http://127.0.0.1:8000"}
+    assert read_shell_lines(shell_lines(values)) == values
