@@ -66,7 +66,8 @@ def make_app(broker_url: str, order_queues: list[str]) -> Celery:
             "interval_max": _RETRY_SECONDS,
         },
         task_queues=[
-            Queue(name, exchange="", routing_key=name, no_declare=True)  # type: ignore[no-untyped-call]
+            # Orders are acknowledged before they are taken: so the broker need not remember them.
+            Queue(name, exchange="", routing_key=name, no_declare=True, no_ack=True)  # type: ignore[no-untyped-call]
             for name in order_queues
         ],
         task_default_queue=order_queues[0],

@@ -6,6 +6,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+from functools import lru_cache
 
 KEY_BYTES = 32
 TO_CONTROL = b"cellrun mac: cell to control plane"
@@ -23,6 +24,7 @@ def derive_key(secret: bytes, *, salt: bytes, info: bytes) -> bytes:
     return hmac.new(extracted, info + b"\x01", hashlib.sha256).digest()
 
 
+@lru_cache(maxsize=8192)
 def mac_key(cell_key: bytes, direction: bytes) -> bytes:
     """The MAC key of one direction (TO_CONTROL, TO_CELL or UPLOAD)."""
     return derive_key(cell_key, salt=b"cellrun", info=direction)

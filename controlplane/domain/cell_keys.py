@@ -4,6 +4,7 @@ Nothing secret is stored with the cell.
 """
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from controlplane.contract.keys import derive_key
 
@@ -18,6 +19,8 @@ class CellAddress:
     key: bytes = field(repr=False)
 
 
+# Each pass of placement needs the keys of all cells that it gives work.
+@lru_cache(maxsize=4096)
 def cell_key(secret_key: str, *, name: str, salt: str) -> bytes:
     """The key of the cell `name`.
 

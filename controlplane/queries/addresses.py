@@ -6,13 +6,23 @@ from django.conf import settings
 
 from controlplane.domain.cell_keys import CellAddress, cell_key
 from controlplane.models import Cell
+from controlplane.queries.sql import rows
 
 
 def load_addresses(cell_ids: Iterable[int]) -> dict[int, CellAddress]:
     """The addresses of the cells' present incarnations; cells that never registered have none."""
-    found = Cell.objects.filter(pk__in=list(cell_ids)).exclude(incarnation="")
+    found = rows(
+        """
+        SELECT id, name, incarnation, key_salt FROM controlplane_cell
+        WHERE id = ANY(%s) AND incarnation <> ''
+        """,
+        [list(cell_ids)],
+    )
     return {
-        cell.pk: CellAddress(cell.pk, cell.name, cell.incarnation, key_of(cell)) for cell in found
+        cell_id: CellAddress(
+            cell_id, name, incarnation, cell_key(settings.SECRET_KEY, name=name, salt=salt)
+        )
+        for cell_id, name, incarnation, salt in found
     }
 
 
