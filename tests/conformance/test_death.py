@@ -1,6 +1,5 @@
 """The cell process is killed with SIGKILL, for real: what it began goes on, and is found again."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 CELL = textwrap.dedent(
     """
-    import sys, time
+    import os, sys, time
     from pathlib import Path
     from controlplane.contract.orders import GroupSpec, RunAttempt
     from workers.attempt.events import Launch
@@ -25,7 +24,11 @@ CELL = textwrap.dedent(
         name="cell-1", key=b"k" * 32, home=Path(home), broker_url="", control_url="",
         installation=installation, capacity={}, driver=driver,
     )
-    made = make_driver(config, lambda event: print(type(event).__name__, event.uid, flush=True))
+    made = make_driver(
+        config,
+        # One write each: they come from several threads.
+        lambda event: os.write(1, f"{type(event).__name__} {event.uid}\\n".encode()),
+    )
     for number, script in enumerate(scripts):
         spec = GroupSpec(
             1, 7, "suite", "main", 1, image="cellrun/demo:latest", network="none",
@@ -48,9 +51,13 @@ def test_attempts_survive_a_killed_cell_and_end_with_their_own_status(real_kit: 
     with subprocess.Popen([*command, *scripts], stdout=subprocess.PIPE, cwd=ROOT) as cell:
         assert cell.stdout is not None
         started = 0
-        while started < len(scripts):
-            started += cell.stdout.readline().startswith(b"Started")
-        os.kill(cell.pid, signal.SIGKILL)
+        try:
+            while started < len(scripts):
+                line = cell.stdout.readline()
+                assert line, "the cell ended by itself"
+                started += line.startswith(b"Started")
+        finally:
+            cell.send_signal(signal.SIGKILL)
     real_kit.begin_again()
     uids = sorted(found.uid for found in real_kit.driver.find())
     assert len(uids) == len(scripts)
