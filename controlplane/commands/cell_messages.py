@@ -71,7 +71,11 @@ def record_registration(
             heartbeat_seconds=settings.CELLRUN.heartbeat_seconds,
             register_seq=seq,
         )
-        transaction.on_commit(lambda: cells.send([(address, answer.body())]) and None, robust=True)
+
+        def send_answer() -> None:
+            cells.send([(address, answer.body())])
+
+        transaction.on_commit(send_answer, robust=True)
     return answer
 
 

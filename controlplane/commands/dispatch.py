@@ -7,7 +7,6 @@ again by Sync or found by the next tick.
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -28,7 +27,8 @@ log = structlog.get_logger(__name__)
 def send_after_commit(applied: Applied) -> None:
     """Once the transaction is committed: stop what must stop, wake who has something to do."""
     if applied.stops:
-        transaction.on_commit(partial(send_stops, list(applied.stops)), robust=True)
+        stops = list(applied.stops)
+        transaction.on_commit(lambda: send_stops(stops), robust=True)
     if applied.freed:
         transaction.on_commit(wakes.wake_placement, robust=True)
     if applied.ending:

@@ -121,12 +121,21 @@ def place_tasks(
 
 
 def explain_groups(explanations: Sequence[ExplainGroup]) -> None:
-    """Write why groups wait; called only with reasons that changed."""
+    """Write why groups wait; called only with reasons that changed.
+
+    A group that somebody else is changing just now is left to the next pass: nobody waits for
+    words.
+    """
     if explanations:
         execute(
             """
-            UPDATE controlplane_taskgroup g SET pending_reason = i.reason::jsonb
-            FROM unnest(%s::bigint[], %s::text[]) AS i(id, reason) WHERE g.id = i.id
+            WITH free AS MATERIALIZED (
+                SELECT g.id, i.reason FROM controlplane_taskgroup g
+                JOIN unnest(%s::bigint[], %s::text[]) AS i(id, reason) ON g.id = i.id
+                ORDER BY g.id FOR NO KEY UPDATE OF g SKIP LOCKED
+            )
+            UPDATE controlplane_taskgroup g SET pending_reason = free.reason::jsonb
+            FROM free WHERE g.id = free.id
             """,
             [
                 [item.group_id for item in explanations],
@@ -261,16 +270,17 @@ def _roll_jobs(
     actor: str,
     applied: Applied,
 ) -> None:
-    jobs = dict(jobs)
+    starts: dict[int, datetime] = {}
     for change in changes:
-        if change.started_at is not None and jobs[change.job_id].started_at is None:
-            jobs[change.job_id] = replace(jobs[change.job_id], started_at=change.started_at)
+        if change.started_at is not None:
+            known = starts.setdefault(change.job_id, change.started_at)
+            starts[change.job_id] = min(known, change.started_at)
     forced = {ending.job_id: ending for ending in endings if ending.job_id in jobs}
     moves = [
         (change.job_id, change.group_id, change.task_from, change.task_to, change.by_dependency)
         for change in changes
     ]
-    _roll(jobs, touched, moves, forced, now, actor, applied)
+    _roll(jobs, touched, moves, forced, now, actor, applied, starts)
 
 
 def _roll(
@@ -281,6 +291,7 @@ def _roll(
     now: datetime,
     actor: str,
     applied: Applied,
+    starts: Mapping[int, datetime] | None = None,
 ) -> None:
     """Move the counts of groups by `moves`, and let each touched job follow."""
     if not touched:
@@ -292,6 +303,8 @@ def _roll(
     startable: list[Startable] = []
     for job_id in sorted(touched):
         job = before[job_id]
+        if job.started_at is None and starts and job_id in starts:
+            job = replace(job, started_at=starts[job_id])
         ending = endings.get(job_id)
         if ending is not None and job.ending_as is None and job.state not in TERMINAL:
             job = replace(

@@ -5,7 +5,6 @@ from the rows.
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from uuid import UUID
 
 from django.db import transaction
@@ -14,7 +13,7 @@ from controlplane.commands import statements
 from controlplane.commands.attempt_uids import draw_uids
 from controlplane.commands.batches import for_each_batch
 from controlplane.commands.dispatch import send_runs
-from controlplane.commands.effects import Placement, explain_groups, place_tasks
+from controlplane.commands.effects import Placement, place_tasks
 from controlplane.domain.effects import PlaceTasks
 from controlplane.domain.placement.place import Plan
 from controlplane.domain.states import TERMINAL, CellState
@@ -26,7 +25,7 @@ _Chosen = tuple[int, int, int, int, int, int]
 
 
 def carry_out(plan: Plan, *, now: datetime, start_seconds: float) -> int:
-    """Place what the plan says and note why the rest waits; how many tasks were placed.
+    """Place what the plan says; how many tasks were placed.
 
     Each batch is one transaction, orders leave after its commit. A job that cannot be written is
     skipped alone. What the rows no longer allow (task gone, cell full, job ending) is left out.
@@ -37,11 +36,10 @@ def carry_out(plan: Plan, *, now: datetime, start_seconds: float) -> int:
     def place(job_ids: Sequence[int]) -> None:
         nonlocal placed
         done = _place_jobs(set(job_ids), plan.placements, now, start_before)
-        transaction.on_commit(partial(send_runs, done, start_before=start_before), robust=True)
         placed += len(done)
+        transaction.on_commit(lambda: send_runs(done, start_before=start_before), robust=True)
 
     for_each_batch(find_jobs_of_groups(plan.placements.group_ids), place, what="placement")
-    explain_groups(plan.explanations)
     return placed
 
 

@@ -121,13 +121,17 @@ def _why(job: JobRow, state: S, tally: JobTally) -> str:
     failed = tally.count(S.FAILED)
     match state:
         case S.FAILED if failed > tally.max_task_failures:
-            return f"{failed} tasks failed, {tally.max_task_failures} are tolerated"
+            return f"{_tasks(failed)} failed, {tally.max_task_failures} tolerated"
         case S.FAILED:
-            return f"{tally.count(S.SUCCEEDED)} tasks succeeded, which is too few"
+            return f"only {_tasks(tally.count(S.SUCCEEDED))} succeeded, which is too few"
         case S.UNSCHEDULABLE:
-            return f"{tally.count(S.UNSCHEDULABLE)} tasks could not be placed"
+            return f"{_tasks(tally.count(S.UNSCHEDULABLE))} could not be placed"
         case S.KILLED:
-            return f"{tally.count(S.KILLED)} tasks were killed"
+            return f"killed: {_tasks(tally.count(S.KILLED))}"
         case _:
             lost = tally.count(S.WORKER_FAILED, S.PREEMPTED)
-            return f"{lost} tasks lost their cell or were preempted and have no retry left"
+            return f"no retry left after a lost cell or preemption: {_tasks(lost)}"
+
+
+def _tasks(count: int) -> str:
+    return "1 task" if count == 1 else f"{count} tasks"

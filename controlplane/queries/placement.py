@@ -31,6 +31,14 @@ def find_due_pools(now: datetime) -> list[int]:
     return [pool_id for (pool_id,) in rows(statement, {"now": now})]
 
 
+def is_anything_pending() -> bool:
+    """Whether some task waits, even if it may not be placed just now."""
+    statement = """
+        SELECT EXISTS (SELECT 1 FROM controlplane_task WHERE state = 1 AND NOT attempt_open)
+        """
+    return bool(rows(statement)[0][0])
+
+
 def load_placement_snapshot(pool_id: int, *, now: datetime) -> PlacementSnapshot:
     """Everything a placement decision for the pool needs, read in one go."""
     cells = _load_cells(pool_id)

@@ -16,10 +16,16 @@ from django.conf import settings
 from django.db import transaction
 
 from controlplane import clock
+from controlplane.commands.effects import explain_groups
 from controlplane.commands.placement import carry_out
 from controlplane.commands.ticks import leave_mark, note_run, take_wake
+from controlplane.domain.effects import ExplainGroup
 from controlplane.domain.placement.place import place
-from controlplane.queries.placement import find_due_pools, load_placement_snapshot
+from controlplane.queries.placement import (
+    find_due_pools,
+    is_anything_pending,
+    load_placement_snapshot,
+)
 from controlplane.queries.ticks import load_tick, try_lock
 
 NAME = "placement"
@@ -46,11 +52,11 @@ def placement(woken: bool = False) -> None:
 
 
 def run(*, woken: bool = True) -> bool:
-    """Place what can be placed; whether anything waited."""
+    """Place what can be placed; whether anything waits or waited."""
     started_at = clock.now()
     if not find_due_pools(started_at):
         _note(started_at, placed=0, covered=True)
-        return False
+        return is_anything_pending()
     if not woken and _is_recent(started_at):
         return True
     placed, covered = 0, False
@@ -73,16 +79,19 @@ def run_pass() -> tuple[int, bool] | None:
     our turn.
     """
     placed, covered = 0, True
+    reasons: list[ExplainGroup] = []
     with transaction.atomic():
         if settings.CELLRUN.advisory_locks and not try_lock(_LOCK):
             return None
         now = clock.now()
         for pool_id in find_due_pools(now):
             plan = place(load_placement_snapshot(pool_id, now=now), limit=TASKS_PER_PASS)
-            done = carry_out(plan, now=now, start_seconds=settings.CELLRUN.start_seconds)
-            placed += done
-            # What could not be written as planned was overtaken: it is looked at by the next tick.
+            placed += carry_out(plan, now=now, start_seconds=settings.CELLRUN.start_seconds)
+            reasons += plan.explanations
+            # What could not be written as planned was overtaken: the next tick looks at it.
             covered &= plan.complete
+        # Last, since no lock may be waited for once rows of groups are held.
+        explain_groups(reasons)
     return placed, covered
 
 

@@ -23,7 +23,7 @@ from controlplane.models import (
     TickState,
     Transition,
 )
-from controlplane.ticks import convergence
+from controlplane.ticks import convergence, placement
 from tests.integration.loop.conftest import Loop
 
 
@@ -345,3 +345,26 @@ def test_a_report_that_the_database_refuses_is_put_aside_and_the_others_count(lo
     assert sorted(loop.states(job)) == ["ASSIGNED", "SUCCEEDED", "SUCCEEDED"]
     assert DeadLetter.objects.get().source == "inbox"
     assert cell.beat(poisoned).acked == cell.last_report
+
+
+def test_a_job_started_when_its_first_task_first_started(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit(retries={"failure": 1})
+    loop.place()
+    start = clock.now().timestamp()
+    cell.end(loop.attempts(job)[0], S.FAILED, exit_code=1, started_at=start, finished_at=start)
+    first = Job.objects.get(pk=job.pk).started_at
+    assert first is not None
+    Task.objects.update(not_before=None)
+    loop.place()
+    cell.end(loop.attempts(job)[1], S.SUCCEEDED, exit_code=0, started_at=clock.now().timestamp())
+    assert Job.objects.get(pk=job.pk).started_at == first
+
+
+def test_a_task_that_backs_off_keeps_the_tick_awake(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit(retries={"failure": 1})
+    assert placement.run() is True
+    assert placement.run() is False
+    cell.end(loop.attempts(job)[0], S.FAILED, exit_code=1)
+    assert placement.run() is True
