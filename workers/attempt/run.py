@@ -84,17 +84,19 @@ def _ended(attempt: Attempt, view: View | None) -> Ended:
         )
     verdict = judge_exit(Exit(view.exit_code, view.out_of_memory, stopped_for))
     result, truncated = collect_result(attempt) if view.exit_code == 0 else (None, False)
+    # The start was told when the engine had answered, which for a short process may be after its
+    # end: the engine knows better.
+    started_at = view.started_at or attempt.started_at or 0.0
     return Ended(
         attempt.uid,
-        # The start was told when the engine had answered: a short process may have ended before.
-        max(view.ended_at or attempt.around.now(), attempt.started_at or 0.0),
+        max(view.ended_at or attempt.around.now(), started_at),
         exit_code=view.exit_code,
         failure_kind=verdict.kind,
         reason=verdict.reason,
         message=verdict.message,
         result=result,
         result_truncated=truncated,
-        started_at=attempt.started_at,
+        started_at=started_at or None,
         container_id=attempt.container_id,
     )
 
