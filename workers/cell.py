@@ -9,7 +9,7 @@ code.
 import logging
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from controlplane.contract import broker, envelope, keys, queues
@@ -53,6 +53,8 @@ VERSIONS = {"contract": str(envelope.VERSION)}
 # A process that was killed so often while it handled an attempt, before that got anywhere, blames
 # it.
 MAX_CRASHES = 2
+# Messages with orders that are kept until the cell is registered; Sync repeats what comes on top.
+MAX_EARLY = 100
 # How long a uid stays known after its order cannot arrive any more.
 KNOWN_SECONDS = 24 * 3600.0
 
@@ -111,6 +113,7 @@ class Cell:
         self._register_seq = 0
         self._evacuating = False
         self._has_swept = False
+        self._early: list[Orders] = []
         self.numbers = Numbers(0)
         self.reporter = Reporter(self.numbers, acked=0)
 
@@ -257,6 +260,9 @@ class Cell:
                 boot=now.boot,
             )
             self._next_beat = now.boot
+            early, self._early = self._early, []
+            for orders in early:
+                self._take_orders(orders, now)
         else:
             log.warning("cell %s is refused: %s", self.name, answer.why)
 
@@ -280,6 +286,10 @@ class Cell:
         self._take_orders(sync.orders, now)
 
     def _take_orders(self, orders: Orders, now: Moment) -> None:
+        if orders.runs and self.lease.server_time(now.boot) is None:
+            # They waited for this process; whether they are too late it knows once it is registered.
+            self._early = [*self._early, replace(orders, stops=())][-MAX_EARLY:]
+            orders = replace(orders, runs=())
         specs = {spec.id: spec for spec in orders.specs}
         for run in orders.runs:
             spec = specs.get(run.spec_id) or self.journal.memory.specs.get(run.spec_id)

@@ -32,8 +32,17 @@ def test_it_registers_until_it_is_answered(bench: Bench) -> None:
     assert isinstance(bench.said[-1], Heartbeat)
 
 
-def test_it_takes_no_order_before_it_knows_the_time(bench: Bench) -> None:
-    bench.run("u", "noop")
+def test_an_order_waits_until_the_cell_knows_the_time(bench: Bench) -> None:
+    bench.run("u", "sleep", "9")
+    assert bench.engine.starts["u"] == 0
+    bench.accept()
+    assert bench.engine.starts["u"] == 1
+
+
+def test_a_stop_overtakes_an_order_that_waits(bench: Bench) -> None:
+    bench.run("u", "sleep", "9")
+    bench.stop("u")
+    bench.accept()
     assert bench.engine.starts["u"] == 0
 
 
