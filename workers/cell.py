@@ -287,7 +287,7 @@ class Cell:
 
     def _take_orders(self, orders: Orders, now: Moment) -> None:
         if orders.runs and self.lease.server_time(now.boot) is None:
-            # They waited for this process; whether they are too late it knows once it is registered.
+            # They waited for this process; once it is registered it knows whether they are late.
             self._early = [*self._early, replace(orders, stops=())][-MAX_EARLY:]
             orders = replace(orders, runs=())
         specs = {spec.id: spec for spec in orders.specs}

@@ -257,12 +257,15 @@ def _read_begin(folder: Path) -> dict[str, Any] | None:
 
 
 def _is_locked(path: Path) -> bool:
-    with open(path, "rb") as file:
-        try:
+    """Whether a supervisor holds `path`; one that is being removed is held by nobody."""
+    try:
+        with open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+    except FileNotFoundError:
         return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def _read_line(supervisor: "subprocess.Popen[bytes]") -> str:
