@@ -2,17 +2,21 @@
 
 Beside `stdout` and `stderr` stands `cursor`: up to which entry of the engine's log the files hold,
 and how long they were then. Whoever goes on after a crash cuts the files back to those lengths and
-asks the engine for what follows: the same bytes come again, in the same order.
+asks the engine for what follows: the same bytes come again, in the same order. So the cursor may
+lag behind the files, and is not written for every line.
 """
 
 import json
 import os
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 STREAMS = ("stdout", "stderr")
+# The engine gives one line at a time: to write the cursor for each took 0.2 ms of 0.24 (measured).
+CURSOR_SECONDS = 0.2
 
 
 class Superseded(Exception):
@@ -58,6 +62,7 @@ class Capture:
         self._reader = 0
         self._cursor_path = folder / "cursor"
         self._cursor = self._read_cursor()
+        self._noted_at = 0.0
         self._sizes = {name: self._cut_back(name, getattr(self._cursor, name)) for name in STREAMS}
 
     def _read_cursor(self) -> Cursor:
@@ -100,6 +105,12 @@ class Capture:
             for name in STREAMS:
                 self._append(name, b"".join(e.content for e in entries if e.stream == name))
             self._cursor = replace(cursor, **self._sizes)
+            if time.monotonic() - self._noted_at >= CURSOR_SECONDS:
+                self._write_cursor()
+
+    def settle(self) -> None:
+        """Write down where the files stand: a reader came to the end of what there is."""
+        with self._lock:
             self._write_cursor()
 
     def _append(self, name: str, content: bytes) -> None:
@@ -122,3 +133,4 @@ class Capture:
         temporary = self._cursor_path.with_suffix(".new")
         temporary.write_text(text, encoding="ascii")
         os.replace(temporary, self._cursor_path)
+        self._noted_at = time.monotonic()

@@ -42,7 +42,8 @@ def copy_entries(
                 kept.append(mended(entry) if mend else entry)
         capture.add(reader, kept)
         if capture.is_full("stdout") and capture.is_full("stderr"):
-            return
+            break
+    capture.settle()
 
 
 def blocks_of_entries(read: Callable[[int], bytes]) -> Iterator[list[Entry]]:
