@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from workers import clock
+from workers.attempt.engine import EngineAway
 from workers.books import Book
 from workers.bus import Bus
 from workers.cell import Cell, Happening, Moment
@@ -31,6 +32,8 @@ _NAP_SECONDS = 1.0
 _MAX_ROUND = 2_000
 # The longest that evacuation waits beyond the grace of what it stops.
 _EVACUATION_MARGIN_SECONDS = 5.0
+# How often evacuation looks whether the engine has let go of everything.
+_REMOVAL_LOOK_SECONDS = 0.05
 
 Incoming = tuple[str, Happening]
 
@@ -229,10 +232,20 @@ class Host:
                     log.warning("evacuation took too long; the rest is left to its successor")
                     break
                 self._round(min(self._nap(), 0.1))
+            self._wait_until_removed(deadline)
         for cell in self._cells.values():
             cell.leave(read_moment(), expected_seconds=self._expected_seconds)
         self._journals.sync()
         self._bus.push(self._last_words(list(self._cells.values())))
+
+    def _wait_until_removed(self, deadline: float) -> None:
+        """Drivers remove in threads of their own, which end with this process."""
+        for cell in self._cells.values():
+            try:
+                while any(cell.driver.find()) and clock.boot_seconds() < deadline:
+                    self._round(_REMOVAL_LOOK_SECONDS)
+            except EngineAway as error:
+                log.warning("what was evacuated may be left on the engine: %s", error)
 
     @staticmethod
     def _last_words(cells: Sequence[Cell]) -> list[tuple[str, str]]:
