@@ -188,13 +188,6 @@ class Companion:
             raise
 
 
-def prepare_folder(folder: Path) -> Path:
-    """Open pytest's folders to others: PostgreSQL runs as nobody. Returns the stack's home."""
-    for path in (folder, *folder.parents[:2]):
-        path.chmod(0o755)
-    return folder / "home"
-
-
 @contextmanager
 def open_folder() -> Iterator[Path]:
     """A folder that other users may enter, unlike pytest's: PostgreSQL does not run as root."""

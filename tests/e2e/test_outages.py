@@ -1,4 +1,4 @@
-"""Forty tasks of a second on two cells while parts of the system are killed: all succeed, each started once.
+"""Parts of the system are killed while forty tasks run: all succeed, each is started once.
 
 Starts are counted by the engine, heard from outside Cellrun by a subscriber that was connected
 before the run.
@@ -12,7 +12,7 @@ import pytest
 from client import Session
 from client.documents import Attempt
 from tests.e2e.engine import EngineEvents, containers_of, remove_containers
-from tests.e2e.stack import RunningStack, prepare_folder, remnants, wait_until
+from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
 from tests.e2e.work import (
     attempts_of,
     session_of,
@@ -29,14 +29,14 @@ CONTROL = ("placement", "convergence", "inbox", "beat")
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
-    home = prepare_folder(tmp_path_factory.mktemp("outages"))
-    with RunningStack(home) as running:
-        yield running
-    assert remnants(home) == []
-    left = containers_of(running.installation)
-    remove_containers(running.installation)
-    assert left == []
+def stack() -> Iterator[RunningStack]:
+    with open_folder() as folder:
+        with RunningStack(folder / "home") as running:
+            yield running
+        left = containers_of(running.installation)
+        remove_containers(running.installation)
+        assert left == []
+        assert remnants(running.home) == []
 
 
 @pytest.fixture
