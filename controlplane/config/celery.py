@@ -5,7 +5,8 @@ from typing import Any
 
 from celery import Celery
 from celery.app.amqp import AMQP
-from celery.signals import setup_logging
+from celery.signals import setup_logging, task_prerun
+from django.db import close_old_connections
 from kombu.connection import Connection
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.config.settings")
@@ -33,6 +34,14 @@ class PromptAmqp(AMQP):
 
 app = Celery("controlplane", amqp=PromptAmqp)
 app.config_from_object("django.conf:settings", namespace="CELERY")
+# Celery would close the database connection after each task, and a tick would pay for a new one.
+app.add_defaults({"CELERY_DB_REUSE_MAX": 1_000_000_000})
+
+
+@task_prerun.connect
+def _let_go_of_a_dead_connection(**_: object) -> None:
+    """Whether the connection still lives is asked when the task first uses it."""
+    close_old_connections()
 
 
 @setup_logging.connect

@@ -8,7 +8,7 @@ from typing import Any
 
 from controlplane.contract import fields
 from controlplane.contract.fields import Malformed
-from controlplane.contract.states import FailureKind, Phase, TaskState
+from controlplane.contract.states import STATE_OF, FailureKind, Phase, TaskState
 
 RESULT_BYTES = 10_240  # Diego: the first 10 KB of the result file
 MESSAGE_CHARS = 2_000
@@ -164,10 +164,10 @@ def read_message(body: Mapping[str, Any]) -> Message:
 
 def read_state(number: Any) -> TaskState:
     """A task state by its number. Raises Malformed."""
-    try:
-        return TaskState(number)
-    except ValueError:
-        raise Malformed(f"{number!r} is not a task state") from None
+    state = STATE_OF.get(number) if isinstance(number, int) else None
+    if state is None:
+        raise Malformed(f"{number!r} is not a task state")
+    return state
 
 
 def _write_held(held: tuple[Held, ...]) -> list[list[Any]]:

@@ -22,6 +22,10 @@ class TaskState(IntEnum):
     PREEMPTED = 10
 
 
+STATE_OF = {int(state): state for state in TaskState}
+"""A state by its number; on hot paths, where calling the enumeration costs ten times as much."""
+
+
 class FailureKind(StrEnum):
     """Whose fault an unsuccessful end was; it decides which retry budget pays."""
 

@@ -199,6 +199,8 @@ _REFUSALS = frozenset({Event.REFUSED, Event.START_EXPIRED})
 def _count(counters: Counters, event: Event, ran_seconds: float) -> Counters:
     if event in _REFUSALS:
         return replace(counters, refusal_row=counters.refusal_row + 1)
+    if not counters.system_row and not counters.refusal_row:
+        return counters  # no row has begun that the event could end
     if event is Event.SYSTEM_FAILED:
         return counters if ran_seconds < HEALTHY_RUN_SECONDS else replace(counters, system_row=0)
     if event in (Event.EXITED_ZERO, Event.USER_FAILED):

@@ -3,10 +3,11 @@
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from controlplane.contract.states import TaskState
+from controlplane.contract.states import STATE_OF
 from controlplane.domain.snapshots import AttemptFacts, TaskFacts
 from controlplane.domain.transitions import Counters, Limits
 from controlplane.queries.sql import rows
@@ -20,7 +21,7 @@ SELECT t.id, t.group_id, t.job_id, t.state,
        a.stop_reason, a.stop_force
 FROM controlplane_task t
 JOIN controlplane_taskgroup g ON g.id = t.group_id
-LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid
+LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid AND a.task_id = t.id
 """
 
 
@@ -46,18 +47,23 @@ def find_jobs_of_attempts(uids: Sequence[UUID]) -> dict[UUID, int]:
     return dict(rows(statement, [list(uids)]))
 
 
+# Most tasks have used up nothing, and a job's tasks all have the same limits.
+_counters = lru_cache(maxsize=1024)(Counters)
+_limits = lru_cache(maxsize=1024)(Limits)
+
+
 def _task_facts(row: tuple[Any, ...]) -> TaskFacts:
     return TaskFacts(
         task_id=row[0],
         group_id=row[1],
         job_id=row[2],
-        state=TaskState(row[3]),
-        counters=Counters(*row[4:9]),
-        limits=Limits(*row[9:12]),
+        state=STATE_OF[row[3]],
+        counters=_counters(*row[4:9]),
+        limits=_limits(*row[9:12]),
         attempt=None if row[12] is None else _attempt_facts(row[12:]),
     )
 
 
 def _attempt_facts(row: tuple[Any, ...]) -> AttemptFacts:
     uid, cell_id, incarnation, number, state, *rest = row
-    return AttemptFacts(uid, cell_id, incarnation, number, TaskState(state), *rest)
+    return AttemptFacts(uid, cell_id, incarnation, number, STATE_OF[state], *rest)

@@ -19,14 +19,17 @@ MAX_SHAPES = 20_000
 def find_due_pools(now: datetime) -> list[int]:
     """Pools in which some task waits and may be placed: the one cheap statement of an idle tick."""
     statement = """
-        SELECT p.id FROM controlplane_pool p WHERE EXISTS (
-            SELECT 1 FROM controlplane_task t
+        SELECT p.id FROM controlplane_pool p, LATERAL (
+            -- The fence (OFFSET 0) makes waiting tasks the beginning, never all jobs there are.
+            SELECT 1 FROM (
+                SELECT group_id, job_id FROM controlplane_task
+                WHERE state = 1 AND NOT attempt_open
+                  AND (not_before IS NULL OR not_before <= %(now)s) OFFSET 0
+            ) t
             JOIN controlplane_taskgroup g ON g.id = t.group_id
             JOIN controlplane_job j ON j.id = t.job_id
-            WHERE t.state = 1 AND NOT t.attempt_open AND j.pool_id = p.id
-              AND g.startable_at <= %(now)s AND (t.not_before IS NULL OR t.not_before <= %(now)s)
-              AND j.ending_as IS NULL
-        ) ORDER BY p.id
+            WHERE j.pool_id = p.id AND g.startable_at <= %(now)s AND j.ending_as IS NULL LIMIT 1
+        ) AS waiting ORDER BY p.id
         """
     return [pool_id for (pool_id,) in rows(statement, {"now": now})]
 

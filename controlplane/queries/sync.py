@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controlplane.contract.states import TaskState
+from controlplane.contract.states import STATE_OF
 from controlplane.domain.states import CellState
 from controlplane.domain.sync import Wanted
 from controlplane.queries.sql import rows
@@ -50,6 +50,6 @@ def load_wanted(cell_ids: Sequence[int]) -> dict[int, list[Wanted]]:
     )
     wanted: dict[int, list[Wanted]] = {}
     for cell_id, uid, group_id, task_id, index, number, state, *rest in found:
-        item = Wanted(str(uid), group_id, task_id, index, number, TaskState(state), *rest)
+        item = Wanted(str(uid), group_id, task_id, index, number, STATE_OF[state], *rest)
         wanted.setdefault(cell_id, []).append(item)
     return wanted

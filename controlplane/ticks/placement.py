@@ -29,8 +29,8 @@ from controlplane.queries.placement import (
 from controlplane.queries.ticks import load_tick, try_lock
 
 NAME = "placement"
-# Tasks placed in one transaction: long enough to be cheap, short enough to hold no lock for long.
-TASKS_PER_PASS = 2_000
+# Tasks placed in one transaction: 50 orders a message with 100 cells, and half a second of locks.
+TASKS_PER_PASS = 5_000
 # One message works through at most so many passes; the next message goes on.
 MAX_PASSES = 50
 IDLE_SECONDS = 10.0
@@ -47,15 +47,20 @@ def placement(woken: bool = False) -> None:
     if not woken and time.monotonic() < _idle_until:
         return
     take_wake(NAME)
-    busy = run(woken=woken)
-    _idle_until = 0.0 if busy else time.monotonic() + IDLE_SECONDS
+    if run(woken=woken):
+        _idle_until = 0.0
+    elif not woken:
+        _idle_until = time.monotonic() + IDLE_SECONDS
 
 
 def run(*, woken: bool = True) -> bool:
     """Place what can be placed; whether anything waits or waited."""
     started_at = clock.now()
     if not find_due_pools(started_at):
-        _note(started_at, placed=0, covered=True)
+        if not woken:
+            # A wake for nothing, one for each batch of reports, writes nothing: the clock's tick
+            # does.
+            _note(started_at, placed=0, covered=True)
         return is_anything_pending()
     if not woken and _is_recent(started_at):
         return True
