@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from controlplane.contract.fields import compact_json
 from controlplane.contract.orders import (
     GroupSpec,
     RunAttempt,
@@ -24,7 +25,7 @@ from controlplane.contract.orders import (
 )
 from controlplane.contract.reports import AttemptReport, read_report
 
-# A file is written anew when it has grown so far beyond what it was when it was last written.
+# A file is written anew when it has grown at least so far beyond what it was when last written.
 COMPACT_BYTES = 16 << 20
 
 
@@ -108,19 +109,19 @@ class Remembered:
 
 @dataclass(slots=True)
 class Memory:
-    """All that one cell remembers. `done`: uids that ended and were acknowledged, and until when
+    """All that one cell remembers. `written`: entries ever, more than the file has. `done`: uids that ended and were acknowledged, and until when
     to know them.
     """
 
     incarnation: str = ""
-    boots: int = 0
+    written: int = 0
     acked: int = 0
     specs: dict[int, GroupSpec] = field(default_factory=dict)
     attempts: dict[str, Remembered] = field(default_factory=dict)
     done: dict[str, float] = field(default_factory=dict)
 
     def renew(self, incarnation: str) -> None:
-        """Begin another incarnation: all but the number of starts is of the past."""
+        """Begin another incarnation: all but the number of entries is of the past."""
         self.incarnation = incarnation
         self.acked = 0
         self.specs.clear()
@@ -137,7 +138,7 @@ class JournalFile:
         self._buffer: list[bytes] = []
         self._memories: dict[str, Memory] = {}
         intact = self._replay(store.read())
-        self._compact_at = intact + COMPACT_BYTES
+        self._compact_at = _next_compaction(intact)
 
     def journal(self, cell: str) -> "Journal":
         """The journal of one cell, with what it remembers."""
@@ -168,7 +169,7 @@ class JournalFile:
         ]
         content = b"".join(lines)
         self._store.replace(content)
-        self._compact_at = len(content) + COMPACT_BYTES
+        self._compact_at = _next_compaction(len(content))
 
     def _replay(self, content: bytes) -> int:
         intact = 0
@@ -193,16 +194,21 @@ class Journal:
         self.memory = memory
 
     def begin(self, incarnation: str) -> None:
-        """A process of this incarnation starts: the higher half of its numbers is new."""
+        """A process of this incarnation starts."""
         if incarnation != self.memory.incarnation:
             self._note("incarnation", incarnation)
-        self._note("boot", self.memory.boots + 1)
+        # Whatever the process says is newer than all that was said before: see workers.reporting.
+        self._note("boot")
 
     def take(self, run: RunAttempt, spec: GroupSpec) -> None:
         """An order is taken."""
-        if self.memory.specs.get(spec.id) != spec:
-            self._note("spec", spec.body())
-        self._note("take", run.body())
+        known = self.memory.specs.get(spec.id)
+        if known is not spec:
+            if known != spec:
+                self._file.add(self._cell, ["spec", spec.body()])
+            self.memory.specs[spec.id] = spec
+        self._file.add(self._cell, ["take", run.body()])
+        self.memory.attempts.setdefault(run.uid, Remembered(run))
 
     def start(self, uid: str, at: float, container_id: str | None) -> None:
         """The attempt's container runs."""
@@ -218,7 +224,9 @@ class Journal:
 
     def end(self, report: AttemptReport) -> None:
         """The attempt is over; the report holds all facts, its number is drawn when it is sent."""
-        self._note("end", report.body())
+        self._file.add(self._cell, ["end", report.body()])
+        if report.uid in self.memory.attempts:
+            self.memory.attempts[report.uid].end = report
 
     def finish(self, uid: str, known_until: float) -> None:
         """The end is acknowledged; the uid is known until that instant."""
@@ -240,7 +248,6 @@ class Journal:
         """The entries from which the present can be read again."""
         memory = self.memory
         yield ["incarnation", memory.incarnation]
-        yield ["boot", memory.boots]
         yield ["acked", memory.acked]
         used = {item.run.spec_id for item in memory.attempts.values()}
         for spec_id in sorted(used & set(memory.specs)):
@@ -256,18 +263,25 @@ class Journal:
             yield from (["crash", uid] for _ in range(item.crashes))
         for uid, until in memory.done.items():
             yield ["done", uid, until]
+        yield ["written", memory.written]
 
     def _note(self, kind: str, *rest: Any) -> None:
         self._file.add(self._cell, [kind, *rest])
         _apply(self.memory, kind, list(rest))
 
 
+def _next_compaction(size: int) -> int:
+    """At least twice as large: so that what is rewritten stays in proportion to what is added."""
+    return size + max(size, COMPACT_BYTES)
+
+
 def _apply(memory: Memory, kind: str, rest: list[Any]) -> None:
+    memory.written += 1
     match kind, rest:
         case "incarnation", [incarnation]:
             memory.renew(incarnation)
-        case "boot", [boots]:
-            memory.boots = boots
+        case "written", [count]:
+            memory.written = count
         case "acked", [acked]:
             memory.acked = max(memory.acked, acked)
         case "spec", [body]:
@@ -301,7 +315,7 @@ def _apply_to_attempt(memory: Memory, kind: str, rest: list[Any]) -> None:
 
 
 def _line(entry: list[Any]) -> bytes:
-    text = json.dumps(entry, separators=(",", ":")).encode()
+    text = compact_json(entry).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 

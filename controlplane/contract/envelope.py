@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.contract import keys
-from controlplane.contract.fields import Malformed, as_object, text, whole
+from controlplane.contract.fields import Malformed, as_object, compact_json, text, whole
 
 VERSION = 1
 MAX_BYTES = 1 << 20  # no message of either side is larger; an order message is at most 64 KiB
@@ -49,10 +49,10 @@ class Envelope:
 
 def seal(key: bytes, *, cell: str, incarnation: str, seq: int, body: dict[str, Any]) -> str:
     """The text of an envelope round `body`, signed with `key`."""
-    payload = json.dumps(body, separators=(",", ":"))
+    payload = compact_json(body)
     mac = keys.sign(key, f"{VERSION}\n{cell}\n{incarnation}\n{seq}\n{payload}")
     head = {"v": VERSION, "cell": cell, "inc": incarnation, "seq": seq, "mac": mac}
-    return json.dumps({**head, "payload": payload}, separators=(",", ":"))
+    return compact_json({**head, "payload": payload})
 
 
 def parse(raw: str | bytes) -> Envelope:

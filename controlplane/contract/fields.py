@@ -2,6 +2,7 @@
 the field's name.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -89,6 +90,15 @@ def as_object(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise Malformed("an object was expected")
     return value
+
+
+# One encoder for all: `json.dumps` with separators would make one for each message.
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
+def compact_json(value: Any) -> str:
+    """`value` as JSON without spaces."""
+    return _ENCODER.encode(value)
 
 
 def without_none(body: Mapping[str, Any]) -> dict[str, Any]:
