@@ -94,7 +94,10 @@ def _facts_said(report: AttemptReport, attempt: AttemptFacts, now: datetime) -> 
         result_truncated=report.result_truncated,
         usage=report.usage,
         started_at=started_at,
-        finished_at=_instant(report.finished_at, started_at or attempt.created_at, now),
+        # The start that was told first stays: an end is never before it.
+        finished_at=_instant(
+            report.finished_at, attempt.started_at or started_at or attempt.created_at, now
+        ),
     )
 
 
