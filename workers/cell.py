@@ -114,8 +114,7 @@ class Cell:
         self._evacuating = False
         self._has_swept = False
         self._early: list[Orders] = []
-        self.numbers = Numbers(0)
-        self.reporter = Reporter(self.numbers, acked=0)
+        self._count_from(0)
 
     @property
     def name(self) -> str:
@@ -140,7 +139,7 @@ class Cell:
         """
         memory = self.journal.memory
         self.journal.begin(memory.incarnation or self._draw_incarnation())
-        self._count_from(memory.boots, memory.acked)
+        self._count_from(memory.acked)
         for uid, item in list(memory.attempts.items()):
             spec = memory.specs.get(item.run.spec_id)
             if spec is None:
@@ -195,7 +194,7 @@ class Cell:
         self._next_beat = now.boot + self._heartbeat_seconds
         self.journal.forget(now.wall)
         if not self._has_swept:
-            self._has_swept = self._sweep()
+            self._has_swept = self._sweep(now)
         if self.is_drawing_anew:
             self._draw_anew(now)
         if self.is_registered:
@@ -407,7 +406,7 @@ class Cell:
     def _remember_ended(self, uid: str, start_before: float) -> None:
         self.journal.finish(uid, start_before + KNOWN_SECONDS)
 
-    def _sweep(self) -> bool:
+    def _sweep(self, now: Moment) -> bool:
         """Remove containers with this cell's label that nobody knows. False if the engine is
         away.
         """
@@ -420,6 +419,9 @@ class Cell:
             book = self.books.find(item.uid)
             if book is None or book.end is not None:
                 log.warning("container of unknown attempt %s is removed", item.uid)
+                # An order for it may yet come, again: it was started once, and that was enough.
+                if book is None:
+                    self._remember_ended(item.uid, now.wall)
                 self._actions.append(partial(self.driver.remove, item.uid))
         return True
 
@@ -453,13 +455,13 @@ class Cell:
             return
         self.journal.begin(self._draw_incarnation())
         self.books = Books()
-        self._count_from(self.journal.memory.boots, 0)
+        self._count_from(0)
         self.lease = Lease()
         self.is_drawing_anew = False
         log.info("cell %s begins incarnation %s", self.name, self.incarnation)
 
-    def _count_from(self, boots: int, acked: int) -> None:
-        self.numbers = Numbers(boots)
+    def _count_from(self, acked: int) -> None:
+        self.numbers = Numbers(lambda: self.journal.memory.written)
         self.reporter = Reporter(self.numbers, acked=acked)
 
     def _send(self, body: dict[str, object]) -> int:

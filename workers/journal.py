@@ -179,7 +179,9 @@ class JournalFile:
                 break
             intact += len(line)
             cell, kind, *rest = entry
-            _apply(self._memories.setdefault(cell, Memory()), kind, rest)
+            memory = self._memories.setdefault(cell, Memory())
+            memory.written += 1
+            _apply(memory, kind, rest)
         if intact < len(content):
             self._store.replace(content[:intact])
         return intact
@@ -205,9 +207,9 @@ class Journal:
         known = self.memory.specs.get(spec.id)
         if known is not spec:
             if known != spec:
-                self._file.add(self._cell, ["spec", spec.body()])
+                self._write(["spec", spec.body()])
             self.memory.specs[spec.id] = spec
-        self._file.add(self._cell, ["take", run.body()])
+        self._write(["take", run.body()])
         self.memory.attempts.setdefault(run.uid, Remembered(run))
 
     def start(self, uid: str, at: float, container_id: str | None) -> None:
@@ -224,7 +226,7 @@ class Journal:
 
     def end(self, report: AttemptReport) -> None:
         """The attempt is over; the report holds all facts, its number is drawn when it is sent."""
-        self._file.add(self._cell, ["end", report.body()])
+        self._write(["end", report.body()])
         if report.uid in self.memory.attempts:
             self.memory.attempts[report.uid].end = report
 
@@ -266,8 +268,12 @@ class Journal:
         yield ["written", memory.written]
 
     def _note(self, kind: str, *rest: Any) -> None:
-        self._file.add(self._cell, [kind, *rest])
+        self._write([kind, *rest])
         _apply(self.memory, kind, list(rest))
+
+    def _write(self, entry: list[Any]) -> None:
+        self.memory.written += 1
+        self._file.add(self._cell, entry)
 
 
 def _next_compaction(size: int) -> int:
@@ -276,7 +282,6 @@ def _next_compaction(size: int) -> int:
 
 
 def _apply(memory: Memory, kind: str, rest: list[Any]) -> None:
-    memory.written += 1
     match kind, rest:
         case "incarnation", [incarnation]:
             memory.renew(incarnation)

@@ -1,28 +1,33 @@
 """Reports until they are heard: numbered, coalesced, sent again from the first that is missing.
 
-A report is cumulative, so only the latest of each attempt is kept. Numbers only grow: the number of
-the process start in the high bits, a counter in the low ones.
+A report is cumulative, so only the latest of each attempt is kept. Numbers only grow: how much was
+ever written to the journal in the high bits, a counter in the low ones. So a cell whose journal was
+replaced by an older one is known by its first message: its number is not new.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from controlplane.contract.reports import AttemptReport, Reports
 
 # Reports in one message: as many as the inbox applies in one batch.
 MAX_REPORTS = 500
-_BOOT_BITS = 32
+# Messages between two entries of a journal before the numbers say nothing more of it: at a heartbeat
+# each 5 s, two years.
+_COUNTER_BITS = 24
 
 
 class Numbers:
     """The one growing number of an incarnation."""
 
-    def __init__(self, boots: int) -> None:
-        self._last = boots << _BOOT_BITS
+    def __init__(self, written: Callable[[], int]) -> None:
+        """`written`: how many entries the journal has had so far."""
+        self._written = written
+        self._last = 0
 
     def draw(self) -> int:
         """The next number."""
-        self._last += 1
+        self._last = max(self._last, self._written() << _COUNTER_BITS) + 1
         return self._last
 
 

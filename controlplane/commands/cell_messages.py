@@ -48,7 +48,7 @@ def record_registration(
         decision = decide_registration(
             known_incarnation=cell.incarnation,
             known_state=CellState(cell.state),
-            known_seq=cell.register_seq,
+            known_seq=_last_seq(cell),
             incarnation=address.incarnation,
             seq=seq,
             spoken=spoken,
@@ -149,6 +149,18 @@ def _facts(
     }
 
 
+def _last_seq(cell: Cell) -> int:
+    """The highest number that its present incarnation is known to have drawn."""
+    found = rows(
+        """
+        SELECT GREATEST(heartbeat_seq, acked_seq) FROM controlplane_celllease
+        WHERE cell_id = %s AND incarnation = %s
+        """,
+        [cell.pk, cell.incarnation],
+    )
+    return max(int(cell.register_seq), found[0][0] if found else 0)
+
+
 def _pool_of(cell: Cell, name: str) -> int:
     """The pool that the cell asks for, if it exists; else the one it is in."""
     found = rows("SELECT id FROM controlplane_pool WHERE name = %s", [name])
@@ -167,7 +179,8 @@ def _open_lease(cell_id: int, incarnation: str, seq: int, *, renewed: bool, now:
             last_heard_at = EXCLUDED.last_heard_at,
             expires_at = GREATEST(l.expires_at, EXCLUDED.expires_at),
             silent_ticks = 0,
-            heartbeat_seq = EXCLUDED.heartbeat_seq,
+            heartbeat_seq = CASE WHEN %(renewed)s THEN EXCLUDED.heartbeat_seq
+                                 ELSE GREATEST(l.heartbeat_seq, EXCLUDED.heartbeat_seq) END,
             acked_seq = CASE WHEN %(renewed)s THEN EXCLUDED.acked_seq ELSE l.acked_seq END
         """,
         {

@@ -106,8 +106,10 @@ class Placement(TickPart):
         if not woken and now < self._idle_until:
             return
         take_wake("placement")
-        busy = placement.run(woken=woken)
-        self._idle_until = 0.0 if busy else now + placement.IDLE_SECONDS
+        if placement.run(woken=woken):
+            self._idle_until = 0.0
+        elif not woken:
+            self._idle_until = now + placement.IDLE_SECONDS
 
 
 class Convergence(TickPart):

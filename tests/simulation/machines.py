@@ -195,6 +195,7 @@ class Process:
             self._die_at("take")
             machine.disk.tears_next = machine.doom == "tear"
         self._journals.sync()
+        machine.disk.tears_next = False
         if batch:
             self._die_at("sync")
         cell.act(flush=self._is_flush_due())

@@ -57,7 +57,7 @@ def test_everything_synced_is_there_again(tmp_path: Path) -> None:
     before = filled(tmp_path / "journal")
     _, journal = opened(tmp_path / "journal")
     assert journal.memory == before
-    assert journal.memory.boots == 1
+    assert journal.memory.written
     assert journal.memory.acked == 42
 
 
@@ -123,13 +123,13 @@ def test_a_uid_is_known_until_its_time_and_then_forgotten(tmp_path: Path) -> Non
     assert "u" not in journal.memory.done
 
 
-def test_a_new_incarnation_remembers_nothing_but_the_number_of_starts(tmp_path: Path) -> None:
+def test_a_new_incarnation_remembers_nothing_but_how_much_was_written(tmp_path: Path) -> None:
     filled(tmp_path / "journal")
     file, journal = opened(tmp_path / "journal")
     journal.begin("two")
     file.sync()
     memory = opened(tmp_path / "journal")[1].memory
-    assert memory == Memory(incarnation="two", boots=2)
+    assert memory == Memory(incarnation="two", written=journal.memory.written)
 
 
 def test_cells_of_one_process_share_a_file_but_not_their_memory(tmp_path: Path) -> None:

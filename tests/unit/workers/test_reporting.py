@@ -8,8 +8,8 @@ from workers.lease import Lease
 from workers.reporting import MAX_REPORTS, Numbers, Reporter
 
 
-def reporter(acked: int = 0, boots: int = 1) -> tuple[Reporter, Numbers]:
-    numbers = Numbers(boots)
+def reporter(acked: int = 0) -> tuple[Reporter, Numbers]:
+    numbers = Numbers(lambda: 1)
     return Reporter(numbers, acked=acked), numbers
 
 
@@ -21,8 +21,8 @@ def sent(messages: object) -> list[tuple[int, list[str]]]:
     return [(item.after, [report.uid for report in item.reports]) for item in messages]  # type: ignore[attr-defined]
 
 
-def test_numbers_of_a_later_process_are_higher() -> None:
-    first, second = Numbers(1), Numbers(2)
+def test_numbers_after_another_entry_of_the_journal_are_higher() -> None:
+    first, second = Numbers(lambda: 1), Numbers(lambda: 2)
     assert max(first.draw() for _ in range(1000)) < second.draw()
 
 
