@@ -61,9 +61,9 @@ NAMES = ("CELLRUN_URL", "CELLRUN_TOKEN", "CELLRUN_ADMIN_USER", "CELLRUN_ADMIN_PA
 
 
 def wait_until_running(session: Session, job_id: int) -> None:
-    """Return once some task of the job runs."""
-    for _ in beats(Pace(60.0), "a running task"):
-        if any(task["state"] == "RUNNING" for task in session.tasks(job_id)):
+    """Return once tasks of the job run, and the others wait."""
+    for _ in beats(Pace(60.0), "tasks that run"):
+        if {task["state"] for task in session.tasks(job_id)} == {"RUNNING", "PENDING"}:
             return
 
 
@@ -107,10 +107,7 @@ def void(_: object) -> None:
 
 PICTURES: dict[str, Callable[[Page], None]] = {
     "admin-overview": admin(""),
-    "admin-jobs": admin("controlplane/job/"),
-    "admin-job": first("controlplane/job/", "wordcount"),
     "admin-task": first("controlplane/task/", "retry"),
-    "admin-cells": admin("controlplane/cell/"),
     "flower": flower,
 }
 
