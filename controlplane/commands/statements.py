@@ -50,7 +50,7 @@ UPDATE controlplane_attempt a SET
     result = COALESCE(a.result, i.result),
     result_truncated = a.result_truncated OR i.result_truncated,
     usage = COALESCE(i.usage::jsonb, a.usage),
-    started_at = COALESCE(a.started_at, i.started_at),
+    started_at = LEAST(a.started_at, i.started_at),
     finished_at = COALESCE(a.finished_at, i.finished_at),
     released_at = CASE WHEN i.release IS NULL THEN NULL ELSE i.at END,
     release_kind = COALESCE(i.release, ''),

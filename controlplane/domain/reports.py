@@ -94,11 +94,16 @@ def _facts_said(report: AttemptReport, attempt: AttemptFacts, now: datetime) -> 
         result_truncated=report.result_truncated,
         usage=report.usage,
         started_at=started_at,
-        # The start that was told first stays: an end is never before it.
-        finished_at=_instant(
-            report.finished_at, attempt.started_at or started_at or attempt.created_at, now
-        ),
+        finished_at=_instant(report.finished_at, _start(attempt, started_at), now),
     )
+
+
+def _start(attempt: AttemptFacts, told: datetime | None) -> datetime:
+    """The earliest start that was told, and is kept: the engine's word, which comes with the end,
+    is earlier than the cell's. An end is never before it.
+    """
+    told_starts = [at for at in (attempt.started_at, told) if at is not None]
+    return min(told_starts, default=attempt.created_at)
 
 
 def _instant(seconds: float | None, earliest: datetime, latest: datetime) -> datetime | None:

@@ -112,13 +112,14 @@ def test_a_cells_clock_is_believed_only_between_creation_and_now() -> None:
     assert (early.started_at, late.started_at) == (CREATED, NOW)
 
 
-def test_an_end_is_never_before_the_start_that_was_told_first() -> None:
+@pytest.mark.parametrize(("told", "ended"), [(5, 6), (12, 9)])
+def test_an_end_is_never_before_the_earliest_start(told: int, ended: int) -> None:
     facts = task(S.RUNNING, attempt(started_at=CREATED + timedelta(seconds=9)))
     engine = CREATED.timestamp()
-    said = report(S.SUCCEEDED, exit_code=0, started_at=engine + 5, finished_at=engine + 6)
+    said = report(S.SUCCEEDED, exit_code=0, started_at=engine + told, finished_at=engine + 6)
     change = changed(facts, said).attempt
     assert change is not None
-    assert change.finished_at == CREATED + timedelta(seconds=9)
+    assert change.finished_at == CREATED + timedelta(seconds=ended)
 
 
 def test_running_without_an_instant_started_now() -> None:
