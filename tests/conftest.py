@@ -1,8 +1,17 @@
 """What every suite shares: which tests run, and which may not share the machine."""
 
 import os
+import random
 
 import pytest
+
+# Inherited by the workers of pytest-xdist: all simulate the seeds of one base.
+os.environ.setdefault("SIMULATION_BASE", str(random.randrange(10_000_000) * 1_000))
+
+
+def pytest_report_header() -> str:
+    """Say which simulations these are, so that they can be had again."""
+    return f"simulation: SIMULATION_BASE={os.environ['SIMULATION_BASE']}"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -250,6 +250,7 @@ class Cell:
         elif answer.verdict == "accepted":
             log.info("cell %s is registered: %s", self.name, answer.why)
             self.is_registered = True
+            self.journal.accepted()
             self._heartbeat_seconds = answer.heartbeat_seconds
             self.reporter.accept(answer.register_seq)
             self.lease.renew(
@@ -438,7 +439,9 @@ class Cell:
             versions=VERSIONS,
             inventory=tuple(Held(book.uid, book.state) for book in self.books.running()),
         ).body()
-        self._register_seq = self._send(body)
+        memory = self.journal.memory
+        number = self.numbers.draw_claim(memory.claim or 0, memory.starts)
+        self._register_seq = self._send(body, number)
         self.lease.note_sent(self._register_seq, now.boot)
 
     def _begin_drawing(self) -> None:
@@ -447,7 +450,10 @@ class Cell:
         self.is_drawing_anew = True
         self.is_registered = False
         for book in self.books.running():
-            self._actions.append(self._stop_action(StopAttempt(book.uid, "drawn anew", 0.0, True)))
+            # Noted, so that its end is never taken for the program's own.
+            book.stop = StopAttempt(book.uid, "drawn anew", 0.0, True)
+            self.journal.stop(book.stop)
+            self._actions.append(self._stop_action(book.stop))
 
     def _draw_anew(self, now: Moment) -> None:
         """Begin a new incarnation once nothing of the old one runs."""
@@ -464,9 +470,9 @@ class Cell:
         self.numbers = Numbers(lambda: self.journal.memory.written)
         self.reporter = Reporter(self.numbers, acked=acked)
 
-    def _send(self, body: dict[str, object]) -> int:
+    def _send(self, body: dict[str, object], number: int | None = None) -> int:
         """Seal a message and put it in line; its number."""
-        seq = self.numbers.draw()
+        seq = self.numbers.draw() if number is None else number
         text = envelope.seal(
             self._reports_key, cell=self.name, incarnation=self.incarnation, seq=seq, body=body
         )

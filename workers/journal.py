@@ -109,12 +109,15 @@ class Remembered:
 
 @dataclass(slots=True)
 class Memory:
-    """All that one cell remembers. `written`: entries ever, more than the file has. `done`: uids that ended and were acknowledged, and until when
+    """All that one cell remembers. `written`: entries ever, more than the file has. `claim`: what
+    `written` was at the first of the `starts` since it was last accepted. `done`: uids that ended and were acknowledged, and until when
     to know them.
     """
 
     incarnation: str = ""
     written: int = 0
+    claim: int | None = None
+    starts: int = 0
     acked: int = 0
     specs: dict[int, GroupSpec] = field(default_factory=dict)
     attempts: dict[str, Remembered] = field(default_factory=dict)
@@ -124,6 +127,8 @@ class Memory:
         """Begin another incarnation: all but the number of entries is of the past."""
         self.incarnation = incarnation
         self.acked = 0
+        self.claim = None
+        self.starts = 0
         self.specs.clear()
         self.attempts.clear()
         self.done.clear()
@@ -199,8 +204,11 @@ class Journal:
         """A process of this incarnation starts."""
         if incarnation != self.memory.incarnation:
             self._note("incarnation", incarnation)
-        # Whatever the process says is newer than all that was said before: see workers.reporting.
-        self._note("boot")
+        self._note("boot", self.memory.written)
+
+    def accepted(self) -> None:
+        """The process is registered: what it says from now on is newer than all before."""
+        self._note("accepted", True)
 
     def take(self, run: RunAttempt, spec: GroupSpec) -> None:
         """An order is taken."""
@@ -265,7 +273,7 @@ class Journal:
             yield from (["crash", uid] for _ in range(item.crashes))
         for uid, until in memory.done.items():
             yield ["done", uid, until]
-        yield ["written", memory.written]
+        yield ["counts", memory.written, memory.claim, memory.starts]
 
     def _note(self, kind: str, *rest: Any) -> None:
         self._write([kind, *rest])
@@ -285,8 +293,13 @@ def _apply(memory: Memory, kind: str, rest: list[Any]) -> None:
     match kind, rest:
         case "incarnation", [incarnation]:
             memory.renew(incarnation)
-        case "written", [count]:
-            memory.written = count
+        case "boot", [written]:
+            memory.claim = written if memory.claim is None else memory.claim
+            memory.starts += 1
+        case "accepted", _:
+            memory.claim, memory.starts = None, 0
+        case "counts", [written, claim, starts]:
+            memory.written, memory.claim, memory.starts = written, claim, starts
         case "acked", [acked]:
             memory.acked = max(memory.acked, acked)
         case "spec", [body]:

@@ -1,8 +1,9 @@
 """Reports until they are heard: numbered, coalesced, sent again from the first that is missing.
 
 A report is cumulative, so only the latest of each attempt is kept. Numbers only grow: how much was
-ever written to the journal in the high bits, a counter in the low ones. So a cell whose journal was
-replaced by an older one is known by its first message: its number is not new.
+ever written to the journal in the high bits, a counter in the low ones. A Register has the number
+of the moment when the journal was found, however often it is said and whatever is written meanwhile.
+So a cell whose journal was replaced by an older one is known by it: its number is not new.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,8 +14,11 @@ from controlplane.contract.reports import AttemptReport, Reports
 # Reports in one message: as many as the inbox applies in one batch.
 MAX_REPORTS = 500
 # Messages between two entries of a journal before the numbers say nothing more of it: at a heartbeat
-# each 5 s, two years.
-_COUNTER_BITS = 24
+# each 5 s, forty years.
+_COUNTER_BITS = 28
+# Of them for a Register: starts without an answer, and how often each of these processes asked.
+_START_BITS = 8
+_ASK_BITS = _COUNTER_BITS - _START_BITS
 
 
 class Numbers:
@@ -24,6 +28,13 @@ class Numbers:
         """`written`: how many entries the journal has had so far."""
         self._written = written
         self._last = 0
+        self._asked = 0
+
+    def draw_claim(self, claim: int, starts: int) -> int:
+        """The number of a Register: see `workers.journal.Memory` for both."""
+        self._asked = min(self._asked + 1, (1 << _ASK_BITS) - 1)
+        starts = min(starts, (1 << _START_BITS) - 1)
+        return (claim << _COUNTER_BITS) + (starts << _ASK_BITS) + self._asked
 
     def draw(self) -> int:
         """The next number."""

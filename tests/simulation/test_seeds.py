@@ -1,0 +1,37 @@
+"""Random simulations: whatever is lost, late or killed, what must always be true is."""
+
+import os
+
+import pytest
+
+from tests.simulation.running import run_seed
+
+# The base is drawn once a run and printed in its head; SIMULATION_BASE takes one again.
+BASE = int(os.environ["SIMULATION_BASE"])
+AT_ONCE = 10
+IN_TEST, IN_SOAK = 300, 5_000
+
+# A simulation commits.
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def simulate(seeds: range) -> None:
+    failures = [outcome.report() for seed in seeds if (outcome := run_seed(seed)).failure]
+    assert not failures, "\n\n".join(failures)
+
+
+@pytest.mark.parametrize("first", range(BASE, BASE + IN_TEST, AT_ONCE))
+def test_random_seeds_hold(first: int) -> None:
+    simulate(range(first, first + AT_ONCE))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(BASE + IN_TEST, BASE + IN_SOAK, 10 * AT_ONCE))
+def test_many_random_seeds_hold(first: int) -> None:
+    simulate(range(first, first + 10 * AT_ONCE))
+
+
+@pytest.mark.parametrize("seed", [3, BASE])
+def test_a_seed_simulated_again_takes_the_same_course(seed: int) -> None:
+    first, second = run_seed(seed), run_seed(seed)
+    assert (first.digest, first.trace) == (second.digest, second.trace)
