@@ -7,37 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from celery import Celery
-from celery.app.amqp import AMQP
 from kombu import Queue
-from kombu.connection import Connection
 
 from controlplane.contract import envelope, queues
 from controlplane.contract.fields import Malformed
+from workers.broker import RETRY_SECONDS_MAX, PromptAmqp
 
 log = logging.getLogger(__name__)
-
-# A cell takes orders again at most so long after the broker came back.
-_RETRY_SECONDS = 5
-
-
-class PromptConnection(Connection):
-    """A broker connection that comes back soon after the broker has.
-
-    Kombu would let the pauses between two tries grow to 30 s, the length of a lease.
-    """
-
-    def ensure_connection(
-        self, errback: Any = None, max_retries: int | None = None, **options: Any
-    ) -> Any:
-        """Connect, trying again after 1, 2, … 5, 5, … seconds."""
-        pauses = {"interval_start": 1, "interval_step": 1, "interval_max": _RETRY_SECONDS}
-        return super().ensure_connection(errback, max_retries, **{**pauses, **options})  # type: ignore[no-untyped-call]
-
-
-class PromptAmqp(AMQP):
-    """Celery's way to make connections, with ours in it."""
-
-    Connection = PromptConnection
 
 
 def make_app(broker_url: str, order_queues: list[str]) -> Celery:
@@ -63,7 +39,7 @@ def make_app(broker_url: str, order_queues: list[str]) -> Celery:
             "health_check_interval": 10,
             "interval_start": 0,
             "interval_step": 1,
-            "interval_max": _RETRY_SECONDS,
+            "interval_max": RETRY_SECONDS_MAX,
         },
         task_queues=[
             # Orders are acknowledged before they are taken: so the broker need not remember them.

@@ -1,36 +1,14 @@
 """The control plane's Celery app: ticks land here as tasks, orders leave through it."""
 
 import os
-from typing import Any
 
 from celery import Celery
-from celery.app.amqp import AMQP
 from celery.signals import setup_logging, task_prerun
 from django.db import close_old_connections
-from kombu.connection import Connection
+
+from controlplane.config.broker import PromptAmqp
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.config.settings")
-
-RETRY_SECONDS_MAX = 5
-"""Kombu would let the pauses between two tries grow to 30 s, the length of a cell's lease."""
-
-
-class PromptConnection(Connection):
-    """A broker connection that comes back soon after the broker has."""
-
-    def ensure_connection(
-        self, errback: Any = None, max_retries: int | None = None, **options: Any
-    ) -> Any:
-        """Connect, trying again after 1, 2, … 5, 5, … seconds."""
-        pauses = {"interval_start": 1, "interval_step": 1, "interval_max": RETRY_SECONDS_MAX}
-        return super().ensure_connection(errback, max_retries, **{**pauses, **options})
-
-
-class PromptAmqp(AMQP):
-    """Celery's way to make connections, with ours in it."""
-
-    Connection = PromptConnection
-
 
 app = Celery("controlplane", amqp=PromptAmqp)
 app.config_from_object("django.conf:settings", namespace="CELERY")

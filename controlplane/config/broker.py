@@ -1,0 +1,75 @@
+"""The way to the broker: it comes back soon after Redis has, and stumbles over nothing in a queue.
+
+A list in Redis holds whatever somebody pushed. Kombu lets the error of unpacking one entry end the
+worker; here the entry is dropped and the worker goes on. `workers.broker` is the same for a cell.
+"""
+
+import logging
+from queue import Empty
+from typing import Any
+
+from celery.app.amqp import AMQP
+from kombu.connection import Connection
+from kombu.transport import redis as kombu_redis
+from redis.exceptions import RedisError
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS_MAX = 5
+"""Kombu would let the pauses between two tries grow to 30 s, the length of a cell's lease."""
+
+SHOWN_CHARS = 200
+
+OF_THE_BROKER = (
+    *(Empty, OSError, RedisError),
+    *kombu_redis.virtual.Transport.connection_errors,
+    *kombu_redis.virtual.Transport.channel_errors,
+)
+"""What reading a queue may raise that says nothing of the message."""
+
+
+class ForgivingChannel(kombu_redis.Channel):
+    """Takes messages from lists; one that cannot be read is logged and dropped."""
+
+    def _brpop_read(self, **options: Any) -> Any:
+        known = set(self.qos._delivered)
+        try:
+            return super()._brpop_read(**options)
+        except OF_THE_BROKER:
+            raise
+        except Exception as error:
+            # The entry is off its list already. Its consumer may not have got as far as to
+            # acknowledge it: it would hold one of the few places of messages under way for ever.
+            for tag in set(self.qos._delivered) - known:
+                self.basic_reject(tag, requeue=False)
+            text = f"{type(error).__name__}: {error}"[:SHOWN_CHARS]
+            log.warning("message dropped, it cannot be read: %s", text)
+            return True
+
+
+class ForgivingTransport(kombu_redis.Transport):
+    """Redis, read by forgiving channels."""
+
+    Channel = ForgivingChannel
+
+
+class PromptConnection(Connection):
+    """A broker connection that comes back soon after the broker has."""
+
+    def get_transport_cls(self) -> Any:
+        """Ours, in place of kombu's own for Redis."""
+        found = super().get_transport_cls()
+        return ForgivingTransport if found is kombu_redis.Transport else found
+
+    def ensure_connection(
+        self, errback: Any = None, max_retries: int | None = None, **options: Any
+    ) -> Any:
+        """Connect, trying again after 1, 2, … 5, 5, … seconds."""
+        pauses = {"interval_start": 1, "interval_step": 1, "interval_max": RETRY_SECONDS_MAX}
+        return super().ensure_connection(errback, max_retries, **{**pauses, **options})
+
+
+class PromptAmqp(AMQP):
+    """Celery's way to make connections, with ours in it."""
+
+    Connection = PromptConnection
