@@ -1,0 +1,155 @@
+"""Whatever lies in a queue, nobody stops: what cannot be read is dropped, what follows is done."""
+
+import base64
+import json
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from client import Session
+from controlplane.contract import broker, envelope, queues
+from tests.e2e.stack import RunningStack, is_running, open_folder, remnants, wait_until
+from tests.e2e.work import run_to_end, session_of
+
+pytestmark = [pytest.mark.serial]
+
+DEEP = "[" * 100_000
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[RunningStack]:
+    with open_folder() as folder:
+        with RunningStack(folder / "home", cells=1, engine="process") as running:
+            yield running
+        assert remnants(running.home) == []
+
+
+@pytest.fixture
+def session(stack: RunningStack) -> Iterator[Session]:
+    with session_of(stack) as session:
+        yield session
+
+
+@pytest.fixture
+def lists(stack: RunningStack) -> Iterator["redis.Redis[str]"]:
+    with redis.Redis.from_url(
+        stack.environment["CELERY_BROKER_URL"], decode_responses=True
+    ) as connection:
+        yield connection
+
+
+def outer(queue: str, **changes: object) -> str:
+    """A message as it lies in a list, with some of its parts replaced, or left out (None)."""
+    message = json.loads(broker.plain_message(queue, "text")) | changes
+    return json.dumps({name: value for name, value in message.items() if value is not None})
+
+
+def not_messages(queue: str) -> list[str]:
+    """What is no message at all, or one that nobody can unpack."""
+    return [
+        "",
+        "garbage",
+        "null",
+        "3",
+        "[]",
+        "{}",
+        '"text"',
+        DEEP,
+        outer(queue, properties=None),
+        outer(queue, properties={}),
+        outer(queue, properties=[]),
+        outer(queue, headers=None),
+        outer(queue, headers=7),
+        outer(queue, body=None),
+        outer(queue, body=12),
+        outer(queue, body="%%% not base64 %%%"),
+        outer(queue, body=base64.b64encode(b"\xff\xfe not text").decode()),
+        outer(queue, body=base64.b64encode(b"{not json").decode()),
+        outer(queue, body=base64.b64encode(DEEP.encode()).decode()),
+        outer(queue, **{"content-type": "application/x-python-serialize"}),
+        outer(queue, **{"content-type": "application/nonsense"}),
+        outer(queue, **{"content-type": None}),
+        outer(queue, **{"content-encoding": "binary"}),
+        outer(queue, **{"content-encoding": "nonsense"}),
+    ]
+
+
+def not_from_a_cell(queue: str) -> list[str]:
+    """Messages that say nothing the inbox may believe."""
+    forged = envelope.seal(b"x" * 32, cell="cell-1", incarnation="i", seq=1, body={"type": "x"})
+    stranger = envelope.seal(b"x" * 32, cell="nobody", incarnation="i", seq=1, body={})
+    texts = ["", "garbage", "{}", "[]", '{"probe": "x"}', '{"probe": 99}', '{"probe"', DEEP]
+    texts += [forged, stranger, "\0", json.dumps({"v": 1, "cell": "cell-1", "seq": -1})]
+    return [broker.plain_message(queue, text) for text in texts]
+
+
+def not_orders(queue: str) -> list[str]:
+    """Celery tasks that are none, or carry no order."""
+    forged = envelope.seal(b"x" * 32, cell="cell-1", incarnation="i", seq=0, body={"type": "x"})
+    arguments: list[list[object]] = [[], [1], [None], ["garbage"], [["x"]], [forged], ["a", "b"]]
+    return [
+        *(broker.task_message(queue, queues.ORDERS_TASK, words) for words in arguments),
+        broker.task_message(queue, "no.such.task", []),
+        broker.task_message(queue, "celery.backend_cleanup", ["x"]),
+        broker.task_message(queue, queues.ORDERS_TASK, ["x"], expires="not an instant"),
+        broker.task_message(queue, queues.ORDERS_TASK, ["x"], expires="2001-01-01T00:00:00Z"),
+    ]
+
+
+def pour(
+    stack: RunningStack, lists: "redis.Redis[str]", contents: dict[str, list[str]], process: str
+) -> None:
+    """Push everything, and return when it is gone and the process is still the same."""
+    pid = stack.pid_of(process)
+    for queue, messages in contents.items():
+        lists.lpush(queue, *messages)
+    wait_until(
+        lambda: not any(lists.llen(queue) for queue in contents),
+        seconds=30,
+        what=f"{process} has taken all of {', '.join(contents)}",
+    )
+    # Nor is any of it kept to be tried again.
+    wait_until(lambda: not lists.exists("unacked"), seconds=10, what="all are acknowledged")
+    assert stack.pid_of(process) == pid
+    assert is_running(pid)
+
+
+def check_work_goes_on(session: Session) -> None:
+    """A job runs as ever."""
+    job, _ = run_to_end(session, {"name": "after", "task_type": "process", "command": ["true"]})
+    assert job["state"] == "SUCCEEDED"
+
+
+def test_the_inbox_drops_what_it_cannot_read(
+    stack: RunningStack, session: Session, lists: "redis.Redis[str]"
+) -> None:
+    contents = {
+        queue: [*not_messages(queue), *not_from_a_cell(queue)] for queue in queues.INBOX_QUEUES
+    }
+    pour(stack, lists, contents, "inbox")
+    check_work_goes_on(session)
+
+
+def test_a_cell_drops_what_is_no_order(
+    stack: RunningStack, session: Session, lists: "redis.Redis[str]"
+) -> None:
+    incarnation = session.cell("cell-1")["incarnation"]  # type: ignore[typeddict-item]
+    queue = queues.cell_queue("cell-1", incarnation)
+    pour(stack, lists, {queue: [*not_messages(queue), *not_orders(queue)]}, "cell-1")
+    check_work_goes_on(session)
+
+
+@pytest.mark.parametrize(
+    ("process", "queue"),
+    [
+        ("placement", "placement"),
+        ("convergence", "convergence"),
+        ("inbox", "inbox.control"),
+    ],
+)
+def test_the_other_workers_drop_what_is_no_task(
+    stack: RunningStack, session: Session, lists: "redis.Redis[str]", process: str, queue: str
+) -> None:
+    pour(stack, lists, {queue: [*not_messages(queue), *not_orders(queue)]}, process)
+    check_work_goes_on(session)
