@@ -55,7 +55,7 @@ def worker(broker_url: str) -> Iterator[None]:
 
 def run(count: int, broker_url: str) -> float:
     """Publish `count` tasks; seconds from the first until the worker has run the last."""
-    client = redis.Redis.from_url(broker_url)
+    client = redis.Redis.from_url(broker_url, socket_timeout=WAIT_SECONDS + 5)
     began = time.perf_counter()
     with app.producer_or_acquire() as producer:
         for _ in range(count):

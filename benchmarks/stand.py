@@ -22,7 +22,7 @@ from typing import Any
 
 import psycopg
 
-from controlplane.config.stack import credentials, ports, postgres, preparation, redis
+from controlplane.config.stack import credentials, launch, ports, postgres, preparation, redis
 from controlplane.config.stack.home import Home
 from controlplane.config.stack.processes import (
     PROJECT,
@@ -100,6 +100,14 @@ class Stand:
             if time.monotonic() > give_up:
                 raise NotReady(f"after {seconds:g} s still not so: {what}")
             time.sleep(0.01)
+
+    def stop(self, name: str) -> int:
+        """Ask one process to end, and wait for it; its exit code."""
+        process = self._running[name]
+        process.terminate()
+        code = process.wait(timeout=STOP_SECONDS)
+        del self._running[name]
+        return code
 
     def _log_end(self, name: str) -> str:
         log = self.plan.home.logs / f"{name}.log"
@@ -215,7 +223,12 @@ def _start(plan: Plan, process: Process, command: Sequence[str]) -> subprocess.P
             stdout=log,
             stderr=log,
             start_new_session=True,
+            preexec_fn=_die_with_us,
         )
+
+
+def _die_with_us() -> None:
+    launch.die_with_parent("TERM")
 
 
 def _wait_for_cells(stand: Stand, cells: int) -> None:

@@ -63,7 +63,7 @@ def _measure(runs: int, *, flower: bool) -> tuple[list[float], list[dict[str, An
     bare: list[float] = []
     found: list[dict[str, Any]] = []
     with standing(Wanted(cells=CELLS, flower=flower)) as stand, stand.connect() as connection:
-        _submit_and_wait(stand, connection, [WARM_UP_TASKS])
+        submit_and_wait(stand, connection, [WARM_UP_TASKS])
         broker_url = stand.plan.broker_url.removesuffix("/0") + "/1"
         for _ in range(runs):
             if not flower:
@@ -77,7 +77,7 @@ def _measure(runs: int, *, flower: bool) -> tuple[list[float], list[dict[str, An
 def _one_run(stand: Stand, connection: psycopg.Connection[tuple[Any, ...]]) -> dict[str, Any]:
     tasks = 2 * TASKS_PER_JOB
     before = cpu_seconds(stand.pids)
-    seconds = _submit_and_wait(stand, connection, [TASKS_PER_JOB, TASKS_PER_JOB])
+    seconds = submit_and_wait(stand, connection, [TASKS_PER_JOB, TASKS_PER_JOB])
     time.sleep(1.5)  # the price includes what follows: acknowledgements, events
     used = spent(before, cpu_seconds(stand.pids))
     cpu_ms = {name: 1000 * amount / tasks for name, amount in used.items()}
@@ -85,7 +85,7 @@ def _one_run(stand: Stand, connection: psycopg.Connection[tuple[Any, ...]]) -> d
     return {"tasks": tasks, "seconds": seconds, "rate": tasks / seconds, "cpu_ms": cpu_ms}
 
 
-def _submit_and_wait(
+def submit_and_wait(
     stand: Stand, connection: psycopg.Connection[tuple[Any, ...]], sizes: list[int]
 ) -> float:
     """Seconds from the first request until every task SUCCEEDED."""
