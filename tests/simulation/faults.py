@@ -27,8 +27,12 @@ class Faults:
     def plan(self) -> None:
         """Draw and plan them."""
         rng, timeline = self.rng, self.world.timeline
-        self._draw_message_faults()
         kinds = rng.sample(FAULTS, rng.randint(1, 6))
+        if rng.random() < 0.15:
+            kinds = list(OWN_FAULTS)
+        else:
+            self.world.are_cells_disturbed = True
+            self._draw_message_faults()
         for _ in range(rng.choice([0, 3, 8, 16])):
             kind = rng.choice(kinds)
             timeline.after(rng.uniform(3.0, self.until), lambda kind=kind: self._happen(kind))
@@ -122,6 +126,7 @@ def restart_cell(faults: Faults) -> None:
 
 def crash_machine(faults: Faults) -> None:
     machine = faults.machine()
+    faults.world.harmed |= machine.engine.lives.keys()
     machine.crash()
     faults.back_later(machine)
 
@@ -135,6 +140,7 @@ def pause_cell(faults: Faults) -> None:
 
 def wipe_journal(faults: Faults) -> None:
     machine = faults.machine()
+    faults.world.are_journals_harmed = True
     machine.kill()
     faults.note(f"{machine.label} loses its journal")
     machine.disk.wipe()
@@ -143,6 +149,7 @@ def wipe_journal(faults: Faults) -> None:
 
 def roll_journal_back(faults: Faults) -> None:
     machine = faults.machine()
+    faults.world.are_journals_harmed = True
     machine.kill()
     if machine.disk.roll_back():
         faults.note(f"{machine.label} gets an older journal")
@@ -164,6 +171,7 @@ def kill_container(faults: Faults) -> None:
     living = machine.living()
     if living:
         uid = faults.rng.choice(living).launch.uid
+        faults.world.harmed.add(uid)
         faults.note(f"container {uid} on {machine.label} is killed from outside")
         if faults.rng.random() < 0.5:
             machine.engine.kill_outside(uid, machine.wall())
@@ -236,6 +244,9 @@ def change_cell(faults: Faults) -> None:
     except Conflict:
         faults.world.note("is refused")
 
+
+OWN_FAULTS: tuple[Fault, ...] = (pause_part, kill_part, stall_everything, tick_twice)
+"""The control plane's own; no cell may be held to account for them."""
 
 FAULTS: tuple[Fault, ...] = (
     kill_cell,

@@ -1,4 +1,4 @@
-"""What must be true in a simulation at every step, and at its end; beyond the rows it sees the engines."""
+"""What must be true at every step, and at the end; beyond the rows it sees the engines."""
 
 from collections import Counter
 from uuid import UUID
@@ -9,8 +9,6 @@ from controlplane.queries.invariants import check_all
 from controlplane.queries.sql import rows
 from tests.simulation.machines import Machine
 from tests.simulation.world import World
-
-_RISKY = {ReleaseKind.CELL_LOST, ReleaseKind.OPERATOR}
 
 
 class Violated(AssertionError):
@@ -36,15 +34,21 @@ def check_engines(machines: list[Machine]) -> list[str]:
     }
     if not living:
         return found
+    # Released because its cell was lost: then the cell was declared LOST while it had the attempt.
     released = rows(
-        "SELECT uid, release_kind FROM controlplane_attempt"
-        " WHERE uid = ANY(%s) AND released_at IS NOT NULL",
-        [list(living)],
+        """
+        SELECT a.uid, a.release_kind FROM controlplane_attempt a
+        JOIN controlplane_cell c ON c.id = a.cell_id
+        WHERE a.uid = ANY(%s) AND a.released_at IS NOT NULL AND NOT (
+            a.release_kind = %s AND EXISTS (
+                SELECT 1 FROM controlplane_alert l WHERE l.kind = 'cell_lost'
+                AND l.subject = c.name AND l.raised_at BETWEEN a.created_at AND a.released_at))
+        """,
+        [list(living), ReleaseKind.CELL_LOST.value],
     )
     return found + [
         f"attempt {uid} is released ({kind}), but its container runs on {living[uid]}"
         for uid, kind in released
-        if kind not in _RISKY
     ]
 
 
@@ -64,6 +68,10 @@ def check_end(world: World) -> None:
     wrong += [
         f"put aside: {error}" for (error,) in rows("SELECT error FROM controlplane_deadletter")
     ]
+    wrong += _started_too_early()
+    wrong += _vanished_by_itself(world)
+    if not world.are_cells_disturbed:
+        wrong += _lost_without_cause()
     wrong += [
         f"alert {kind} {subject}: {text}"
         for kind, subject, text in rows(
@@ -73,6 +81,54 @@ def check_end(world: World) -> None:
     wrong += world.errors
     if wrong:
         raise Violated("\n".join(wrong))
+
+
+def _started_too_early() -> list[str]:
+    """Tasks whose group waited for another one to end, but which were placed before it had."""
+    found = rows(
+        """
+        SELECT DISTINCT g.job_id, g.name, f.name FROM controlplane_taskgroup g
+        JOIN jsonb_to_recordset(g.depends_on) AS d("group" text, until text) ON true
+        JOIN controlplane_taskgroup f ON f.job_id = g.job_id AND f.name = d."group"
+        JOIN controlplane_attempt a ON a.group_id = g.id
+        JOIN controlplane_task t ON t.group_id = f.id
+        WHERE (d.until <> 'started' AND t.finished_at > a.created_at)
+           OR (d.until = 'succeeded' AND t.state <> %s)
+           OR (d.until = 'started' AND t.started_at > a.created_at)
+        """,
+        [int(S.SUCCEEDED)],
+    )
+    return [f"job {job_id}: {later} did not wait for {first}" for job_id, later, first in found]
+
+
+def _vanished_by_itself(world: World) -> list[str]:
+    """Containers that were started and left alone, and are said to have vanished."""
+    if world.are_journals_harmed:
+        return []
+    started = Counter[str]()
+    for machine in world.machines:
+        started.update(machine.engine.starts)
+    found = rows(
+        """
+        SELECT a.uid, a.reason FROM controlplane_attempt a
+        JOIN controlplane_taskgroup g ON g.id = a.group_id
+        WHERE a.reason IN ('container_vanished', 'stopped_outside', 'stopped_unasked', 'refused')
+          AND NOT g.launch->'command' ? 'vanish'
+        """
+    )
+    return [
+        f"attempt {uid} is ended as {reason}, though its container was started and left alone"
+        for uid, reason in found
+        if started[str(uid)] and str(uid) not in world.harmed
+    ]
+
+
+def _lost_without_cause() -> list[str]:
+    """Only the control plane itself stalled: no cell may pay for that."""
+    found = rows("SELECT subject FROM controlplane_alert WHERE kind = 'cell_lost'")
+    return [
+        f"{name} was declared lost, but only the control plane had stalled" for (name,) in found
+    ]
 
 
 def _wrong_results(job_id: int | None, group: str, text: str) -> list[str]:

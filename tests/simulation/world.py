@@ -59,6 +59,10 @@ class World:
         self.on_step: Callable[[], None] = lambda: None
         self.dirty = False
         self.errors: list[str] = []
+        # What the faults did, for the truths that depend on it.
+        self.are_cells_disturbed = False
+        self.are_journals_harmed = False
+        self.harmed: set[str] = set()
 
     def note(self, text: str) -> None:
         """Add a line to the trace."""
