@@ -8,6 +8,7 @@ code.
 
 import logging
 import uuid
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -55,6 +56,8 @@ VERSIONS = {"contract": str(envelope.VERSION)}
 MAX_CRASHES = 2
 # Messages with orders that are kept until the cell is registered; Sync repeats what comes on top.
 MAX_EARLY = 100
+# Up to this part sooner than it must a cell beats, each by its name.
+_SPREAD = 0.1
 # How long a uid stays known after its order cannot arrive any more.
 KNOWN_SECONDS = 24 * 3600.0
 
@@ -109,6 +112,8 @@ class Cell:
         self._orders_key = keys.mac_key(config.key, keys.TO_CELL)
         self._reports_key = keys.mac_key(config.key, keys.TO_CONTROL)
         self._next_beat = 0.0
+        # Cells that were answered together, after an outage, must not beat together ever after.
+        self._pace = 1.0 - _SPREAD * (zlib.crc32(config.name.encode()) % 1000) / 1000
         self._heartbeat_seconds = 5.0
         self._register_seq = 0
         self._evacuating = False
@@ -191,7 +196,7 @@ class Cell:
         """Let time pass: register again until it is answered, then beat."""
         if now.boot < self._next_beat:
             return
-        self._next_beat = now.boot + self._heartbeat_seconds
+        self._next_beat = now.boot + self._heartbeat_seconds * self._pace
         self.journal.forget(now.wall)
         if not self._has_swept:
             self._has_swept = self._sweep(now)
