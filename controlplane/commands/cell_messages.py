@@ -25,6 +25,9 @@ from controlplane.queries.launches import load_group_specs
 from controlplane.queries.sql import execute, rows
 from controlplane.queries.sync import Standing, load_standings, load_wanted
 
+# What a cell that is registered has left behind; a twin that is still there raises its own again.
+_ALERTS_OF_ABSENCE = ("cell_lost", "cell_twin", "registration_failed")
+
 
 @dataclass(frozen=True, slots=True)
 class Beat:
@@ -58,7 +61,8 @@ def record_registration(
             register_cell(cell.pk, state=decision.state, reason=decision.why, facts=facts)
             renewed = cell.incarnation != address.incarnation
             _open_lease(cell.pk, address.incarnation, seq, renewed=renewed, now=now)
-            clear_alerts("cell_lost", cell.name, now=now)
+            for kind in _ALERTS_OF_ABSENCE:
+                clear_alerts(kind, cell.name, now=now)
             transaction.on_commit(wakes.wake_placement, robust=True)
         elif decision.verdict is Verdict.REFUSED:
             alert = RaiseAlert("cell_twin", cell.name, f"cell {cell.name}: {decision.why}")
@@ -126,9 +130,7 @@ def find_addresses(names: Sequence[str]) -> dict[str, tuple[int, bytes]]:
 
 
 def _lease_length() -> timedelta:
-    """A lease as we count it: longer than the cell's own count, because clocks drift and messages
-    travel.
-    """
+    """A lease as we count it: longer than the cell's own; clocks drift and messages travel."""
     return timedelta(seconds=settings.CELLRUN.lease_seconds * Policy().lease_factor)
 
 

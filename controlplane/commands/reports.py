@@ -1,6 +1,4 @@
-"""A batch of reports from cells becomes changes, in one transaction; each report is applied or
-ignored, never lost.
-"""
+"""Reports from cells become changes, a batch in one transaction: applied or ignored, never lost."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -41,7 +39,6 @@ class Recorded:
 
     applied: int = 0
     ignored: Counter[str] = field(default_factory=Counter)
-    finished_jobs: list[int] = field(default_factory=list)
 
 
 def record_reports(
@@ -53,12 +50,12 @@ def record_reports(
     """Apply the reports and note what is safe. To be called inside a transaction."""
     recorded = Recorded()
     latest = _latest(reported, recorded)
-    job_of = find_jobs_of_attempts(list(latest))
+    job_of = find_jobs_of_attempts(list({uid for uid, _ in latest}))
     jobs = lock_jobs(job_of.values())
     facts = load_facts_of_attempts(list(job_of))
     changes: list[ChangeTask] = []
-    for uid, item in latest.items():
-        decision = decide_report(facts.get(uid), item.report, item.sender, now=now)
+    for (uid, sender), report in latest.items():
+        decision = decide_report(facts.get(uid), report, sender, now=now)
         if isinstance(decision, Ignored):
             recorded.ignored[decision.why] += 1
         else:
@@ -66,24 +63,29 @@ def record_reports(
     applied = apply_changes(changes, jobs=jobs, now=now, actor="cell")
     recorded.applied = applied.changed
     recorded.ignored["stale"] += applied.stale
-    recorded.finished_jobs = applied.finished_jobs
     _note_safe(acknowledgements)
     send_after_commit(applied)
     return recorded
 
 
-def _latest(reported: Sequence[Reported], recorded: Recorded) -> dict[UUID, Reported]:
-    """The newest report of each attempt: reports are cumulative, so the others say nothing more."""
-    latest: dict[UUID, Reported] = {}
+def _latest(
+    reported: Sequence[Reported], recorded: Recorded
+) -> dict[tuple[UUID, Sender], AttemptReport]:
+    """The newest report of each attempt: reports are cumulative, so the others say nothing more.
+
+    Of each sender: what one says of another's attempt must not take the place of the other's word,
+    which is acknowledged and never comes again.
+    """
+    latest: dict[tuple[UUID, Sender], AttemptReport] = {}
     for item in reported:
         try:
-            uid = UUID(item.report.uid)
+            key = UUID(item.report.uid), item.sender
         except ValueError:
             recorded.ignored["unknown_attempt"] += 1
             continue
-        known = latest.get(uid)
-        if known is None or known.sender != item.sender or known.report.seq < item.report.seq:
-            latest[uid] = item
+        known = latest.get(key)
+        if known is None or known.seq < item.report.seq:
+            latest[key] = item.report
     return latest
 
 

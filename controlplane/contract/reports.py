@@ -221,7 +221,7 @@ def read_report(item: Any) -> AttemptReport:
         container_id=fields.text(body, "container", None, 128),
         exit_code=fields.whole(body, "exit_code", None),
         failure_kind=_one_of(FailureKind, fields.text(body, "kind", None)),
-        reason=fields.text(body, "reason", None, 64),
+        reason=fields.text(body, "reason", None, 32),
         message=fields.text(body, "message", None, MESSAGE_CHARS),
         result=result,
         result_truncated=fields.flag(body, "cut", False),

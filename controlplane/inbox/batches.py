@@ -1,6 +1,4 @@
-"""Applying batches of messages: many in one transaction, and a bad one found by halving and put
-aside for people.
-"""
+"""Batches of messages: many in one transaction; a bad one is found and put aside for people."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,9 +17,11 @@ from controlplane.commands.cell_messages import (
     record_registration,
 )
 from controlplane.commands.dead_letters import add_dead_letter
+from controlplane.commands.effects import raise_alerts
 from controlplane.commands.hearing import hear_probes
 from controlplane.commands.reports import Acknowledgement, Reported, record_reports
-from controlplane.inbox.sorting import Directory, Sorted, sort_messages
+from controlplane.domain.effects import RaiseAlert
+from controlplane.inbox.sorting import Directory, Registration, Sorted, sort_messages
 
 log = structlog.get_logger(__name__)
 
@@ -66,12 +66,22 @@ class Inbox:
         if found.reported:
             self._record(found, now)
         for item in found.registrations:
-            record_registration(
-                item.address, item.register, seq=item.seq, spoken=item.spoken, now=now
-            )
+            self._register(item, now)
         for address, goodbye in found.goodbyes:
             record_goodbye(address, goodbye, now=now)
         self._beats += found.beats
+
+    @staticmethod
+    def _register(item: Registration, now: datetime) -> None:
+        address, register = item.address, item.register
+        try:
+            record_registration(address, register, seq=item.seq, spoken=item.spoken, now=now)
+        except (OperationalError, InterfaceError):
+            raise
+        except Exception as error:  # what one cell says of itself must not silence the others
+            log.error("registration_failed", cell=address.name, error=str(error))
+            text = f"cell {address.name} cannot be registered: {error}"[:1000]
+            raise_alerts([RaiseAlert("registration_failed", address.name, text)], now=now)
 
     def _record(self, found: Sorted, now: datetime) -> None:
         pending = [_Part(found.reported, found.acknowledgements)]

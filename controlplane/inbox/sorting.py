@@ -1,6 +1,4 @@
-"""From raw messages to what they say: envelopes checked against their cells' keys, malformed ones
-dropped with a log line.
-"""
+"""From raw messages to what they say: MACs checked, malformed ones dropped with a log line."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -13,6 +11,7 @@ from controlplane.commands.reports import Acknowledgement, Reported
 from controlplane.contract import envelope, keys
 from controlplane.contract.envelope import VERSION, Envelope
 from controlplane.contract.fields import Malformed
+from controlplane.contract.queues import INBOX_SHARDS
 from controlplane.contract.reports import Goodbye, Heartbeat, Register, Reports, read_message
 from controlplane.domain.cell_keys import CellAddress
 from controlplane.domain.reports import Sender
@@ -118,7 +117,9 @@ def _read_probe(text: str) -> int | None:
         shard = json.loads(text).get("probe")
     except ValueError as error:
         raise Malformed("not a probe") from error
-    return shard if isinstance(shard, int) else None
+    if not isinstance(shard, int) or not 0 <= shard < INBOX_SHARDS:
+        raise Malformed("not a probe of a shard of ours")
+    return shard
 
 
 def _drop(found: Sorted, error: Malformed, text: str) -> None:

@@ -1,8 +1,7 @@
-"""The convergence tick: what is stuck, lost or overdue is found and ended, rule by rule, in
-bounded pages.
-"""
+"""The convergence tick: what is stuck, lost or overdue is ended, rule by rule, in bounded pages."""
 
 import time
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import structlog
@@ -11,6 +10,7 @@ from django.conf import settings
 
 from controlplane import clock
 from controlplane.commands import convergence as commands
+from controlplane.commands.batches import for_each_batch
 from controlplane.commands.endings import end_page
 from controlplane.commands.hearing import find_deaf_since, send_probes
 from controlplane.commands.ticks import claim_turn, note_run, take_wake
@@ -48,9 +48,7 @@ def build_policy() -> Policy:
 
 
 def run(*, woken: bool = False) -> dict[str, int]:
-    """One tick; what it did, per rule. A wake only ends what must end; the clock's tick does
-    all.
-    """
+    """One tick; what each rule did. A wake only ends what must end; the clock's tick does all."""
     now, policy = clock.now(), build_policy()
     if woken:
         return _end_jobs(now)
@@ -110,11 +108,16 @@ def _hold_until(tick: TickFacts, now: datetime, policy: Policy) -> datetime | No
 
 def _end_jobs(now: datetime) -> dict[str, int]:
     """Rule 8: end the open tasks of ending jobs, page by page, oldest job first."""
-    ended, pages = 0, 0
+    ended, pages, count = 0, 0, 0
+
+    def end(job_ids: Sequence[int]) -> None:
+        nonlocal count
+        count = sum(end_page(job_id, now=now) for job_id in job_ids)
+
     for job_id in list_jobs_with("ending_jobs", JOBS_PER_TICK):
         while pages < PAGES_PER_TICK:
-            pages += 1
-            count = end_page(job_id, now=now)
+            pages, count = pages + 1, 0
+            for_each_batch([job_id], end, what="ending")
             ended += count
             if not count:
                 break

@@ -1,5 +1,8 @@
 """The life of jobs through the loop: placed, told, reported, rolled up, with their history."""
 
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
@@ -7,11 +10,13 @@ import pytest
 from controlplane import clock
 from controlplane.commands.cells import drain_cell
 from controlplane.commands.endings import cancel_job, cancel_task
-from controlplane.contract.reports import AttemptReport
+from controlplane.contract.orders import Sync
+from controlplane.contract.reports import AttemptReport, Heartbeat, Register
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.models import (
+    Alert,
     Attempt,
     Cell,
     CellLease,
@@ -24,7 +29,26 @@ from controlplane.models import (
     Transition,
 )
 from controlplane.ticks import convergence, placement
-from tests.integration.loop.conftest import Loop
+from tests.integration.loop.conftest import Hand, Loop
+
+
+class Gathering:
+    """In the inbox's place: keeps what cells say, so that it comes in one batch."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def apply(self, raw: Sequence[str]) -> None:
+        self.texts += raw
+
+
+@contextmanager
+def gathered(loop: Loop) -> Iterator[Gathering]:
+    inbox, gathering = loop.inbox, Gathering()
+    loop.inbox = gathering  # type: ignore[assignment]
+    yield gathering
+    loop.inbox = inbox
+    inbox.apply(gathering.texts)
 
 
 def history(job: Job) -> list[tuple[str, str]]:
@@ -368,3 +392,41 @@ def test_a_task_that_backs_off_keeps_the_tick_awake(loop: Loop) -> None:
     assert placement.run() is False
     cell.end(loop.attempts(job)[0], S.FAILED, exit_code=1)
     assert placement.run() is True
+
+
+def test_another_cells_word_on_an_attempt_does_not_take_the_place_of_its_own(loop: Loop) -> None:
+    own = loop.cell()
+    job = loop.submit()
+    loop.place()
+    (attempt,) = loop.attempts(job)
+    other = loop.cell("cell-2")
+    stranger = AttemptReport(str(attempt.uid), 0, S.FAILED, exit_code=1, gone=True)
+    ended = AttemptReport(str(attempt.uid), 0, S.SUCCEEDED, exit_code=0, gone=True)
+    with gathered(loop):
+        own.report(ended)
+        other.report(stranger)
+    assert loop.states(job) == ["SUCCEEDED"]
+
+
+def test_a_cell_that_cannot_be_registered_holds_nobody_up_and_raises_an_alert(loop: Loop) -> None:
+    cell, bad = loop.cell(), Hand(loop, "cell-2", {"cpu_millis": 1000})
+    impossible = Register({"no\x00name": 1}, task_types=("container",))
+    with gathered(loop) as batch:
+        batch.apply([json.dumps({"probe": 10**30})])
+        bad.say(impossible.body())
+        cell.say(Heartbeat(()).body())
+    assert isinstance(cell.orders()[-1], Sync)
+    assert Alert.objects.get(cleared_at=None).kind == "registration_failed"
+    bad.register()
+    assert not Alert.objects.filter(cleared_at=None).exists()
+
+
+def test_a_job_whose_ending_fails_is_skipped_with_an_alert_and_the_tick_goes_on(loop: Loop) -> None:
+    broken, job = loop.submit(), loop.submit()
+    Job.objects.filter(pk__in=[broken.pk, job.pk]).update(
+        ending_as=S.KILLED, ending_reason="cancelled"
+    )
+    Job.objects.filter(pk=broken.pk).update(ending_reason="no such reason")
+    assert loop.converge()["ended"] == 1
+    assert (loop.state(broken), loop.state(job)) == ("PENDING", "KILLED")
+    assert Alert.objects.get().kind == "job_skipped"
