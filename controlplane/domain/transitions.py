@@ -1,5 +1,4 @@
-"""Every legal change of a task and its attempt: one table, one function. Nothing else decides a
-state.
+"""Every legal change of a task and its attempt: one table, one function; nothing else decides.
 
 Rule 1: whatever concerns states stands in `TRANSITIONS`. Rule 2: an event without a row is refused
 (`IllegalTransition`) and leaves everything as it was. `docs/states.md` is generated from the table,
@@ -201,8 +200,8 @@ def _count(counters: Counters, event: Event, ran_seconds: float) -> Counters:
         return replace(counters, refusal_row=counters.refusal_row + 1)
     if not counters.system_row and not counters.refusal_row:
         return counters  # no row has begun that the event could end
-    if event is Event.SYSTEM_FAILED:
-        return counters if ran_seconds < HEALTHY_RUN_SECONDS else replace(counters, system_row=0)
+    if ran_seconds >= HEALTHY_RUN_SECONDS:
+        return replace(counters, system_row=0, refusal_row=0)
     if event in (Event.EXITED_ZERO, Event.USER_FAILED):
         return replace(counters, system_row=0, refusal_row=0)
     if event in (Event.BUILDING, Event.STARTED):

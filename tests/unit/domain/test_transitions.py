@@ -154,6 +154,14 @@ def test_a_healthy_run_breaks_the_row_of_system_failures_but_not_the_total() -> 
     assert after(S.RUNNING, Event.SYSTEM_FAILED, bad, ran_seconds=short).task is S.FAILED
 
 
+@pytest.mark.parametrize("event", [Event.CELL_LOST, Event.VANISHED, Event.DRAINED])
+def test_a_healthy_run_breaks_the_row_however_it_ends(event: Event) -> None:
+    bad = Counters(system=3, system_row=3)
+    healthy = after(S.RUNNING, event, bad, ran_seconds=HEALTHY_RUN_SECONDS)
+    assert (healthy.counters.system, healthy.counters.system_row) == (3, 0)
+    assert after(S.RUNNING, event, bad, ran_seconds=1.0).counters.system_row == 3
+
+
 def test_a_user_failure_breaks_the_row_of_system_failures() -> None:
     bad = Counters(system=2, system_row=2)
     outcome = after(S.RUNNING, Event.USER_FAILED, bad, Limits(failure=5))
