@@ -3,7 +3,7 @@
 from controlplane.contract.reports import AttemptReport
 from controlplane.contract.states import FailureKind, TaskState
 from workers.attempt.events import Ended
-from workers.attempt.outcome import TIMEOUT
+from workers.attempt.outcome import STOPPED, TIMEOUT
 from workers.books import Book
 
 
@@ -46,10 +46,11 @@ def refusal(uid: str, why: str, at: float) -> AttemptReport:
 def _state(book: Book, event: Ended, evacuating: bool) -> TaskState:
     if event.reason == TIMEOUT:
         return TaskState.KILLED
-    if event.failure_kind is None and event.exit_code == 0:
+    # Many programs end with exit status 0 when they are told to stop: that is no success.
+    if event.reason != STOPPED and event.failure_kind is None and event.exit_code == 0:
         return TaskState.SUCCEEDED
     if book.stop is not None:
         return TaskState.KILLED
     if evacuating:
         return TaskState.PREEMPTED
-    return TaskState.FAILED
+    return TaskState.KILLED if event.reason == STOPPED else TaskState.FAILED

@@ -5,10 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.contract.orders import Orders, Registered
+from controlplane.contract.orders import GroupSpec, Orders, Registered, RunAttempt, StopAttempt
 from controlplane.contract.reports import Goodbye, Heartbeat, Register
 from controlplane.contract.states import TaskState as S
 from tests.unit.workers.cell_bench import Bench
+from workers.attempt.events import Ended
+from workers.attempt.outcome import STOPPED
+from workers.books import Book
+from workers.verdicts import judge_end
 
 
 @pytest.fixture
@@ -211,6 +215,21 @@ def test_evacuation_gives_everything_back_free_of_charge(ready: Bench) -> None:
     assert ready.states_of("u")[-1] is S.PREEMPTED
     ready.run("v", "noop")
     assert ready.states_of("v") == [S.WORKER_FAILED]
+
+
+@pytest.mark.parametrize(
+    ("is_stopped", "is_evacuating", "state"),
+    [(False, True, S.PREEMPTED), (True, True, S.KILLED), (False, False, S.KILLED)],
+)
+def test_a_program_that_ends_well_because_it_was_told_to_has_not_succeeded(
+    is_stopped: bool, is_evacuating: bool, state: S
+) -> None:
+    book = Book(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
+    book.stop = StopAttempt("u", "cancelled") if is_stopped else None
+    told = Ended("u", 1.0, exit_code=0, reason=STOPPED)
+    assert judge_end(book, told, evacuating=is_evacuating).state is state
+    own = Ended("u", 1.0, exit_code=0)
+    assert judge_end(book, own, evacuating=is_evacuating).state is S.SUCCEEDED
 
 
 def test_leaving_says_how_long_the_successor_may_take(ready: Bench) -> None:
