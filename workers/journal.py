@@ -1,11 +1,10 @@
-"""What a cell must not forget, on disk before it acts or speaks: orders taken, starts, ends, what
-was heard.
+"""What a cell must not forget, on disk before it acts or speaks: orders, ends, what was heard.
 
 One line a record: a CRC, then JSON. A torn last line is cut off. Many cells of one process may
-share
-a file (`JournalFile`), so that one fsync serves all of them; each has its own `Journal` on it.
+share a file (`JournalFile`), so that one fsync serves all; each has its own `Journal` on it.
 """
 
+import errno
 import json
 import os
 import zlib
@@ -49,7 +48,7 @@ class Store(Protocol):
 
 
 class FileStore:
-    """A file; a lock on it keeps a twin process of the same cell away."""
+    """A file. Whoever opens it sees to it that no other process of the cell does (`serving`)."""
 
     def __init__(self, path: Path, *, fsync: bool = True) -> None:
         self._path = path
@@ -63,7 +62,9 @@ class FileStore:
 
     def append(self, lines: bytes) -> None:
         """See Store."""
-        self._file.write(lines)
+        if self._file.write(lines) != len(lines):
+            # Lines behind a torn one would be lost when it is cut off: whoever comes next cuts it.
+            raise OSError(errno.ENOSPC, "the disk is full", str(self._path))
 
     def sync(self) -> None:
         """See Store."""
@@ -109,9 +110,11 @@ class Remembered:
 
 @dataclass(slots=True)
 class Memory:
-    """All that one cell remembers. `written`: entries ever, more than the file has. `claim`: what
-    `written` was at the first of the `starts` since it was last accepted. `done`: uids that ended and were acknowledged, and until when
-    to know them.
+    """All that one cell remembers.
+
+    `written`: entries ever, more than the file has. `claim`: what `written` was at the first of the
+    `starts` since it was last accepted. `done`: uids that ended and were acknowledged, and until
+    when to know them.
     """
 
     incarnation: str = ""
@@ -122,6 +125,10 @@ class Memory:
     specs: dict[int, GroupSpec] = field(default_factory=dict)
     attempts: dict[str, Remembered] = field(default_factory=dict)
     done: dict[str, float] = field(default_factory=dict)
+
+    def used_specs(self) -> set[int]:
+        """Ids of the specs of attempts that are not done."""
+        return {item.run.spec_id for item in self.attempts.values()}
 
     def renew(self, incarnation: str) -> None:
         """Begin another incarnation: all but the number of entries is of the past."""
@@ -248,19 +255,19 @@ class Journal:
             self._note("acked", acked)
 
     def forget(self, now: float) -> None:
-        """Let go of uids that nobody can ask for any more; the file loses them when it is
-        compacted.
-        """
-        for uid in [uid for uid, until in self.memory.done.items() if until < now]:
-            del self.memory.done[uid]
+        """Let go of uids and specs that nobody needs; the file loses them when it is compacted."""
+        memory = self.memory
+        for uid in [uid for uid, until in memory.done.items() if until < now]:
+            del memory.done[uid]
+        for spec_id in memory.specs.keys() - memory.used_specs():
+            del memory.specs[spec_id]
 
     def live_entries(self) -> Iterable[list[Any]]:
         """The entries from which the present can be read again."""
         memory = self.memory
         yield ["incarnation", memory.incarnation]
         yield ["acked", memory.acked]
-        used = {item.run.spec_id for item in memory.attempts.values()}
-        for spec_id in sorted(used & set(memory.specs)):
+        for spec_id in sorted(memory.used_specs() & set(memory.specs)):
             yield ["spec", memory.specs[spec_id].body()]
         for uid, item in memory.attempts.items():
             yield ["take", item.run.body()]

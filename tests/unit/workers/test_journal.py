@@ -1,6 +1,7 @@
 """The journal: what was synced survives, what is torn is cut off, what is done forgotten."""
 
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -145,3 +146,49 @@ def test_cells_of_one_process_share_a_file_but_not_their_memory(tmp_path: Path) 
     again.compact()
     third = file_at(tmp_path / "journal")
     assert third.journal("b").memory.incarnation == "bbb"
+
+
+def test_a_spec_is_let_go_when_no_attempt_needs_it_and_written_again_for_the_next(
+    tmp_path: Path,
+) -> None:
+    file, journal = opened(tmp_path / "journal")
+    journal.begin("one")
+    journal.take(run("first"), SPEC)
+    journal.forget(0.0)
+    assert journal.memory.specs == {1: SPEC}
+    journal.finish("first", 200.0)
+    journal.forget(0.0)
+    assert journal.memory.specs == {}
+    journal.take(run("second"), SPEC)
+    file.sync()
+    file.compact()
+    _, again = opened(tmp_path / "journal")
+    assert again.memory.specs == {1: SPEC}
+
+
+def test_a_line_that_does_not_fit_on_the_disk_is_not_written_behind(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    filled(path)
+    with pytest.raises(OSError, match="full"):
+        _FullStore(path).append(b"0" * 100)
+
+
+class _FullStore(FileStore):
+    """Its disk takes half of what is written."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        _stores.append(self)
+        file = self._file
+        self._file = _HalfFile(file)  # type: ignore[assignment]
+
+
+class _HalfFile:
+    def __init__(self, file: FileIO) -> None:
+        self._whole = file
+
+    def write(self, content: bytes) -> int:
+        return self._whole.write(content[: len(content) // 2])
+
+    def close(self) -> None:
+        self._whole.close()
