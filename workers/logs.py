@@ -97,6 +97,8 @@ class LogShipper:
         """Send what is written to `folder` from now on."""
         with self._lock:
             self._uploads[uid] = Upload(uid, folder)
+            # An adopted attempt goes on writing behind what an earlier process had sent.
+            (folder / SHIPPED).unlink(missing_ok=True)
 
     def finish(self, uid: str, seconds: float) -> None:
         """Nothing more will be written: send the rest, here for `seconds` at most, then behind."""
@@ -127,6 +129,9 @@ class LogShipper:
         swept_at = time.monotonic()
         while not self._closed.wait(pause):
             try:
+                if time.monotonic() - swept_at > SWEEP_SECONDS:
+                    swept_at = time.monotonic()
+                    self.sweep()
                 self.send_round()
                 pause = self._round_seconds
             except NotNow as error:
@@ -134,9 +139,6 @@ class LogShipper:
                 log.warning("output waits for the control plane: %s", error)
             except Exception:
                 log.exception("unexpected failure while sending output")
-            if time.monotonic() - swept_at > SWEEP_SECONDS:
-                swept_at = time.monotonic()
-                self.sweep()
 
     def send_round(self) -> None:
         """Offer what is new of every attempt, one chunk of each in turn. Raises NotNow."""
@@ -236,12 +238,13 @@ class LogShipper:
 
     def _forget(self, upload: Upload) -> None:
         with self._lock:
-            if self._uploads.get(upload.uid) is upload:
-                del self._uploads[upload.uid]
-        try:
-            (upload.folder / SHIPPED).touch()
-        except OSError:
-            log.info("the output folder of attempt %s is gone", upload.uid)
+            if self._uploads.get(upload.uid) is not upload:
+                return
+            del self._uploads[upload.uid]
+            try:
+                (upload.folder / SHIPPED).touch()
+            except OSError:
+                log.info("the output folder of attempt %s is gone", upload.uid)
 
 
 def upload_headers(key: bytes, cell: str, url: str, body: bytes, at: int) -> dict[str, str]:
