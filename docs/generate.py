@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from controlplane.domain.invariants import render_document
 from docs import settings_page, states_page, states_picture
 
 FOLDER = Path(__file__).parent
@@ -16,6 +17,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "states.md": states_page.write,
     "images/states.svg": states_picture.draw,
     "settings.md": settings_page.write,
+    "invariants.md": render_document,
 }
 
 

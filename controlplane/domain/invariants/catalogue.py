@@ -202,7 +202,7 @@ def render_document() -> str:
 _INTRODUCTION = """# Invariants
 
 What is true of the rows after every transaction, whatever was lost, late or killed. This page is
-made of `controlplane/domain/invariants` by `manage.py check_invariants --document`.
+made of `controlplane/domain/invariants` by `make docs`.
 
 The simulation (`tests/simulation`) checks all of them as it goes, and two truths that no row knows:
 no attempt's container is ever started twice, and a container runs only as long as its attempt is

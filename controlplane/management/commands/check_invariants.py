@@ -4,12 +4,11 @@ Exits with 0 if there is none, with 1 after listing all of them. Changes and loc
 """
 
 import sys
-from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from controlplane.domain.invariants import INVARIANTS, render_document
+from controlplane.domain.invariants import INVARIANTS
 from controlplane.queries.invariants import check_database
 
 
@@ -18,17 +17,8 @@ class Command(BaseCommand):
 
     help = "Check the invariants on the live database; exit with 1 if one is violated."
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        """--document."""
-        parser.add_argument(
-            "--document", action="store_true", help="print docs/invariants.md and check nothing"
-        )
-
     def handle(self, *args: Any, **options: Any) -> None:
         """Check and list."""
-        if options["document"]:
-            self.stdout.write(render_document(), ending="")
-            return
         count = 0
         for violation in check_database():
             count += 1

@@ -1,0 +1,55 @@
+"""Plants one mistake in a copy of the tree and lets the simulation look for it."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.mutations.catalogue import Mutation
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIED = ("controlplane", "workers", "tests")
+TIMEOUT_SECONDS = 900
+_FAILED = re.compile(r"^seed (\d+): FAILS", re.MULTILINE)
+
+
+class Misfit(ValueError):
+    """The text that a mutation changes does not stand in its file exactly once."""
+
+
+def mutate(text: str, mutation: Mutation) -> str:
+    """The text of the file with its mistake. Raises Misfit."""
+    if text.count(mutation.old) != 1:
+        raise Misfit(f"{mutation.name}: its text is {text.count(mutation.old)} times in its file")
+    return text.replace(mutation.old, mutation.new)
+
+
+def first_failing_seed(mutation: Mutation | None, seeds: range) -> int | None:
+    """Simulate `seeds` on a copy with the mistake; the first that fails, None if none does."""
+    with tempfile.TemporaryDirectory(prefix="cellrun-mutant-") as folder:
+        tree = Path(folder)
+        for name in COPIED:
+            leave_out = shutil.ignore_patterns("__pycache__", "static", "e2e", "conformance")
+            shutil.copytree(ROOT / name, tree / name, ignore=leave_out)
+        if mutation is not None:
+            path = tree / mutation.file
+            path.write_text(mutate(path.read_text(), mutation))
+        command = ["-m", "tests.simulation", str(seeds.start), "--count", str(len(seeds)), "--stop"]
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=tree,
+            env={**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+    found = _FAILED.search(done.stdout)
+    if done.returncode not in (0, 1) or (done.returncode == 1 and found is None):
+        raise RuntimeError(
+            f"the simulation broke down:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+        )
+    return int(found[1]) if found else None
