@@ -7,6 +7,7 @@ for people and carries the engine's own words.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from controlplane.contract.states import FailureKind
 
@@ -85,6 +86,7 @@ _EXITS: tuple[_ExitRule, ...] = (
 )
 
 
+@lru_cache(maxsize=1024)
 def judge_exit(ended: Exit) -> Verdict:
     """What the end of a main process means."""
     rule = next(rule for rule in _EXITS if rule.matches(ended))
