@@ -107,19 +107,19 @@ def _insert_jobs(jobs: Sequence[PlannedJob], now: datetime) -> set[int]:
 _INSERT_GROUPS = """
 INSERT INTO controlplane_taskgroup (
     id, job_id, name, position, replicas, min_available, explicit_minimum, counts,
-    killed_by_dependency, resources, driver, launch, depends_on, retries_failure,
+    killed_by_dependency, resources, task_type, launch, depends_on, retries_failure,
     retries_preemption, retries_system, timeout_seconds, startable_at, deadline_at)
 SELECT g.id, g.job_id, g.name, g.position, g.replicas, g.min_available, g.explicit_minimum,
     array_fill(0, ARRAY[%(pending)s]) || g.replicas || array_fill(0, ARRAY[%(others)s]),
-    0, g.resources::jsonb, g.driver, g.launch::jsonb, g.depends_on::jsonb, g.failure, g.preemption,
-    g.system, g.timeout, g.startable_at, g.deadline_at
+    0, g.resources::jsonb, g.task_type, g.launch::jsonb, g.depends_on::jsonb, g.failure,
+    g.preemption, g.system, g.timeout, g.startable_at, g.deadline_at
 FROM unnest(
     %(id)s::bigint[], %(job_id)s::bigint[], %(name)s::text[], %(position)s::int[],
     %(replicas)s::int[], %(min_available)s::int[], %(explicit_minimum)s::bool[],
-    %(resources)s::text[], %(driver)s::text[], %(launch)s::text[], %(depends_on)s::text[],
+    %(resources)s::text[], %(task_type)s::text[], %(launch)s::text[], %(depends_on)s::text[],
     %(failure)s::int[], %(preemption)s::int[], %(system)s::int[], %(timeout)s::float8[],
     %(startable_at)s::timestamptz[], %(deadline_at)s::timestamptz[]
-) AS g (id, job_id, name, position, replicas, min_available, explicit_minimum, resources, driver,
+) AS g (id, job_id, name, position, replicas, min_available, explicit_minimum, resources, task_type,
     launch, depends_on, failure, preemption, system, timeout, startable_at, deadline_at)
 """
 
@@ -135,7 +135,7 @@ def _insert_groups(groups: Sequence[tuple[int, PlannedGroup]], group_ids: Sequen
         "min_available": [group.min_available for group in plain],
         "explicit_minimum": [group.explicit_minimum for group in plain],
         "resources": [json.dumps(group.resources) for group in plain],
-        "driver": [group.task_type for group in plain],
+        "task_type": [group.task_type for group in plain],
         "launch": [json.dumps(group.launch) for group in plain],
         "depends_on": [json.dumps(group.depends_on) for group in plain],
         "failure": [group.retries[0] for group in plain],

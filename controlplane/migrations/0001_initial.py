@@ -10,7 +10,6 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
@@ -19,349 +18,882 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='Cell',
+            name="Cell",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=63, unique=True)),
-                ('state', models.CharField(choices=[('READY', 'READY'), ('CORDONED', 'CORDONED'), ('DRAINING', 'DRAINING'), ('QUARANTINED', 'QUARANTINED'), ('LOST', 'LOST')], default=controlplane.domain.states.CellState['LOST'], max_length=12)),
-                ('state_reason', models.CharField(blank=True, default='', max_length=255)),
-                ('incarnation', models.CharField(blank=True, default='', max_length=64)),
-                ('register_seq', models.BigIntegerField(default=0)),
-                ('key_salt', models.CharField(max_length=64)),
-                ('capacity', models.JSONField(default=dict, help_text='cpu_millis, memory_mib, disk_mib, gpu and named resources.')),
-                ('labels', models.JSONField(blank=True, default=dict)),
-                ('tags', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=63), blank=True, default=list, size=None)),
-                ('drivers', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=63), blank=True, default=list, size=None)),
-                ('task_types', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=63), blank=True, default=list, size=None)),
-                ('versions', models.JSONField(blank=True, default=dict)),
-                ('enrolled_at', models.DateTimeField()),
-                ('registered_at', models.DateTimeField(blank=True, null=True)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.CharField(max_length=63, unique=True)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("READY", "READY"),
+                            ("CORDONED", "CORDONED"),
+                            ("DRAINING", "DRAINING"),
+                            ("QUARANTINED", "QUARANTINED"),
+                            ("LOST", "LOST"),
+                        ],
+                        default=controlplane.domain.states.CellState["LOST"],
+                        max_length=12,
+                    ),
+                ),
+                ("state_reason", models.CharField(blank=True, default="", max_length=255)),
+                ("incarnation", models.CharField(blank=True, default="", max_length=64)),
+                ("register_seq", models.BigIntegerField(default=0)),
+                ("key_salt", models.CharField(max_length=64)),
+                (
+                    "capacity",
+                    models.JSONField(
+                        default=dict,
+                        help_text="cpu_millis, memory_mib, disk_mib, gpu and named resources.",
+                    ),
+                ),
+                ("labels", models.JSONField(blank=True, default=dict)),
+                (
+                    "tags",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=63),
+                        blank=True,
+                        default=list,
+                        size=None,
+                    ),
+                ),
+                (
+                    "drivers",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=63),
+                        blank=True,
+                        default=list,
+                        size=None,
+                    ),
+                ),
+                (
+                    "task_types",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=63),
+                        blank=True,
+                        default=list,
+                        size=None,
+                    ),
+                ),
+                ("versions", models.JSONField(blank=True, default=dict)),
+                ("enrolled_at", models.DateTimeField()),
+                ("registered_at", models.DateTimeField(blank=True, null=True)),
             ],
             options={
-                'ordering': ('name',),
+                "ordering": ("name",),
             },
         ),
         migrations.CreateModel(
-            name='DeadLetter',
+            name="DeadLetter",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('at', models.DateTimeField()),
-                ('source', models.CharField(max_length=100)),
-                ('error', models.TextField()),
-                ('body', models.TextField()),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("at", models.DateTimeField()),
+                ("source", models.CharField(max_length=100)),
+                ("error", models.TextField()),
+                ("body", models.TextField()),
             ],
         ),
         migrations.CreateModel(
-            name='Domain',
+            name="Domain",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=63, unique=True)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.CharField(max_length=63, unique=True)),
             ],
         ),
         migrations.CreateModel(
-            name='InboxProbe',
+            name="InboxProbe",
             fields=[
-                ('shard', models.PositiveSmallIntegerField(primary_key=True, serialize=False)),
-                ('sent_at', models.DateTimeField()),
-                ('heard_at', models.DateTimeField(blank=True, null=True)),
+                ("shard", models.PositiveSmallIntegerField(primary_key=True, serialize=False)),
+                ("sent_at", models.DateTimeField()),
+                ("heard_at", models.DateTimeField(blank=True, null=True)),
             ],
         ),
         migrations.CreateModel(
-            name='Pool',
+            name="Pool",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=63, unique=True)),
-                ('pending_timeout_seconds', models.PositiveIntegerField(blank=True, help_text='Default scheduling timeout of jobs in this pool; empty: none.', null=True)),
-                ('pull_timeout_seconds', models.PositiveIntegerField(default=1800, help_text='An image pull that takes longer is a system failure.')),
-                ('create_timeout_seconds', models.PositiveIntegerField(default=300, help_text='Preparing and creating a container that takes longer is a system failure.')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.CharField(max_length=63, unique=True)),
+                (
+                    "pending_timeout_seconds",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="Default scheduling timeout of jobs in this pool; empty: none.",
+                        null=True,
+                    ),
+                ),
+                (
+                    "pull_timeout_seconds",
+                    models.PositiveIntegerField(
+                        default=1800,
+                        help_text="An image pull that takes longer is a system failure.",
+                    ),
+                ),
+                (
+                    "create_timeout_seconds",
+                    models.PositiveIntegerField(
+                        default=300,
+                        help_text="Preparing and creating a container that takes longer is a system failure.",
+                    ),
+                ),
             ],
             options={
-                'ordering': ('name',),
+                "ordering": ("name",),
             },
         ),
         migrations.CreateModel(
-            name='TickState',
+            name="TickState",
             fields=[
-                ('name', models.CharField(max_length=32, primary_key=True, serialize=False)),
-                ('mark', models.BigIntegerField(default=0)),
-                ('started_at', models.DateTimeField(blank=True, null=True)),
-                ('finished_at', models.DateTimeField(blank=True, null=True)),
-                ('covered_at', models.DateTimeField(blank=True, help_text='Start of the last pass that looked at everything that waits.', null=True)),
-                ('hold_until', models.DateTimeField(blank=True, help_text='After a gap of our own: until when nothing is declared lost or overdue.', null=True)),
-                ('counts', models.JSONField(blank=True, default=dict)),
+                ("name", models.CharField(max_length=32, primary_key=True, serialize=False)),
+                ("mark", models.BigIntegerField(default=0)),
+                ("started_at", models.DateTimeField(blank=True, null=True)),
+                ("finished_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "covered_at",
+                    models.DateTimeField(
+                        blank=True,
+                        help_text="Start of the last pass that looked at everything that waits.",
+                        null=True,
+                    ),
+                ),
+                (
+                    "hold_until",
+                    models.DateTimeField(
+                        blank=True,
+                        help_text="After a gap of our own: until when nothing is declared lost or overdue.",
+                        null=True,
+                    ),
+                ),
+                ("counts", models.JSONField(blank=True, default=dict)),
             ],
         ),
         migrations.CreateModel(
-            name='Alert',
+            name="Alert",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('kind', models.CharField(max_length=63)),
-                ('subject', models.CharField(max_length=255)),
-                ('text', models.TextField()),
-                ('raised_at', models.DateTimeField()),
-                ('cleared_at', models.DateTimeField(blank=True, null=True)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("kind", models.CharField(max_length=63)),
+                ("subject", models.CharField(max_length=255)),
+                ("text", models.TextField()),
+                ("raised_at", models.DateTimeField()),
+                ("cleared_at", models.DateTimeField(blank=True, null=True)),
             ],
             options={
-                'constraints': [models.UniqueConstraint(condition=models.Q(('cleared_at', None)), fields=('kind', 'subject'), name='alert_open_once')],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("cleared_at", None)),
+                        fields=("kind", "subject"),
+                        name="alert_open_once",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='ApiToken',
+            name="ApiToken",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=100)),
-                ('prefix', models.CharField(max_length=12)),
-                ('digest', models.CharField(max_length=64, unique=True)),
-                ('scopes', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=20), default=list, size=None)),
-                ('created_at', models.DateTimeField()),
-                ('expires_at', models.DateTimeField(blank=True, null=True)),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='api_tokens', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.CharField(max_length=100)),
+                ("prefix", models.CharField(max_length=12)),
+                ("digest", models.CharField(max_length=64, unique=True)),
+                (
+                    "scopes",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=20), default=list, size=None
+                    ),
+                ),
+                ("created_at", models.DateTimeField()),
+                ("expires_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "user",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="api_tokens",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'API token',
+                "verbose_name": "API token",
             },
         ),
         migrations.CreateModel(
-            name='CellLease',
+            name="CellLease",
             fields=[
-                ('cell', models.OneToOneField(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='lease', serialize=False, to='controlplane.cell')),
-                ('incarnation', models.CharField(max_length=64)),
-                ('last_heard_at', models.DateTimeField()),
-                ('expires_at', models.DateTimeField()),
-                ('silent_ticks', models.PositiveIntegerField(default=0)),
-                ('heartbeat_seq', models.BigIntegerField(default=0)),
-                ('acked_seq', models.BigIntegerField(default=0)),
+                (
+                    "cell",
+                    models.OneToOneField(
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="lease",
+                        serialize=False,
+                        to="controlplane.cell",
+                    ),
+                ),
+                ("incarnation", models.CharField(max_length=64)),
+                ("last_heard_at", models.DateTimeField()),
+                ("expires_at", models.DateTimeField()),
+                ("silent_ticks", models.PositiveIntegerField(default=0)),
+                ("heartbeat_seq", models.BigIntegerField(default=0)),
+                ("acked_seq", models.BigIntegerField(default=0)),
             ],
         ),
         migrations.AddField(
-            model_name='cell',
-            name='pool',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='cells', to='controlplane.pool'),
+            model_name="cell",
+            name="pool",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="cells",
+                to="controlplane.pool",
+            ),
         ),
         migrations.CreateModel(
-            name='Project',
+            name="Project",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=63)),
-                ('domain', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='projects', to='controlplane.domain')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.CharField(max_length=63)),
+                (
+                    "domain",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="projects",
+                        to="controlplane.domain",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Job',
+            name="Job",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('guid', models.CharField(blank=True, max_length=255, null=True)),
-                ('name', models.CharField(max_length=63)),
-                ('band', models.PositiveSmallIntegerField(choices=[(1, 'production'), (2, 'interactive'), (3, 'batch')], default=controlplane.domain.states.Band['INTERACTIVE'])),
-                ('kind', models.CharField(default='batch', max_length=63)),
-                ('state', models.PositiveSmallIntegerField(choices=[(1, 'PENDING'), (3, 'RUNNING'), (4, 'SUCCEEDED'), (5, 'FAILED'), (6, 'KILLED'), (7, 'WORKER_FAILED'), (8, 'UNSCHEDULABLE')], default=controlplane.contract.states.TaskState['PENDING'])),
-                ('ending_as', models.PositiveSmallIntegerField(blank=True, choices=[(1, 'PENDING'), (3, 'RUNNING'), (4, 'SUCCEEDED'), (5, 'FAILED'), (6, 'KILLED'), (7, 'WORKER_FAILED'), (8, 'UNSCHEDULABLE')], null=True)),
-                ('ending_reason', models.CharField(blank=True, default='', max_length=32)),
-                ('ending_force', models.BooleanField(default=False)),
-                ('failure_reason', models.TextField(blank=True, default='')),
-                ('min_available', models.PositiveIntegerField()),
-                ('explicit_minimum', models.BooleanField(default=False)),
-                ('max_task_failures', models.PositiveIntegerField(default=0)),
-                ('has_dependencies', models.BooleanField(default=False)),
-                ('scheduling_timeout_seconds', models.FloatField(blank=True, null=True)),
-                ('spec', models.JSONField(help_text='As submitted.')),
-                ('spec_digest', models.CharField(help_text='SHA-256 of the submitted body, for idempotency.', max_length=64)),
-                ('labels', models.JSONField(blank=True, default=dict)),
-                ('annotation', models.TextField(blank=True, default='')),
-                ('start_after', models.DateTimeField(blank=True, null=True)),
-                ('created_at', models.DateTimeField()),
-                ('started_at', models.DateTimeField(blank=True, null=True)),
-                ('finished_at', models.DateTimeField(blank=True, null=True)),
-                ('settled_at', models.DateTimeField(blank=True, help_text='When all its attempts were released.', null=True)),
-                ('owner', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='jobs', to=settings.AUTH_USER_MODEL)),
-                ('pool', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='jobs', to='controlplane.pool')),
-                ('project', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='jobs', to='controlplane.project')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("guid", models.CharField(blank=True, max_length=255, null=True)),
+                ("name", models.CharField(max_length=63)),
+                (
+                    "band",
+                    models.PositiveSmallIntegerField(
+                        choices=[(1, "production"), (2, "interactive"), (3, "batch")],
+                        default=controlplane.domain.states.Band["INTERACTIVE"],
+                    ),
+                ),
+                ("kind", models.CharField(default="batch", max_length=63)),
+                (
+                    "state",
+                    models.PositiveSmallIntegerField(
+                        choices=[
+                            (1, "PENDING"),
+                            (3, "RUNNING"),
+                            (4, "SUCCEEDED"),
+                            (5, "FAILED"),
+                            (6, "KILLED"),
+                            (7, "WORKER_FAILED"),
+                            (8, "UNSCHEDULABLE"),
+                        ],
+                        default=controlplane.contract.states.TaskState["PENDING"],
+                    ),
+                ),
+                (
+                    "ending_as",
+                    models.PositiveSmallIntegerField(
+                        blank=True,
+                        choices=[
+                            (1, "PENDING"),
+                            (3, "RUNNING"),
+                            (4, "SUCCEEDED"),
+                            (5, "FAILED"),
+                            (6, "KILLED"),
+                            (7, "WORKER_FAILED"),
+                            (8, "UNSCHEDULABLE"),
+                        ],
+                        null=True,
+                    ),
+                ),
+                ("ending_reason", models.CharField(blank=True, default="", max_length=32)),
+                ("ending_force", models.BooleanField(default=False)),
+                ("failure_reason", models.TextField(blank=True, default="")),
+                ("min_available", models.PositiveIntegerField()),
+                ("explicit_minimum", models.BooleanField(default=False)),
+                ("max_task_failures", models.PositiveIntegerField(default=0)),
+                ("has_dependencies", models.BooleanField(default=False)),
+                ("scheduling_timeout_seconds", models.FloatField(blank=True, null=True)),
+                ("spec", models.JSONField(help_text="As submitted.")),
+                (
+                    "spec_digest",
+                    models.CharField(
+                        help_text="SHA-256 of the submitted body, for idempotency.", max_length=64
+                    ),
+                ),
+                ("labels", models.JSONField(blank=True, default=dict)),
+                ("annotation", models.TextField(blank=True, default="")),
+                ("start_after", models.DateTimeField(blank=True, null=True)),
+                ("created_at", models.DateTimeField()),
+                ("started_at", models.DateTimeField(blank=True, null=True)),
+                ("finished_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "settled_at",
+                    models.DateTimeField(
+                        blank=True, help_text="When all its attempts were released.", null=True
+                    ),
+                ),
+                (
+                    "owner",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="jobs",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "pool",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="jobs",
+                        to="controlplane.pool",
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="jobs",
+                        to="controlplane.project",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='TaskGroup',
+            name="TaskGroup",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=63)),
-                ('position', models.PositiveIntegerField()),
-                ('replicas', models.PositiveIntegerField()),
-                ('min_available', models.PositiveIntegerField()),
-                ('explicit_minimum', models.BooleanField(default=False)),
-                ('counts', django.contrib.postgres.fields.ArrayField(base_field=models.PositiveIntegerField(), default=controlplane.models.jobs._no_counts, size=None)),
-                ('killed_by_dependency', models.PositiveIntegerField(default=0)),
-                ('resources', models.JSONField(help_text='Per task: cpu_millis, memory_mib, disk_mib, gpu and named ones.')),
-                ('driver', models.CharField(help_text='Driver that its task type needs on a cell.', max_length=63)),
-                ('launch', models.JSONField(help_text='What a cell is told of the group.')),
-                ('depends_on', models.JSONField(blank=True, default=list)),
-                ('retries_failure', models.PositiveIntegerField(default=0)),
-                ('retries_preemption', models.PositiveIntegerField(default=100)),
-                ('retries_system', models.PositiveIntegerField(default=3)),
-                ('timeout_seconds', models.FloatField(blank=True, null=True)),
-                ('startable_at', models.DateTimeField(blank=True, help_text='When its tasks may first be placed; empty while a dependency is open.', null=True)),
-                ('deadline_at', models.DateTimeField(blank=True, help_text='Scheduling deadline of its first start.', null=True)),
-                ('pending_reason', models.JSONField(blank=True, null=True)),
-                ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='groups', to='controlplane.job')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.CharField(max_length=63)),
+                ("position", models.PositiveIntegerField()),
+                ("replicas", models.PositiveIntegerField()),
+                ("min_available", models.PositiveIntegerField()),
+                ("explicit_minimum", models.BooleanField(default=False)),
+                (
+                    "counts",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.PositiveIntegerField(),
+                        default=controlplane.models.jobs._no_counts,
+                        size=None,
+                    ),
+                ),
+                ("killed_by_dependency", models.PositiveIntegerField(default=0)),
+                (
+                    "resources",
+                    models.JSONField(
+                        help_text="Per task: cpu_millis, memory_mib, disk_mib, gpu and named ones."
+                    ),
+                ),
+                (
+                    "task_type",
+                    models.CharField(
+                        help_text="Which its cell must be able to run.", max_length=63
+                    ),
+                ),
+                ("launch", models.JSONField(help_text="What a cell is told of the group.")),
+                ("depends_on", models.JSONField(blank=True, default=list)),
+                ("retries_failure", models.PositiveIntegerField(default=0)),
+                ("retries_preemption", models.PositiveIntegerField(default=100)),
+                ("retries_system", models.PositiveIntegerField(default=3)),
+                ("timeout_seconds", models.FloatField(blank=True, null=True)),
+                (
+                    "startable_at",
+                    models.DateTimeField(
+                        blank=True,
+                        help_text="When its tasks may first be placed; empty while a dependency is open.",
+                        null=True,
+                    ),
+                ),
+                (
+                    "deadline_at",
+                    models.DateTimeField(
+                        blank=True, help_text="Scheduling deadline of its first start.", null=True
+                    ),
+                ),
+                ("pending_reason", models.JSONField(blank=True, null=True)),
+                (
+                    "job",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="groups",
+                        to="controlplane.job",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Task',
+            name="Task",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('index', models.PositiveIntegerField()),
-                ('state', models.PositiveSmallIntegerField(choices=[(1, 'PENDING'), (2, 'BUILDING'), (3, 'RUNNING'), (4, 'SUCCEEDED'), (5, 'FAILED'), (6, 'KILLED'), (7, 'WORKER_FAILED'), (8, 'UNSCHEDULABLE'), (9, 'ASSIGNED'), (10, 'PREEMPTED')], default=controlplane.contract.states.TaskState['PENDING'])),
-                ('attempt_number', models.PositiveIntegerField(default=0)),
-                ('attempt_uid', models.UUIDField(blank=True, null=True)),
-                ('attempt_open', models.BooleanField(default=False)),
-                ('failure_count', models.PositiveIntegerField(default=0)),
-                ('preemption_count', models.PositiveIntegerField(default=0)),
-                ('system_failure_count', models.PositiveIntegerField(default=0)),
-                ('system_row', models.PositiveIntegerField(default=0, help_text='System failures in a row.')),
-                ('refusal_row', models.PositiveIntegerField(default=0, help_text='Refusals in a row.')),
-                ('not_before', models.DateTimeField(blank=True, null=True)),
-                ('avoid_cell_id', models.BigIntegerField(blank=True, null=True)),
-                ('failure_reason', models.TextField(blank=True, default='')),
-                ('updated_at', models.DateTimeField()),
-                ('started_at', models.DateTimeField(blank=True, null=True)),
-                ('finished_at', models.DateTimeField(blank=True, null=True)),
-                ('job', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='tasks', to='controlplane.job')),
-                ('group', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='tasks', to='controlplane.taskgroup')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("index", models.PositiveIntegerField()),
+                (
+                    "state",
+                    models.PositiveSmallIntegerField(
+                        choices=[
+                            (1, "PENDING"),
+                            (2, "BUILDING"),
+                            (3, "RUNNING"),
+                            (4, "SUCCEEDED"),
+                            (5, "FAILED"),
+                            (6, "KILLED"),
+                            (7, "WORKER_FAILED"),
+                            (8, "UNSCHEDULABLE"),
+                            (9, "ASSIGNED"),
+                            (10, "PREEMPTED"),
+                        ],
+                        default=controlplane.contract.states.TaskState["PENDING"],
+                    ),
+                ),
+                ("attempt_number", models.PositiveIntegerField(default=0)),
+                ("attempt_uid", models.UUIDField(blank=True, null=True)),
+                ("attempt_open", models.BooleanField(default=False)),
+                ("failure_count", models.PositiveIntegerField(default=0)),
+                ("preemption_count", models.PositiveIntegerField(default=0)),
+                ("system_failure_count", models.PositiveIntegerField(default=0)),
+                (
+                    "system_row",
+                    models.PositiveIntegerField(default=0, help_text="System failures in a row."),
+                ),
+                (
+                    "refusal_row",
+                    models.PositiveIntegerField(default=0, help_text="Refusals in a row."),
+                ),
+                ("not_before", models.DateTimeField(blank=True, null=True)),
+                ("avoid_cell_id", models.BigIntegerField(blank=True, null=True)),
+                ("failure_reason", models.TextField(blank=True, default="")),
+                ("updated_at", models.DateTimeField()),
+                ("started_at", models.DateTimeField(blank=True, null=True)),
+                ("finished_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "job",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="tasks",
+                        to="controlplane.job",
+                    ),
+                ),
+                (
+                    "group",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="tasks",
+                        to="controlplane.taskgroup",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Attempt',
+            name="Attempt",
             fields=[
-                ('uid', models.UUIDField(primary_key=True, serialize=False)),
-                ('incarnation', models.CharField(max_length=64)),
-                ('number', models.PositiveIntegerField()),
-                ('state', models.PositiveSmallIntegerField(choices=[(2, 'BUILDING'), (3, 'RUNNING'), (4, 'SUCCEEDED'), (5, 'FAILED'), (6, 'KILLED'), (7, 'WORKER_FAILED'), (9, 'ASSIGNED'), (10, 'PREEMPTED')], default=controlplane.contract.states.TaskState['ASSIGNED'])),
-                ('phase', models.CharField(blank=True, default='', max_length=16)),
-                ('progress', models.PositiveSmallIntegerField(blank=True, null=True)),
-                ('report_seq', models.BigIntegerField(default=0)),
-                ('charged', models.CharField(blank=True, choices=[('failure', 'failure'), ('preemption', 'preemption'), ('system', 'system')], default='', max_length=12)),
-                ('start_before', models.DateTimeField()),
-                ('stop_reason', models.CharField(blank=True, default='', max_length=32)),
-                ('stop_force', models.BooleanField(default=False)),
-                ('container_id', models.CharField(blank=True, default='', max_length=128)),
-                ('exit_code', models.BigIntegerField(blank=True, null=True)),
-                ('failure_kind', models.CharField(blank=True, default='', max_length=12)),
-                ('reason', models.CharField(blank=True, default='', max_length=32)),
-                ('message', models.TextField(blank=True, default='')),
-                ('result', models.TextField(blank=True, null=True)),
-                ('result_truncated', models.BooleanField(default=False)),
-                ('usage', models.JSONField(blank=True, null=True)),
-                ('created_at', models.DateTimeField()),
-                ('state_since', models.DateTimeField()),
-                ('started_at', models.DateTimeField(blank=True, null=True)),
-                ('finished_at', models.DateTimeField(blank=True, null=True)),
-                ('released_at', models.DateTimeField(blank=True, null=True)),
-                ('release_kind', models.CharField(blank=True, choices=[('confirmed', 'confirmed'), ('cell_lost', 'cell_lost'), ('operator', 'operator')], default='', max_length=12)),
-                ('cell', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='attempts', to='controlplane.cell')),
-                ('job', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='attempts', to='controlplane.job')),
-                ('task', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='attempts', to='controlplane.task')),
-                ('group', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='controlplane.taskgroup')),
+                ("uid", models.UUIDField(primary_key=True, serialize=False)),
+                ("incarnation", models.CharField(max_length=64)),
+                ("number", models.PositiveIntegerField()),
+                (
+                    "state",
+                    models.PositiveSmallIntegerField(
+                        choices=[
+                            (2, "BUILDING"),
+                            (3, "RUNNING"),
+                            (4, "SUCCEEDED"),
+                            (5, "FAILED"),
+                            (6, "KILLED"),
+                            (7, "WORKER_FAILED"),
+                            (9, "ASSIGNED"),
+                            (10, "PREEMPTED"),
+                        ],
+                        default=controlplane.contract.states.TaskState["ASSIGNED"],
+                    ),
+                ),
+                ("phase", models.CharField(blank=True, default="", max_length=16)),
+                ("progress", models.PositiveSmallIntegerField(blank=True, null=True)),
+                ("report_seq", models.BigIntegerField(default=0)),
+                (
+                    "charged",
+                    models.CharField(
+                        blank=True,
+                        choices=[
+                            ("failure", "failure"),
+                            ("preemption", "preemption"),
+                            ("system", "system"),
+                        ],
+                        default="",
+                        max_length=12,
+                    ),
+                ),
+                ("start_before", models.DateTimeField()),
+                ("stop_reason", models.CharField(blank=True, default="", max_length=32)),
+                ("stop_force", models.BooleanField(default=False)),
+                ("container_id", models.CharField(blank=True, default="", max_length=128)),
+                ("exit_code", models.BigIntegerField(blank=True, null=True)),
+                ("failure_kind", models.CharField(blank=True, default="", max_length=12)),
+                ("reason", models.CharField(blank=True, default="", max_length=32)),
+                ("message", models.TextField(blank=True, default="")),
+                ("result", models.TextField(blank=True, null=True)),
+                ("result_truncated", models.BooleanField(default=False)),
+                ("usage", models.JSONField(blank=True, null=True)),
+                ("created_at", models.DateTimeField()),
+                ("state_since", models.DateTimeField()),
+                ("started_at", models.DateTimeField(blank=True, null=True)),
+                ("finished_at", models.DateTimeField(blank=True, null=True)),
+                ("released_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "release_kind",
+                    models.CharField(
+                        blank=True,
+                        choices=[
+                            ("confirmed", "confirmed"),
+                            ("cell_lost", "cell_lost"),
+                            ("operator", "operator"),
+                        ],
+                        default="",
+                        max_length=12,
+                    ),
+                ),
+                (
+                    "cell",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="attempts",
+                        to="controlplane.cell",
+                    ),
+                ),
+                (
+                    "job",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="attempts",
+                        to="controlplane.job",
+                    ),
+                ),
+                (
+                    "task",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="attempts",
+                        to="controlplane.task",
+                    ),
+                ),
+                (
+                    "group",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="controlplane.taskgroup",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Transition',
+            name="Transition",
             fields=[
-                ('id', models.BigAutoField(primary_key=True, serialize=False)),
-                ('job_id', models.BigIntegerField()),
-                ('task_id', models.BigIntegerField(blank=True, help_text='Empty: a change of the job itself.', null=True)),
-                ('attempt_uid', models.UUIDField(blank=True, null=True)),
-                ('from_state', models.PositiveSmallIntegerField(blank=True, choices=[(1, 'PENDING'), (2, 'BUILDING'), (3, 'RUNNING'), (4, 'SUCCEEDED'), (5, 'FAILED'), (6, 'KILLED'), (7, 'WORKER_FAILED'), (8, 'UNSCHEDULABLE'), (9, 'ASSIGNED'), (10, 'PREEMPTED')], null=True)),
-                ('to_state', models.PositiveSmallIntegerField(blank=True, choices=[(1, 'PENDING'), (2, 'BUILDING'), (3, 'RUNNING'), (4, 'SUCCEEDED'), (5, 'FAILED'), (6, 'KILLED'), (7, 'WORKER_FAILED'), (8, 'UNSCHEDULABLE'), (9, 'ASSIGNED'), (10, 'PREEMPTED')], null=True)),
-                ('attempt_state', models.PositiveSmallIntegerField(blank=True, choices=[(1, 'PENDING'), (2, 'BUILDING'), (3, 'RUNNING'), (4, 'SUCCEEDED'), (5, 'FAILED'), (6, 'KILLED'), (7, 'WORKER_FAILED'), (8, 'UNSCHEDULABLE'), (9, 'ASSIGNED'), (10, 'PREEMPTED')], null=True)),
-                ('reason', models.CharField(max_length=32)),
-                ('message', models.TextField(blank=True, default='')),
-                ('actor', models.CharField(blank=True, default='', max_length=100)),
-                ('at', models.DateTimeField()),
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("job_id", models.BigIntegerField()),
+                (
+                    "task_id",
+                    models.BigIntegerField(
+                        blank=True, help_text="Empty: a change of the job itself.", null=True
+                    ),
+                ),
+                ("attempt_uid", models.UUIDField(blank=True, null=True)),
+                (
+                    "from_state",
+                    models.PositiveSmallIntegerField(
+                        blank=True,
+                        choices=[
+                            (1, "PENDING"),
+                            (2, "BUILDING"),
+                            (3, "RUNNING"),
+                            (4, "SUCCEEDED"),
+                            (5, "FAILED"),
+                            (6, "KILLED"),
+                            (7, "WORKER_FAILED"),
+                            (8, "UNSCHEDULABLE"),
+                            (9, "ASSIGNED"),
+                            (10, "PREEMPTED"),
+                        ],
+                        null=True,
+                    ),
+                ),
+                (
+                    "to_state",
+                    models.PositiveSmallIntegerField(
+                        blank=True,
+                        choices=[
+                            (1, "PENDING"),
+                            (2, "BUILDING"),
+                            (3, "RUNNING"),
+                            (4, "SUCCEEDED"),
+                            (5, "FAILED"),
+                            (6, "KILLED"),
+                            (7, "WORKER_FAILED"),
+                            (8, "UNSCHEDULABLE"),
+                            (9, "ASSIGNED"),
+                            (10, "PREEMPTED"),
+                        ],
+                        null=True,
+                    ),
+                ),
+                (
+                    "attempt_state",
+                    models.PositiveSmallIntegerField(
+                        blank=True,
+                        choices=[
+                            (1, "PENDING"),
+                            (2, "BUILDING"),
+                            (3, "RUNNING"),
+                            (4, "SUCCEEDED"),
+                            (5, "FAILED"),
+                            (6, "KILLED"),
+                            (7, "WORKER_FAILED"),
+                            (8, "UNSCHEDULABLE"),
+                            (9, "ASSIGNED"),
+                            (10, "PREEMPTED"),
+                        ],
+                        null=True,
+                    ),
+                ),
+                ("reason", models.CharField(max_length=32)),
+                ("message", models.TextField(blank=True, default="")),
+                ("actor", models.CharField(blank=True, default="", max_length=100)),
+                ("at", models.DateTimeField()),
             ],
             options={
-                'indexes': [models.Index(fields=['job_id', 'id'], name='transition_of_job'), models.Index(fields=['task_id', 'id'], name='transition_of_task')],
+                "indexes": [
+                    models.Index(fields=["job_id", "id"], name="transition_of_job"),
+                    models.Index(fields=["task_id", "id"], name="transition_of_task"),
+                ],
             },
         ),
         migrations.AddConstraint(
-            model_name='project',
-            constraint=models.UniqueConstraint(fields=('domain', 'name'), name='project_name_unique_in_domain'),
+            model_name="project",
+            constraint=models.UniqueConstraint(
+                fields=("domain", "name"), name="project_name_unique_in_domain"
+            ),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(fields=['name'], name='job_name'),
+            model_name="job",
+            index=models.Index(fields=["name"], name="job_name"),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(fields=['state', '-id'], name='job_state_newest'),
+            model_name="job",
+            index=models.Index(fields=["state", "-id"], name="job_state_newest"),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('ending_as__isnull', False), ('finished_at', None)), fields=['id'], name='job_ending'),
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("ending_as__isnull", False), ("finished_at", None)),
+                fields=["id"],
+                name="job_ending",
+            ),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('settled_at__isnull', True), ('state__in', [4, 5, 6, 7, 8, 10])), fields=['id'], name='job_unsettled'),
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(
+                    ("settled_at__isnull", True), ("state__in", [4, 5, 6, 7, 8, 10])
+                ),
+                fields=["id"],
+                name="job_unsettled",
+            ),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('finished_at', None)), fields=['owner'], name='job_open_of_owner'),
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("finished_at", None)),
+                fields=["owner"],
+                name="job_open_of_owner",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.UniqueConstraint(condition=models.Q(('guid__isnull', False)), fields=('project', 'guid'), name='job_guid_unique_in_project'),
+            model_name="job",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("guid__isnull", False)),
+                fields=("project", "guid"),
+                name="job_guid_unique_in_project",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', False), ('state__in', [4, 5, 6, 7, 8, 10])), models.Q(models.Q(('state__in', [4, 5, 6, 7, 8, 10]), _negated=True), ('finished_at__isnull', True)), _connector='OR'), name='job_finished_iff_terminal'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("finished_at__isnull", False), ("state__in", [4, 5, 6, 7, 8, 10])),
+                    models.Q(
+                        models.Q(("state__in", [4, 5, 6, 7, 8, 10]), _negated=True),
+                        ("finished_at__isnull", True),
+                    ),
+                    _connector="OR",
+                ),
+                name="job_finished_iff_terminal",
+            ),
         ),
         migrations.AddIndex(
-            model_name='taskgroup',
-            index=models.Index(condition=models.Q(('deadline_at__isnull', False)), fields=['deadline_at'], name='group_deadline'),
+            model_name="taskgroup",
+            index=models.Index(
+                condition=models.Q(("deadline_at__isnull", False)),
+                fields=["deadline_at"],
+                name="group_deadline",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='taskgroup',
-            constraint=models.UniqueConstraint(fields=('job', 'name'), name='group_name_unique_in_job'),
+            model_name="taskgroup",
+            constraint=models.UniqueConstraint(
+                fields=("job", "name"), name="group_name_unique_in_job"
+            ),
         ),
         migrations.AddIndex(
-            model_name='task',
-            index=models.Index(fields=['job', 'id'], name='task_of_job'),
+            model_name="task",
+            index=models.Index(fields=["job", "id"], name="task_of_job"),
         ),
         migrations.AddIndex(
-            model_name='task',
-            index=models.Index(condition=models.Q(('attempt_open', False), ('state', 1)), fields=['group', 'index'], name='task_placeable'),
+            model_name="task",
+            index=models.Index(
+                condition=models.Q(("attempt_open", False), ("state", 1)),
+                fields=["group", "index"],
+                name="task_placeable",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='task',
-            constraint=models.UniqueConstraint(fields=('group', 'index'), name='task_index_unique_in_group'),
+            model_name="task",
+            constraint=models.UniqueConstraint(
+                fields=("group", "index"), name="task_index_unique_in_group"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='task',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', False), ('state__in', [4, 5, 6, 7, 8, 10])), models.Q(models.Q(('state__in', [4, 5, 6, 7, 8, 10]), _negated=True), ('finished_at__isnull', True)), _connector='OR'), name='task_finished_iff_terminal'),
+            model_name="task",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("finished_at__isnull", False), ("state__in", [4, 5, 6, 7, 8, 10])),
+                    models.Q(
+                        models.Q(("state__in", [4, 5, 6, 7, 8, 10]), _negated=True),
+                        ("finished_at__isnull", True),
+                    ),
+                    _connector="OR",
+                ),
+                name="task_finished_iff_terminal",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='task',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state__in', [2, 3, 9]), _negated=True), ('attempt_open', True), _connector='OR'), name='task_active_has_open_attempt'),
+            model_name="task",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state__in", [2, 3, 9]), _negated=True),
+                    ("attempt_open", True),
+                    _connector="OR",
+                ),
+                name="task_active_has_open_attempt",
+            ),
         ),
         migrations.AddIndex(
-            model_name='attempt',
-            index=models.Index(condition=models.Q(('released_at', None)), fields=['cell', 'group'], name='attempt_unreleased'),
+            model_name="attempt",
+            index=models.Index(
+                condition=models.Q(("released_at", None)),
+                fields=["cell", "group"],
+                name="attempt_unreleased",
+            ),
         ),
         migrations.AddIndex(
-            model_name='attempt',
-            index=models.Index(condition=models.Q(('released_at', None)), fields=['job'], name='attempt_unreleased_of_job'),
+            model_name="attempt",
+            index=models.Index(
+                condition=models.Q(("released_at", None)),
+                fields=["job"],
+                name="attempt_unreleased_of_job",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='attempt',
-            constraint=models.UniqueConstraint(fields=('task', 'number'), name='attempt_number_unique_in_task'),
+            model_name="attempt",
+            constraint=models.UniqueConstraint(
+                fields=("task", "number"), name="attempt_number_unique_in_task"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='attempt',
-            constraint=models.UniqueConstraint(condition=models.Q(('released_at', None)), fields=('task',), name='task_has_one_unreleased_attempt'),
+            model_name="attempt",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("released_at", None)),
+                fields=("task",),
+                name="task_has_one_unreleased_attempt",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='attempt',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', False), ('state__in', [4, 5, 6, 7, 8, 10])), models.Q(models.Q(('state__in', [4, 5, 6, 7, 8, 10]), _negated=True), ('finished_at__isnull', True)), _connector='OR'), name='attempt_finished_iff_terminal'),
+            model_name="attempt",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("finished_at__isnull", False), ("state__in", [4, 5, 6, 7, 8, 10])),
+                    models.Q(
+                        models.Q(("state__in", [4, 5, 6, 7, 8, 10]), _negated=True),
+                        ("finished_at__isnull", True),
+                    ),
+                    _connector="OR",
+                ),
+                name="attempt_finished_iff_terminal",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='attempt',
-            constraint=models.CheckConstraint(condition=models.Q(('released_at', None), ('finished_at__isnull', False), _connector='OR'), name='attempt_released_after_its_end'),
+            model_name="attempt",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("released_at", None), ("finished_at__isnull", False), _connector="OR"
+                ),
+                name="attempt_released_after_its_end",
+            ),
         ),
     ]

@@ -131,7 +131,7 @@ class TaskGroup(models.Model):
     resources = models.JSONField(
         help_text="Per task: cpu_millis, memory_mib, disk_mib, gpu and named ones."
     )
-    driver = models.CharField(max_length=63, help_text="Driver that its task type needs on a cell.")
+    task_type = models.CharField(max_length=63, help_text="Which its cell must be able to run.")
     launch = models.JSONField(help_text="What a cell is told of the group.")
     depends_on = models.JSONField(default=list, blank=True)
     retries_failure = models.PositiveIntegerField(default=0)

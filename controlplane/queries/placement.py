@@ -128,7 +128,7 @@ def find_jobs_of_groups(group_ids: Iterable[int]) -> list[int]:
 def _load_shapes(pool_id: int, now: datetime) -> list[PendingShape]:
     found = rows(
         """
-        SELECT w.group_id, g.job_id, j.band, w.count, g.resources, g.driver, w.avoid_cell_id,
+        SELECT w.group_id, g.job_id, j.band, w.count, g.resources, g.task_type, w.avoid_cell_id,
                g.pending_reason
         FROM (
             SELECT group_id, avoid_cell_id, count(*) FROM controlplane_task

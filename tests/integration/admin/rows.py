@@ -90,7 +90,7 @@ def make_job(project: Project, pool: Pool, owner: User, states: list[S]) -> Job:
         min_available=len(states),
         counts=counts,
         resources={"cpu_millis": 100, "memory_mib": 32},
-        driver="docker",
+        task_type="container",
         launch={"input": "x" * 1000},
         startable_at=NOW,
         pending_reason={"code": "insufficient_resources", "text": WHY_PENDING},
