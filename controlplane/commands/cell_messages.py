@@ -20,7 +20,6 @@ from controlplane.domain.states import CellState
 from controlplane.domain.sync import decide_sync
 from controlplane.models import Cell
 from controlplane.outbox import cells, wakes
-from controlplane.queries.addresses import key_of
 from controlplane.queries.launches import load_group_specs
 from controlplane.queries.sql import execute, rows
 from controlplane.queries.sync import Standing, load_standings, load_wanted
@@ -120,13 +119,6 @@ def record_goodbye(address: CellAddress, goodbye: Goodbye, *, now: datetime) -> 
         """,
         [until, now, address.cell_id, address.incarnation],
     )
-
-
-def find_addresses(names: Sequence[str]) -> dict[str, tuple[int, bytes]]:
-    """Cell id and key of the enrolled cells among `names`."""
-    return {
-        cell.name: (cell.pk, key_of(cell)) for cell in Cell.objects.filter(name__in=list(names))
-    }
 
 
 def _lease_length() -> timedelta:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from controlplane.commands.cell_messages import Beat, find_addresses
+from controlplane.commands.cell_messages import Beat
 from controlplane.commands.reports import Acknowledgement, Reported
 from controlplane.contract import envelope, keys
 from controlplane.contract.envelope import VERSION, Envelope
@@ -15,6 +15,7 @@ from controlplane.contract.queues import INBOX_SHARDS
 from controlplane.contract.reports import Goodbye, Heartbeat, Register, Reports, read_message
 from controlplane.domain.cell_keys import CellAddress
 from controlplane.domain.reports import Sender
+from controlplane.queries.addresses import find_keys
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +53,7 @@ class Directory:
         """Look up the names that are not known."""
         unknown = sorted({name for name in names if name not in self._known})
         if unknown:
-            for name, (cell_id, key) in find_addresses(unknown).items():
+            for name, (cell_id, key) in find_keys(unknown).items():
                 self._known[name] = (cell_id, key, keys.mac_key(key, keys.TO_CONTROL))
 
     def check(self, message: Envelope) -> CellAddress:

@@ -31,6 +31,8 @@ def key_of(cell: Cell) -> bytes:
     return cell_key(settings.SECRET_KEY, name=cell.name, salt=cell.key_salt)
 
 
-def find_cells(names: Iterable[str]) -> dict[str, Cell]:
-    """The enrolled cells among `names`, by name."""
-    return {cell.name: cell for cell in Cell.objects.filter(name__in=list(names))}
+def find_keys(names: Iterable[str]) -> dict[str, tuple[int, bytes]]:
+    """Cell id and key of the enrolled cells among `names`."""
+    return {
+        cell.name: (cell.pk, key_of(cell)) for cell in Cell.objects.filter(name__in=list(names))
+    }

@@ -10,8 +10,7 @@ from controlplane.contract.states import TaskState
 from controlplane.domain.cell_keys import cell_key
 from controlplane.domain.errors import NotFound
 from controlplane.domain.states import REASONS, TERMINAL, Reason
-from controlplane.queries.launches import decoded
-from controlplane.queries.sql import rows
+from controlplane.queries.sql import decoded, rows
 
 _COLUMNS = """
 SELECT a.uid, a.task_id, a.job_id, a.number, a.state, a.phase, a.progress, c.name, a.container_id,

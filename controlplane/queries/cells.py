@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controlplane.domain.errors import NotFound
-from controlplane.queries.launches import decoded
-from controlplane.queries.sql import rows
+from controlplane.domain.placement.explain import free_of
+from controlplane.queries.placement import load_usage
+from controlplane.queries.sql import decoded, rows
 
 _COLUMNS = """
 SELECT c.id, c.name, c.state, c.state_reason, pool.name, c.labels, c.tags, c.incarnation,
@@ -34,32 +35,13 @@ def get_cell(name: str) -> dict[str, Any]:
 
 
 def _documents(found: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
-    used = _load_used([row[0] for row in found])
+    used = load_usage([row[0] for row in found])
     return [_document(row, used.get(row[0], {})) for row in found]
-
-
-def _load_used(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
-    """What unreleased attempts hold, by cell and resource."""
-    found = rows(
-        """
-        SELECT h.cell_id, h.held, g.resources FROM (
-            SELECT cell_id, group_id, count(*) AS held FROM controlplane_attempt
-            WHERE released_at IS NULL AND cell_id = ANY(%s) GROUP BY cell_id, group_id
-        ) h JOIN controlplane_taskgroup g ON g.id = h.group_id
-        """,
-        [list(cell_ids)],
-    )
-    used: dict[int, dict[str, int]] = {}
-    for cell_id, held, resources in found:
-        amounts = used.setdefault(cell_id, {})
-        for name, amount in decoded(resources).items():
-            amounts[name] = amounts.get(name, 0) + held * amount
-    return used
 
 
 def _document(row: tuple[Any, ...], used: Mapping[str, int]) -> dict[str, Any]:
     capacity: dict[str, int] = decoded(row[8])
-    free = {name: max(amount - used.get(name, 0), 0) for name, amount in capacity.items()}
+    free = free_of(capacity, used)
     return {
         "name": row[1],
         "state": row[2],

@@ -7,8 +7,7 @@ from typing import Any
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import NotFound
 from controlplane.domain.states import Band
-from controlplane.queries.launches import decoded
-from controlplane.queries.sql import rows
+from controlplane.queries.sql import decoded, rows
 
 # A thousand jobs of 4 MiB would be an answer of 4 GB: in lists, larger specs are left out.
 LISTED_SPEC_BYTES = 4_096

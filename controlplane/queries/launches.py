@@ -1,6 +1,5 @@
 """What cells are told of groups: their definitions, with signed links to what their tasks read."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
@@ -10,7 +9,7 @@ from django.conf import settings
 from controlplane import clock
 from controlplane.contract.orders import GroupSpec, Input
 from controlplane.domain.links import VALID_SECONDS, link_key, sign_link
-from controlplane.queries.sql import rows
+from controlplane.queries.sql import decoded, rows
 
 INPUT_PATH = "/api/v1/store/inputs/"
 RESULTS_PATH = "/api/v1/store/results/"
@@ -42,11 +41,6 @@ def load_group_specs(group_ids: Iterable[int], *, link: Link | None = None) -> d
     if link is None and any(row[6]["inputs"] for row in launches):
         link = links_at(clock.now())
     return {row[0]: _group_spec(row, link or str, sources) for row in launches}
-
-
-def decoded(value: Any) -> Any:
-    """A JSON column, which a plain cursor gives as text or decoded, decoded."""
-    return json.loads(value) if isinstance(value, str) else value
 
 
 def _reads_results(launch: Mapping[str, Any]) -> bool:

@@ -1,5 +1,6 @@
 """Plain SQL for hot paths: rows as tuples, arrays as parameters, no ORM objects."""
 
+import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
@@ -23,6 +24,11 @@ def execute(statement: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> 
     with connection.cursor() as cursor:
         cursor.execute(statement, _with_literals(parameters))
         return int(cursor.rowcount)
+
+
+def decoded(value: Any) -> Any:
+    """A JSON column, which a plain cursor gives as text or decoded, decoded."""
+    return json.loads(value) if isinstance(value, str) else value
 
 
 def array_literal(values: Sequence[Any]) -> str:

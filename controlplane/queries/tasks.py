@@ -8,8 +8,7 @@ from controlplane.contract.states import TaskState
 from controlplane.domain.errors import NotFound
 from controlplane.domain.placement.pending import Waiting, pending_reason
 from controlplane.domain.states import TERMINAL
-from controlplane.queries.launches import decoded
-from controlplane.queries.sql import rows
+from controlplane.queries.sql import decoded, rows
 
 _COLUMNS = """
 SELECT t.id AS id, t.job_id AS job, g.name AS "group", t.index AS index, t.state AS state_number,
