@@ -13,7 +13,7 @@ from rest_framework.exceptions import APIException
 
 from controlplane.api.answers import to_json
 from controlplane.commands.logs import BadUpload, StreamFull, WrongOffset
-from controlplane.domain.errors import Conflict, LimitExceeded, NotFound, Unsatisfiable
+from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.submission import GuidTaken, JobsRefused
 from controlplane.spec import Fault, InvalidSpec, UnreadableDocument
 
@@ -28,10 +28,6 @@ class BadQuery(Exception):
     def __init__(self, field: str, detail: str) -> None:
         super().__init__(f"{field}: {detail}")
         self.fault = Fault(field, detail)
-
-
-class BadBatch(InvalidSpec):
-    """Some jobs of a batch are malformed; the paths of the faults begin with the job's position."""
 
 
 def problem(
@@ -75,8 +71,6 @@ def _answer_refusal(error: Exception) -> HttpResponse | None:
             return problem(422, _summary(faults), faults=faults)
         case InvalidSpec():
             return problem(422, _summary(error.faults), faults=error.faults)
-        case Unsatisfiable() | LimitExceeded():
-            return problem(422, str(error), faults=[Fault(error.field, str(error))])
         case UnreadableDocument():
             return problem(400, str(error))
         case BadQuery():

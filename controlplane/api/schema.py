@@ -36,7 +36,6 @@ _PROBLEMS = {
     415: "The body is neither JSON nor YAML.",
     422: "Fields are wrong, or limits exceeded; all are named.",
 }
-TEXT = {"text/plain": {"type": "string"}}
 BYTES = {"application/octet-stream": {"type": "string", "format": "binary"}}
 
 

@@ -1,9 +1,8 @@
-"""The only writer of state columns: effects in, bulk compare-and-set statements out, history in
-the same transaction.
+"""The only writer of state columns: effects in, bulk compare-and-set and history out.
 
 Callers hold the locks of all jobs concerned (`queries.jobs_under_lock.lock_jobs`) and pass the rows
 read under them. Every change of a task moves its group's counts and may move its job; what has to
-leave (stops, wakes) is collected in `Outgoing` and sent after commit by `dispatch`.
+leave (stops, wakes) is collected in `Applied` and sent after commit by `dispatch`.
 """
 
 import json
@@ -40,16 +39,6 @@ class Applied:
     stops: list[UUID] = field(default_factory=list)
     freed: bool = False
     ending: bool = False
-    finished_jobs: list[int] = field(default_factory=list)
-
-    def absorb(self, other: "Applied") -> None:
-        """Add what `other` did."""
-        self.changed += other.changed
-        self.stale += other.stale
-        self.stops += other.stops
-        self.freed |= other.freed
-        self.ending |= other.ending
-        self.finished_jobs += other.finished_jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +63,7 @@ def apply_changes(
     actor: str,
     endings: Sequence[EndJob] = (),
 ) -> Applied:
-    """Move tasks and attempts, end jobs, and let the jobs follow. `jobs`: read under their
-    locks.
-    """
+    """Move tasks and attempts, end jobs, let the jobs follow. `jobs`: read under their locks."""
     done = _change_tasks([change for change in changes if change.job_id in jobs])
     kept = [change for change in changes if change.task_id in done]
     _change_attempts(kept)
@@ -103,8 +90,9 @@ def place_tasks(
     start_before: datetime,
     actor: str,
 ) -> list[Placement]:
-    """Give each task its attempt; the ones that were really placed. Cells are locked and checked
-    by the caller.
+    """Give each task its attempt; the ones that were really placed.
+
+    Cells are locked and checked by the caller.
     """
     if not placements:
         return []
@@ -123,8 +111,7 @@ def place_tasks(
 def explain_groups(explanations: Sequence[ExplainGroup]) -> None:
     """Write why groups wait; called only with reasons that changed.
 
-    A group that somebody else is changing just now is left to the next pass: nobody waits for
-    words.
+    A group that somebody else changes just now is left to the next pass: nobody waits for words.
     """
     if explanations:
         execute(
@@ -319,11 +306,8 @@ def _roll(
     _write_groups(groups, moves, startable)
     _write_jobs(before, after, endings, now, actor)
     applied.freed |= bool(startable)
-    for job_id, job in after.items():
-        if job.finished_at is not None and before[job_id].finished_at is None:
-            applied.finished_jobs.append(job_id)
-        elif job.ending_as is not None and job.finished_at is None:
-            applied.ending = True
+    for job in after.values():
+        applied.ending |= job.ending_as is not None and job.finished_at is None
 
 
 def _move_counts(groups: Mapping[int, list[GroupRow]], moves: Sequence[_Move]) -> None:

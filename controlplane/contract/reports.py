@@ -1,6 +1,4 @@
-"""What a cell says: Register, Heartbeat, Reports, Goodbye. Reports are cumulative: each holds all
-facts so far.
-"""
+"""What a cell says: Register, Heartbeat, Reports (each with all facts so far), Goodbye."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,9 +22,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A cell process says what it offers and what it still holds. Quantities: see Capacity in the
-    docs.
-    """
+    """A cell process says what it offers and what it still holds."""
 
     capacity: Mapping[str, int]
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -54,24 +50,20 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The cell lives and holds these attempts. The lease it asks for runs from the moment it sent
-    this.
-    """
+    """The cell lives and holds these attempts."""
 
     held: tuple[Held, ...]
-    free_disk_mib: int | None = None
 
     def body(self) -> dict[str, Any]:
         """As JSON."""
-        return fields.without_none(
-            {"type": "heartbeat", "held": _write_held(self.held), "disk": self.free_disk_mib}
-        )
+        return {"type": "heartbeat", "held": _write_held(self.held)}
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptReport:
-    """All facts of one attempt so far. `gone`: its container is gone and will not come. Instants
-    in seconds.
+    """All facts of one attempt so far; instants in seconds.
+
+    `gone`: its container is gone and will not come.
     """
 
     uid: str
@@ -117,8 +109,7 @@ class AttemptReport:
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """Reports of one flush, oldest first. `after` is the number of the last report sent before
-    these.
+    """Reports of one flush, oldest first. `after`: the number of the last report before these.
 
     The control plane acknowledges the highest number below which it misses nothing; the cell sends
     everything above that again.
@@ -138,9 +129,7 @@ class Reports:
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """The cell process ends and expects a successor within `expected_seconds` (0: none, everything
-    is stopped).
-    """
+    """The cell process ends and expects a successor within `expected_seconds` (0: none)."""
 
     expected_seconds: int
 
@@ -196,7 +185,7 @@ def _read_register(body: Mapping[str, Any]) -> Register:
 
 
 def _read_heartbeat(body: Mapping[str, Any]) -> Heartbeat:
-    return Heartbeat(fields.listing(body, "held", _read_held), fields.whole(body, "disk", None))
+    return Heartbeat(fields.listing(body, "held", _read_held))
 
 
 def _read_reports(body: Mapping[str, Any]) -> Reports:

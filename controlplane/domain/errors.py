@@ -15,19 +15,3 @@ class NotFound(CellrunError):
 
 class Conflict(CellrunError):
     """What was asked for contradicts what is already there."""
-
-
-class Unsatisfiable(CellrunError):
-    """A request that can never fit; the text names the shortfall."""
-
-    def __init__(self, text: str, field: str = "resources") -> None:
-        super().__init__(text)
-        self.field = field
-
-
-class LimitExceeded(CellrunError):
-    """A cap of the installation; the text names the field and the limit."""
-
-    def __init__(self, text: str, field: str) -> None:
-        super().__init__(text)
-        self.field = field

@@ -1,6 +1,4 @@
-"""What follows for a job when its tasks have moved: its state, whether it must end, which groups
-may start.
-"""
+"""What follows for a job when its tasks have moved: its state, its end, which groups may start."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +22,7 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """The job's own columns. `has_unreleased`: some attempt of it still holds capacity."""
+    """The job's own columns."""
 
     job_id: int
     state: S
@@ -51,9 +49,7 @@ class Startable:
 
 
 def roll_job(job: JobRow, groups: Sequence[GroupRow], *, now: datetime) -> JobRow:
-    """The job as it follows from its groups' counts. Terminal is final; an ending job keeps its
-    end.
-    """
+    """The job as it follows from its groups' counts; terminal is final, and so is a given end."""
     if job.state in TERMINAL:
         return job
     tally = JobTally(

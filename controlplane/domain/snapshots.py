@@ -19,19 +19,13 @@ class AttemptFacts:
     uid: UUID
     cell_id: int
     incarnation: str
-    number: int
     state: TaskState
     phase: str
     report_seq: int
     created_at: datetime
-    state_since: datetime
     start_before: datetime
     started_at: datetime | None
-    finished_at: datetime | None
     released_at: datetime | None
-    exit_code: int | None
-    stop_reason: str
-    stop_force: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +43,7 @@ class TaskFacts:
 
 @dataclass(frozen=True, slots=True)
 class PendingShape:
-    """Tasks of one group that wait to be placed and are all alike: same resources, same cell to
-    avoid.
-    """
+    """Tasks of one group that wait and are alike: same resources, same cell to avoid."""
 
     group_id: int
     job_id: int
@@ -78,9 +70,7 @@ class CellFacts:
 
 @dataclass(frozen=True, slots=True)
 class PlacementSnapshot:
-    """One pool: its READY cells, sorted by name, and what waits, in order of band, job and
-    group.
-    """
+    """One pool: its READY cells by name, and what waits, in order of band, job and group."""
 
     pool_id: int
     now: datetime
@@ -91,13 +81,10 @@ class PlacementSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class LeaseFacts:
-    """What is known of a cell's lease. `silent_ticks`: convergence ticks that found it over since
-    its last word.
-    """
+    """What is known of a cell's lease. `silent_ticks`: ticks that found the cell silent since."""
 
     cell_id: int
     name: str
-    pool_id: int
     state: CellState
     incarnation: str
     last_heard_at: datetime
@@ -112,7 +99,6 @@ class GroupFacts:
     group_id: int
     name: str
     counts: Mapping[TaskState, int]
-    replicas: int
     min_available: int
     depends_on: tuple[tuple[str, str], ...] = ()
     startable_at: datetime | None = None

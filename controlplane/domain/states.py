@@ -125,7 +125,6 @@ class Reason(StrEnum):
     RELEASED = "released"
     RELEASED_BY_OPERATOR = "released_by_operator"
     TASKS_DECIDED = "tasks_decided"
-    RETRIES_EXHAUSTED = "retries_exhausted"
 
 
 REASONS: dict[Reason, str] = {
@@ -162,5 +161,4 @@ REASONS: dict[Reason, str] = {
     Reason.RELEASED: "its container is confirmed gone",
     Reason.RELEASED_BY_OPERATOR: "released by an operator",
     Reason.TASKS_DECIDED: "follows from the states of its tasks",
-    Reason.RETRIES_EXHAUSTED: "no retry is left",
 }

@@ -28,13 +28,12 @@ class Candidate:
 def list_silent_leases(now: datetime) -> list[LeaseFacts]:
     """Cells that are not LOST and whose lease is over, as we see it."""
     statement = f"""
-        SELECT c.id, c.name, c.pool_id, c.state, c.incarnation, l.last_heard_at, l.expires_at,
+        SELECT c.id, c.name, c.state, c.incarnation, l.last_heard_at, l.expires_at,
                l.silent_ticks {_OTHER_WORK["silent_leases"]} ORDER BY c.id
         """
     found = rows(statement, {"now": now})
     return [
-        LeaseFacts(cell_id, name, pool_id, CellState(state), *rest)
-        for cell_id, name, pool_id, state, *rest in found
+        LeaseFacts(cell_id, name, CellState(state), *rest) for cell_id, name, state, *rest in found
     ]
 
 

@@ -1,6 +1,4 @@
-"""Tasks with their budgets and present attempts, as decisions need them
-(`domain.snapshots.TaskFacts`).
-"""
+"""Tasks with their budgets and present attempts, as decisions need them."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -16,9 +14,8 @@ _FACTS = """
 SELECT t.id, t.group_id, t.job_id, t.state,
        t.failure_count, t.preemption_count, t.system_failure_count, t.system_row, t.refusal_row,
        g.retries_failure, g.retries_preemption, g.retries_system,
-       a.uid, a.cell_id, a.incarnation, a.number, a.state, a.phase, a.report_seq, a.created_at,
-       a.state_since, a.start_before, a.started_at, a.finished_at, a.released_at, a.exit_code,
-       a.stop_reason, a.stop_force
+       a.uid, a.cell_id, a.incarnation, a.state, a.phase, a.report_seq, a.created_at,
+       a.start_before, a.started_at, a.released_at
 FROM controlplane_task t
 JOIN controlplane_taskgroup g ON g.id = t.group_id
 LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid AND a.task_id = t.id
@@ -65,5 +62,5 @@ def _task_facts(row: tuple[Any, ...]) -> TaskFacts:
 
 
 def _attempt_facts(row: tuple[Any, ...]) -> AttemptFacts:
-    uid, cell_id, incarnation, number, state, *rest = row
-    return AttemptFacts(uid, cell_id, incarnation, number, STATE_OF[state], *rest)
+    uid, cell_id, incarnation, state, *rest = row
+    return AttemptFacts(uid, cell_id, incarnation, STATE_OF[state], *rest)

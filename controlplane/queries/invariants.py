@@ -53,16 +53,11 @@ def load_jobs(job_ids: Sequence[int]) -> Ledger:
     """The jobs with all that belongs to them."""
     found = {name: rows(sql, [list(job_ids)]) for name, sql in _OF_JOBS.items()}
     return Ledger(
-        jobs=[_job(row) for row in found["jobs"]],
+        jobs=[JobRecord(*_with_states(row, 1, 2)) for row in found["jobs"]],
         groups=[GroupRecord(*row) for row in found["groups"]],
-        tasks=[TaskRecord(*row[:4], TaskState(row[4]), *row[5:]) for row in found["tasks"]],
-        attempts=[
-            AttemptRecord(*row[:7], TaskState(row[7]), *row[8:]) for row in found["attempts"]
-        ],
-        steps=[
-            StepRecord(*row[:4], *(state and TaskState(state) for state in row[4:7]), row[7])
-            for row in found["steps"]
-        ],
+        tasks=[TaskRecord(*_with_states(row, 4)) for row in found["tasks"]],
+        attempts=[AttemptRecord(*_with_states(row, 7)) for row in found["attempts"]],
+        steps=[StepRecord(*_with_states(row, 4, 5, 6)) for row in found["steps"]],
         known_cells=frozenset(cell_id for (cell_id,) in rows("SELECT id FROM controlplane_cell")),
     )
 
@@ -80,7 +75,10 @@ def load_cells() -> Ledger:
         LEFT JOIN controlplane_celllease l ON l.cell_id = c.id ORDER BY c.id
         """
     )
-    cells = [CellRecord(*row[:4], json.loads(row[4]), usage.get(row[0], {})) for row in found]
+    cells = [
+        CellRecord(cell_id, name, incarnation, leased, json.loads(capacity), usage.get(cell_id, {}))
+        for cell_id, name, incarnation, leased, capacity in found
+    ]
     return Ledger(cells=cells, known_cells=frozenset(cell.id for cell in cells))
 
 
@@ -152,6 +150,9 @@ def _orphans() -> Iterator[Violation]:
             yield Violation(12, f"{kind} {subject}", f"there is no {owner} {missing}")
 
 
-def _job(row: tuple[Any, ...]) -> JobRecord:
-    ending_as = None if row[2] is None else TaskState(row[2])
-    return JobRecord(row[0], TaskState(row[1]), ending_as, *row[3:])
+def _with_states(row: tuple[Any, ...], *places: int) -> list[Any]:
+    """The row with the numbers at `places`, where there are any, as states."""
+    return [
+        TaskState(value) if place in places and value is not None else value
+        for place, value in enumerate(row)
+    ]

@@ -1,6 +1,4 @@
-"""Locks, in the one order (jobs before tasks, attempts, cells; each by id), and what is read under
-them.
-"""
+"""Jobs under lock (jobs before tasks, attempts, cells; each by id), and what is read then."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -13,9 +11,7 @@ from controlplane.queries.sql import rows
 
 
 def lock_jobs(job_ids: Iterable[int]) -> dict[int, JobRow]:
-    """Lock the jobs, sorted by id; whoever changes a task locks its job first. Missing ones are
-    absent.
-    """
+    """Lock the jobs by id; missing ones are absent. Whoever changes a task does this first."""
     found = rows(
         """
         SELECT id, state, min_available, explicit_minimum, max_task_failures, ending_as,
@@ -32,7 +28,7 @@ def load_groups(job_ids: Sequence[int]) -> dict[int, list[GroupRow]]:
     """The groups of locked jobs, by job, in order of position."""
     found = rows(
         """
-        SELECT job_id, id, name, counts, replicas, min_available, depends_on, startable_at,
+        SELECT job_id, id, name, counts, min_available, depends_on, startable_at,
                explicit_minimum, killed_by_dependency
         FROM controlplane_taskgroup WHERE job_id = ANY(%s) ORDER BY job_id, position
         """,
@@ -62,13 +58,12 @@ def _job_row(row: tuple[Any, ...]) -> JobRow:
 
 
 def _group_row(row: tuple[Any, ...]) -> GroupRow:
-    group_id, name, counts, replicas, minimum, depends_on, startable_at, explicit, excused = row
+    group_id, name, counts, minimum, depends_on, startable_at, explicit, excused = row
     return GroupRow(
         facts=GroupFacts(
             group_id=group_id,
             name=name,
             counts={state: counts[state] for state in TaskState if counts[state]},
-            replicas=replicas,
             min_available=minimum,
             depends_on=tuple((item["group"], item["until"]) for item in json.loads(depends_on)),
             startable_at=startable_at,

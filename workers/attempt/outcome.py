@@ -27,7 +27,6 @@ SPEC = "spec"  # the engine refuses what the task asks for: user, workdir, too l
 SIGKILLED = 137  # 128 + SIGKILL, as engines and shells say it
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
-OUR_REASONS = (TIMEOUT, STOPPED)
 
 
 class AttemptFailed(Exception):

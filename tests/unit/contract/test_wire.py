@@ -103,7 +103,7 @@ REPORT = reports.AttemptReport(
     "message",
     [
         reports.Register({"cpu_millis": 1}, {"a": "b"}, ("t",), "p", ("d",), ("c",), {"v": "1"}),
-        reports.Heartbeat((reports.Held("u", TaskState.RUNNING),), 5),
+        reports.Heartbeat((reports.Held("u", TaskState.RUNNING),)),
         reports.Reports(3, (REPORT, reports.AttemptReport("v", 8, TaskState.RUNNING))),
         reports.Goodbye(60),
     ],

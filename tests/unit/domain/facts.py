@@ -8,7 +8,6 @@ from controlplane.contract.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.reports import Sender
 from controlplane.domain.snapshots import AttemptFacts, TaskFacts
-from controlplane.domain.states import TERMINAL
 from controlplane.domain.transitions import Counters, Limits
 
 UID = UUID(int=7)
@@ -23,19 +22,13 @@ def attempt(state: S = S.RUNNING, **changes: Any) -> AttemptFacts:
         "uid": UID,
         "cell_id": 5,
         "incarnation": "one",
-        "number": 1,
         "state": state,
         "phase": "",
         "report_seq": 10,
         "created_at": CREATED,
-        "state_since": CREATED,
         "start_before": CREATED + timedelta(seconds=60),
         "started_at": CREATED + timedelta(seconds=1) if state is S.RUNNING else None,
-        "finished_at": NOW if state in TERMINAL else None,
         "released_at": None,
-        "exit_code": None,
-        "stop_reason": "",
-        "stop_force": False,
     }
     return AttemptFacts(**{**facts, **changes})
 
