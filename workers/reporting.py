@@ -2,8 +2,9 @@
 
 A report is cumulative, so only the latest of each attempt is kept. Numbers only grow: how much was
 ever written to the journal in the high bits, a counter in the low ones. A Register has the number
-of the moment when the journal was found, however often it is said and whatever is written meanwhile.
-So a cell whose journal was replaced by an older one is known by it: its number is not new.
+of the moment when the journal was found, however often it is said and whatever is written
+meanwhile. So a cell whose journal was replaced by an older one is known by it: its number is not
+new.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,8 +14,8 @@ from controlplane.contract.reports import AttemptReport, Reports
 
 # Reports in one message: as many as the inbox applies in one batch.
 MAX_REPORTS = 500
-# Messages between two entries of a journal before the numbers say nothing more of it: at a heartbeat
-# each 5 s, forty years.
+# Messages between two entries of a journal before the numbers say nothing more of it: at a
+# heartbeat each 5 s, forty years.
 _COUNTER_BITS = 28
 # Of them for a Register: starts without an answer, and how often each of these processes asked.
 _START_BITS = 8
