@@ -4,21 +4,33 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 
+from django.db import transaction
+
 from controlplane.commands.batches import for_each_batch, run_in_transaction
 from controlplane.commands.dispatch import send_after_commit
-from controlplane.commands.effects import apply_changes, change_cells, raise_alerts
+from controlplane.commands.effects import (
+    apply_changes,
+    change_cells,
+    clear_alerts,
+    raise_alerts,
+)
 from controlplane.contract.queues import cell_queue
 from controlplane.domain.convergence.converge import TaskRule
 from controlplane.domain.convergence.endings import decide_hopeless
 from controlplane.domain.convergence.lost_cells import decide_lost
 from controlplane.domain.convergence.policy import Policy
-from controlplane.domain.convergence.stuck_stops import decide_stuck_stops
+from controlplane.domain.convergence.stuck_stops import (
+    UNCONFIRMED,
+    decide_cleared,
+    decide_stuck_stops,
+)
 from controlplane.domain.effects import RaiseAlert
 from controlplane.domain.jobs import impossible_groups
 from controlplane.domain.snapshots import LeaseFacts
-from controlplane.outbox import transport
+from controlplane.outbox import transport, wakes
 from controlplane.queries.convergence import (
     Candidate,
+    find_cleared_cells,
     find_pending_of_groups,
     find_stuck_stops,
     load_groups_by_name,
@@ -93,13 +105,29 @@ def count_silence(*, now: datetime, silent_since: datetime) -> None:
 
 
 def suspect_cells(*, now: datetime, policy: Policy) -> int:
-    """Quarantine cells that do not confirm stops; how many."""
+    """Quarantine the cells that do not confirm stops; how many."""
     effects = decide_stuck_stops(find_stuck_stops(now, policy))
     moved: list[int] = []
 
     def work() -> None:
         moved.extend(change_cells(effects.cells))
         raise_alerts(effects.alerts, now=now)
+
+    run_in_transaction(work)
+    return len(moved)
+
+
+def clear_cells(*, now: datetime, policy: Policy) -> int:
+    """Trust again the cells that have confirmed what they were quarantined for; how many."""
+    names = dict(find_cleared_cells(now, policy))
+    moved: list[int] = []
+
+    def work() -> None:
+        moved.extend(change_cells(decide_cleared(names)))
+        for cell_id in moved:
+            clear_alerts(UNCONFIRMED, names[cell_id], now=now)
+        if moved:
+            transaction.on_commit(wakes.wake_placement, robust=True)
 
     run_in_transaction(work)
     return len(moved)

@@ -108,6 +108,19 @@ def place_tasks(
     return kept
 
 
+def force_stops(job_id: int) -> list[UUID]:
+    """From now on the stops of the job that are under way are forced; whose that is news to."""
+    found = rows(
+        """
+        UPDATE controlplane_attempt SET stop_force = true
+        WHERE job_id = %s AND finished_at IS NOT NULL AND released_at IS NULL AND NOT stop_force
+        RETURNING uid
+        """,
+        [job_id],
+    )
+    return [uid for (uid,) in found]
+
+
 def explain_groups(explanations: Sequence[ExplainGroup]) -> None:
     """Write why groups wait; called only with reasons that changed.
 

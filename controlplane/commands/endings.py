@@ -5,7 +5,7 @@ from datetime import datetime
 
 from controlplane.commands.batches import run_in_transaction
 from controlplane.commands.dispatch import send_after_commit
-from controlplane.commands.effects import apply_changes
+from controlplane.commands.effects import apply_changes, force_stops
 from controlplane.contract.states import TaskState
 from controlplane.domain.changes import Cause, change_task
 from controlplane.domain.convergence.endings import decide_ended
@@ -23,7 +23,7 @@ PAGE = 1_000
 def cancel_job(*, job_id: int, reason: str, force: bool, actor: str, now: datetime) -> None:
     """The job ends KILLED; its running containers are stopped. A job that has ended stays as it is.
 
-    Raises NotFound.
+    With `force` they are killed at once, also those whose stop is under way. Raises NotFound.
     """
 
     def cancel() -> None:
@@ -33,6 +33,8 @@ def cancel_job(*, job_id: int, reason: str, force: bool, actor: str, now: dateti
         message = f"cancelled: {reason}" if reason else ""
         ending = EndJob(job_id, TaskState.KILLED, Reason.CANCELLED, message, force)
         applied = apply_changes([], jobs=jobs, now=now, actor=actor, endings=[ending])
+        if force:
+            applied.stops += force_stops(job_id)
         send_after_commit(applied)
 
     run_in_transaction(cancel)

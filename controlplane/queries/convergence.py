@@ -1,6 +1,4 @@
-"""What may be wrong: each rule's candidates, in pages; and one statement that says whether any
-rule has work.
-"""
+"""What may be wrong: each rule's candidates, in pages, and whether any rule has work at all."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,18 +67,26 @@ _CANDIDATES = {
 }
 """Where each rule that ends attempts or tasks finds its candidates. `covered`: see TickState."""
 
+_OVERDUE_STOP = """
+    a.released_at IS NULL AND a.finished_at IS NOT NULL AND a.finished_at + make_interval(
+        secs => COALESCE((g.launch->>'stop_grace_seconds')::float, 10) + %(patience)s) <= %(now)s
+    """
+
 _OTHER_WORK = {
     "silent_leases": """
         FROM controlplane_celllease l JOIN controlplane_cell c ON c.id = l.cell_id
         WHERE l.expires_at <= %(now)s AND c.state <> 'LOST'
         """,
-    "stuck_stops": """
+    "stuck_stops": f"""
         FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
         JOIN controlplane_taskgroup g ON g.id = a.group_id
-        WHERE a.released_at IS NULL AND a.finished_at IS NOT NULL AND c.state = 'READY'
-          AND a.finished_at + make_interval(
-                secs => COALESCE((g.launch->>'stop_grace_seconds')::float, 10) + %(patience)s)
-              <= %(now)s
+        WHERE c.state = 'READY' AND {_OVERDUE_STOP}
+        """,
+    "cleared_cells": f"""
+        FROM controlplane_cell c WHERE c.state = 'QUARANTINED' AND NOT EXISTS (
+            SELECT 1 FROM controlplane_attempt a
+            JOIN controlplane_taskgroup g ON g.id = a.group_id
+            WHERE a.cell_id = c.id AND {_OVERDUE_STOP})
         """,
     "waiting_jobs": """
         FROM controlplane_job j
@@ -125,6 +131,13 @@ def find_stuck_stops(now: datetime, policy: Policy) -> list[tuple[int, str, int]
         """
     found = rows(statement, _parameters(now, None, policy))
     return [(cell_id, name, count) for cell_id, name, count in found]
+
+
+def find_cleared_cells(now: datetime, policy: Policy) -> list[tuple[int, str]]:
+    """Quarantined cells that have confirmed every stop that was overdue: (cell, name)."""
+    statement = f"SELECT c.id, c.name {_OTHER_WORK['cleared_cells']} ORDER BY c.id"
+    found = rows(statement, _parameters(now, None, policy))
+    return [(cell_id, name) for cell_id, name in found]
 
 
 def list_jobs_with(work: str, limit: int) -> list[int]:

@@ -85,6 +85,8 @@ def _run_rules(
                 counts[rule.name] = commands.apply_task_rule(rule, found, now=now)
         if "stuck_stops" in due:
             counts["cells_suspected"] = commands.suspect_cells(now=now, policy=policy)
+        if "cleared_cells" in due:
+            counts["cells_cleared"] = commands.clear_cells(now=now, policy=policy)
     if "waiting_jobs" in due:
         waiting = list_jobs_with("waiting_jobs", JOBS_PER_TICK)
         counts["hopeless"] = commands.end_hopeless(waiting, now=now, page=policy.page)

@@ -10,7 +10,7 @@ import pytest
 from controlplane import clock
 from controlplane.commands.cells import drain_cell
 from controlplane.commands.endings import cancel_job, cancel_task
-from controlplane.contract.orders import Sync
+from controlplane.contract.orders import Orders, Sync
 from controlplane.contract.reports import AttemptReport, Heartbeat, Register
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
@@ -430,3 +430,39 @@ def test_a_job_whose_ending_fails_is_skipped_with_an_alert_and_the_tick_goes_on(
     assert loop.converge()["ended"] == 1
     assert (loop.state(broken), loop.state(job)) == ("PENDING", "KILLED")
     assert Alert.objects.get().kind == "job_skipped"
+
+
+def test_a_second_cancel_with_force_kills_what_is_being_stopped(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit()
+    loop.place()
+    (attempt,) = loop.attempts(job)
+    cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
+    cancel_job(job_id=job.pk, reason="", force=True, actor="me", now=clock.now())
+    stops = [stop for order in cell.orders() if isinstance(order, Orders) for stop in order.stops]
+    assert [(stop.uid, stop.force) for stop in stops] == [
+        (str(attempt.uid), False),
+        (str(attempt.uid), True),
+    ]
+
+
+def test_a_cell_that_does_not_confirm_a_stop_is_quarantined_until_it_does(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit()
+    loop.place()
+    (attempt,) = loop.attempts(job)
+    cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
+    assert "cells_suspected" not in loop.converge()
+    long_ago = clock.now() - timedelta(seconds=71)
+    Attempt.objects.update(created_at=long_ago, finished_at=long_ago)
+    assert loop.converge()["cells_suspected"] == 1
+    assert (Cell.objects.get().state, Cell.objects.get().state_reason) == (
+        "QUARANTINED",
+        "1 stop is not confirmed",
+    )
+    assert Alert.objects.get(cleared_at=None).kind == "stop_unconfirmed"
+    assert "cells_cleared" not in loop.converge()
+    cell.end(attempt, S.KILLED)
+    assert loop.converge()["cells_cleared"] == 1
+    assert Cell.objects.get().state == "READY"
+    assert not Alert.objects.filter(cleared_at=None).exists()
