@@ -77,10 +77,7 @@ class CellAdmin(ReadOnlyAdmin):
     @admin.action(description="Drain", permissions=["operate"])
     def drain(self, request: HttpRequest, rows: QuerySet[Cell]) -> HttpResponse | None:
         """No new work; what runs leaves."""
-        text = (
-            "They take no new work, and what they have leaves them: by finishing, and after a"
-            " while by being moved, which costs its tasks no retry."
-        )
+        text = "They take no new work, and what they have leaves them by finishing."
         question = self._question(request, "drain", "Drain these cells?", text, drain_cell)
         return self.confirmed(request, rows, question)
 
@@ -122,6 +119,8 @@ class CellAdmin(ReadOnlyAdmin):
                 return ["uncordon", "drain"]
             case CellState.DRAINING:
                 return ["uncordon"]
+            case CellState.QUARANTINED:
+                return ["uncordon", "cordon", "drain"]
             case _:
                 return []
 
