@@ -1,7 +1,7 @@
 """The cell's view of its lease, and of the control plane's clock.
 
 The lease runs from the moment the cell *sent* the heartbeat that was answered, on a clock that does
-not stop while the machine sleeps; so the cell always gives up before the control plane does.
+not stop while the machine sleeps; so it is over here before it is for the control plane.
 """
 
 from collections import OrderedDict
@@ -25,9 +25,7 @@ class Lease:
             self._sent.popitem(last=False)
 
     def renew(self, seq: int, *, lease_seconds: float, server_time: float, boot: float) -> bool:
-        """The answer to message `seq` arrived at `boot`; False if that message is unknown or
-        forgotten.
-        """
+        """The answer to message `seq` arrived at `boot`; False if that message is not known."""
         sent = self._sent.get(seq)
         if sent is None:
             return False
@@ -38,9 +36,7 @@ class Lease:
         return True
 
     def server_time(self, boot: float) -> float | None:
-        """What the control plane's clock shows now, as far as we can tell; None before its first
-        answer.
-        """
+        """What the control plane's clock shows now; None before its first answer."""
         return None if self._server_ahead is None else boot + self._server_ahead
 
     def remaining(self, boot: float) -> float:
