@@ -60,7 +60,17 @@ def put_input(content: bytes) -> str:
     except BaseException:
         Path(draft).unlink(missing_ok=True)
         raise
+    _sync_folder(path.parent)
     return digest
+
+
+def _sync_folder(folder: Path) -> None:
+    """A name is as safe as its content only when its folder is written too."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def read_input(digest: str) -> bytes | None:
