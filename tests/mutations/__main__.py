@@ -1,11 +1,19 @@
 """`python -m tests.mutations [NAME...]`: which seed finds each planted mistake."""
 
+import os
 import sys
 import time
 
-import tests.pgtest  # noqa: F401  one database server for all of them
-from tests.mutations.catalogue import MUTATIONS
-from tests.mutations.running import first_failing_seed
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.config.settings")
+
+import tests.pgtest  # isort: skip  # noqa: F401  one database server for all of them
+
+import django
+
+django.setup()
+
+from tests.mutations.catalogue import MUTATIONS  # noqa: E402
+from tests.mutations.running import first_failing_seed, seeds_for  # noqa: E402
 
 
 def main() -> int:
@@ -16,9 +24,10 @@ def main() -> int:
         if names and mutation.name not in names:
             continue
         began = time.monotonic()
-        seed = first_failing_seed(mutation, range(1, mutation.within + 1))
+        seeds = seeds_for(mutation)
+        seed = first_failing_seed(mutation, seeds)
         missed += seed is None
-        found = "NOT FOUND" if seed is None else f"seed {seed}"
+        found = "NOT FOUND" if seed is None else f"seed {seed} ({seeds.index(seed) + 1}.)"
         took = time.monotonic() - began
         print(f"{mutation.name}: {found} within {mutation.within}, {took:.0f} s", flush=True)
     return 1 if missed else 0

@@ -5,13 +5,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """`old`, which stands once in `file`, becomes `new`. `within`: seeds from 1 that suffice."""
+    """`old`, which stands once in `file`, becomes `new`. `within`: so many seeds suffice, namely
+    the first whose mixture of faults has `needs` ("drop", "delay", or a function of
+    tests.simulation.faults).
+    """
 
     name: str
     file: str
     old: str
     new: str
     breaks: str
+    needs: str = ""
     within: int = 40
 
 
@@ -24,6 +28,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "(ACTIVE, Event.CELL_LOST, Rule(S.WORKER_FAILED, S.WORKER_FAILED, Budget.PREEMPTION)),",
         "(ACTIVE, Event.CELL_LOST, Rule(S.WORKER_FAILED, S.WORKER_FAILED, Budget.FAILURE)),",
         "a lost cell is charged to the program",
+        needs="crash_machine",
+        within=60,
     ),
     Mutation(
         "one-retry-less",
@@ -73,6 +79,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         '    if known_state is CellState.LOST:\n        why = "this incarnation',
         '    if False:\n        why = "this incarnation',
         "a cell goes on with attempts that run elsewhere",
+        needs="pause_cell",
+        within=60,
     ),
     Mutation(
         "older-journal-believed",
@@ -80,7 +88,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "if seq < known_seq:",
         "if seq < 0:",
         "a restored journal starts attempts twice",
-        within=150,
+        needs="roll_journal_back",
+        within=80,
     ),
     Mutation(
         "twin-takes-over",
@@ -88,7 +97,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "        if known_state is CellState.LOST:",
         "        if known_state:",
         "a second process of a name takes it from a living one",
-        within=100,
+        needs="add_twin",
+        within=60,
     ),
     Mutation(
         "stops-are-not-repeated",
@@ -96,6 +106,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "return Answer(runs, (*ended.values(), *strangers))",
         "return Answer(runs, tuple(strangers))",
         "a lost stop is never said again",
+        needs="drop",
+        within=60,
     ),
     Mutation(
         "expired-is-released",
@@ -103,7 +115,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "Cause(Reason.START_EXPIRED)",
         'Cause(Reason.START_EXPIRED, release="confirmed")',
         "an order that is late runs beside the next attempt",
-        within=150,
+        needs="delay",
+        within=80,
     ),
     Mutation(
         "stall-is-death",
@@ -111,7 +124,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "    if hold_until is None:",
         "    if True:",
         "cells are declared lost because we were away",
-        within=150,
+        needs="stall_everything",
+        within=40,
     ),
     Mutation(
         "two-ticks-are-silence",
@@ -119,7 +133,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "and lease.expires_at <= now",
         "and True",
         "a cell is lost before its lease is over",
-        within=150,
+        needs="pause_cell",
+        within=60,
     ),
     Mutation(
         "gaps-are-acknowledged",
@@ -127,6 +142,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "AND l.acked_seq >= i.first AND l.acked_seq < i.last",
         "AND l.acked_seq < i.last",
         "a lost report is taken for heard",
+        needs="drop",
+        within=30,
     ),
     Mutation(
         "charged-is-not-written",
@@ -152,16 +169,16 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "leases-are-not-renewed",
         f"{_C}cell_messages.py",
-        "expires_at = GREATEST(l.expires_at, %(until)s),",
-        "expires_at = l.expires_at,",
+        "FROM i WHERE l.cell_id = i.cell_id AND i.seq > l.heartbeat_seq",
+        "FROM i WHERE l.cell_id = i.cell_id AND i.seq < l.heartbeat_seq",
         "every cell is lost after its first lease",
     ),
     Mutation(
-        "inbox-drops-what-is-doubled",
+        "inbox-acknowledges-unread",
         "controlplane/inbox/batches.py",
-        "self._beats += found.beats",
-        "self._beats = self._beats or found.beats[:1]",
-        "of many heartbeats only one is answered",
+        "record_reports(part.reported, part.acknowledgements, now=now)",
+        "record_reports(part.reported[1:], part.acknowledgements, now=now)",
+        "the first report of a batch is acknowledged and not applied",
         within=100,
     ),
     Mutation(
@@ -170,7 +187,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "for item in found.registrations:",
         "for item in () if found.reported else found.registrations:",
         "a Register that comes with reports is lost",
-        within=300,
+        needs="kill_cell",
+        within=60,
     ),
     Mutation(
         "ended-capacity-is-free",
@@ -178,13 +196,15 @@ MUTATIONS: tuple[Mutation, ...] = (
         "released_at IS NULL GROUP BY cell_id, group_id",
         "finished_at IS NULL GROUP BY cell_id, group_id",
         "a cell is over-committed while containers are stopped",
+        needs="crash_machine",
+        within=40,
     ),
     Mutation(
-        "server-clock-backwards",
+        "server-clock-ahead",
         f"{_W}lease.py",
-        "boot + self._server_ahead",
-        "boot - self._server_ahead",
-        "the cell cannot tell which orders are late",
+        "self._server_ahead = server_time - sent",
+        "self._server_ahead = server_time",
+        "every order seems to be late",
     ),
     Mutation(
         "lease-knows-every-answer",
@@ -192,7 +212,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "sent = self._sent.get(seq)",
         "sent = next(iter(self._sent.values()), None)",
         "an answer to an earlier process is believed",
-        within=300,
+        needs="delay",
+        within=60,
     ),
     Mutation(
         "done-is-forgotten",
@@ -200,7 +221,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "            memory.done[uid] = until",
         "            pass",
         "a late order starts what has ended",
-        within=100,
+        needs="delay",
+        within=40,
     ),
     Mutation(
         "nothing-is-synced",
@@ -208,7 +230,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "        self._store.sync()",
         "        pass",
         "an order taken is forgotten by a crash",
-        within=300,
+        needs="crash_machine",
+        within=150,
     ),
     Mutation(
         "ends-are-not-kept",
@@ -216,7 +239,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         '        self._write(["end", ',
         '        (["end", ',
         "a restarted cell says that what ended has vanished",
-        within=100,
+        needs="kill_cell",
+        within=40,
     ),
     Mutation(
         "torn-line-is-read",
@@ -224,6 +248,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "if intact < len(content):",
         "if intact < 0:",
         "what follows a torn line is lost at the next start",
+        needs="kill_cell",
         within=300,
     ),
     Mutation(
@@ -232,7 +257,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "        if uid in self.journal.memory.done:",
         "        if False:",
         "an order that comes again starts the attempt again",
-        within=100,
+        needs="delay",
+        within=40,
     ),
     Mutation(
         "stop-before-run-is-forgotten",
@@ -240,7 +266,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "                self._remember_ended(stop.uid, now.wall)",
         "                pass",
         "an order that comes after its stop is carried out",
-        within=300,
+        needs="delay",
+        within=80,
     ),
     Mutation(
         "acknowledged-is-forgotten",
@@ -248,7 +275,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "                self._remember_ended(report.uid, book.run.start_before)",
         "                self.journal.memory.attempts.pop(report.uid, None)",
         "an order that comes long after starts the attempt again",
-        within=100,
+        needs="delay",
+        within=40,
     ),
     Mutation(
         "nothing-is-adopted",
@@ -256,6 +284,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "        self._actions.append(lambda: self.driver.adopt(launch))",
         "        pass",
         "a restarted cell never hears of its containers again",
+        needs="kill_cell_now",
+        within=20,
     ),
     Mutation(
         "unheard-is-safe",
@@ -263,6 +293,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "if report.seq <= self.acked]",
         "if report.seq <= sent_before]",
         "a report is forgotten before it was heard",
+        needs="drop",
+        within=20,
     ),
     Mutation(
         "nothing-is-said-again",
@@ -270,5 +302,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "if not missing or missing[0].seq > sent_before:",
         "if not missing or missing[0].seq < sent_before:",
         "a lost report is never repeated",
+        needs="drop",
+        within=20,
     ),
 )

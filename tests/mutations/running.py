@@ -6,9 +6,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from itertools import count, islice
 from pathlib import Path
 
 from tests.mutations.catalogue import Mutation
+from tests.simulation.faults import draw_mixture
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("controlplane", "workers", "tests")
@@ -27,7 +30,20 @@ def mutate(text: str, mutation: Mutation) -> str:
     return text.replace(mutation.old, mutation.new)
 
 
-def first_failing_seed(mutation: Mutation | None, seeds: range) -> int | None:
+def seeds_for(mutation: Mutation) -> list[int]:
+    """The first seeds that have what the mutation needs."""
+    return list(islice((n for n in count(1) if _has(n, mutation.needs)), mutation.within))
+
+
+def _has(seed: int, needs: str) -> bool:
+    mixture = draw_mixture(seed)
+    if needs in ("drop", "duplicate", "delay"):
+        return float(getattr(mixture.messages, needs)) >= 0.1
+    names = {kind.__name__ for kind in mixture.kinds}
+    return not needs or (needs in names and mixture.count > 0)
+
+
+def first_failing_seed(mutation: Mutation | None, seeds: Sequence[int]) -> int | None:
     """Simulate `seeds` on a copy with the mistake; the first that fails, None if none does."""
     with tempfile.TemporaryDirectory(prefix="cellrun-mutant-") as folder:
         tree = Path(folder)
@@ -37,7 +53,7 @@ def first_failing_seed(mutation: Mutation | None, seeds: range) -> int | None:
         if mutation is not None:
             path = tree / mutation.file
             path.write_text(mutate(path.read_text(), mutation))
-        command = ["-m", "tests.simulation", str(seeds.start), "--count", str(len(seeds)), "--stop"]
+        command = ["-m", "tests.simulation", "--stop", *map(str, seeds)]
         done = subprocess.run(
             [sys.executable, *command],
             cwd=tree,

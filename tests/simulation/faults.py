@@ -1,6 +1,8 @@
 """What goes wrong in a simulation, and what operators do; each seed draws its own mixture."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
 
 from controlplane.commands.cells import cordon_cell, drain_cell, uncordon_cell
 from controlplane.domain.errors import Conflict
@@ -12,6 +14,34 @@ from tests.simulation.world import World
 
 Fault = Callable[["Faults"], None]
 OPERATOR = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Which faults a seed has. `is_own`: only of the control plane, no message among them."""
+
+    kinds: tuple[Fault, ...]
+    count: int
+    messages: MessageFaults
+    is_own: bool
+
+
+def draw_mixture(seed: int) -> Mixture:
+    """The mixture of `seed`, known before it is simulated."""
+    rng = Random(f"faults of {seed}")
+    count = rng.choice([0, 3, 8, 16])
+    kinds = tuple(rng.sample(FAULTS, rng.randint(1, 6)))
+    if rng.random() < 0.15:
+        return Mixture(OWN_FAULTS, count, MessageFaults(), is_own=True)
+    if rng.random() < 0.3:
+        return Mixture(kinds, count, MessageFaults(), is_own=False)
+    messages = MessageFaults(
+        drop=rng.choice([0.0, 0.02, 0.1, 0.4]),
+        duplicate=rng.choice([0.0, 0.05, 0.3]),
+        delay=rng.choice([0.0, 0.05, 0.3]),
+        delay_seconds=rng.choice([1.0, 10.0, 60.0]),
+    )
+    return Mixture(kinds, count, messages, is_own=False)
 
 
 class Faults:
@@ -26,18 +56,17 @@ class Faults:
 
     def plan(self) -> None:
         """Draw and plan them."""
-        rng, timeline = self.rng, self.world.timeline
-        kinds = rng.sample(FAULTS, rng.randint(1, 6))
-        if rng.random() < 0.15:
-            kinds = list(OWN_FAULTS)
-        else:
-            self.world.are_cells_disturbed = True
-            self._draw_message_faults()
-        for _ in range(rng.choice([0, 3, 8, 16])):
-            kind = rng.choice(kinds)
-            timeline.after(rng.uniform(3.0, self.until), lambda kind=kind: self._happen(kind))
+        rng, world = self.rng, self.world
+        mixture = draw_mixture(world.seed)
+        world.are_cells_disturbed = not mixture.is_own
+        world.bus.faults = mixture.messages
+        self.note(f"messages: {mixture.messages}")
+        for _ in range(mixture.count):
+            kind = rng.choice(mixture.kinds)
+            when = rng.uniform(3.0, self.until)
+            world.timeline.after(when, lambda kind=kind: self._happen(kind))
         if rng.random() < 0.3:
-            self.world.bus.on_push = self._interleave
+            world.bus.on_push = self._interleave
 
     def heal(self) -> None:
         """Everything works again, and operators put all cells back to work."""
@@ -65,18 +94,6 @@ class Faults:
     def _happen(self, kind: Fault) -> None:
         if not self.is_over:
             kind(self)
-
-    def _draw_message_faults(self) -> None:
-        rng = self.rng
-        if rng.random() < 0.3:
-            return
-        self.world.bus.faults = MessageFaults(
-            drop=rng.choice([0.0, 0.02, 0.1, 0.4]),
-            duplicate=rng.choice([0.0, 0.05, 0.3]),
-            delay=rng.choice([0.0, 0.05, 0.3]),
-            delay_seconds=rng.choice([1.0, 10.0, 60.0]),
-        )
-        self.note(f"messages: {self.world.bus.faults}")
 
     def _interleave(self) -> None:
         if self.rng.random() < 0.05:

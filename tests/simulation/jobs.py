@@ -27,7 +27,9 @@ def draw_jobs(rng: Random) -> list[Submitted]:
         draw = rng.choice(_KINDS)
         job = draw(rng, f"job-{number}")
         job.at = rng.choice([0.0, rng.uniform(0.0, 50.0)])
-        if rng.random() < 0.15:
+        if job.cancel_at is not None:
+            job.cancel_at += job.at
+        elif rng.random() < 0.15:
             job.cancel_at = job.at + rng.uniform(0.0, 60.0)
             job.expected |= {S.KILLED} if job.expected else frozenset()
         drawn.append(job)
@@ -99,6 +101,14 @@ def _overruns(rng: Random, name: str) -> Submitted:
     return Submitted(0.0, _job(name, [group]), frozenset({S.KILLED}))
 
 
+def _endless(rng: Random, name: str) -> Submitted:
+    """Only a stop that arrives ends it."""
+    words = ["deaf"] if rng.random() < 0.3 else []
+    group = _group(rng, "main", [*words, "sleep", "1000000"])
+    cancel_at = rng.uniform(1.0, 80.0)
+    return Submitted(0.0, _job(name, [group]), frozenset({S.KILLED}), cancel_at=cancel_at)
+
+
 def _in_order(rng: Random, name: str) -> Submitted:
     until = rng.choice(["started", "succeeded", "finished"])
     first = _group(rng, "first", [*_sleep(rng, 10.0), "result", "one"])
@@ -147,6 +157,7 @@ _KINDS: tuple[Callable[[Random, str], Submitted], ...] = (
     _fails_in_the_system,
     _vanishes,
     _overruns,
+    _endless,
     _in_order,
     _in_order,
     _out_of_order,

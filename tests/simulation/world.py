@@ -47,6 +47,7 @@ class World:
     """Everything there is in one simulation. `elapsed` counts virtual seconds."""
 
     def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.rng = Random(seed)
         self.timeline = Timeline()
         self.trace: deque[str] = deque(maxlen=TRACE_LINES)

@@ -1,0 +1,44 @@
+"""The simulation finds planted mistakes: some of them in each run, in the long suite all."""
+
+import os
+from zlib import crc32
+
+import pytest
+
+from tests.mutations.catalogue import MUTATIONS, Mutation
+from tests.mutations.running import ROOT, first_failing_seed, mutate, seeds_for
+from tests.simulation.running import run_seed
+
+AT_ONCE = 5
+# Rotates with the seeds of the run, which are printed in its head.
+FIRST = crc32(os.environ["SIMULATION_BASE"].encode()) % len(MUTATIONS)
+ROTATED = [*MUTATIONS[FIRST:], *MUTATIONS[:FIRST]]
+
+
+def names(mutation: Mutation) -> str:
+    return mutation.name
+
+
+def find(mutation: Mutation) -> None:
+    seed = first_failing_seed(mutation, seeds_for(mutation))
+    assert seed is not None, f"{mutation.file} may have this mistake unseen: {mutation.breaks}"
+    # It fails for the mistake: without it, all is well.
+    assert run_seed(seed).failure == ""
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=names)
+def test_each_mistake_fits_its_file(mutation: Mutation) -> None:
+    assert mutate((ROOT / mutation.file).read_text(), mutation)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("mutation", ROTATED[:AT_ONCE], ids=names)
+def test_some_planted_mistakes_are_found(mutation: Mutation) -> None:
+    find(mutation)
+
+
+@pytest.mark.soak
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("mutation", ROTATED[AT_ONCE:], ids=names)
+def test_all_planted_mistakes_are_found(mutation: Mutation) -> None:
+    find(mutation)
