@@ -1,6 +1,4 @@
-"""The only clock of the control plane: PostgreSQL's, so that all its processes agree what time it
-is.
-"""
+"""The only clock of the control plane: PostgreSQL's, so that all its processes agree."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -24,8 +22,6 @@ def now() -> datetime:
 
 
 def use(source: Callable[[], datetime] | None) -> None:
-    """Take the time from `source` instead (a simulation's virtual clock); None goes back to the
-    database.
-    """
+    """Take the time from `source` (a simulation's clock); None goes back to the database."""
     global _source
     _source = source or _database_now

@@ -1,5 +1,4 @@
-"""From the cell to the broker: all messages of a moment in one pipeline, within a second or not at
-all.
+"""From the cell to the broker: all messages of a moment at once, within a second or not at all.
 
 Nothing is retried here: what the control plane did not hear it does not acknowledge, and then it is
 said again.

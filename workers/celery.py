@@ -1,6 +1,4 @@
-"""The cell's Celery app: its orders arrive as tasks, its worker shows in Flower as
-`cell@<name>`.
-"""
+"""The cell's Celery app: orders arrive as tasks, the worker shows in Flower as `cell@<name>`."""
 
 import logging
 from collections.abc import Callable
@@ -55,9 +53,7 @@ def make_app(broker_url: str, order_queues: list[str]) -> Celery:
 
 
 def register_orders(app: Celery, take: Callable[[str, str], None]) -> None:
-    """Orders go to `take(cell name, text)`; it only puts them in line, so the worker is never
-    busy.
-    """
+    """Orders go to `take(cell name, text)`, which only puts them in line."""
 
     # Orders are the system's own messages: Flower shows attempts instead.
     @app.task(name=queues.ORDERS_TASK, send_events=False)

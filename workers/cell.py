@@ -85,9 +85,7 @@ def _draw_incarnation() -> str:
 
 
 class Cell:
-    """One cell. `outgoing`: messages for the broker as (queue, message), taken by whoever drives
-    it.
-    """
+    """One cell. `outgoing`: messages as (queue, message), taken by whoever drives it."""
 
     def __init__(
         self,
@@ -139,9 +137,7 @@ class Cell:
     # ------------------------------------------------------------------ starting and ending
 
     def start(self, now: Moment) -> None:
-        """Read the journal, take charge of what still runs, end what nobody knows, ask to be
-        registered.
-        """
+        """Read the journal, adopt what runs, end what nobody knows, ask to be registered."""
         memory = self.journal.memory
         self.journal.begin(memory.incarnation or self._draw_incarnation())
         self._count_from(memory.acked)
@@ -413,9 +409,7 @@ class Cell:
         self.journal.finish(uid, start_before + KNOWN_SECONDS)
 
     def _sweep(self, now: Moment) -> bool:
-        """Remove containers with this cell's label that nobody knows. False if the engine is
-        away.
-        """
+        """Remove containers of this cell that nobody knows. False if the engine is away."""
         try:
             found = list(self.driver.find())
         except EngineAway as error:

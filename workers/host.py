@@ -1,5 +1,4 @@
-"""The loop of a cell process: one thread that feeds its cells, syncs their journals once a round,
-lets them act.
+"""The loop of a cell process: one thread feeds its cells, syncs their journals, lets them act.
 
 A process usually hosts one cell; a fleet hosts many, for scale tests. Orders come from Celery's
 thread, events from drivers' threads; both only put them in line here.

@@ -19,8 +19,7 @@ _TRANSIENT = ("40001", "40P01")
 def for_each_batch(
     job_ids: Sequence[int], work: Callable[[Sequence[int]], None], *, what: str
 ) -> None:
-    """Do `work` on all jobs in one transaction; if it fails, halve until the job that fails is
-    alone.
+    """Do `work` on all jobs in one transaction; if it fails, halve until what fails is alone.
 
     `work` is called inside the transaction. A job that fails alone is skipped, logged and alerted.
     """
@@ -44,9 +43,7 @@ def for_each_batch(
 
 
 def run_in_transaction(work: Callable[[], None]) -> None:
-    """`work` in a transaction; a deadlock or serialization failure is tried again, three times in
-    all.
-    """
+    """`work` in a transaction; a deadlock or serialization failure gets three tries in all."""
     for left in reversed(range(_TRIES)):
         try:
             with transaction.atomic():

@@ -1,6 +1,4 @@
-"""Can the control plane hear? A probe goes through every inbox shard; the inbox stamps it when it
-arrives.
-"""
+"""Can the control plane hear? The inbox stamps the probes that go through each of its shards."""
 
 import json
 from collections.abc import Sequence

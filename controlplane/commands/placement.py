@@ -1,6 +1,4 @@
-"""Carrying out a placement plan: conditional writes, cells locked in order, capacity checked again
-from the rows.
-"""
+"""Carrying out a placement plan: cells locked in order, capacity checked again from the rows."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -57,8 +55,7 @@ def _place_jobs(
 
 
 def _choose_tasks(placements: PlaceTasks, job_ids: set[int], now: datetime) -> list[_Chosen]:
-    """(row of the plan, task, job, group, attempts so far, index), as many as the plan has for
-    each row.
+    """(row of the plan, task, job, group, attempts so far, index), as many as the plan wants.
 
     Rows of one group are chosen together, then shared out, so that no task is chosen twice.
     """

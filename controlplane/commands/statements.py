@@ -1,6 +1,4 @@
-"""The SQL of `effects`: bulk statements over arrays, each guarded by the state it expects to
-find.
-"""
+"""The SQL of `effects`: bulk statements, each guarded by the state that it expects to find."""
 
 CHANGE_TASKS = """
 UPDATE controlplane_task t SET

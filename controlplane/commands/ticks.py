@@ -50,9 +50,7 @@ def note_run(
     covered_at: datetime | None = None,
     hold_until: datetime | None = None,
 ) -> None:
-    """The tick ran. `covered_at`: when it began to look at everything that waits, if it saw it
-    all.
-    """
+    """The tick ran. `covered_at`: when it began, if it looked at everything that waits."""
     execute(
         """
         INSERT INTO controlplane_tickstate

@@ -1,5 +1,4 @@
-"""How a message lies in a Redis list: kombu's envelope, and in it Celery's task protocol 2 or a
-plain text.
+"""How a message lies in a Redis list: in kombu's envelope, a Celery task or a plain text.
 
 Both sides push messages themselves, many in one pipeline, because publishing one by one through
 Celery costs 0.4 ms each; consumers are ordinary Celery workers and kombu consumers.

@@ -1,6 +1,4 @@
-"""The envelope round every message: who, which incarnation, which number, and a MAC. Frozen for
-ever.
-"""
+"""The envelope round every message: cell, incarnation, number, MAC. Frozen for ever."""
 
 import json
 from collections.abc import Callable
@@ -20,9 +18,7 @@ class BadMac(Malformed):
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """One message as it travels. `seq` only grows within an incarnation; from us to a cell it is
-    0.
-    """
+    """One message as it travels. `seq` only grows in an incarnation; from us to a cell it is 0."""
 
     version: int
     cell: str
@@ -80,9 +76,7 @@ def parse(raw: str | bytes) -> Envelope:
 
 
 def open_envelope(raw: str | bytes, key_of: Callable[[str], bytes | None]) -> Envelope:
-    """The envelope in `raw`, checked with the key that `key_of` knows for its cell. Raises
-    Malformed, BadMac.
-    """
+    """The envelope in `raw`, checked with its cell's key. Raises Malformed, BadMac."""
     envelope = parse(raw)
     key = key_of(envelope.cell)
     if key is None:

@@ -1,6 +1,4 @@
-"""Checked reading of decoded JSON: every reader returns the right type or raises Malformed with
-the field's name.
-"""
+"""Checked reading of decoded JSON: the right type, or Malformed with the field's name."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -1,6 +1,4 @@
-"""Keys of one cell: derived from one secret, one key per direction, so that no message can be
-turned round.
-"""
+"""Keys of one cell, from one secret: one per direction, so that no message can be turned round."""
 
 import base64
 import binascii

@@ -1,6 +1,4 @@
-"""What a cell is told: Registered, Orders, Sync. Every order is harmless when it arrives late or
-twice.
-"""
+"""What a cell is told: Registered, Orders, Sync; each harmless when it arrives late or twice."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -38,9 +36,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """What all tasks of one group share; sent once per message. Memory in MiB, cpu in thousandths
-    of a core.
-    """
+    """What all tasks of one group share; sent once per message. Resources: MiB, cpu in millis."""
 
     id: int
     job_id: int
@@ -83,9 +79,7 @@ class GroupSpec:
 
 @dataclass(frozen=True, slots=True)
 class RunAttempt:
-    """Run this attempt of a task unless it is already known. `start_before`: server time,
-    seconds.
-    """
+    """Run this attempt unless it is known already. `start_before`: server time, seconds."""
 
     uid: str
     spec_id: int
@@ -167,8 +161,7 @@ class Sync:
     """Answer to a heartbeat: what the cell should have, and which reports are safe with us.
 
     Listed attempts that are not in `orders.stops` are kept. `draw_anew`: stop everything, then
-    begin
-    a new incarnation.
+    begin a new incarnation.
     """
 
     heartbeat_seq: int

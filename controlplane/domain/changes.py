@@ -1,6 +1,4 @@
-"""From an event to the change it makes of a task and its attempt: the one way from the table to an
-effect.
-"""
+"""From an event to what it changes: the one way from the transition table to an effect."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -33,9 +31,7 @@ def change_task(
     now: datetime,
     report: ChangeAttempt | None = None,
 ) -> ChangeTask:
-    """What `event` makes of the task; `report` holds what its cell said. Raises
-    IllegalTransition.
-    """
+    """What `event` makes of the task, its cell having said `report`. Raises IllegalTransition."""
     attempt = facts.attempt if facts.attempt and facts.attempt.released_at is None else None
     started_at = _started_at(facts, report)
     finished_at = (report.finished_at if report else None) or now

@@ -1,6 +1,4 @@
-"""When a group may start: each group it depends on has started, succeeded (the default) or
-finished.
-"""
+"""When a group may start: once each group it depends on has started, succeeded or finished."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -40,9 +38,7 @@ def standing(group: GroupFacts, until: str) -> Standing:
 
 
 def dependencies_of(group: GroupFacts, groups: Mapping[str, GroupFacts]) -> Standing:
-    """How all dependencies of `group` stand together: impossible if one is, satisfied if all
-    are.
-    """
+    """How all dependencies of `group` stand: impossible if one is, satisfied if all are."""
     standings = [standing(groups[name], until) for name, until in group.depends_on]
     if Standing.IMPOSSIBLE in standings:
         return Standing.IMPOSSIBLE

@@ -1,5 +1,4 @@
-"""What decisions come to: plain, frozen instructions. `commands.effects` applies them, nothing
-else does.
+"""What decisions come to: plain, frozen instructions, which only `commands.effects` applies.
 
 Each names the state it expects to find; where the database has moved on, the effect is stale, is
 counted, and changes nothing.
@@ -56,9 +55,7 @@ class ChangeAttempt:
 
 @dataclass(frozen=True, slots=True)
 class ChangeTask:
-    """A task and its attempt move together, in one compare-and-set. `task_from == task_to`: only
-    the attempt moves.
-    """
+    """A task and its attempt move together; if `task_from == task_to`, only the attempt."""
 
     job_id: int
     group_id: int
@@ -79,9 +76,7 @@ class ChangeTask:
 
 @dataclass(frozen=True, slots=True)
 class PlaceTasks:
-    """`counts[i]` waiting tasks of group `group_ids[i]` go to cell `cell_ids[i]`. Columnar: one
-    object per pass.
-    """
+    """`counts[i]` waiting tasks of group `group_ids[i]` go to cell `cell_ids[i]`."""
 
     group_ids: Sequence[int] = ()
     cell_ids: Sequence[int] = ()
@@ -91,9 +86,7 @@ class PlaceTasks:
 
 @dataclass(frozen=True, slots=True)
 class EndJob:
-    """The job must end as `state`: nothing of it is placed any more, its open tasks are ended in
-    pages.
-    """
+    """The job must end as `state`: nothing of it is placed any more, its open tasks are ended."""
 
     job_id: int
     state: TaskState

@@ -1,6 +1,4 @@
-"""Whether a cell process that registers is who it says: the same one again, a successor, a twin,
-or a ghost.
-"""
+"""Whether a cell that registers is the same one again, a successor, a twin, or a ghost."""
 
 from dataclasses import dataclass
 from enum import StrEnum

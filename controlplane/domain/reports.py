@@ -99,8 +99,9 @@ def _facts_said(report: AttemptReport, attempt: AttemptFacts, now: datetime) -> 
 
 
 def _start(attempt: AttemptFacts, told: datetime | None) -> datetime:
-    """The earliest start that was told, and is kept: the engine's word, which comes with the end,
-    is earlier than the cell's. An end is never before it.
+    """The earliest start that was told, before which no end is believed.
+
+    The engine's word, which comes with the end, may be earlier than the cell's.
     """
     told_starts = [at for at in (attempt.started_at, told) if at is not None]
     return min(told_starts, default=attempt.created_at)

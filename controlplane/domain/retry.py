@@ -1,6 +1,4 @@
-"""How long a requeued task waits: min(base * 2^n, cap), with jitter that is the same for the same
-task.
-"""
+"""How long a requeued task waits: min(base * 2^n, cap), less a jitter of its own."""
 
 from controlplane.domain.transitions import Counters, Wait
 

@@ -1,5 +1,4 @@
-"""A job's state, derived from the counts of its tasks' states: an ordered list of rules, the first
-that matches.
+"""A job's state, derived from the counts of its tasks' states by the first rule that matches.
 
 There is no second state machine. Sources: Iris "Job State Derivation" for the order, Volcano for
 the final status from successes per group and job against `min_available`.
@@ -14,9 +13,7 @@ from controlplane.domain.states import ACTIVE, TERMINAL
 
 @dataclass(frozen=True, slots=True)
 class GroupTally:
-    """One group: its tasks per state, how many were killed only because a group of this job failed
-    them, its minimum.
-    """
+    """One group. `killed_by_dependency`: killed only because a group of this job failed them."""
 
     counts: Mapping[S, int]
     min_available: int
@@ -40,9 +37,7 @@ class JobTally:
 
 
 def job_state(tally: JobTally) -> S:
-    """The state that follows from the counts. Terminal may be returned while tasks are still open:
-    they must end.
-    """
+    """The state that follows from the counts; if it is terminal, tasks still open must end."""
     replicas = tally.count(*S)
     succeeded, failed = tally.count(S.SUCCEEDED), tally.count(S.FAILED)
     excused = sum(group.killed_by_dependency for group in tally.groups)

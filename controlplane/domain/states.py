@@ -1,5 +1,4 @@
-"""The states of jobs, tasks, attempts and cells, the named sets of them, and the reasons for every
-change.
+"""The states of jobs, tasks, attempts and cells, sets of them, and the reasons for changes.
 
 The numbers of the task states are Iris's and live in `controlplane.contract.states`, since they
 travel.
@@ -54,9 +53,7 @@ JOB_STATES = frozenset(
 
 
 class CellState(StrEnum):
-    """READY takes work; CORDONED takes none; DRAINING gets rid of it; QUARANTINED is under
-    suspicion; LOST is silent.
-    """
+    """Only a READY cell takes work; docs/states.md says what the others mean."""
 
     READY = "READY"
     CORDONED = "CORDONED"

@@ -1,6 +1,4 @@
-"""What a cell should have, against what its heartbeat says it has: the only resend of orders and
-stops.
-"""
+"""What a cell should have, against what it says it has: the only resend of orders and stops."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,10 +40,9 @@ class Answer:
 def decide_sync(
     held: Mapping[str, TaskState], unreleased: Sequence[Wanted], *, now: datetime
 ) -> Answer:
-    """Compare. `held`: what the cell listed. An attempt that ended is stopped even if it was not
-    listed.
+    """Compare. `held`: what the cell listed; it keeps what of that it is not told to stop.
 
-    The cell keeps what it listed and is not told to stop.
+    An attempt that ended is stopped even if it was not listed.
     """
     wanted = {item.uid for item in unreleased if item.state not in TERMINAL}
     runs = tuple(

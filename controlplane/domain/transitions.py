@@ -59,9 +59,7 @@ class Wait(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row. The task becomes `task`, or PENDING instead while `budget` lasts (or always, with
-    `requeue`).
-    """
+    """One row. The task becomes `task`; PENDING while `budget` lasts, or always with `requeue`."""
 
     task: S
     attempt: S | None = None
@@ -82,9 +80,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a task has used up. The three totals only grow; the two rows are of the present run of
-    bad luck.
-    """
+    """What a task has used up. The totals only grow; the two rows count what came in a row."""
 
     failure: int = 0
     preemption: int = 0

@@ -27,9 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class Inbox:
-    """Takes raw messages and applies them. Heartbeats are answered in groups, every
-    `sync_seconds`.
-    """
+    """Applies raw messages. Heartbeats are answered in groups, every `sync_seconds`."""
 
     def __init__(self, *, sync_seconds: float) -> None:
         self._directory = Directory()

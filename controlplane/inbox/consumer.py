@@ -1,5 +1,4 @@
-"""The inbox as a step of a Celery worker: drains up to 500 messages or 10 ms, whichever comes
-first, and applies them as one.
+"""The inbox as a step of a Celery worker: what comes in 10 ms, up to 500 messages, is one batch.
 
 Messages are not acknowledged to the broker: a batch that is lost here is sent again by its cells,
 which keep every report until it is acknowledged after our commit.

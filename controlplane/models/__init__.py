@@ -1,6 +1,4 @@
-"""Tables and their constraints; no `save()`, no signals, no decisions. State columns are written
-by `commands.effects` only.
-"""
+"""Tables and constraints; no `save()`, no signals. `commands.effects` alone writes states."""
 
 from controlplane.models.accounts import ApiToken
 from controlplane.models.attempts import Attempt

@@ -1,6 +1,4 @@
-"""Attempts: one try at a task, on one cell. It holds its cell's capacity, and its task, until it
-is released.
-"""
+"""Attempts: one try at a task on one cell, whose capacity it holds until it is released."""
 
 from django.db import models
 from django.db.models import Q

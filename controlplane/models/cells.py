@@ -1,6 +1,4 @@
-"""Cells, and their leases in a narrow table of their own, so that heartbeats never touch a hot
-row.
-"""
+"""Cells, and their leases apart, so that heartbeats never touch a hot row."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -9,9 +7,7 @@ from controlplane.domain.states import CellState
 
 
 class Cell(models.Model):
-    """A host that runs attempts. An enrolled cell that never registered is LOST with an empty
-    incarnation.
-    """
+    """A host that runs attempts; until it first registers, LOST with an empty incarnation."""
 
     name = models.CharField(max_length=63, unique=True)
     pool = models.ForeignKey("Pool", on_delete=models.PROTECT, related_name="cells")
@@ -43,9 +39,7 @@ class Cell(models.Model):
 
 
 class CellLease(models.Model):
-    """When a cell was last heard, and until when we believe in it. `acked_seq`: all reports up to
-    it are safe.
-    """
+    """When a cell was last heard, and how long we believe in it. Up to `acked_seq` all is safe."""
 
     cell = models.OneToOneField(
         "Cell",

@@ -1,6 +1,4 @@
-"""Choices and conditions that several tables share, made from the domain's enums so that they
-cannot disagree.
-"""
+"""Choices and conditions that several tables share, made from the domain's enumerations."""
 
 from django.db.models import Q
 

@@ -6,9 +6,7 @@ from controlplane.models.choices import TASK_STATES
 
 
 class Transition(models.Model):
-    """From where to where, when, why and by whom. Ids are ordered by commit within a job. Never
-    updated.
-    """
+    """From where to where, when, why and by whom. Ids are ordered by commit within a job."""
 
     id = models.BigAutoField(primary_key=True)
     job_id = models.BigIntegerField()

@@ -43,9 +43,7 @@ class Project(models.Model):
 
 
 class Job(models.Model):
-    """What was submitted. `state` follows from its tasks; `ending_as` says that its open tasks are
-    being ended.
-    """
+    """What was submitted. `state` follows from its tasks, which are being ended if `ending_as`."""
 
     guid = models.CharField(max_length=255, null=True, blank=True)
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="jobs")
@@ -116,9 +114,7 @@ class Job(models.Model):
 
 
 class TaskGroup(models.Model):
-    """Tasks of a job that share one definition. `counts[n]` is how many of its tasks are in state
-    number n.
-    """
+    """Tasks of a job that share one definition; `counts[n]` of them are in state number n."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="groups")
     name = models.CharField(max_length=63)

@@ -1,14 +1,10 @@
-"""What operators need to see of the system itself: ticks, probes of the inbox, dead letters,
-alerts.
-"""
+"""What operators need to see of the system itself: ticks, inbox probes, dead letters, alerts."""
 
 from django.db import models
 
 
 class TickState(models.Model):
-    """The last run of each tick. `mark` counts wakes that found it busy; the holder runs once
-    more.
-    """
+    """The last run of each tick. `mark` counts wakes that found it busy: it runs once more."""
 
     name = models.CharField(max_length=32, primary_key=True)
     mark = models.BigIntegerField(default=0)
@@ -31,9 +27,7 @@ class TickState(models.Model):
 
 
 class InboxProbe(models.Model):
-    """Whether the control plane can hear: convergence sends a probe through each inbox shard, the
-    inbox stamps it.
-    """
+    """Whether we can hear: convergence sends a probe through each shard, the inbox stamps it."""
 
     shard = models.PositiveSmallIntegerField(primary_key=True)
     sent_at = models.DateTimeField()

@@ -9,12 +9,10 @@ from controlplane.models.choices import TASK_STATES, finished_iff_terminal
 
 
 class Task(models.Model):
-    """The unit of execution. `attempt_open`: an attempt of it is not released yet, so it may not
-    be placed.
+    """The unit of execution. `attempt_open`: an attempt is not released, so it may not be placed.
 
     Its links carry no database constraint: they are written in bulk by one module, and the
-    invariants
-    check them.
+    invariants check them.
     """
 
     job = models.ForeignKey(

@@ -89,9 +89,7 @@ def push(messages: Sequence[tuple[str, str]]) -> bool:
 
 
 def claim(name: str, seconds: float) -> bool:
-    """Whether the caller is the first to claim `name` for `seconds`; True if the broker cannot
-    say.
-    """
+    """Whether the caller is the first to claim `name` for `seconds`, or the broker cannot say."""
     try:
         return _transport().claim(name, seconds)
     except redis.RedisError:

@@ -1,6 +1,4 @@
-"""What placement looks at: one pool's READY cells with what is held of them, and what waits, shape
-by shape.
-"""
+"""What placement looks at: a pool's cells with what is held of them, and what waits, by shape."""
 
 import json
 from collections import defaultdict

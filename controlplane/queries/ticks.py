@@ -8,9 +8,7 @@ from controlplane.queries.sql import rows
 
 @dataclass(frozen=True, slots=True)
 class TickFacts:
-    """The last run of a tick. `hold_until`: after a gap of our own, what the tick must not do
-    before.
-    """
+    """The last run of a tick. `hold_until`: after a gap of our own, how long it only listens."""
 
     mark: int = 0
     finished_at: datetime | None = None

@@ -1,3 +1,1 @@
-"""Ticks: beat, or a wake, lands here; each locks, loads, decides, applies and records, in bounded
-steps.
-"""
+"""Ticks: beat, or a wake, lands here; each locks, loads, decides, applies and records."""

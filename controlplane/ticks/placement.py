@@ -1,5 +1,4 @@
-"""The placement tick: what waits is placed, or gets its reason. Runs at every wake, and by the
-clock.
+"""The placement tick: what waits is placed, or gets its reason; at every wake, and by the clock.
 
 By the clock it looks every second while something waits, else every ten seconds; one message serves
 all pools. A pass is one transaction of bounded work; a backlog goes on in the next pass, so it can
@@ -80,9 +79,7 @@ def run(*, woken: bool = True) -> bool:
 
 
 def run_pass() -> tuple[int, bool] | None:
-    """One pass over the due pools: tasks placed, and whether all that waits was seen. None: not
-    our turn.
-    """
+    """One pass over the due pools: tasks placed, and whether all was seen. None: not our turn."""
     placed, covered = 0, True
     reasons: list[ExplainGroup] = []
     with transaction.atomic():

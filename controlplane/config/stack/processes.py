@@ -177,6 +177,6 @@ def _cell(plan: Plan, name: str) -> Process:
         ("preparation", "broker", "web"),
         environment,
         stop_seconds=CELL_STOP_SECONDS,
-        # What a cell started beside itself must outlive it: the guard, tasks of the process driver.
+        # What a cell started beside itself must outlive it: tasks of the process driver.
         kill_group=False,
     )

@@ -1,3 +1,1 @@
-"""What is wrong, and what follows: one rule per file; `converge` lists them, and their order is
-the specification.
-"""
+"""What is wrong, and what follows: `converge` lists the rules in the order that is specified."""

@@ -1,8 +1,7 @@
 """The rules of convergence, in order; the order is the specification.
 
-Each rule that ends a task names where its candidates come from and decides about one task at a
-time,
-on facts read again under the lock of its job. Rules 1 to 6 wait while the control plane itself was
+Each rule that ends a task decides about one at a time, on facts read again under the lock of its
+job. Rules 1 to 6 wait while the control plane itself was
 deaf: reports that waited on cells must arrive first.
 """
 

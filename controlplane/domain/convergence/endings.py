@@ -1,6 +1,4 @@
-"""Rules 7 and 8: tasks whose dependency can no longer hold, and the open tasks of ending jobs, are
-killed.
-"""
+"""Rules 7 and 8: tasks that wait in vain, and the open tasks of ending jobs, are killed."""
 
 from datetime import datetime
 
@@ -12,9 +10,7 @@ from controlplane.domain.transitions import Event
 
 
 def decide_hopeless(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """Rule 7: a group of this job that the task waits for failed it. Its job is not KILLED by
-    that.
-    """
+    """Rule 7: a group that the task waits for failed it. Its job is not KILLED by that."""
     cause = Cause(Reason.DEPENDENCY_FAILED, by_dependency=True)
     return change_task(facts, Event.KILLED, cause, now=now)
 

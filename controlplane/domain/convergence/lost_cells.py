@@ -1,5 +1,4 @@
-"""Rule 1: a cell whose lease is over, which several ticks found silent while we could hear, is
-lost; its tasks move on.
+"""Rule 1: a cell whose lease is over, and that we could have heard, is lost; its tasks move on.
 
 Iris: worker death cascades to its tasks, charged to the preemption budget.
 """
@@ -34,9 +33,7 @@ def decide_lost(leases: Iterable[LeaseFacts], *, now: datetime, policy: Policy) 
 
 
 def decide_lost_attempt(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """The task of an unreleased attempt on a lost cell: requeued at the preemption budget's cost,
-    capacity released.
-    """
+    """The attempt on a lost cell is released; its task moves on at the preemption budget's cost."""
     assert facts.attempt is not None
     if facts.attempt.state in TERMINAL:
         return release_task(facts, ReleaseKind.CELL_LOST, Reason.CELL_LOST, now=now)

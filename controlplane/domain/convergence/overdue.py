@@ -1,6 +1,4 @@
-"""Rules 2 to 5: what has waited for longer than its state allows is ended, and whoever holds it is
-told to stop.
-"""
+"""Rules 2 to 5: what lasts longer than its state allows is ended, and whoever holds it stopped."""
 
 from datetime import datetime
 
@@ -12,9 +10,7 @@ from controlplane.domain.transitions import Event
 
 
 def decide_unanswered(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """Rule 2: ASSIGNED past `start_before` without an answer. Unreleased: the order may still
-    arrive.
-    """
+    """Rule 2: ASSIGNED past `start_before`, unanswered. Not released: the order may still come."""
     return change_task(facts, Event.START_EXPIRED, Cause(Reason.START_EXPIRED), now=now)
 
 

@@ -1,3 +1,1 @@
-"""Who runs where: from a snapshot of one pool to a plan, every task that stays behind with its
-reason.
-"""
+"""Who runs where: from a snapshot of one pool to a plan, with reasons for those that wait."""

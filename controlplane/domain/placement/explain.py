@@ -14,9 +14,7 @@ _UNITS = {"cpu_millis": "of a core", "memory_mib": "MiB of memory", "disk_mib": 
 def explain_shape(
     shape: PendingShape, snapshot: PlacementSnapshot, used: Sequence[Resources]
 ) -> dict[str, Any]:
-    """The reason of `shape`: {code, text, and figures}. `used`: per cell, after what was placed
-    already.
-    """
+    """The reason of `shape`: {code, text, and figures}. `used`: per cell, in this pass too."""
     fitting = [
         (cell, held)
         for cell, held in zip(snapshot.cells, used, strict=True)

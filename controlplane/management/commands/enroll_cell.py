@@ -1,6 +1,4 @@
-"""`manage.py enroll_cell NAME`: make a cell known and print the key for its
-CELLRUN_CELL_KEY_FILE.
-"""
+"""`manage.py enroll_cell NAME`: make a cell known and print its key."""
 
 from argparse import ArgumentParser
 from typing import Any

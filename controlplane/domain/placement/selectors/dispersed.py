@@ -48,9 +48,7 @@ def _one_by_one(
 def _common_level(
     capacity: Matrix, used: Matrix, request: Vector, room: Vector, count: int
 ) -> Vector:
-    """The most that every cell can take while all stay at or below one utilisation and `count` is
-    not passed.
-    """
+    """The most that all cells take at or below one utilisation, without passing `count`."""
     low, high = 0.0, 1.0
     best = np.zeros_like(room)
     for _ in range(_BISECTIONS):
