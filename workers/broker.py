@@ -29,29 +29,31 @@ OF_THE_BROKER = (
 """What reading a queue may raise that says nothing of the message."""
 
 
-class ForgivingChannel(kombu_redis.Channel):
-    """Takes messages from lists; one that cannot be read is logged and dropped."""
+class CellChannel(kombu_redis.Channel):
+    """Takes messages from lists; one that cannot be read is logged and dropped.
+
+    Every queue of a cell is consumed with `no_ack`. Celery acknowledges each message all the same,
+    which costs a round trip to Redis for a receipt that is not there: a tenth of a fleet's time.
+    """
+
+    def basic_ack(self, delivery_tag: Any, multiple: bool = False) -> None:
+        """Nothing to do: the message left the broker when it was taken."""
 
     def _brpop_read(self, **options: Any) -> Any:
-        known = set(self.qos._delivered)
         try:
             return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
         except OF_THE_BROKER:
             raise
         except Exception as error:
-            # The entry is off its list already. Its consumer may not have got as far as to
-            # acknowledge it: it would hold one of the few places of messages under way for ever.
-            for tag in set(self.qos._delivered) - known:
-                self.basic_reject(tag, requeue=False)  # type: ignore[no-untyped-call]
             text = f"{type(error).__name__}: {error}"[:SHOWN_CHARS]
             log.warning("message dropped, it cannot be read: %s", text)
             return True
 
 
-class ForgivingTransport(kombu_redis.Transport):
-    """Redis, read by forgiving channels."""
+class CellTransport(kombu_redis.Transport):
+    """Redis, read by our channels."""
 
-    Channel = ForgivingChannel
+    Channel = CellChannel
 
 
 class PromptConnection(Connection):
@@ -60,7 +62,7 @@ class PromptConnection(Connection):
     def get_transport_cls(self) -> Any:
         """Ours, in place of kombu's own for Redis."""
         found = super().get_transport_cls()  # type: ignore[no-untyped-call]
-        return ForgivingTransport if found is kombu_redis.Transport else found
+        return CellTransport if found is kombu_redis.Transport else found
 
     def ensure_connection(
         self, errback: Any = None, max_retries: int | None = None, **options: Any

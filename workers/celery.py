@@ -17,8 +17,6 @@ log = logging.getLogger(__name__)
 def make_app(broker_url: str, order_queues: list[str]) -> Celery:
     """A Celery app that consumes these queues."""
     app = Celery("cellrun-cell", broker=broker_url, amqp=PromptAmqp, set_as_current=True)
-    if broker_url.startswith("redis://"):  # kombu finds out by itself how to reach the others
-        app.conf.broker_transport = "workers.transport:Transport"
     app.conf.update(
         accept_content=["json"],
         task_serializer="json",
