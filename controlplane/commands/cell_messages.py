@@ -109,15 +109,26 @@ def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
     cells.send(messages)
 
 
-def record_goodbye(address: CellAddress, goodbye: Goodbye, *, now: datetime) -> None:
-    """The cell process ends; its lease is long enough for the successor it expects."""
+def record_goodbye(address: CellAddress, goodbye: Goodbye, *, seq: int, now: datetime) -> None:
+    """The cell process ends; its lease is long enough for the successor it expects.
+
+    A goodbye that comes late or twice, when the cell has spoken since, says nothing any more.
+    """
     until = now + timedelta(seconds=goodbye.expected_seconds) + _lease_length()
     execute(
         """
-        UPDATE controlplane_celllease SET expires_at = GREATEST(expires_at, %s), last_heard_at = %s
-        WHERE cell_id = %s AND incarnation = %s
+        UPDATE controlplane_celllease
+        SET expires_at = GREATEST(expires_at, %(until)s), last_heard_at = %(now)s,
+            heartbeat_seq = %(seq)s
+        WHERE cell_id = %(cell)s AND incarnation = %(incarnation)s AND heartbeat_seq < %(seq)s
         """,
-        [until, now, address.cell_id, address.incarnation],
+        {
+            "until": until,
+            "now": now,
+            "seq": seq,
+            "cell": address.cell_id,
+            "incarnation": address.incarnation,
+        },
     )
 
 

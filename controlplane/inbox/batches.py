@@ -65,8 +65,8 @@ class Inbox:
             self._record(found, now)
         for item in found.registrations:
             self._register(item, now)
-        for address, goodbye in found.goodbyes:
-            record_goodbye(address, goodbye, now=now)
+        for address, goodbye, seq in found.goodbyes:
+            record_goodbye(address, goodbye, seq=seq, now=now)
         self._beats += found.beats
 
     @staticmethod

@@ -36,7 +36,7 @@ class Sorted:
 
     registrations: list[Registration] = field(default_factory=list)
     beats: list[Beat] = field(default_factory=list)
-    goodbyes: list[tuple[CellAddress, Goodbye]] = field(default_factory=list)
+    goodbyes: list[tuple[CellAddress, Goodbye, int]] = field(default_factory=list)
     reported: list[Reported] = field(default_factory=list)
     acknowledgements: list[Acknowledgement] = field(default_factory=list)
     probes: list[int] = field(default_factory=list)
@@ -102,7 +102,7 @@ def _sort(message: Envelope, address: CellAddress, found: Sorted) -> None:
             held = {item.uid: item.state for item in body.held}
             found.beats.append(Beat(address, message.seq, held))
         case Goodbye():
-            found.goodbyes.append((address, body))
+            found.goodbyes.append((address, body, message.seq))
         case Reports():
             sender = Sender(address.cell_id, address.incarnation)
             found.reported += [Reported(sender, report) for report in body.reports]

@@ -11,7 +11,7 @@ from controlplane import clock
 from controlplane.commands.cells import drain_cell
 from controlplane.commands.endings import cancel_job, cancel_task
 from controlplane.contract.orders import Orders, Sync
-from controlplane.contract.reports import AttemptReport, Heartbeat, Register
+from controlplane.contract.reports import AttemptReport, Goodbye, Heartbeat, Register
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict, NotFound
@@ -466,3 +466,19 @@ def test_a_cell_that_does_not_confirm_a_stop_is_quarantined_until_it_does(loop: 
     assert loop.converge()["cells_cleared"] == 1
     assert Cell.objects.get().state == "READY"
     assert not Alert.objects.filter(cleared_at=None).exists()
+
+
+def test_a_goodbye_extends_the_lease_for_the_successor_but_not_when_it_comes_again(
+    loop: Loop,
+) -> None:
+    cell = loop.cell()
+    before = CellLease.objects.get().expires_at
+    with gathered(loop) as batch:
+        cell.say(Goodbye(600).body())
+    (goodbye,) = batch.texts
+    extended = CellLease.objects.get().expires_at
+    assert extended - before >= timedelta(seconds=600)
+    cell.register()
+    CellLease.objects.update(expires_at=before)
+    loop.inbox.apply([goodbye])
+    assert CellLease.objects.get().expires_at == before
