@@ -104,7 +104,7 @@ class Session:
         return cast(Iterator[Task], self._pages(f"/jobs/{job_id}/tasks", limit, {}))
 
     def task(self, task_id: int | str) -> Task:
-        """One task, by id or guid."""
+        """One task."""
         return cast(Task, self._call("GET", f"/tasks/{quote(str(task_id), safe='')}"))
 
     def explain(self, task_id: int) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """`cellrun jobs`, `job`, `explain`, `cells`: what there is, and why."""
 
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Group, RenderableType
@@ -9,7 +9,6 @@ from rich.text import Text
 
 from client.commands.watch import find_tasks
 from client.documents import Job, Task
-from client.errors import Refused
 from client.render import (
     cell_table,
     explanation,
@@ -18,7 +17,7 @@ from client.render import (
     job_table,
     state_text,
 )
-from client.session import Session, connect
+from client.session import connect
 from client.terminal import JsonFlag, show
 
 Limit = Annotated[int, typer.Option(min=1, help="At most so many.")]
@@ -65,7 +64,7 @@ def explain(
         if owner is not None and not chosen:
             show(as_json, [], _nothing_pending(owner))
             return
-        found = [(task, _explain(session, task)) for task in chosen]
+        found = [(task, session.explain(task["id"])) for task in chosen]
     drawn: list[RenderableType] = []
     for task, document in found:
         drawn.append(explanation(document, f"{task['group']}.{task['index']} (task {task['id']})"))
@@ -93,13 +92,3 @@ def _nothing_pending(owner: Job) -> Text:
     return Text.assemble(
         f"nothing of job {owner['id']} is pending; it is ", state_text(owner["state"])
     )
-
-
-def _explain(session: Session, task: Task) -> dict[str, Any]:
-    try:
-        return session.explain(task["id"])
-    except Refused as fault:
-        if fault.status != 404:
-            raise
-        # A server that does not explain yet still says why a task is pending.
-        return {"state": task["state"], "pending_reason": task["pending_reason"]}

@@ -68,7 +68,7 @@ def logs(
 def find_tasks(
     session: Session, which: str, *, is_task: bool = False
 ) -> tuple[Job | None, list[Task]]:
-    """The job that `which` names, with its tasks; else the task of that id or guid, alone."""
+    """The job that `which` names, with its tasks; else the task of that id, alone."""
     if which.isdigit() and not is_task:
         try:
             return session.job(int(which)), list(session.tasks(int(which)))
