@@ -63,7 +63,10 @@ test: setup ## everything CI runs; ENGINE=none skips, and says so, what needs an
 	@test "$(ENGINE)" = none || $(STACK) engine
 	@$(MAKE) tools
 	@$(MAKE) check
-	@$(PYTEST) -n 2 --dist loadgroup
+	@code=0; \
+	$(PYTEST) -n 2 -m "not serial" || code=1; \
+	$(PYTEST) -m serial || code=1; \
+	exit $$code
 	@test "$(ENGINE)" != none || echo "ENGINE=none: the tests that need a container engine were skipped"
 
 soak: setup ## the long suite: thousands of seeds, all mutants, full-length outages

@@ -30,9 +30,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (left_out if soak else chosen).append(item)
         if item.get_closest_marker("engine") and os.environ.get("ENGINE") == "none":
             item.add_marker(without_engine)
-        if item.get_closest_marker("serial"):
-            # One worker of pytest-xdist runs them, one after the other.
-            item.add_marker(pytest.mark.xdist_group("serial"))
     items[:] = chosen
     if left_out:
         config.hook.pytest_deselected(items=left_out)
