@@ -6,9 +6,10 @@ memory driver noted when it was called; one machine, one clock.
 
 import time
 
-from benchmarks.report import Result, median
+from benchmarks.report import Result, median, others_note
 from benchmarks.stand import Stand, Wanted, standing
 from benchmarks.throughput import noop_job
+from benchmarks.usage import Others
 
 CELLS = 100
 SUBMISSIONS = 100
@@ -32,17 +33,21 @@ def run(runs: int) -> Result:
         ("", "p50 ms", "p90 ms", "p99 ms", "max ms"),
     )
     found: list[list[float]] = []
+    busy: list[float] = []
     with standing(Wanted(cells=CELLS, database_options=["track_commit_timestamp=on"])) as stand:
         _submit(stand, WARM_UPS)
         for _ in range(runs):
+            others = Others(stand.pids)
             found.append(_submit(stand, SUBMISSIONS))
+            busy.append(others.cores())
             time.sleep(1.0)
     quantiles = {
         name: [_quantile(values, share) for values in found]
         for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0))
     }
     result.rows.append(("Cellrun", *(f"{median(values):.1f}" for values in quantiles.values())))
-    result.figures = {"milliseconds": quantiles, "runs": found}
+    result.notes.append(others_note(busy))
+    result.figures = {"milliseconds": quantiles, "runs": found, "cores_used_by_others": busy}
     return result
 
 

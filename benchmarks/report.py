@@ -36,6 +36,11 @@ def median(values: Iterable[float]) -> float:
     return statistics.median(values)
 
 
+def others_note(cores: Iterable[float]) -> str:
+    """Who else was busy: figures of a machine that is not quiet are worth little."""
+    return f"Meanwhile other programs used {median(cores):.1f} of {os.cpu_count()} cores."
+
+
 def show(result: Result) -> None:
     """Print the table."""
     console = Console(width=None if os.isatty(1) else 120)

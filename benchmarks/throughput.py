@@ -6,9 +6,9 @@ from typing import Any
 import psycopg
 
 from benchmarks import celery_noop
-from benchmarks.report import Result, median
+from benchmarks.report import Result, median, others_note
 from benchmarks.stand import CONTROL, FLEET, Stand, Wanted, standing
-from benchmarks.usage import cpu_seconds, spent
+from benchmarks.usage import Others, cpu_seconds, spent
 
 CELLS = 100
 # The most that one job may have; two users, since one may not have 20,000 unfinished tasks.
@@ -33,6 +33,7 @@ def run(runs: int) -> Result:
     for name, found in (("Flower not running", plain), ("Flower running", watched)):
         result.rows.append(_row(name, found, yardstick))
     result.notes.append("CPU ms/task: user and system time of our own processes; the others apart.")
+    result.notes.append(others_note(one["cores_used_by_others"] for one in (*plain, *watched)))
     result.figures = {
         "celery_tasks_per_second": bare,
         "plain": plain,
@@ -76,13 +77,19 @@ def _measure(runs: int, *, flower: bool) -> tuple[list[float], list[dict[str, An
 
 def _one_run(stand: Stand, connection: psycopg.Connection[tuple[Any, ...]]) -> dict[str, Any]:
     tasks = 2 * TASKS_PER_JOB
-    before = cpu_seconds(stand.pids)
+    before, others = cpu_seconds(stand.pids), Others(stand.pids)
     seconds = submit_and_wait(stand, connection, [TASKS_PER_JOB, TASKS_PER_JOB])
     time.sleep(1.5)  # the price includes what follows: acknowledgements, events
     used = spent(before, cpu_seconds(stand.pids))
     cpu_ms = {name: 1000 * amount / tasks for name, amount in used.items()}
     cpu_ms["ours"] = sum(cpu_ms[name] for name in OURS)
-    return {"tasks": tasks, "seconds": seconds, "rate": tasks / seconds, "cpu_ms": cpu_ms}
+    return {
+        "tasks": tasks,
+        "seconds": seconds,
+        "rate": tasks / seconds,
+        "cpu_ms": cpu_ms,
+        "cores_used_by_others": others.cores(),
+    }
 
 
 def submit_and_wait(
