@@ -72,7 +72,8 @@ def run(*, woken: bool = True) -> bool:
             return True
         placed += outcome[0]
         covered = outcome[1]
-        if covered and load_tick(NAME).mark == mark:
+        is_stuck = not covered and not outcome[0]
+        if is_stuck or (covered and load_tick(NAME).mark == mark):
             break
     _note(started_at, placed=placed, covered=covered)
     return True
@@ -87,11 +88,12 @@ def run_pass() -> tuple[int, bool] | None:
             return None
         now = clock.now()
         for pool_id in find_due_pools(now):
-            plan = place(load_placement_snapshot(pool_id, now=now), limit=TASKS_PER_PASS)
+            snapshot = load_placement_snapshot(pool_id, now=now)
+            plan = place(snapshot, limit=TASKS_PER_PASS)
             placed += carry_out(plan, now=now, start_seconds=settings.CELLRUN.start_seconds)
             reasons += plan.explanations
             # What could not be written as planned was overtaken: the next tick looks at it.
-            covered &= plan.complete
+            covered &= plan.complete and snapshot.is_whole
         # Last, since no lock may be waited for once rows of groups are held.
         explain_groups(reasons)
     return placed, covered

@@ -482,3 +482,14 @@ def test_a_goodbye_extends_the_lease_for_the_successor_but_not_when_it_comes_aga
     CellLease.objects.update(expires_at=before)
     loop.inbox.apply([goodbye])
     assert CellLease.objects.get().expires_at == before
+
+
+def test_nobody_runs_out_of_time_whom_no_pass_has_looked_at(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.queries.placement.MAX_SHAPES", 1)
+    jobs = [loop.submit(scheduling_timeout_seconds=60) for _ in range(2)]
+    TaskGroup.objects.update(deadline_at=clock.now() - timedelta(seconds=1))
+    loop.place()
+    loop.converge()
+    assert [loop.state(job) for job in jobs] == ["PENDING", "PENDING"]
