@@ -70,13 +70,17 @@ class CellFacts:
 
 @dataclass(frozen=True, slots=True)
 class PlacementSnapshot:
-    """One pool: its READY cells by name, and what waits, in order of band, job and group."""
+    """One pool: its READY cells by name, and what waits, in order of band, job and group.
+
+    Not `is_whole`: more waits than was read, so nothing may be said about the rest.
+    """
 
     pool_id: int
     now: datetime
     cells: tuple[CellFacts, ...]
     shapes: tuple[PendingShape, ...]
     unready_cells: Mapping[CellState, int] = field(default_factory=dict)
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)

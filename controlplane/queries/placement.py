@@ -48,12 +48,14 @@ def load_placement_snapshot(pool_id: int, *, now: datetime) -> PlacementSnapshot
     for cell in cells:
         if cell.state is not CellState.READY:
             unready[cell.state] += 1
+    shapes = tuple(_load_shapes(pool_id, now))
     return PlacementSnapshot(
         pool_id=pool_id,
         now=now,
         cells=tuple(ready),
-        shapes=tuple(_load_shapes(pool_id, now)),
+        shapes=shapes,
         unready_cells=dict(unready),
+        is_whole=len(shapes) < MAX_SHAPES,
     )
 
 
