@@ -6,7 +6,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Mutation:
     """`old`, which stands once in `file`, becomes `new`. `within`: so many seeds suffice, namely
-    the first whose mixture of faults has `needs` ("drop", "delay", or a function of
+    the first whose mixture of faults has `needs` ("drop", "delay", "own", or a function of
     tests.simulation.faults).
     """
 
@@ -74,13 +74,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a group follows the first success of another",
     ),
     Mutation(
-        "lost-incarnation-comes-back",
-        f"{_D}registration.py",
-        '    if known_state is CellState.LOST:\n        why = "this incarnation',
-        '    if False:\n        why = "this incarnation',
-        "a cell goes on with attempts that run elsewhere",
+        "lost-cell-is-kept",
+        f"{_C}cell_messages.py",
+        "            and standing.state is not CellState.LOST",
+        "            and standing.state",
+        "a cell that was declared lost is never told to begin anew",
         needs="pause_cell",
-        within=60,
+        within=80,
     ),
     Mutation(
         "older-journal-believed",
@@ -115,8 +115,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "Cause(Reason.START_EXPIRED)",
         'Cause(Reason.START_EXPIRED, release="confirmed")',
         "an order that is late runs beside the next attempt",
-        needs="delay",
-        within=80,
+        needs="pause_cell",
+        within=120,
     ),
     Mutation(
         "stall-is-death",
@@ -124,8 +124,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "    if hold_until is None:",
         "    if True:",
         "cells are declared lost because we were away",
-        needs="stall_everything",
-        within=40,
+        needs="own",
+        within=60,
     ),
     Mutation(
         "two-ticks-are-silence",
@@ -143,7 +143,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "AND l.acked_seq < i.last",
         "a lost report is taken for heard",
         needs="drop",
-        within=30,
+        within=60,
     ),
     Mutation(
         "charged-is-not-written",
@@ -182,12 +182,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         within=100,
     ),
     Mutation(
-        "inbox-forgets-registrations",
+        "inbox-ignores-probes",
         "controlplane/inbox/batches.py",
-        "for item in found.registrations:",
-        "for item in () if found.reported else found.registrations:",
-        "a Register that comes with reports is lost",
-        needs="kill_cell",
+        "if found.probes:",
+        "if found.probes and found.reported:",
+        "the control plane believes that it is deaf, and gives nobody up",
+        needs="wipe_journal",
         within=60,
     ),
     Mutation(
@@ -225,13 +225,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         within=40,
     ),
     Mutation(
-        "nothing-is-synced",
+        "orders-are-not-kept",
         f"{_W}journal.py",
-        "        self._store.sync()",
-        "        pass",
-        "an order taken is forgotten by a crash",
-        needs="crash_machine",
-        within=150,
+        '        self._write(["take", ',
+        '        (["take", ',
+        "a restarted cell does not know its own containers",
+        needs="kill_cell_now",
+        within=40,
     ),
     Mutation(
         "ends-are-not-kept",

@@ -39,6 +39,8 @@ def _has(seed: int, needs: str) -> bool:
     mixture = draw_mixture(seed)
     if needs in ("drop", "duplicate", "delay"):
         return float(getattr(mixture.messages, needs)) >= 0.1
+    if needs == "own":
+        return mixture.is_own and mixture.count > 0
     names = {kind.__name__ for kind in mixture.kinds}
     return not needs or (needs in names and mixture.count > 0)
 

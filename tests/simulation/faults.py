@@ -79,6 +79,7 @@ class Faults:
             twin.crash()
         for machine in world.machines:
             machine.doom = ""
+            machine.bring_engine_back()
             if machine not in self._twins:
                 machine.resume()
                 machine.start()
@@ -125,7 +126,7 @@ class Faults:
 def kill_cell(faults: Faults) -> None:
     machine = faults.machine()
     machine.on_killed = lambda: faults.back_later(machine)
-    machine.doom = faults.rng.choice(KILL_POINTS)
+    machine.doom = faults.rng.choice([*KILL_POINTS, "tear"])
     faults.note(f"{machine.label} will be killed ({machine.doom})")
 
 
@@ -181,6 +182,13 @@ def add_twin(faults: Faults) -> None:
     faults._twins.append(twin)
     twin.start()
     faults.later(5.0, 60.0, twin.crash)
+
+
+def lose_engine(faults: Faults) -> None:
+    machine = faults.machine()
+    faults.note(f"the engine of {machine.label} does not answer")
+    machine.is_engine_away = True
+    faults.later(1.0, faults.rng.choice([10.0, 120.0]), machine.bring_engine_back)
 
 
 def kill_container(faults: Faults) -> None:
@@ -274,6 +282,7 @@ FAULTS: tuple[Fault, ...] = (
     wipe_journal,
     roll_journal_back,
     add_twin,
+    lose_engine,
     kill_container,
     pause_part,
     kill_part,

@@ -12,6 +12,7 @@ from random import Random
 from tests.simulation.bus import SimulatedBus, body_of
 from tests.simulation.stores import Disk
 from tests.simulation.timeline import Killed, Timeline
+from workers.attempt.engine import EngineAway
 from workers.attempt.events import DriverEvent, Found, Launch
 from workers.cell import Cell, Happening, Moment, OrderMessage
 from workers.config import CellConfig
@@ -63,6 +64,7 @@ class Machine:
         self.process: Process | None = None
         self.is_paused = False
         self.doom = ""
+        self.is_engine_away = False
         self.on_killed: Callable[[], None] = lambda: None
 
     def wall(self) -> float:
@@ -121,6 +123,12 @@ class Machine:
         if self.process is not None:
             self.process.plan()
 
+    def bring_engine_back(self) -> None:
+        """What was asked of it meanwhile is done now."""
+        self.is_engine_away = False
+        if self.process is not None:
+            self.process.plan()
+
     def arrived(self, queue: str) -> None:
         """A message lies in `queue`."""
         if self.process is not None and self.process.queue == queue:
@@ -141,11 +149,12 @@ class Process:
         self._incoming: list[Happening] = []
         self._journals = JournalFile(machine.disk)
         self.driver = MemoryDriver(self._hear, clock=machine.wall, engine=machine.engine)
+        self._fragile = _Fragile(self.driver, machine)
         rng = machine.around.rng
         self.cell = Cell(
             machine.config,
             self._journals.journal(machine.name),
-            _Fragile(self.driver, machine),
+            self._fragile,
             draw_incarnation=lambda: f"{rng.getrandbits(64):016x}",
         )
         self.cell.start(machine.moment())
@@ -183,7 +192,9 @@ class Process:
         """As `workers.host.Host._round`."""
         machine, cell = self.machine, self.cell
         now = machine.moment()
-        self.driver.advance(now.wall)
+        if not machine.is_engine_away:
+            self._fragile.catch_up()
+            self.driver.advance(now.wall)
         batch, self._incoming = self._incoming, []
         for message in self._around.bus.take(self.queue):
             ((text,), _, _) = body_of(message)
@@ -236,7 +247,7 @@ class Process:
         timeline, machine = self._around.timeline, self.machine
         moments = [self.cell.wakes_at + machine.booted_at]
         due = self.driver.next_due()
-        if due is not None:
+        if due is not None and not machine.is_engine_away:
             moments.append(due - machine.wall_offset)
         if self._first_news is not None:
             moments.append(self._first_news + COALESCE_SECONDS)
@@ -246,21 +257,34 @@ class Process:
 
 
 class _Fragile:
-    """The driver, in a process that may be killed before or after any call of it."""
+    """The driver, in a process that may be killed before or after any call of it.
+
+    While the engine is away nothing happens and nothing is told; afterwards all of it does.
+    """
 
     name = "memory"
 
     def __init__(self, driver: MemoryDriver, machine: Machine) -> None:
         self._driver = driver
         self._machine = machine
+        self._asked: list[Callable[[], None]] = []
 
     def _call(self, action: Callable[[], None]) -> None:
         doomed = self._machine.doom == "act"
         if doomed and self._machine.around.rng.random() < 0.5:
             raise Killed
-        action()
+        if self._machine.is_engine_away:
+            self._asked.append(action)
+        else:
+            action()
         if doomed:
             raise Killed
+
+    def catch_up(self) -> None:
+        """Do what was asked while the engine was away."""
+        asked, self._asked = self._asked, []
+        for action in asked:
+            action()
 
     def start(self, launch: Launch) -> None:
         self._call(lambda: self._driver.start(launch))
@@ -272,6 +296,8 @@ class _Fragile:
         self._call(lambda: self._driver.stop(uid, grace_seconds=grace_seconds, force=force))
 
     def find(self) -> Iterable[Found]:
+        if self._machine.is_engine_away:
+            raise EngineAway("the engine does not answer")
         return self._driver.find()
 
     def remove(self, uid: str) -> None:

@@ -3,7 +3,10 @@
 from collections import Counter
 from uuid import UUID
 
+from django.conf import settings
+
 from controlplane.contract.states import TaskState as S
+from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.states import ReleaseKind
 from controlplane.queries.invariants import check_all
 from controlplane.queries.sql import rows
@@ -19,6 +22,7 @@ def check_step(world: World) -> None:
     """The invariants over the rows, and the engines against them."""
     violations = [str(violation) for violation in check_all()]
     violations += check_engines(world.machines)
+    violations += _lost_too_soon()
     if violations:
         raise Violated("\n".join(violations))
 
@@ -121,6 +125,20 @@ def _vanished_by_itself(world: World) -> list[str]:
         for uid, reason in found
         if started[str(uid)] and str(uid) not in world.harmed
     ]
+
+
+def _lost_too_soon() -> list[str]:
+    """A cell is believed in for a quarter longer than its lease (the reason says since when)."""
+    found = rows(
+        """
+        SELECT c.name, l.raised_at FROM controlplane_cell c
+        JOIN controlplane_alert l ON l.kind = 'cell_lost' AND l.subject = c.name
+        WHERE c.state = 'LOST' AND l.cleared_at IS NULL AND l.raised_at < make_interval(secs => %s)
+            + substring(c.state_reason FROM 'silent since (.*)')::timestamptz
+        """,
+        [settings.CELLRUN.lease_seconds * Policy().lease_factor],
+    )
+    return [f"{name} was declared lost at {at}, before its lease was over" for name, at in found]
 
 
 def _lost_without_cause() -> list[str]:

@@ -40,6 +40,7 @@ LOOK_SECONDS = 5.0
 _PROFILES: tuple[dict[str, float], ...] = (
     {},
     {"heartbeat_seconds": 3.0, "lease_seconds": 12.0, "start_seconds": 20.0, "sync_seconds": 0.5},
+    {"heartbeat_seconds": 4.0, "start_seconds": 8.0},
 )
 
 
