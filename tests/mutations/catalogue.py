@@ -115,7 +115,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "Cause(Reason.START_EXPIRED)",
         'Cause(Reason.START_EXPIRED, release="confirmed")',
         "an order that is late runs beside the next attempt",
-        needs="pause_cell",
+        needs="kill_cell",
         within=120,
     ),
     Mutation(
@@ -128,10 +128,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         within=60,
     ),
     Mutation(
-        "two-ticks-are-silence",
-        f"{_D}convergence/lost_cells.py",
-        "and lease.expires_at <= now",
-        "and True",
+        "lease-of-one-beat",
+        f"{_C}cell_messages.py",
+        "seconds=settings.CELLRUN.lease_seconds * Policy().lease_factor",
+        "seconds=settings.CELLRUN.heartbeat_seconds",
         "a cell is lost before its lease is over",
         needs="pause_cell",
         within=60,
