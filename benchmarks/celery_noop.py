@@ -16,7 +16,7 @@ DONE = "noop-done"
 POOL = ("--pool", "threads", "--concurrency", "2")
 WAIT_SECONDS = 300
 
-app = Celery("noop", broker=os.environ.get(BROKER, ""))
+app = Celery("noop", broker=os.environ.get(BROKER, ""), set_as_current=False)
 app.conf.update(task_ignore_result=True, worker_send_task_events=False)
 
 
