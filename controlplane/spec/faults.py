@@ -49,6 +49,8 @@ def read_fault(error: Mapping[str, Any], known_fields: Mapping[str, str]) -> Fau
     kind, context = error["type"], error.get("ctx") or {}
     if kind == "extra_forbidden":
         return Fault(path_of(place), _unknown(place, known_fields))
+    if kind == "too_long" and context.get("actual_length") is None:
+        kind = "too_long_to_count"  # a mapping: pydantic stops counting at the limit
     if kind in _TEXTS:
         return Fault(path_of(place), _TEXTS[kind].format(**context))
     if kind == "value_error":
@@ -88,6 +90,7 @@ _TEXTS = {
     "string_pattern_mismatch": "must match {pattern}",
     "too_short": "must have at least {min_length} items",
     "too_long": "must have at most {max_length} items, not {actual_length}",
+    "too_long_to_count": "must have at most {max_length} items",
     "literal_error": "must be {expected}",
     "none_required": "must be null",
 }
