@@ -20,6 +20,12 @@ class _Commands(TyperGroup):
         except ClientError as fault:
             show_error(fault)
             raise typer.Exit(EXIT_TROUBLE) from None
+        except BrokenPipeError:
+            raise  # whoever read us has enough: the framework ends quietly
+        except OSError as fault:
+            # Standard output cannot be written, for example since the disk is full.
+            show_error(ClientError(fault.strerror or str(fault)))
+            raise typer.Exit(EXIT_TROUBLE) from None
         except KeyboardInterrupt:
             stderr().print("interrupted")
             raise typer.Exit(EXIT_INTERRUPTED) from None
