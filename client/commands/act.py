@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from client.documents import TERMINAL_STATES
 from client.session import connect
 from client.terminal import JsonFlag, show
 
@@ -17,7 +18,15 @@ def cancel(
     """Cancel a job: its open tasks are KILLED."""
     with connect() as session:
         answer = session.cancel_job(job_id, reason=reason, force=force) or session.job(job_id)
-    show(as_json, answer, f"job {job_id} is being cancelled")
+    state = answer["state"]
+    ended = state in TERMINAL_STATES
+    show(
+        as_json,
+        answer,
+        f"job {job_id} had ended: it is {state.lower()}"
+        if ended
+        else f"job {job_id} is being cancelled",
+    )
 
 
 def drain(
