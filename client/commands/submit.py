@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from client.commands.watch import end_of, follow, wait_for
+from client.commands.watch import end_of, follow, say_why, wait_for
 from client.documents import Job
 from client.errors import EXIT_FAILED, EXIT_INTERRUPTED, BadInput
 from client.render import state_text
@@ -40,9 +40,9 @@ def submit(
             job = follow(session, job["id"], deadline, quiet_stdout=as_json)
         else:
             [job] = wait_for(session, [job["id"]], deadline)
-    if as_json:
-        show_json(job)
-    end_of(job)
+        if as_json:
+            show_json(job)
+        end_of(session, job)
 
 
 def run(
@@ -107,8 +107,8 @@ def _exit_code(session: Session, job: Job) -> int:
     tasks = list(session.tasks(job["id"]))
     failed = next((task for task in tasks if task["exit_code"]), None)
     reason = job["failure_reason"] or next((t["failure_reason"] for t in tasks), "")
-    console = stderr()
-    console.print(f"job {job['id']}", state_text(job["state"]), reason)
+    stderr().print(f"job {job['id']}", state_text(job["state"]), reason)
+    say_why(session, job)
     return failed["exit_code"] or EXIT_FAILED if failed else EXIT_FAILED
 
 

@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from client.documents import TERMINAL_STATES, Job, Task
-from client.errors import EXIT_FAILED, Refused
+from client.errors import EXIT_FAILED, ClientError, Refused
 from client.follow import LogFollower, Write, follow_job
 from client.polling import Pace, beats
 from client.render import finished_count, state_text
@@ -120,11 +120,24 @@ def follow(session: Session, job_id: int, deadline: float | None, *, quiet_stdou
     )
 
 
-def end_of(job: Job) -> None:
+def end_of(session: Session, job: Job) -> None:
     """Exit as the job's end demands, saying why on standard error if it did not succeed."""
     if job["state"] != "SUCCEEDED":
         stderr().print(f"job {job['id']}", state_text(job["state"]), job["failure_reason"])
+        say_why(session, job)
         raise typer.Exit(EXIT_FAILED)
+
+
+def say_why(session: Session, job: Job) -> None:
+    """What the cell says of the first task that failed without an exit code, if it can be had."""
+    try:
+        failed = (t for t in session.tasks(job["id"]) if t["state"] in ("FAILED", "WORKER_FAILED"))
+        task = next((t for t in failed if t["exit_code"] is None), None)
+        attempts = session.attempts(task["id"]) if task else []
+    except ClientError:
+        return  # the job's own reason is told already
+    if task and attempts and attempts[-1]["failure_reason"]:
+        stderr().print(f"  {task['group']}.{task['index']}: {attempts[-1]['failure_reason']}")
 
 
 def _say(job: Job, *, quiet: bool) -> None:
