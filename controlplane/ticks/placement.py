@@ -90,7 +90,9 @@ def run_pass() -> tuple[int, bool] | None:
         for pool_id in find_due_pools(now):
             snapshot = load_placement_snapshot(pool_id, now=now)
             plan = place(snapshot, limit=TASKS_PER_PASS)
-            placed += carry_out(plan, now=now, start_seconds=settings.CELLRUN.start_seconds)
+            # The snapshot may show a release that is younger than `now`; what is placed is younger.
+            written_at = clock.now()
+            placed += carry_out(plan, now=written_at, start_seconds=settings.CELLRUN.start_seconds)
             reasons += plan.explanations
             # What could not be written as planned was overtaken: the next tick looks at it.
             covered &= plan.complete and snapshot.is_whole
