@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 STREAMS = ("stdout", "stderr")
@@ -50,11 +50,20 @@ def cut_note(limit: int) -> bytes:
     return f"\n[cellrun: output beyond {limit} bytes was cut here]\n".encode()
 
 
+def _write_all(file: int, content: bytes) -> int:
+    """Write all of `content`; its length. Raises OSError, of a full disk too."""
+    written = 0
+    while written < len(content):
+        written += os.write(file, content[written:])
+    return written
+
+
 class Capture:
     """The two files, open for one reader at a time."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         """Continue the files in `folder` (made if need be); `limit` bytes for each stream."""
+        self._open: dict[str, int] = {}
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.limit = limit
@@ -94,17 +103,13 @@ class Capture:
                 raise Superseded
             if not entries:
                 return
-            cursor = self._cursor
+            at, count = self._cursor.nanoseconds, self._cursor.entries
             for entry in entries:
-                same = cursor.nanoseconds == entry.nanoseconds
-                cursor = replace(
-                    cursor,
-                    nanoseconds=entry.nanoseconds,
-                    entries=cursor.entries + 1 if same else 1,
-                )
+                count = count + 1 if entry.nanoseconds == at else 1
+                at = entry.nanoseconds
             for name in STREAMS:
                 self._append(name, b"".join(e.content for e in entries if e.stream == name))
-            self._cursor = replace(cursor, **self._sizes)
+            self._cursor = Cursor(at, count, self._sizes["stdout"], self._sizes["stderr"])
             if time.monotonic() - self._noted_at >= CURSOR_SECONDS:
                 self._write_cursor()
 
@@ -112,13 +117,26 @@ class Capture:
         """Write down where the files stand: a reader came to the end of what there is."""
         with self._lock:
             self._write_cursor()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def __del__(self) -> None:
+        """A reader that was cut short leaves no file open."""
+        self._let_go()
 
     def _append(self, name: str, content: bytes) -> None:
         kept = self._kept(name, content)
-        if kept:
-            with open(self.folder / name, "ab", buffering=0) as file:
-                file.write(kept)
-            self._sizes[name] += len(kept)
+        if not kept:
+            return
+        # To open the file for each line took most of the time of a task that says much.
+        file = self._open.get(name)
+        if file is None:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            file = self._open[name] = os.open(self.folder / name, flags, 0o644)
+        self._sizes[name] += _write_all(file, kept)
 
     def _kept(self, name: str, content: bytes) -> bytes:
         room = self.limit - self._sizes[name]
