@@ -89,7 +89,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "if seq < 0:",
         "a restored journal starts attempts twice",
         needs="roll_journal_back",
-        within=80,
+        within=300,
     ),
     Mutation(
         "twin-takes-over",
@@ -98,7 +98,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "        if known_state:",
         "a second process of a name takes it from a living one",
         needs="add_twin",
-        within=60,
+        within=120,
     ),
     Mutation(
         "stops-are-not-repeated",
@@ -249,7 +249,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "if intact < 0:",
         "what follows a torn line is lost at the next start",
         needs="kill_cell",
-        within=300,
+        within=400,
     ),
     Mutation(
         "done-is-taken-again",
@@ -267,7 +267,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "                pass",
         "an order that comes after its stop is carried out",
         needs="delay",
-        within=80,
+        within=150,
     ),
     Mutation(
         "acknowledged-is-forgotten",
