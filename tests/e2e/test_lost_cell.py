@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.serial, pytest.mark.engine]
 
 SHORT = {
     "CELLRUN_HEARTBEAT_SECONDS": "1",
-    "CELLRUN_LEASE_SECONDS": "3",
+    "CELLRUN_LEASE_SECONDS": "5",
     "CELLRUN_CONVERGENCE_INTERVAL_SECONDS": "1",
 }
 OWN = "unattended"
@@ -87,9 +87,9 @@ def test_tasks_of_a_lost_cell_run_elsewhere_and_it_comes_back_clean(
     stack: RunningStack, session: Session, own_cell: Companion
 ) -> None:
     with EngineEvents(stack.installation) as events, own_cell:
-        wait_until(lambda: state_of(session, OWN) == "READY", seconds=30, what="it is ready")
+        wait_until(lambda: state_of(session, OWN) == "READY", seconds=60, what="it is ready")
         job_id = session.submit(sleepers(8, 4, name="moving"))["id"]
-        wait_until(lambda: running_on(session, job_id, OWN) >= 2, seconds=30, what="work on it")
+        wait_until(lambda: running_on(session, job_id, OWN) >= 2, seconds=60, what="work on it")
         own_cell.end(signal.SIGKILL)
         job = wait_for_end(session, job_id)
         assert job["state"] == "SUCCEEDED"
@@ -104,10 +104,10 @@ def test_tasks_of_a_lost_cell_run_elsewhere_and_it_comes_back_clean(
             assert whole_log(session, str(task["attempt_uid"])) == "begun\ndone\n"
 
     with own_cell:
-        wait_until(lambda: state_of(session, OWN) == "READY", seconds=30, what="it is back")
+        wait_until(lambda: state_of(session, OWN) == "READY", seconds=60, what="it is back")
         wait_until(
             lambda: not [row for row in containers_of(stack.installation) if is_of(row, OWN)],
-            seconds=15,
+            seconds=60,
             what="nothing is left of the lost ones",
         )
 
