@@ -401,7 +401,8 @@ class Cell:
         self.journal.hear(self.reporter.acked)
         for report in safe:
             book = self.books.find(report.uid)
-            if book is not None and book.end is not None:
+            # Its end may be known here and not be said yet: only a report of the end counts.
+            if book is not None and book.end is not None and report.gone:
                 self._remember_ended(report.uid, book.run.start_before)
                 self.books.close(report.uid)
 

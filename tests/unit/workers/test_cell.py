@@ -126,6 +126,20 @@ def test_what_was_not_heard_is_said_again(ready: Bench) -> None:
     assert len(ready.reports()) == before + 1
 
 
+def test_to_hear_that_it_runs_is_not_to_hear_its_end(ready: Bench) -> None:
+    ready.run("u", "sleep", "8")
+    ready.wait(5)
+    (running,) = ready.reports()
+    ready.now += 3.0
+    ready.driver.advance(ready.now)
+    for event in ready.events:
+        ready.cell.note(event, ready.moment)
+    ready.events.clear()
+    ready.sync(running.seq)
+    assert ready.cell.journal.memory.attempts["u"].end is not None
+    assert "u" not in ready.cell.journal.memory.done
+
+
 def test_a_heartbeat_lists_what_is_under_way_and_not_what_has_ended(ready: Bench) -> None:
     ready.run("long", "sleep", "60")
     ready.run("short", "noop")
