@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,16 +77,6 @@ def test_run_exits_with_the_code_of_its_task(stack: RunningStack) -> None:
     assert "fine" in done.stderr
 
 
-def test_a_task_that_does_nothing_is_over_in_no_time(session: Session) -> None:
-    seconds = []
-    for _ in range(5):
-        began = time.monotonic()
-        job = wait_for_end(session, session.submit(shell_job("true"))["id"])
-        seconds.append(time.monotonic() - began)
-        assert job["state"] == "SUCCEEDED"
-    assert min(seconds) < 1.5, seconds
-
-
 def test_labels_of_a_container_name_job_task_and_attempt(
     stack: RunningStack, session: Session
 ) -> None:
@@ -159,13 +148,11 @@ def test_cancel_asks_the_process_to_end_and_frees_its_cell(
     task = wait_until_running(session, job_id)
     uid = str(task["attempt_uid"])
     wait_until(lambda: "begun" in whole_log(session, uid), seconds=15, what="it has begun")
-    began = time.monotonic()
     session.cancel_job(job_id, reason="enough")
     assert wait_for_end(session, job_id)["state"] == "KILLED"
     wait_until(
         lambda: session.attempt(uid)["released_at"] is not None, seconds=10, what="it is released"
     )
-    assert time.monotonic() - began < 8
     assert whole_log(session, uid) == "begun\ngot TERM\n"
     wait_until(lambda: not containers_with(stack, uid), seconds=10, what="its container is gone")
 

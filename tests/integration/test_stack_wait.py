@@ -1,6 +1,5 @@
 """`make wait`: told to wait for nothing, it says so; what was written for shells can be read."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,8 @@ def test_waiting_where_no_stack_is_started_ends_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CELLRUN_HOME", str(tmp_path / "home"))
-    began = time.monotonic()
     with pytest.raises(StackError, match="no stack is being started in"):
         wait.run(patience=0.2)
-    assert time.monotonic() - began < 10
 
 
 def test_shell_lines_are_read_as_they_were_written() -> None:
