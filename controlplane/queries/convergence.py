@@ -76,6 +76,8 @@ _OTHER_WORK = {
     "silent_leases": """
         FROM controlplane_celllease l JOIN controlplane_cell c ON c.id = l.cell_id
         WHERE l.expires_at <= %(now)s AND c.state <> 'LOST'
+          -- Since then something came through every shard: we would have heard the cell, too.
+          AND l.expires_at <= (SELECT min(heard_at) FROM controlplane_inboxprobe)
         """,
     "stuck_stops": f"""
         FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
