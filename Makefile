@@ -72,7 +72,10 @@ test: setup ## everything CI runs; ENGINE=none skips, and says so, what needs an
 soak: setup ## the long suite: thousands of seeds, all mutants, full-length outages
 	@test "$(ENGINE)" = none || $(STACK) engine
 	@$(MAKE) tools
-	@$(PYTEST) --soak
+	@code=0; \
+	$(PYTEST) --soak -n 2 -m "not serial" || code=1; \
+	$(PYTEST) --soak -m serial || code=1; \
+	exit $$code
 	@test "$(ENGINE)" != none || echo "ENGINE=none: the tests that need a container engine were skipped"
 
 check: setup ## linters, types, import contracts, migrations
