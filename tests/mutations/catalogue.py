@@ -243,15 +243,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         within=40,
     ),
     Mutation(
-        "torn-line-is-read",
-        f"{_W}journal.py",
-        "if intact < len(content):",
-        "if intact < 0:",
-        "what follows a torn line is lost at the next start",
-        needs="kill_cell",
-        within=400,
-    ),
-    Mutation(
         "done-is-taken-again",
         f"{_W}cell.py",
         "        if uid in self.journal.memory.done:",
