@@ -26,6 +26,7 @@ def judge_end(book: Book, event: Ended, *, evacuating: bool) -> AttemptReport:
         started_at=event.started_at or book.started_at,
         finished_at=event.at,
         gone=True,
+        never_created=event.never_created,
     )
 
 

@@ -36,7 +36,10 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """What all tasks of one group share; sent once per message. Resources: MiB, cpu in millis."""
+    """What all tasks of one group share; sent once per message. Resources: MiB, cpu in millis.
+
+    `exclusive`: no container of it may run on when the lease of its cell is over.
+    """
 
     id: int
     job_id: int
@@ -61,6 +64,7 @@ class GroupSpec:
     max_pids: int = 1024
     shm_mib: int = 64
     read_only: bool = False
+    exclusive: bool = False
 
     def body(self) -> dict[str, Any]:
         """As JSON."""
@@ -73,6 +77,7 @@ class GroupSpec:
                 "env": dict(self.env),
                 "resources": dict(self.resources),
                 "inputs": [item.body() for item in self.inputs],
+                "exclusive": self.exclusive or None,
             }
         )
 
@@ -253,6 +258,7 @@ def read_spec(item: Any) -> GroupSpec:
         max_pids=fields.whole(body, "max_pids", 1024),
         shm_mib=fields.whole(body, "shm_mib", 64),
         read_only=fields.flag(body, "read_only", False),
+        exclusive=fields.flag(body, "exclusive", False),
     )
 
 

@@ -63,7 +63,8 @@ class Heartbeat:
 class AttemptReport:
     """All facts of one attempt so far; instants in seconds.
 
-    `gone`: its container is gone and will not come.
+    `gone`: its container is gone and will not come. `never_created`: the cell knows that it never
+    was, neither by this process of the cell nor by an earlier one.
     """
 
     uid: str
@@ -82,6 +83,7 @@ class AttemptReport:
     started_at: float | None = None
     finished_at: float | None = None
     gone: bool = False
+    never_created: bool = False
 
     def body(self) -> dict[str, Any]:
         """As JSON; absent facts are left out."""
@@ -103,6 +105,7 @@ class AttemptReport:
                 "started_at": self.started_at,
                 "finished_at": self.finished_at,
                 "gone": self.gone or None,
+                "never": self.never_created or None,
             }
         )
 
@@ -218,6 +221,7 @@ def read_report(item: Any) -> AttemptReport:
         started_at=fields.instant(body, "started_at", None),
         finished_at=fields.instant(body, "finished_at", None),
         gone=fields.flag(body, "gone", False),
+        never_created=fields.flag(body, "never", False),
     )
 
 

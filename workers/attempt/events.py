@@ -47,7 +47,8 @@ class Ended:
     `exit_code` is None when no process ever ran, but for a command that could not be executed: 127
     (not found) or 126, as a shell says it. `failure_kind` None means: the program's own end, judged
     by its exit code, or (reason "stopped", "timeout") an end that we ordered, whatever the code.
-    `started_at` None: it never ran. Reasons: workers.attempt.outcome.
+    `started_at` None: it never ran. `never_created`: there never was a container, known for sure.
+    Reasons: workers.attempt.outcome.
     """
 
     uid: str
@@ -61,6 +62,7 @@ class Ended:
     started_at: float | None = None
     container_id: str | None = None
     usage: Mapping[str, Any] | None = None
+    never_created: bool = False
 
 
 DriverEvent = Building | Started | Ended

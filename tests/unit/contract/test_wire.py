@@ -96,6 +96,7 @@ REPORT = reports.AttemptReport(
     started_at=1.5,
     finished_at=2.5,
     gone=True,
+    never_created=True,
 )
 
 
@@ -125,6 +126,7 @@ SPEC = orders.GroupSpec(
     resources={"cpu_millis": 5},
     inputs=(orders.Input("/p", "http://x", "00", bundle=True),),
     timeout_seconds=1.5,
+    exclusive=True,
 )
 ORDERS = orders.Orders(
     (SPEC,), (orders.RunAttempt("u", 1, 9, 0, 1, 5.0),), (orders.StopAttempt("v", "why", 3.0),)
@@ -141,6 +143,11 @@ ORDERS = orders.Orders(
 )
 def test_what_a_cell_is_told_comes_back_as_it_went(order: orders.Order) -> None:
     assert orders.read_order(json.loads(json.dumps(order.body()))) == order
+
+
+def test_what_is_seldom_true_is_left_out_when_it_is_not() -> None:
+    assert "never" not in reports.AttemptReport("v", 8, TaskState.RUNNING).body()
+    assert "exclusive" not in orders.GroupSpec(1, 2, "j", "g", 3).body()
 
 
 def test_unknown_fields_of_a_newer_version_are_ignored() -> None:
