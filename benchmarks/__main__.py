@@ -1,12 +1,16 @@
-"""`python -m benchmarks [--only B1,B6] [--runs N]`: prints tables and keeps the figures."""
+"""`python -m benchmarks [--only B1,CANCEL] [--runs N]`: prints tables and keeps the figures."""
 
 import argparse
 from collections.abc import Callable
 
-from benchmarks import latency, throughput
+from benchmarks import cancel, latency, throughput
 from benchmarks.report import Result, show, write
 
-ALL: dict[str, Callable[[int], Result]] = {"B1": throughput.run, "B6": latency.run}
+ALL: dict[str, Callable[[int], Result]] = {
+    "B1": throughput.run,
+    "B6": latency.run,
+    "CANCEL": cancel.run,
+}
 
 
 def main() -> None:
