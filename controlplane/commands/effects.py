@@ -435,3 +435,23 @@ def _add_job_history(
         "actor": actor,
     }
     execute(statements.ADD_HISTORY, parameters)
+
+
+def write_counts(counted: Mapping[int, tuple[Mapping[S, int], int]]) -> None:
+    """Put right what groups say of their tasks: by group the counts, and how many are excused.
+
+    Called with the locks of their jobs, which follow when they are looked at `again`.
+    """
+    execute(
+        """
+        UPDATE controlplane_taskgroup g SET counts = i.counts::integer[],
+               killed_by_dependency = i.excused
+        FROM unnest(%s::bigint[], %s::text[], %s::integer[]) AS i(id, counts, excused)
+        WHERE g.id = i.id
+        """,
+        [
+            list(counted),
+            [_counts_literal(counts) for counts, _ in counted.values()],
+            [excused for _, excused in counted.values()],
+        ],
+    )
