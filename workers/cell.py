@@ -305,14 +305,17 @@ class Cell:
         uid = book.uid
         if self.books.find(uid) is not None:
             return
-        if uid in self.journal.memory.done:
-            self.reporter.say(refusal(uid, "ended here before", now.wall))
+        known = self.journal.memory.done.get(uid)
+        if known is not None:
+            never = known.never_created
+            self.reporter.say(refusal(uid, "ended here before", now.wall, never_created=never))
             return
         why = self._why_not(book.run, book.spec.task_type, now)
         if why is not None:
             log.warning("attempt %s is refused: %s", uid, why)
-            self._remember_ended(uid, book.run.start_before)
-            self.reporter.say(refusal(uid, why, now.wall))
+            never = self._was_never_here(uid)
+            self._remember_ended(uid, book.run.start_before, never_created=never)
+            self.reporter.say(refusal(uid, why, now.wall, never_created=never))
             return
         self.books.add(book)
         self.journal.take(book.run, book.spec)
@@ -334,10 +337,14 @@ class Cell:
         book = self.books.find(stop.uid)
         if book is None:
             # Stop before run: it is known as ended from now on, and a later order is refused.
-            if stop.uid not in self.journal.memory.done:
-                self._remember_ended(stop.uid, now.wall)
+            known = self.journal.memory.done.get(stop.uid)
+            never = self._was_never_here(stop.uid) if known is None else known.never_created
+            if known is None:
+                self._remember_ended(stop.uid, now.wall, never_created=never)
             self.reporter.say(
-                AttemptReport(stop.uid, 0, TaskState.KILLED, reason=STOPPED, gone=True)
+                AttemptReport(
+                    stop.uid, 0, TaskState.KILLED, reason=STOPPED, gone=True, never_created=never
+                )
             )
         elif book.end is None:
             if book.stop is None or (stop.force and not book.stop.force):
@@ -403,11 +410,19 @@ class Cell:
             book = self.books.find(report.uid)
             # Its end may be known here and not be said yet: only a report of the end counts.
             if book is not None and book.end is not None and report.gone:
-                self._remember_ended(report.uid, book.run.start_before)
+                self._remember_ended(
+                    report.uid, book.run.start_before, never_created=book.end.never_created
+                )
                 self.books.close(report.uid)
 
-    def _remember_ended(self, uid: str, start_before: float) -> None:
-        self.journal.finish(uid, start_before + KNOWN_SECONDS)
+    def _was_never_here(self, uid: str) -> bool:
+        """Whether a uid without a book is unknown, on the engine too."""
+        return self._has_swept and uid not in self.journal.memory.attempts
+
+    def _remember_ended(
+        self, uid: str, start_before: float, *, never_created: bool = False
+    ) -> None:
+        self.journal.finish(uid, start_before + KNOWN_SECONDS, never_created=never_created)
 
     def _sweep(self, now: Moment) -> bool:
         """Remove containers of this cell that nobody knows. False if the engine is away."""

@@ -1,6 +1,10 @@
 """The one place of a cell that asks the system for the time; everything else is told it."""
 
 import time
+from functools import lru_cache
+from pathlib import Path
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def wall_seconds() -> float:
@@ -11,3 +15,15 @@ def wall_seconds() -> float:
 def boot_seconds() -> float:
     """Seconds since boot, sleep included (CLOCK_BOOTTIME, if it exists): what leases run on."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+@lru_cache(maxsize=1)
+def boot_id() -> str:
+    """Which boot of the machine this is: what was read of another is not comparable.
+
+    Empty where the system does not say.
+    """
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -108,13 +108,21 @@ class Remembered:
     crashes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A uid of the past, to be known `until` then (seconds since 1970)."""
+
+    until: float
+    never_created: bool = False
+
+
 @dataclass(slots=True)
 class Memory:
     """All that one cell remembers.
 
     `written`: entries ever, more than the file has. `claim`: what `written` was at the first of the
-    `starts` since it was last accepted. `done`: uids that ended and were acknowledged, and until
-    when to know them.
+    `starts` since it was last accepted. `done`: uids that ended and were acknowledged, or that were
+    refused.
     """
 
     incarnation: str = ""
@@ -124,7 +132,7 @@ class Memory:
     acked: int = 0
     specs: dict[int, GroupSpec] = field(default_factory=dict)
     attempts: dict[str, Remembered] = field(default_factory=dict)
-    done: dict[str, float] = field(default_factory=dict)
+    done: dict[str, Done] = field(default_factory=dict)
 
     def used_specs(self) -> set[int]:
         """Ids of the specs of attempts that are not done."""
@@ -245,9 +253,9 @@ class Journal:
         if report.uid in self.memory.attempts:
             self.memory.attempts[report.uid].end = report
 
-    def finish(self, uid: str, known_until: float) -> None:
+    def finish(self, uid: str, known_until: float, *, never_created: bool = False) -> None:
         """The end is acknowledged; the uid is known until that instant."""
-        self._note("done", uid, known_until)
+        self._note("done", uid, known_until, *([True] if never_created else []))
 
     def hear(self, acked: int) -> None:
         """The control plane has all reports up to this number. Needs no fsync of its own."""
@@ -257,7 +265,7 @@ class Journal:
     def forget(self, now: float) -> None:
         """Let go of uids and specs that nobody needs; the file loses them when it is compacted."""
         memory = self.memory
-        for uid in [uid for uid, until in memory.done.items() if until < now]:
+        for uid in [uid for uid, done in memory.done.items() if done.until < now]:
             del memory.done[uid]
         for spec_id in memory.specs.keys() - memory.used_specs():
             del memory.specs[spec_id]
@@ -278,8 +286,8 @@ class Journal:
             if item.end is not None:
                 yield ["end", item.end.body()]
             yield from (["crash", uid] for _ in range(item.crashes))
-        for uid, until in memory.done.items():
-            yield ["done", uid, until]
+        for uid, done in memory.done.items():
+            yield ["done", uid, done.until, *([True] if done.never_created else [])]
         yield ["counts", memory.written, memory.claim, memory.starts]
 
     def _note(self, kind: str, *rest: Any) -> None:
@@ -315,9 +323,9 @@ def _apply(memory: Memory, kind: str, rest: list[Any]) -> None:
         case "take", [body]:
             run = read_run(body)
             memory.attempts.setdefault(run.uid, Remembered(run))
-        case "done", [uid, until]:
+        case "done", [uid, until, *never]:
             memory.attempts.pop(uid, None)
-            memory.done[uid] = until
+            memory.done[uid] = Done(until, bool(never))
         case _:
             _apply_to_attempt(memory, kind, rest)
 

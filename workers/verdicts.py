@@ -30,8 +30,8 @@ def judge_end(book: Book, event: Ended, *, evacuating: bool) -> AttemptReport:
     )
 
 
-def refusal(uid: str, why: str, at: float) -> AttemptReport:
-    """The attempt was not taken, and its container will not come."""
+def refusal(uid: str, why: str, at: float, *, never_created: bool = False) -> AttemptReport:
+    """The attempt was not taken, and its container will not come, or (see there) come again."""
     return AttemptReport(
         uid=uid,
         seq=0,
@@ -41,6 +41,7 @@ def refusal(uid: str, why: str, at: float) -> AttemptReport:
         message=why,
         finished_at=at,
         gone=True,
+        never_created=never_created,
     )
 
 

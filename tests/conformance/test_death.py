@@ -1,12 +1,21 @@
 """The cell process is killed with SIGKILL, for real: what it began goes on, and is found again."""
 
+import contextlib
+import os
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.conformance.kit import Kit, until
+from tests.conformance.web import Answer, Request, Web
+from workers.attempt.outcome import VANISHED
 
 ROOT = Path(__file__).parents[2]
 
@@ -14,7 +23,7 @@ CELL = textwrap.dedent(
     """
     import os, sys, time
     from pathlib import Path
-    from controlplane.contract.orders import GroupSpec, RunAttempt
+    from controlplane.contract.orders import GroupSpec, Input, RunAttempt
     from workers.attempt.events import Launch
     from workers.config import CellConfig
     from workers.drivers.registry import make_driver
@@ -33,6 +42,7 @@ CELL = textwrap.dedent(
         spec = GroupSpec(
             1, 7, "suite", "main", 1, image="cellrun/demo:latest", network="none",
             command=("sh", "-c", script),
+            inputs=tuple(Input("/in", url) for url in os.environ.get("INPUTS", "").split()),
         )
         run = RunAttempt(f"{installation}-{number}", 1, 11, 0, 1, 0.0)
         made.start(Launch(run, spec, {"CELLRUN_ATTEMPT_UID": run.uid}))
@@ -41,23 +51,34 @@ CELL = textwrap.dedent(
 )
 
 
+@contextlib.contextmanager
+def cell_of(kit: Kit, *scripts: str, inputs: str = "") -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that starts the scripts, and is killed at last."""
+    command = [sys.executable, "-c", CELL, kit.name, str(kit.home), kit.config().installation]
+    with subprocess.Popen(
+        [*command, *scripts],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "INPUTS": inputs},
+    ) as cell:
+        try:
+            yield cell
+        finally:
+            cell.send_signal(signal.SIGKILL)
+
+
 def test_attempts_survive_a_killed_cell_and_end_with_their_own_status(real_kit: Kit) -> None:
     scripts = [
         f"{real_kit.count} for i in 1 2 3 4 5; do echo $i; sleep 0.4; done; exit {code}"
         for code in (0, 3, 4)
     ]
-    config = real_kit.config()
-    command = [sys.executable, "-c", CELL, real_kit.name, str(real_kit.home), config.installation]
-    with subprocess.Popen([*command, *scripts], stdout=subprocess.PIPE, cwd=ROOT) as cell:
+    with cell_of(real_kit, *scripts) as cell:
         assert cell.stdout is not None
         started = 0
-        try:
-            while started < len(scripts):
-                line = cell.stdout.readline()
-                assert line, "the cell ended by itself"
-                started += line.startswith(b"Started")
-        finally:
-            cell.send_signal(signal.SIGKILL)
+        while started < len(scripts):
+            line = cell.stdout.readline()
+            assert line, "the cell ended by itself"
+            started += line.startswith(b"Started")
     real_kit.begin_again()
     uids = sorted(found.uid for found in real_kit.driver.find())
     assert len(uids) == len(scripts)
@@ -68,3 +89,51 @@ def test_attempts_survive_a_killed_cell_and_end_with_their_own_status(real_kit: 
     assert [real_kit.starts(uid) for uid in uids] == [1, 1, 1]
     assert {real_kit.log(uid) for uid in uids} == {"1\n2\n3\n4\n5\n"}
     until(lambda: not any(found.running for found in real_kit.driver.find()))
+
+
+@pytest.fixture
+def orphan(real_kit: Kit, web: Web) -> str:
+    """The uid of an attempt whose cell was killed after its order was taken, before a create."""
+    may_answer = threading.Event()
+
+    def hold(request: Request) -> Answer:
+        may_answer.wait()
+        return Answer()
+
+    web.route = hold
+    with cell_of(real_kit, "exit 0", inputs=f"{web.url}/in"):
+        until(lambda: web.requests)
+    may_answer.set()
+    real_kit.begin_again()
+    return f"{real_kit.config().installation}-0"
+
+
+def test_what_the_killed_cell_had_not_begun_to_create_is_known_never_to_have_been(
+    real_kit: Kit, orphan: str
+) -> None:
+    assert not list(real_kit.driver.find())
+    real_kit.driver.adopt(real_kit.launch("whatever", uid=orphan))
+    ended = real_kit.told.ended(orphan)
+    assert (ended.reason, ended.never_created) == (VANISHED, True)
+
+
+def test_nothing_is_known_of_what_was_taken_before_the_machine_started_anew(
+    real_kit: Kit, orphan: str
+) -> None:
+    (proof,) = real_kit.home.glob("work/*/uncreated")
+    proof.write_text("another boot")
+    real_kit.driver.adopt(real_kit.launch("whatever", uid=orphan))
+    assert not real_kit.told.ended(orphan).never_created
+
+
+def test_what_the_killed_cell_began_to_create_may_have_been(real_kit: Kit) -> None:
+    with cell_of(real_kit, "exec sleep 300") as cell:
+        assert cell.stdout is not None
+        until(lambda: cell.stdout and cell.stdout.readline().startswith(b"Started"))
+    uid = f"{real_kit.config().installation}-0"
+    real_kit.remove_outside(uid)
+    shutil.rmtree(real_kit.home / "work" / uid / "process", ignore_errors=True)
+    real_kit.begin_again()
+    real_kit.driver.adopt(real_kit.launch("whatever", uid=uid))
+    ended = real_kit.told.ended(uid)
+    assert (ended.reason, ended.never_created) == (VANISHED, False)

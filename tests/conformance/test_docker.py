@@ -153,6 +153,7 @@ def test_missing_image_that_must_not_be_pulled_is_the_user_s(docker_kit: DockerK
     ended = ran(docker_kit, "true", image="cellrun/missing:1", pull_policy="never")
     assert (ended.failure_kind, ended.reason) == (FailureKind.USER, IMAGE_REASON)
     assert (ended.exit_code, ended.started_at) == (None, None)
+    assert ended.never_created
 
 
 def test_malformed_image_is_the_user_s(docker_kit: DockerKit) -> None:
@@ -223,6 +224,7 @@ def test_stop_during_a_pull_ends_at_once_and_nothing_is_created(
         docker_kit.driver.stop(launch.uid, grace_seconds=60, force=False)
         ended = docker_kit.told.ended(launch.uid)
         assert (ended.failure_kind, ended.reason, ended.started_at) == (None, STOPPED, None)
+        assert ended.never_created
     finally:
         registry.may_send.set()
     assert list(docker_kit.driver.find()) == []
@@ -233,6 +235,7 @@ def test_stop_during_a_pull_ends_at_once_and_nothing_is_created(
 
 def test_user_that_does_not_exist_is_the_user_s(docker_kit: DockerKit) -> None:
     ended = ran(docker_kit, "true", user="nobody-here")
+    assert not ended.never_created
     assert (ended.failure_kind, ended.reason) == (FailureKind.USER, SPEC)
 
 
@@ -341,6 +344,7 @@ def test_engine_that_stays_away_fails_the_start_after_three_tries(
     assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, ENGINE)
     assert ended.message is not None
     assert "tried 3 times" in ended.message
+    assert ended.never_created
 
 
 def test_stop_that_the_engine_did_not_hear_is_said_again(

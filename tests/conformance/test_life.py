@@ -102,6 +102,7 @@ def test_adopting_what_never_was_tells_that_it_vanished(kit: Kit) -> None:
     ended = kit.told.ended(launch.uid)
     assert (ended.failure_kind, ended.reason) == (FailureKind.OUTSIDE, VANISHED)
     assert (ended.exit_code, ended.started_at) == (None, None)
+    assert not ended.never_created  # as far as anybody can know
     assert kit.starts(launch.uid) == 0
 
 
@@ -194,6 +195,7 @@ def test_stop_at_any_moment_ends_it_once_and_for_good(kit: Kit) -> None:
         assert (ended.failure_kind, ended.reason) == (None, STOPPED)
         started = any(isinstance(event, Started) for event in kit.told.of(launch.uid))
         assert started == (ended.started_at is not None)
+        assert not (started and ended.never_created)
         assert sum(isinstance(event, Ended) for event in kit.told.of(launch.uid)) == 1
     assert not any(found.running for found in kit.driver.find())
 
@@ -214,6 +216,16 @@ def test_stop_of_an_adopted_attempt(kit: Kit) -> None:
     kit.driver.adopt(launch)
     kit.driver.stop(launch.uid, grace_seconds=0.1, force=False)
     assert kit.told.ended(launch.uid).reason == STOPPED
+
+
+def test_stop_of_an_adopted_attempt_leaves_it_its_grace(kit: Kit) -> None:
+    launch = begun(kit, kit.obedient())
+    kit.wait_until_ready(launch.uid)
+    kit.begin_again()
+    kit.driver.adopt(launch)
+    kit.driver.stop(launch.uid, grace_seconds=60, force=False)
+    ended = kit.told.ended(launch.uid)
+    assert (ended.exit_code, ended.reason, ended.never_created) == (143, STOPPED, False)
 
 
 # ----------------------------------------------------------------------------- timeouts

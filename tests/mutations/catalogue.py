@@ -218,7 +218,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "done-is-forgotten",
         f"{_W}journal.py",
-        "            memory.done[uid] = until",
+        "            memory.done[uid] = Done(until, bool(never))",
         "            pass",
         "a late order starts what has ended",
         needs="delay",
@@ -245,8 +245,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "done-is-taken-again",
         f"{_W}cell.py",
-        "        if uid in self.journal.memory.done:",
-        "        if False:",
+        "        known = self.journal.memory.done.get(uid)",
+        "        known = None",
         "an order that comes again starts the attempt again",
         needs="delay",
         within=40,
@@ -254,7 +254,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "stop-before-run-is-forgotten",
         f"{_W}cell.py",
-        "                self._remember_ended(stop.uid, now.wall)",
+        "                self._remember_ended(stop.uid, now.wall, never_created=never)",
         "                pass",
         "an order that comes after its stop is carried out",
         needs="delay",

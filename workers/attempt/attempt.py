@@ -54,9 +54,17 @@ class Attempt:
     """The state of one attempt's pipeline; its thread writes it, others only order a stop."""
 
     def __init__(
-        self, launch: Launch, around: Surroundings, on_running: Callable[["Attempt"], None]
+        self,
+        launch: Launch,
+        around: Surroundings,
+        on_running: Callable[["Attempt"], None],
+        *,
+        is_adopted: bool = False,
     ) -> None:
-        """`on_running` is called once, when the process may be stopped."""
+        """`on_running` is called once, when the process may be stopped.
+
+        `is_adopted`: an earlier process of this cell had it in charge.
+        """
         self._on_running = on_running
         self.launch = launch
         self.around = around
@@ -64,7 +72,9 @@ class Attempt:
         self.workspace = around.home / "work" / launch.uid
         self.inputs_folder = self.workspace / "inputs"
         self.log_folder = around.home / "logs" / launch.uid
+        self.is_adopted = is_adopted
         self.begun_before = False
+        self.is_uncreated = False  # no create was ever begun, here or by an earlier process
         self.placed: list[Placed] = []
         self.is_started = False
         self.capture: Capture | None = None
@@ -83,6 +93,11 @@ class Attempt:
     def uid(self) -> str:
         """The attempt's uid."""
         return self.launch.uid
+
+    @property
+    def never_created(self) -> bool:
+        """Whether it is sure that there never was a container."""
+        return self.is_uncreated and not self.may_exist
 
     # ------------------------------------------------------------------------- telling
 

@@ -22,7 +22,7 @@ from workers.attempt.steps.look import look_for_adopted, look_for_own
 from workers.attempt.steps.pull import ensure_image
 from workers.attempt.steps.start import start_container
 from workers.attempt.steps.wait import wait_for_end
-from workers.attempt.steps.workspace import make_workspace
+from workers.attempt.steps.workspace import look_whether_begun, make_workspace
 
 log = logging.getLogger(__name__)
 Step = Callable[[Attempt], None]
@@ -34,6 +34,9 @@ BUILD: tuple[Step, ...] = (
     place_inputs,
     start_container,
 )
+# A stop waits for these, which make nothing: only then is it known whether there is a process that
+# may have its grace.
+LOOKS: tuple[Step, ...] = (make_workspace, look_for_own, look_for_adopted)
 START: tuple[Step, ...] = (make_workspace, look_for_own, *BUILD)
 ADOPT: tuple[Step, ...] = (make_workspace, look_for_adopted, *BUILD)
 
@@ -42,6 +45,7 @@ def run(attempt: Attempt, steps: tuple[Step, ...]) -> None:
     """Live the attempt from `steps` to its Ended, or until the driver is closed."""
     try:
         try:
+            look_whether_begun(attempt)
             build(attempt, steps)
             ended = _ended(attempt, wait_for_end(attempt))
         except AttemptFailed as failure:
@@ -61,7 +65,8 @@ def run(attempt: Attempt, steps: tuple[Step, ...]) -> None:
 def build(attempt: Attempt, steps: tuple[Step, ...]) -> None:
     """Take the steps up to the start; a container found started makes the rest needless."""
     for step in steps:
-        attempt.check()
+        if step not in LOOKS:
+            attempt.check()
         step(attempt)
         if attempt.is_started:
             return
@@ -115,4 +120,5 @@ def _failed(attempt: Attempt, failure: AttemptFailed) -> Ended:
         message=clean_text(failure.message, MESSAGE_CHARS),
         started_at=attempt.started_at,
         container_id=attempt.container_id,
+        never_created=attempt.never_created,
     )

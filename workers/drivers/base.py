@@ -2,9 +2,11 @@
 
 A driver is asynchronous. `start` and `adopt` return at once; what happens is told through the
 `Listener`, from any thread: zero or more Building, at most one Started, exactly one Ended, in that
-order. An attempt is in the driver's charge from its `start` or `adopt` to its `remove`; a second
-`start` or `adopt` meanwhile changes nothing. After `close` nothing is told any more. One
-conformance suite (tests/conformance) holds all drivers to these promises.
+order. Ended says `never_created` only where it is sure that there never was a container, whatever
+process of the cell had the attempt in charge. An attempt is in the driver's charge from its `start`
+or `adopt` to its `remove`; a second `start` or `adopt` meanwhile changes nothing. After `close`
+nothing is told any more. One conformance suite (tests/conformance) holds all drivers to these
+promises.
 """
 
 from collections.abc import Iterable

@@ -11,7 +11,8 @@ It isolates nothing and runs nothing; what an attempt does is read from its comm
     deaf                 ignore the stop signal from here on: only the end of the grace stops it
     oom | vanish | fail-system    end like that
 
-Words follow each other: `build 1 sleep 5 exit 3`. What follows the last word is `exit 0`.
+Words follow each other: `build 1 sleep 5 exit 3`. What follows the last word is `exit 0`. What was
+stopped while it was building, or failed the system, is told as never created.
 """
 
 import heapq
@@ -198,8 +199,10 @@ class MemoryDriver:
                 return
             life, now = charge.life, self._clock()
             if now < life.starts_at:
-                end = Ended(uid, now, reason=STOPPED, message="stopped before it started")
+                message = "stopped before it started"
+                end = Ended(uid, now, reason=STOPPED, message=message, never_created=True)
                 life.starts_at = FOR_EVER
+                self.engine.starts.pop(uid, None)
             elif force or life.script.is_deaf:
                 now += 0.0 if force else max(grace_seconds, 0.0)
                 end = replace(_ended(uid, SIGKILLED, STOPPED), failure_kind=None, reason=STOPPED)
@@ -398,7 +401,8 @@ def _vanish(reading: _Reading, words: Iterator[str]) -> None:
 def _fail_system(reading: _Reading, words: Iterator[str]) -> None:
     uid, message = reading.launch.uid, "the command asks for a failure of the engine"
     reading.never_starts = True
-    reading.finish(Ended(uid, 0.0, None, FailureKind.SYSTEM, ENGINE, message))
+    end = Ended(uid, 0.0, None, FailureKind.SYSTEM, ENGINE, message, never_created=True)
+    reading.finish(end)
 
 
 def _seconds(text: str) -> float:

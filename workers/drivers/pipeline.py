@@ -87,7 +87,7 @@ class PipelineDriver:
     # ------------------------------------------------------------------------- living
 
     def _take_charge(self, launch: Launch, steps: tuple[Step, ...]) -> None:
-        attempt = Attempt(launch, self._around, self._on_running)
+        attempt = Attempt(launch, self._around, self._on_running, is_adopted=steps is ADOPT)
         with self._lock:
             if launch.uid in self._attempts or self._around.closed.is_set():
                 return

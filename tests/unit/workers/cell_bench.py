@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from controlplane.contract.orders import (
 )
 from controlplane.contract.reports import AttemptReport, Message, Reports, read_message
 from controlplane.contract.states import TaskState
+from workers.attempt.engine import EngineAway
+from workers.attempt.events import Found
 from workers.cell import Cell, Moment, OrderMessage
 from workers.config import CellConfig
 from workers.drivers.memory import MemoryDriver, MemoryEngine
@@ -30,6 +33,17 @@ def spec(*command: str, **changes: Any) -> GroupSpec:
     return GroupSpec(**{**facts, **changes}, command=command)
 
 
+class Driver(MemoryDriver):
+    """A memory driver whose engine may be away."""
+
+    is_away = False
+
+    def find(self) -> Iterable[Found]:
+        if self.is_away:
+            raise EngineAway("no answer")
+        return super().find()
+
+
 class Bench:
     """Time stands still until `wait`. Boot and wall clock show the same."""
 
@@ -37,6 +51,7 @@ class Bench:
         self.folder = folder
         self.now = 1000.0
         self.engine = MemoryEngine()
+        self.is_engine_away = False
         self.said: list[Message] = []
         self.stores: list[FileStore] = []
         self.boot()
@@ -46,7 +61,8 @@ class Bench:
         self.stores.append(FileStore(self.folder / "journal"))
         self.journals = JournalFile(self.stores[-1])
         self.events: list[Any] = []
-        self.driver = MemoryDriver(self.events.append, clock=lambda: self.now, engine=self.engine)
+        self.driver = Driver(self.events.append, clock=lambda: self.now, engine=self.engine)
+        self.driver.is_away = self.is_engine_away
         config = CellConfig(
             name="a",
             key=KEY,

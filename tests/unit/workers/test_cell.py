@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -219,6 +220,85 @@ def test_a_malformed_order_is_dropped_and_stops_nothing(ready: Bench, text: str)
     ready.round(text)
     ready.run("u", "noop")
     assert ready.engine.starts["u"] == 1
+
+
+@pytest.mark.parametrize("order", [{"start_before": 1.0}, {"task_type": "spark"}])
+def test_what_is_refused_was_never_created_and_stays_so(
+    ready: Bench, order: dict[str, Any]
+) -> None:
+    for _ in range(2):
+        ready.run("u", "noop", **order)
+    ready.boot()
+    ready.accept()
+    ready.run("u", "noop")
+    reports = ready.reports()
+    assert [report.never_created for report in reports] == [True] * 3
+    assert reports[-1].message == "ended here before"
+
+
+def test_what_a_leaving_cell_refuses_was_never_created(ready: Bench) -> None:
+    ready.cell.evacuate()
+    ready.run("u", "noop")
+    assert ready.reports()[-1].never_created
+
+
+def test_what_is_stopped_before_its_order_comes_was_never_created(ready: Bench) -> None:
+    for _ in range(2):
+        ready.stop("u")
+    ready.run("u", "noop")
+    assert [report.never_created for report in ready.reports()] == [True] * 3
+
+
+def test_what_is_stopped_before_the_engine_was_asked_may_have_been_created(
+    bench: Bench,
+) -> None:
+    bench.is_engine_away = True
+    bench.boot()
+    bench.accept()
+    bench.stop("u")
+    assert not bench.reports()[-1].never_created
+
+
+def test_a_container_that_nobody_knew_was_created(ready: Bench) -> None:
+    ready.run("u", "sleep", "60")
+    (ready.folder / "journal").write_bytes(b"")
+    ready.boot()
+    ready.accept()
+    ready.stop("u")
+    assert not ready.reports()[-1].never_created
+
+
+def test_what_ran_here_was_created_whoever_asks_later(ready: Bench) -> None:
+    ready.run("u", "noop")
+    ready.wait(5)
+    ready.sync(ready.reports()[-1].seq)
+    ready.run("u", "noop")
+    ready.stop("u")
+    assert not any(report.never_created for report in ready.reports())
+
+
+def test_what_was_stopped_while_it_was_building_was_never_created(ready: Bench) -> None:
+    ready.run("u", "build", "9", "sleep", "9")
+    ready.stop("u")
+    ready.wait(1)
+    assert ready.reports()[-1].never_created
+    assert ready.engine.starts["u"] == 0
+    ready.boot()
+    ready.accept()
+    assert ready.reports()[-1].never_created
+    ready.wait(5)
+    ready.sync(ready.reports()[-1].seq)
+    ready.run("u", "noop")
+    assert ready.reports()[-1].never_created
+
+
+def test_what_crashed_the_cell_may_have_been_created(ready: Bench) -> None:
+    ready.run("u", "build", "99")
+    for _ in range(3):
+        ready.boot()
+    ready.accept()
+    assert ready.states_of("u")[-1] is S.WORKER_FAILED
+    assert not ready.reports()[-1].never_created
 
 
 def test_evacuation_gives_everything_back_free_of_charge(ready: Bench) -> None:

@@ -9,7 +9,7 @@ import pytest
 from controlplane.contract.orders import GroupSpec, RunAttempt, StopAttempt
 from controlplane.contract.reports import AttemptReport
 from controlplane.contract.states import TaskState
-from workers.journal import FileStore, Journal, JournalFile, Memory
+from workers.journal import Done, FileStore, Journal, JournalFile, Memory
 
 SPEC = GroupSpec(id=1, job_id=1, job_name="j", group="g", replicas=1, command=("noop",))
 
@@ -122,6 +122,17 @@ def test_a_uid_is_known_until_its_time_and_then_forgotten(tmp_path: Path) -> Non
     assert "u" in journal.memory.done
     journal.forget(201.0)
     assert "u" not in journal.memory.done
+
+
+def test_what_was_never_created_is_known_as_such_after_compaction_too(tmp_path: Path) -> None:
+    file, journal = opened(tmp_path / "journal")
+    journal.finish("never", 200.0, never_created=True)
+    journal.finish("was", 300.0)
+    file.sync()
+    expected = {"never": Done(200.0, True), "was": Done(300.0)}
+    assert opened(tmp_path / "journal")[1].memory.done == expected
+    file.compact()
+    assert opened(tmp_path / "journal")[1].memory.done == expected
 
 
 def test_a_new_incarnation_remembers_nothing_but_how_much_was_written(tmp_path: Path) -> None:

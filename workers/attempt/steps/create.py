@@ -3,6 +3,7 @@
 from workers.attempt.attempt import Attempt
 from workers.attempt.outcome import judge_start_error
 from workers.attempt.steps.look import take_over
+from workers.attempt.steps.workspace import begin_creation
 from workers.attempt.tries import with_tries
 
 
@@ -11,7 +12,7 @@ def create_container(attempt: Attempt) -> None:
 
     def create() -> None:
         with attempt.turn():
-            attempt.may_exist = True
+            begin_creation(attempt)
             created = attempt.engine.create(attempt.launch, attempt.placed)
         attempt.container_id = created.container_id
         if not created.is_new:

@@ -29,7 +29,9 @@ def look_for_adopted(attempt: Attempt) -> None:
     """The container must exist: what vanished will not come. Raises AttemptFailed."""
     view = look(attempt)
     if view is None:
-        message = "its container is gone, or was never made, and will not come"
+        what = "was never made" if attempt.is_uncreated else "is gone, or was never made"
+        message = f"its container {what}, and will not come"
+        attempt.may_exist = False
         raise AttemptFailed(FailureKind.OUTSIDE, VANISHED, message)
     take_over(attempt, view)
 

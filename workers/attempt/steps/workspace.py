@@ -1,22 +1,55 @@
-"""The attempt gets a folder of its own under the cell's home, and its output a place."""
+"""The attempt gets a folder of its own under the cell's home, and its output a place.
+
+As long as the file `uncreated` stands in the folder and names this boot of the machine, no creation
+of a container was begun: it goes just before one is. After a power cut the file may have come back,
+and so counts in its own boot only.
+"""
 
 import errno
+from pathlib import Path
 
 from controlplane.contract.states import FailureKind
+from workers import clock
 from workers.attempt.attempt import Attempt
 from workers.attempt.capture import Capture
 from workers.attempt.outcome import DISK, ENGINE, AttemptFailed
 
 
+def look_whether_begun(attempt: Attempt) -> None:
+    """What an earlier process of this cell left says how far it may have come."""
+    attempt.begun_before = attempt.is_adopted or attempt.workspace.exists()
+    attempt.is_uncreated = not attempt.begun_before or _names_this_boot(_proof(attempt))
+    attempt.may_exist = not attempt.is_uncreated
+
+
+def begin_creation(attempt: Attempt) -> None:
+    """From now on a container may come, whoever looks and however this process ends."""
+    attempt.may_exist = True
+    _proof(attempt).unlink(missing_ok=True)
+
+
 def make_workspace(attempt: Attempt) -> None:
-    """Make the folders. One that exists already says that this attempt was begun before."""
+    """Make the folders. Raises AttemptFailed."""
     try:
-        attempt.begun_before = attempt.workspace.exists()
         attempt.inputs_folder.mkdir(parents=True, exist_ok=True)
         attempt.log_folder.mkdir(parents=True, exist_ok=True)
+        if not attempt.begun_before:
+            _proof(attempt).write_text(clock.boot_id(), encoding="ascii")
         if attempt.engine.keeps_logs:
             attempt.capture = Capture(attempt.log_folder, attempt.around.max_log_bytes)
     except OSError as error:
         reason = DISK if error.errno in (errno.ENOSPC, errno.EDQUOT) else ENGINE
         raise AttemptFailed(FailureKind.SYSTEM, reason, f"workspace: {error}") from error
     attempt.around.shipper.watch(attempt.uid, attempt.log_folder)
+
+
+def _proof(attempt: Attempt) -> Path:
+    return attempt.workspace / "uncreated"
+
+
+def _names_this_boot(proof: Path) -> bool:
+    try:
+        boot = proof.read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return False
+    return boot != "" and boot == clock.boot_id()
