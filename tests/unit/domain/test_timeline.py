@@ -1,0 +1,236 @@
+"""The timeline of histories as they come: retries, refusals, crowds of tasks, late reports."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.states import Reason
+from controlplane.domain.timeline import Change, Entry, first_entries, measure
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+ALL = 1_000
+
+
+class History:
+    """Written oldest first, read newest first."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+
+    def add(
+        self,
+        task: int | None,
+        after: float,
+        move: tuple[S | None, S],
+        reason: Reason,
+        **facts: Any,
+    ) -> None:
+        told: dict[str, Any] = {
+            "id": len(self.changes) + 1,
+            "job_id": 1,
+            "task_id": task,
+            "task_name": None if task is None else f"main.{task}",
+            "attempt_uid": None,
+            "attempt_number": None,
+            "cell": None,
+            "from_state": move[0],
+            "to_state": move[1],
+            "attempt_state": None,
+            "reason": reason.value,
+            "message": "",
+            "actor": "placement",
+            "at": NOON + timedelta(seconds=after),
+        }
+        self.changes.append(Change(**told | facts))
+
+    def read(self) -> list[Change]:
+        return measure(reversed(self.changes))
+
+    def entries(self, limit: int = ALL) -> list[Entry]:
+        return first_entries(self.read(), limit)
+
+    def told(self, limit: int = ALL) -> list[tuple[str, int]]:
+        return [(entry.newest.reason, entry.count) for entry in self.entries(limit)]
+
+
+PLACED = (S.PENDING, S.ASSIGNED)
+
+
+def refuse(history: History, task: int, times: int, start: float = 0.0, every: float = 10) -> None:
+    for turn in range(times):
+        at = start + every * turn
+        history.add(task, at, PLACED, Reason.PLACED, cell=f"cell-{turn % 5}")
+        back = {"message": f"disk {turn}", "actor": "cell", "cell": f"cell-{turn % 5}"}
+        history.add(task, at + 1, (S.ASSIGNED, S.PENDING), Reason.REFUSED, **back)
+
+
+def test_a_task_that_was_refused_seven_times_takes_two_entries_for_it() -> None:
+    history = History()
+    history.add(1, -5, (None, S.PENDING), Reason.SUBMITTED, actor="ann")
+    refuse(history, 1, 7)
+    history.add(1, 70, PLACED, Reason.PLACED, cell="cell-9")
+    history.add(1, 71, (S.ASSIGNED, S.RUNNING), Reason.STARTED, actor="cell", cell="cell-9")
+    assert history.told() == [
+        ("started", 1),
+        ("placed", 1),
+        ("refused", 7),
+        ("placed", 7),
+        ("submitted", 1),
+    ]
+    refused, placed = history.entries()[2:4]
+    assert (refused.first_at, refused.last_at) == (
+        NOON + timedelta(seconds=1),
+        NOON + timedelta(seconds=61),
+    )
+    assert (refused.seconds, refused.longest_seconds, refused.still) == (7 * 9.0, 9.0, 0)
+    assert (placed.seconds, placed.tasks) == (7.0, 1)
+    assert refused.message == "disk 6; disk 5; disk 4; …"
+    assert refused.who == "cell-1, cell-0, cell-4, …"
+    assert refused.shared(lambda change: change.cell) is None
+    assert refused.shared(lambda change: change.task_id) == 1
+
+
+def test_two_rounds_stay_apart() -> None:
+    history = History()
+    refuse(history, 1, 2)
+    assert history.told() == [("refused", 1), ("placed", 1), ("refused", 1), ("placed", 1)]
+
+
+def test_rounds_that_differ_in_their_end_stay_apart() -> None:
+    history = History()
+    for turn in range(6):
+        history.add(1, turn, PLACED, Reason.PLACED)
+        why = Reason.REFUSED if turn % 2 else Reason.START_EXPIRED
+        history.add(1, turn + 0.5, (S.ASSIGNED, S.PENDING), why)
+    assert history.told() == [
+        ("refused", 3),
+        ("placed", 3),
+        ("start_expired", 3),
+        ("placed", 3),
+    ]
+    history.add(1, 9, PLACED, Reason.PLACED)
+    history.add(1, 9.5, (S.ASSIGNED, S.PENDING), Reason.REFUSED)
+    assert history.told()[:2] == [("refused", 1), ("placed", 1)]
+
+
+def test_a_thousand_tasks_placed_at_once_are_one_entry() -> None:
+    history = History()
+    history.add(None, 0, (None, S.PENDING), Reason.SUBMITTED, actor="ann")
+    for task in range(1_000):
+        history.add(task, 1, PLACED, Reason.PLACED, cell=f"cell-{task % 3}")
+    history.add(None, 1, (S.PENDING, S.RUNNING), Reason.TASKS_DECIDED)
+    entries = history.entries()
+    assert [entry.count for entry in entries] == [1, 1_000, 1]
+    assert (entries[1].tasks, entries[1].still, entries[1].seconds) == (1_000, 1_000, None)
+    assert entries[1].shared(lambda change: change.task_name) is None
+    assert entries[0].tasks == entries[2].tasks == 0
+
+
+def test_reports_of_a_batch_are_sorted_into_what_they_say() -> None:
+    history = History()
+    for task in range(50):
+        history.add(task, 3, (S.ASSIGNED, S.RUNNING), Reason.STARTED, actor="cell")
+        good = task % 3
+        move = (S.RUNNING, S.SUCCEEDED if good else S.FAILED)
+        why = Reason.SUCCEEDED if good else Reason.EXIT_STATUS
+        history.add(task, 3.5, move, why, actor="cell")
+    # Newest first, the first start was read before the first failure: it stays behind none.
+    assert sorted(history.told()) == [
+        ("exit_status", 17),
+        ("started", 1),
+        ("started", 49),
+        ("succeeded", 33),
+    ]
+
+
+def test_what_lies_apart_in_time_or_behind_a_change_of_the_job_is_not_one_crowd() -> None:
+    history = History()
+    history.add(1, 0, PLACED, Reason.PLACED)
+    history.add(None, 0, (S.PENDING, S.RUNNING), Reason.TASKS_DECIDED)
+    history.add(2, 0, PLACED, Reason.PLACED)
+    history.add(1, 0.5, (S.ASSIGNED, S.RUNNING), Reason.STARTED)
+    history.add(3, 5, PLACED, Reason.PLACED)
+    assert history.told() == [
+        ("placed", 1),
+        ("started", 1),
+        ("placed", 1),
+        ("tasks_decided", 1),
+        ("placed", 1),
+    ]
+
+
+def test_phases_are_told_apart_by_what_they_are() -> None:
+    history = History()
+    said = {"actor": "cell", "cell": "cell-1"}
+    history.add(1, 0, (S.ASSIGNED, S.BUILDING), Reason.BUILDING, message="pulling", **said)
+    for at, phase in enumerate(("preparing", "creating")):
+        stays = (S.BUILDING, S.BUILDING)
+        history.add(1, 1 + at, stays, Reason.BUILDING, message=phase, **said)
+    history.add(1, 4, (S.BUILDING, S.RUNNING), Reason.STARTED, **said)
+    entries = history.entries()
+    assert [entry.message for entry in entries] == ["", "creating", "preparing", "pulling"]
+    assert [entry.seconds for entry in entries] == [None, None, None, 4.0]
+    assert [entry.still for entry in entries] == [1, 0, 0, 0]
+
+
+def test_a_start_that_is_told_late_shortens_what_came_before_it() -> None:
+    history = History()
+    history.add(1, 0, PLACED, Reason.PLACED)
+    history.add(1, 5, (S.ASSIGNED, S.BUILDING), Reason.BUILDING)
+    history.add(1, 3, (S.BUILDING, S.RUNNING), Reason.STARTED)
+    history.add(1, 9, (S.RUNNING, S.SUCCEEDED), Reason.SUCCEEDED)
+    assert [change.seconds for change in history.read()] == [None, 6.0, 0.0, 3.0]
+
+
+def test_a_page_that_begins_further_back_knows_when_its_newest_state_was_left() -> None:
+    history = History()
+    history.add(1, 0, PLACED, Reason.PLACED)
+    history.add(None, 0, (S.PENDING, S.RUNNING), Reason.TASKS_DECIDED)
+    left = {1: NOON + timedelta(seconds=7), None: NOON + timedelta(seconds=9)}
+    found = measure(reversed(history.changes), left)
+    assert [change.seconds for change in found] == [9.0, 7.0]
+
+
+def test_a_page_ends_where_the_next_entry_begins() -> None:
+    history = History()
+    for task in range(4):
+        history.add(task, 0, PLACED, Reason.PLACED)
+        history.add(task, 0.1, (S.ASSIGNED, S.RUNNING), Reason.STARTED)
+    (page,) = history.entries(limit=1)
+    assert (page.newest.reason, [change.id for change in page.changes]) == ("started", [8])
+    assert history.told(limit=2) == [("started", 4), ("placed", 4)]
+
+
+def test_rounds_that_do_not_fit_begin_the_next_page() -> None:
+    history = History()
+    refuse(history, 1, 5)
+    history.add(1, 90, PLACED, Reason.PLACED)
+    assert history.told(limit=2) == [("placed", 1)]
+    assert history.told(limit=3) == [("placed", 1), ("refused", 5), ("placed", 5)]
+    # Where not even one round fits into a page, its changes are shown one by one.
+    assert history.told(limit=1) == [("placed", 1)]
+    assert first_entries(history.read()[1:], 1)[0].count == 1
+
+
+@pytest.mark.parametrize(
+    ("actor", "cell", "kind", "who"),
+    [
+        ("cell", "cell-7", "cell", "cell-7"),
+        ("cell", None, "cell", "cell"),
+        ("placement", "cell-7", "control_plane", "placement"),
+        ("convergence", None, "control_plane", "convergence"),
+        ("ann", "cell-7", "user", "ann"),
+    ],
+)
+def test_an_actor_is_a_cell_a_part_of_the_control_plane_or_a_user(
+    actor: str, cell: str | None, kind: str, who: str
+) -> None:
+    history = History()
+    uid = UUID(int=1)
+    history.add(1, 0, PLACED, Reason.PLACED, actor=actor, cell=cell, attempt_uid=uid)
+    (change,) = history.changes
+    assert (change.actor_kind, change.who) == (kind, who)
+    assert change.sentence == "placed on a cell"
