@@ -157,16 +157,9 @@ def end_hopeless(job_ids: Sequence[int], *, now: datetime, page: int) -> int:
 
 def roll_again(job_ids: Sequence[int], *, now: datetime) -> None:
     """Let jobs follow their tasks once more: settles what nobody settled."""
-    execute(
-        """
-        WITH held AS MATERIALIZED (
-            SELECT id FROM controlplane_job
-            WHERE id = ANY(%(ids)s) AND finished_at IS NOT NULL AND settled_at IS NULL
-            ORDER BY id FOR NO KEY UPDATE
-        )
-        UPDATE controlplane_job j SET settled_at = %(now)s FROM held
-        WHERE j.id = held.id AND NOT EXISTS (
-            SELECT 1 FROM controlplane_attempt a WHERE a.job_id = j.id AND a.released_at IS NULL)
-        """,
-        {"ids": list(job_ids), "now": now},
-    )
+
+    def work(batch: Sequence[int]) -> None:
+        jobs = lock_jobs(batch)
+        send_after_commit(apply_changes([], jobs=jobs, now=now, actor="convergence", again=batch))
+
+    for_each_batch(list(job_ids), work, what="settling")

@@ -31,7 +31,7 @@ def send_after_commit(applied: Applied) -> None:
         transaction.on_commit(lambda: send_stops(stops), robust=True)
     if applied.freed:
         transaction.on_commit(wakes.wake_placement, robust=True)
-    if applied.ending:
+    if applied.follow_up:
         transaction.on_commit(wakes.wake_convergence, robust=True)
 
 

@@ -6,7 +6,7 @@ leave (stops, wakes) is collected in `Applied` and sent after commit by `dispatc
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -14,6 +14,7 @@ from uuid import UUID
 
 from controlplane.commands import statements
 from controlplane.contract.states import TaskState as S
+from controlplane.domain.dependencies import Standing, job_standing
 from controlplane.domain.effects import (
     ChangeCell,
     ChangeTask,
@@ -21,10 +22,23 @@ from controlplane.domain.effects import (
     ExplainGroup,
     RaiseAlert,
 )
-from controlplane.domain.jobs import GroupRow, JobRow, Startable, newly_startable, roll_job
+from controlplane.domain.jobs import (
+    GroupRow,
+    JobRow,
+    Startable,
+    has_follow_up,
+    milestones_of,
+    newly_startable,
+    roll_job,
+)
+from controlplane.domain.moves import Given, Move, first_starts, move_counts
 from controlplane.domain.states import TERMINAL, CellState
 from controlplane.models import Alert, Cell
-from controlplane.queries.jobs_under_lock import find_unreleased_jobs, load_groups
+from controlplane.queries.jobs_under_lock import (
+    find_open_dependencies,
+    find_unreleased_jobs,
+    load_groups,
+)
 from controlplane.queries.sql import execute, rows
 
 _STATE_SLOTS = max(S) + 1
@@ -38,7 +52,7 @@ class Applied:
     stale: int = 0
     stops: list[UUID] = field(default_factory=list)
     freed: bool = False
-    ending: bool = False
+    follow_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +76,13 @@ def apply_changes(
     now: datetime,
     actor: str,
     endings: Sequence[EndJob] = (),
+    unblocked: Collection[int] = (),
+    again: Collection[int] = (),
 ) -> Applied:
-    """Move tasks and attempts, end jobs, let the jobs follow. `jobs`: read under their locks."""
+    """Move tasks and attempts, end jobs, let the jobs follow. `jobs`: read under their locks.
+
+    `unblocked`: those that wait for other jobs no more; `again`: those to look at in any case.
+    """
     done = _change_tasks([change for change in changes if change.job_id in jobs])
     kept = [change for change in changes if change.task_id in done]
     _change_attempts(kept)
@@ -78,7 +97,17 @@ def apply_changes(
         if change.task_to is S.PENDING and not change.attempt_open:
             applied.freed = True
     touched = {change.job_id for change in kept} | {ending.job_id for ending in endings}
-    _roll_jobs(touched & set(jobs), jobs, kept, endings, now, actor, applied)
+    touched = touched.union(unblocked, again) & set(jobs)
+    moves = [
+        (change.job_id, change.group_id, change.task_from, change.task_to, change.by_dependency)
+        for change in kept
+    ]
+    given = Given(
+        endings={ending.job_id: ending for ending in endings if ending.job_id in jobs},
+        starts=first_starts(kept),
+        unblocked=frozenset(unblocked),
+    )
+    _roll(jobs, touched, moves, given, now, actor, applied)
     return applied
 
 
@@ -104,7 +133,7 @@ def place_tasks(
     placed = {task_id for (task_id,) in rows(statements.PLACE_TASKS, parameters)}
     kept = [placement for placement in placements if placement.task_id in placed]
     moves = [(item.job_id, item.group_id, S.PENDING, S.ASSIGNED, False) for item in kept]
-    _roll(jobs, {item.job_id for item in kept}, moves, {}, now, actor, Applied())
+    _roll(jobs, {item.job_id for item in kept}, moves, Given(), now, actor, Applied())
     return kept
 
 
@@ -119,6 +148,15 @@ def force_stops(job_id: int) -> list[UUID]:
         [job_id],
     )
     return [uid for (uid,) in found]
+
+
+def hide_job(job_id: int, *, now: datetime) -> bool:
+    """The job, which has ended, is deleted; whether that is news."""
+    statement = """
+        UPDATE controlplane_job SET deleted_at = %s
+        WHERE id = %s AND finished_at IS NOT NULL AND deleted_at IS NULL
+        """
+    return bool(execute(statement, [now, job_id]))
 
 
 def explain_groups(explanations: Sequence[ExplainGroup]) -> None:
@@ -205,6 +243,8 @@ def _change_tasks(changes: Sequence[ChangeTask]) -> set[int]:
 _ATTEMPT_COLUMNS = (
     "uid",
     "charged",
+    "charge",
+    "releasable_at",
     "report_seq",
     "phase",
     "progress",
@@ -258,94 +298,54 @@ def _add_steps(changes: Sequence[ChangeTask], actor: str) -> None:
     execute(statements.ADD_HISTORY, parameters)
 
 
-_Move = tuple[int, int, S, S, bool]
-
-
-def _roll_jobs(
-    touched: set[int],
-    jobs: Mapping[int, JobRow],
-    changes: Sequence[ChangeTask],
-    endings: Sequence[EndJob],
-    now: datetime,
-    actor: str,
-    applied: Applied,
-) -> None:
-    starts: dict[int, datetime] = {}
-    for change in changes:
-        if change.started_at is not None:
-            known = starts.setdefault(change.job_id, change.started_at)
-            starts[change.job_id] = min(known, change.started_at)
-    forced = {ending.job_id: ending for ending in endings if ending.job_id in jobs}
-    moves = [
-        (change.job_id, change.group_id, change.task_from, change.task_to, change.by_dependency)
-        for change in changes
-    ]
-    _roll(jobs, touched, moves, forced, now, actor, applied, starts)
-
-
 def _roll(
     jobs: Mapping[int, JobRow],
     touched: set[int],
-    moves: Sequence[_Move],
-    endings: Mapping[int, EndJob],
+    moves: Sequence[Move],
+    given: Given,
     now: datetime,
     actor: str,
     applied: Applied,
-    starts: Mapping[int, datetime] | None = None,
 ) -> None:
     """Move the counts of groups by `moves`, and let each touched job follow."""
     if not touched:
         return
     groups = load_groups(sorted(touched))
-    _move_counts(groups, moves)
+    move_counts(groups, moves)
     before = {job_id: jobs[job_id] for job_id in touched}
     after: dict[int, JobRow] = {}
     startable: list[Startable] = []
     for job_id in sorted(touched):
-        job = before[job_id]
-        if job.started_at is None and starts and job_id in starts:
-            job = replace(job, started_at=starts[job_id])
-        ending = endings.get(job_id)
-        if ending is not None and job.ending_as is None and job.state not in TERMINAL:
-            job = replace(
-                job,
-                ending_as=ending.state,
-                ending_reason=ending.reason,
-                failure_reason=ending.message or job.failure_reason,
-            )
-        after[job_id] = roll_job(job, groups.get(job_id, ()), now=now)
-        startable += newly_startable(after[job_id], groups.get(job_id, ()), now=now)
+        job, listed = given.add_to(before[job_id]), groups.get(job_id, ())
+        after[job_id] = roll_job(job, listed, now=now)
+        startable += newly_startable(after[job_id], listed, now=now)
     after = _settle(after, now)
     _write_groups(groups, moves, startable)
-    _write_jobs(before, after, endings, now, actor)
+    _write_jobs(before, after, given.endings, now, actor)
+    _stamp_dependencies([job for job_id, job in after.items() if job != before[job_id]], now)
     applied.freed |= bool(startable)
-    for job in after.values():
-        applied.ending |= job.ending_as is not None and job.finished_at is None
+    for job_id, job in after.items():
+        applied.freed |= before[job_id].is_bouncing and not job.is_bouncing
+        applied.follow_up |= has_follow_up(job) and job != before[job_id]
 
 
-def _move_counts(groups: Mapping[int, list[GroupRow]], moves: Sequence[_Move]) -> None:
-    shifts: dict[int, dict[S, int]] = {}
-    excused: dict[int, int] = {}
-    for _, group_id, old, new, by_dependency in moves:
-        if old is not new:
-            shift = shifts.setdefault(group_id, {})
-            shift[old] = shift.get(old, 0) - 1
-            shift[new] = shift.get(new, 0) + 1
-        if by_dependency:
-            excused[group_id] = excused.get(group_id, 0) + 1
-    for listed in groups.values():
-        for index, row in enumerate(listed):
-            shift = shifts.get(row.facts.group_id, {})
-            if not shift:
-                continue
-            counts = dict(row.facts.counts)
-            for state, amount in shift.items():
-                counts[state] = counts.get(state, 0) + amount
-            listed[index] = replace(
-                row,
-                facts=replace(row.facts, counts=counts),
-                killed_by_dependency=row.killed_by_dependency + excused.get(row.facts.group_id, 0),
-            )
+def _stamp_dependencies(jobs: Sequence[JobRow], now: datetime) -> None:
+    """Note what came true, or can no longer, for those who wait for `jobs`."""
+    watched = {job.job_id: job for job in jobs if job.is_watched}
+    if not watched:
+        return
+    stamped = []
+    for dependency_id, on_job_id, until in find_open_dependencies(list(watched)):
+        standing = job_standing(milestones_of(watched[on_job_id]), until)
+        if standing is not Standing.OPEN:
+            stamped.append((dependency_id, standing is Standing.SATISFIED))
+    if stamped:
+        parameters = {
+            "id": [dependency_id for dependency_id, _ in stamped],
+            "met_at": [now if is_met else None for _, is_met in stamped],
+            "failed_at": [None if is_met else now for _, is_met in stamped],
+        }
+        execute(statements.STAMP_DEPENDENCIES, parameters)
 
 
 def _settle(jobs: Mapping[int, JobRow], now: datetime) -> dict[int, JobRow]:
@@ -363,7 +363,7 @@ def _settle(jobs: Mapping[int, JobRow], now: datetime) -> dict[int, JobRow]:
 
 
 def _write_groups(
-    groups: Mapping[int, list[GroupRow]], moves: Sequence[_Move], startable: Sequence[Startable]
+    groups: Mapping[int, list[GroupRow]], moves: Sequence[Move], startable: Sequence[Startable]
 ) -> None:
     starts = {item.group_id: item for item in startable}
     moved = {group_id for _, group_id, *_ in moves} | set(starts)
@@ -411,6 +411,8 @@ def _write_jobs(
         "started_at": [job.started_at for job in written],
         "finished_at": [job.finished_at for job in written],
         "settled_at": [job.settled_at for job in written],
+        "is_bouncing": [job.is_bouncing for job in written],
+        "waits_for_jobs": [job.waits_for_jobs for job in written],
     }
     execute(statements.WRITE_JOBS, parameters)
     moved = [job for job in written if job.state is not before[job.job_id].state]

@@ -12,14 +12,17 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from controlplane.commands.batches import run_in_transaction
+from controlplane.commands.job_links import link_jobs
 from controlplane.commands.submission_rows import PlannedJob, insert_jobs
 from controlplane.domain.submission import (
     GuidTaken,
     JobsRefused,
+    NameTaken,
     OfferedCell,
     digest_of,
     find_size_faults,
     plan_groups,
+    waits_for_jobs,
 )
 from controlplane.models import Pool
 from controlplane.outbox import store, wakes
@@ -31,6 +34,7 @@ from controlplane.queries.submission import (
     find_pools,
     find_projects,
     find_tight_pools,
+    find_unfinished_named,
 )
 from controlplane.spec import Fault, JobSpec
 
@@ -61,7 +65,7 @@ def submit_jobs(
 ) -> list[Submission]:
     """Take the jobs `specs`, submitted as `bodies`, for `owner`; one Submission each, in order.
 
-    Raises JobsRefused, GuidTaken; then nothing was created.
+    Raises JobsRefused, GuidTaken, NameTaken; then nothing was created.
     """
     asked = _resolve(specs, bodies)
     known = _find_known(asked)
@@ -73,27 +77,64 @@ def submit_jobs(
             for content in group.contents.values():
                 store.put_input(content)
     inserted: set[int] = set()
+    kept: dict[int, int] = {}
 
     def insert() -> None:
         inserted.clear()
+        kept.clear()
         if not planned:
             return
         _check_cap(owner, fresh)
-        inserted.update(insert_jobs(planned, actor=owner.get_username(), now=now))
+        replaced = _look_for_names(owner, fresh, kept)
+        taken = [job for job in planned if job.position not in kept]
+        inserted.update(insert_jobs(taken, actor=owner.get_username(), now=now))
+        link_jobs([job for job in taken if job.job_id in inserted], replaced, now=now)
         if inserted:
             transaction.on_commit(wakes.wake_placement, robust=True)
 
     run_in_transaction(insert)
     by_position = {job.position: job.job_id for job in planned if job.job_id in inserted}
+    known |= kept
     if len(by_position) + len(known) < len(asked):
         # Repeats within this call, and those that another call was faster with.
-        known = _find_known([job for job in asked if job.position not in by_position])
+        known |= _find_known([job for job in asked if job.position not in by_position])
     return [
         Submission(by_position[job.position], True)
         if job.position in by_position
         else Submission(known[job.position], False)
         for job in asked
     ]
+
+
+def _look_for_names(
+    owner: User, asked: Sequence[_Asked], kept: dict[int, int]
+) -> dict[int, list[int]]:
+    """What to replace, by position; fills `kept`. The lock on the owner keeps this true.
+
+    Raises JobsRefused, NameTaken.
+    """
+    choosy = [job for job in asked if job.spec.existing_job_policy is not None]
+    if not choosy:
+        return {}
+    first = {}
+    for job in reversed(asked):
+        first[job.project_id, job.spec.name] = job.position
+    named = find_unfinished_named(owner.pk, first)
+    replaced = {}
+    for job in choosy:
+        key = job.project_id, job.spec.name
+        if first[key] != job.position:
+            text = f"{job.spec.name} is the name of another job of this submission, too"
+            raise JobsRefused([(job.position, Fault("name", text))])
+        existing = named.get(key, [])
+        match job.spec.existing_job_policy:
+            case "error" if existing:
+                raise NameTaken(job.position, job.spec.name, existing[-1])
+            case "keep" if existing:
+                kept[job.position] = existing[-1]
+            case "replace":
+                replaced[job.position] = existing
+    return replaced
 
 
 def _resolve(specs: Sequence[JobSpec], bodies: Sequence[Mapping[str, Any]]) -> list[_Asked]:
@@ -203,6 +244,9 @@ def _plan(job: _Asked, owner: User, now: datetime) -> PlannedJob:
         project_id=job.project_id,
         pool_id=job.pool.pk,
         owner_id=owner.pk,
+        min_available=job.spec.minimum(),
+        max_task_failures=job.spec.tolerated_failures(),
+        waits_for_jobs=waits_for_jobs(job.spec),
         timeout_seconds=timeout,
         groups=plan_groups(job.spec, now=now, timeout_seconds=timeout),
     )

@@ -1,7 +1,8 @@
 """Carrying out a placement plan: cells locked in order, capacity checked again from the rows."""
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -13,9 +14,11 @@ from controlplane.commands.batches import for_each_batch
 from controlplane.commands.dispatch import send_runs
 from controlplane.commands.effects import Placement, place_tasks
 from controlplane.domain.effects import PlaceTasks
+from controlplane.domain.gangs import meets_minima, with_placed
+from controlplane.domain.jobs import JobRow, gang_of
 from controlplane.domain.placement.place import Plan
 from controlplane.domain.states import TERMINAL, CellState
-from controlplane.queries.jobs_under_lock import lock_jobs
+from controlplane.queries.jobs_under_lock import load_groups, lock_jobs
 from controlplane.queries.placement import find_jobs_of_groups, load_requests, lock_cells
 from controlplane.queries.sql import rows
 
@@ -47,11 +50,30 @@ def _place_jobs(
     jobs = {
         job_id: job
         for job_id, job in lock_jobs(job_ids).items()
-        if job.ending_as is None and job.state not in TERMINAL
+        if job.ending_as is None and job.state not in TERMINAL and not job.is_bouncing
     }
     chosen = _choose_tasks(placements, set(jobs), now)
-    allowed = _check_cells(placements, chosen, now)
+    allowed = _without_parts_of_gangs(_check_cells(placements, chosen, now), jobs)
     return place_tasks(allowed, jobs=jobs, now=now, start_before=start_before, actor="placement")
+
+
+def _without_parts_of_gangs(
+    allowed: Sequence[Placement], jobs: Mapping[int, JobRow]
+) -> list[Placement]:
+    """Less those of gangs that would not meet their minima even with them."""
+    gangs = {job_id: job for job_id, job in jobs.items() if job.coscheduled}
+    if not gangs:
+        return list(allowed)
+    placed = Counter(item.group_id for item in allowed)
+    partial = set()
+    for job_id, groups in load_groups(sorted(gangs)).items():
+        after = [
+            replace(group, counts=with_placed(group.counts, placed[row.facts.group_id]))
+            for row, group in zip(groups, gang_of(groups), strict=True)
+        ]
+        if not meets_minima(after, gangs[job_id].min_available):
+            partial.add(job_id)
+    return [item for item in allowed if item.job_id not in partial]
 
 
 def _choose_tasks(placements: PlaceTasks, job_ids: set[int], now: datetime) -> list[_Chosen]:

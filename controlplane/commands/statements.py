@@ -36,6 +36,8 @@ UPDATE controlplane_attempt a SET
     state_since = CASE WHEN i.state_from <> i.state_to OR i.phase <> a.phase
                        THEN i.at ELSE a.state_since END,
     charged = COALESCE(i.charged, a.charged),
+    charge = a.charge + i.charge,
+    releasable_at = COALESCE(a.releasable_at, i.releasable_at),
     report_seq = COALESCE(i.report_seq, a.report_seq),
     phase = COALESCE(i.phase, a.phase),
     progress = COALESCE(i.progress, a.progress),
@@ -61,10 +63,11 @@ FROM unnest(
     %(reason)s::text[], %(message)s::text[], %(result)s::text[],
     %(result_truncated)s::boolean[], %(usage)s::text[], %(started_at)s::timestamptz[],
     %(finished_at)s::timestamptz[], %(release)s::text[], %(stop_reason)s::text[],
-    %(stop_force)s::boolean[], %(at)s::timestamptz[]
+    %(stop_force)s::boolean[], %(at)s::timestamptz[], %(charge)s::integer[],
+    %(releasable_at)s::timestamptz[]
 ) AS i(uid, state_from, state_to, charged, report_seq, phase, progress, container_id, exit_code,
        failure_kind, reason, message, result, result_truncated, usage, started_at, finished_at,
-       release, stop_reason, stop_force, at)
+       release, stop_reason, stop_force, at, charge, releasable_at)
 WHERE a.uid = i.uid AND a.state = i.state_from AND a.released_at IS NULL
 """
 
@@ -99,14 +102,23 @@ WRITE_JOBS = """
 UPDATE controlplane_job j SET
     state = i.state, ending_as = i.ending_as, ending_reason = i.ending_reason,
     ending_force = j.ending_force OR i.force, failure_reason = i.failure_reason,
-    started_at = i.started_at, finished_at = i.finished_at, settled_at = i.settled_at
+    started_at = i.started_at, finished_at = i.finished_at, settled_at = i.settled_at,
+    is_bouncing = i.is_bouncing, waits_for_jobs = i.waits_for_jobs
 FROM unnest(
     %(job_id)s::bigint[], %(state)s::smallint[], %(ending_as)s::smallint[],
     %(ending_reason)s::text[], %(force)s::boolean[], %(failure_reason)s::text[],
-    %(started_at)s::timestamptz[], %(finished_at)s::timestamptz[], %(settled_at)s::timestamptz[]
+    %(started_at)s::timestamptz[], %(finished_at)s::timestamptz[], %(settled_at)s::timestamptz[],
+    %(is_bouncing)s::boolean[], %(waits_for_jobs)s::boolean[]
 ) AS i(job_id, state, ending_as, ending_reason, force, failure_reason, started_at, finished_at,
-       settled_at)
+       settled_at, is_bouncing, waits_for_jobs)
 WHERE j.id = i.job_id AND j.settled_at IS NULL
+"""
+
+STAMP_DEPENDENCIES = """
+UPDATE controlplane_jobdependency d SET met_at = i.met_at, failed_at = i.failed_at
+FROM unnest(%(id)s::bigint[], %(met_at)s::timestamptz[], %(failed_at)s::timestamptz[])
+     AS i(id, met_at, failed_at)
+WHERE d.id = i.id AND d.met_at IS NULL AND d.failed_at IS NULL
 """
 
 CHOOSE_TASKS = """
@@ -135,10 +147,10 @@ WITH placed AS (
 ), attempted AS (
     INSERT INTO controlplane_attempt
         (uid, task_id, group_id, job_id, cell_id, incarnation, number, state, phase, report_seq,
-         charged, start_before, stop_reason, stop_force, container_id, failure_kind, reason,
+         charged, charge, start_before, stop_reason, stop_force, container_id, failure_kind, reason,
          message, result_truncated, created_at, state_since, release_kind)
     SELECT i.uid, i.task_id, i.group_id, i.job_id, i.cell_id, i.incarnation, i.number, 9, '', 0,
-           '', %(start_before)s, '', false, '', '', '', '', false, %(now)s, %(now)s, ''
+           '', 0, %(start_before)s, '', false, '', '', '', '', false, %(now)s, %(now)s, ''
     FROM unnest(
         %(uid)s::uuid[], %(task_id)s::bigint[], %(group_id)s::bigint[], %(job_id)s::bigint[],
         %(cell_id)s::bigint[], %(incarnation)s::text[], %(number)s::integer[]

@@ -15,7 +15,7 @@ from controlplane.queries.sql import rows
 from controlplane.spec import JobSpec
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class PlannedJob:
     """A job and its groups, ready to be written. `job_id` is drawn when it is."""
 
@@ -26,8 +26,12 @@ class PlannedJob:
     project_id: int
     pool_id: int
     owner_id: int
+    min_available: int
+    max_task_failures: int
+    waits_for_jobs: bool
     timeout_seconds: float | None
     groups: Sequence[PlannedGroup] = field(default_factory=list)
+    retry_of: int | None = None
     job_id: int = 0
 
 
@@ -58,21 +62,24 @@ _INSERT_JOBS = """
 INSERT INTO controlplane_job (
     id, guid, project_id, owner_id, pool_id, name, band, kind, state, ending_reason, ending_force,
     failure_reason, min_available, explicit_minimum, max_task_failures, has_dependencies,
+    coscheduled, is_bouncing, waits_for_jobs, is_watched, retry_of_id,
     scheduling_timeout_seconds, spec, spec_digest, labels, annotation, start_after, created_at)
 SELECT j.id, j.guid, j.project_id, j.owner_id, j.pool_id, j.name, j.band, j.kind, %(pending)s, '',
     false, '', j.min_available, j.explicit_minimum, j.max_task_failures, j.has_dependencies,
+    j.coscheduled, false, j.waits_for_jobs, false, j.retry_of,
     j.timeout, j.spec::jsonb, j.digest, j.labels::jsonb, j.annotation, j.start_after, %(now)s
 FROM unnest(
     %(id)s::bigint[], %(guid)s::text[], %(project_id)s::bigint[], %(owner_id)s::bigint[],
     %(pool_id)s::bigint[], %(name)s::text[], %(band)s::smallint[], %(kind)s::text[],
     %(min_available)s::int[], %(explicit_minimum)s::bool[], %(max_task_failures)s::int[],
     %(has_dependencies)s::bool[], %(timeout)s::float8[], %(spec)s::text[], %(digest)s::text[],
-    %(labels)s::text[], %(annotation)s::text[], %(start_after)s::timestamptz[]
+    %(labels)s::text[], %(annotation)s::text[], %(start_after)s::timestamptz[],
+    %(coscheduled)s::bool[], %(waits_for_jobs)s::bool[], %(retry_of)s::bigint[]
 ) AS j (id, guid, project_id, owner_id, pool_id, name, band, kind, min_available,
     explicit_minimum, max_task_failures, has_dependencies, timeout, spec, digest, labels,
-    annotation, start_after)
+    annotation, start_after, coscheduled, waits_for_jobs, retry_of)
 ORDER BY j.project_id, j.guid, j.id
-ON CONFLICT (project_id, guid) WHERE guid IS NOT NULL DO NOTHING
+ON CONFLICT (project_id, guid) WHERE guid IS NOT NULL AND deleted_at IS NULL DO NOTHING
 RETURNING id
 """
 
@@ -88,9 +95,9 @@ def _insert_jobs(jobs: Sequence[PlannedJob], now: datetime) -> set[int]:
         "name": [spec.name for spec in specs],
         "band": [int(band_of(spec)) for spec in specs],
         "kind": [spec.kind for spec in specs],
-        "min_available": [spec.minimum() for spec in specs],
+        "min_available": [job.min_available for job in jobs],
         "explicit_minimum": [spec.min_available is not None for spec in specs],
-        "max_task_failures": [spec.tolerated_failures() for spec in specs],
+        "max_task_failures": [job.max_task_failures for job in jobs],
         "has_dependencies": [any(group.depends_on for group in job.groups) for job in jobs],
         "timeout": [job.timeout_seconds for job in jobs],
         "spec": [job.text for job in jobs],
@@ -98,6 +105,9 @@ def _insert_jobs(jobs: Sequence[PlannedJob], now: datetime) -> set[int]:
         "labels": [json.dumps(spec.labels) for spec in specs],
         "annotation": [spec.annotation for spec in specs],
         "start_after": [spec.start_after for spec in specs],
+        "coscheduled": [spec.coscheduled for spec in specs],
+        "waits_for_jobs": [job.waits_for_jobs for job in jobs],
+        "retry_of": [job.retry_of for job in jobs],
         "pending": int(TaskState.PENDING),
         "now": now,
     }
@@ -106,21 +116,25 @@ def _insert_jobs(jobs: Sequence[PlannedJob], now: datetime) -> set[int]:
 
 _INSERT_GROUPS = """
 INSERT INTO controlplane_taskgroup (
-    id, job_id, name, position, replicas, min_available, explicit_minimum, counts,
+    id, job_id, name, position, replicas, task_count, min_available, explicit_minimum, counts,
     killed_by_dependency, resources, task_type, launch, depends_on, retries_failure,
-    retries_preemption, retries_system, timeout_seconds, startable_at, deadline_at)
-SELECT g.id, g.job_id, g.name, g.position, g.replicas, g.min_available, g.explicit_minimum,
-    array_fill(0, ARRAY[%(pending)s]) || g.replicas || array_fill(0, ARRAY[%(others)s]),
+    retries_preemption, retries_system, at_most_once, exclusive, timeout_seconds, startable_at,
+    deadline_at)
+SELECT g.id, g.job_id, g.name, g.position, g.replicas, g.task_count, g.min_available,
+    g.explicit_minimum,
+    array_fill(0, ARRAY[%(pending)s]) || g.task_count || array_fill(0, ARRAY[%(others)s]),
     0, g.resources::jsonb, g.task_type, g.launch::jsonb, g.depends_on::jsonb, g.failure,
-    g.preemption, g.system, g.timeout, g.startable_at, g.deadline_at
+    g.preemption, g.system, g.at_most_once, g.exclusive, g.timeout, g.startable_at, g.deadline_at
 FROM unnest(
     %(id)s::bigint[], %(job_id)s::bigint[], %(name)s::text[], %(position)s::int[],
     %(replicas)s::int[], %(min_available)s::int[], %(explicit_minimum)s::bool[],
     %(resources)s::text[], %(task_type)s::text[], %(launch)s::text[], %(depends_on)s::text[],
     %(failure)s::int[], %(preemption)s::int[], %(system)s::int[], %(timeout)s::float8[],
-    %(startable_at)s::timestamptz[], %(deadline_at)s::timestamptz[]
+    %(startable_at)s::timestamptz[], %(deadline_at)s::timestamptz[], %(task_count)s::int[],
+    %(at_most_once)s::bool[], %(exclusive)s::text[]
 ) AS g (id, job_id, name, position, replicas, min_available, explicit_minimum, resources, task_type,
-    launch, depends_on, failure, preemption, system, timeout, startable_at, deadline_at)
+    launch, depends_on, failure, preemption, system, timeout, startable_at, deadline_at, task_count,
+    at_most_once, exclusive)
 """
 
 
@@ -132,6 +146,9 @@ def _insert_groups(groups: Sequence[tuple[int, PlannedGroup]], group_ids: Sequen
         "name": [group.name for group in plain],
         "position": [group.position for group in plain],
         "replicas": [group.replicas for group in plain],
+        "task_count": [len(group.indices) for group in plain],
+        "at_most_once": [group.at_most_once for group in plain],
+        "exclusive": [group.exclusive.value for group in plain],
         "min_available": [group.min_available for group in plain],
         "explicit_minimum": [group.explicit_minimum for group in plain],
         "resources": [json.dumps(group.resources) for group in plain],
@@ -158,8 +175,9 @@ INSERT INTO controlplane_task (
     job_id, group_id, index, state, attempt_number, attempt_open, failure_count, preemption_count,
     system_failure_count, system_row, refusal_row, failure_reason, updated_at)
 SELECT g.job_id, g.id, i, %s, 0, false, 0, 0, 0, 0, 0, '', %s
-FROM unnest(%s::bigint[], %s::bigint[], %s::int[]) WITH ORDINALITY AS g (id, job_id, replicas, n)
-CROSS JOIN LATERAL generate_series(0, g.replicas - 1) AS i
+FROM unnest(%s::bigint[], %s::bigint[], %s::int[], %s::int[])
+     WITH ORDINALITY AS g (id, job_id, first, last, n)
+CROSS JOIN LATERAL generate_series(g.first, g.last) AS i
 ORDER BY g.n, i
 """
 
@@ -167,12 +185,27 @@ ORDER BY g.n, i
 def _insert_tasks(
     groups: Sequence[tuple[int, PlannedGroup]], group_ids: Sequence[int], now: datetime
 ) -> None:
-    job_ids = [job_id for job_id, _ in groups]
-    replicas = [group.replicas for _, group in groups]
+    runs = [
+        (group_id, job_id, first, last)
+        for (job_id, group), group_id in zip(groups, group_ids, strict=True)
+        for first, last in _runs_of(group.indices)
+    ]
+    columns = [[run[place] for run in runs] for place in range(4)]
     with connection.cursor() as cursor:
-        cursor.execute(
-            _INSERT_TASKS, [int(TaskState.PENDING), now, list(group_ids), job_ids, replicas]
-        )
+        cursor.execute(_INSERT_TASKS, [int(TaskState.PENDING), now, *columns])
+
+
+def _runs_of(indices: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending indices as (first, last) of runs without a gap."""
+    if isinstance(indices, range):
+        return [(indices.start, indices.stop - 1)]
+    runs: list[tuple[int, int]] = []
+    for index in indices:
+        if runs and runs[-1][1] == index - 1:
+            runs[-1] = (runs[-1][0], index)
+        else:
+            runs.append((index, index))
+    return runs
 
 
 def _insert_history(job_ids: Sequence[int], actor: str, now: datetime) -> None:

@@ -3,17 +3,20 @@
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from controlplane.contract.states import TaskState
+from controlplane.contract.states import FailureKind, TaskState
 from controlplane.domain.effects import ChangeAttempt, ChangeTask, Step
 from controlplane.domain.retry import wait_seconds
 from controlplane.domain.snapshots import TaskFacts
-from controlplane.domain.states import REASONS, TERMINAL, Reason, ReleaseKind
+from controlplane.domain.states import REASONS, TERMINAL, Budget, Reason, ReleaseKind
 from controlplane.domain.transitions import Event, Outcome, advance
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why, and what else is known. `release`: the container is known to be gone."""
+    """Why, and what else is known. `release`: the container is known to be gone.
+
+    `never_created`: its cell says that there never was one.
+    """
 
     reason: Reason
     message: str = ""
@@ -21,6 +24,7 @@ class Cause:
     force: bool = False
     by_dependency: bool = False
     failure_reason: str | None = None
+    never_created: bool = False
 
 
 def change_task(
@@ -37,7 +41,12 @@ def change_task(
     finished_at = (report.finished_at if report else None) or now
     ran = (finished_at - started_at).total_seconds() if started_at else 0.0
     outcome = advance(
-        facts.state, event, counters=facts.counters, limits=facts.limits, ran_seconds=ran
+        facts.state,
+        event,
+        counters=facts.counters,
+        limits=facts.limits,
+        ran_seconds=ran,
+        is_final=facts.at_most_once and not cause.never_created,
     )
     change = None
     if attempt is not None and outcome.attempt is not None:
@@ -48,6 +57,8 @@ def change_task(
             state_from=attempt.state,
             state_to=outcome.attempt,
             charged=outcome.charged,
+            charge=outcome.charge,
+            failure_kind=base.failure_kind or _kind_of(outcome),
             finished_at=finished_at if ended else None,
             reason=cause.reason if ended else base.reason,
             message=(cause.message or base.message) if ended else base.message,
@@ -81,20 +92,15 @@ def release_task(
     *,
     now: datetime,
     report: ChangeAttempt | None = None,
+    message: str = "",
 ) -> ChangeTask:
     """The ended attempt of the task gives back its capacity. Facts of `report` are taken once."""
     attempt = facts.attempt
     assert attempt is not None, "there is nothing to release"
     base = report or ChangeAttempt(attempt.uid, attempt.state, attempt.state)
-    step = Step(facts.state, facts.state, attempt.state, cause, now)
-    return ChangeTask(
-        job_id=facts.job_id,
-        group_id=facts.group_id,
-        task_id=facts.task_id,
-        task_from=facts.state,
-        task_to=facts.state,
-        counters=facts.counters,
-        at=now,
+    step = Step(facts.state, facts.state, attempt.state, cause, now, message)
+    return replace(
+        keep_task(facts, now=now),
         steps=(step,),
         attempt=replace(
             base,
@@ -106,6 +112,28 @@ def release_task(
         ),
         attempt_open=False,
     )
+
+
+def keep_task(facts: TaskFacts, *, now: datetime) -> ChangeTask:
+    """A change that leaves the task as it is, for what concerns its unreleased attempt alone."""
+    attempt = facts.attempt
+    assert attempt is not None, "there is no attempt to change"
+    return ChangeTask(
+        job_id=facts.job_id,
+        group_id=facts.group_id,
+        task_id=facts.task_id,
+        task_from=facts.state,
+        task_to=facts.state,
+        counters=facts.counters,
+        at=now,
+        attempt=ChangeAttempt(attempt.uid, attempt.state, attempt.state),
+        attempt_open=attempt.released_at is None,
+    )
+
+
+def _kind_of(outcome: Outcome) -> FailureKind | None:
+    """What a charge to the system budget is called where no cell has named it."""
+    return FailureKind.SYSTEM if outcome.charged is Budget.SYSTEM else None
 
 
 def _started_at(facts: TaskFacts, report: ChangeAttempt | None) -> datetime | None:

@@ -1,11 +1,13 @@
-"""When a group may start: once each group it depends on has started, succeeded or finished."""
+"""When groups and jobs may start: once what each depends on has started, succeeded or finished."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.snapshots import GroupFacts
-from controlplane.domain.states import OPEN
+from controlplane.domain.states import OPEN, TERMINAL
 
 
 class Standing(Enum):
@@ -14,6 +16,35 @@ class Standing(Enum):
     SATISFIED = "satisfied"
     OPEN = "open"
     IMPOSSIBLE = "impossible"
+
+
+@dataclass(frozen=True, slots=True)
+class Milestones:
+    """How far a job has come, as jobs that depend on it see it."""
+
+    state: S
+    started_at: datetime | None
+    settled_at: datetime | None
+
+
+def job_standing(job: Milestones, until: str) -> Standing:
+    """How "`job` until `until`" stands.
+
+    started: a task of it ran, or it succeeded without; succeeded; finished: however it ended;
+    settled: it ended, and no container of it is left.
+    """
+    match until:
+        case "started":
+            met = job.started_at is not None or job.state is S.SUCCEEDED
+        case "finished":
+            met = job.state in TERMINAL
+        case "settled":
+            return Standing.SATISFIED if job.settled_at is not None else Standing.OPEN
+        case _:
+            met = job.state is S.SUCCEEDED
+    if met:
+        return Standing.SATISFIED
+    return Standing.IMPOSSIBLE if job.state in TERMINAL else Standing.OPEN
 
 
 def standing(group: GroupFacts, until: str) -> Standing:

@@ -35,6 +35,7 @@ class ChangeAttempt:
     state_from: TaskState
     state_to: TaskState
     charged: Budget | None = None
+    charge: int = 0
     report_seq: int | None = None
     phase: str | None = None
     progress: int | None = None
@@ -48,6 +49,7 @@ class ChangeAttempt:
     usage: Mapping[str, Any] | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
+    releasable_at: datetime | None = None
     release: ReleaseKind | None = None
     stop_reason: Reason | None = None
     stop_force: bool = False

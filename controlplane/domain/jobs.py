@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.dependencies import Standing, dependencies_of
+from controlplane.domain.dependencies import Milestones, Standing, dependencies_of
+from controlplane.domain.gangs import GangGroup, GangVerdict, judge_gang, without_the_open
 from controlplane.domain.rollup import GroupTally, JobTally, job_state
 from controlplane.domain.snapshots import GroupFacts
 from controlplane.domain.states import REASONS, TERMINAL, Reason
@@ -18,6 +19,7 @@ class GroupRow:
     facts: GroupFacts
     explicit_minimum: bool = False
     killed_by_dependency: int = 0
+    at_most_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,10 @@ class JobRow:
     started_at: datetime | None = None
     finished_at: datetime | None = None
     settled_at: datetime | None = None
+    coscheduled: bool = False
+    is_bouncing: bool = False
+    waits_for_jobs: bool = False
+    is_watched: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +58,8 @@ def roll_job(job: JobRow, groups: Sequence[GroupRow], *, now: datetime) -> JobRo
     """The job as it follows from its groups' counts; terminal is final, and so is a given end."""
     if job.state in TERMINAL:
         return job
-    tally = JobTally(
-        groups=tuple(
-            GroupTally(
-                counts=group.facts.counts,
-                min_available=group.facts.min_available,
-                killed_by_dependency=group.killed_by_dependency,
-                explicit_minimum=group.explicit_minimum,
-            )
-            for group in groups
-        ),
-        min_available=job.min_available,
-        max_task_failures=job.max_task_failures,
-        explicit_minimum=job.explicit_minimum,
-        ever_started=job.started_at is not None,
-    )
+    job = _judge_gang(job, groups)
+    tally = _tally(job, groups, [group.facts.counts for group in groups])
     follows = job_state(tally)
     all_ended = tally.count(*TERMINAL) == tally.count(*S)
     if job.ending_as is None and follows in TERMINAL and not all_ended:
@@ -79,11 +72,54 @@ def roll_job(job: JobRow, groups: Sequence[GroupRow], *, now: datetime) -> JobRo
     return replace(job, state=state, finished_at=now, failure_reason=reason)
 
 
+def _judge_gang(job: JobRow, groups: Sequence[GroupRow]) -> JobRow:
+    """A gang below its minima goes back to wait; one that can never meet them again ends."""
+    if not job.coscheduled or job.ending_as is not None:
+        return replace(job, is_bouncing=False)
+    gang = gang_of(groups)
+    verdict = judge_gang(gang, job.min_available)
+    if verdict is GangVerdict.BROKEN:
+        # Its siblings count as WORKER_FAILED before the job is looked at, whoever ends them when.
+        left = [without_the_open(group.facts.counts) for group in groups]
+        ending_as = job_state(_tally(job, groups, left))
+        reason = Reason.GANG_SIBLING_FAILED
+        return replace(job, ending_as=ending_as, ending_reason=reason, is_bouncing=False)
+    fell = verdict is GangVerdict.FELL_BELOW
+    goes_on = job.is_bouncing and any(group.movable for group in gang)
+    return replace(job, is_bouncing=fell or goes_on)
+
+
+def gang_of(groups: Sequence[GroupRow]) -> list[GangGroup]:
+    """The groups as members of a gang."""
+    return [
+        GangGroup(group.facts.counts, group.facts.min_available, not group.at_most_once)
+        for group in groups
+    ]
+
+
+def _tally(job: JobRow, groups: Sequence[GroupRow], counts: Sequence[Mapping[S, int]]) -> JobTally:
+    return JobTally(
+        groups=tuple(
+            GroupTally(
+                counts=found,
+                min_available=group.facts.min_available,
+                killed_by_dependency=group.killed_by_dependency,
+                explicit_minimum=group.explicit_minimum,
+            )
+            for group, found in zip(groups, counts, strict=True)
+        ),
+        min_available=job.min_available,
+        max_task_failures=job.max_task_failures,
+        explicit_minimum=job.explicit_minimum,
+        ever_started=job.started_at is not None,
+    )
+
+
 def newly_startable(
     job: JobRow, groups: Sequence[GroupRow], *, now: datetime
 ) -> tuple[Startable, ...]:
-    """The waiting groups whose dependencies hold. None while the job is ending."""
-    if job.state in TERMINAL or job.ending_as is not None:
+    """The waiting groups whose dependencies hold. None while the job waits for others, or ends."""
+    if job.state in TERMINAL or job.ending_as is not None or job.waits_for_jobs:
         return ()
     by_name = {group.facts.name: group.facts for group in groups}
     return tuple(
@@ -92,6 +128,17 @@ def newly_startable(
         if group.facts.startable_at is None
         and dependencies_of(group.facts, by_name) is Standing.SATISFIED
     )
+
+
+def has_follow_up(job: JobRow) -> bool:
+    """Whether convergence has to go on with the job, or with those that look at it."""
+    is_ending = job.ending_as is not None and job.finished_at is None
+    return is_ending or job.is_bouncing or job.is_watched
+
+
+def milestones_of(job: JobRow) -> Milestones:
+    """How far the job has come."""
+    return Milestones(job.state, job.started_at, job.settled_at)
 
 
 def impossible_groups(groups: Mapping[str, GroupFacts]) -> tuple[GroupFacts, ...]:

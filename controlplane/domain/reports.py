@@ -1,11 +1,11 @@
 """What a cell's report makes of a task: the guards, in order, then the event that it stands for."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from controlplane.contract.reports import AttemptReport
 from controlplane.contract.states import FailureKind, TaskState
-from controlplane.domain.changes import Cause, change_task, release_task
+from controlplane.domain.changes import Cause, change_task, keep_task, release_task
 from controlplane.domain.effects import ChangeAttempt, ChangeTask, Step
 from controlplane.domain.snapshots import AttemptFacts, TaskFacts
 from controlplane.domain.states import PROGRESS, TERMINAL, Reason, ReleaseKind
@@ -48,6 +48,7 @@ def decide_report(
     if report.state is attempt.state:
         return _progress(facts, attempt, said, now)
     event, cause = _event(report, attempt)
+    cause = replace(cause, never_created=report.never_created and report.gone)
     if not is_legal(facts.state, event):
         return Ignored("illegal")
     return change_task(facts, event, cause, now=now, report=said)
@@ -59,18 +60,7 @@ def _progress(
     steps: tuple[Step, ...] = ()
     if said.phase and said.phase != attempt.phase:
         steps = (Step(facts.state, facts.state, attempt.state, Reason.BUILDING, now, said.phase),)
-    return ChangeTask(
-        job_id=facts.job_id,
-        group_id=facts.group_id,
-        task_id=facts.task_id,
-        task_from=facts.state,
-        task_to=facts.state,
-        counters=facts.counters,
-        at=now,
-        steps=steps,
-        attempt=said,
-        attempt_open=True,
-    )
+    return replace(keep_task(facts, now=now), steps=steps, attempt=said)
 
 
 def _facts_said(report: AttemptReport, attempt: AttemptFacts, now: datetime) -> ChangeAttempt:
@@ -133,11 +123,18 @@ def _event(report: AttemptReport, attempt: AttemptFacts) -> tuple[Event, Cause]:
             return Event.KILLED, Cause(Reason.TIMEOUT, message, release=release)
         return Event.VANISHED, Cause(Reason.STOPPED_UNASKED, message, release=release)
     if report.state is TaskState.WORKER_FAILED:
-        refused = attempt.state is TaskState.ASSIGNED
-        event = Event.REFUSED if refused else Event.VANISHED
-        reason = Reason.REFUSED if refused else Reason.CONTAINER_VANISHED
-        return event, Cause(reason, message, release=release)
+        return _lost_on_the_cell(report, attempt, Cause(Reason.REFUSED, message, release=release))
     return _failure(report, release, message)
+
+
+def _lost_on_the_cell(
+    report: AttemptReport, attempt: AttemptFacts, cause: Cause
+) -> tuple[Event, Cause]:
+    if report.reason == "lease_over":
+        return Event.VANISHED, replace(cause, reason=Reason.LEASE_OVER)
+    if attempt.state is TaskState.ASSIGNED and report.started_at is None:
+        return Event.REFUSED, cause
+    return Event.VANISHED, replace(cause, reason=Reason.CONTAINER_VANISHED)
 
 
 _USER_REASONS = {

@@ -6,7 +6,8 @@ from datetime import datetime
 from uuid import UUID
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.states import Band, CellState
+from controlplane.domain.gangs import GangGroup
+from controlplane.domain.states import Band, CellState, Exclusive
 from controlplane.domain.transitions import Counters, Limits
 
 Resources = Mapping[str, int]
@@ -26,6 +27,7 @@ class AttemptFacts:
     start_before: datetime
     started_at: datetime | None
     released_at: datetime | None
+    releasable_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class TaskFacts:
     counters: Counters
     limits: Limits
     attempt: AttemptFacts | None = None
+    at_most_once: bool = False
+    exclusive: Exclusive = Exclusive.NO
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +73,20 @@ class CellFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class GangFacts:
+    """A coscheduled job with all its groups, waiting or not. `group_ids`: in the same order."""
+
+    group_ids: tuple[int, ...]
+    groups: tuple[GangGroup, ...]
+    min_available: int
+
+
+@dataclass(frozen=True, slots=True)
 class PlacementSnapshot:
     """One pool: its READY cells by name, and what waits, in order of band, job and group.
 
-    Not `is_whole`: more waits than was read, so nothing may be said about the rest.
+    `gangs`: the coscheduled jobs among those that wait, by id. Not `is_whole`: more waits than was
+    read, so nothing may be said about the rest.
     """
 
     pool_id: int
@@ -80,6 +94,7 @@ class PlacementSnapshot:
     cells: tuple[CellFacts, ...]
     shapes: tuple[PendingShape, ...]
     unready_cells: Mapping[CellState, int] = field(default_factory=dict)
+    gangs: Mapping[int, GangFacts] = field(default_factory=dict)
     is_whole: bool = True
 
 

@@ -78,6 +78,14 @@ class Budget(StrEnum):
     SYSTEM = "system"
 
 
+class Exclusive(StrEnum):
+    """Whether two attempts of one task may never run at the same time, even across a partition."""
+
+    NO = ""
+    LEASE = "lease"  # the loss of its cell releases it, some time after its guard has ended it
+    STRICT = "strict"  # only its cell's word, or an operator's, releases it
+
+
 class Band(IntEnum):
     """Priority bands, most important first."""
 
@@ -111,12 +119,15 @@ class Reason(StrEnum):
     JOB_ENDED = "job_ended"
     PARENT_ENDED = "parent_ended"
     DEPENDENCY_FAILED = "dependency_failed"
+    JOB_DEPENDENCY_FAILED = "job_dependency_failed"
+    REPLACED = "replaced"
     SCHEDULING_DEADLINE = "scheduling_deadline"
     REJECTED = "rejected"
     CACHE_HIT = "cache_hit"
     HEALTH_CHECK_FAILED = "health_check_failed"
     GANG_SIBLING_FAILED = "gang_sibling_failed"
     GANG_BOUNCED = "gang_bounced"
+    LEASE_OVER = "lease_over"
     BUILD_TIMEOUT = "build_timeout"
     STOPPED_UNASKED = "stopped_unasked"
     RELEASED = "released"
@@ -147,12 +158,15 @@ REASONS: dict[Reason, str] = {
     Reason.JOB_ENDED: "its job ended",
     Reason.PARENT_ENDED: "the parent of its job ended",
     Reason.DEPENDENCY_FAILED: "what it depends on can no longer hold",
+    Reason.JOB_DEPENDENCY_FAILED: "a job that it depends on can no longer come as far as it must",
+    Reason.REPLACED: "replaced by a later job of the same name",
     Reason.SCHEDULING_DEADLINE: "could not be placed within the scheduling timeout",
     Reason.REJECTED: "can never be placed",
     Reason.CACHE_HIT: "its result was found in the cache",
     Reason.HEALTH_CHECK_FAILED: "its health check failed",
     Reason.GANG_SIBLING_FAILED: "another member of its gang failed",
     Reason.GANG_BOUNCED: "its gang fell below the minimum and starts anew",
+    Reason.LEASE_OVER: "ended by its guard before its cell's lease was over",
     Reason.BUILD_TIMEOUT: "pulling or creating its container took too long",
     Reason.STOPPED_UNASKED: "its cell stopped it without an order",
     Reason.RELEASED: "its container is confirmed gone",

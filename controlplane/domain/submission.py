@@ -9,7 +9,7 @@ from typing import Any
 
 from controlplane.domain.errors import CellrunError, Conflict
 from controlplane.domain.placement.explain import describe_shortfall, shortfall
-from controlplane.domain.states import Band
+from controlplane.domain.states import Band, Exclusive
 from controlplane.spec import Fault, JobSpec, TaskGroupSpec
 from controlplane.spec.job import minimum_of
 
@@ -35,6 +35,9 @@ _TOLD = (
 )
 
 
+_EXCLUSIVE = {False: Exclusive.NO, True: Exclusive.LEASE, "strict": Exclusive.STRICT}
+
+
 class JobsRefused(CellrunError):
     """Some jobs of one submission cannot be taken, so none is. `faults`: (position, fault)."""
 
@@ -52,6 +55,16 @@ class GuidTaken(Conflict):
         self.position = position
 
 
+class NameTaken(Conflict):
+    """The job at `position` may not have the name of the unfinished job `job_id`."""
+
+    def __init__(self, position: int, name: str, job_id: int) -> None:
+        super().__init__(
+            f"job {job_id}, which is named {name}, has not ended (existing_job_policy: error)"
+        )
+        self.position = position
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedGroup:
     """A row of the groups, all but its ids. `contents`: what the inputs named in `launch` hold."""
@@ -59,6 +72,7 @@ class PlannedGroup:
     name: str
     position: int
     replicas: int
+    indices: Sequence[int]
     min_available: int
     explicit_minimum: bool
     resources: Mapping[str, int]
@@ -67,6 +81,8 @@ class PlannedGroup:
     contents: Mapping[str, bytes]
     depends_on: Sequence[Mapping[str, str]]
     retries: tuple[int, int, int]
+    at_most_once: bool
+    exclusive: Exclusive
     timeout_seconds: float | None
     startable_at: datetime | None
     deadline_at: datetime | None
@@ -95,7 +111,10 @@ def band_of(spec: JobSpec) -> Band:
 def plan_groups(
     spec: JobSpec, *, now: datetime, timeout_seconds: float | None
 ) -> list[PlannedGroup]:
-    """The groups of a job submitted at `now`, its scheduling timeout being `timeout_seconds`."""
+    """The groups of a job submitted at `now`, its scheduling timeout being `timeout_seconds`.
+
+    What waits for other jobs may not start yet, and has no deadline.
+    """
     return [
         _plan_group(spec, group, position, now, timeout_seconds)
         for position, group in enumerate(spec.groups)
@@ -110,16 +129,18 @@ def _plan_group(
     timeout_seconds: float | None,
 ) -> PlannedGroup:
     depends_on = [{"group": d.group, "until": d.until} for d in group.dependencies()]
-    startable_at = None if depends_on else max(now, spec.start_after or now)
+    waits = bool(depends_on) or waits_for_jobs(spec)
+    startable_at = None if waits else max(now, spec.start_after or now)
     deadline_at = None
     if startable_at is not None and timeout_seconds is not None:
         deadline_at = startable_at + timedelta(seconds=timeout_seconds)
     retries = spec.retries_of(group)
-    launch, contents = launch_of(group)
+    launch, contents = launch_of(group, exclusive=bool(spec.exclusive_of(group)))
     return PlannedGroup(
         name=group.name,
         position=position,
         replicas=group.replicas,
+        indices=range(group.replicas),
         min_available=minimum_of(group),
         explicit_minimum=group.min_available is not None,
         resources=group.resources.amounts(),
@@ -128,15 +149,23 @@ def _plan_group(
         contents=contents,
         depends_on=depends_on,
         retries=(retries.failure, retries.preemption, retries.system),
+        at_most_once=spec.runs_at_most_once(group),
+        exclusive=_EXCLUSIVE[spec.exclusive_of(group)],
         timeout_seconds=group.timeout_seconds,
         startable_at=startable_at,
         deadline_at=deadline_at,
     )
 
 
-def launch_of(group: TaskGroupSpec) -> tuple[dict[str, Any], dict[str, bytes]]:
+def waits_for_jobs(spec: JobSpec) -> bool:
+    """Whether the job begins by waiting for others: those it depends on, or replaces."""
+    return bool(spec.depends_on) or spec.existing_job_policy == "replace"
+
+
+def launch_of(group: TaskGroupSpec, *, exclusive: bool) -> tuple[dict[str, Any], dict[str, bytes]]:
     """What a cell is told of `group`, and the contents of its inputs by SHA-256."""
     launch: dict[str, Any] = {name: getattr(group, name) for name in _TOLD}
+    launch["exclusive"] = exclusive
     launch["shm_mib"] = group.shm
     inputs: list[dict[str, str]] = []
     contents: dict[str, bytes] = {}

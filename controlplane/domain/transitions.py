@@ -59,7 +59,10 @@ class Wait(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row. The task becomes `task`; PENDING while `budget` lasts, or always with `requeue`."""
+    """One row. The task becomes `task`; PENDING while `budget` lasts, or always with `requeue`.
+
+    `exhausts`: all that is left of the budget is charged, and 1 more, so that it never lasts.
+    """
 
     task: S
     attempt: S | None = None
@@ -67,6 +70,7 @@ class Rule:
     requeue: bool = False
     wait: Wait = Wait.NONE
     avoids_cell: bool = False
+    exhausts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +95,13 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an event makes of a task and its attempt."""
+    """What an event makes of a task and its attempt, and how much of which budget that costs."""
 
     task: S
     attempt: S | None
     charged: Budget | None
     counters: Counters
+    charge: int = 0
     wait: Wait = Wait.NONE
     avoids_cell: bool = False
 
@@ -140,7 +145,11 @@ _ROWS: tuple[tuple[frozenset[S], Event, Rule], ...] = (
         Rule(S.FAILED, S.FAILED, requeue=True, wait=Wait.FAILURE),
     ),
     (frozenset({S.PENDING}), Event.GANG_BROKEN, Rule(S.WORKER_FAILED)),
-    (ACTIVE, Event.GANG_BROKEN, Rule(S.WORKER_FAILED, S.WORKER_FAILED)),
+    (
+        ACTIVE,
+        Event.GANG_BROKEN,
+        Rule(S.WORKER_FAILED, S.WORKER_FAILED, Budget.PREEMPTION, exhausts=True),
+    ),
     (ACTIVE, Event.GANG_BOUNCED, Rule(S.WORKER_FAILED, S.WORKER_FAILED, requeue=True)),
 )
 
@@ -161,10 +170,12 @@ def advance(
     counters: Counters,
     limits: Limits,
     ran_seconds: float = 0.0,
+    is_final: bool = False,
 ) -> Outcome:
     """What `event` makes of a task in `state` whose attempt was RUNNING for `ran_seconds`.
 
-    Raises IllegalTransition when the table has no such row.
+    `is_final`: the task is never tried again, whatever is left of its budgets (Diego: at most
+    once). Raises IllegalTransition when the table has no such row.
     """
     try:
         rule = TRANSITIONS[state, event]
@@ -172,17 +183,21 @@ def advance(
         raise IllegalTransition(f"{event} does not happen to a task that is {state.name}") from None
     counters = _count(counters, event, ran_seconds)
     budget = _budget(rule, counters)
+    charge = 0
     if budget is None:
-        task = S.PENDING if rule.requeue else rule.task
+        may_requeue = rule.requeue
     else:
-        counters = _charge(counters, budget)
-        task = S.PENDING if _used(counters, budget) <= _limit(limits, budget) else rule.task
-    requeued = task is S.PENDING
+        left = _limit(limits, budget) - _used(counters, budget)
+        charge = left + 1 if rule.exhausts else 1
+        counters = _charge(counters, budget, charge)
+        may_requeue = charge <= left
+    requeued = may_requeue and not is_final
     return Outcome(
-        task=task,
+        task=S.PENDING if requeued else rule.task,
         attempt=rule.attempt,
         charged=budget,
         counters=counters,
+        charge=charge,
         wait=rule.wait if requeued else Wait.NONE,
         avoids_cell=rule.avoids_cell and requeued,
     )
@@ -211,14 +226,18 @@ def _budget(rule: Rule, counters: Counters) -> Budget | None:
     return rule.budget
 
 
-def _charge(counters: Counters, budget: Budget) -> Counters:
+def _charge(counters: Counters, budget: Budget, charge: int) -> Counters:
     match budget:
         case Budget.FAILURE:
-            return replace(counters, failure=counters.failure + 1)
+            return replace(counters, failure=counters.failure + charge)
         case Budget.PREEMPTION:
-            return replace(counters, preemption=counters.preemption + 1)
+            return replace(counters, preemption=counters.preemption + charge)
         case Budget.SYSTEM:
-            return replace(counters, system=counters.system + 1, system_row=counters.system_row + 1)
+            return replace(
+                counters,
+                system=counters.system + charge,
+                system_row=counters.system_row + charge,
+            )
 
 
 def _used(counters: Counters, budget: Budget) -> int:

@@ -4,7 +4,7 @@ from controlplane.models.accounts import ApiToken
 from controlplane.models.attempts import Attempt
 from controlplane.models.cells import Cell, CellLease
 from controlplane.models.history import Transition
-from controlplane.models.jobs import Domain, Job, Project, TaskGroup
+from controlplane.models.jobs import Domain, Job, JobDependency, Project, TaskGroup
 from controlplane.models.operations import Alert, DeadLetter, InboxProbe, TickState
 from controlplane.models.pools import Pool
 from controlplane.models.tasks import Task
@@ -19,6 +19,7 @@ __all__ = [
     "Domain",
     "InboxProbe",
     "Job",
+    "JobDependency",
     "Pool",
     "Project",
     "Task",

@@ -50,6 +50,9 @@ class Attempt(models.Model):
         default="",
         blank=True,
     )
+    charge = models.PositiveIntegerField(
+        default=0, help_text="How much of the budget: 1, or all that was left of it and 1 more."
+    )
     start_before = models.DateTimeField()
     stop_reason = models.CharField(max_length=32, default="", blank=True)
     stop_force = models.BooleanField(default=False)
@@ -65,6 +68,11 @@ class Attempt(models.Model):
     state_since = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
+    releasable_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        help_text="Exclusive, on a lost cell: from when the loss may release it.",
+    )
     released_at = models.DateTimeField(null=True, blank=True)
     release_kind = models.CharField(
         max_length=12,

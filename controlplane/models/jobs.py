@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models import Q
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.states import JOB_STATES, Band
+from controlplane.domain.states import JOB_STATES, Band, Exclusive
 from controlplane.models.choices import TERMINAL_NUMBERS, finished_iff_terminal
 
 _JOB_STATES = [(int(state), state.name) for state in sorted(JOB_STATES)]
@@ -65,6 +65,34 @@ class Job(models.Model):
     explicit_minimum = models.BooleanField(default=False)
     max_task_failures = models.PositiveIntegerField(default=0)
     has_dependencies = models.BooleanField(default=False)
+    coscheduled = models.BooleanField(
+        default=False, help_text="A gang: its minima start together, or nothing of it does."
+    )
+    is_bouncing = models.BooleanField(
+        default=False, help_text="Its gang fell below a minimum: it goes back to wait, in pages."
+    )
+    waits_for_jobs = models.BooleanField(
+        default=False, help_text="Some job that it depends on has not come as far as it must."
+    )
+    is_watched = models.BooleanField(
+        default=False, help_text="Other jobs depend on it, are its children, or replace it."
+    )
+    parent = models.ForeignKey(
+        "self",
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="children",
+        db_index=False,
+    )
+    retry_of = models.ForeignKey(
+        "self",
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="retries",
+        db_index=False,
+    )
     scheduling_timeout_seconds = models.FloatField(null=True, blank=True)
     spec = models.JSONField(help_text="As submitted.")
     spec_digest = models.CharField(
@@ -79,12 +107,15 @@ class Job(models.Model):
     settled_at = models.DateTimeField(
         null=True, blank=True, help_text="When all its attempts were released."
     )
+    deleted_at = models.DateTimeField(
+        null=True, blank=True, help_text="From then on nobody sees it; its rows go once settled."
+    )
 
     class Meta:
         constraints = (
             models.UniqueConstraint(
                 fields=("project", "guid"),
-                condition=Q(guid__isnull=False),
+                condition=Q(guid__isnull=False, deleted_at=None),
                 name="job_guid_unique_in_project",
             ),
             models.CheckConstraint(
@@ -105,12 +136,66 @@ class Job(models.Model):
                 condition=Q(state__in=TERMINAL_NUMBERS, settled_at__isnull=True),
             ),
             models.Index(
-                fields=("owner",), name="job_open_of_owner", condition=Q(finished_at=None)
+                fields=("owner", "name"), name="job_open_of_owner", condition=Q(finished_at=None)
             ),
+            models.Index(
+                fields=("parent",), name="job_of_parent", condition=Q(parent__isnull=False)
+            ),
+            models.Index(
+                fields=("retry_of",), name="job_retries", condition=Q(retry_of__isnull=False)
+            ),
+            models.Index(
+                fields=("id",),
+                name="job_waits_for_jobs",
+                condition=Q(waits_for_jobs=True, finished_at=None),
+            ),
+            models.Index(fields=("id",), name="job_bouncing", condition=Q(is_bouncing=True)),
+            models.Index(fields=("id",), name="job_deleted", condition=Q(deleted_at__isnull=False)),
         )
 
     def __str__(self) -> str:
         return f"{self.name} ({self.pk})"
+
+
+class JobDependency(models.Model):
+    """One job waits for another. Stamped when the other gets there, or can no longer.
+
+    `on_job` carries no constraint: the other job may be deleted once this is stamped.
+    """
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="dependencies")
+    on_job = models.ForeignKey(
+        Job,
+        on_delete=models.DO_NOTHING,
+        related_name="dependants",
+        db_constraint=False,
+        db_index=False,
+    )
+    on_name = models.CharField(max_length=255, help_text="How the submitter named the other job.")
+    until = models.CharField(max_length=9)
+    met_at = models.DateTimeField(null=True, blank=True)
+    failed_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        verbose_name_plural = "job dependencies"
+        constraints = (
+            models.UniqueConstraint(
+                fields=("job", "on_job", "until"), name="dependency_named_once"
+            ),
+            models.CheckConstraint(
+                condition=Q(met_at=None) | Q(failed_at=None), name="dependency_met_or_failed"
+            ),
+        )
+        indexes = (
+            models.Index(
+                fields=("on_job",),
+                name="dependency_open",
+                condition=Q(met_at=None, failed_at=None),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"job {self.job_id} waits until job {self.on_job_id} has {self.until}"
 
 
 class TaskGroup(models.Model):
@@ -119,7 +204,10 @@ class TaskGroup(models.Model):
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="groups")
     name = models.CharField(max_length=63)
     position = models.PositiveIntegerField()
-    replicas = models.PositiveIntegerField()
+    replicas = models.PositiveIntegerField(help_text="As submitted; its tasks are told.")
+    task_count = models.PositiveIntegerField(
+        help_text="Its tasks in this job: less than replicas in the retry of another job."
+    )
     min_available = models.PositiveIntegerField()
     explicit_minimum = models.BooleanField(default=False)
     counts = ArrayField(models.PositiveIntegerField(), default=_no_counts)
@@ -133,6 +221,16 @@ class TaskGroup(models.Model):
     retries_failure = models.PositiveIntegerField(default=0)
     retries_preemption = models.PositiveIntegerField(default=100)
     retries_system = models.PositiveIntegerField(default=3)
+    at_most_once = models.BooleanField(
+        default=False, help_text="Never tried again once a container of it may have existed."
+    )
+    exclusive = models.CharField(
+        max_length=6,
+        choices=[(kind.value, kind.value or "no") for kind in Exclusive],
+        default=Exclusive.NO,
+        blank=True,
+        help_text="Whether two attempts of one task may never run at the same time.",
+    )
     timeout_seconds = models.FloatField(null=True, blank=True)
     startable_at = models.DateTimeField(
         null=True,

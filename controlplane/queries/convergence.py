@@ -1,15 +1,16 @@
 """What may be wrong: each rule's candidates, in pages, and whether any rule has work at all."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import starmap
 from typing import Any
 from uuid import UUID
 
+from controlplane.contract.states import TaskState
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.snapshots import GroupFacts, LeaseFacts
-from controlplane.domain.states import CellState
+from controlplane.domain.states import JOB_STATES, TERMINAL, CellState
 from controlplane.queries.jobs_under_lock import load_groups
 from controlplane.queries.sql import rows
 
@@ -38,11 +39,16 @@ def list_silent_leases(now: datetime) -> list[LeaseFacts]:
 _CANDIDATES = {
     "attempts_of_lost_cells": """
         FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
+        JOIN controlplane_taskgroup g ON g.id = a.group_id
         WHERE a.released_at IS NULL AND (c.state = 'LOST' OR a.incarnation <> c.incarnation)
+          -- Exclusive ones are ended at once and released later, strict ones never by this.
+          AND (a.finished_at IS NULL OR g.exclusive = '' OR a.releasable_at <= %(now)s
+               OR (g.exclusive = 'lease' AND a.releasable_at IS NULL))
         """,
     "unanswered": """
-        FROM controlplane_attempt a
+        FROM controlplane_attempt a JOIN controlplane_taskgroup g ON g.id = a.group_id
         WHERE a.released_at IS NULL AND a.state = 9 AND a.start_before <= %(now)s
+          AND NOT g.at_most_once
         """,
     "stuck_builds": """
         FROM controlplane_attempt a
@@ -72,6 +78,10 @@ _OVERDUE_STOP = """
         secs => COALESCE((g.launch->>'stop_grace_seconds')::float, 10) + %(patience)s) <= %(now)s
     """
 
+_UNSUCCESSFUL = ", ".join(
+    str(int(state)) for state in sorted((JOB_STATES & TERMINAL) - {TaskState.SUCCEEDED})
+)
+
 _OTHER_WORK = {
     "silent_leases": """
         FROM controlplane_celllease l JOIN controlplane_cell c ON c.id = l.cell_id
@@ -82,19 +92,38 @@ _OTHER_WORK = {
     "stuck_stops": f"""
         FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
         JOIN controlplane_taskgroup g ON g.id = a.group_id
-        WHERE c.state = 'READY' AND {_OVERDUE_STOP}
+        WHERE c.state = 'READY' AND a.incarnation = c.incarnation AND {_OVERDUE_STOP}
         """,
     "cleared_cells": f"""
         FROM controlplane_cell c WHERE c.state = 'QUARANTINED' AND NOT EXISTS (
             SELECT 1 FROM controlplane_attempt a
             JOIN controlplane_taskgroup g ON g.id = a.group_id
-            WHERE a.cell_id = c.id AND {_OVERDUE_STOP})
+            WHERE a.cell_id = c.id AND a.incarnation = c.incarnation AND {_OVERDUE_STOP})
         """,
     "waiting_jobs": """
         FROM controlplane_job j
         WHERE j.has_dependencies AND j.finished_at IS NULL AND j.ending_as IS NULL
           AND EXISTS (SELECT 1 FROM controlplane_taskgroup g
                       WHERE g.job_id = j.id AND g.startable_at IS NULL)
+        """,
+    "blocked_jobs": """
+        FROM controlplane_job j
+        WHERE j.waits_for_jobs AND j.finished_at IS NULL AND j.ending_as IS NULL
+          AND (NOT EXISTS (SELECT 1 FROM controlplane_jobdependency d WHERE d.job_id = j.id
+                           AND d.met_at IS NULL AND d.failed_at IS NULL)
+               OR EXISTS (SELECT 1 FROM controlplane_jobdependency d
+                          WHERE d.job_id = j.id AND d.failed_at IS NOT NULL))
+        """,
+    "orphaned_jobs": f"""
+        FROM controlplane_job j JOIN controlplane_job p ON p.id = j.parent_id
+        WHERE j.parent_id IS NOT NULL AND j.finished_at IS NULL AND j.ending_as IS NULL
+          AND coalesce(p.ending_as, p.state) IN ({_UNSUCCESSFUL})
+        """,
+    "bouncing_jobs": """
+        FROM controlplane_job j WHERE j.is_bouncing AND j.finished_at IS NULL
+        """,
+    "deleted_jobs": """
+        FROM controlplane_job j WHERE j.deleted_at IS NOT NULL AND j.settled_at IS NOT NULL
         """,
     "ending_jobs": """
         FROM controlplane_job j WHERE j.ending_as IS NOT NULL AND j.finished_at IS NULL
@@ -107,9 +136,13 @@ _OTHER_WORK = {
 }
 
 
-def find_due(now: datetime, covered_at: datetime | None, policy: Policy) -> set[str]:
-    """Which rules have work: the one statement of an idle tick."""
+def find_due(
+    now: datetime, covered_at: datetime | None, policy: Policy, *, among: Collection[str] = ()
+) -> set[str]:
+    """Which rules have work, or which of those `among`: the one statement of an idle tick."""
     sources = {**_CANDIDATES, **_OTHER_WORK}
+    if among:
+        sources = {name: source for name, source in sources.items() if name in among}
     listed = ", ".join(f"EXISTS (SELECT 1 {source})" for source in sources.values())
     (found,) = rows(f"SELECT {listed}", _parameters(now, covered_at, policy))
     return {name for name, due in zip(sources, found, strict=True) if due}
@@ -143,7 +176,7 @@ def find_cleared_cells(now: datetime, policy: Policy) -> list[tuple[int, str]]:
 
 
 def list_jobs_with(work: str, limit: int) -> list[int]:
-    """Jobs with `work`: waiting_jobs, ending_jobs or unsettled_jobs; oldest first."""
+    """Jobs with `work`, one of those whose names end in _jobs; oldest first."""
     statement = f"SELECT j.id {_OTHER_WORK[work]} ORDER BY j.id LIMIT %(limit)s"
     return [job_id for (job_id,) in rows(statement, {"limit": limit})]
 

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from controlplane.contract.states import STATE_OF
 from controlplane.domain.snapshots import AttemptFacts, TaskFacts
+from controlplane.domain.states import Exclusive
 from controlplane.domain.transitions import Counters, Limits
 from controlplane.queries.sql import rows
 
@@ -15,7 +16,7 @@ SELECT t.id, t.group_id, t.job_id, t.state,
        t.failure_count, t.preemption_count, t.system_failure_count, t.system_row, t.refusal_row,
        g.retries_failure, g.retries_preemption, g.retries_system,
        a.uid, a.cell_id, a.incarnation, a.state, a.phase, a.report_seq, a.created_at,
-       a.start_before, a.started_at, a.released_at
+       a.start_before, a.started_at, a.released_at, a.releasable_at, g.at_most_once, g.exclusive
 FROM controlplane_task t
 JOIN controlplane_taskgroup g ON g.id = t.group_id
 LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid AND a.task_id = t.id
@@ -44,6 +45,8 @@ def find_jobs_of_attempts(uids: Sequence[UUID]) -> dict[UUID, int]:
     return dict(rows(statement, [list(uids)]))
 
 
+_EXCLUSIVE = {kind.value: kind for kind in Exclusive}
+
 # Most tasks have used up nothing, and a job's tasks all have the same limits.
 _counters = lru_cache(maxsize=1024)(Counters)
 _limits = lru_cache(maxsize=1024)(Limits)
@@ -57,7 +60,9 @@ def _task_facts(row: tuple[Any, ...]) -> TaskFacts:
         state=STATE_OF[row[3]],
         counters=_counters(*row[4:9]),
         limits=_limits(*row[9:12]),
-        attempt=None if row[12] is None else _attempt_facts(row[12:]),
+        attempt=None if row[12] is None else _attempt_facts(row[12:23]),
+        at_most_once=row[23],
+        exclusive=_EXCLUSIVE[row[24]],
     )
 
 

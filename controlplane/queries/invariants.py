@@ -39,13 +39,21 @@ def check_database(*, page: int = PAGE) -> Iterator[Violation]:
 
 
 def _page_after(last: int, page: int) -> list[int]:
-    statement = "SELECT id FROM controlplane_job WHERE id > %s ORDER BY id LIMIT %s"
+    statement = """
+        SELECT id FROM controlplane_job
+        WHERE id > %s AND deleted_at IS NULL ORDER BY id LIMIT %s
+        """
     return [job_id for (job_id,) in rows(statement, [last, page])]
 
 
 def check_all() -> list[Violation]:
     """Every violation of a small database, in five statements; for whoever checks often."""
-    job_ids = [job_id for (job_id,) in rows("SELECT id FROM controlplane_job ORDER BY id")]
+    job_ids = [
+        job_id
+        for (job_id,) in rows(
+            "SELECT id FROM controlplane_job WHERE deleted_at IS NULL ORDER BY id"
+        )
+    ]
     return [*find_violations(load_jobs(job_ids)), *find_violations(load_cells())]
 
 
@@ -85,13 +93,13 @@ def load_cells() -> Ledger:
 _OF_JOBS = {
     "jobs": """
         SELECT id, state, ending_as, min_available, explicit_minimum, max_task_failures,
-               started_at, finished_at, settled_at
+               coscheduled, is_bouncing, waits_for_jobs, started_at, finished_at, settled_at
         FROM controlplane_job WHERE id = ANY(%s) ORDER BY id
         """,
     "groups": """
-        SELECT id, job_id, name, counts, replicas, min_available, explicit_minimum,
+        SELECT id, job_id, name, counts, replicas, task_count, min_available, explicit_minimum,
                killed_by_dependency, startable_at, retries_failure, retries_preemption,
-               retries_system
+               retries_system, at_most_once, exclusive
         FROM controlplane_taskgroup WHERE job_id = ANY(%s) ORDER BY id
         """,
     "tasks": """
@@ -102,6 +110,7 @@ _OF_JOBS = {
         """,
     "attempts": """
         SELECT uid, task_id, group_id, job_id, cell_id, incarnation, number, state, charged,
+               charge, container_id,
                created_at, started_at, finished_at, released_at, release_kind
         FROM controlplane_attempt
         WHERE task_id IN (SELECT id FROM controlplane_task WHERE job_id = ANY(%s))

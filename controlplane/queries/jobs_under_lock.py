@@ -16,7 +16,8 @@ def lock_jobs(job_ids: Iterable[int]) -> dict[int, JobRow]:
         """
         SELECT id, state, min_available, explicit_minimum, max_task_failures, ending_as,
                ending_reason, failure_reason, start_after, scheduling_timeout_seconds,
-               started_at, finished_at, settled_at
+               started_at, finished_at, settled_at, coscheduled, is_bouncing, waits_for_jobs,
+               is_watched
         FROM controlplane_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE
         """,
         [sorted(set(job_ids))],
@@ -29,7 +30,7 @@ def load_groups(job_ids: Sequence[int]) -> dict[int, list[GroupRow]]:
     found = rows(
         """
         SELECT job_id, id, name, counts, min_available, depends_on, startable_at,
-               explicit_minimum, killed_by_dependency
+               explicit_minimum, killed_by_dependency, at_most_once
         FROM controlplane_taskgroup WHERE job_id = ANY(%s) ORDER BY job_id, position
         """,
         [list(job_ids)],
@@ -52,13 +53,26 @@ def find_unreleased_jobs(job_ids: Sequence[int]) -> set[int]:
     return {job_id for (job_id,) in found}
 
 
+def find_open_dependencies(job_ids: Sequence[int]) -> list[tuple[int, int, str]]:
+    """(id, job, until) of what other jobs wait for in `job_ids`."""
+    found = rows(
+        """
+        SELECT id, on_job_id, until FROM controlplane_jobdependency
+        WHERE on_job_id = ANY(%s) AND met_at IS NULL AND failed_at IS NULL
+        ORDER BY id FOR NO KEY UPDATE
+        """,
+        [list(job_ids)],
+    )
+    return [(key, on_job_id, until) for key, on_job_id, until in found]
+
+
 def _job_row(row: tuple[Any, ...]) -> JobRow:
     ending_as = None if row[5] is None else TaskState(row[5])
     return JobRow(row[0], TaskState(row[1]), row[2], row[3], row[4], ending_as, *row[6:])
 
 
 def _group_row(row: tuple[Any, ...]) -> GroupRow:
-    group_id, name, counts, minimum, depends_on, startable_at, explicit, excused = row
+    group_id, name, counts, minimum, depends_on, startable_at, explicit, excused, once = row
     return GroupRow(
         facts=GroupFacts(
             group_id=group_id,
@@ -70,4 +84,5 @@ def _group_row(row: tuple[Any, ...]) -> GroupRow:
         ),
         explicit_minimum=explicit,
         killed_by_dependency=excused,
+        at_most_once=once,
     )

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from controlplane.domain.snapshots import CellFacts, PendingShape, PlacementSnapshot
+from controlplane.domain.jobs import gang_of
+from controlplane.domain.snapshots import CellFacts, GangFacts, PendingShape, PlacementSnapshot
 from controlplane.domain.states import Band, CellState
+from controlplane.queries.jobs_under_lock import load_groups
 from controlplane.queries.sql import rows
 
 # Groups looked at in one pass; what lies behind them is looked at by the next one.
@@ -26,7 +28,8 @@ def find_due_pools(now: datetime) -> list[int]:
             ) t
             JOIN controlplane_taskgroup g ON g.id = t.group_id
             JOIN controlplane_job j ON j.id = t.job_id
-            WHERE j.pool_id = p.id AND g.startable_at <= %(now)s AND j.ending_as IS NULL LIMIT 1
+            WHERE j.pool_id = p.id AND g.startable_at <= %(now)s AND j.ending_as IS NULL
+              AND NOT j.is_bouncing LIMIT 1
         ) AS waiting ORDER BY p.id
         """
     return [pool_id for (pool_id,) in rows(statement, {"now": now})]
@@ -55,8 +58,26 @@ def load_placement_snapshot(pool_id: int, *, now: datetime) -> PlacementSnapshot
         cells=tuple(ready),
         shapes=shapes,
         unready_cells=dict(unready),
+        gangs=load_gangs({shape.job_id for shape in shapes}),
         is_whole=len(shapes) < MAX_SHAPES,
     )
+
+
+def load_gangs(job_ids: Iterable[int]) -> dict[int, GangFacts]:
+    """The coscheduled jobs among `job_ids`, with how many members of each group are where."""
+    found = rows(
+        "SELECT id, min_available FROM controlplane_job WHERE id = ANY(%s) AND coscheduled",
+        [sorted(set(job_ids))],
+    )
+    groups = load_groups([job_id for job_id, _ in found]) if found else {}
+    return {
+        job_id: GangFacts(
+            group_ids=tuple(group.facts.group_id for group in groups[job_id]),
+            groups=tuple(gang_of(groups[job_id])),
+            min_available=minimum,
+        )
+        for job_id, minimum in found
+    }
 
 
 def lock_cells(cell_ids: Iterable[int]) -> dict[int, CellFacts]:
@@ -138,7 +159,8 @@ def _load_shapes(pool_id: int, now: datetime) -> list[PendingShape]:
         ) w
         JOIN controlplane_taskgroup g ON g.id = w.group_id
         JOIN controlplane_job j ON j.id = g.job_id
-        WHERE j.pool_id = %(pool)s AND j.ending_as IS NULL AND g.startable_at <= %(now)s
+        WHERE j.pool_id = %(pool)s AND j.ending_as IS NULL AND NOT j.is_bouncing
+          AND g.startable_at <= %(now)s
         ORDER BY j.band, j.id, g.position, w.avoid_cell_id NULLS FIRST
         LIMIT %(limit)s
         """,

@@ -79,10 +79,43 @@ def find_guids(guids: Sequence[tuple[int, str]]) -> Mapping[tuple[int, str], Sub
         """
         SELECT project_id, guid, id, spec_digest FROM controlplane_job
         WHERE (project_id, guid) IN (SELECT * FROM unnest(%s::bigint[], %s::text[]))
+          AND deleted_at IS NULL
         """,
         [[project for project, _ in guids], [guid for _, guid in guids]],
     )
     return {(row[0], row[1]): SubmittedJob(row[2], row[3]) for row in found}
+
+
+def find_referenced(project_ids: Iterable[int], ids: Iterable[int]) -> dict[int, int]:
+    """The projects of those of the jobs `ids` that are there, in one of the projects; by id."""
+    found = rows(
+        """
+        SELECT id, project_id FROM controlplane_job
+        WHERE id = ANY(%s) AND project_id = ANY(%s) AND deleted_at IS NULL
+        """,
+        [sorted(set(ids)), sorted(set(project_ids))],
+    )
+    return dict(found)
+
+
+def find_unfinished_named(
+    owner_id: int, names: Iterable[tuple[int, str]]
+) -> dict[tuple[int, str], list[int]]:
+    """Unfinished jobs of the user by (project id, name), newest last."""
+    wanted = sorted(set(names))
+    found = rows(
+        """
+        SELECT project_id, name, id FROM controlplane_job
+        WHERE owner_id = %s AND finished_at IS NULL
+          AND (project_id, name) IN (SELECT * FROM unnest(%s::bigint[], %s::text[]))
+        ORDER BY id
+        """,
+        [owner_id, [project for project, _ in wanted], [name for _, name in wanted]],
+    )
+    named: dict[tuple[int, str], list[int]] = {}
+    for project_id, name, job_id in found:
+        named.setdefault((project_id, name), []).append(job_id)
+    return named
 
 
 # Arrays of PostgreSQL begin at 1, counts at state 0.

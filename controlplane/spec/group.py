@@ -35,10 +35,14 @@ class Defaults(Model):
     retries: Retries | None = Field(default=None, description="A group says only what differs.")
     constraints: Annotated[list[Any], only([])] = Field(default=[])
     placement_tags: Annotated[list[str], only([])] = Field(default=[])
-    delivery: Annotated[Literal["at_least_once", "at_most_once"], only("at_least_once")] = (
-        "at_least_once"
+    delivery: Literal["at_least_once", "at_most_once"] = Field(
+        default="at_least_once",
+        description="at_most_once: never tried again once a container of it may have existed.",
     )
-    exclusive: Annotated[Any, only(False)] = False
+    exclusive: Literal[False, True, "strict"] = Field(
+        default=False,
+        description="Never two attempts of a task at the same time, even across a partition.",
+    )
     cache: Cache = Cache()
 
 

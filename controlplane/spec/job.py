@@ -1,6 +1,6 @@
 """A job as it is submitted: with a list of groups, or with one group's fields at the top."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -16,7 +16,7 @@ from controlplane.spec.fields import (
     only,
 )
 from controlplane.spec.group import Defaults, GroupFields, TaskGroupSpec
-from controlplane.spec.parts import Callback, Retries
+from controlplane.spec.parts import Callback, JobDependency, JobReference, Retries
 
 MAX_GROUPS = 100
 MAX_LABELS = 64
@@ -43,16 +43,23 @@ class JobFields(Defaults):
         le=MAX_COUNT,
         description="Default: replicas less an explicit minimum, else 0.",
     )
-    coscheduled: Annotated[bool, only(False)] = False
+    coscheduled: bool = Field(
+        default=False, description="A gang: its minima start together, or nothing of it does."
+    )
     group_by: Annotated[str | None, only(None)] = None
     start_after: Instant | None = None
     scheduling_timeout_seconds: float | None = Field(default=None, ge=MIN_SECONDS, le=MAX_SECONDS)
-    depends_on: Annotated[list[Any], only([])] = Field(default=[])
-    parent: Annotated[Any, only(None)] = None
+    depends_on: list[JobDependency] = Field(default=[], max_length=100)
+    parent: JobReference | None = Field(
+        default=None, description="When that job ends without success, this one ends, too."
+    )
     callback: Callback = Callback()
     annotation: str = Field(default="", max_length=MAX_ANNOTATION)
     labels: dict[LabelName, LabelValue] = Field(default={}, max_length=MAX_LABELS)
-    existing_job_policy: Annotated[Literal["error", "keep", "replace"], only("error")] = "error"
+    existing_job_policy: Literal["error", "keep", "replace"] | None = Field(
+        default=None,
+        description="If you have an unfinished job of that name in the project. Absent: both run.",
+    )
     allow_unsatisfiable: bool = False
     ttl_seconds_after_finished: int = Field(default=604_800, ge=0, le=MAX_TTL_SECONDS)
 
@@ -88,6 +95,15 @@ class JobSpec(JobFields):
         if self.max_task_failures is not None:
             return self.max_task_failures
         return self.total_replicas() - self.minimum() if self.has_explicit_minimum() else 0
+
+    def runs_at_most_once(self, group: TaskGroupSpec) -> bool:
+        """Whether the tasks of `group` are never tried again; the job's word is the default."""
+        said = group if "delivery" in group.model_fields_set else self
+        return said.delivery == "at_most_once"
+
+    def exclusive_of(self, group: TaskGroupSpec) -> Literal[False, True, "strict"]:
+        """`exclusive` of `group`; the job's word is the default."""
+        return (group if "exclusive" in group.model_fields_set else self).exclusive
 
     def retries_of(self, group: TaskGroupSpec) -> Retries:
         """The limits of `group`: what it says itself, then what the job says, then the defaults."""

@@ -8,6 +8,7 @@ from controlplane.spec.fields import (
     MAX_COUNT,
     Cpu,
     Disk,
+    Guid,
     Memory,
     Model,
     Name,
@@ -17,6 +18,9 @@ from controlplane.spec.fields import (
 
 DEFAULT_CPU_MILLIS = 500
 DEFAULT_MEMORY_MIB = 128
+
+JobReference = Annotated[int, Field(ge=1, strict=True)] | Guid
+"""A job by its id, or by the guid that its submitter gave it."""
 
 Until = Literal["started", "succeeded", "finished"]
 
@@ -79,6 +83,13 @@ class GroupDependency(Model):
     """A group of the same job that must come first."""
 
     group: Name
+    until: Until = "succeeded"
+
+
+class JobDependency(Model):
+    """Another job of the same project that must come first."""
+
+    job: JobReference
     until: Until = "succeeded"
 
 

@@ -27,6 +27,7 @@ def find_faults(job: JobSpec) -> Iterator[Finding]:
         for found in _rules_of_group(job, group):
             yield (*place, *found[0]), found[1]
     yield from _check_minimum(job)
+    yield from _check_references(job)
     yield from _check_cycles(job)
 
 
@@ -38,6 +39,11 @@ def _rules_of_group(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
     yield from _check_size(group)
     if group.min_available is not None and group.min_available > group.replicas:
         yield ("min_available",), f"must be at most replicas, which is {group.replicas}"
+    if job.runs_at_most_once(group) and job.retries_of(group).failure > 0:
+        yield ("retries", "failure"), "must be 0 for what is delivered at most once"
+    if job.coscheduled and group.dependencies():
+        text = "groups of a coscheduled job start together: they cannot wait for each other"
+        yield ("depends_on",), text
     if group.network == "gang":
         yield ("network",), "gang is not supported by this version (only default and none are)"
 
@@ -127,6 +133,18 @@ def _check_minimum(job: JobSpec) -> Iterator[Finding]:
             ("min_available",),
             f"must be at least {least}, the sum of the groups', and at most {most}, all replicas",
         )
+
+
+def _check_references(job: JobSpec) -> Iterator[Finding]:
+    seen: set[tuple[object, str]] = set()
+    for position, item in enumerate(job.depends_on):
+        if (item.job, item.until) in seen:
+            yield ("depends_on", position, "job"), f"{item.job} is named twice"
+        seen.add((item.job, item.until))
+        if job.guid is not None and item.job == job.guid:
+            yield ("depends_on", position, "job"), "is this very job"
+    if job.guid is not None and job.parent == job.guid:
+        yield ("parent",), "is this very job"
 
 
 def _check_cycles(job: JobSpec) -> Iterator[Finding]:

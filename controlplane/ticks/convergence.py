@@ -1,7 +1,6 @@
 """The convergence tick: what is stuck, lost or overdue is ended, rule by rule, in bounded pages."""
 
 import time
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import structlog
@@ -10,8 +9,8 @@ from django.conf import settings
 
 from controlplane import clock
 from controlplane.commands import convergence as commands
-from controlplane.commands.batches import for_each_batch
-from controlplane.commands.endings import end_page
+from controlplane.commands.cascades import CASCADES, run_cascades
+from controlplane.commands.deletion import purge_jobs
 from controlplane.commands.hearing import find_deaf_since, send_probes
 from controlplane.commands.ticks import claim_turn, note_run, take_wake
 from controlplane.domain.convergence.converge import TASK_RULES
@@ -27,8 +26,6 @@ from controlplane.queries.ticks import TickFacts, load_tick
 NAME = "convergence"
 # Jobs looked at by one rule in one tick.
 JOBS_PER_TICK = 500
-# Pages of an ending job in one tick: a job has at most ten.
-PAGES_PER_TICK = 50
 
 log = structlog.get_logger(__name__)
 
@@ -48,10 +45,10 @@ def build_policy() -> Policy:
 
 
 def run(*, woken: bool = False) -> dict[str, int]:
-    """One tick; what each rule did. A wake only ends what must end; the clock's tick does all."""
+    """One tick; what each rule did. A wake only goes on with cascades; the clock's does all."""
     now, policy = clock.now(), build_policy()
     if woken:
-        return _end_jobs(now)
+        return run_cascades(find_due(now, None, policy, among=CASCADES), now=now, policy=policy)
     tick = load_tick(NAME)
     if not claim_turn(NAME, now=now, interval=policy.interval):
         return {}
@@ -87,12 +84,12 @@ def _run_rules(
             counts["cells_suspected"] = commands.suspect_cells(now=now, policy=policy)
         if "cleared_cells" in due:
             counts["cells_cleared"] = commands.clear_cells(now=now, policy=policy)
-    if "waiting_jobs" in due:
-        waiting = list_jobs_with("waiting_jobs", JOBS_PER_TICK)
-        counts["hopeless"] = commands.end_hopeless(waiting, now=now, page=policy.page)
-    counts |= _end_jobs(now)
     if "unsettled_jobs" in due:
         commands.roll_again(list_jobs_with("unsettled_jobs", JOBS_PER_TICK), now=now)
+    due |= find_due(now, None, policy, among=CASCADES)
+    counts |= run_cascades(due, now=now, policy=policy)
+    if "deleted_jobs" in due and hold_until is None:
+        counts["purged"] = purge_jobs(list_jobs_with("deleted_jobs", JOBS_PER_TICK))
     return counts, hold_until
 
 
@@ -106,21 +103,3 @@ def _hold_until(tick: TickFacts, now: datetime, policy: Policy) -> datetime | No
     if tick.hold_until is not None and tick.hold_until > now:
         return tick.hold_until
     return None
-
-
-def _end_jobs(now: datetime) -> dict[str, int]:
-    """Rule 8: end the open tasks of ending jobs, page by page, oldest job first."""
-    ended, pages, count = 0, 0, 0
-
-    def end(job_ids: Sequence[int]) -> None:
-        nonlocal count
-        count = sum(end_page(job_id, now=now) for job_id in job_ids)
-
-    for job_id in list_jobs_with("ending_jobs", JOBS_PER_TICK):
-        while pages < PAGES_PER_TICK:
-            pages, count = pages + 1, 0
-            for_each_batch([job_id], end, what="ending")
-            ended += count
-            if not count:
-                break
-    return {"ended": ended} if ended else {}

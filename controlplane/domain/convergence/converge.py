@@ -12,7 +12,7 @@ from typing import Protocol
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.convergence import overdue
-from controlplane.domain.convergence.lost_cells import decide_lost_attempt
+from controlplane.domain.convergence.lost_cells import decide_lost_attempt, is_lost_attempt_due
 from controlplane.domain.effects import ChangeTask
 from controlplane.domain.snapshots import AttemptFacts, TaskFacts
 
@@ -38,13 +38,11 @@ def _unreleased(facts: TaskFacts) -> AttemptFacts | None:
     return attempt if attempt is not None and attempt.released_at is None else None
 
 
-def _is_unreleased(facts: TaskFacts, now: datetime) -> bool:
-    return _unreleased(facts) is not None
-
-
 def _is_unanswered(facts: TaskFacts, now: datetime) -> bool:
     attempt = _unreleased(facts)
-    return attempt is not None and attempt.state is S.ASSIGNED and attempt.start_before <= now
+    if attempt is None or facts.at_most_once:
+        return False  # an order that must not run twice waits for its cell's word, or its loss
+    return attempt.state is S.ASSIGNED and attempt.start_before <= now
 
 
 def _is_building(facts: TaskFacts, now: datetime) -> bool:
@@ -62,7 +60,7 @@ def _is_pending(facts: TaskFacts, now: datetime) -> bool:
 
 
 TASK_RULES: tuple[TaskRule, ...] = (
-    TaskRule("attempts_of_lost_cells", decide_lost_attempt, _is_unreleased),
+    TaskRule("attempts_of_lost_cells", decide_lost_attempt, is_lost_attempt_due),
     TaskRule("unanswered", overdue.decide_unanswered, _is_unanswered),
     TaskRule("stuck_builds", overdue.decide_stuck_build, _is_building),
     TaskRule("overruns", overdue.decide_overrun, _is_running),

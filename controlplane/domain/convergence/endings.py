@@ -1,4 +1,4 @@
-"""Rules 7 and 8: tasks that wait in vain, and the open tasks of ending jobs, are killed."""
+"""Rules 7 and 8: tasks that wait in vain, and the open tasks of ending jobs and gangs, end."""
 
 from datetime import datetime
 
@@ -18,7 +18,13 @@ def decide_hopeless(facts: TaskFacts, *, now: datetime) -> ChangeTask:
 def decide_ended(
     facts: TaskFacts, *, reason: Reason, message: str, force: bool, now: datetime
 ) -> ChangeTask:
-    """Rule 8: the job ends, its open tasks with it."""
+    """Rule 8: the job ends, its open tasks with it (Iris: siblings in a gang WORKER_FAILED)."""
     told = Reason.JOB_ENDED if reason is Reason.TASKS_DECIDED else reason
     cause = Cause(told, message, force=force, failure_reason=REASONS[told])
-    return change_task(facts, Event.KILLED, cause, now=now)
+    event = Event.GANG_BROKEN if reason is Reason.GANG_SIBLING_FAILED else Event.KILLED
+    return change_task(facts, event, cause, now=now)
+
+
+def decide_bounced(facts: TaskFacts, *, now: datetime) -> ChangeTask:
+    """Rule 8: the gang of the task fell below a minimum; it goes back to wait, free of charge."""
+    return change_task(facts, Event.GANG_BOUNCED, Cause(Reason.GANG_BOUNCED), now=now)

@@ -1,11 +1,19 @@
 """Invariants of tasks and their attempts: who holds whom, what was charged, in which order."""
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.invariants.rows import Finding, Ledger, TaskRecord
-from controlplane.domain.states import ACTIVE, ATTEMPT_STATES, TERMINAL, Budget, ReleaseKind
+from controlplane.domain.states import (
+    ACTIVE,
+    ATTEMPT_STATES,
+    TERMINAL,
+    Budget,
+    Exclusive,
+    ReleaseKind,
+)
 
 
 def one_unreleased(ledger: Ledger) -> Iterator[Finding]:
@@ -88,15 +96,17 @@ def numbered(ledger: Ledger) -> Iterator[Finding]:
 def counters_rederive(ledger: Ledger) -> Iterator[Finding]:
     """INV-8."""
     for task in ledger.tasks:
-        charged = [a.charged for a in ledger.attempts_of_task.get(task.id, ())]
+        charged: Counter[str] = Counter()
+        for attempt in ledger.attempts_of_task.get(task.id, ()):
+            charged[attempt.charged] += attempt.charge
         counters = {
             Budget.FAILURE: task.failure_count,
             Budget.PREEMPTION: task.preemption_count,
             Budget.SYSTEM: task.system_failure_count,
         }
         for budget, counter in counters.items():
-            if charged.count(budget.value) != counter:
-                text = f"{budget} counter {counter}, attempts charged {charged.count(budget)}"
+            if charged[budget.value] != counter:
+                text = f"{budget} counter {counter}, attempts charged {charged[budget.value]}"
                 yield _name(task), text
 
 
@@ -105,6 +115,8 @@ def charged_at_the_end(ledger: Ledger) -> Iterator[Finding]:
     for attempt in ledger.attempts:
         if attempt.charged and attempt.state not in TERMINAL:
             yield f"attempt {attempt.uid}", f"charged to {attempt.charged} before its end"
+        if bool(attempt.charged) != (attempt.charge > 0):
+            yield f"attempt {attempt.uid}", f"{attempt.charge} charged to {attempt.charged!r}"
 
 
 def within_budgets(ledger: Ledger) -> Iterator[Finding]:
@@ -133,6 +145,28 @@ def success_by_an_attempt(ledger: Ledger) -> Iterator[Finding]:
             yield _name(task), f"{task.state.name}, attempts {succeeded} SUCCEEDED"
         if task.state is S.SUCCEEDED and attempts and not succeeded:
             yield _name(task), "SUCCEEDED without an attempt that did"
+
+
+def at_most_once_kept(ledger: Ledger) -> Iterator[Finding]:
+    """INV-14."""
+    for task_id, attempts in ledger.attempts_of_task.items():
+        task = ledger.task_of.get(task_id)
+        group = ledger.group_of.get(task.group_id) if task else None
+        if group is None or not group.at_most_once:
+            continue
+        for earlier in attempts[:-1]:
+            if earlier.started_at is not None or earlier.container_id:
+                text = f"attempt {earlier.number} had a container, and another one followed"
+                yield f"task {task_id}", text
+
+
+def strict_not_lost(ledger: Ledger) -> Iterator[Finding]:
+    """INV-15."""
+    for attempt in ledger.attempts:
+        group = ledger.group_of.get(attempt.group_id)
+        strict = group is not None and group.exclusive == Exclusive.STRICT
+        if strict and attempt.release_kind == ReleaseKind.CELL_LOST:
+            yield f"attempt {attempt.uid}", "strictly exclusive, but released by a loss"
 
 
 def linked(ledger: Ledger) -> Iterator[Finding]:

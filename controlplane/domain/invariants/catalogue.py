@@ -90,8 +90,21 @@ INVARIANTS: tuple[Invariant, ...] = (
         attempts.states_known,
     ),
     Invariant(
+        14,
+        "What is delivered at most once has no attempt after one that had a container.",
+        "domain.transitions (is_final)",
+        attempts.at_most_once_kept,
+    ),
+    Invariant(
+        15,
+        "What is strictly exclusive is never released by the loss of its cell.",
+        "domain.convergence.lost_cells",
+        attempts.strict_not_lost,
+    ),
+    Invariant(
         20,
-        "A group has a task for each index below its replicas, and no other.",
+        "A group has as many tasks as it says, each with an index of its own below its replicas:"
+        " all of them, but in the retry of another job.",
         "commands.submission_rows; constraint task_index_unique_in_group",
         jobs.groups_complete,
     ),
@@ -130,6 +143,19 @@ INVARIANTS: tuple[Invariant, ...] = (
         "Nothing is placed before its group may start, or after its job has ended.",
         "queries.placement, commands.placement",
         jobs.placed_when_it_might,
+    ),
+    Invariant(
+        27,
+        "A gang with a member that holds a place meets its minima, or is going back to wait, or"
+        " ends.",
+        "domain.gangs, domain.jobs; commands.placement (whole or not at all)",
+        jobs.gangs_whole,
+    ),
+    Invariant(
+        28,
+        "Nothing of a job may start while the job waits for others.",
+        "domain.jobs.newly_startable",
+        jobs.blocked_not_startable,
     ),
     Invariant(
         30,

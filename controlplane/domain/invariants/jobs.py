@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from controlplane.contract.states import TaskState as S
+from controlplane.domain.gangs import GangGroup, meets_minima
 from controlplane.domain.invariants.rows import Finding, JobRecord, Ledger
 from controlplane.domain.rollup import GroupTally, JobTally, job_state
 from controlplane.domain.states import JOB_STATES, OPEN, TERMINAL, Reason
@@ -13,8 +14,9 @@ def groups_complete(ledger: Ledger) -> Iterator[Finding]:
     """INV-20."""
     for group in ledger.groups:
         indices = sorted(task.index for task in ledger.tasks_of_group.get(group.id, ()))
-        if indices != list(range(group.replicas)):
-            yield f"group {group.id}", f"{group.replicas} replicas, but {len(indices)} tasks"
+        is_apart = len(set(indices)) == len(indices) and set(indices) <= set(range(group.replicas))
+        if len(indices) != group.task_count or not is_apart:
+            yield f"group {group.id}", f"{group.task_count} tasks expected, there are {indices}"
 
 
 def counts_right(ledger: Ledger) -> Iterator[Finding]:
@@ -22,7 +24,7 @@ def counts_right(ledger: Ledger) -> Iterator[Finding]:
     for group in ledger.groups:
         found = Counter(task.state for task in ledger.tasks_of_group.get(group.id, ()))
         said = {state: group.counts[state] for state in S if group.counts[state]}
-        if said != dict(found) or sum(group.counts) != group.replicas:
+        if said != dict(found) or sum(group.counts) != group.task_count:
             yield f"group {group.id}", f"counts {_names(said)}, tasks {_names(found)}"
 
 
@@ -89,6 +91,31 @@ def placed_when_it_might(ledger: Ledger) -> Iterator[Finding]:
             yield f"attempt {attempt.uid}", text
         if job.finished_at is not None and attempt.created_at > job.finished_at:
             yield f"attempt {attempt.uid}", f"placed after job {job.id} had ended"
+
+
+def gangs_whole(ledger: Ledger) -> Iterator[Finding]:
+    """INV-27."""
+    for job in ledger.jobs:
+        if not job.coscheduled or job.is_bouncing or job.ending_as or job.state in TERMINAL:
+            continue
+        gang = [
+            GangGroup(
+                Counter(task.state for task in ledger.tasks_of_group.get(group.id, ())),
+                group.min_available,
+                not group.at_most_once,
+            )
+            for group in ledger.groups_of_job.get(job.id, ())
+        ]
+        if any(group.movable for group in gang) and not meets_minima(gang, job.min_available):
+            yield f"job {job.id}", "a gang below its minima, and it is not going back to wait"
+
+
+def blocked_not_startable(ledger: Ledger) -> Iterator[Finding]:
+    """INV-28."""
+    blocked = {job.id for job in ledger.jobs if job.waits_for_jobs}
+    for group in ledger.groups:
+        if group.job_id in blocked and group.startable_at is not None:
+            yield f"group {group.id}", f"may start, but job {group.job_id} waits for others"
 
 
 def never_over_committed(ledger: Ledger) -> Iterator[Finding]:

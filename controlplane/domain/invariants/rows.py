@@ -24,6 +24,9 @@ class JobRecord:
     min_available: int
     explicit_minimum: bool
     max_task_failures: int
+    coscheduled: bool
+    is_bouncing: bool
+    waits_for_jobs: bool
     started_at: datetime | None
     finished_at: datetime | None
     settled_at: datetime | None
@@ -38,6 +41,7 @@ class GroupRecord:
     name: str
     counts: Sequence[int]
     replicas: int
+    task_count: int
     min_available: int
     explicit_minimum: bool
     killed_by_dependency: int
@@ -45,6 +49,8 @@ class GroupRecord:
     retries_failure: int
     retries_preemption: int
     retries_system: int
+    at_most_once: bool
+    exclusive: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,8 @@ class AttemptRecord:
     number: int
     state: TaskState
     charged: str
+    charge: int
+    container_id: str
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None

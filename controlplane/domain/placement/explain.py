@@ -7,6 +7,7 @@ from controlplane.domain.snapshots import CellFacts, PendingShape, PlacementSnap
 
 NO_CELL_MATCHES = "no_cell_matches"
 INSUFFICIENT_RESOURCES = "insufficient_resources"
+WAITING_FOR_GANG = "waiting_for_gang"
 
 _UNITS = {"cpu_millis": "of a core", "memory_mib": "MiB of memory", "disk_mib": "MiB of disk"}
 
@@ -41,6 +42,16 @@ def explain_shape(
         "shortfall": lacks,
         "never_fits": never,
     }
+
+
+def explain_gang(need: int, have: int, missing: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Why a gang waits: `need` members must start together, `have` of them could.
+
+    `missing`: why the next one could not; None: it waits itself, to be tried again.
+    """
+    why = missing["text"] if missing else "the others are not ready yet"
+    text = f"its gang starts together: {need} more must be placed at once, {have} could be; {why}"
+    return {"code": WAITING_FOR_GANG, "text": text, "need": need, "have": have}
 
 
 def shortfall(request: Resources, free: Resources) -> dict[str, int]:

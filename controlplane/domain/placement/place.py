@@ -1,9 +1,11 @@
 """Place what waits in one pool: shape by shape, in order, each shape in one step over all cells.
 
 The order of shapes is the snapshot's (band, then job, then group). A shape that does not fit is
-skipped whole, with its reason, and does not hold up the shapes behind it (best effort).
+skipped whole, with its reason, and does not hold up the shapes behind it (best effort). Of a gang
+the minima are placed at once or not at all (Volcano: gang), the rest as it comes.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from controlplane.domain.effects import ExplainGroup, PlaceTasks
-from controlplane.domain.placement.explain import explain_shape
+from controlplane.domain.gangs import missing
+from controlplane.domain.placement.explain import explain_gang, explain_shape
 from controlplane.domain.placement.selectors import dispersed
-from controlplane.domain.snapshots import CellFacts, PendingShape, PlacementSnapshot
+from controlplane.domain.snapshots import CellFacts, GangFacts, PendingShape, PlacementSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,9 @@ class Plan:
     def count(self) -> int:
         """Tasks placed."""
         return sum(self.placements.counts)
+
+
+_Given = tuple[PendingShape, dispersed.Vector]
 
 
 class _Board:
@@ -75,43 +81,106 @@ class _Board:
         return np.where(usable, fits, 0).astype(np.int64)
 
 
-def place(snapshot: PlacementSnapshot, *, limit: int) -> Plan:
-    """The plan for `snapshot`, of at most `limit` tasks."""
-    names = sorted(
-        {name for cell in snapshot.cells for name in cell.capacity}
-        | {name for shape in snapshot.shapes for name in shape.resources}
-    )
-    board = _Board(snapshot.cells, names)
-    groups, cells, counts, avoided = [], [], [], []
-    explanations: dict[int, ExplainGroup] = {}
-    misfits: dict[tuple[object, ...], dict[str, Any]] = {}
-    left = limit
-    for shape in snapshot.shapes:
-        if left <= 0:
-            break
+class _Pass:
+    """One pass over the shapes: what was given to whom, and why the others wait."""
+
+    def __init__(self, snapshot: PlacementSnapshot, limit: int) -> None:
+        names = sorted(
+            {name for cell in snapshot.cells for name in cell.capacity}
+            | {name for shape in snapshot.shapes for name in shape.resources}
+        )
+        self.snapshot = snapshot
+        self.board = _Board(snapshot.cells, names)
+        self.left = limit
+        self.given: list[_Given] = []
+        self.explanations: dict[int, ExplainGroup] = {}
+        self._misfits: dict[tuple[object, ...], dict[str, Any]] = {}
+
+    def place(self, shape: PendingShape, count: int) -> int:
+        """Place up to `count` tasks of `shape`; how many. The rest have their reason."""
+        wanted = min(count, self.left)
         key = (tuple(sorted(shape.resources.items())), shape.task_type, shape.avoid_cell_id)
-        wanted = min(shape.count, left)
-        given = None if key in misfits else _place_shape(board, shape, wanted)
-        placed = 0
-        if given is not None:
-            for index in np.flatnonzero(given):
-                groups.append(shape.group_id)
-                cells.append(snapshot.cells[index].cell_id)
-                counts.append(int(given[index]))
-                avoided.append(shape.avoid_cell_id)
-            placed = int(given.sum())
-        left -= placed
+        given = None if key in self._misfits else _place_shape(self.board, shape, wanted)
+        placed = 0 if given is None else int(given.sum())
+        if given is not None and placed:
+            self.given.append((shape, given))
+        self.left -= placed
         if placed < wanted:
-            if key not in misfits:
-                misfits[key] = explain_shape(shape, snapshot, board.used_by_cell())
-            explanations[shape.group_id] = ExplainGroup(shape.group_id, misfits[key])
+            if key not in self._misfits:
+                used = self.board.used_by_cell()
+                self._misfits[key] = explain_shape(shape, self.snapshot, used)
+            self.explain(shape.group_id, self._misfits[key])
+        return placed
+
+    def place_gang(self, gang: GangFacts, shapes: Sequence[PendingShape]) -> Sequence[int]:
+        """Place what the gang's minima need, whole or not at all; how many of each of `shapes`."""
+        needs = dict(zip(gang.group_ids, missing(gang.groups, gang.min_available), strict=True))
+        need = sum(needs.values())
+        used, given = self.board.used.copy(), []
+        counts = [0] * len(shapes)
+        hindrance: dict[str, Any] | None = None
+        for index, shape in enumerate(shapes):
+            wanted = min(needs[shape.group_id], shape.count)
+            if not wanted or hindrance is not None:
+                continue
+            found = _place_shape(self.board, shape, wanted)
+            counts[index] = 0 if found is None else int(found.sum())
+            needs[shape.group_id] -= counts[index]
+            if found is not None:
+                given.append((shape, found))
+            if counts[index] < wanted:
+                used_now = self.board.used_by_cell()
+                hindrance = explain_shape(shape, self.snapshot, used_now)
+        if not any(needs.values()):
+            self.given += given
+            self.left -= need
+            return counts
+        self.board.used = used
+        reason = explain_gang(need, sum(counts), hindrance)
+        for shape in shapes:
+            self.explain(shape.group_id, reason)
+        return ()
+
+    def explain(self, group_id: int, reason: dict[str, Any]) -> None:
+        self.explanations[group_id] = ExplainGroup(group_id, reason)
+
+
+def place(snapshot: PlacementSnapshot, *, limit: int) -> Plan:
+    """The plan for `snapshot`, of at most `limit` tasks, but for a gang that needs more at once."""
+    now = _Pass(snapshot, limit)
+    gang_shapes: dict[int, list[PendingShape]] = defaultdict(list)
+    for shape in snapshot.shapes:
+        if shape.job_id in snapshot.gangs:
+            gang_shapes[shape.job_id].append(shape)
+    for shape in snapshot.shapes:
+        if now.left <= 0:
+            break
+        if shape.job_id not in snapshot.gangs:
+            now.place(shape, shape.count)
+            continue
+        # The whole gang, when its first shape has its turn.
+        shapes = gang_shapes.pop(shape.job_id, [])
+        placed = now.place_gang(snapshot.gangs[shape.job_id], shapes) if shapes else ()
+        for member, count in zip(shapes, placed, strict=False):
+            if now.left > 0 and member.count > count:
+                now.place(member, member.count - count)
     news = tuple(
-        explanations[shape.group_id]
-        for shape in snapshot.shapes
-        if shape.group_id in explanations and shape.reason != explanations[shape.group_id].reason
+        now.explanations[group_id]
+        for group_id, reason in {s.group_id: s.reason for s in snapshot.shapes}.items()
+        if group_id in now.explanations and reason != now.explanations[group_id].reason
     )
-    plan = PlaceTasks(groups, cells, counts, avoided)
-    return Plan(plan, news, complete=left > 0)
+    return Plan(_placements(now), news, complete=now.left > 0)
+
+
+def _placements(done: _Pass) -> PlaceTasks:
+    groups, cells, counts, avoided = [], [], [], []
+    for shape, given in done.given:
+        for index in np.flatnonzero(given):
+            groups.append(shape.group_id)
+            cells.append(done.snapshot.cells[index].cell_id)
+            counts.append(int(given[index]))
+            avoided.append(shape.avoid_cell_id)
+    return PlaceTasks(groups, cells, counts, avoided)
 
 
 def _place_shape(board: _Board, shape: PendingShape, wanted: int) -> dispersed.Vector | None:

@@ -29,7 +29,7 @@ def at(seconds: float) -> datetime:
 
 def attempt(uid: UUID, task_id: int, number: int, state: S, **more: Any) -> AttemptRecord:
     facts = AttemptRecord(
-        uid, task_id, 1, 1, 1, "one", number, state, "", at(1), None, None, None, ""
+        uid, task_id, 1, 1, 1, "one", number, state, "", 0, "", at(1), None, None, None, ""
     )
     return replace(facts, **more)
 
@@ -49,9 +49,25 @@ def task(task_id: int, index: int, state: S, **more: Any) -> TaskRecord:
 ENDED = {"started_at": at(2), "finished_at": at(3), "released_at": at(3)}
 
 LEDGER = Ledger(
-    jobs=[JobRecord(1, S.RUNNING, None, 2, False, 0, at(2), None, None)],
+    jobs=[JobRecord(1, S.RUNNING, None, 2, False, 0, False, False, False, at(2), None, None)],
     groups=[
-        GroupRecord(1, 1, "main", counts(SUCCEEDED=1, ASSIGNED=1), 2, 2, False, 0, T0, 1, 100, 3)
+        GroupRecord(
+            1,
+            1,
+            "main",
+            counts(SUCCEEDED=1, ASSIGNED=1),
+            2,
+            2,
+            2,
+            False,
+            0,
+            T0,
+            1,
+            100,
+            3,
+            False,
+            "",
+        )
     ],
     tasks=[
         task(
@@ -66,7 +82,9 @@ LEDGER = Ledger(
         task(2, 1, S.ASSIGNED, attempt_number=1, attempt_uid=THIRD, attempt_open=True),
     ],
     attempts=[
-        attempt(FIRST, 1, 1, S.FAILED, charged="failure", release_kind="confirmed", **ENDED),
+        attempt(
+            FIRST, 1, 1, S.FAILED, charged="failure", charge=1, release_kind="confirmed", **ENDED
+        ),
         attempt(
             SECOND,
             1,
@@ -106,6 +124,12 @@ def add(kind: str, record: Any) -> Callable[[Ledger], Ledger]:
     return lambda ledger: replace(ledger, **{kind: [*getattr(ledger, kind), record]})
 
 
+def both(
+    one: Callable[[Ledger], Ledger], other: Callable[[Ledger], Ledger]
+) -> Callable[[Ledger], Ledger]:
+    return lambda ledger: other(one(ledger))
+
+
 PLANTED: list[tuple[int, Callable[[Ledger], Ledger]]] = [
     (1, add("attempts", attempt(UUID(int=4), 2, 2, S.ASSIGNED))),
     (2, change("tasks", 1, attempt_open=False)),
@@ -120,6 +144,14 @@ PLANTED: list[tuple[int, Callable[[Ledger], Ledger]]] = [
     (11, change("attempts", 0, state=S.SUCCEEDED)),
     (12, change("attempts", 2, cell_id=9)),
     (13, change("tasks", 0, finished_at=None)),
+    (14, change("groups", 0, at_most_once=True)),
+    (
+        15,
+        both(
+            change("groups", 0, exclusive="strict"),
+            change("attempts", 0, release_kind="cell_lost"),
+        ),
+    ),
     (20, change("tasks", 1, index=5)),
     (21, change("groups", 0, counts=counts(SUCCEEDED=2))),
     (22, change("groups", 0, killed_by_dependency=1)),
@@ -127,6 +159,8 @@ PLANTED: list[tuple[int, Callable[[Ledger], Ledger]]] = [
     (24, change("jobs", 0, finished_at=at(9))),
     (25, change("jobs", 0, settled_at=at(9))),
     (26, change("groups", 0, startable_at=None)),
+    (27, change("jobs", 0, coscheduled=True, min_available=3)),
+    (28, change("jobs", 0, waits_for_jobs=True)),
     (30, change("cells", 0, used={"cpu_millis": 1001})),
     (31, change("cells", 0, lease_incarnation="two")),
     (40, change("steps", 3, from_state=S.RUNNING)),

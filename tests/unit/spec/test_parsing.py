@@ -221,7 +221,6 @@ def test_bad_input_names_the_field_and_the_limit(
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
-        ({"coscheduled": True}, "coscheduled"),
         ({"group_by": "zone"}, "group_by"),
         ({"cache": {"enabled": True}}, "cache.enabled"),
         ({"callback": {"url": "http://x"}}, "callback.url"),
@@ -238,15 +237,9 @@ def test_bad_input_names_the_field_and_the_limit(
         ({"idle_timeout_seconds": 1}, "idle_timeout_seconds"),
         ({"lifetime_seconds": 1}, "lifetime_seconds"),
         ({"ports": ["http"]}, "ports"),
-        ({"exclusive": True}, "exclusive"),
-        ({"exclusive": "strict"}, "exclusive"),
-        ({"delivery": "at_most_once"}, "delivery"),
         ({"constraints": [{"key": "zone", "op": "exists"}]}, "constraints"),
         ({"placement_tags": ["x"]}, "placement_tags"),
-        ({"parent": 1}, "parent"),
-        ({"depends_on": [{"job": 1}]}, "depends_on"),
         ({"kind": "inference"}, "kind"),
-        ({"existing_job_policy": "replace"}, "existing_job_policy"),
         ({"resources": {"gpu": 1}}, "resources.gpu"),
         ({"resources": {"license": 1}}, "resources.license"),
         ({"network": "gang"}, "network"),

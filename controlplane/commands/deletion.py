@@ -1,0 +1,106 @@
+"""Deleting jobs: nobody sees them from then on; their rows go, in pages, once they are settled."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import structlog
+
+from controlplane.commands.batches import for_each_batch, run_in_transaction
+from controlplane.commands.effects import hide_job
+from controlplane.domain.errors import Conflict, NotFound
+from controlplane.domain.states import TERMINAL
+from controlplane.queries.jobs_under_lock import lock_jobs
+from controlplane.queries.sql import execute, rows
+
+log = structlog.get_logger(__name__)
+
+PAGE = 500
+# Pages of rows in one tick, of all deleted jobs together.
+_PAGES_PER_TICK = 50
+
+
+def delete_job(*, job_id: int, actor: str, now: datetime) -> None:
+    """Nobody sees the job any more and its guid is free. Raises NotFound, Conflict.
+
+    A job that has not ended is not deleted, nor one that an unfinished retry still reads from.
+    """
+
+    def delete() -> None:
+        jobs = lock_jobs([job_id])
+        if job_id not in jobs:
+            raise NotFound(f"there is no job {job_id}")
+        if jobs[job_id].state not in TERMINAL:
+            raise Conflict(f"job {job_id} has not ended: cancel it first")
+        reader = _find_reader(job_id)
+        if reader is not None:
+            raise Conflict(f"job {reader}, a retry of job {job_id}, has not ended yet")
+        if not hide_job(job_id, now=now):
+            raise NotFound(f"there is no job {job_id}")
+
+    run_in_transaction(delete)
+    log.info("job_deleted", job=job_id, by=actor)
+
+
+def purge_jobs(job_ids: Sequence[int]) -> int:
+    """Remove the rows of deleted, settled jobs, up to a number of pages; how many jobs are gone."""
+    pages, gone = 0, 0
+
+    def purge(batch: Sequence[int]) -> None:
+        nonlocal pages, gone
+        for job_id in batch:
+            lock_jobs([job_id])
+            pages += 1
+            if not _purge_page(job_id):
+                gone += 1
+
+    for job_id in job_ids:
+        before = gone
+        while pages < _PAGES_PER_TICK and gone == before:
+            seen = pages
+            for_each_batch([job_id], purge, what="deletion")
+            if pages == seen:
+                break  # it failed; the next tick tries again
+    return gone
+
+
+def _find_reader(job_id: int) -> int | None:
+    found = rows(
+        """
+        SELECT id FROM controlplane_job
+        WHERE retry_of_id = %s AND finished_at IS NULL ORDER BY id LIMIT 1
+        """,
+        [job_id],
+    )
+    return int(found[0][0]) if found else None
+
+
+# Tasks last, and the job itself when nothing of it is left: its history is kept as long as it is.
+_PAGES = (
+    """
+    DELETE FROM controlplane_attempt WHERE uid IN (
+        SELECT uid FROM controlplane_attempt
+        WHERE task_id IN (SELECT id FROM controlplane_task WHERE job_id = %s) LIMIT %s)
+    """,
+    """
+    DELETE FROM controlplane_transition WHERE id IN (
+        SELECT id FROM controlplane_transition WHERE job_id = %s LIMIT %s)
+    """,
+    """
+    DELETE FROM controlplane_task WHERE id IN (
+        SELECT id FROM controlplane_task WHERE job_id = %s LIMIT %s)
+    """,
+)
+
+
+def _purge_page(job_id: int) -> int:
+    """Delete a page of what belongs to the job; 0: nothing was left, and the job is gone, too."""
+    for statement in _PAGES:
+        deleted = execute(statement, [job_id, PAGE])
+        if deleted:
+            return deleted
+    execute("DELETE FROM controlplane_jobdependency WHERE job_id = %s", [job_id])
+    execute("DELETE FROM controlplane_taskgroup WHERE job_id = %s", [job_id])
+    execute("UPDATE controlplane_job SET parent_id = NULL WHERE parent_id = %s", [job_id])
+    execute("UPDATE controlplane_job SET retry_of_id = NULL WHERE retry_of_id = %s", [job_id])
+    execute("DELETE FROM controlplane_job WHERE id = %s", [job_id])
+    return 0

@@ -1,0 +1,92 @@
+"""Gangs: whole or absent at the start, together when a member is lost, ended when one fails."""
+
+from typing import Any
+
+from controlplane.contract.states import TaskState as S
+from controlplane.models import Attempt, Job
+from controlplane.queries.invariants import check_all
+from tests.integration.loop.conftest import Loop
+
+
+def gang(loop: Loop, replicas: int = 3, **more: Any) -> Job:
+    return loop.submit(coscheduled=True, replicas=replicas, **more)
+
+
+def test_a_gang_that_does_not_fit_whole_does_not_start_at_all_and_says_why(loop: Loop) -> None:
+    loop.cell(cpu=2000)
+    job = gang(loop)
+    loop.place()
+    assert loop.states(job) == ["PENDING"] * 3
+    reason = job.groups.get().pending_reason
+    assert (reason["code"], reason["need"], reason["have"]) == ("waiting_for_gang", 3, 2)
+    small = loop.submit(replicas=2)
+    loop.place()
+    assert loop.states(small) == ["ASSIGNED"] * 2
+    loop.cell("cell-2", cpu=3000)
+    loop.place()
+    assert loop.states(job) == ["ASSIGNED"] * 3
+    assert check_all() == []
+
+
+def test_the_minimum_starts_and_the_rest_as_it_comes(loop: Loop) -> None:
+    loop.cell(cpu=2000)
+    job = gang(loop, min_available=2)
+    loop.place()
+    assert sorted(loop.states(job)) == ["ASSIGNED", "ASSIGNED", "PENDING"]
+
+
+def test_a_lost_member_takes_the_gang_back_to_wait_and_only_it_pays(loop: Loop) -> None:
+    cell = loop.cell()
+    job = gang(loop)
+    loop.place()
+    first, *others = loop.attempts(job)
+    cell.end(first, S.WORKER_FAILED, started_at=1.0, reason="vanished")
+    assert Job.objects.get(pk=job.pk).is_bouncing
+    loop.converge()
+    assert loop.states(job) == ["PENDING"] * 3
+    assert [task.preemption_count for task in loop.tasks(job)] == [1, 0, 0]
+    assert set(cell.stop_orders()) == {str(attempt.uid) for attempt in others}
+    loop.place()
+    assert loop.states(job) == ["PENDING"] * 3  # their containers are not confirmed gone
+    for attempt in others:
+        cell.end(attempt, S.KILLED, reason="stopped")
+    loop.place()
+    assert loop.states(job) == ["ASSIGNED"] * 3
+    assert check_all() == []
+
+
+def test_a_lost_member_is_requeued_alone_while_the_minimum_holds(loop: Loop) -> None:
+    cell = loop.cell()
+    job = gang(loop, min_available=2)
+    loop.place()
+    cell.end(loop.attempts(job)[0], S.WORKER_FAILED, started_at=1.0, reason="vanished")
+    loop.converge()
+    assert sorted(loop.states(job)) == ["ASSIGNED", "ASSIGNED", "PENDING"]
+    loop.place()
+    assert loop.states(job) == ["ASSIGNED"] * 3
+
+
+def test_a_member_that_fails_for_good_ends_its_siblings_worker_failed(loop: Loop) -> None:
+    cell = loop.cell()
+    job = gang(loop)
+    loop.place()
+    first, *others = loop.attempts(job)
+    cell.end(first, S.FAILED, exit_code=1, started_at=1.0)
+    loop.converge()
+    assert loop.states(job) == ["FAILED", "WORKER_FAILED", "WORKER_FAILED"]
+    assert loop.state(job) == "FAILED"
+    assert [task.preemption_count for task in loop.tasks(job)] == [0, 101, 101]
+    assert [a.charge for a in Attempt.objects.filter(job=job).order_by("task_id")] == [1, 101, 101]
+    assert set(cell.stop_orders()) == {str(attempt.uid) for attempt in others}
+    assert check_all() == []
+
+
+def test_a_gang_whose_member_was_lost_for_good_ends_worker_failed(loop: Loop) -> None:
+    cell = loop.cell()
+    job = gang(loop, retries={"preemption": 0})
+    loop.place()
+    cell.end(loop.attempts(job)[0], S.WORKER_FAILED, started_at=1.0, reason="vanished")
+    loop.converge()
+    assert loop.states(job) == ["WORKER_FAILED"] * 3
+    assert loop.state(job) == "WORKER_FAILED"
+    assert check_all() == []

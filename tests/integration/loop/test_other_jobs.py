@@ -1,0 +1,154 @@
+"""Jobs that look at other jobs: dependencies, parents, names that are taken, deletion."""
+
+import pytest
+
+from controlplane import clock
+from controlplane.commands.deletion import delete_job
+from controlplane.commands.endings import cancel_job
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.errors import Conflict
+from controlplane.domain.submission import JobsRefused, NameTaken
+from controlplane.models import Attempt, Job, JobDependency, Task, Transition
+from controlplane.queries.invariants import check_all
+from tests.integration.loop.conftest import Hand, Loop
+
+
+def finish(loop: Loop, cell: Hand, job: Job, state: S = S.SUCCEEDED) -> None:
+    loop.place()
+    for attempt in loop.attempts(job):
+        cell.end(attempt, state, exit_code=0 if state is S.SUCCEEDED else 1, started_at=1.0)
+
+
+def test_a_job_waits_for_another_and_starts_once_that_succeeded(loop: Loop) -> None:
+    cell = loop.cell()
+    first = loop.submit(guid="first")
+    second = loop.submit(depends_on=[{"job": "first"}], scheduling_timeout_seconds=60)
+    loop.place()
+    assert loop.states(second) == ["PENDING"]
+    assert not loop.attempts(second)
+    finish(loop, cell, first)
+    loop.converge()
+    loop.place()
+    assert loop.states(second) == ["ASSIGNED"]
+    group = second.groups.get()
+    assert group.deadline_at is not None
+    assert group.startable_at is not None
+    assert (group.deadline_at - group.startable_at).total_seconds() == 60
+    assert check_all() == []
+
+
+@pytest.mark.parametrize(
+    ("until", "state", "ends"),
+    [
+        ("succeeded", S.FAILED, "KILLED"),
+        ("finished", S.FAILED, "PENDING"),
+        ("started", S.FAILED, "PENDING"),
+        ("succeeded", S.SUCCEEDED, "PENDING"),
+    ],
+)
+def test_what_can_no_longer_come_true_ends_the_dependant(
+    loop: Loop, until: str, state: S, ends: str
+) -> None:
+    cell = loop.cell()
+    first = loop.submit()
+    second = loop.submit(depends_on=[{"job": first.pk, "until": until}])
+    finish(loop, cell, first, state)
+    loop.converge()
+    loop.converge()
+    assert loop.state(second) == ends
+    if ends == "KILLED":
+        assert "can no longer be" in Job.objects.get(pk=second.pk).failure_reason
+    assert check_all() == []
+
+
+def test_a_dependency_that_was_met_survives_the_deletion_of_the_job(loop: Loop) -> None:
+    cell = loop.cell()
+    first = loop.submit(guid="first")
+    second = loop.submit(depends_on=[{"job": "first", "until": "finished"}])
+    finish(loop, cell, first)
+    delete_job(job_id=first.pk, actor="owner", now=clock.now())
+    while Job.objects.filter(pk=first.pk).exists():
+        loop.converge()
+    assert not Task.objects.filter(job_id=first.pk).exists()
+    assert not Attempt.objects.filter(job_id=first.pk).exists()
+    assert not Transition.objects.filter(job_id=first.pk).exists()
+    loop.place()
+    assert loop.states(second) == ["ASSIGNED"]
+    assert JobDependency.objects.get().met_at is not None
+    assert check_all() == []
+
+
+def test_a_dependency_on_what_is_not_there_is_refused_and_nothing_is_created(loop: Loop) -> None:
+    with pytest.raises(JobsRefused, match="there is no job nobody in project default"):
+        loop.submit(depends_on=[{"job": "nobody"}])
+    assert not Job.objects.exists()
+
+
+def test_a_parent_takes_three_generations_along_in_one_tick(loop: Loop) -> None:
+    loop.cell()
+    jobs = [loop.submit()]
+    for _ in range(3):
+        jobs.append(loop.submit(parent=jobs[-1].pk))
+    loop.place()
+    cancel_job(job_id=jobs[0].pk, reason="", force=False, actor="me", now=clock.now())
+    loop.converge()
+    assert [loop.state(job) for job in jobs] == ["KILLED"] * 4
+    assert "its parent" in Job.objects.get(pk=jobs[3].pk).failure_reason
+    assert check_all() == []
+
+
+def test_a_parent_that_succeeded_takes_nobody_along(loop: Loop) -> None:
+    cell = loop.cell()
+    parent = loop.submit()
+    child = loop.submit(parent=parent.pk)
+    finish(loop, cell, parent)
+    loop.converge()
+    assert loop.state(child) == "RUNNING"
+
+
+def test_a_parent_that_has_ended_takes_no_more_children(loop: Loop) -> None:
+    parent = loop.submit()
+    cancel_job(job_id=parent.pk, reason="", force=False, actor="me", now=clock.now())
+    with pytest.raises(JobsRefused, match="takes no more children"):
+        loop.submit(parent=parent.pk)
+
+
+def test_names_may_be_used_twice_unless_the_policy_says_otherwise(loop: Loop) -> None:
+    first = loop.submit(name="a")
+    assert loop.submit(name="a").pk != first.pk
+    with pytest.raises(NameTaken, match="has not ended"):
+        loop.submit(name="a", existing_job_policy="error")
+    newest = Job.objects.latest("pk")
+    assert loop.submit(name="a", existing_job_policy="keep").pk == newest.pk
+
+
+def test_a_replacement_waits_until_nothing_is_left_of_what_it_replaces(loop: Loop) -> None:
+    cell = loop.cell()
+    old = loop.submit(name="a")
+    loop.place()
+    (attempt,) = loop.attempts(old)
+    new = loop.submit(name="a", existing_job_policy="replace")
+    loop.converge()
+    assert (loop.state(old), loop.state(new)) == ("KILLED", "PENDING")
+    assert Job.objects.get(pk=old.pk).failure_reason == f"replaced by job {new.pk}"
+    loop.place()
+    assert not loop.attempts(new)
+    cell.end(attempt, S.KILLED, reason="stopped")
+    loop.converge()
+    loop.place()
+    assert loop.states(new) == ["ASSIGNED"]
+    assert check_all() == []
+
+
+def test_what_has_not_ended_is_not_deleted(loop: Loop) -> None:
+    job = loop.submit()
+    with pytest.raises(Conflict, match="has not ended"):
+        delete_job(job_id=job.pk, actor="me", now=clock.now())
+
+
+def test_the_guid_of_a_deleted_job_is_free_at_once(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit(guid="g")
+    finish(loop, cell, job)
+    delete_job(job_id=job.pk, actor="me", now=clock.now())
+    assert loop.submit(guid="g").pk != job.pk
