@@ -98,9 +98,10 @@ class Parameters:
             raise BadQuery(name, f"must be a whole number from {least} to {most}")
         return int(value)
 
-    def flag(self, name: str) -> bool:
-        """true or false; false if it is missing."""
-        return self.choice(name, ("true", "false", "1", "0")) in ("true", "1")
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """true or false; `default` if it is missing."""
+        said = self.choice(name, ("true", "false", "1", "0"))
+        return default if said is None else said in ("true", "1")
 
     def choice(self, name: str, choices: Collection[str]) -> str | None:
         """One of `choices`, in whatever case."""

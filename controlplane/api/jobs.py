@@ -18,7 +18,7 @@ from controlplane.api.shapes import CancelRequest
 from controlplane.commands.endings import cancel_job
 from controlplane.commands.jobs import Submission, submit_jobs
 from controlplane.domain.submission import JobsRefused
-from controlplane.queries import history, jobs, tasks
+from controlplane.queries import jobs, tasks
 from controlplane.spec import Fault, InvalidSpec, JobSpec, parse_job
 from controlplane.spec.fields import is_guid
 
@@ -146,22 +146,6 @@ class JobTasks(Door):
             now=clock.now(),
         )
         return page.answer(found, lambda task: task["id"])
-
-
-class JobHistory(Door):
-    """The history of a job."""
-
-    @schema.describe(
-        "list_history_of_job",
-        answers={200: schema.page_of("Change")},
-        parameters=schema.PAGING,
-        problems=(400, 404),
-    )
-    def get(self, request: Request, job_id: int) -> HttpResponse:
-        """List what happened to a job and its tasks, newest first."""
-        page = Page(request, Parameters(request, *PAGING))
-        found = history.list_job_history(job_id, before=page.number, limit=page.limit + 1)
-        return page.answer(found, lambda change: change["id"])
 
 
 class JobCancel(Door):

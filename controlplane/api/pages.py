@@ -54,10 +54,14 @@ class Page:
     ) -> HttpResponse:
         """The page; `found` has one item more than `limit` if there is another page."""
         results = found[: self.limit]
+        return self.answer_part(results, key(results[-1]) if len(found) > self.limit else None)
+
+    def answer_part(self, results: Sequence[dict[str, Any]], cursor: object | None) -> HttpResponse:
+        """A page that ends where it says; `cursor`: None if there is no other page."""
         following = None
-        if len(found) > self.limit:
-            cursor = base64.urlsafe_b64encode(str(key(results[-1])).encode()).decode().rstrip("=")
+        if cursor is not None:
+            text = base64.urlsafe_b64encode(str(cursor).encode()).decode().rstrip("=")
             query = self._request.query_params.copy()
-            query["cursor"] = cursor
+            query["cursor"] = text
             following = self._request.build_absolute_uri(f"?{query.urlencode()}")
         return answer({"results": results, "next": following})

@@ -165,20 +165,37 @@ class Attempt(Answer):
 
 
 class Change(Answer):
-    """One row of the history."""
+    """A row of the history, or several that are shown as one: see `count`, `first_at`, `last_at`.
 
-    id: int
+    What is not the same in all of them is null; of `message` and `actor` the newest few are told.
+    """
+
+    id: int = Field(description="Of the newest row.")
     job: int
-    task: int | None
+    task: int | None = Field(description="Null also where the job itself moved (`tasks` is 0).")
+    task_name: str | None
     attempt_uid: UUID | None
+    attempt_number: int | None
+    cell_id: str | None = Field(description="Where the attempt is or was.")
     from_state: State | None
     to_state: State | None
     attempt_state: State | None
     reason: str
     text: str
     message: str
-    actor: str
-    at: datetime
+    actor: str = Field(description="A user, a cell, or what of the control plane did it.")
+    actor_kind: Literal["user", "cell", "control_plane"]
+    at: datetime = Field(description="As `last_at`.")
+    first_at: datetime
+    last_at: datetime
+    count: int = Field(description="Of how many rows this tells.")
+    tasks: int = Field(description="Of how many tasks.")
+    seconds: float | None = Field(
+        description="How long it stayed in `to_state`; of several rows, all stays together. Null"
+        " while it is still there, and where no state was entered."
+    )
+    longest_seconds: float | None = Field(description="The longest stay.")
+    still: int = Field(description="How many are still in the state that they entered.")
 
 
 class Cell(Answer):

@@ -13,7 +13,7 @@ from controlplane.api.door import Door, check_may_end
 from controlplane.api.pages import PAGING, Page
 from controlplane.api.shapes import CancelRequest
 from controlplane.commands.endings import cancel_task
-from controlplane.queries import attempts, history, tasks
+from controlplane.queries import attempts, tasks
 
 
 class TaskDetail(Door):
@@ -39,22 +39,6 @@ class TaskAttempts(Door):
         page = Page(request, Parameters(request, *PAGING))
         found = attempts.list_attempts(task_id, before=page.number, limit=page.limit + 1)
         return page.answer(found, lambda attempt: attempt["number"])
-
-
-class TaskHistory(Door):
-    """The history of a task."""
-
-    @schema.describe(
-        "list_history_of_task",
-        answers={200: schema.page_of("Change")},
-        parameters=schema.PAGING,
-        problems=(400, 404),
-    )
-    def get(self, request: Request, task_id: int) -> HttpResponse:
-        """List what happened to a task and its attempts, newest first."""
-        page = Page(request, Parameters(request, *PAGING))
-        found = history.list_task_history(task_id, before=page.number, limit=page.limit + 1)
-        return page.answer(found, lambda change: change["id"])
 
 
 class TaskExplain(Door):

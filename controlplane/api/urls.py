@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path, register_converter
 
-from controlplane.api import attempts, cells, jobs, store, tasks
+from controlplane.api import attempts, cells, history, jobs, store, tasks
 from controlplane.api.problems import nothing_here
 
 
@@ -38,14 +38,15 @@ urlpatterns = [
     path("jobs:batch", jobs.JobBatch.as_view()),
     path("jobs/<id:job_id>", jobs.JobDetail.as_view()),
     path("jobs/<id:job_id>/tasks", jobs.JobTasks.as_view()),
-    path("jobs/<id:job_id>/history", jobs.JobHistory.as_view()),
+    path("jobs/<id:job_id>/history", history.JobHistory.as_view()),
     path("jobs/<id:job_id>/cancel", jobs.JobCancel.as_view()),
     path("tasks/<id:task_id>", tasks.TaskDetail.as_view()),
     path("tasks/<id:task_id>/attempts", tasks.TaskAttempts.as_view()),
-    path("tasks/<id:task_id>/history", tasks.TaskHistory.as_view()),
+    path("tasks/<id:task_id>/history", history.TaskHistory.as_view()),
     path("tasks/<id:task_id>/explain", tasks.TaskExplain.as_view()),
     path("tasks/<id:task_id>/cancel", tasks.TaskCancel.as_view()),
     path("attempts/<uuid:uid>", attempts.AttemptDetail.as_view()),
+    path("attempts/<uuid:uid>/history", history.AttemptHistory.as_view()),
     path("attempts/<uuid:uid>/logs", attempts.AttemptLogs.as_view()),
     path("attempts/<uuid:uid>/logs/<slug:stream>", attempts.LogUpload.as_view()),
     path("cells", cells.Cells.as_view()),

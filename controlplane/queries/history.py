@@ -1,59 +1,218 @@
-"""The history of a job or a task, newest first."""
+"""The history of a job, a task or an attempt, newest first, in parts that a page can hold."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import NotFound
-from controlplane.domain.states import REASONS, Reason
+from controlplane.domain.timeline import Change, Entry, first_entries, measure
 from controlplane.queries.sql import rows
 
-_COLUMNS = """
-SELECT id, job_id, task_id, attempt_uid, from_state, to_state, attempt_state, reason, message,
-       actor, at
-FROM controlplane_transition
-"""
+# Read at first for merged entries, which may be of many changes each; four times as much each time
+# that does not fill the page, until a page has been made of so many that it may be short instead.
+_FIRST_READ = 1_000
+_MOST_READ = 20_000
 
 
-def list_job_history(job_id: int, *, before: int | None, limit: int) -> list[dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Entries, newest first. `following`: what the next part is `before`; None: this is the end."""
+
+    entries: Sequence[Entry]
+    following: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Course:
+    """Whose history: the rows `where`; of a task with its submission; of one attempt, if given."""
+
+    where: str
+    parameters: Mapping[str, Any]
+    task_id: int | None = None
+    submitted_with: int | None = None
+    attempt: UUID | None = None
+
+
+def find_job_history(
+    job_id: int, *, before: int | None = None, limit: int, merged: bool = True
+) -> Part:
     """Changes of a job and of all its tasks that are older than `before`. Raises NotFound."""
-    found = _page("job_id", job_id, before, limit)
-    if not found and not rows("SELECT 1 FROM controlplane_job WHERE id = %s", [job_id]):
+    course = _Course("job_id = %(job)s", {"job": job_id})
+    part = _part(course, before, limit, merged)
+    if not part.entries and not rows("SELECT 1 FROM controlplane_job WHERE id = %s", [job_id]):
         raise NotFound(f"there is no job {job_id}")
-    return found
+    return part
 
 
-def list_task_history(task_id: int, *, before: int | None, limit: int) -> list[dict[str, Any]]:
-    """Changes of a task and its attempts that are older than `before`. Raises NotFound."""
-    found = _page("task_id", task_id, before, limit)
-    if not found and not rows("SELECT 1 FROM controlplane_task WHERE id = %s", [task_id]):
+def find_task_history(
+    task_id: int, *, before: int | None = None, limit: int, merged: bool = True
+) -> Part:
+    """Changes of a task and its attempts that are older than `before`. Raises NotFound.
+
+    Its submission, which the job's history has for all tasks in one row, is its first change.
+    """
+    found = rows("SELECT job_id FROM controlplane_task WHERE id = %s", [task_id])
+    if not found:
         raise NotFound(f"there is no task {task_id}")
-    return found
+    course = _Course(
+        "task_id = %(task)s", {"task": task_id}, task_id=task_id, submitted_with=found[0][0]
+    )
+    return _part(course, before, limit, merged)
 
 
-def _page(column: str, value: int, before: int | None, limit: int) -> list[dict[str, Any]]:
-    older = "" if before is None else "AND id < %s"
-    parameters = [value, limit] if before is None else [value, before, limit]
-    statement = f"{_COLUMNS} WHERE {column} = %s {older} ORDER BY id DESC LIMIT %s"
-    return [_document(row) for row in rows(statement, parameters)]
+def find_attempt_history(
+    uid: UUID, *, before: int | None = None, limit: int, merged: bool = True
+) -> Part:
+    """Changes of an attempt that are older than `before`. Raises NotFound."""
+    found = rows(
+        """
+        SELECT a.task_id, min(h.id), max(h.id) FROM controlplane_attempt a
+        LEFT JOIN controlplane_transition h ON h.task_id = a.task_id AND h.attempt_uid = a.uid
+        WHERE a.uid = %s GROUP BY a.task_id
+        """,
+        [uid],
+    )
+    if not found:
+        raise NotFound(f"there is no attempt {uid}")
+    task_id, first, last = found[0]
+    if last is None:
+        return Part((), None)
+    # What befell its task meanwhile is read too, and left out: it tells how long a state lasted.
+    course = _Course(
+        "task_id = %(task)s AND id >= %(first)s",
+        {"task": task_id, "first": first},
+        task_id=task_id,
+        attempt=uid,
+    )
+    return _part(course, last + 1 if before is None else min(before, last + 1), limit, merged)
 
 
-def _document(row: tuple[Any, ...]) -> dict[str, Any]:
-    reason = row[7]
+def change_document(entry: Entry) -> dict[str, Any]:
+    """An entry as the API shows it. What is not the same in all its changes is null."""
+    newest = entry.newest
     return {
-        "id": row[0],
-        "job": row[1],
-        "task": row[2],
-        "attempt_uid": row[3],
-        "from_state": _name(row[4]),
-        "to_state": _name(row[5]),
-        "attempt_state": _name(row[6]),
-        "reason": reason,
-        "text": REASONS[Reason(reason)] if reason in set(Reason) else reason,
-        "message": row[8],
-        "actor": row[9],
-        "at": row[10],
+        "id": newest.id,
+        "job": newest.job_id,
+        "task": entry.shared(lambda change: change.task_id),
+        "task_name": entry.shared(lambda change: change.task_name),
+        "attempt_uid": entry.shared(lambda change: change.attempt_uid),
+        "attempt_number": entry.shared(lambda change: change.attempt_number),
+        "cell_id": entry.shared(lambda change: change.cell),
+        "from_state": _name(newest.from_state),
+        "to_state": _name(newest.to_state),
+        "attempt_state": _name(newest.attempt_state),
+        "reason": newest.reason,
+        "text": newest.sentence,
+        "message": entry.message,
+        "actor": entry.who,
+        "actor_kind": newest.actor_kind,
+        "at": entry.last_at,
+        "first_at": entry.first_at,
+        "last_at": entry.last_at,
+        "count": entry.count,
+        "tasks": entry.tasks,
+        "seconds": entry.seconds,
+        "longest_seconds": entry.longest_seconds,
+        "still": entry.still,
     }
 
 
-def _name(number: int | None) -> str | None:
-    return None if number is None else TaskState(number).name
+def _part(course: _Course, before: int | None, limit: int, merged: bool) -> Part:
+    size, start = _FIRST_READ if merged else limit + 1, _LATEST if before is None else before
+    changes: list[Change] = []
+    left: Mapping[int | None, datetime] | None = None
+    while True:
+        found = _read(course, start, size)
+        changes += found
+        # Of a job, other tasks may come with each read.
+        if before is not None and (left is None or course.task_id is None):
+            left = _left_at(course, before, changes)
+        is_all = len(found) < size
+        shown = measure(changes, left)
+        if course.attempt is not None:
+            shown = [change for change in shown if change.attempt_uid == course.attempt]
+        entries = first_entries(shown, limit) if merged else _one_by_one(shown, limit)
+        used = sum(entry.count for entry in entries)
+        if used < len(shown):
+            return Part(entries, shown[used - 1].id)
+        if is_all or len(changes) >= _MOST_READ:
+            return Part(entries, None if is_all else changes[-1].id)
+        size, start = size * 4, changes[-1].id
+
+
+def _one_by_one(changes: Sequence[Change], limit: int) -> list[Entry]:
+    return [Entry((change,)) for change in changes[:limit]]
+
+
+_LATEST = (1 << 63) - 1
+_ENTERS = "to_state IS NOT NULL AND from_state IS DISTINCT FROM to_state"
+# The first row of a job is its submission, which is that of all its tasks.
+_SUBMISSION = """
+UNION ALL SELECT * FROM (
+    SELECT id, job_id, %(task)s::bigint, attempt_uid, from_state, to_state, attempt_state, reason,
+           message, actor, at
+    FROM controlplane_transition WHERE job_id = %(submitted_with)s ORDER BY id LIMIT 1
+) first WHERE from_state IS NULL
+"""
+
+
+def _read(course: _Course, start: int, count: int) -> list[Change]:
+    found = rows(
+        f"""
+        SELECT h.id, h.job_id, h.task_id, g.name || '.' || t.index, h.attempt_uid, a.number, c.name,
+               h.from_state, h.to_state, h.attempt_state, h.reason, h.message, h.actor, h.at
+        FROM (
+            SELECT * FROM (
+                SELECT id, job_id, task_id, attempt_uid, from_state, to_state, attempt_state,
+                       reason, message, actor, at
+                FROM controlplane_transition WHERE {course.where}
+                {"" if course.submitted_with is None else _SUBMISSION}
+            ) every WHERE id < %(start)s ORDER BY id DESC LIMIT %(count)s
+        ) h
+        LEFT JOIN controlplane_task t ON t.id = h.task_id
+        LEFT JOIN controlplane_taskgroup g ON g.id = t.group_id
+        LEFT JOIN controlplane_attempt a ON a.uid = h.attempt_uid
+        LEFT JOIN controlplane_cell c ON c.id = a.cell_id
+        ORDER BY h.id DESC
+        """,
+        {
+            **course.parameters,
+            "submitted_with": course.submitted_with,
+            "start": start,
+            "count": count,
+        },
+    )
+    return [_change(row) for row in found]
+
+
+def _left_at(
+    course: _Course, before: int, changes: Sequence[Change]
+) -> Mapping[int | None, datetime]:
+    """When each task, and the job, had left its newest state here for what is on newer pages."""
+    tasks = {change.task_id for change in changes}
+    statement = f"""
+        SELECT task_id, min(at) FROM controlplane_transition
+        WHERE task_id = ANY(%s) AND id >= %s AND {_ENTERS} GROUP BY task_id
+        """
+    left = dict(rows(statement, [[task_id for task_id in tasks if task_id is not None], before]))
+    if None in tasks:
+        statement = f"""
+            SELECT min(at) FROM controlplane_transition
+            WHERE job_id = %s AND task_id IS NULL AND id >= %s AND {_ENTERS}
+            """
+        ((at,),) = rows(statement, [changes[0].job_id, before])
+        left |= {} if at is None else {None: at}
+    return left
+
+
+def _change(row: tuple[Any, ...]) -> Change:
+    values = list(row)
+    values[7:10] = [None if number is None else TaskState(number) for number in row[7:10]]
+    return Change(*values)
+
+
+def _name(state: TaskState | None) -> str | None:
+    return None if state is None else state.name

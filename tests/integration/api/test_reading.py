@@ -215,20 +215,6 @@ def test_results_of_a_group_are_a_bundle_of_its_succeeded_tasks(
     assert nobody.get(links_at(now)(f"{RESULTS_PATH}{group.pk + 1}")).status == 404
 
 
-def test_history_is_listed_newest_first(submitter: Caller) -> None:
-    job_id = submit(submitter)
-    task = Task.objects.get()
-    submitter.post(f"/jobs/{job_id}/cancel", {"reason": "enough"})
-    found = submitter.get(f"/jobs/{job_id}/history").json["results"]
-    assert found[-1]["reason"] == "submitted"
-    assert found[-1]["actor"] == "ann"
-    assert found[-1]["to_state"] == "PENDING"
-    assert len(found) >= 2
-    of_task = submitter.get(f"/tasks/{task.pk}/history").json["results"]
-    assert {change["to_state"] for change in of_task} == {"KILLED"}
-    assert sum(map(len, pages(submitter, f"/jobs/{job_id}/history?limit=1"))) == len(found)
-
-
 def test_cells_show_what_is_free(submitter: Caller, make_cell: Callable[..., Cell]) -> None:
     submit(submitter, replicas=2, resources={"cpu": 0.5, "memory": "512Mi"})
     cell = make_cell("cell-1")

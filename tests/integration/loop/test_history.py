@@ -6,6 +6,7 @@ import pytest
 
 from controlplane.commands.endings import cancel_job
 from controlplane.contract.reports import AttemptReport
+from controlplane.contract.states import Phase
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.states import TERMINAL
 from controlplane.domain.timeline import Change
@@ -32,8 +33,8 @@ def test_a_run_says_who_did_what_on_which_cell_and_how_long_it_took(loop: Loop) 
     job = loop.submit()
     loop.place()
     (attempt,) = loop.attempts(job)
-    cell.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase="pulling"))
-    cell.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase="creating"))
+    cell.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase=Phase.PULLING))
+    cell.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase=Phase.CREATING))
     cell.report(AttemptReport(str(attempt.uid), 0, S.RUNNING))
     cell.end(attempt, S.SUCCEEDED, exit_code=0)
     (task,) = loop.tasks(job)

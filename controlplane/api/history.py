@@ -1,0 +1,89 @@
+"""The doors of the history: what happened to a job, a task or an attempt, when, why, by whom."""
+
+from uuid import UUID
+
+from django.http import HttpResponse
+from rest_framework.request import Request
+
+from controlplane.api import schema
+from controlplane.api.bodies import Parameters
+from controlplane.api.door import Door
+from controlplane.api.pages import PAGING, Page
+from controlplane.queries import history
+
+_PARAMETERS = [
+    *schema.PAGING,
+    schema.parameter("merged", "false: each row for itself. Else what repeats is one entry.", bool),
+]
+
+
+class JobHistory(Door):
+    """The history of a job."""
+
+    @schema.describe(
+        "list_history_of_job",
+        answers={200: schema.page_of("Change")},
+        parameters=_PARAMETERS,
+        problems=(400, 404),
+    )
+    def get(self, request: Request, job_id: int) -> HttpResponse:
+        """List what happened to a job and its tasks, newest first."""
+        asked = _Asked(request)
+        return asked.answer(
+            history.find_job_history(
+                job_id, before=asked.before, limit=asked.limit, merged=asked.merged
+            )
+        )
+
+
+class TaskHistory(Door):
+    """The history of a task."""
+
+    @schema.describe(
+        "list_history_of_task",
+        answers={200: schema.page_of("Change")},
+        parameters=_PARAMETERS,
+        problems=(400, 404),
+    )
+    def get(self, request: Request, task_id: int) -> HttpResponse:
+        """List what happened to a task and its attempts, newest first."""
+        asked = _Asked(request)
+        return asked.answer(
+            history.find_task_history(
+                task_id, before=asked.before, limit=asked.limit, merged=asked.merged
+            )
+        )
+
+
+class AttemptHistory(Door):
+    """The history of an attempt."""
+
+    @schema.describe(
+        "list_history_of_attempt",
+        answers={200: schema.page_of("Change")},
+        parameters=_PARAMETERS,
+        problems=(400, 404),
+    )
+    def get(self, request: Request, uid: UUID) -> HttpResponse:
+        """List what happened to an attempt, newest first."""
+        asked = _Asked(request)
+        return asked.answer(
+            history.find_attempt_history(
+                uid, before=asked.before, limit=asked.limit, merged=asked.merged
+            )
+        )
+
+
+class _Asked:
+    """Which part of a history is asked for, and how it is to be shown."""
+
+    def __init__(self, request: Request) -> None:
+        parameters = Parameters(request, *PAGING, "merged")
+        self._page = Page(request, parameters)
+        self.before, self.limit = self._page.number, self._page.limit
+        self.merged = parameters.flag("merged", default=True)
+
+    def answer(self, part: history.Part) -> HttpResponse:
+        """The part as a page."""
+        documents = [history.change_document(entry) for entry in part.entries]
+        return self._page.answer_part(documents, part.following)
