@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -65,6 +65,7 @@ class RunningStack:
         """Start and wait until it says that it is up."""
         if self._process is not None:
             self._process.wait(timeout=STOP_SECONDS)
+        self.environment = {}
         self.home.mkdir(parents=True, exist_ok=True)
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)
@@ -94,11 +95,20 @@ class RunningStack:
         return over or "Ctrl-C stops all of it" in self.output.read_text()
 
     def stop(self, number: int = signal.SIGINT) -> int:
-        """Stop as Ctrl-C does and return the exit code. Repeatable."""
+        """Stop as Ctrl-C does and return the exit code. Repeatable.
+
+        Whatever was done to a stack that was up: it is stopped in order, its rows violate nothing.
+        """
         assert self._process is not None
-        if self._process.poll() is None:
-            self._process.send_signal(number)
-        return self._process.wait(timeout=STOP_SECONDS)
+        is_up = self._process.poll() is None
+        try:
+            if is_up and self.environment:
+                check_invariants({"CELLRUN_HOME": str(self.home)})
+        finally:
+            if is_up:
+                self._process.send_signal(number)
+            code = self._process.wait(timeout=STOP_SECONDS)
+        return code
 
     def pid_of(self, name: str) -> int:
         """The current process id of one of the stack's processes."""
@@ -186,6 +196,19 @@ class Companion:
         except subprocess.TimeoutExpired:
             self._process.kill()
             raise
+
+
+def check_invariants(environment: Mapping[str, str]) -> None:
+    """Fail with all that `manage.py check_invariants` finds in the database of `environment`."""
+    done = subprocess.run(
+        [sys.executable, "manage.py", "check_invariants"],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @contextmanager

@@ -73,7 +73,7 @@ class Deployment:
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def prepare(self) -> None:
@@ -140,6 +140,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         running.prepare()
         running.start()
         yield running
+        running.manage("check_invariants")
     finally:
         running.stop()
         with redis.Redis.from_url(broker) as connected:

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.stand import FLEET, Stand, Wanted, standing
 from benchmarks.throughput import submit_and_wait
 from tests.architecture.source import ROOT
-from tests.e2e.stack import remnants
+from tests.e2e.stack import check_invariants, remnants
 
 pytestmark = pytest.mark.serial
 
@@ -23,6 +23,7 @@ TASKS = 400
 def stand() -> Iterator[Stand]:
     with standing(Wanted(cells=CELLS)) as found:
         yield found
+        check_invariants(found.plan.control_environment("command"))
     assert remnants(found.plan.home.root.parent) == []
 
 

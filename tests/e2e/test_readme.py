@@ -19,6 +19,9 @@ pytestmark = [pytest.mark.serial, pytest.mark.engine]
 
 SECONDS = 240
 BLOCK = re.compile(r"^```sh\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
+STOP = "make down"
+# What no reader types: before the stack is stopped, its rows are looked at.
+CHECK = ".venv/bin/python manage.py check_invariants\n"
 # A clone has none of these; `.venv` is lent to it, so that nothing is installed again.
 NOT_IN_A_CLONE = (".git", ".venv", ".cellrun", ".*_cache", "__pycache__", "*.egg-info", "build")
 
@@ -55,8 +58,10 @@ def test_the_readme_shows_how_to_start_use_and_stop_it() -> None:
 
 def test_the_blocks_of_the_readme_run_as_written(clone: Path, environment: dict[str, str]) -> None:
     script = "".join(
-        f"echo '--- block {number}'\n{lines}" for number, lines in enumerate(read_blocks(), start=1)
+        f"echo '--- block {number}'\n{CHECK if STOP in lines else ''}{lines}"
+        for number, lines in enumerate(read_blocks(), start=1)
     )
+    assert CHECK in script
     (clone.parent / "readme.sh").write_text(script)
     try:
         code, output = run_script(clone, environment)
