@@ -17,6 +17,7 @@ from controlplane.admin.timeline import task_timeline
 from controlplane.contract.states import TaskState
 from controlplane.domain.placement.pending import Waiting, pending_reason
 from controlplane.models import Attempt, Task
+from controlplane.queries.tasks import load_waits
 
 _SHOWN_ATTEMPTS = 50
 
@@ -204,5 +205,7 @@ def pending_note(task: Task, now: datetime) -> str:
         startable_at=task.group.startable_at,
         depends_on=task.group.depends_on,
         found=task.group.pending_reason,
+        waits_for=load_waits([task.job_id]).get(task.job_id, ()) if task.job.waits_for_jobs else (),
+        is_bouncing=task.job.is_bouncing,
     )
     return str(pending_reason(waiting, now=now)["text"])

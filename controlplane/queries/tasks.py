@@ -1,6 +1,6 @@
 """Tasks as everybody sees them: with what their present attempt came to, or why they wait."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -8,6 +8,7 @@ from controlplane.contract.states import TaskState
 from controlplane.domain.errors import NotFound
 from controlplane.domain.placement.pending import Waiting, pending_reason
 from controlplane.domain.states import TERMINAL
+from controlplane.queries.cascades import load_dependencies
 from controlplane.queries.sql import decoded, rows
 
 _COLUMNS = """
@@ -18,7 +19,8 @@ SELECT t.id AS id, t.job_id AS job, g.name AS "group", t.index AS index, t.state
        t.preemption_count AS preemption_count, t.system_failure_count AS system_failure_count,
        t.updated_at AS updated_at, t.started_at AS started_at, t.finished_at AS finished_at,
        j.annotation AS annotation, j.created_at AS created_at, g.startable_at AS startable_at,
-       g.depends_on AS depends_on, g.pending_reason AS found, a.stop_reason AS stop_reason,
+       g.depends_on AS depends_on, j.waits_for_jobs AS waits_for_jobs,
+       j.is_bouncing AS is_bouncing, g.pending_reason AS found, a.stop_reason AS stop_reason,
        a.exit_code AS exit_code, a.failure_kind AS failure_kind, a.result AS result,
        a.result_truncated AS result_truncated, c.name AS cell
 FROM controlplane_task t
@@ -43,7 +45,7 @@ def list_tasks(
     )
     if not found and not rows("SELECT 1 FROM controlplane_job WHERE id = %s", [job_id]):
         raise NotFound(f"there is no job {job_id}")
-    return [_document(row, now) for row in found]
+    return _documents(found, now)
 
 
 def get_task(task_id: int, *, now: datetime) -> dict[str, Any]:
@@ -51,7 +53,7 @@ def get_task(task_id: int, *, now: datetime) -> dict[str, Any]:
     found = rows(f"{_COLUMNS} WHERE t.id = %s", [task_id])
     if not found:
         raise NotFound(f"there is no task {task_id}")
-    return _document(found[0], now)
+    return _documents(found, now)[0]
 
 
 def find_task_owner(task_id: int) -> int:
@@ -68,8 +70,29 @@ def find_task_owner(task_id: int) -> int:
     return int(found[0][0])
 
 
-def _document(row: tuple[Any, ...], now: datetime) -> dict[str, Any]:
-    task = dict(zip(_NAMES, row, strict=True))
+def _documents(found: Sequence[tuple[Any, ...]], now: datetime) -> list[dict[str, Any]]:
+    tasks = [dict(zip(_NAMES, row, strict=True)) for row in found]
+    waits_for = load_waits({task["job"] for task in tasks if task["waits_for_jobs"]})
+    return [_document(task, waits_for.get(task["job"], ()), now) for task in tasks]
+
+
+def load_waits(job_ids: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
+    """By job, what it still waits for: {"job", "name", "until"}."""
+    wanted = sorted(set(job_ids))
+    found = load_dependencies(wanted) if wanted else {}
+    return {
+        job_id: [
+            {"job": item.on_job_id, "name": item.name, "until": item.until}
+            for item in waits
+            if not item.is_met
+        ]
+        for job_id, waits in found.items()
+    }
+
+
+def _document(
+    task: Mapping[str, Any], waits_for: Sequence[Mapping[str, Any]], now: datetime
+) -> dict[str, Any]:
     state = TaskState(task["state_number"])
     ended, succeeded = state in TERMINAL, state is TaskState.SUCCEEDED
     waits = state is TaskState.PENDING
@@ -83,7 +106,7 @@ def _document(row: tuple[Any, ...], now: datetime) -> dict[str, Any]:
         "state_number": int(state),
         "lifecycle": lifecycle_of(state),
         "stopping": bool(task["attempt_open"] and task["stop_reason"]),
-        "pending_reason": pending_reason(_waiting(task), now=now) if waits else None,
+        "pending_reason": pending_reason(_waiting(task, waits_for), now=now) if waits else None,
         "not_before": task["not_before"] if waits else None,
         "attempt_number": task["attempt_number"],
         "attempt_uid": task["attempt_uid"],
@@ -115,11 +138,13 @@ def lifecycle_of(state: TaskState) -> str:
     return "RUNNING" if state in (TaskState.BUILDING, TaskState.RUNNING) else "PENDING"
 
 
-def _waiting(task: Mapping[str, Any]) -> Waiting:
+def _waiting(task: Mapping[str, Any], waits_for: Sequence[Mapping[str, Any]]) -> Waiting:
     return Waiting(
         not_before=task["not_before"],
         attempt_open=task["attempt_open"],
         startable_at=task["startable_at"],
         depends_on=decoded(task["depends_on"]),
         found=decoded(task["found"]),
+        waits_for=waits_for,
+        is_bouncing=task["is_bouncing"],
     )

@@ -30,6 +30,25 @@ ALL = Waiting(
             "group a has succeeded and group b has started",
         ),
         (
+            {
+                "not_before": None,
+                "attempt_open": False,
+                "waits_for": [{"job": 7, "name": "prepare", "until": "finished"}],
+            },
+            "waiting_for_job",
+            "waits until job prepare has finished",
+        ),
+        (
+            {
+                "not_before": None,
+                "attempt_open": False,
+                "startable_at": NOW,
+                "is_bouncing": True,
+            },
+            "waiting_for_gang_to_leave",
+            "the rest of its gang",
+        ),
+        (
             {"not_before": None, "attempt_open": False, "startable_at": LATER},
             "waiting_for_start_time",
             "not to start before 2030-01-01T00:01",
