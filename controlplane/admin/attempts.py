@@ -20,6 +20,7 @@ from controlplane.admin.badges import (
     with_note,
 )
 from controlplane.admin.base import ReadOnlyAdmin, Section, Text
+from controlplane.admin.timeline import attempt_timeline
 from controlplane.contract.states import TaskState
 from controlplane.domain.states import REASONS, Reason
 from controlplane.models import Attempt
@@ -162,8 +163,9 @@ class AttemptAdmin(ReadOnlyAdmin):
         ]
 
     def sections(self, obj: Attempt) -> list[Section]:
-        """Its result, and the end of what it wrote."""
-        sections: list[Section] = [_stream(obj.pk, stream) for stream in STREAMS]
+        """Its result, its history, and the end of what it wrote."""
+        streams = [_stream(obj.pk, stream) for stream in STREAMS]
+        sections: list[Section] = [attempt_timeline(obj.pk), *streams]
         if obj.result:
             cut = " (its first 10 KB)" if obj.result_truncated else ""
             sections.insert(0, Text(f"Result{cut}", text=obj.result))

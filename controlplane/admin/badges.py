@@ -103,9 +103,11 @@ def instant(at: datetime | None) -> SafeString | str:
 
 def duration(start: datetime | None, end: datetime | None) -> str:
     """The time between two instants: `0.41 s`, `1 m 03 s`, `2 h 05 m`, `3 d 4 h`."""
-    if start is None or end is None:
-        return NOTHING
-    seconds = (end - start).total_seconds()
+    return NOTHING if start is None or end is None else length((end - start).total_seconds())
+
+
+def length(seconds: float) -> str:
+    """A length of time in the same words."""
     if seconds < 60:
         return _unbroken(f"{seconds:.2f} s")
     minutes, rest = divmod(round(seconds), 60)

@@ -1,71 +1,123 @@
-"""The history of a job or a task as a timeline: what, when, why, by whom, after how long."""
+"""The history of a job, a task or an attempt as a timeline: what, when, why, by whom, how long."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
+from uuid import UUID
 
 from django.utils.safestring import SafeString
 
-from controlplane.admin.badges import duration, instant, page_link, state_badge
+from controlplane import clock
+from controlplane.admin.badges import instant, length, page_link, state_badge
 from controlplane.admin.base import Section
-from controlplane.contract.states import TaskState
-from controlplane.domain.states import COLOURS, REASONS, Reason
-from controlplane.models import Task, Transition
+from controlplane.domain.states import COLOURS, TERMINAL
+from controlplane.domain.timeline import Change, Entry
+from controlplane.models import Task
+from controlplane.queries.history import (
+    Part,
+    find_attempt_history,
+    find_job_history,
+    find_task_history,
+)
 
-# A job of 10,000 tasks has 40,000 entries: its page shows the newest of them.
-ENTRIES = 200
+# A job of 10,000 tasks has 40,000 changes: its page shows the newest entries.
+ENTRIES = 100
+# Of an entry that is unfolded; the API has them all.
+UNFOLDED = 25
+_NEUTRAL = "#57606a"
 
 
-@dataclass(slots=True)
-class Entry:
-    """One line; `times` of equal neighbours are drawn as one."""
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One of the changes that an entry was made of."""
 
+    when: SafeString | str
     subject: SafeString | str
-    from_state: int | None
-    to_state: int | None
-    attempt_state: int | None
-    reason: str
+    place: str
     message: str
-    actor: str
-    at: datetime
-    is_of_task: bool = True
-    after: str = ""
-    times: int = 1
+    stay: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One entry as it is drawn. `names_tasks`: on the page of a job, which has several."""
+
+    entry: Entry
+    names_tasks: bool
+    now: datetime
 
     @property
     def colour(self) -> str:
         """Of the dot."""
-        state = self.to_state or self.attempt_state
-        return COLOURS[TaskState(state)] if state else "#57606a"
+        state = self.entry.newest.to_state or self.entry.newest.attempt_state
+        return COLOURS[state] if state else _NEUTRAL
 
     @property
     def badges(self) -> list[SafeString]:
         """The states it went through; of the attempt alone when its task did not move."""
-        if self.to_state is None or self.from_state == self.to_state:
-            return [state_badge(self.attempt_state)] if self.attempt_state else []
-        return [state_badge(state) for state in (self.from_state, self.to_state) if state]
+        newest = self.entry.newest
+        if newest.enters:
+            return [state_badge(state) for state in (newest.from_state, newest.to_state) if state]
+        return [state_badge(newest.attempt_state)] if newest.attempt_state else []
 
     @property
-    def sentence(self) -> str:
-        """The reason in words."""
-        return REASONS[Reason(self.reason)] if self.reason in set(Reason) else self.reason
+    def subject(self) -> SafeString | str:
+        """Whose change it is, or how many there were."""
+        count, tasks = self.entry.count, self.entry.tasks
+        if count == 1:
+            return _subject(self.entry.newest) if self.names_tasks else ""
+        if tasks < 2:
+            name = self.entry.newest.task_name if self.names_tasks else None
+            return f"{name}, {count} times" if name else f"{count} times"
+        return f"{tasks} tasks" if tasks == count else f"{tasks} tasks, {count} times"
 
     @property
     def when(self) -> SafeString | str:
-        """The instant."""
-        return instant(self.at)
+        """When it happened first."""
+        return instant(self.entry.first_at)
 
-    def is_like(self, other: "Entry") -> bool:
-        """Whether both are drawn as one line: the same change, to the second, of several tasks."""
-        return (
-            (self.from_state, self.to_state, self.attempt_state, self.reason, self.message)
-            == (other.from_state, other.to_state, other.attempt_state, other.reason, other.message)
-            and self.actor == other.actor
-            and self.is_of_task
-            and other.is_of_task
-            and abs((self.at - other.at).total_seconds()) < 1
+    @property
+    def until(self) -> SafeString | str:
+        """When it happened last, if that was seconds later."""
+        first, last = self.entry.first_at, self.entry.last_at
+        return instant(last) if (last - first).total_seconds() >= 1 else ""
+
+    @property
+    def stay(self) -> str:
+        """How long it stayed in the state it entered."""
+        if self.entry.count == 1:
+            return _stay(self.entry.newest, self.now)
+        if self.entry.seconds is None or self.entry.longest_seconds is None:
+            return ""
+        longest = length(self.entry.longest_seconds)
+        return f"{length(self.entry.seconds)} in all, {longest} at most"
+
+    @property
+    def place(self) -> str:
+        """The cell, where it is news: of a cell's own report the actor says it."""
+        cell = self.entry.shared(lambda change: change.cell)
+        return str(cell) if cell and cell != self.entry.who else ""
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """What it unfolds to, oldest first; of very many the newest."""
+        if self.entry.count == 1:
+            return ()
+        return [self._row(change) for change in reversed(self.entry.changes[:UNFOLDED])]
+
+    @property
+    def hidden(self) -> int:
+        """How many more there are than it unfolds to."""
+        return max(0, self.entry.count - UNFOLDED)
+
+    def _row(self, change: Change) -> Row:
+        return Row(
+            when=instant(change.at),
+            subject=_subject(change) if self.names_tasks else _attempt(change),
+            place=change.cell or "",
+            message=change.message,
+            stay=_stay(change, self.now),
         )
 
 
@@ -74,63 +126,47 @@ class Timeline(Section):
     """The section of a page."""
 
     template: ClassVar[str] = "controlplane/section_timeline.html"
-    entries: list[Entry] = field(default_factory=list)
+    lines: Sequence[Line] = ()
 
 
 def task_timeline(task: Task) -> Timeline:
-    """A task's whole history (its newest entries, if there are very many), oldest first."""
-    found = Transition.objects.filter(task_id=task.pk).order_by("-id")[:ENTRIES]
-    entries = [_entry(row, "") for row in _by_time(found)]
-    for before, entry in pairwise(entries):
-        entry.after = duration(before.at, entry.at)
-    return Timeline("History", entries=entries)
+    """A task's history, from its submission on (its newest entries, if there are very many)."""
+    return _timeline(find_task_history(task.pk, limit=ENTRIES))
+
+
+def attempt_timeline(uid: UUID) -> Timeline:
+    """An attempt's part of it."""
+    return _timeline(find_attempt_history(uid, limit=ENTRIES))
 
 
 def job_timeline(job_id: int) -> Timeline:
-    """The newest entries of a job and its tasks, oldest first, equal neighbours drawn as one."""
-    found = list(Transition.objects.filter(job_id=job_id).order_by("-id")[:ENTRIES])
-    names = _task_names({row.task_id for row in found if row.task_id is not None})
-    entries: list[Entry] = []
-    for row in _by_time(found):
-        entry = _entry(row, _subject(row, names))
-        if entries and entries[-1].is_like(entry):
-            entries[-1].times += 1
-            entries[-1].subject = f"{entries[-1].times} tasks"
-        else:
-            entries.append(entry)
-    for before, entry in pairwise(entries):
-        entry.after = duration(before.at, entry.at)
-    title = "History" if len(found) < ENTRIES else f"History (its newest {ENTRIES} entries)"
-    return Timeline(title, entries=entries)
+    """The newest entries of a job and its tasks, oldest first."""
+    return _timeline(find_job_history(job_id, limit=ENTRIES), names_tasks=True)
 
 
-def _by_time(rows: Iterable[Transition]) -> list[Transition]:
-    """Oldest first. Ids grow in the order of commits, and a report tells of instants before it."""
-    return sorted(rows, key=lambda row: (row.at, row.pk))
+def _timeline(part: Part, *, names_tasks: bool = False) -> Timeline:
+    now = clock.now()
+    lines = [Line(entry, names_tasks, now) for entry in reversed(part.entries)]
+    title = "History" if part.following is None else f"History (its newest {len(lines)} entries)"
+    return Timeline(title, lines=lines)
 
 
-def _task_names(task_ids: Iterable[int]) -> dict[int, str]:
-    rows: Iterable[tuple[Any, ...]] = Task.objects.filter(pk__in=list(task_ids)).values_list(
-        "pk", "group__name", "index"
-    )
-    return {key: f"{group}.{index}" for key, group, index in rows}
-
-
-def _subject(row: Transition, names: Mapping[int, str]) -> SafeString | str:
-    if row.task_id is None:
+def _subject(change: Change) -> SafeString | str:
+    if change.task_id is None:
         return "job"
-    return page_link("task", row.task_id, names.get(row.task_id, f"task {row.task_id}"))
+    return page_link("task", change.task_id, change.task_name or f"task {change.task_id}")
 
 
-def _entry(row: Transition, subject: SafeString | str) -> Entry:
-    return Entry(
-        subject=subject,
-        from_state=row.from_state,
-        to_state=row.to_state,
-        attempt_state=row.attempt_state,
-        reason=row.reason,
-        message=row.message,
-        actor=row.actor,
-        at=row.at,
-        is_of_task=row.task_id is not None,
-    )
+def _attempt(change: Change) -> SafeString | str:
+    if change.attempt_number is None:
+        return ""
+    return page_link("attempt", change.attempt_uid, f"attempt {change.attempt_number}")
+
+
+def _stay(change: Change, now: datetime) -> str:
+    """How long; of a state that time alone does not end nothing, of an open one so far."""
+    if change.seconds is not None:
+        return length(change.seconds)
+    if not change.enters or change.to_state in TERMINAL:
+        return ""
+    return f"{length(max(0.0, (now - change.at).total_seconds()))} so far"

@@ -17,7 +17,7 @@ from controlplane.domain.states import REASONS, Reason
 
 CELL = "cell"
 """Who is said to have reported; which cell that was, the attempt knows."""
-CONTROL_PLANE = frozenset({"placement", "convergence", "recount"})
+CONTROL_PLANE = frozenset({"placement", "convergence", "submission", "recount"})
 USER = "user"
 
 # What one pass of placement or one batch of reports changes is one moment to a reader.

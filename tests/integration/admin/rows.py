@@ -87,6 +87,7 @@ def make_job(project: Project, pool: Pool, owner: User, states: list[S]) -> Job:
         name="main",
         position=0,
         replicas=len(states),
+        task_count=len(states),
         min_available=len(states),
         counts=counts,
         resources={"cpu_millis": 100, "memory_mib": 32},
@@ -114,7 +115,6 @@ def _make_task(job: Job, group: TaskGroup, index: int, state: S, cell: Cell) -> 
         finished_at=ended,
         failure_reason="exit status 3" if state is S.FAILED else "",
     )
-    _history(job, task, None, S.PENDING, Reason.SUBMITTED)
     if state in (S.PENDING, S.UNSCHEDULABLE):
         return
     uid = UUID(int=(1 << 100) + task.pk)

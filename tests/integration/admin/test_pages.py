@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from datetime import timedelta
 from html import unescape
 from typing import Any
 
@@ -14,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.states import COLOURS
-from controlplane.models import Alert, Attempt, Cell, Job, Pool, Project, Task
+from controlplane.models import Alert, Attempt, Cell, Job, Pool, Project, Task, Transition
 from controlplane.outbox.store import append_log
 from tests.integration.admin.rows import NOW, WHY_PENDING, make_job
 
@@ -123,18 +124,63 @@ def test_a_tasks_history_is_a_timeline_with_reasons(operator: Client) -> None:
     task = Task.objects.get(state=TaskState.FAILED)
     shown = words(page(operator, address_of(Task, task)))
     assert re.search(
-        r"pending submitted by ann .*pending → assigned placed on a cell by ann"
-        r".*assigned → failed its program ended with a non-zero exit status by ann",
+        r"pending submitted by ann .*pending → assigned placed on a cell \(cell-ready\) by ann"
+        r".*assigned → failed its program ended with a non-zero exit status \(cell-ready\) by ann",
         shown,
     )
+
+
+def test_a_history_says_how_long_each_state_lasted_and_what_is_still_open(
+    operator: Client,
+) -> None:
+    task = Task.objects.get(state=TaskState.FAILED)
+    changes = Transition.objects.filter(task_id=task.pk).order_by("id")
+    for change, seconds in zip(changes, (2.5, 63), strict=True):
+        Transition.objects.filter(pk=change.pk).update(at=NOW + timedelta(seconds=seconds))
+    attempt, open_stay = Attempt.objects.get(task=task), r"\d\s[smhd] so far"
+    for address in (address_of(Task, task), address_of(Attempt, attempt)):
+        shown = words(page(operator, address)).replace("\xa0", " ")
+        assert re.search(r"pending → assigned placed on a cell .* by ann 1 m 00 s", shown)
+        assert ("submitted by ann 2.50 s" in shown) == (address == address_of(Task, task))
+        assert not re.search(open_stay, shown)
+    running = Task.objects.get(state=TaskState.RUNNING)
+    assert re.search(open_stay, words(page(operator, address_of(Task, running))))
 
 
 def test_a_jobs_history_draws_equal_changes_of_many_tasks_once(operator: Client) -> None:
     job = Job.objects.get()
     project, owner = Project.objects.get(), User.objects.get(username="ann")
-    many = make_job(project, job.pool, owner, [TaskState.PENDING] * 12)
-    shown = words(page(operator, address_of(Job, many)))
-    assert "12 tasks pending submitted" in shown
+    many = make_job(project, job.pool, owner, [TaskState.ASSIGNED] * 30)
+    html = page(operator, address_of(Job, many))
+    assert "30 tasks pending → assigned placed on a cell (cell-ready)" in words(html)
+    unfolded = html[html.index("<details") : html.index("</details>")]
+    assert "and 5 before them" in words(unfolded)
+    assert len(re.findall(r">main\.\d+</a>", unfolded)) == 25
+
+
+def test_rounds_of_a_task_are_drawn_once_and_unfold_to_their_attempts(operator: Client) -> None:
+    task = Task.objects.get(state=TaskState.ASSIGNED)
+    Transition.objects.filter(task_id=task.pk).delete()
+    (attempt,) = Attempt.objects.filter(task=task)
+    for turn in range(12):
+        add, at = turn % 2, NOW + timedelta(seconds=5 * turn)
+        Transition.objects.create(
+            job_id=task.job_id,
+            task_id=task.pk,
+            attempt_uid=attempt.pk,
+            from_state=TaskState.ASSIGNED if add else TaskState.PENDING,
+            to_state=TaskState.PENDING if add else TaskState.ASSIGNED,
+            reason="refused" if add else "placed",
+            message=f"disk full {turn}" if add else "",
+            actor="cell" if add else "placement",
+            at=at,
+        )
+    html = page(operator, address_of(Task, task))
+    shown = words(html).replace("\xa0", " ")
+    assert "6 times assigned → pending the cell refused it by cell-ready" in shown
+    assert "disk full 11; disk full 9; disk full 7; …" in shown
+    assert "25.00 s in all, 5.00 s at most" in shown
+    assert html.count(">attempt 1</a>") == 12
 
 
 def test_the_end_of_a_log_is_shown(operator: Client) -> None:
@@ -243,7 +289,7 @@ def test_a_list_costs_the_same_with_more_rows(operator: Client, model: type[mode
     assert not any("launch" in statement or '"spec"' in statement for statement in many)
 
 
-@pytest.mark.parametrize(("model", "most"), [(Job, 16), (Task, 14), (Attempt, 12), (Cell, 13)])
+@pytest.mark.parametrize(("model", "most"), [(Job, 16), (Task, 14), (Attempt, 15), (Cell, 13)])
 def test_a_page_costs_a_bounded_number_of_statements(
     operator: Client, model: type[models.Model], most: int
 ) -> None:
