@@ -17,7 +17,7 @@ from controlplane.commands.effects import (
 from controlplane.contract.queues import cell_queue
 from controlplane.domain.convergence.converge import TaskRule
 from controlplane.domain.convergence.endings import decide_hopeless
-from controlplane.domain.convergence.lost_cells import decide_lost
+from controlplane.domain.convergence.lost_cells import HELD, decide_lost, held_alerts
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.convergence.stuck_stops import (
     UNCONFIRMED,
@@ -31,6 +31,7 @@ from controlplane.outbox import transport, wakes
 from controlplane.queries.convergence import (
     Candidate,
     find_cleared_cells,
+    find_freed_attempts,
     find_pending_of_groups,
     find_stuck_stops,
     load_groups_by_name,
@@ -58,6 +59,7 @@ def apply_task_rule(rule: TaskRule, candidates: Sequence[Candidate], *, now: dat
             and (facts.attempt is None or facts.attempt.uid == seen[facts.task_id])
         ]
         applied = apply_changes(changes, jobs=jobs, now=now, actor="convergence")
+        raise_alerts(held_alerts(changes), now=now)
         changed += applied.changed
         send_after_commit(applied)
 
@@ -131,6 +133,12 @@ def clear_cells(*, now: datetime, policy: Policy) -> int:
 
     run_in_transaction(work)
     return len(moved)
+
+
+def clear_held(*, now: datetime) -> None:
+    """Attempts that only their cell or an operator could release are released."""
+    for subject in find_freed_attempts():
+        clear_alerts(HELD, subject, now=now)
 
 
 def end_hopeless(job_ids: Sequence[int], *, now: datetime, page: int) -> int:

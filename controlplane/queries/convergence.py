@@ -100,6 +100,13 @@ _OTHER_WORK = {
             JOIN controlplane_taskgroup g ON g.id = a.group_id
             WHERE a.cell_id = c.id AND a.incarnation = c.incarnation AND {_OVERDUE_STOP})
         """,
+    # The subject of such an alert is "attempt <uid>".
+    "freed_attempts": """
+        FROM controlplane_alert x WHERE x.kind = 'exclusive_held' AND x.cleared_at IS NULL
+          AND NOT EXISTS (SELECT 1 FROM controlplane_attempt a
+                          WHERE a.uid = split_part(x.subject, ' ', 2)::uuid
+                            AND a.released_at IS NULL)
+        """,
     "waiting_jobs": """
         FROM controlplane_job j
         WHERE j.has_dependencies AND j.finished_at IS NULL AND j.ending_as IS NULL
@@ -173,6 +180,11 @@ def find_cleared_cells(now: datetime, policy: Policy) -> list[tuple[int, str]]:
     statement = f"SELECT c.id, c.name {_OTHER_WORK['cleared_cells']} ORDER BY c.id"
     found = rows(statement, _parameters(now, None, policy))
     return [(cell_id, name) for cell_id, name in found]
+
+
+def find_freed_attempts() -> list[str]:
+    """Subjects of open alerts about held attempts that somebody has released."""
+    return [subject for (subject,) in rows(f"SELECT x.subject {_OTHER_WORK['freed_attempts']}")]
 
 
 def list_jobs_with(work: str, limit: int) -> list[int]:

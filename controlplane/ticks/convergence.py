@@ -84,6 +84,8 @@ def _run_rules(
             counts["cells_suspected"] = commands.suspect_cells(now=now, policy=policy)
         if "cleared_cells" in due:
             counts["cells_cleared"] = commands.clear_cells(now=now, policy=policy)
+    if "freed_attempts" in due:
+        commands.clear_held(now=now)
     if "unsettled_jobs" in due:
         commands.roll_again(list_jobs_with("unsettled_jobs", JOBS_PER_TICK), now=now)
     due |= find_due(now, None, policy, among=CASCADES)

@@ -9,13 +9,16 @@ from datetime import datetime, timedelta
 
 from controlplane.domain.changes import Cause, change_task, keep_task, release_task
 from controlplane.domain.convergence.policy import Policy
-from controlplane.domain.effects import ChangeCell, ChangeTask
+from controlplane.domain.effects import ChangeCell, ChangeTask, RaiseAlert
 from controlplane.domain.snapshots import AttemptFacts, LeaseFacts, TaskFacts
 from controlplane.domain.states import TERMINAL, CellState, Exclusive, Reason, ReleaseKind
 from controlplane.domain.transitions import Event
 
 # So much later than its lease is over by our count may an exclusive task run elsewhere.
 EXCLUSIVE_MARGIN_SECONDS = 10.0
+HELD = "exclusive_held"
+"""The kind of the alert about an attempt that only its cell or an operator can release."""
+
 _LIVING = frozenset(CellState) - {CellState.LOST}
 
 
@@ -58,6 +61,23 @@ def decide_lost_attempt(facts: TaskFacts, *, now: datetime) -> ChangeTask:
         change = change_task(facts, Event.CELL_LOST, Cause(Reason.CELL_LOST), now=now)
     assert change.attempt is not None
     return replace(change, attempt=replace(change.attempt, releasable_at=releasable_at))
+
+
+def held_alerts(changes: Iterable[ChangeTask]) -> list[RaiseAlert]:
+    """An alert for each strictly exclusive attempt that the loss of its cell leaves unreleased."""
+    return [
+        RaiseAlert(
+            HELD,
+            f"attempt {change.attempt.uid}",
+            f"task {change.task_id} waits: its strictly exclusive attempt was on a cell that is"
+            " lost; make sure that its container is gone, then release the attempt",
+        )
+        for change in changes
+        if change.attempt is not None
+        and any(step.reason is Reason.CELL_LOST for step in change.steps)
+        and change.attempt.release is None
+        and change.attempt.releasable_at is None
+    ]
 
 
 def is_lost_attempt_due(facts: TaskFacts, now: datetime) -> bool:
