@@ -1,0 +1,136 @@
+"""What is delivered at most once, and what is exclusive: when it may run again, and when never."""
+
+from datetime import timedelta
+
+import pytest
+
+from controlplane import clock
+from controlplane.commands.endings import cancel_job
+from controlplane.contract.states import FailureKind
+from controlplane.contract.states import TaskState as S
+from controlplane.models import Alert, Attempt, Cell, CellLease, Job, Task
+from controlplane.queries.invariants import check_all
+from tests.integration.loop.conftest import Hand, Loop
+
+
+def placed(loop: Loop, **body: object) -> tuple[Hand, Job, Attempt]:
+    cell = loop.cell()
+    job = loop.submit(**body)
+    loop.place()
+    (attempt,) = loop.attempts(job)
+    return cell, job, attempt
+
+
+def lose(loop: Loop) -> None:
+    over = clock.now() - timedelta(seconds=1)
+    CellLease.objects.update(expires_at=over, last_heard_at=over, silent_ticks=3)
+    loop.converge()
+    assert Cell.objects.get().state == "LOST"
+
+
+@pytest.mark.parametrize(
+    ("state", "facts", "ends"),
+    [
+        (S.WORKER_FAILED, {"reason": "refused"}, "FAILED"),
+        (S.WORKER_FAILED, {"reason": "vanished", "started_at": 1.0}, "WORKER_FAILED"),
+        (S.FAILED, {"failure_kind": FailureKind.SYSTEM, "reason": "engine"}, "FAILED"),
+        (S.FAILED, {"exit_code": 1, "started_at": 1.0}, "FAILED"),
+        (S.PREEMPTED, {}, "PREEMPTED"),
+    ],
+)
+def test_whatever_ended_is_final_unless_there_never_was_a_container(
+    loop: Loop, state: S, facts: dict[str, object], ends: str
+) -> None:
+    cell, job, attempt = placed(loop, delivery="at_most_once")
+    cell.end(attempt, state, **facts)
+    assert loop.states(job) == [ends]
+    assert check_all() == []
+
+
+@pytest.mark.parametrize(
+    ("state", "facts"),
+    [
+        (S.WORKER_FAILED, {"reason": "refused"}),
+        (S.FAILED, {"failure_kind": FailureKind.SYSTEM, "reason": "registry"}),
+        (S.PREEMPTED, {}),
+    ],
+)
+def test_what_never_had_a_container_is_tried_again(
+    loop: Loop, state: S, facts: dict[str, object]
+) -> None:
+    cell, job, attempt = placed(loop, delivery="at_most_once")
+    cell.end(attempt, state, never_created=True, **facts)
+    assert loop.states(job) == ["PENDING"]
+    assert check_all() == []
+
+
+def test_an_order_that_nobody_answered_waits_for_the_word_of_its_cell(loop: Loop) -> None:
+    cell, job, attempt = placed(loop, delivery="at_most_once")
+    ordinary = loop.submit()
+    loop.place()
+    Attempt.objects.update(start_before=clock.now() - timedelta(seconds=1))
+    loop.converge()
+    assert (loop.states(job), loop.states(ordinary)) == (["ASSIGNED"], ["PENDING"])
+    cell.end(attempt, S.WORKER_FAILED, reason="refused", never_created=True)
+    assert loop.states(job) == ["PENDING"]
+
+
+def test_what_its_cell_took_with_it_is_not_tried_again(loop: Loop) -> None:
+    _, job, _ = placed(loop, delivery="at_most_once")
+    lose(loop)
+    assert (loop.states(job), loop.state(job)) == (["WORKER_FAILED"], "WORKER_FAILED")
+    assert check_all() == []
+
+
+def test_an_exclusive_task_waits_ten_seconds_longer_than_its_cell_is_lost(loop: Loop) -> None:
+    _, job, attempt = placed(loop, exclusive=True)
+    lose(loop)
+    attempt.refresh_from_db()
+    assert loop.states(job) == ["PENDING"]
+    assert (attempt.state, attempt.released_at) == (S.WORKER_FAILED, None)
+    assert attempt.releasable_at is not None
+    assert attempt.finished_at is not None
+    assert attempt.releasable_at - attempt.finished_at == timedelta(seconds=10)
+    loop.converge()
+    assert Task.objects.get().attempt_open
+    Attempt.objects.update(releasable_at=clock.now())
+    loop.converge()
+    attempt.refresh_from_db()
+    assert (attempt.release_kind, Task.objects.get().attempt_open) == ("cell_lost", False)
+    assert check_all() == []
+
+
+def test_a_stop_that_was_under_way_waits_as_long(loop: Loop) -> None:
+    _, job, attempt = placed(loop, exclusive=True)
+    cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
+    lose(loop)
+    attempt.refresh_from_db()
+    assert (attempt.state, attempt.released_at) == (S.KILLED, None)
+    assert attempt.releasable_at is not None
+    Attempt.objects.update(releasable_at=clock.now())
+    loop.converge()
+    assert Job.objects.get().settled_at is not None
+
+
+def test_a_strict_one_is_held_with_an_alert_whatever_time_passes(loop: Loop) -> None:
+    _, job, attempt = placed(loop, exclusive="strict")
+    lose(loop)
+    Attempt.objects.update(finished_at=clock.now())
+    for _ in range(3):
+        loop.converge()
+    attempt.refresh_from_db()
+    assert (loop.states(job), attempt.released_at) == (["PENDING"], None)
+    alert = Alert.objects.get(kind="exclusive_held")
+    assert str(attempt.uid) in alert.subject
+    assert check_all() == []
+
+
+def test_a_lost_cell_that_comes_back_confirms_a_strict_one_with_its_old_name(loop: Loop) -> None:
+    cell, _, attempt = placed(loop, exclusive="strict")
+    lose(loop)
+    cell.end(attempt, S.KILLED, reason="stopped")
+    attempt.refresh_from_db()
+    assert attempt.release_kind == "confirmed"
+    loop.converge()
+    assert Alert.objects.get(kind="exclusive_held").cleared_at is not None
+    assert not Task.objects.get().attempt_open
