@@ -14,6 +14,7 @@ from controlplane.domain.convergence.endings import decide_bounced
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.effects import EndJob
 from controlplane.domain.states import ACTIVE, Reason
+from controlplane.outbox import wakes
 from controlplane.queries.cascades import (
     WaitsFor,
     find_bouncing_page,
@@ -25,7 +26,8 @@ from controlplane.queries.facts import load_facts_of_tasks
 from controlplane.queries.jobs_under_lock import lock_jobs
 
 PAGE = 1_000
-# Jobs that one rule looks at in one tick, and pages of all of them: a job has at most ten.
+# Jobs that one rule looks at in one tick, and pages of all of them: a job has at most ten. Between
+# two ticks the worker takes what else waits for it, so that no cascade holds up the clock's rules.
 JOBS_PER_TICK = 500
 PAGES_PER_TICK = 50
 
@@ -66,7 +68,10 @@ def run_cascades(due: Collection[str], *, now: datetime, policy: Policy) -> dict
 
 
 def _work_in_pages(what: str, work: Page, now: datetime) -> int:
-    """Do `work` on each of the jobs until nothing of it is left, oldest job first; how much."""
+    """Do `work` on each of the jobs until nothing of it is left, oldest job first; how much.
+
+    What is too much for one tick is left to the next, which is woken for it.
+    """
     done, pages, count = 0, 0, 0
 
     def turn(job_ids: Sequence[int]) -> None:
@@ -75,11 +80,13 @@ def _work_in_pages(what: str, work: Page, now: datetime) -> int:
 
     for job_id in list_jobs_with(what, JOBS_PER_TICK):
         while pages < PAGES_PER_TICK:
-            pages, count = pages + 1, 0
+            count = 0
             for_each_batch([job_id], turn, what=what)
-            done += count
             if not count:
                 break
+            done, pages = done + count, pages + 1
+    if pages >= PAGES_PER_TICK:
+        wakes.wake_convergence()
     return done
 
 

@@ -1,0 +1,35 @@
+"""A cascade that is more than one tick works off goes on at once, not at the clock's next tick."""
+
+import pytest
+
+from controlplane import clock
+from controlplane.commands import cascades
+from controlplane.commands.endings import cancel_job
+from controlplane.queries.invariants import check_all
+from controlplane.ticks import convergence
+from tests.integration.loop.conftest import Loop
+
+PAGES_PER_TICK, CHILDREN = 4, 11
+
+
+def take_wake(loop: Loop) -> bool:
+    """Whether somebody woke convergence; the wakes that wait are taken, as one."""
+    before = len(loop.wire.sent)
+    loop.wire.drop("convergence")
+    return len(loop.wire.sent) < before
+
+
+def test_many_children_end_in_ticks_that_wake_each_other(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cascades, "PAGES_PER_TICK", PAGES_PER_TICK)
+    parent = loop.submit()
+    children = [loop.submit(parent=parent.pk) for _ in range(CHILDREN)]
+    cancel_job(job_id=parent.pk, reason="", force=False, actor="me", now=clock.now())
+    ended = []
+    while take_wake(loop):
+        ended.append(convergence.run(woken=True).get("ended", 0))
+    # Of each a page; that no page was left is found out for nothing.
+    assert ended[:3] == [4, 4, 3]
+    assert {loop.state(job) for job in (parent, *children)} == {"KILLED"}
+    assert check_all() == []
