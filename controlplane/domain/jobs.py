@@ -63,7 +63,9 @@ def roll_job(job: JobRow, groups: Sequence[GroupRow], *, now: datetime) -> JobRo
     follows = job_state(tally)
     all_ended = tally.count(*TERMINAL) == tally.count(*S)
     if job.ending_as is None and follows in TERMINAL and not all_ended:
-        job = replace(job, ending_as=follows, ending_reason=Reason.TASKS_DECIDED)
+        job = replace(
+            job, ending_as=follows, ending_reason=Reason.TASKS_DECIDED, is_bouncing=False
+        )
     if not all_ended:
         state = S.RUNNING if S.RUNNING in (job.state, follows) else S.PENDING
         return replace(job, state=state)

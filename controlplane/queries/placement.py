@@ -161,7 +161,9 @@ def _load_shapes(pool_id: int, now: datetime) -> list[PendingShape]:
         JOIN controlplane_job j ON j.id = g.job_id
         WHERE j.pool_id = %(pool)s AND j.ending_as IS NULL AND NOT j.is_bouncing
           AND g.startable_at <= %(now)s
-        ORDER BY j.band, j.id, g.position, w.avoid_cell_id NULLS FIRST
+        -- Gangs that have begun come first in their band: what is left of them waits for the rest.
+        ORDER BY j.band, (j.coscheduled AND j.started_at IS NOT NULL) DESC, j.id, g.position,
+                 w.avoid_cell_id NULLS FIRST
         LIMIT %(limit)s
         """,
         {"now": now, "pool": pool_id, "limit": MAX_SHAPES},
