@@ -1,0 +1,245 @@
+"""Who sees to it that nothing stays for ever: each state that is not final, and its owner.
+
+The first row that holds for a task is its owner; docs/states.md shows the table. A row with a bound
+is ended by its rule when the clock advances; any other is looked at again by what `owner` names.
+PENDING without a deadline is the one that may last for ever with nothing wrong: `manage.py doctor`
+lists it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.snapshots import TaskFacts
+from controlplane.domain.states import ACTIVE, OPEN, TERMINAL, Exclusive
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """A task, and what its owner depends on besides.
+
+    `is_cell_lost`: the cell of its attempt, or that incarnation of it.
+    """
+
+    facts: TaskFacts
+    is_cell_lost: bool = False
+    is_job_ending: bool = False
+    is_job_bouncing: bool = False
+    waits_for_jobs: bool = False
+    is_group_startable: bool = True
+    has_deadline: bool = False
+    has_timeout: bool = False
+
+    @property
+    def attempt(self) -> S | None:
+        """The state of the attempt that holds the task; None if none does."""
+        attempt = self.facts.attempt
+        return attempt.state if attempt is not None and attempt.released_at is None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """One row: as long as `what` is so, `who` looks at it, for `longest`, and `then`?
+
+    `rule`: the name of the rule of convergence, if it is one's. `is_bounded`: it ends by itself
+    when the clock advances, whatever cells and people do. `holds`: of tasks, when.
+    """
+
+    what: str
+    who: str
+    longest: str
+    then: str
+    rule: str = ""
+    is_bounded: bool = True
+    holds: Callable[[Circumstances], bool] | None = None
+
+
+def _is_stopping(task: Circumstances) -> bool:
+    return task.attempt in TERMINAL
+
+
+def _is_held_strictly(task: Circumstances) -> bool:
+    is_strict = task.facts.exclusive is Exclusive.STRICT
+    return task.is_cell_lost and _is_stopping(task) and is_strict
+
+
+_TICK = "looked at each tick"
+_PASS = "looked at each pass"
+_BEAT = "looked at with each heartbeat"
+
+TASK_OWNERS: tuple[Owner, ...] = (
+    Owner(
+        "open, and its job is ending",
+        "convergence, rule 8",
+        _TICK,
+        "KILLED, or WORKER_FAILED with its gang",
+        rule="ending_jobs",
+        holds=lambda task: task.is_job_ending and task.facts.state in OPEN,
+    ),
+    Owner(
+        "strictly exclusive, its attempt ended, its cell lost",
+        "its cell, should it return, or an operator; an alert is open",
+        "declared: nobody else knows that its container is gone",
+        "released, then as any other",
+        rule="freed_attempts",
+        is_bounded=False,
+        holds=_is_held_strictly,
+    ),
+    Owner(
+        "an attempt on a lost cell",
+        "convergence, rule 1",
+        f"{_TICK}; exclusive: until its guard has ended it, 10 s",
+        "PENDING on the preemption budget, or WORKER_FAILED; released",
+        rule="attempts_of_lost_cells",
+        holds=lambda task: task.is_cell_lost and task.attempt is not None,
+    ),
+    Owner(
+        "its attempt ended, its container not confirmed gone",
+        "Sync, which tells the cell again with each heartbeat; convergence, rule 6",
+        "stop grace + 60 s, then its cell is QUARANTINED and an alert raised",
+        "released by its cell's word, its loss, or an operator",
+        rule="stuck_stops",
+        is_bounded=False,
+        holds=_is_stopping,
+    ),
+    Owner(
+        "active, and its gang is going back to wait",
+        "convergence, rule 8",
+        _TICK,
+        "PENDING, free",
+        rule="bouncing_jobs",
+        holds=lambda task: (
+            task.is_job_bouncing and task.attempt in ACTIVE and not task.facts.at_most_once
+        ),
+    ),
+    Owner(
+        "ASSIGNED",
+        "convergence, rule 2",
+        "`start_before`, 60 s",
+        "PENDING, free, its attempt stopped; often in a row: the system budget",
+        rule="unanswered",
+        holds=lambda task: task.attempt is S.ASSIGNED and not task.facts.at_most_once,
+    ),
+    Owner(
+        "ASSIGNED, at most once",
+        "its cell, which refuses after `start_before`; if it is silent, rule 1",
+        _BEAT,
+        "as its cell says",
+        rule="silent_leases",
+        is_bounded=False,
+        holds=lambda task: task.attempt is S.ASSIGNED,
+    ),
+    Owner(
+        "BUILDING",
+        "convergence, rule 3",
+        "the pool's timeout to pull, or to create, for each phase",
+        "PENDING on the system budget, elsewhere, or FAILED",
+        rule="stuck_builds",
+        holds=lambda task: task.attempt is S.BUILDING,
+    ),
+    Owner(
+        "RUNNING, with a timeout",
+        "its cell; convergence, rule 4",
+        "`timeout_seconds`, and 30 s for the cell to end it",
+        "KILLED",
+        rule="overruns",
+        holds=lambda task: task.attempt is S.RUNNING and task.has_timeout,
+    ),
+    Owner(
+        "RUNNING, without a timeout",
+        "its program; if its cell is silent, rule 1",
+        _BEAT,
+        "as its program ends",
+        rule="silent_leases",
+        is_bounded=False,
+        holds=lambda task: task.attempt is S.RUNNING,
+    ),
+    Owner(
+        "PENDING, its job waits for others",
+        "convergence, rule 7",
+        _TICK,
+        "may start, or is KILLED with its job",
+        rule="blocked_jobs",
+        is_bounded=False,
+        holds=lambda task: task.facts.state is S.PENDING and task.waits_for_jobs,
+    ),
+    Owner(
+        "PENDING, its group waits for others",
+        "convergence, rule 7",
+        _TICK,
+        "may start, or is KILLED",
+        rule="waiting_jobs",
+        is_bounded=False,
+        holds=lambda task: task.facts.state is S.PENDING and not task.is_group_startable,
+    ),
+    Owner(
+        "PENDING, never started, with a deadline",
+        "placement; convergence, rule 5",
+        "`scheduling_timeout_seconds`, and a pass that has looked at it since",
+        "UNSCHEDULABLE",
+        rule="unplaced",
+        holds=lambda task: task.facts.state is S.PENDING and task.has_deadline,
+    ),
+    Owner(
+        "PENDING, without a deadline or started before",
+        "placement",
+        f"declared: {_PASS} (backing off: after 5 min at most)",
+        "ASSIGNED",
+        rule="placement",
+        is_bounded=False,
+        holds=lambda task: task.facts.state is S.PENDING,
+    ),
+)
+"""In order: the first that holds. A task that none holds for is terminal and released."""
+
+OTHER_OWNERS: tuple[Owner, ...] = (
+    Owner(
+        "a job that its parent's end takes along",
+        "convergence, rule 8",
+        _TICK,
+        "ends KILLED",
+        rule="orphaned_jobs",
+    ),
+    Owner(
+        "a job that has ended, its attempts released",
+        "whoever released the last; convergence",
+        _TICK,
+        "settled",
+        rule="unsettled_jobs",
+    ),
+    Owner("a deleted job, settled", "convergence, rule 11", _TICK, "gone", rule="deleted_jobs"),
+    Owner(
+        "a cell that is silent",
+        "convergence, rule 1",
+        "its lease, 37.5 s, and 3 ticks in which it would have been heard",
+        "LOST",
+        rule="silent_leases",
+    ),
+    Owner(
+        "a QUARANTINED cell",
+        "convergence, rule 6",
+        _TICK,
+        "READY, once it has confirmed its stops",
+        rule="cleared_cells",
+        is_bounded=False,
+    ),
+    Owner(
+        "a LOST cell",
+        "whoever starts it",
+        "declared: it holds nothing that waits for it",
+        "READY, in a new incarnation",
+        is_bounded=False,
+    ),
+    Owner(
+        "a CORDONED or DRAINING cell",
+        "an operator",
+        "declared",
+        "READY, by the operator's word",
+        is_bounded=False,
+    ),
+)
+
+
+def find_owner(task: Circumstances) -> Owner | None:
+    """Who sees to the task; None: nobody has to, since it is terminal and released."""
+    return next((owner for owner in TASK_OWNERS if owner.holds and owner.holds(task)), None)

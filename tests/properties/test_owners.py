@@ -1,0 +1,136 @@
+"""Every task that is not done has an owner, and what has a bound ends when the clock advances."""
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from datetime import datetime, timedelta
+from itertools import product
+
+import pytest
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.convergence.converge import TASK_RULES
+from controlplane.domain.convergence.endings import decide_bounced, decide_ended
+from controlplane.domain.convergence.owners import (
+    OTHER_OWNERS,
+    TASK_OWNERS,
+    Circumstances,
+    Owner,
+    find_owner,
+)
+from controlplane.domain.effects import ChangeTask
+from controlplane.domain.snapshots import TaskFacts
+from controlplane.domain.states import (
+    ACTIVE,
+    ATTEMPT_STATES,
+    OPEN,
+    TERMINAL,
+    Exclusive,
+    Reason,
+)
+from controlplane.queries import convergence as queries
+from tests.unit.domain import facts
+from tests.unit.domain.facts import NOW
+
+LONG = timedelta(days=400)
+LATER = NOW + LONG
+SOURCES = {**queries._CANDIDATES, **queries._OTHER_WORK}
+RULES = {rule.name: rule for rule in TASK_RULES}
+FLAGS = [field.name for field in fields(Circumstances) if field.name != "facts"]
+
+# How task and attempt may stand together (INV-2, INV-3): active ones alike; else it has ended.
+_PAIRS = [(state, state) for state in ACTIVE] + [
+    (task, attempt)
+    for task in S
+    if task not in ACTIVE
+    for attempt in (*sorted(ATTEMPT_STATES & TERMINAL), None)
+]
+
+
+def every_task() -> Iterator[Circumstances]:
+    """All there can be, and some that cannot."""
+    for (task, attempt), once, exclusive in product(_PAIRS, (False, True), Exclusive):
+        releases = (None,) if attempt in ACTIVE or attempt is None else (None, NOW)
+        for released_at, releasable_at in product(releases, (None, LATER)):
+            found = facts_of(task, attempt, released_at)
+            if releasable_at and found.attempt is not None:
+                found = replace(found, attempt=replace(found.attempt, releasable_at=releasable_at))
+            found = replace(found, at_most_once=once, exclusive=exclusive)
+            for flags in product((False, True), repeat=len(FLAGS)):
+                yield Circumstances(found, **dict(zip(FLAGS, flags, strict=True)))
+
+
+def facts_of(state: S, attempt: S | None, released_at: datetime | None) -> TaskFacts:
+    present = None if attempt is None else facts.attempt(attempt, released_at=released_at)
+    return facts.task(state, present)
+
+
+def is_done(task: Circumstances) -> bool:
+    return task.facts.state in TERMINAL and task.attempt is None
+
+
+def decide(owner: Owner, task: Circumstances, now: datetime) -> ChangeTask:
+    """What the owner's rule makes of the task."""
+    if owner.rule == "ending_jobs":
+        return decide_ended(task.facts, reason=Reason.CANCELLED, message="", force=False, now=now)
+    if owner.rule == "bouncing_jobs":
+        return decide_bounced(task.facts, now=now)
+    rule = RULES[owner.rule]
+    assert rule.holds(task.facts, now), f"{owner.what}: {owner.rule} does not hold"
+    return rule.decide(task.facts, now=now)
+
+
+def after(task: Circumstances, change: ChangeTask, now: datetime) -> Circumstances:
+    """The task once the change is applied."""
+    attempt = task.facts.attempt
+    if attempt is not None and change.attempt is not None:
+        attempt = replace(
+            attempt,
+            state=change.attempt.state_to,
+            released_at=now if change.attempt.release else None,
+            releasable_at=attempt.releasable_at or change.attempt.releasable_at,
+        )
+    found = replace(task.facts, state=change.task_to, attempt=attempt, counters=change.counters)
+    return replace(task, facts=found)
+
+
+def test_exactly_what_is_done_has_no_owner() -> None:
+    count = 0
+    for task in every_task():
+        count += 1
+        assert (find_owner(task) is None) == is_done(task), task
+    assert count > 10_000
+
+
+def test_what_has_a_bound_ends_when_the_clock_advances() -> None:
+    """Owner by owner, until it is done or waits for what no clock brings."""
+    for task in every_task():
+        now, course = NOW, [task]
+        while (owner := find_owner(course[-1])) is not None and owner.is_bounded:
+            assert len(course) < 6, course
+            now += LONG
+            course.append(after(course[-1], decide(owner, course[-1], now), now))
+            assert course[-1].facts != course[-2].facts, (owner.what, course)
+
+
+def test_an_open_task_of_an_ending_job_is_never_left_to_a_cell() -> None:
+    for task in every_task():
+        if task.is_job_ending and task.facts.state in OPEN:
+            owner = find_owner(task)
+            assert owner is not None
+            assert owner.is_bounded
+
+
+def test_only_declared_states_may_last() -> None:
+    lasting = [owner for owner in (*TASK_OWNERS, *OTHER_OWNERS) if not owner.is_bounded]
+    for owner in lasting:
+        known = ("looked at", "declared", "stop grace")
+        assert owner.longest.startswith(known), owner.what
+
+
+@pytest.mark.parametrize("owner", [*TASK_OWNERS, *OTHER_OWNERS], ids=lambda owner: owner.what)
+def test_each_rule_that_is_named_is_there(owner: Owner) -> None:
+    assert owner.rule in {*SOURCES, "placement", ""}
+
+
+def test_each_rule_owns_something() -> None:
+    assert set(SOURCES) <= {owner.rule for owner in (*TASK_OWNERS, *OTHER_OWNERS)}
