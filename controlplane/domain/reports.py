@@ -132,7 +132,7 @@ def _lost_on_the_cell(
 ) -> tuple[Event, Cause]:
     if report.reason == "lease_over":
         return Event.VANISHED, replace(cause, reason=Reason.LEASE_OVER)
-    if attempt.state is TaskState.ASSIGNED and report.started_at is None:
+    if attempt.state is TaskState.ASSIGNED and report.reason == "refused":
         return Event.REFUSED, cause
     return Event.VANISHED, replace(cause, reason=Reason.CONTAINER_VANISHED)
 

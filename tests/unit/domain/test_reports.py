@@ -9,7 +9,7 @@ from controlplane.contract.states import TaskState as S
 from controlplane.domain.effects import ChangeTask
 from controlplane.domain.reports import Ignored, Sender, decide_report
 from controlplane.domain.snapshots import TaskFacts
-from controlplane.domain.states import ACTIVE, Reason, ReleaseKind
+from controlplane.domain.states import ACTIVE, Budget, Reason, ReleaseKind
 from controlplane.domain.transitions import Limits
 from tests.unit.domain.facts import CREATED, NOW, SENDER, attempt, report, task
 
@@ -175,11 +175,17 @@ def test_an_end_whose_container_is_not_gone_is_stopped_and_keeps_the_task() -> N
     assert change.attempt_open is True
 
 
-def test_a_refusal_before_the_start_is_free_and_after_it_is_not() -> None:
-    refused = changed(task(S.ASSIGNED, attempt(S.ASSIGNED)), report(S.WORKER_FAILED, gone=True))
+def test_a_refusal_is_free_and_a_loss_on_the_cell_is_not() -> None:
+    assigned = task(S.ASSIGNED, attempt(S.ASSIGNED))
+    refused = changed(assigned, report(S.WORKER_FAILED, reason="refused", gone=True))
     assert refused.attempt is not None
     assert refused.attempt.charged is None
     assert refused.avoid_cell_id == SENDER.cell_id
+    vanished = changed(assigned, report(S.WORKER_FAILED, gone=True))
+    assert vanished.attempt is not None
+    assert vanished.attempt.charged is Budget.PREEMPTION
+    over = changed(assigned, report(S.WORKER_FAILED, reason="lease_over", gone=True))
+    assert over.steps[-1].reason is Reason.LEASE_OVER
     lost = changed(
         task(S.RUNNING, attempt(), limits=Limits(preemption=0)), report(S.WORKER_FAILED, gone=True)
     )
