@@ -90,7 +90,7 @@ def _resolve(links: Sequence[_Link]) -> dict[_Link, int]:
     for link in links:
         job_id = ids.get(link, 0)
         if projects.get(job_id) != link.job.project_id or job_id >= link.job.job_id:
-            text = f"there is no job {link.named} in project {link.job.spec.project} before this"
+            text = f"there is no earlier job {link.named} in project {link.job.spec.project}"
             faults.append((link.job.position, Fault(link.field, text)))
     if faults:
         raise JobsRefused(faults)

@@ -79,7 +79,7 @@ def test_a_dependency_that_was_met_survives_the_deletion_of_the_job(loop: Loop) 
 
 
 def test_a_dependency_on_what_is_not_there_is_refused_and_nothing_is_created(loop: Loop) -> None:
-    with pytest.raises(JobsRefused, match="there is no job nobody in project default"):
+    with pytest.raises(JobsRefused, match="there is no earlier job nobody in project default"):
         loop.submit(depends_on=[{"job": "nobody"}])
     assert not Job.objects.exists()
 
