@@ -1,0 +1,333 @@
+"""From an event to its effect: what is written of task, attempt and history, and what is kept."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from controlplane.contract.states import FailureKind
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.changes import Cause, change_task, keep_task, release_task
+from controlplane.domain.effects import ChangeAttempt, ChangeTask, Step
+from controlplane.domain.errors import IllegalTransition
+from controlplane.domain.retry import wait_seconds
+from controlplane.domain.snapshots import TaskFacts
+from controlplane.domain.states import REASONS, TERMINAL, Budget, Reason, ReleaseKind
+from controlplane.domain.transitions import Counters, Event, Limits, Wait
+from tests.unit.domain.facts import CREATED, NOW, UID, attempt, task
+
+RETRIES = Limits(failure=1)
+EARLIER = NOW - timedelta(seconds=7)
+
+
+def ended(facts: TaskFacts, event: Event, cause: Cause, **more: object) -> ChangeAttempt:
+    change = change_task(facts, event, cause, now=NOW, **more).attempt  # type: ignore[arg-type]
+    assert change is not None
+    return change
+
+
+def said(**changes: object) -> ChangeAttempt:
+    """What a report said of the attempt."""
+    return replace(ChangeAttempt(UID, S.ASSIGNED, S.ASSIGNED), **changes)  # type: ignore[arg-type]
+
+
+def test_a_change_names_what_it_moves_and_expects() -> None:
+    facts = task(S.RUNNING, attempt(), limits=RETRIES)
+    change = change_task(facts, Event.USER_FAILED, Cause(Reason.EXIT_STATUS), now=NOW)
+    assert (change.job_id, change.group_id, change.task_id) == (1, 2, 3)
+    assert (change.task_from, change.task_to, change.at) == (S.RUNNING, S.PENDING, NOW)
+    assert change.counters == Counters(failure=1)
+    assert change.attempt is not None
+    assert (change.attempt.uid, change.attempt.state_from) == (UID, S.RUNNING)
+    assert change.attempt.state_to is S.FAILED
+    assert (change.attempt.charged, change.attempt.charge) == (Budget.FAILURE, 1)
+
+
+def test_an_event_without_a_row_changes_nothing() -> None:
+    with pytest.raises(IllegalTransition):
+        change_task(task(S.FAILED), Event.KILLED, Cause(Reason.CANCELLED), now=NOW)
+
+
+def test_the_end_of_an_attempt_has_its_reason_message_and_instant() -> None:
+    facts = task(S.RUNNING, attempt())
+    end = ended(facts, Event.KILLED, Cause(Reason.CANCELLED, "by an operator"))
+    assert (end.reason, end.message, end.finished_at) == (Reason.CANCELLED, "by an operator", NOW)
+
+
+def test_the_cells_message_stands_where_the_cause_has_none() -> None:
+    facts, report = task(S.RUNNING, attempt()), said(message="told", finished_at=EARLIER)
+    end = ended(facts, Event.USER_FAILED, Cause(Reason.EXIT_STATUS), report=report)
+    assert (end.message, end.finished_at) == ("told", EARLIER)
+    named = ended(facts, Event.USER_FAILED, Cause(Reason.EXIT_STATUS, "mine"), report=report)
+    assert named.message == "mine"
+
+
+def test_an_attempt_that_goes_on_has_no_end() -> None:
+    report = said(report_seq=11, phase="pulling", reason="why", message="told")
+    facts = task(S.ASSIGNED, attempt(S.ASSIGNED))
+    cause = Cause(Reason.BUILDING, "pulling", release=ReleaseKind.CONFIRMED)
+    on = ended(facts, Event.BUILDING, cause, report=report)
+    assert (on.state_from, on.state_to) == (S.ASSIGNED, S.BUILDING)
+    assert (on.report_seq, on.phase, on.reason, on.message) == (11, "pulling", "why", "told")
+    assert (on.finished_at, on.release, on.stop_reason, on.charged) == (None, None, None, None)
+    assert on.stop_force is False
+
+
+def test_what_a_report_said_is_kept_in_the_end() -> None:
+    report = said(report_seq=12, exit_code=3, result="r", container_id="c")
+    end = ended(
+        task(S.RUNNING, attempt()), Event.USER_FAILED, Cause(Reason.EXIT_STATUS), report=report
+    )
+    assert (end.report_seq, end.exit_code, end.result, end.container_id) == (12, 3, "r", "c")
+
+
+@pytest.mark.parametrize("release", [ReleaseKind.CONFIRMED, ReleaseKind.CELL_LOST])
+def test_an_attempt_that_is_known_to_be_gone_is_released_and_not_stopped(
+    release: ReleaseKind,
+) -> None:
+    change = change_task(
+        task(S.RUNNING, attempt()),
+        Event.VANISHED,
+        Cause(Reason.CELL_LOST, release=release),
+        now=NOW,
+    )
+    assert change.attempt is not None
+    assert (change.attempt.release, change.attempt.stop_reason) == (release, None)
+    assert change.attempt_open is False
+
+
+def test_an_attempt_that_may_still_be_there_is_stopped_and_holds_its_task() -> None:
+    change = change_task(
+        task(S.RUNNING, attempt()), Event.KILLED, Cause(Reason.CANCELLED, force=True), now=NOW
+    )
+    assert change.attempt is not None
+    assert (change.attempt.release, change.attempt.stop_reason) == (None, Reason.CANCELLED)
+    assert change.attempt.stop_force is True
+    assert change.attempt_open is True
+
+
+def test_a_stop_is_not_forced_unless_asked_for() -> None:
+    assert (
+        ended(task(S.RUNNING, attempt()), Event.KILLED, Cause(Reason.CANCELLED)).stop_force is False
+    )
+
+
+def test_a_task_without_an_attempt_changes_alone() -> None:
+    change = change_task(task(S.PENDING), Event.KILLED, Cause(Reason.CANCELLED), now=NOW)
+    assert (change.attempt, change.attempt_open, change.started_at) == (None, False, None)
+    assert change.steps == (Step(S.PENDING, S.KILLED, None, Reason.CANCELLED, NOW, ""),)
+
+
+def test_a_released_attempt_is_nobodys_and_stays_as_it_is() -> None:
+    facts = task(S.PENDING, attempt(S.FAILED, released_at=NOW))
+    change = change_task(facts, Event.KILLED, Cause(Reason.CANCELLED), now=NOW)
+    assert (change.attempt, change.attempt_open) == (None, False)
+
+
+def test_the_ended_attempt_that_a_waiting_task_still_has_is_kept() -> None:
+    facts = task(S.PENDING, attempt(S.FAILED))
+    change = change_task(facts, Event.KILLED, Cause(Reason.CANCELLED), now=NOW)
+    assert (change.attempt, change.attempt_open) == (None, True)
+
+
+def test_a_retry_after_a_system_failure_avoids_the_cell_and_others_do_not() -> None:
+    facts = task(S.BUILDING, attempt(S.BUILDING))
+    failed = change_task(facts, Event.SYSTEM_FAILED, Cause(Reason.SYSTEM_FAILURE), now=NOW)
+    lost = change_task(facts, Event.CELL_LOST, Cause(Reason.CELL_LOST), now=NOW)
+    assert (failed.avoid_cell_id, lost.avoid_cell_id) == (5, None)
+
+
+@pytest.mark.parametrize(
+    ("event", "limits", "kind"),
+    [
+        (Event.SYSTEM_FAILED, Limits(), FailureKind.SYSTEM),
+        (Event.USER_FAILED, Limits(), None),
+        (Event.VANISHED, Limits(), None),
+    ],
+)
+def test_a_charge_to_the_system_budget_is_a_system_failure(
+    event: Event, limits: Limits, kind: FailureKind | None
+) -> None:
+    facts = task(S.RUNNING, attempt(), limits=limits)
+    assert ended(facts, event, Cause(Reason.SYSTEM_FAILURE)).failure_kind is kind
+    told = said(failure_kind=FailureKind.OUTSIDE)
+    named = ended(facts, event, Cause(Reason.SYSTEM_FAILURE), report=told)
+    assert named.failure_kind is FailureKind.OUTSIDE
+
+
+def test_a_retry_waits_from_now_as_long_as_its_back_off() -> None:
+    facts = task(S.RUNNING, attempt(), limits=RETRIES)
+    change = change_task(facts, Event.USER_FAILED, Cause(Reason.EXIT_STATUS), now=NOW)
+    seconds = wait_seconds(Wait.FAILURE, Counters(failure=1), task_id=3)
+    assert change.not_before == NOW + timedelta(seconds=seconds)
+    lost = change_task(facts, Event.CELL_LOST, Cause(Reason.CELL_LOST), now=NOW)
+    assert lost.not_before is None
+
+
+def test_only_an_end_for_good_says_why_it_failed() -> None:
+    facts = task(S.RUNNING, attempt(), limits=RETRIES)
+    cause = Cause(Reason.EXIT_STATUS, failure_reason="exit status 3")
+    assert change_task(facts, Event.USER_FAILED, cause, now=NOW).failure_reason == ""
+    final = task(S.RUNNING, attempt())
+    assert change_task(final, Event.USER_FAILED, cause, now=NOW).failure_reason == "exit status 3"
+    assert change_task(final, Event.EXITED_ZERO, cause, now=NOW).failure_reason == ""
+    unnamed = change_task(final, Event.KILLED, Cause(Reason.TIMEOUT), now=NOW)
+    assert unnamed.failure_reason == REASONS[Reason.TIMEOUT]
+
+
+def test_a_task_that_a_dependency_kills_says_so() -> None:
+    cause = Cause(Reason.DEPENDENCY_FAILED, by_dependency=True)
+    assert change_task(task(S.PENDING), Event.KILLED, cause, now=NOW).by_dependency is True
+    other = Cause(Reason.CANCELLED)
+    assert change_task(task(S.PENDING), Event.KILLED, other, now=NOW).by_dependency is False
+
+
+LOST, REFUSED = Event.CELL_LOST, Event.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("at_most_once", "never_created", "event", "state"),
+    [
+        (False, False, LOST, S.PENDING),
+        (True, False, LOST, S.WORKER_FAILED),
+        (True, True, LOST, S.PENDING),
+        (False, True, LOST, S.PENDING),
+        (True, False, REFUSED, S.FAILED),
+        (True, True, REFUSED, S.PENDING),
+    ],
+)
+def test_at_most_once_goes_back_to_wait_only_if_its_container_never_was(
+    at_most_once: bool, never_created: bool, event: Event, state: S
+) -> None:
+    facts = replace(task(S.ASSIGNED, attempt(S.ASSIGNED)), at_most_once=at_most_once)
+    cause = Cause(Reason.REFUSED, never_created=never_created)
+    assert change_task(facts, event, cause, now=NOW).task_to is state
+
+
+# How long it ran.
+
+BAD = Counters(system=3, system_row=3)
+
+
+@pytest.mark.parametrize(("seconds", "row"), [(59, 3), (60, 0)])
+def test_a_run_is_counted_from_its_start_to_now(seconds: int, row: int) -> None:
+    started = NOW - timedelta(seconds=seconds)
+    facts = task(S.RUNNING, attempt(started_at=started), counters=BAD)
+    change = change_task(facts, Event.CELL_LOST, Cause(Reason.CELL_LOST), now=NOW)
+    assert change.counters.system_row == row
+    assert change.started_at == started
+
+
+@pytest.mark.parametrize(("seconds", "row"), [(59, 3), (60, 0)])
+def test_a_run_that_a_report_tells_is_counted_to_the_end_it_tells(seconds: int, row: int) -> None:
+    report = said(started_at=CREATED, finished_at=CREATED + timedelta(seconds=seconds))
+    facts = task(S.ASSIGNED, attempt(S.ASSIGNED), counters=BAD)
+    change = change_task(facts, LOST, Cause(Reason.CELL_LOST), now=NOW, report=report)
+    assert change.counters.system_row == row
+    assert change.started_at == CREATED
+
+
+def test_the_first_start_that_was_told_stays() -> None:
+    facts, report = task(S.RUNNING, attempt()), said(started_at=NOW)
+    change = change_task(facts, LOST, Cause(Reason.CELL_LOST), now=NOW, report=report)
+    assert change.started_at == CREATED + timedelta(seconds=1)
+
+
+def test_what_never_ran_has_not_run() -> None:
+    facts = task(S.BUILDING, attempt(S.BUILDING), counters=BAD)
+    later = CREATED + timedelta(days=1)
+    change = change_task(facts, LOST, Cause(Reason.CELL_LOST), now=later)
+    assert (change.counters.system_row, change.started_at) == (3, None)
+
+
+# History.
+
+
+@pytest.mark.parametrize("state", [S.ASSIGNED, S.BUILDING])
+def test_a_start_that_is_told_with_the_end_is_history_too(state: S) -> None:
+    report = said(started_at=EARLIER)
+    change = change_task(
+        task(state, attempt(state)),
+        Event.EXITED_ZERO,
+        Cause(Reason.SUCCEEDED, "well"),
+        now=NOW,
+        report=report,
+    )
+    assert change.steps == (
+        Step(state, S.RUNNING, S.RUNNING, Reason.STARTED, EARLIER),
+        Step(S.RUNNING, S.SUCCEEDED, S.SUCCEEDED, Reason.SUCCEEDED, NOW, "well"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "event", "report"),
+    [
+        (S.RUNNING, Event.EXITED_ZERO, said(started_at=EARLIER)),
+        (S.ASSIGNED, Event.STARTED, said(started_at=EARLIER)),
+        (S.ASSIGNED, Event.EXITED_ZERO, said()),
+        (S.ASSIGNED, Event.EXITED_ZERO, None),
+    ],
+)
+def test_otherwise_a_change_is_one_step(
+    state: S, event: Event, report: ChangeAttempt | None
+) -> None:
+    facts = task(state, attempt(state))
+    change = change_task(facts, event, Cause(Reason.STARTED), now=NOW, report=report)
+    assert [(step.task_from, step.task_to) for step in change.steps] == [(state, change.task_to)]
+    assert change.steps[0].attempt_state is change.task_to
+
+
+# Releases, and what leaves the task alone.
+
+
+@pytest.mark.parametrize("state", sorted(TERMINAL - {S.UNSCHEDULABLE}))
+def test_a_release_changes_neither_task_nor_state(state: S) -> None:
+    facts = task(S.PENDING, attempt(state), counters=Counters(1, 2, 3))
+    report = said(exit_code=143, finished_at=NOW, started_at=NOW)
+    change = release_task(
+        facts, ReleaseKind.CONFIRMED, Reason.RELEASED, now=NOW, report=report, message="gone"
+    )
+    step = Step(S.PENDING, S.PENDING, state, Reason.RELEASED, NOW, "gone")
+    assert change == ChangeTask(
+        1,
+        2,
+        3,
+        S.PENDING,
+        S.PENDING,
+        Counters(1, 2, 3),
+        NOW,
+        steps=(step,),
+        attempt=ChangeAttempt(UID, state, state, exit_code=143, release=ReleaseKind.CONFIRMED),
+        attempt_open=False,
+    )
+
+
+def test_a_release_needs_no_report() -> None:
+    facts = task(S.KILLED, attempt(S.KILLED))
+    change = release_task(facts, ReleaseKind.OPERATOR, Reason.RELEASED_BY_OPERATOR, now=NOW)
+    assert change.attempt == ChangeAttempt(UID, S.KILLED, S.KILLED, release=ReleaseKind.OPERATOR)
+    assert change.steps[0].message == ""
+
+
+def test_a_change_of_the_attempt_alone_keeps_the_task() -> None:
+    facts = task(S.PENDING, attempt(S.WORKER_FAILED), counters=Counters(1, 2, 3))
+    assert keep_task(facts, now=NOW) == ChangeTask(
+        1,
+        2,
+        3,
+        S.PENDING,
+        S.PENDING,
+        Counters(1, 2, 3),
+        NOW,
+        attempt=ChangeAttempt(UID, S.WORKER_FAILED, S.WORKER_FAILED),
+        attempt_open=True,
+    )
+    gone = task(S.PENDING, attempt(S.WORKER_FAILED, released_at=NOW))
+    assert keep_task(gone, now=NOW).attempt_open is False
+
+
+def test_a_task_without_an_attempt_has_nothing_to_keep_or_release() -> None:
+    with pytest.raises(AssertionError, match="no attempt to change"):
+        keep_task(task(S.PENDING), now=NOW)
+    with pytest.raises(AssertionError, match="nothing to release"):
+        release_task(task(S.PENDING), ReleaseKind.CONFIRMED, Reason.RELEASED, now=NOW)

@@ -1,0 +1,344 @@
+"""The rules of convergence: what each ends, how, and when it must leave alone."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.convergence.converge import TASK_RULES
+from controlplane.domain.convergence.endings import decide_bounced, decide_ended, decide_hopeless
+from controlplane.domain.convergence.lost_cells import (
+    EXCLUSIVE_MARGIN_SECONDS,
+    decide_lost,
+    decide_lost_attempt,
+    is_lost_attempt_due,
+)
+from controlplane.domain.convergence.overdue import (
+    decide_overrun,
+    decide_stuck_build,
+    decide_unanswered,
+    decide_unplaced,
+)
+from controlplane.domain.convergence.policy import Policy
+from controlplane.domain.convergence.stuck_stops import (
+    UNCONFIRMED,
+    decide_cleared,
+    decide_stuck_stops,
+)
+from controlplane.domain.effects import ChangeAttempt, ChangeTask
+from controlplane.domain.snapshots import AttemptFacts, LeaseFacts, TaskFacts
+from controlplane.domain.states import (
+    ACTIVE,
+    ATTEMPT_STATES,
+    REASONS,
+    Budget,
+    CellState,
+    Exclusive,
+    Reason,
+    ReleaseKind,
+)
+from controlplane.domain.transitions import Limits
+from tests.unit.domain.facts import NOW, attempt, task
+
+SECOND = timedelta(seconds=1)
+
+
+def of(change: ChangeTask) -> ChangeAttempt:
+    assert change.attempt is not None
+    return change.attempt
+
+
+def why(change: ChangeTask) -> Reason:
+    assert change.at == NOW
+    assert change.steps[-1].at == NOW
+    return change.steps[-1].reason
+
+
+# The design's numbers.
+
+
+def test_the_lengths_of_time_are_those_of_the_design() -> None:
+    assert Policy() == Policy(
+        interval=5.0,
+        lease=30.0,
+        lease_factor=1.25,
+        silent_ticks=3,
+        gap_intervals=3.0,
+        timeout_grace=30.0,
+        stop_patience=60.0,
+        page=1000,
+    )
+    assert EXCLUSIVE_MARGIN_SECONDS == 10.0
+
+
+# Rule 1, first half: which cells are lost.
+
+LEASE = LeaseFacts(7, "cell-7", CellState.READY, "one", NOW - 40 * SECOND, NOW, silent_ticks=3)
+
+
+def lost(lease: LeaseFacts, policy: Policy | None = None) -> list[int]:
+    found = decide_lost([lease], now=NOW, policy=policy or Policy())
+    return [change.cell_id for change in found]
+
+
+def test_a_cell_whose_lease_is_over_and_that_three_ticks_saw_silent_is_lost() -> None:
+    (change,) = decide_lost([LEASE], now=NOW, policy=Policy())
+    assert (change.cell_id, change.state) == (7, CellState.LOST)
+    assert change.states == set(CellState) - {CellState.LOST}
+    assert change.reason == "silent since 2030-01-01T00:01:00+00:00"
+
+
+@pytest.mark.parametrize("state", CellState)
+def test_any_cell_may_be_lost_but_one_that_is(state: CellState) -> None:
+    assert lost(replace(LEASE, state=state)) == ([] if state is CellState.LOST else [7])
+
+
+@pytest.mark.parametrize(
+    "changes", [{"expires_at": NOW + SECOND}, {"silent_ticks": 2}, {"silent_ticks": 0}]
+)
+def test_a_cell_is_not_lost_before_its_time(changes: dict[str, object]) -> None:
+    assert lost(replace(LEASE, **changes)) == []  # type: ignore[arg-type]
+
+
+def test_how_many_silent_ticks_it_takes_is_policy() -> None:
+    assert lost(LEASE, Policy(silent_ticks=4)) == []
+    assert lost(replace(LEASE, silent_ticks=4), Policy(silent_ticks=4)) == [7]
+
+
+# Rule 1, second half: what becomes of its attempts.
+
+
+@pytest.mark.parametrize("state", sorted(ACTIVE))
+def test_a_task_on_a_lost_cell_moves_on_at_the_preemption_budgets_cost(state: S) -> None:
+    change = decide_lost_attempt(task(state, attempt(state)), now=NOW)
+    assert (change.task_to, of(change).state_to) == (S.PENDING, S.WORKER_FAILED)
+    assert (of(change).charged, why(change)) == (Budget.PREEMPTION, Reason.CELL_LOST)
+    assert of(change).release is ReleaseKind.CELL_LOST
+    assert (of(change).releasable_at, change.attempt_open) == (None, False)
+    exhausted = task(state, attempt(state), limits=Limits(preemption=0))
+    assert decide_lost_attempt(exhausted, now=NOW).task_to is S.WORKER_FAILED
+
+
+def test_an_ended_attempt_on_a_lost_cell_is_released_and_its_task_left_alone() -> None:
+    change = decide_lost_attempt(task(S.PENDING, attempt(S.FAILED)), now=NOW)
+    assert (change.task_from, change.task_to) == (S.PENDING, S.PENDING)
+    assert (of(change).state_to, of(change).charged) == (S.FAILED, None)
+    assert (of(change).release, why(change)) == (ReleaseKind.CELL_LOST, Reason.CELL_LOST)
+
+
+def exclusive(state: S, kind: Exclusive, present: AttemptFacts) -> TaskFacts:
+    return replace(task(state, present), exclusive=kind)
+
+
+def test_an_exclusive_task_waits_until_the_guard_must_have_ended_its_container() -> None:
+    facts = exclusive(S.RUNNING, Exclusive.LEASE, attempt())
+    change = decide_lost_attempt(facts, now=NOW)
+    assert (change.task_to, of(change).state_to) == (S.PENDING, S.WORKER_FAILED)
+    assert (of(change).release, change.attempt_open) == (None, True)
+    assert of(change).releasable_at == NOW + timedelta(seconds=10)
+    assert (of(change).stop_reason, why(change)) == (Reason.CELL_LOST, Reason.CELL_LOST)
+
+
+def test_a_strictly_exclusive_one_is_not_released_by_the_loss_of_its_cell() -> None:
+    facts = exclusive(S.RUNNING, Exclusive.STRICT, attempt())
+    change = decide_lost_attempt(facts, now=NOW)
+    assert (change.task_to, of(change).state_to) == (S.PENDING, S.WORKER_FAILED)
+    assert (of(change).release, of(change).releasable_at) == (None, None)
+    assert change.attempt_open is True
+
+
+def test_an_exclusive_attempt_that_had_ended_is_only_given_its_instant() -> None:
+    facts = exclusive(S.KILLED, Exclusive.LEASE, attempt(S.KILLED))
+    change = decide_lost_attempt(facts, now=NOW)
+    assert (change.task_to, change.steps, of(change).release) == (S.KILLED, (), None)
+    assert of(change).releasable_at == NOW + timedelta(seconds=EXCLUSIVE_MARGIN_SECONDS)
+    assert (change.at, change.attempt_open) == (NOW, True)
+
+
+@pytest.mark.parametrize("state", [S.KILLED, S.RUNNING])
+def test_at_its_instant_an_exclusive_attempt_is_released(state: S) -> None:
+    facts = exclusive(state, Exclusive.LEASE, attempt(state, releasable_at=NOW))
+    change = decide_lost_attempt(facts, now=NOW)
+    assert of(change).release is ReleaseKind.CELL_LOST
+    assert why(change) is Reason.CELL_LOST
+    assert change.attempt_open is False
+
+
+def test_an_instant_that_was_given_stays() -> None:
+    present = attempt(releasable_at=NOW + SECOND)
+    change = decide_lost_attempt(exclusive(S.RUNNING, Exclusive.LEASE, present), now=NOW)
+    assert (of(change).release, of(change).releasable_at) == (None, NOW + SECOND)
+
+
+NO, UNTIL_LEASE, STRICT = Exclusive.NO, Exclusive.LEASE, Exclusive.STRICT
+
+
+@pytest.mark.parametrize(
+    ("kind", "present", "due"),
+    [
+        (NO, None, False),
+        (NO, attempt(released_at=NOW), False),
+        (NO, attempt(), True),
+        (NO, attempt(S.FAILED), True),
+        (UNTIL_LEASE, attempt(), True),
+        (UNTIL_LEASE, attempt(S.FAILED), True),
+        (UNTIL_LEASE, attempt(S.FAILED, releasable_at=NOW + SECOND), False),
+        (UNTIL_LEASE, attempt(S.FAILED, releasable_at=NOW), True),
+        (UNTIL_LEASE, attempt(S.FAILED, released_at=NOW), False),
+        (STRICT, attempt(), True),
+        (STRICT, attempt(S.FAILED), False),
+        (STRICT, attempt(S.FAILED, releasable_at=NOW), False),
+    ],
+)
+def test_when_there_is_something_to_do_about_an_attempt_on_a_lost_cell(
+    kind: Exclusive, present: AttemptFacts | None, due: bool
+) -> None:
+    facts = replace(task(S.RUNNING, present), exclusive=kind)
+    assert is_lost_attempt_due(facts, NOW) is due
+
+
+# Rules 2 to 5.
+
+
+def test_an_order_without_an_answer_ends_free_and_is_stopped() -> None:
+    change = decide_unanswered(task(S.ASSIGNED, attempt(S.ASSIGNED)), now=NOW)
+    assert (change.task_to, of(change).state_to) == (S.PENDING, S.WORKER_FAILED)
+    assert (of(change).charged, of(change).release) == (None, None)
+    assert (of(change).stop_reason, why(change)) == (Reason.START_EXPIRED, Reason.START_EXPIRED)
+    assert change.avoid_cell_id == 5
+
+
+def test_a_build_that_takes_too_long_is_a_system_failure() -> None:
+    change = decide_stuck_build(task(S.BUILDING, attempt(S.BUILDING)), now=NOW)
+    assert (change.task_to, of(change).state_to) == (S.PENDING, S.FAILED)
+    assert (of(change).charged, why(change)) == (Budget.SYSTEM, Reason.BUILD_TIMEOUT)
+    assert (of(change).release, of(change).stop_reason) == (None, Reason.BUILD_TIMEOUT)
+
+
+def test_a_task_past_its_timeout_is_killed() -> None:
+    change = decide_overrun(task(S.RUNNING, attempt()), now=NOW)
+    assert (change.task_to, of(change).state_to) == (S.KILLED, S.KILLED)
+    assert (of(change).stop_reason, why(change)) == (Reason.TIMEOUT, Reason.TIMEOUT)
+
+
+def test_a_task_past_its_scheduling_deadline_is_unschedulable() -> None:
+    change = decide_unplaced(task(S.PENDING), now=NOW)
+    assert (change.task_to, why(change)) == (S.UNSCHEDULABLE, Reason.SCHEDULING_DEADLINE)
+
+
+HOLDS = {rule.name: rule for rule in TASK_RULES}
+
+
+def holding(facts: TaskFacts) -> list[str]:
+    return [rule.name for rule in TASK_RULES if rule.holds(facts, NOW)]
+
+
+def test_the_rules_stand_in_the_order_of_the_specification() -> None:
+    assert [(rule.name, rule.decide) for rule in TASK_RULES] == [
+        ("attempts_of_lost_cells", decide_lost_attempt),
+        ("unanswered", decide_unanswered),
+        ("stuck_builds", decide_stuck_build),
+        ("overruns", decide_overrun),
+        ("unplaced", decide_unplaced),
+    ]
+
+
+@pytest.mark.parametrize("state", sorted(ATTEMPT_STATES))
+def test_each_state_of_an_attempt_has_its_rule(state: S) -> None:
+    rule = {S.ASSIGNED: ["unanswered"], S.BUILDING: ["stuck_builds"], S.RUNNING: ["overruns"]}
+    late = attempt(state, start_before=NOW)
+    assert holding(task(state, late)) == ["attempts_of_lost_cells", *rule.get(state, [])]
+
+
+def test_an_order_may_be_answered_until_its_instant() -> None:
+    due = [attempt(S.ASSIGNED, start_before=NOW + n * SECOND) for n in (-1, 0, 1)]
+    rule = HOLDS["unanswered"]
+    assert [rule.holds(task(S.ASSIGNED, one), NOW) for one in due] == [True, True, False]
+
+
+def test_an_order_that_must_not_run_twice_waits_for_its_cells_word() -> None:
+    facts = replace(task(S.ASSIGNED, attempt(S.ASSIGNED)), at_most_once=True)
+    assert holding(facts) == ["attempts_of_lost_cells"]
+
+
+@pytest.mark.parametrize("state", sorted(ACTIVE))
+def test_a_released_attempt_is_no_rules_business(state: S) -> None:
+    assert holding(task(state, attempt(state, released_at=NOW))) == []
+
+
+def test_a_pending_task_has_its_deadline_whether_or_not_it_was_tried() -> None:
+    assert holding(task(S.PENDING)) == ["unplaced"]
+    assert holding(task(S.PENDING, attempt(S.FAILED, released_at=NOW))) == ["unplaced"]
+    assert holding(task(S.KILLED)) == []
+
+
+# Rule 6.
+
+
+def test_a_cell_that_does_not_confirm_its_stops_is_quarantined_with_an_alert() -> None:
+    effects = decide_stuck_stops([(5, "north", 1), (6, "south", 3)])
+    assert [(c.cell_id, c.state, c.reason) for c in effects.cells] == [
+        (5, CellState.QUARANTINED, "1 stop is not confirmed"),
+        (6, CellState.QUARANTINED, "3 stops are not confirmed"),
+    ]
+    assert {c.states for c in effects.cells} == {frozenset({CellState.READY})}
+    assert [(a.kind, a.subject, a.text) for a in effects.alerts] == [
+        (UNCONFIRMED, "north", "cell north: 1 stop is not confirmed"),
+        (UNCONFIRMED, "south", "cell south: 3 stops are not confirmed"),
+    ]
+
+
+def test_a_cell_that_has_confirmed_them_takes_work_again() -> None:
+    (change,) = decide_cleared([5])
+    assert (change.cell_id, change.state) == (5, CellState.READY)
+    assert change.states == {CellState.QUARANTINED}
+
+
+# Rules 7 and 8.
+
+
+def test_a_task_whose_dependency_failed_is_killed_and_excused() -> None:
+    change = decide_hopeless(task(S.PENDING), now=NOW)
+    assert (change.task_to, why(change)) == (S.KILLED, Reason.DEPENDENCY_FAILED)
+    assert change.by_dependency is True
+
+
+def end(reason: Reason, state: S = S.RUNNING, *, force: bool = False) -> ChangeTask:
+    present = attempt(state) if state in ACTIVE else None
+    return decide_ended(task(state, present), reason=reason, message="enough", force=force, now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        (Reason.CANCELLED, Reason.CANCELLED),
+        (Reason.PARENT_ENDED, Reason.PARENT_ENDED),
+        (Reason.TASKS_DECIDED, Reason.JOB_ENDED),
+    ],
+)
+def test_an_ending_job_kills_its_open_tasks_and_says_why(reason: Reason, told: Reason) -> None:
+    change = end(reason)
+    assert (change.task_to, why(change)) == (S.KILLED, told)
+    assert (change.failure_reason, change.steps[-1].message) == (REASONS[told], "enough")
+    assert (of(change).stop_reason, of(change).stop_force) == (told, False)
+    assert end(reason, S.PENDING).task_to is S.KILLED
+    assert change.by_dependency is False
+
+
+def test_a_job_that_ends_by_force_stops_by_force() -> None:
+    assert of(end(Reason.CANCELLED, force=True)).stop_force is True
+
+
+@pytest.mark.parametrize("state", [S.PENDING, *sorted(ACTIVE)])
+def test_the_siblings_of_a_failed_member_are_worker_failed(state: S) -> None:
+    change = end(Reason.GANG_SIBLING_FAILED, state)
+    assert (change.task_to, why(change)) == (S.WORKER_FAILED, Reason.GANG_SIBLING_FAILED)
+
+
+def test_a_gang_that_fell_goes_back_to_wait_free_of_charge() -> None:
+    change = decide_bounced(task(S.RUNNING, attempt(), limits=Limits(0, 0, 0)), now=NOW)
+    assert (change.task_to, of(change).state_to) == (S.PENDING, S.WORKER_FAILED)
+    assert (of(change).charged, of(change).release) == (None, None)
+    assert (of(change).stop_reason, why(change)) == (Reason.GANG_BOUNCED, Reason.GANG_BOUNCED)
+    assert change.not_before is None
