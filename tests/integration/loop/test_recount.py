@@ -1,0 +1,290 @@
+"""`manage.py recount` finds and mends what contradicts the tasks, while everything goes on."""
+
+import random
+import threading
+from collections.abc import Callable
+from io import StringIO
+
+import pytest
+from django.core.management import call_command
+from django.db import connection, transaction
+
+from controlplane import clock
+from controlplane.commands.endings import cancel_job
+from controlplane.commands.recount import recount_page
+from controlplane.contract.reports import AttemptReport
+from controlplane.contract.states import TaskState as S
+from controlplane.models import Attempt, Job, TaskGroup, Transition
+from controlplane.queries import recount
+from controlplane.queries.jobs_under_lock import lock_jobs
+from controlplane.queries.sql import execute, rows
+from controlplane.ticks import convergence, placement
+from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.test_races import WRONG_COUNTS
+
+MOVED_BY_HAND = """
+    UPDATE controlplane_taskgroup SET counts[5] = counts[5] + 1, counts[2] = counts[2] - 1
+    WHERE job_id = %s AND counts[2] > 0
+"""
+
+
+def call(*words: str) -> tuple[int, str]:
+    output = StringIO()
+    try:
+        call_command("recount", *words, stdout=output, stderr=output)
+    except SystemExit as ended:
+        return int(ended.code or 0), output.getvalue()
+    return 0, output.getvalue()
+
+
+def test_what_is_right_is_said_to_be_right(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit(replicas=3)
+    loop.place()
+    cell.end(loop.attempts(job)[0], S.SUCCEEDED, exit_code=0)
+    loop.submit()
+    assert call() == (0, "2 jobs recounted, 0 differences mended\n")
+
+
+def test_wrong_counts_are_listed_with_ids_and_left_as_they_are(loop: Loop) -> None:
+    job = loop.submit(replicas=3)
+    group = TaskGroup.objects.get()
+    assert execute(MOVED_BY_HAND, [job.pk])
+    code, said = call()
+    assert code == 1
+    assert (
+        f"group {group.pk} (main): counts 2 PENDING, 1 SUCCEEDED, its tasks are 3 PENDING" in said
+    )
+    assert "1 differences in 1 jobs, 0 mended" in said
+    assert TaskGroup.objects.get().counts[S.SUCCEEDED] == 1
+
+
+def test_repair_mends_them_and_the_next_look_finds_nothing(loop: Loop) -> None:
+    for _ in range(2):
+        job = loop.submit(replicas=3)
+    execute(MOVED_BY_HAND, [job.pk])
+    code, said = call("--repair")
+    assert (code, said.count("(mended)")) == (0, 1)
+    assert TaskGroup.objects.get(job=job).counts[S.PENDING] == 3
+    assert call() == (0, "2 jobs recounted, 0 differences mended\n")
+    assert loop.state(job) == "PENDING"
+
+
+def test_a_job_that_did_not_follow_its_tasks_follows_them(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit(replicas=2, max_task_failures=1)
+    loop.place()
+    first, second = loop.attempts(job)
+    # Somebody lost a success: by its counts the job never ends.
+    cell.end(first, S.SUCCEEDED, exit_code=0)
+    execute("UPDATE controlplane_taskgroup SET counts[5] = 0, counts[10] = 2")
+    cell.end(second, S.FAILED, exit_code=1)
+    assert loop.state(job) == "RUNNING"
+    code, said = call("--repair")
+    assert code == 0
+    assert f"job {job.pk}: is RUNNING, SUCCEEDED follows from its tasks (mended)" in said
+    assert loop.state(job) == "SUCCEEDED"
+    done = Job.objects.get()
+    assert done.finished_at is not None
+    assert done.settled_at is not None
+    change = Transition.objects.filter(job_id=job.pk, task_id=None).latest("id")
+    assert (change.actor, change.to_state) == ("recount", S.SUCCEEDED)
+    assert call()[0] == 0
+
+
+def test_a_failure_that_was_not_counted_ends_the_job(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit(replicas=2)
+    loop.place()
+    execute("UPDATE controlplane_job SET max_task_failures = 5")
+    cell.end(loop.attempts(job)[0], S.FAILED, exit_code=1)
+    execute("UPDATE controlplane_job SET max_task_failures = 0")
+    assert f"job {job.pk}: is not ending, FAILED follows from its tasks" in call()[1]
+    assert Job.objects.get().ending_as is None
+    assert call("--repair")[0] == 0
+    assert Job.objects.get().ending_as == S.FAILED
+    loop.converge()
+    assert loop.states(job) == ["FAILED", "KILLED"]
+
+
+def test_an_end_that_does_not_follow_is_told_and_stays(loop: Loop) -> None:
+    job = loop.submit()
+    cancel_job(job_id=job.pk, reason="", force=False, actor="ann", now=clock.now())
+    execute("UPDATE controlplane_job SET state = 4, ending_as = NULL")
+    execute(MOVED_BY_HAND.replace("counts[2]", "counts[7]"), [job.pk])
+    code, said = call("--repair")
+    assert code == 1
+    assert (
+        f"job {job.pk}: is SUCCEEDED, KILLED follows from its tasks (left: an end is final)" in said
+    )
+    assert "2 differences in 1 jobs, 1 mended" in said
+    assert Job.objects.get().state == S.SUCCEEDED
+    assert TaskGroup.objects.get().counts[S.KILLED] == 1
+
+
+def test_tasks_that_a_dependency_killed_are_counted_from_their_history(loop: Loop) -> None:
+    cell = loop.cell()
+    task = {"image": "x", "command": ["true"], "resources": {"cpu": 0.1, "memory": "8Mi"}}
+    groups = [
+        {"name": "a", **task},
+        {"name": "b", "depends_on": [{"group": "a"}], "replicas": 2, **task},
+    ]
+    job = loop.submit(groups=groups, max_task_failures=1)
+    loop.place()
+    cell.end(loop.attempts(job)[0], S.FAILED, exit_code=1)
+    loop.converge()
+    group = TaskGroup.objects.get(name="b")
+    assert group.killed_by_dependency == 2
+    assert call()[0] == 0
+    state = loop.state(job)
+    TaskGroup.objects.update(killed_by_dependency=1)
+    code, said = call("--repair")
+    assert said.count("(mended)") == 2
+    assert f"group {group.pk} (b): says that a dependency killed 1, it killed 2 (mended)" in said
+    assert (code, loop.state(job)) == (0, state)
+    assert TaskGroup.objects.get(name="b").killed_by_dependency == 2
+
+
+def test_pages_are_bounded_by_tasks_and_by_jobs(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [loop.submit(replicas=size).pk for size in (4, 4, 4, 9, 1)]
+    monkeypatch.setattr(recount, "_MOST_TASKS", 8)
+    seen: list[list[int]] = []
+    while page := recount.find_page(seen[-1][-1] if seen else 0):
+        seen.append(page)
+    assert seen == [ids[:2], ids[2:3], ids[3:4], ids[4:]]
+    monkeypatch.setattr(recount, "_MOST_JOBS", 1)
+    assert recount.find_page(0) == ids[:1]
+    Job.objects.filter(pk=ids[0]).update(deleted_at=clock.now())
+    assert recount.find_page(0) == ids[1:2]
+    execute(MOVED_BY_HAND, [ids[4]])
+    assert call()[0] == 1
+
+
+def bring_on(hand: Hand, rng: random.Random, lock: threading.Lock) -> None:
+    """Play the cell: each of some attempts comes a step nearer to its end."""
+    attempts = list(Attempt.objects.filter(cell__name=hand.name, released_at=None)[:20])
+    said = []
+    for attempt in attempts:
+        state = rng.choice([S.RUNNING, S.SUCCEEDED, S.FAILED])
+        code = {S.SUCCEEDED: 0, S.FAILED: 1}.get(state)
+        gone = state is not S.RUNNING or attempt.finished_at is not None
+        state = S.KILLED if attempt.finished_at else state
+        said.append(AttemptReport(str(attempt.uid), 0, state, exit_code=code, gone=gone))
+    if said:
+        with lock:
+            hand.report(*said)
+
+
+class Together:
+    """Threads with connections of their own; all go on until the first is through."""
+
+    def __init__(self) -> None:
+        self.is_over = threading.Event()
+        self.errors: list[BaseException] = []
+        self.threads: list[threading.Thread] = []
+
+    def add(self, work: Callable[[random.Random], object], times: int | None = None) -> None:
+        rng = random.Random(len(self.threads))
+
+        def run() -> None:
+            done = 0
+            try:
+                while not self.is_over.is_set() and done != times:
+                    work(rng)
+                    done += 1
+            except BaseException as error:
+                self.errors.append(error)
+            finally:
+                if done == times or self.errors:
+                    self.is_over.set()
+                connection.close()
+
+        self.threads.append(threading.Thread(target=run))
+
+    def run(self) -> None:
+        for thread in self.threads:
+            thread.start()
+        for thread in self.threads:
+            thread.join()
+        assert self.errors == []
+
+
+def make_busy(loop: Loop, together: Together) -> None:
+    """Submitting, placing, reporting, cancelling and converging go on."""
+    lock = threading.Lock()
+    hands = [loop.cell(f"cell-{n}", cpu=4000) for n in range(2)]
+
+    def submit(rng: random.Random) -> None:
+        if Job.objects.filter(finished_at=None).count() < 30:
+            loop.submit(replicas=rng.randint(1, 8), max_task_failures=2, retries={"failure": 1})
+
+    def cancel(rng: random.Random) -> None:
+        ids = list(Job.objects.filter(finished_at=None).values_list("id", flat=True)[:20])
+        if ids and rng.random() < 0.2:
+            now = clock.now()
+            cancel_job(job_id=rng.choice(ids), reason="", force=False, actor="x", now=now)
+
+    together.add(submit)
+    together.add(cancel)
+    together.add(lambda rng: placement.run())
+    together.add(lambda rng: convergence.run(woken=True))
+    for hand in hands:
+        together.add(lambda rng, hand=hand: bring_on(hand, rng, lock))  # type: ignore[misc]
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("repair", [False, True])
+def test_nothing_differs_while_reports_and_ticks_go_on(loop: Loop, repair: bool) -> None:
+    together = Together()
+    found: list[str] = []
+
+    def look(rng: random.Random) -> None:
+        last = 0
+        while True:
+            page = recount_page(after=last, repair=repair, now=clock.now())
+            if not page.job_ids:
+                return
+            last = page.job_ids[-1]
+            found.extend(difference.text for difference in page.differences)
+
+    make_busy(loop, together)
+    together.add(look, times=60)
+    together.run()
+    assert found == []
+    assert rows(WRONG_COUNTS) == []
+    assert Attempt.objects.filter(finished_at__isnull=False).exists()
+
+
+@pytest.mark.serial
+def test_counts_are_mended_while_somebody_spoils_them_and_everything_goes_on(loop: Loop) -> None:
+    together = Together()
+    mended: list[str] = []
+
+    def spoil(rng: random.Random) -> None:
+        """As a mistake in a transaction of ours would: under the job's lock."""
+        ids = list(Job.objects.filter(finished_at=None).values_list("id", flat=True))
+        if ids:
+            with transaction.atomic():
+                job_id = rng.choice(ids)
+                lock_jobs([job_id])
+                execute(MOVED_BY_HAND.replace("counts[5]", "counts[10]"), [job_id])
+
+    def mend(rng: random.Random) -> None:
+        last = 0
+        while True:
+            page = recount_page(after=last, repair=True, now=clock.now())
+            if not page.job_ids:
+                return
+            last = page.job_ids[-1]
+            mended.extend(difference.text for difference in page.differences)
+
+    make_busy(loop, together)
+    together.add(mend)
+    together.add(spoil, times=150)
+    together.run()
+    mend(random.Random(0))
+    assert mended
+    assert rows(WRONG_COUNTS) == []
+    assert call()[0] == 0
