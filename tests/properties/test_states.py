@@ -1,16 +1,85 @@
-"""Properties of the state table and the rollup over random histories."""
+"""Properties of the state table, the rollup and gangs, against their text and by brute force."""
 
 from collections import Counter
+from dataclasses import astuple
+from itertools import product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.contract.states import TaskState as S
+from controlplane.domain.changes import Cause, change_task
+from controlplane.domain.errors import IllegalTransition
+from controlplane.domain.gangs import (
+    GangGroup,
+    judge_gang,
+    meets_minima,
+    missing,
+    with_placed,
+)
 from controlplane.domain.rollup import GroupTally, JobTally, job_state
-from controlplane.domain.states import ACTIVE, OPEN, TERMINAL, Budget
-from controlplane.domain.transitions import TRANSITIONS, Counters, Event, Limits, advance
+from controlplane.domain.states import ACTIVE, JOB_STATES, TERMINAL, Budget, Reason
+from controlplane.domain.transitions import (
+    HEALTHY_RUN_SECONDS,
+    TRANSITIONS,
+    Counters,
+    Event,
+    Limits,
+    advance,
+    is_legal,
+)
+from tests.properties import restatement as text
+from tests.unit.domain import facts
 
+PAIRS = list(product(S, Event))
 limits = st.builds(Limits, st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))
+
+
+# ------------------------------------------------------------------------------ tasks
+
+
+@pytest.mark.parametrize(("state", "event"), PAIRS)
+def test_each_pair_is_in_the_table_or_refused_and_changes_nothing(state: S, event: Event) -> None:
+    attempt = facts.attempt(state) if state in ACTIVE else None
+    task = facts.task(state, attempt)
+    if is_legal(state, event):
+        change = change_task(task, event, Cause(Reason.CANCELLED), now=facts.NOW)
+        assert (change.task_from, change.task_to is state) == (state, False)
+    else:
+        with pytest.raises(IllegalTransition):
+            change_task(task, event, Cause(Reason.CANCELLED), now=facts.NOW)
+
+
+def test_terminal_is_final() -> None:
+    assert not [pair for pair in TRANSITIONS if pair[0] in TERMINAL]
+
+
+COUNTS = (0, 1, 2)
+
+
+@pytest.mark.parametrize(("state", "event"), PAIRS)
+def test_the_table_says_what_its_text_says(state: S, event: Event) -> None:
+    refusals = (0, 1, 3, 4, 5)
+    for used in product(COUNTS, COUNTS, COUNTS, COUNTS, refusals):
+        for limit, ran, once in product((0, 1, 2), (0.0, HEALTHY_RUN_SECONDS), (False, True)):
+            wanted = text.follow(
+                state, event, text.Used(*used), (limit, limit, limit), ran=ran, once=once
+            )
+            assert (wanted is not None) == is_legal(state, event)
+            if wanted is None:
+                continue
+            found = advance(
+                state,
+                event,
+                counters=Counters(*used),
+                limits=Limits(limit, limit, limit),
+                ran_seconds=ran,
+                is_final=once,
+            )
+            assert (found.task, found.attempt) == (wanted.task, wanted.attempt)
+            assert (found.charged or "", found.charge) == (wanted.charged, wanted.charge)
+            assert astuple(found.counters) == astuple(wanted.used)
 
 
 @given(limits, st.lists(st.tuples(st.sampled_from(list(Event)), st.floats(0, 200)), max_size=60))
@@ -21,79 +90,125 @@ def test_any_history_keeps_the_books(limit: Limits, events: list[tuple[Event, fl
         if (state, event) not in TRANSITIONS:
             continue
         outcome = advance(state, event, counters=counters, limits=limit, ran_seconds=ran)
-        for old, new in (
-            (counters.failure, outcome.counters.failure),
-            (counters.preemption, outcome.counters.preemption),
-            (counters.system, outcome.counters.system),
-        ):
-            assert old <= new <= old + 1
+        for old, new in zip(astuple(counters)[:3], astuple(outcome.counters)[:3], strict=True):
+            assert old <= new
+        grown = sum(astuple(outcome.counters)[:3]) - sum(astuple(counters)[:3])
+        assert grown == outcome.charge
+        assert bool(outcome.charge) == (outcome.charged is not None)
+        # Only an attempt's end is charged, and it ends once.
+        assert outcome.charged is None or outcome.attempt in TERMINAL
         if outcome.charged:
-            charged[outcome.charged] += 1
+            charged[outcome.charged] += outcome.charge
         state, counters = outcome.task, outcome.counters
         assert (outcome.attempt in TERMINAL) or state in ACTIVE or outcome.attempt is None
     assert charged[Budget.FAILURE] == counters.failure <= limit.failure + 1
     assert charged[Budget.PREEMPTION] == counters.preemption <= limit.preemption + 1
     assert charged[Budget.SYSTEM] == counters.system
+    assert counters.system_row <= limit.system + 1
 
+
+# ------------------------------------------------------------------------------- jobs
 
 states = st.sampled_from(list(S))
-groups = st.lists(
-    st.tuples(st.lists(states, min_size=1, max_size=5), st.booleans(), st.integers(0, 5)),
-    min_size=1,
-    max_size=3,
-)
 
 
-def tally_of(
-    drawn: list[tuple[list[S], bool, int]], tolerated: int, started: bool
-) -> tuple[JobTally, list[S]]:
+@st.composite
+def groups_of(draw: st.DrawFn, of: st.SearchStrategy[S] = states) -> text.Group:
+    found = draw(st.lists(of, min_size=1, max_size=4))
+    explicit = draw(st.booleans())
+    minimum = draw(st.integers(0, len(found))) if explicit else len(found)
+    excused = draw(st.integers(0, found.count(S.KILLED)))
+    return text.Group(found, minimum, explicit, excused, draw(st.booleans()))
+
+
+@st.composite
+def jobs_of(draw: st.DrawFn, of: st.SearchStrategy[S] = states) -> text.Job:
+    groups = draw(st.lists(groups_of(of), min_size=1, max_size=3))
+    least = sum(group.minimum for group in groups)
+    most = sum(len(group.states) for group in groups)
+    explicit = draw(st.booleans())
+    minimum = draw(st.integers(least, most)) if explicit else least
+    return text.Job(groups, minimum, explicit, draw(st.integers(0, 4)), draw(st.booleans()))
+
+
+def tally_of(job: text.Job) -> JobTally:
     tallies = tuple(
-        GroupTally(
-            Counter(found),
-            min(minimum, len(found)) if explicit else len(found),
-            explicit_minimum=explicit,
-        )
-        for found, explicit, minimum in drawn
+        GroupTally(Counter(group.states), group.minimum, group.excused, group.is_explicit)
+        for group in job.groups
     )
-    everything = [state for found, _, _ in drawn for state in found]
-    minimum = sum(item.min_available for item in tallies)
-    return JobTally(tallies, minimum, tolerated, False, started), everything
+    return JobTally(tallies, job.minimum, job.tolerated, job.is_explicit, job.ever_started)
 
 
-def plainly(job: JobTally, everything: list[S]) -> S:
-    """The rules of the rollup once more, written down from their text."""
-    counts = Counter(everything)
-    if counts[S.SUCCEEDED] == len(everything):
-        return S.SUCCEEDED
-    if counts[S.FAILED] > job.max_task_failures:
-        return S.FAILED
-    for state in (S.UNSCHEDULABLE, S.KILLED):
-        if counts[state]:
-            return state
-    if not any(state in OPEN for state in everything):
-        explicit = [group for group in job.groups if group.explicit_minimum]
-        met = all(group.counts.get(S.SUCCEEDED, 0) >= group.min_available for group in explicit)
-        if explicit and met and counts[S.SUCCEEDED] >= job.min_available:
-            return S.SUCCEEDED
-        if counts[S.WORKER_FAILED] + counts[S.PREEMPTED]:
-            return S.WORKER_FAILED
-        return S.SUCCEEDED if not explicit and counts[S.SUCCEEDED] else S.FAILED
-    if job.ever_started or any(state in ACTIVE for state in everything):
-        return S.RUNNING
-    return S.PENDING
+@given(jobs_of())
+def test_the_rollup_is_total_and_agrees_with_its_text(job: text.Job) -> None:
+    found = job_state(tally_of(job))
+    assert found is text.derive(job)
+    assert found in JOB_STATES
 
 
-@given(groups, st.integers(0, 4), st.booleans())
-def test_the_rollup_is_total_and_agrees_with_its_text(
-    drawn: list[tuple[list[S], bool, int]], tolerated: int, started: bool
+@pytest.mark.parametrize("tolerated", [0, 1, 2])
+@pytest.mark.parametrize("explicit", [None, 0, 1, 2, 3])
+def test_the_rollup_of_three_tasks_agrees_in_every_case(
+    tolerated: int, explicit: int | None
 ) -> None:
-    job, everything = tally_of(drawn, tolerated, started)
-    assert job_state(job) is plainly(job, everything)
+    for found in product(S, repeat=3):
+        for started, excused in product((False, True), range(found.count(S.KILLED) + 1)):
+            minimum = 3 if explicit is None else explicit
+            group = text.Group(list(found), minimum, explicit is not None, excused)
+            job = text.Job([group], minimum, False, tolerated, started)
+            assert job_state(tally_of(job)) is text.derive(job), job
 
 
-@given(groups, st.integers(0, 4), st.booleans(), st.randoms())
-def test_the_rollup_does_not_depend_on_order(drawn, tolerated, started, random) -> None:  # type: ignore[no-untyped-def]
-    before = job_state(tally_of(drawn, tolerated, started)[0])
-    shuffled = [(random.sample(found, len(found)), *rest) for found, *rest in drawn]
-    random.shuffle(shuffled)
-    assert job_state(tally_of(shuffled, tolerated, started)[0]) is before
+@given(jobs_of(), st.randoms())
+def test_the_rollup_does_not_depend_on_order(job: text.Job, random) -> None:  # type: ignore[no-untyped-def]
+    before = job_state(tally_of(job))
+    for group in job.groups:
+        random.shuffle(group.states)
+    random.shuffle(job.groups)
+    assert job_state(tally_of(job)) is before
+
+
+@given(jobs_of())
+def test_a_job_that_ended_stays_so_whatever_its_open_tasks_become(job: text.Job) -> None:
+    """What decides before all have ended is not undecided by the killing of the rest."""
+    before = job_state(tally_of(job))
+    if before not in TERMINAL:
+        return
+    for group in job.groups:
+        group.states = [S.KILLED if state in text.OPEN else state for state in group.states]
+    assert job_state(tally_of(job)) is before
+
+
+# ------------------------------------------------------------------------------ gangs
+
+
+def gang_of(job: text.Job) -> list[GangGroup]:
+    return [GangGroup(Counter(g.states), g.minimum, g.is_movable) for g in job.groups]
+
+
+@given(jobs_of())
+def test_a_gang_is_judged_as_trying_everything_judges_it(job: text.Job) -> None:
+    gang = gang_of(job)
+    assert judge_gang(gang, job.minimum).value == text.judge(job.groups, job.minimum)
+    assert meets_minima(gang, job.minimum) == text.holds(
+        job.groups, job.minimum, text.present_of(job.groups)
+    )
+
+
+waiting = st.sampled_from([S.PENDING, S.PENDING, S.RUNNING, S.SUCCEEDED, S.FAILED])
+
+
+@given(jobs_of(waiting))
+def test_what_a_gang_misses_is_the_fewest_that_are_enough(job: text.Job) -> None:
+    gang = gang_of(job)
+    needs = missing(gang, job.minimum)
+    pending = [group.states.count(S.PENDING) for group in job.groups]
+    after = [
+        GangGroup(with_placed(group.counts, min(need, there)), group.min_available)
+        for group, need, there in zip(gang, needs, pending, strict=True)
+    ]
+    fewest = text.fewest(job.groups, job.minimum)
+    has_enough = all(need <= there for need, there in zip(needs, pending, strict=True))
+    assert (has_enough and meets_minima(after, job.minimum)) == (fewest is not None)
+    if fewest is not None:
+        assert sum(needs) == fewest
