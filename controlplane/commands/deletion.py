@@ -66,8 +66,12 @@ def purge_jobs(job_ids: Sequence[int]) -> int:
 def _find_reader(job_id: int) -> int | None:
     found = rows(
         """
-        SELECT id FROM controlplane_job
-        WHERE retry_of_id = %s AND finished_at IS NULL ORDER BY id LIMIT 1
+        WITH RECURSIVE retry (id) AS (
+            SELECT id FROM controlplane_job WHERE retry_of_id = %s
+            UNION SELECT j.id FROM controlplane_job j JOIN retry r ON j.retry_of_id = r.id
+        )
+        SELECT j.id FROM controlplane_job j JOIN retry r ON r.id = j.id
+        WHERE j.finished_at IS NULL ORDER BY j.id LIMIT 1
         """,
         [job_id],
     )

@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any
 
 from django.conf import settings
-from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
 from django.db import transaction
 
 from controlplane.commands.batches import run_in_transaction
+from controlplane.commands.caps import check_cap
 from controlplane.commands.job_links import link_jobs
 from controlplane.commands.submission_rows import PlannedJob, insert_jobs
 from controlplane.domain.submission import (
@@ -27,7 +27,6 @@ from controlplane.domain.submission import (
 from controlplane.models import Pool
 from controlplane.outbox import store, wakes
 from controlplane.queries.submission import (
-    count_open_tasks_of,
     find_domains,
     find_guids,
     find_offered_cells,
@@ -84,7 +83,7 @@ def submit_jobs(
         kept.clear()
         if not planned:
             return
-        _check_cap(owner, fresh)
+        check_cap(owner.pk, [_tasks_of(job) for job in fresh])
         replaced = _look_for_names(owner, fresh, kept)
         taken = [job for job in planned if job.position not in kept]
         inserted.update(insert_jobs(taken, actor=owner.get_username(), now=now))
@@ -216,20 +215,9 @@ def _check_sizes(asked: Sequence[_Asked]) -> None:
         raise JobsRefused(faults)
 
 
-def _check_cap(owner: User, asked: Sequence[_Asked]) -> None:
-    # One user's submissions follow each other, so that two cannot pass the cap together.
-    get_user_model().objects.select_for_update(no_key=True).get(pk=owner.pk)
-    limit = settings.CELLRUN.max_unfinished_tasks_per_user
-    open_tasks = count_open_tasks_of(owner.pk)
-    for job in asked:
-        open_tasks += job.spec.total_replicas()
-        if open_tasks > limit:
-            text = (
-                f"would make {open_tasks} unfinished tasks of user {owner.get_username()},"
-                f" who may have {limit}"
-            )
-            field = "groups" if "groups" in job.body else "replicas"
-            raise JobsRefused([(job.position, Fault(field, text))])
+def _tasks_of(job: _Asked) -> tuple[int, str, int]:
+    field = "groups" if "groups" in job.body else "replicas"
+    return job.position, field, job.spec.total_replicas()
 
 
 def _plan(job: _Asked, owner: User, now: datetime) -> PlannedJob:

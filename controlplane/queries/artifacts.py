@@ -29,23 +29,48 @@ def read_input(digest: str) -> bytes | None:
 
 
 def iterate_results(group_id: int) -> Iterator[bytes]:
-    """The results of a group's succeeded tasks by index, each a JSON line of name and content."""
-    after = -1
+    """The results of a group's succeeded tasks by index, each a JSON line of name and content.
+
+    In the retry of a job also those that succeeded before, in the jobs that were retried.
+    """
+    groups, after = _find_chain(group_id), -1
     while True:
         found = rows(
             """
             SELECT t.index, a.result FROM controlplane_task t
             JOIN controlplane_attempt a ON a.uid = t.attempt_uid
-            WHERE t.group_id = %s AND t.state = %s AND t.index > %s AND a.result IS NOT NULL
+            WHERE t.group_id = ANY(%s) AND t.state = %s AND t.index > %s AND a.result IS NOT NULL
             ORDER BY t.index LIMIT %s
             """,
-            [group_id, int(TaskState.SUCCEEDED), after, _PAGE],
+            [groups, int(TaskState.SUCCEEDED), after, _PAGE],
         )
         for index, result in found:
             yield json.dumps({"name": str(index), "content": result}).encode() + b"\n"
         if len(found) < _PAGE:
             return
         after = found[-1][0]
+
+
+def _find_chain(group_id: int) -> list[int]:
+    """The group, and those of the same name in the jobs that its own is a retry of.
+
+    A task that succeeded is in no later one: each index succeeded once at most.
+    """
+    found = rows(
+        """
+        WITH RECURSIVE chain (group_id, name, retry_of_id) AS (
+            SELECT g.id, g.name, j.retry_of_id FROM controlplane_taskgroup g
+            JOIN controlplane_job j ON j.id = g.job_id WHERE g.id = %s
+            UNION ALL
+            SELECT g.id, g.name, j.retry_of_id FROM chain c
+            JOIN controlplane_job j ON j.id = c.retry_of_id
+            JOIN controlplane_taskgroup g ON g.job_id = j.id AND g.name = c.name
+        )
+        SELECT group_id FROM chain
+        """,
+        [group_id],
+    )
+    return [found_id for (found_id,) in found]
 
 
 def has_group(group_id: int) -> bool:

@@ -1,0 +1,28 @@
+"""How much one user may have in hand."""
+
+from collections.abc import Iterable
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+
+from controlplane.domain.submission import JobsRefused
+from controlplane.queries.submission import count_open_tasks_of
+from controlplane.spec import Fault
+
+
+def check_cap(owner_id: int, jobs: Iterable[tuple[int, str, int]]) -> None:
+    """Whether the user may have more jobs: (position, field, tasks) each. Raises JobsRefused.
+
+    Locks the user: one user's submissions follow each other, so that two cannot pass together.
+    """
+    owner = get_user_model().objects.select_for_update(no_key=True).get(pk=owner_id)
+    limit = settings.CELLRUN.max_unfinished_tasks_per_user
+    open_tasks = count_open_tasks_of(owner_id)
+    for position, field, tasks in jobs:
+        open_tasks += tasks
+        if open_tasks > limit:
+            text = (
+                f"would make {open_tasks} unfinished tasks of user {owner.get_username()},"
+                f" who may have {limit}"
+            )
+            raise JobsRefused([(position, Fault(field, text))])

@@ -1,0 +1,348 @@
+"""Retry of jobs: what did not succeed becomes a new job, once; minima, gangs, results, links."""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from controlplane import clock
+from controlplane.commands.deletion import delete_job
+from controlplane.commands.endings import cancel_job
+from controlplane.commands.jobs import Submission
+from controlplane.commands.retries import retry_job
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.errors import Conflict, NotFound
+from controlplane.domain.submission import GuidTaken, JobsRefused
+from controlplane.models import Job, Task, TaskGroup, Transition
+from controlplane.queries.artifacts import iterate_results
+from controlplane.queries.invariants import check_all
+from tests.integration.loop.conftest import Hand, Loop
+
+
+def group(name: str, **fields: Any) -> dict[str, Any]:
+    small = {"cpu": 0.1, "memory": "64Mi"}
+    return {"name": name, "image": "x", "command": ["true"], "resources": small, **fields}
+
+
+def play(loop: Loop, cell: Hand, job: Job, *failing: str) -> None:
+    """Run what can run; tasks named like `main.1` fail, the others succeed with their name."""
+    for _ in range(len(loop.tasks(job)) + 1):
+        loop.place()
+        for attempt in loop.attempts(job):
+            if attempt.released_at is not None:
+                continue
+            task = Task.objects.select_related("group").get(pk=attempt.task_id)
+            name = f"{task.group.name}.{task.index}"
+            if name in failing:
+                cell.end(attempt, S.FAILED, exit_code=1, started_at=1.0)
+            else:
+                cell.end(attempt, S.SUCCEEDED, exit_code=0, started_at=1.0, result=name)
+        loop.converge()
+
+
+def retry(job: Job, guid: str | None = None) -> Job:
+    done = retry_job(job_id=job.pk, guid=guid, actor="owner", now=clock.now())
+    return Job.objects.get(pk=done.job_id)
+
+
+def names(job: Job) -> list[str]:
+    tasks = Task.objects.filter(job=job).select_related("group").order_by("id")
+    return [f"{task.group.name}.{task.index}" for task in tasks]
+
+
+def test_only_what_did_not_succeed_is_tried_again_with_index_and_replicas_kept(loop: Loop) -> None:
+    cell = loop.cell()
+    old = loop.submit(name="sweep", groups=[group("main", replicas=4)], max_task_failures=2)
+    play(loop, cell, old, "main.1", "main.3")
+    new = retry(old)
+    assert names(new) == ["main.1", "main.3"]
+    row = new.groups.get()
+    assert (row.replicas, row.task_count, row.min_available) == (4, 2, 2)
+    assert (new.retry_of_id, new.owner, new.min_available) == (old.pk, old.owner, 2)
+    assert new.max_task_failures == 2
+    assert new.spec == old.spec
+    step = Transition.objects.get(job_id=new.pk)
+    assert (step.reason, step.actor) == ("submitted", "owner")
+    play(loop, cell, new)
+    assert loop.state(new) == "SUCCEEDED"
+    assert check_all() == []
+
+
+def test_minima_are_less_by_what_succeeded_and_the_default_tolerance_follows(loop: Loop) -> None:
+    cell = loop.cell()
+    old = loop.submit(
+        groups=[group("a", replicas=4, min_available=3), group("b", replicas=3, min_available=1)],
+        min_available=5,
+    )
+    play(loop, cell, old, "a.0", "a.1", "b.2")
+    assert loop.state(old) == "FAILED"
+    new = retry(old)
+    assert names(new) == ["a.0", "a.1", "b.2"]
+    assert [row.min_available for row in new.groups.order_by("position")] == [1, 0]
+    # Four of five have succeeded; of the three that are left, two may fail.
+    assert (new.min_available, new.max_task_failures) == (1, 2)
+    play(loop, cell, new, "a.1", "b.2")
+    assert loop.state(new) == "SUCCEEDED"
+    assert check_all() == []
+
+
+def test_a_group_that_is_complete_stays_for_those_that_wait_for_it_and_read_it(loop: Loop) -> None:
+    cell = loop.cell()
+    reads = [{"path": "/in/", "from": {"group": "prepare", "result": True}}]
+    old = loop.submit(
+        groups=[
+            group("prepare", replicas=2),
+            group("total", inputs=reads, depends_on=[{"group": "prepare"}]),
+        ]
+    )
+    play(loop, cell, old, "total.0")
+    new = retry(old)
+    assert names(new) == ["total.0"]
+    loop.place()
+    assert loop.states(new) == ["ASSIGNED"]
+    told = [json.loads(line) for line in iterate_results(new.groups.get(name="prepare").pk)]
+    assert told == [
+        {"name": "0", "content": "prepare.0"},
+        {"name": "1", "content": "prepare.1"},
+    ]
+    play(loop, cell, new)
+    assert loop.state(new) == "SUCCEEDED"
+    assert check_all() == []
+
+
+def test_the_retry_of_a_retry_reads_results_of_all_before_it(loop: Loop) -> None:
+    cell = loop.cell()
+    reads = [{"path": "/in/", "from": {"group": "prepare", "result": True}}]
+    old = loop.submit(
+        groups=[group("prepare", replicas=3), group("total", inputs=reads)], max_task_failures=0
+    )
+    play(loop, cell, old, "prepare.1", "prepare.2")
+    second = retry(old)
+    assert names(second) == ["prepare.1", "prepare.2", "total.0"]
+    play(loop, cell, second, "prepare.2")
+    third = retry(second)
+    assert names(third) == ["prepare.2", "total.0"]
+    assert third.retry_of_id == second.pk
+    play(loop, cell, third, "total.0")
+    fourth = retry(third)
+    told = [json.loads(line) for line in iterate_results(fourth.groups.get(name="prepare").pk)]
+    assert [item["content"] for item in told] == ["prepare.0", "prepare.1", "prepare.2"]
+    play(loop, cell, fourth)
+    assert loop.state(fourth) == "SUCCEEDED"
+    assert check_all() == []
+
+
+def test_results_that_went_with_a_deleted_job_are_missed_at_once(loop: Loop) -> None:
+    cell = loop.cell()
+    reads = [{"path": "/in/", "from": {"group": "prepare", "result": True}}]
+    old = loop.submit(groups=[group("prepare"), group("total", inputs=reads), group("other")])
+    play(loop, cell, old, "total.0", "other.0")
+    second = retry(old)
+    with pytest.raises(Conflict, match=f"job {second.pk}, a retry of job {old.pk}, has not ended"):
+        delete_job(job_id=old.pk, actor="me", now=clock.now())
+    play(loop, cell, second, "total.0")
+    delete_job(job_id=old.pk, actor="me", now=clock.now())
+    with pytest.raises(Conflict, match="group total reads the results of group prepare, which"):
+        retry(second)
+    loop.converge()
+    with pytest.raises(Conflict, match="submit the job anew"):
+        retry(second)
+
+
+def test_a_gang_is_retried_as_the_smaller_gang_that_is_left_of_it(loop: Loop) -> None:
+    cell = loop.cell()
+    old = loop.submit(groups=[group("main", replicas=4)], coscheduled=True)
+    loop.place()
+    first, second, *_ = loop.attempts(old)
+    cell.end(first, S.SUCCEEDED, exit_code=0, started_at=1.0)
+    cell.end(second, S.FAILED, exit_code=1, started_at=1.0)
+    loop.converge()
+    for attempt in loop.attempts(old)[2:]:
+        cell.end(attempt, S.KILLED, reason="stopped")
+    assert Job.objects.get(pk=old.pk).settled_at is not None
+    new = retry(old)
+    assert new.coscheduled
+    assert (names(new), new.min_available) == (["main.1", "main.2", "main.3"], 3)
+    loop.place()
+    assert loop.states(new) == ["ASSIGNED"] * 3
+    assert check_all() == []
+
+
+def test_what_has_not_ended_or_succeeded_or_is_deleted_is_not_retried(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit()
+    with pytest.raises(Conflict, match=f"job {job.pk} has not ended"):
+        retry(job)
+    play(loop, cell, job)
+    with pytest.raises(Conflict, match="there is nothing to retry"):
+        retry(job)
+    delete_job(job_id=job.pk, actor="me", now=clock.now())
+    with pytest.raises(NotFound):
+        retry(job)
+    with pytest.raises(NotFound):
+        retry_job(job_id=job.pk + 1000, guid=None, actor="me", now=clock.now())
+
+
+def test_a_retry_waits_until_nothing_is_left_of_the_job(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit()
+    loop.place()
+    (attempt,) = loop.attempts(job)
+    cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
+    with pytest.raises(Conflict, match="still being stopped"):
+        retry(job)
+    cell.end(attempt, S.KILLED, reason="stopped")
+    again = retry(job)
+    with pytest.raises(Conflict, match=f"job {again.pk} retries the same tasks and has not ended"):
+        retry(job)
+    play(loop, cell, again, "main.0")
+    third = retry(again)
+    with pytest.raises(Conflict, match=f"job {third.pk} retries the same tasks"):
+        retry(job)
+    play(loop, cell, third)
+    assert names(retry(job)) == ["main.0"]
+
+
+def test_a_guid_makes_a_retry_safe_to_repeat(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit(guid="first")
+    other = loop.submit(guid="other")
+    for one in (job, other):
+        play(loop, cell, one, "main.0")
+    new = retry(job, "again")
+    assert retry(job, "again").pk == new.pk
+    assert "guid" not in new.spec
+    assert new.guid == "again"
+    for guid in ("other", "first"):
+        with pytest.raises(GuidTaken):
+            retry(job, guid)
+    with pytest.raises(GuidTaken):
+        retry(other, "again")
+    with pytest.raises(GuidTaken):
+        loop.submit(guid="again")
+
+
+@pytest.mark.parametrize("guid", ["again", None])
+def test_of_retries_at_the_same_time_one_is_made(loop: Loop, guid: str | None) -> None:
+    cell = loop.cell()
+    job = loop.submit(groups=[group("main", replicas=20)])
+    play(loop, cell, job, *(f"main.{n}" for n in range(10)))
+    start = threading.Barrier(4)
+
+    def one(_: int) -> Submission | None:
+        start.wait()
+        try:
+            return retry_job(job_id=job.pk, guid=guid, actor="me", now=clock.now())
+        except Conflict:
+            return None
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(one, range(4)))
+    made = [item for item in done if item is not None]
+    assert sum(item.created for item in made) == 1
+    assert len({item.job_id for item in made}) == 1
+    assert len(made) == (4 if guid else 1)
+    assert Job.objects.filter(retry_of=job).count() == 1
+    assert Task.objects.filter(job__retry_of=job).count() == 10
+    assert check_all() == []
+
+
+def test_a_retry_stays_below_the_cap_of_its_owner(loop: Loop, settings: Any) -> None:
+    cell = loop.cell()
+    job = loop.submit(groups=[group("main", replicas=3)])
+    play(loop, cell, job, "main.0", "main.1")
+    settings.CELLRUN = replace(settings.CELLRUN, max_unfinished_tasks_per_user=1)
+    with pytest.raises(JobsRefused, match="would make 2 unfinished tasks of user owner"):
+        retry(job)
+    assert Job.objects.count() == 1
+
+
+def test_a_dependency_that_failed_is_taken_over_by_the_retry_of_what_failed(loop: Loop) -> None:
+    cell = loop.cell()
+    first = loop.submit(guid="first")
+    second = loop.submit(depends_on=[{"job": "first"}])
+    play(loop, cell, first, "main.0")
+    assert loop.state(second) == "KILLED"
+    again = retry(first)
+    new = retry(second)
+    assert new.spec["depends_on"] == [{"job": again.pk, "until": "succeeded"}]
+    loop.place()
+    assert loop.states(new) == ["PENDING"]
+    play(loop, cell, again)
+    loop.place()
+    assert loop.states(new) == ["ASSIGNED"]
+    assert check_all() == []
+
+
+def test_a_dependency_that_failed_and_was_not_retried_ends_the_retry_too(loop: Loop) -> None:
+    cell = loop.cell()
+    first = loop.submit(guid="first")
+    second = loop.submit(depends_on=[{"job": "first"}])
+    play(loop, cell, first, "main.0")
+    new = retry(second)
+    loop.converge()
+    loop.converge()
+    assert loop.state(new) == "KILLED"
+    assert "can no longer be" in Job.objects.get(pk=new.pk).failure_reason
+    delete_job(job_id=first.pk, actor="me", now=clock.now())
+    with pytest.raises(Conflict, match=f"depends on job {first.pk}, which was deleted"):
+        retry(new)
+
+
+def test_open_dependencies_stay_and_met_ones_go(loop: Loop) -> None:
+    cell = loop.cell()
+    met, open_ = loop.submit(), loop.submit(start_after="2100-01-01T00:00:00Z")
+    job = loop.submit(depends_on=[{"job": met.pk}, {"job": open_.pk, "until": "started"}])
+    play(loop, cell, met)
+    cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
+    new = retry(job)
+    assert [(row.on_job_id, row.until) for row in new.dependencies.all()] == [(open_.pk, "started")]
+    assert new.waits_for_jobs
+
+
+def test_a_retry_is_a_child_as_long_as_the_parent_lives(loop: Loop) -> None:
+    cell = loop.cell()
+    parent = loop.submit(start_after="2100-01-01T00:00:00Z")
+    child = loop.submit(parent=parent.pk)
+    play(loop, cell, child, "main.0")
+    again = retry(child)
+    assert again.parent_id == parent.pk
+    cancel_job(job_id=parent.pk, reason="", force=False, actor="me", now=clock.now())
+    loop.converge()
+    assert loop.state(again) == "KILLED"
+    last = retry(again)
+    assert last.parent_id is None
+    assert "parent" not in last.spec
+
+
+def test_a_replacement_is_retried_only_once_the_replaced_is_gone(loop: Loop) -> None:
+    cell = loop.cell()
+    old = loop.submit(name="a")
+    loop.place()
+    (attempt,) = loop.attempts(old)
+    new = loop.submit(name="a", existing_job_policy="replace")
+    cancel_job(job_id=new.pk, reason="", force=False, actor="me", now=clock.now())
+    with pytest.raises(Conflict, match=f"containers of job {old.pk}, which job {new.pk} replaced"):
+        retry(new)
+    loop.converge()
+    cell.end(attempt, S.KILLED, reason="stopped")
+    again = retry(new)
+    assert "existing_job_policy" not in again.spec
+    loop.place()
+    assert loop.states(again) == ["ASSIGNED"]
+
+
+def test_ten_thousand_tasks_are_retried_in_one_go(loop: Loop) -> None:
+    job = loop.submit(replicas=10_000)
+    cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
+    while Job.objects.get(pk=job.pk).settled_at is None:
+        loop.converge()
+    new = retry(job)
+    assert TaskGroup.objects.get(job=new).counts[S.PENDING] == 10_000
+    assert Task.objects.filter(job=new, state=S.PENDING).count() == 10_000
