@@ -1,0 +1,183 @@
+"""What scenarios play on: cells that say what the scenario says, and time that it moves."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from controlplane.commands.convergence import apply_task_rule
+from controlplane.commands.hearing import send_probes
+from controlplane.commands.reports import Reported, record_reports
+from controlplane.contract.reports import AttemptReport
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.changes import Cause, change_task
+from controlplane.domain.convergence.converge import TaskRule
+from controlplane.domain.reports import Sender
+from controlplane.domain.states import Reason
+from controlplane.domain.transitions import Event
+from controlplane.models import Attempt, Cell, Job, Task, TaskGroup, Transition
+from controlplane.queries.convergence import Candidate
+from controlplane.queries.invariants import check_all
+from tests.integration.loop.conftest import Hand, Loop
+
+BEGIN = datetime(2031, 5, 4, 12, tzinfo=UTC)
+SMALL = {"image": "x", "command": ["true"], "resources": {"cpu": 0.1, "memory": "64Mi"}}
+
+
+@dataclass
+class Stage(Loop):
+    """The control plane in one process, in a time of its own; its cells live unless they are told
+    to be silent."""
+
+    hands: dict[str, Hand] = field(default_factory=dict)
+    passed: timedelta = timedelta()
+    readings: int = 0
+
+    def now(self) -> datetime:
+        """Each reading is a little later than the one before it, as with a real clock."""
+        self.readings += 1
+        return BEGIN + self.passed + timedelta(microseconds=self.readings)
+
+    def cell(self, name: str = "cell-1", cpu: int = 4000, memory: int = 4096) -> Hand:
+        self.hands[name] = super().cell(name, cpu, memory)
+        return self.hands[name]
+
+    def wait(self, seconds: float, *silent: Hand) -> None:
+        """Time passes; every cell but the silent ones is heard at the end of it."""
+        self.passed += timedelta(seconds=seconds)
+        for hand in self.hands.values():
+            if hand not in silent:
+                hand.beat(*Attempt.objects.filter(cell__name=hand.name, released_at=None))
+        send_probes(now=self.now())
+        self.hear_probes()
+
+    def lose(self, hand: Hand) -> None:
+        """The cell falls silent until it is given up."""
+        for _ in range(6):
+            self.wait(15, hand)
+            self.converge()
+        assert Cell.objects.get(name=hand.name).state == "LOST"
+
+    def settle(self) -> None:
+        """Convergence until nothing is left to do."""
+        for _ in range(4):
+            self.converge()
+
+    def submit_small(self, **body: Any) -> Job:
+        """A job whose tasks all find room."""
+        return self.submit(resources=SMALL["resources"], **body)
+
+    def group(self, name: str, **more: Any) -> dict[str, Any]:
+        """A small group."""
+        return {"name": name, **SMALL, **more}
+
+    def task(self, job: Job) -> Task:
+        """The one task of the job."""
+        return Task.objects.get(job=job)
+
+    def last(self, job: Job) -> Attempt:
+        """The newest attempt of the job's one task."""
+        return Attempt.objects.filter(job=job).latest("number")
+
+    def newest(self, job: Job) -> list[Attempt]:
+        """The attempt in hand, or the last one, of each task that had one."""
+        found = [task.attempt_uid for task in self.tasks(job) if task.attempt_uid]
+        by_uid = Attempt.objects.in_bulk(found)
+        return [by_uid[uid] for uid in found]
+
+    def job(self, job: Job) -> Job:
+        """The job as it is now."""
+        return Job.objects.get(pk=job.pk)
+
+    def placed(self, **body: Any) -> tuple[Job, Attempt]:
+        """A job of one task, and its attempt."""
+        job = self.submit_small(**body)
+        self.place()
+        return job, self.last(job)
+
+    def running(self, **body: Any) -> tuple[Job, Attempt]:
+        """A job of one task, which runs."""
+        job, attempt = self.placed(**body)
+        self.start(attempt)
+        return job, attempt
+
+    def hand_of(self, attempt: Attempt) -> Hand:
+        return self.hands[Cell.objects.get(pk=attempt.cell_id).name]
+
+    def start(self, *attempts: Attempt) -> None:
+        """Their cells say that their programs run."""
+        for attempt in attempts:
+            at = self.now().timestamp()
+            self.hand_of(attempt).report(
+                AttemptReport(str(attempt.uid), 0, S.RUNNING, started_at=at)
+            )
+
+    def build(self, attempt: Attempt, **facts: Any) -> None:
+        """Its cell says that it prepares the container."""
+        self.hand_of(attempt).report(AttemptReport(str(attempt.uid), 0, S.BUILDING, **facts))
+
+    def end(self, attempt: Attempt, state: S, **facts: Any) -> None:
+        """Its cell says that it ended so, and that the container is gone."""
+        self.hand_of(attempt).end(attempt, state, **facts)
+
+    def succeed(self, *attempts: Attempt) -> None:
+        for attempt in attempts:
+            self.end(attempt, S.SUCCEEDED, exit_code=0)
+
+    def fail(self, *attempts: Attempt) -> None:
+        for attempt in attempts:
+            self.end(attempt, S.FAILED, exit_code=1)
+
+    def fail_system(self, attempt: Attempt, **facts: Any) -> None:
+        """Its cell says that the system was at fault."""
+        self.end(attempt, S.FAILED, failure_kind="system", message="the disk is full", **facts)
+
+    def vanish(self, *attempts: Attempt) -> None:
+        """Their cells say that the containers, which had run, are gone without a word."""
+        for attempt in attempts:
+            at = self.now().timestamp()
+            self.end(attempt, S.FAILED, started_at=at, failure_kind="outside", reason="vanished")
+
+    def refuse(self, attempt: Attempt, **facts: Any) -> None:
+        self.end(attempt, S.WORKER_FAILED, reason="refused", message="no", **facts)
+
+    def counters(self, job: Job) -> tuple[int, int, int]:
+        """What the job's one task has used of the failure, preemption and system budgets."""
+        task = self.task(job)
+        return task.failure_count, task.preemption_count, task.system_failure_count
+
+    def confirm(self, *attempts: Attempt) -> None:
+        """Their cells say that what was to be stopped is gone."""
+        for attempt in attempts:
+            self.end(attempt, S.KILLED, reason="stopped")
+
+    def force(self, job: Job, event: Event, reason: Reason) -> None:
+        """What nothing causes by itself yet, on the way on which everything happens to tasks."""
+        rule = TaskRule(
+            "forced",
+            lambda facts, *, now: change_task(facts, event, Cause(reason), now=now),
+            lambda facts, now: True,
+        )
+        found = [Candidate(job.pk, task.pk, task.attempt_uid) for task in self.tasks(job)]
+        assert apply_task_rule(rule, found, now=self.now()) == len(found)
+
+    def hear(self, hand: Hand, report: AttemptReport) -> dict[str, int]:
+        """One report, as the inbox records it; why it was ignored, if it was."""
+        sender = Sender(Cell.objects.get(name=hand.name).pk, hand.incarnation)
+        recorded = record_reports([Reported(sender, report)], [], now=self.now())
+        return {why: count for why, count in recorded.ignored.items() if count}
+
+    def history(self, job: Job) -> list[tuple[str, str, str]]:
+        """(to, reason, actor) of each line of the job's tasks, oldest first."""
+        found = Transition.objects.filter(job_id=job.pk, task_id__isnull=False).order_by("id")
+        return [(S(row.to_state or 0).name, row.reason, row.actor) for row in found]
+
+    def counts(self, job: Job) -> dict[str, dict[str, int]]:
+        """By group, how many tasks are in which state, as the group's row says."""
+        return {
+            group.name: {S(n).name: count for n, count in enumerate(group.counts) if count}
+            for group in TaskGroup.objects.filter(job=job)
+        }
+
+    def check(self) -> None:
+        """Nothing that must always be true is violated."""
+        assert check_all() == []

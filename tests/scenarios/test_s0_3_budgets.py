@@ -1,0 +1,285 @@
+"""S0.3: budgets of retries: a task is tried again while the counter is at most the limit."""
+
+from collections.abc import Callable
+
+import pytest
+
+from controlplane import clock
+from controlplane.commands.cells import cordon_cell, uncordon_cell
+from controlplane.contract.states import TaskState as S
+from controlplane.models import Attempt
+from tests.scenarios.stage import Stage
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3])
+def test_a_task_fails_for_good_once_its_failures_exceed_the_limit(stage: Stage, limit: int) -> None:
+    stage.cell()
+    job, _ = stage.placed(retries={"failure": limit})
+    for count in range(1, limit + 1):
+        stage.fail(stage.last(job))
+        assert (stage.states(job), stage.counters(job)) == (["PENDING"], (count, 0, 0))
+        stage.wait(300)
+        stage.place()
+    stage.fail(stage.last(job))
+    assert (stage.states(job), stage.counters(job)) == (["FAILED"], (limit + 1, 0, 0))
+    assert stage.state(job) == "FAILED"
+    assert [row.charged for row in stage.attempts(job)] == ["failure"] * (limit + 1)
+    stage.check()
+
+
+def test_without_a_word_a_failure_is_final_and_a_loss_may_happen_a_hundred_times(
+    stage: Stage,
+) -> None:
+    group = stage.submit_small().groups.get()
+    limits = group.retries_failure, group.retries_preemption, group.retries_system
+    assert limits == (0, 100, 3)
+
+
+@pytest.mark.parametrize("limit", [0, 2])
+def test_a_task_is_worker_failed_once_its_losses_exceed_the_limit(stage: Stage, limit: int) -> None:
+    stage.cell()
+    job, _ = stage.placed(retries={"preemption": limit})
+    for count in range(1, limit + 1):
+        stage.vanish(stage.last(job))
+        assert (stage.states(job), stage.counters(job)) == (["PENDING"], (0, count, 0))
+        stage.place()
+    stage.vanish(stage.last(job))
+    assert (stage.states(job), stage.counters(job)) == (["WORKER_FAILED"], (0, limit + 1, 0))
+    assert stage.state(job) == "WORKER_FAILED"
+    assert "no retry left" in stage.job(job).failure_reason
+
+
+def test_the_budgets_do_not_touch_each_other(stage: Stage) -> None:
+    stage.cell()
+    job, _ = stage.placed(retries={"failure": 1, "preemption": 1, "system": 1})
+    for happens in (stage.fail, stage.vanish, stage.fail_system):
+        happens(stage.last(job))
+        stage.wait(300)
+        stage.place()
+    assert stage.counters(job) == (1, 1, 1)
+    assert [row.charged for row in stage.attempts(job)] == ["failure", "preemption", "system", ""]
+    stage.succeed(stage.last(job))
+    assert stage.state(job) == "SUCCEEDED"
+    stage.check()
+
+
+CAUSES: dict[str, tuple[dict[str, object], str, str]] = {
+    "non-zero exit": ({"exit_code": 3}, "failure", "exit status 3"),
+    "out of memory": (
+        {"exit_code": 137, "failure_kind": "user", "reason": "oom"},
+        "failure",
+        "out of memory",
+    ),
+    "image not found": (
+        {"failure_kind": "user", "reason": "image", "message": "no such image: x"},
+        "failure",
+        "no such image: x",
+    ),
+    "killed from outside": (
+        {"exit_code": 137, "failure_kind": "outside", "reason": "killed_outside"},
+        "preemption",
+        "its container was stopped by somebody else",
+    ),
+    "vanished": (
+        {"failure_kind": "outside", "reason": "vanished"},
+        "preemption",
+        "its container vanished",
+    ),
+    "registry does not answer": (
+        {"failure_kind": "system", "reason": "registry"},
+        "system",
+        "the cell's engine, registry or disk failed",
+    ),
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_the_budget_that_pays_follows_from_whose_fault_it_was(stage: Stage, cause: str) -> None:
+    stage.cell()
+    facts, budget, text = CAUSES[cause]
+    job, attempt = stage.running(retries={"failure": 0, "preemption": 0, "system": 0})
+    stage.end(attempt, S.FAILED, **facts)
+    assert stage.last(job).charged == budget
+    assert stage.task(job).failure_reason == text
+
+
+def test_a_lost_cell_is_paid_once_for_each_attempt_on_it(stage: Stage) -> None:
+    cell = stage.cell()
+    jobs = [stage.running()[0], stage.placed()[0]]
+    stage.lose(cell)
+    assert [stage.counters(job) for job in jobs] == [(0, 1, 0), (0, 1, 0)]
+    assert [stage.states(job) for job in jobs] == [["PENDING"], ["PENDING"]]
+    for _ in range(3):
+        stage.converge()
+    assert [stage.counters(job) for job in jobs] == [(0, 1, 0), (0, 1, 0)]
+
+
+def test_a_drain_is_free_and_its_attempt_is_called_preempted(stage: Stage) -> None:
+    stage.cell()
+    job, attempt = stage.running(retries={"preemption": 0})
+    stage.end(attempt, S.PREEMPTED)
+    assert (stage.states(job), stage.counters(job)) == (["PENDING"], (0, 0, 0))
+    assert (stage.last(job).state, stage.last(job).charged) == (S.PREEMPTED, "")
+    stage.place()
+    assert stage.states(job) == ["ASSIGNED"]
+
+
+def test_a_success_ends_all_retrying(stage: Stage) -> None:
+    stage.cell()
+    job, attempt = stage.running(retries={"failure": 3})
+    stage.succeed(attempt)
+    stage.wait(300)
+    stage.place()
+    assert (stage.states(job), len(stage.attempts(job))) == (["SUCCEEDED"], 1)
+
+
+@pytest.mark.parametrize(
+    ("happens", "base", "cap"),
+    [
+        (lambda stage, attempt: stage.fail(attempt), 1.0, 300.0),
+        (lambda stage, attempt: stage.fail_system(attempt), 5.0, 300.0),
+        (lambda stage, attempt: stage.refuse(attempt), 5.0, 300.0),
+    ],
+    ids=["failure", "system", "refusal"],
+)
+def test_a_retry_waits_twice_as_long_each_time_up_to_five_minutes(
+    stage: Stage, happens: Callable[[Stage, Attempt], None], base: float, cap: float
+) -> None:
+    stage.cell()
+    job, _ = stage.placed(retries={"failure": 20, "system": 20})
+    for count in range(12):
+        before = clock.now()
+        happens(stage, stage.last(job))
+        task = stage.task(job)
+        assert task.not_before is not None
+        waits = (task.not_before - before).total_seconds()
+        full = min(base * 2**count, cap)
+        assert 0.75 * full <= waits <= full + 0.001
+        stage.wait(waits * 0.9)
+        stage.place()
+        assert stage.states(job) == ["PENDING"]
+        stage.wait(waits * 0.1)
+        stage.place()
+        assert stage.states(job) == ["ASSIGNED"]
+
+
+def test_tasks_that_failed_together_do_not_all_return_at_the_same_moment(stage: Stage) -> None:
+    stage.cell()
+    job = stage.submit_small(replicas=8, retries={"failure": 1}, max_task_failures=8)
+    stage.place()
+    stage.fail(*stage.newest(job))
+    waits = {
+        round((task.not_before - task.updated_at).total_seconds(), 3)
+        for task in stage.tasks(job)
+        if task.not_before
+    }
+    assert len(waits) == 8
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        lambda stage, attempt: stage.vanish(attempt),
+        lambda stage, attempt: stage.end(attempt, S.PREEMPTED),
+    ],
+    ids=["loss", "drain"],
+)
+def test_whoever_lost_its_place_without_fault_does_not_wait(
+    stage: Stage, happens: Callable[[Stage, Attempt], None]
+) -> None:
+    stage.cell()
+    job, attempt = stage.running()
+    happens(stage, attempt)
+    assert stage.task(job).not_before is None
+    stage.place()
+    assert stage.states(job) == ["ASSIGNED"]
+
+
+def test_four_refusals_in_a_row_are_free_and_the_fifth_is_charged(stage: Stage) -> None:
+    stage.cell()
+    job, _ = stage.placed(retries={"system": 1})
+    for count in range(1, 5):
+        stage.refuse(stage.last(job))
+        assert (stage.states(job), stage.counters(job)) == (["PENDING"], (0, 0, 0))
+        assert stage.task(job).refusal_row == count
+        stage.wait(300)
+        stage.place()
+    stage.refuse(stage.last(job))
+    assert (stage.states(job), stage.counters(job)) == (["PENDING"], (0, 0, 1))
+    stage.wait(300)
+    stage.place()
+    stage.refuse(stage.last(job))
+    assert (stage.states(job), stage.counters(job)) == (["FAILED"], (0, 0, 2))
+    assert stage.last(job).failure_kind == "system"
+
+
+def test_an_attempt_that_begins_ends_the_row_of_refusals(stage: Stage) -> None:
+    stage.cell()
+    job, _ = stage.placed()
+    for _ in range(4):
+        stage.refuse(stage.last(job))
+        stage.wait(300)
+        stage.place()
+    stage.build(stage.last(job))
+    assert stage.task(job).refusal_row == 0
+
+
+def test_an_order_without_an_answer_is_given_up_free_of_charge_and_elsewhere(
+    stage: Stage,
+) -> None:
+    first = stage.cell()
+    job, attempt = stage.placed()
+    other = stage.cell("cell-2")
+    stage.wait(59)
+    assert "unanswered" not in stage.converge()
+    stage.wait(2)
+    stage.converge()
+    given_up = stage.last(job)
+    assert (given_up.state, given_up.reason) == (S.WORKER_FAILED, "start_expired")
+    assert given_up.released_at is None
+    assert first.stop_orders() == [str(attempt.uid)]
+    assert (stage.states(job), stage.counters(job)) == (["PENDING"], (0, 0, 0))
+    stage.confirm(attempt)
+    stage.wait(10)
+    stage.place()
+    assert stage.hand_of(stage.last(job)) is other
+
+
+def test_a_refused_task_avoids_the_cell_unless_no_other_could_take_it(stage: Stage) -> None:
+    first = stage.cell()
+    job, attempt = stage.placed()
+    second = stage.cell("cell-2")
+    cordon_cell(name="cell-2", actor="me")
+    stage.refuse(attempt)
+    stage.wait(10)
+    stage.place()
+    assert stage.hand_of(stage.last(job)) is first
+    stage.refuse(stage.last(job))
+    uncordon_cell(name="cell-2", actor="me")
+    stage.wait(20)
+    stage.place()
+    assert stage.hand_of(stage.last(job)) is second
+
+
+def test_nothing_is_charged_twice_however_often_its_end_is_told(stage: Stage) -> None:
+    stage.cell()
+    job, attempt = stage.running(retries={"failure": 5, "preemption": 5})
+    stage.fail(attempt)
+    stage.fail(attempt)
+    stage.vanish(attempt)
+    stage.fail_system(attempt)
+    assert stage.counters(job) == (1, 0, 0)
+    assert (stage.last(job).charged, stage.last(job).charge) == ("failure", 1)
+    stage.check()
+
+
+def test_the_counters_are_what_the_attempts_were_charged(stage: Stage) -> None:
+    stage.cell()
+    job, _ = stage.placed(retries={"failure": 9, "preemption": 9, "system": 9})
+    for happens in (stage.fail, stage.vanish, stage.fail, stage.fail_system, stage.vanish):
+        happens(stage.last(job))
+        stage.wait(300)
+        stage.place()
+    charged = [row.charged for row in stage.attempts(job)]
+    told = tuple(charged.count(name) for name in ("failure", "preemption", "system"))
+    assert stage.counters(job) == told == (2, 2, 1)

@@ -1,0 +1,221 @@
+"""S0.6: the death of a cell reaches its tasks; a gang whose member failed for good ends whole."""
+
+from controlplane import clock
+from controlplane.commands.endings import cancel_job
+from controlplane.contract.states import TaskState as S
+from controlplane.models import Attempt, Cell
+from tests.scenarios.stage import Stage
+
+
+def test_the_loss_of_a_cell_reaches_every_task_on_it_and_no_other(stage: Stage) -> None:
+    dying = stage.cell("dying")
+    job = stage.submit_small(replicas=3)
+    stage.place()
+    stage.start(stage.newest(job)[0])
+    stage.build(stage.newest(job)[1])
+    stage.cell("living")
+    other = stage.submit(resources={"cpu": 4, "memory": "64Mi"})
+    stage.place()
+    stage.start(*stage.newest(other))
+    stage.lose(dying)
+    assert stage.states(job) == ["PENDING"] * 3
+    assert {S(row.state).name for row in stage.attempts(job)} == {"WORKER_FAILED"}
+    assert {row.reason for row in stage.attempts(job)} == {"cell_lost"}
+    assert stage.states(other) == ["RUNNING"]
+    assert [task.preemption_count for task in stage.tasks(job)] == [1, 1, 1]
+    stage.check()
+
+
+def test_tasks_without_a_retry_left_end_worker_failed(stage: Stage) -> None:
+    cell = stage.cell()
+    job, _ = stage.running(retries={"preemption": 0})
+    stage.lose(cell)
+    assert (stage.state(job), stage.states(job)) == ("WORKER_FAILED", ["WORKER_FAILED"])
+    assert stage.task(job).failure_reason == "cell disappeared before completion"
+    assert stage.job(job).settled_at is not None
+
+
+def test_a_stop_on_a_lost_cell_is_over_with_it(stage: Stage) -> None:
+    cell = stage.cell()
+    job, _ = stage.running()
+    cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
+    assert stage.job(job).settled_at is None
+    stage.lose(cell)
+    assert stage.last(job).release_kind == "cell_lost"
+    assert (stage.state(job), stage.states(job)) == ("KILLED", ["KILLED"])
+    assert stage.job(job).settled_at is not None
+    assert stage.counters(job) == (0, 0, 0)
+
+
+def test_a_cell_is_lost_only_after_its_lease_and_three_ticks_of_silence(stage: Stage) -> None:
+    cell = stage.cell()
+    job, _ = stage.running()
+    stage.wait(37, cell)
+    for _ in range(4):
+        stage.converge()
+    assert Cell.objects.get().state == "READY"
+    stage.wait(1, cell)
+    stage.converge()
+    assert (Cell.objects.get().state, stage.states(job)) == ("LOST", ["PENDING"])
+
+
+def test_a_cell_that_is_heard_in_time_keeps_its_tasks(stage: Stage) -> None:
+    cell = stage.cell()
+    job, _ = stage.running()
+    for _ in range(8):
+        stage.wait(12, cell)
+        stage.converge()
+        stage.wait(3)
+        stage.converge()
+    assert (Cell.objects.get().state, stage.states(job)) == ("READY", ["RUNNING"])
+
+
+def test_what_an_exclusive_task_left_on_a_lost_cell_is_released_ten_seconds_later(
+    stage: Stage,
+) -> None:
+    cell = stage.cell()
+    job, _ = stage.running(exclusive=True)
+    stage.cell("other")
+    while Cell.objects.get(name=cell.name).state != "LOST":
+        stage.wait(15, cell)
+        stage.converge()
+    assert stage.states(job) == ["PENDING"]
+    assert stage.last(job).released_at is None
+    stage.wait(9)
+    stage.converge()
+    stage.place()
+    assert len(stage.attempts(job)) == 1
+    stage.wait(1.5)
+    stage.converge()
+    stage.place()
+    first, second = stage.attempts(job)
+    assert (first.release_kind, stage.hand_of(second).name) == ("cell_lost", "other")
+
+
+def test_what_a_strictly_exclusive_task_left_is_never_released_by_the_loss(stage: Stage) -> None:
+    cell = stage.cell()
+    job, attempt = stage.running(exclusive="strict")
+    stage.lose(cell)
+    stage.wait(3600, cell)
+    stage.converge()
+    assert (stage.states(job), stage.last(job).released_at) == (["PENDING"], None)
+    stage.check()
+    assert Attempt.objects.get(pk=attempt.pk).state == S.WORKER_FAILED
+
+
+def test_a_member_that_failed_for_good_ends_its_siblings_worker_failed(stage: Stage) -> None:
+    cell = stage.cell()
+    job = stage.submit_small(coscheduled=True, replicas=3)
+    stage.place()
+    first, *others = stage.newest(job)
+    stage.start(first, others[0])
+    stage.fail(first)
+    stage.settle()
+    assert stage.states(job) == ["FAILED", "WORKER_FAILED", "WORKER_FAILED"]
+    assert {row.reason for row in stage.newest(job)[1:]} == {"gang_sibling_failed"}
+    assert [row.released_at for row in stage.newest(job)[1:]] == [None, None]
+    assert set(cell.stop_orders()) == {str(row.uid) for row in others}
+    stage.check()
+
+
+def test_the_siblings_budgets_are_exhausted_and_the_surplus_is_recorded(stage: Stage) -> None:
+    stage.cell()
+    job = stage.submit_small(coscheduled=True, replicas=2, retries={"preemption": 7})
+    stage.place()
+    first, second = stage.newest(job)
+    stage.vanish(second)
+    stage.settle()
+    stage.confirm(first)
+    stage.place()
+    first, second = stage.newest(job)
+    stage.fail(first)
+    stage.settle()
+    sibling = stage.tasks(job)[1]
+    assert (sibling.state, sibling.preemption_count) == (S.WORKER_FAILED, 8)
+    assert [(row.charged, row.charge) for row in sibling.attempts.order_by("number")] == [
+        ("preemption", 1),
+        ("preemption", 7),
+    ]
+
+
+def test_a_broken_gang_ends_before_its_job_is_looked_at(stage: Stage) -> None:
+    """The one FAILED task is tolerated: what decides is that its siblings are WORKER_FAILED."""
+    stage.cell()
+    job = stage.submit_small(coscheduled=True, replicas=3, max_task_failures=1)
+    stage.place()
+    stage.fail(stage.newest(job)[0])
+    assert stage.job(job).ending_as == S.WORKER_FAILED
+    stage.settle()
+    assert stage.states(job) == ["FAILED", "WORKER_FAILED", "WORKER_FAILED"]
+    assert stage.state(job) == "WORKER_FAILED"
+
+
+def test_a_gang_goes_on_without_a_failed_member_while_its_minimum_can_be_met(
+    stage: Stage,
+) -> None:
+    stage.cell()
+    job = stage.submit_small(coscheduled=True, replicas=3, min_available=2)
+    stage.place()
+    first, second, third = stage.newest(job)
+    stage.fail(first)
+    stage.settle()
+    assert stage.states(job) == ["FAILED", "ASSIGNED", "ASSIGNED"]
+    stage.succeed(second, third)
+    assert stage.state(job) == "SUCCEEDED"
+
+
+def test_a_member_that_is_lost_takes_the_gang_back_and_its_siblings_pay_nothing(
+    stage: Stage,
+) -> None:
+    stage.cell()
+    job = stage.submit_small(coscheduled=True, replicas=3)
+    stage.place()
+    first, *others = stage.newest(job)
+    stage.start(first, *others)
+    stage.vanish(first)
+    stage.settle()
+    assert stage.states(job) == ["PENDING"] * 3
+    assert [task.preemption_count for task in stage.tasks(job)] == [1, 0, 0]
+    bounced = stage.newest(job)[1:]
+    assert {(S(row.state).name, row.reason, row.released_at) for row in bounced} == {
+        ("WORKER_FAILED", "gang_bounced", None)
+    }
+    stage.place()
+    assert stage.states(job) == ["PENDING"] * 3
+    stage.confirm(*others)
+    stage.place()
+    assert stage.states(job) == ["ASSIGNED"] * 3
+    stage.check()
+
+
+def test_a_member_that_is_tried_again_takes_the_gang_back_too(stage: Stage) -> None:
+    stage.cell()
+    job = stage.submit_small(coscheduled=True, replicas=2, retries={"failure": 1})
+    stage.place()
+    stage.fail(stage.newest(job)[0])
+    stage.settle()
+    assert stage.states(job) == ["PENDING", "PENDING"]
+    assert [task.failure_count for task in stage.tasks(job)] == [1, 0]
+
+
+def test_a_lost_cell_ends_a_gang_whose_member_had_no_retry_left(stage: Stage) -> None:
+    dying = stage.cell("dying", cpu=100)
+    stage.cell("living", cpu=100)
+    job = stage.submit_small(coscheduled=True, replicas=2, retries={"preemption": 0})
+    stage.place()
+    stage.lose(dying)
+    stage.settle()
+    assert stage.states(job) == ["WORKER_FAILED", "WORKER_FAILED"]
+    assert {row.reason for row in stage.newest(job)} == {"cell_lost", "gang_sibling_failed"}
+    assert stage.state(job) == "WORKER_FAILED"
+
+
+def test_jobs_that_are_no_gang_do_not_take_each_other_along(stage: Stage) -> None:
+    stage.cell()
+    job = stage.submit_small(replicas=3, max_task_failures=1)
+    stage.place()
+    first, second, _ = stage.newest(job)
+    stage.fail(first)
+    stage.vanish(second)
+    stage.settle()
+    assert stage.states(job) == ["FAILED", "PENDING", "ASSIGNED"]
