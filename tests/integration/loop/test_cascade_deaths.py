@@ -4,7 +4,7 @@ The cascade is the same for every way to end: what is cancelled here could have 
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 
@@ -13,9 +13,11 @@ import pytest
 from controlplane import clock
 from controlplane.commands import endings
 from controlplane.commands.endings import cancel_job
+from controlplane.contract.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
+from controlplane.domain.invariants import Violation, find_violations
 from controlplane.models import Attempt, Job, Task, Transition
-from controlplane.queries.invariants import check_all
+from controlplane.queries.invariants import load_cells, load_jobs
 from controlplane.ticks import convergence
 from tests.integration.loop.conftest import Hand, Loop
 from tests.integration.loop.deaths import at_statement, work_until_death
@@ -42,15 +44,34 @@ def cancel(job: Job) -> None:
     cancel_job(job_id=job.pk, reason="enough", force=False, actor="me", now=clock.now())
 
 
-def start_job(loop: Loop) -> Job:
+def converge(_: Job) -> None:
+    convergence.run(woken=True)
+
+
+def start_job(loop: Loop) -> list[Job]:
     job = loop.submit(replicas=TASKS)
     loop.place()
     assert Counter(loop.states(job)) == {"ASSIGNED": PLACED, "PENDING": 1}
-    return job
+    return [job]
 
 
-def count_killed(job: Job) -> int:
-    return Task.objects.filter(job=job, state=S.KILLED).count()
+def start_family(loop: Loop) -> list[Job]:
+    """A job, its child and its child's child, of two pages each."""
+    jobs = [loop.submit(replicas=PAGE + 1)]
+    for _ in range(2):
+        jobs.append(loop.submit(replicas=PAGE + 1, parent=jobs[-1].pk))
+    loop.place()
+    assert [set(loop.states(job)) for job in jobs] == [{"ASSIGNED"}] * 3
+    return jobs
+
+
+def count_killed(jobs: Sequence[Job]) -> int:
+    return Task.objects.filter(job__in=jobs, state=S.KILLED).count()
+
+
+def check(jobs: Sequence[Job]) -> list[Violation]:
+    """What is wrong with these jobs, and the cells; the others were looked at before."""
+    return find_violations(load_jobs([job.pk for job in jobs])) + find_violations(load_cells())
 
 
 def check_finished(loop: Loop, cell: Hand, job: Job) -> None:
@@ -60,39 +81,43 @@ def check_finished(loop: Loop, cell: Hand, job: Job) -> None:
     kills = Transition.objects.filter(job_id=job.pk, to_state=S.KILLED, task_id__isnull=False)
     times = Counter(kills.exclude(from_state=S.KILLED).values_list("task_id", flat=True))
     assert times == {task.pk: 1 for task in loop.tasks(job)}
-    assert check_all() == []
     attempts = loop.attempts(job)
     stopped = set(cell.stop_orders())
     # What was committed but not sent any more is said again in the answer to a heartbeat.
     stopped |= {stop.uid for stop in cell.beat(*attempts).orders.stops}
     assert stopped >= {str(attempt.uid) for attempt in attempts}
-    for attempt in attempts:
-        cell.end(attempt, S.KILLED)
+    cell.report(*(AttemptReport(str(item.uid), 0, S.KILLED, gone=True) for item in attempts))
     assert Job.objects.get(pk=job.pk).settled_at is not None
     assert not Attempt.objects.filter(job=job, released_at=None).exists()
-    assert check_all() == []
+    assert check([job]) == []
 
 
 def die_everywhere(
-    loop: Loop, cell: Hand, prepare: Callable[[Job], object], work: Callable[[Job], object]
+    loop: Loop,
+    cell: Hand,
+    start: Callable[[Loop], Sequence[Job]],
+    prepare: Callable[[Job], object],
+    work: Callable[[Job], object],
 ) -> list[int]:
-    """One job for each statement of `work`, which dies there; how many tasks it had ended then.
+    """New jobs for each statement of `work`, which dies there; how many tasks it had ended then.
 
     `prepare` comes before, in a process that lives. The last of all is not killed.
     """
     found = []
     for at in count():
-        job = start_job(loop)
-        prepare(job)
-        death = work_until_death(partial(work, job), at_statement(at))
+        loop.wire.sent.clear()
+        jobs = start(loop)
+        prepare(jobs[0])
+        death = work_until_death(partial(work, jobs[0]), at_statement(at))
         loop.wire.sent += death.sent
-        found.append(count_killed(job))
+        found.append(count_killed(jobs))
         try:
-            assert check_all() == []
-            if Job.objects.get(pk=job.pk).ending_as is None:
-                cancel(job)  # nobody heard an answer, and asks again
+            assert check(jobs) == []
+            if Job.objects.get(pk=jobs[0].pk).ending_as is None:
+                cancel(jobs[0])  # nobody heard an answer, and asks again
             loop.converge()
-            check_finished(loop, cell, job)
+            for job in jobs:
+                check_finished(loop, cell, job)
         except AssertionError as fault:
             raise AssertionError(f"died before statement {at}: {death.before}") from fault
         if death.before is None:
@@ -101,26 +126,34 @@ def die_everywhere(
 
 
 def test_whoever_cancels_dies_at_any_statement_and_a_tick_finishes(loop: Loop, cell: Hand) -> None:
-    killed = die_everywhere(loop, cell, lambda job: None, cancel)
+    killed = die_everywhere(loop, cell, start_job, lambda job: None, cancel)
     assert sorted(set(killed)) == [0, PAGE]
 
 
 def test_convergence_dies_at_any_statement_of_any_page_and_the_next_tick_finishes(
     loop: Loop, cell: Hand
 ) -> None:
-    killed = die_everywhere(loop, cell, cancel, lambda job: convergence.run(woken=True))
+    killed = die_everywhere(loop, cell, start_job, cancel, converge)
     assert sorted(set(killed)) == [PAGE * page for page in range(1, PAGES + 1)]
     # Inside of a page there are many statements: lock, read, tasks, attempts, history, counts.
     assert min(Counter(killed).values()) >= 4
 
 
+def test_convergence_dies_among_three_generations_and_the_next_tick_finishes(
+    loop: Loop, cell: Hand
+) -> None:
+    killed = die_everywhere(loop, cell, start_family, cancel, converge)
+    # Of each of the three a whole page, then the rest; the first page was the caller's.
+    assert sorted(set(killed)) == [PAGE + ended for ended in (0, 1, PAGE + 1, 5, 8, 9)]
+
+
 def test_every_tick_dies_after_its_first_page_and_still_all_ends(loop: Loop, cell: Hand) -> None:
-    job = start_job(loop)
+    [job] = start_job(loop)
     cancel(job)
     for pages in range(2, PAGES + 1):
-        death = work_until_death(lambda: convergence.run(woken=True), at_statement(1, JOB_LOCK))
+        death = work_until_death(partial(converge, job), at_statement(1, JOB_LOCK))
         assert death.before is not None
         loop.wire.sent += death.sent
-        assert count_killed(job) == PAGE * pages
-        assert check_all() == []
+        assert count_killed([job]) == PAGE * pages
+        assert check([job]) == []
     check_finished(loop, cell, job)
