@@ -75,6 +75,7 @@ class Faults:
         world.bus.faults = MessageFaults()
         world.bus.is_down = False
         world.bus.on_push = lambda: None
+        world.submitters.do_calls_die = False
         for twin in self._twins:
             twin.crash()
         for machine in world.machines:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from controlplane.queries.sql import rows
 from tests.simulation.faults import Faults
+from tests.simulation.starts import check_start
 from tests.simulation.truths import Violated, check_end, check_step
 from tests.simulation.world import World
 
@@ -63,6 +64,7 @@ def _simulate(world: World) -> None:
             check_step(world)
 
     world.on_step = look
+    world.witness.on_begin = lambda seen: world.wrong.extend(check_start(world, seen))
     world.run(healed_at=faults.until, heal=faults.heal)
     check_end(world)
 

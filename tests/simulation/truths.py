@@ -10,6 +10,7 @@ from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.states import ReleaseKind
 from controlplane.queries.invariants import check_all
 from controlplane.queries.sql import rows
+from tests.simulation.ends import check_ends
 from tests.simulation.machines import Machine
 from tests.simulation.world import World
 
@@ -22,6 +23,8 @@ def check_step(world: World) -> None:
     """The invariants over the rows, and the engines against them."""
     violations = [str(violation) for violation in check_all()]
     violations += check_engines(world.machines)
+    violations += _unknown_containers(world)
+    violations += world.wrong
     violations += _lost_too_soon()
     if violations:
         raise Violated("\n".join(violations))
@@ -59,14 +62,8 @@ def check_engines(machines: list[Machine]) -> list[str]:
 def check_end(world: World) -> None:
     """All is quiet: every job came to what it should, and nobody had to put anything aside."""
     check_step(world)
-    wrong = []
+    wrong = check_ends(world)
     for job in world.jobs:
-        ((state, reason),) = rows(
-            "SELECT state, failure_reason FROM controlplane_job WHERE id = %s", [job.job_id]
-        )
-        if job.expected and S(state) not in job.expected:
-            expected = ", ".join(sorted(item.name for item in job.expected))
-            wrong.append(f"job {job.job_id} is {S(state).name} ({reason}), expected {expected}")
         for group, text in job.results.items():
             wrong += _wrong_results(job.job_id, group, text)
     wrong += [
@@ -85,6 +82,22 @@ def check_end(world: World) -> None:
     wrong += world.errors
     if wrong:
         raise Violated("\n".join(wrong))
+
+
+def _unknown_containers(world: World) -> list[str]:
+    """What runs though the rows of its job, which was deleted, are gone; but on a lost cell."""
+    living = [seen for seen in world.witness.all() if seen.is_living]
+    if not living:
+        return []
+    uids = [UUID(seen.uid) for seen in living]
+    known = rows("SELECT uid FROM controlplane_attempt WHERE uid = ANY(%s)", [uids])
+    names = rows("SELECT DISTINCT subject FROM controlplane_alert WHERE kind = 'cell_lost'")
+    lost = {name for (name,) in names}
+    return [
+        f"attempt {seen.uid} runs on {seen.machine.label}, but its rows are gone"
+        for seen in living
+        if (UUID(seen.uid),) not in known and seen.machine.name not in lost
+    ]
 
 
 def _started_too_early() -> list[str]:

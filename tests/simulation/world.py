@@ -9,7 +9,6 @@ from random import Random
 from typing import Any
 
 from django.conf import settings
-from django.contrib.auth.models import User
 from django.db import connection, transaction
 from django.test import override_settings
 
@@ -17,20 +16,19 @@ from controlplane import clock
 from controlplane.commands import attempt_uids
 from controlplane.commands.accounts import create_default_tenancy, create_user
 from controlplane.commands.cells import enroll_cell
-from controlplane.commands.endings import cancel_job
-from controlplane.commands.jobs import submit_jobs
 from controlplane.contract.keys import decode_key
 from controlplane.outbox import transport
 from controlplane.queries.sql import rows
-from controlplane.spec import parse_job
 from tests.simulation.bus import SimulatedBus
 from tests.simulation.control import ControlPlane
+from tests.simulation.families import draw_families
 from tests.simulation.jobs import Submitted, draw_jobs
 from tests.simulation.machines import Machine, Surroundings
+from tests.simulation.submitters import NAME, Submitters
 from tests.simulation.timeline import Timeline
+from tests.simulation.witness import Witness
 
 TRACE_LINES = 200
-SUBMITTER = "submitter"
 # A system that is healed and has so long is quiet, or something is lost: the longest of our own
 # patience is the back-off of five minutes, twice in a row.
 QUIET_SECONDS = 1_500.0
@@ -55,12 +53,13 @@ class World:
         self.bus = SimulatedBus(self.timeline, self.rng)
         self.around = Surroundings(self.timeline, self.bus, self.rng, self.note)
         self.machines: list[Machine] = []
-        self.jobs: list[Submitted] = []
+        self.witness = Witness(self.timeline)
+        self.submitters: Submitters
         self.control: ControlPlane
-        self.owner: User
         self.on_step: Callable[[], None] = lambda: None
         self.dirty = False
         self.errors: list[str] = []
+        self.wrong: list[str] = []
         # What the faults did, for the truths that depend on it.
         self.are_cells_disturbed = False
         self.are_journals_harmed = False
@@ -111,11 +110,11 @@ class World:
 
     def what_is_left(self) -> list[str]:
         """What keeps the system from being quiet, in words."""
-        left = [
-            f"job {job.body['name']} is not submitted" for job in self.jobs if job.job_id is None
-        ]
+        left = self.submitters.what_is_left()
         found = rows("SELECT id, name, state FROM controlplane_job WHERE settled_at IS NULL")
         left += [f"job {job_id} ({name}) is in state {state}" for job_id, name, state in found]
+        found = rows("SELECT id FROM controlplane_job WHERE deleted_at IS NOT NULL")
+        left += [f"rows of job {job_id}, which is deleted, are left" for (job_id,) in found]
         found = rows("SELECT name, state FROM controlplane_cell WHERE state <> 'READY'")
         left += [f"cell {name} is {state}" for name, state in found]
         left += [
@@ -138,23 +137,27 @@ class World:
         capacity = {"cpu_millis": cpu, "memory_mib": 2048, "disk_mib": 1000}
         machine = Machine(self.around, name=name, label=label, key=key, capacity=capacity)
         self.machines.append(machine)
+        self.witness.watch(machine)
         return machine
+
+    @property
+    def jobs(self) -> list[Submitted]:
+        """All jobs, submitted or not."""
+        return self.submitters.jobs
 
     # ------------------------------------------------------------------ inside
 
     def _prepare(self) -> None:
         create_default_tenancy()
-        self.owner, _ = create_user(name=SUBMITTER, password=None, is_operator=False)
+        owner, _ = create_user(name=NAME, password=None, is_operator=False)
         self.control = ControlPlane(self.around)
         self.bus.on_arrival = self._arrived
         for number in range(self.rng.randint(2, 4)):
             machine = self.add_machine(f"cell-{number}", f"cell-{number}")
             self.timeline.after(self.rng.uniform(0.0, 3.0), machine.start)
-        self.jobs = draw_jobs(self.rng)
-        for job in self.jobs:
-            self.timeline.after(job.at, lambda job=job: self._submit(job))
-            if job.cancel_at is not None:
-                self.timeline.after(job.cancel_at, lambda job=job: self._cancel(job))
+        jobs = [*draw_jobs(self.rng), *draw_families(self.seed)]
+        self.submitters = Submitters(self.around, owner, jobs)
+        self.submitters.plan()
 
     def _arrived(self, queue: str) -> None:
         if queue.startswith("cell."):
@@ -162,28 +165,6 @@ class World:
                 machine.arrived(queue)
         else:
             self.control.arrived(queue)
-
-    def _submit(self, job: Submitted) -> None:
-        (made,) = submit_jobs(
-            specs=[parse_job(job.body)],
-            bodies=[job.body],
-            owner=self.owner,
-            now=self.timeline.datetime(),
-        )
-        job.job_id = made.job_id
-        words = [" ".join(group["command"]) for group in job.body["groups"]]
-        self.note(f"job {made.job_id} ({job.body['name']}) is submitted: {'; '.join(words)}")
-
-    def _cancel(self, job: Submitted) -> None:
-        assert job.job_id is not None
-        self.note(f"job {job.job_id} is cancelled")
-        cancel_job(
-            job_id=job.job_id,
-            reason="enough",
-            force=self.rng.random() < 0.3,
-            actor=SUBMITTER,
-            now=self.timeline.datetime(),
-        )
 
     def _run_until(self, done: Callable[[], bool], limit: float = float("inf")) -> None:
         while not done() and self.timeline.elapsed < limit:
@@ -212,7 +193,7 @@ def empty_tables() -> None:
         # Foreign keys are checked at commit: any order will do.
         for (table,) in cursor.fetchall():
             cursor.execute(f'DELETE FROM "{table}"')
-        cursor.execute("DELETE FROM auth_user WHERE username = %s", [SUBMITTER])
+        cursor.execute("DELETE FROM auth_user WHERE username = %s", [NAME])
         cursor.execute(
             "SELECT setval(format('%I.%I', schemaname, sequencename)::regclass, start_value, false)"
             " FROM pg_sequences WHERE sequencename LIKE 'controlplane\\_%'"

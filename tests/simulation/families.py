@@ -1,0 +1,138 @@
+"""Jobs that belong together: gangs, what runs once, chains, trees, and those of one name."""
+
+from collections.abc import Callable
+from random import Random
+
+from controlplane.contract.states import TaskState as S
+from tests.simulation import gangs
+from tests.simulation.jobs import (
+    Submitted,
+    fails,
+    group_of,
+    in_order,
+    job_of,
+    sleep,
+    spoil,
+    succeeds,
+    succeeds_at_last,
+    vanishes,
+)
+
+_MEMBERS: tuple[gangs.Kind, ...] = (
+    succeeds,
+    succeeds,
+    succeeds_at_last,
+    fails,
+    vanishes,
+    in_order,
+    gangs.gang_succeeds,
+    gangs.gang_fails,
+    gangs.once,
+)
+
+Family = Callable[[Random, str], list[Submitted]]
+
+
+def choose_families(seed: int) -> tuple[Family, ...]:
+    """The families of `seed`, known before it is simulated."""
+    rng = Random(f"families of {seed}")
+    return tuple(rng.choice(FAMILIES) for _ in range(rng.choice([0, 1, 1, 2])))
+
+
+def draw_families(seed: int) -> list[Submitted]:
+    """Their jobs. Each is submitted after those that it names."""
+    rng = Random(f"jobs of the families of {seed}")
+    drawn = []
+    for number, family in enumerate(choose_families(seed)):
+        begin = rng.choice([0.0, rng.uniform(0.0, 40.0)])
+        jobs = family(rng, f"family-{number}")
+        for job in jobs:
+            job.at += begin
+        if family is not same_name:
+            spoil(rng, jobs)
+        drawn += jobs
+    return drawn
+
+
+def gang(rng: Random, name: str) -> list[Submitted]:
+    """One gang, or two that compete."""
+    return [_draw(rng, _GANGS, f"{name}-{number}") for number in range(rng.randint(1, 2))]
+
+
+def at_most_once(rng: Random, name: str) -> list[Submitted]:
+    """What must not begin twice."""
+    return [_draw(rng, _ONCE, f"{name}-{number}") for number in range(rng.randint(1, 2))]
+
+
+def chain(rng: Random, name: str) -> list[Submitted]:
+    """Each waits for one or two before it."""
+    jobs: list[Submitted] = []
+    for number in range(rng.randint(2, 4)):
+        job = _draw(rng, _MEMBERS, f"{name}-{number}")
+        job.at = jobs[-1].at + rng.choice([0.0, rng.uniform(0.0, 20.0)]) if jobs else 0.0
+        for other in rng.sample(jobs, min(len(jobs), rng.choice([1, 1, 2]))):
+            until = rng.choice(["started", "succeeded", "succeeded", "finished"])
+            job.waits.append((other, until))
+        jobs.append(job)
+    return jobs
+
+
+def tree(rng: Random, name: str) -> list[Submitted]:
+    """A parent, its child, the child's children: who ends without success takes them along."""
+    doomed = rng.random() < 0.6
+    root = (fails if doomed else succeeds)(rng, f"{name}-0")
+    if doomed and rng.random() < 0.5:
+        root = _endless(rng, f"{name}-0")
+        root.cancel_at = rng.uniform(5.0, 60.0)
+    jobs = [root]
+    for number in range(1, rng.randint(3, 5)):
+        # Who hangs on somebody that cannot succeed may go on for ever.
+        child_name = f"{name}-{number}"
+        child = _endless(rng, child_name) if doomed else _draw(rng, _MEMBERS, child_name)
+        child.parent = jobs[-1] if number < 3 else rng.choice(jobs)
+        child.at = child.parent.at + rng.choice([0.0, rng.uniform(0.0, 10.0)])
+        jobs.append(child)
+    return sorted(jobs, key=lambda job: job.at)
+
+
+def same_name(rng: Random, name: str) -> list[Submitted]:
+    """Several of one name, the last of which ends all that are left and ends itself."""
+    jobs: list[Submitted] = []
+    for number in range(rng.randint(2, 4)):
+        policy = rng.choice([None, "error", "keep", "replace", "replace"]) if jobs else None
+        job = _endless(rng, name) if rng.random() < 0.5 else _draw(rng, _MEMBERS, name)
+        job.at = jobs[-1].at + rng.uniform(0.0, 20.0) if jobs else 0.0
+        if policy is not None:
+            job.body["existing_job_policy"] = policy
+        job.body["labels"] = {"number": str(number)}
+        jobs.append(job)
+    last = _draw(rng, _MEMBERS, name)
+    last.at = jobs[-1].at + rng.uniform(0.0, 40.0)
+    last.body["existing_job_policy"] = "replace"
+    return [*jobs, last]
+
+
+def _draw(rng: Random, kinds: tuple[gangs.Kind, ...], name: str) -> Submitted:
+    return rng.choice(kinds)(rng, name)
+
+
+def _endless(rng: Random, name: str) -> Submitted:
+    """Only others end it."""
+    words = [*sleep(rng, 1.0), "sleep", "1000000"]
+    group = group_of(rng, "main", words, replicas=rng.randint(1, 3))
+    return Submitted(0.0, job_of(name, [group]), frozenset({S.KILLED}))
+
+
+_GANGS: tuple[gangs.Kind, ...] = (
+    gangs.gang_succeeds,
+    gangs.gang_of_groups,
+    gangs.gang_of_groups,
+    gangs.gang_retries,
+    gangs.gang_vanishes,
+    gangs.gang_fails,
+    gangs.gang_with_a_deadline,
+    gangs.gang_at_most_once,
+)
+_ONCE: tuple[gangs.Kind, ...] = (gangs.once, gangs.once, gangs.once_and_fails)
+
+FAMILIES: tuple[Family, ...] = (gang, gang, gang, at_most_once, chain, chain, tree, same_name)

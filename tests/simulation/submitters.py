@@ -1,0 +1,238 @@
+"""Who submits, cancels and deletes. A call may die at any statement; then it is made once more."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import connection
+
+from controlplane.commands.deletion import delete_job
+from controlplane.commands.endings import cancel_job
+from controlplane.commands.jobs import submit_jobs
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.errors import Conflict, NotFound
+from controlplane.domain.states import TERMINAL
+from controlplane.domain.submission import JobsRefused, NameTaken
+from controlplane.queries.sql import rows
+from controlplane.spec import parse_job
+from tests.simulation.jobs import End, Submitted
+from tests.simulation.machines import Surroundings
+from tests.simulation.timeline import Killed
+
+NAME = "submitter"
+# Statements of a call: it dies at one of them, or lives.
+_MOST_STATEMENTS = 30
+
+
+class Submitters:
+    """The submitters of one simulation, and what they know of their jobs."""
+
+    def __init__(self, around: Surroundings, owner: User, jobs: list[Submitted]) -> None:
+        self._around = around
+        self._owner = owner
+        self.jobs = jobs
+        for number, job in enumerate(jobs):
+            job.key = f"{job.name}-as-{number}"
+        self.by_id: dict[int, Submitted] = {}
+        self.do_calls_die = True
+
+    def plan(self) -> None:
+        """Whatever they will ask for."""
+        after = self._around.timeline.after
+        for job in self.jobs:
+            after(job.at, partial(self._call, partial(self._submit, job)))
+            if job.cancel_at is not None:
+                after(job.cancel_at, partial(self._call, partial(self._cancel, job)))
+            if job.delete_at is not None:
+                after(job.delete_at, partial(self._call, partial(self._delete, job)))
+
+    def find(self, job_id: int) -> Submitted:
+        """The job with that id; who submitted it may have died before hearing of it."""
+        if job_id not in self.by_id:
+            ((guid,),) = rows("SELECT guid FROM controlplane_job WHERE id = %s", [job_id])
+            self.by_id[job_id] = next(job for job in self.jobs if job.key == guid)
+        return self.by_id[job_id]
+
+    def id_of(self, job: Submitted) -> int | None:
+        """The job's id, though nobody may have been told it."""
+        found = rows("SELECT id FROM controlplane_job WHERE guid = %s", [job.key])
+        return job.job_id or (found[0][0] if found else None)
+
+    def what_is_left(self) -> list[str]:
+        """Calls that were not answered yet, in words."""
+        taken = [job for job in self.jobs if not job.refused]
+        return [f"job {job.name} is not submitted" for job in taken if job.job_id is None] + [
+            f"job {job.job_id} is not deleted"
+            for job in taken
+            if job.delete_at is not None and job.end is None and not job.is_kept
+        ]
+
+    # ------------------------------------------------------------------ inside
+
+    def _call(self, action: Callable[[], None]) -> None:
+        rng = self._around.rng
+        try:
+            if self.do_calls_die and rng.random() < 0.1:
+                with _killed_after(rng.randrange(_MOST_STATEMENTS)):
+                    action()
+            else:
+                action()
+        except Killed:
+            self._around.note("a call dies")
+            self._again(action, 3.0)
+
+    def _again(self, action: Callable[[], None], longest: float) -> None:
+        seconds = self._around.rng.uniform(0.1, longest)
+        self._around.timeline.after(seconds, lambda: self._call(action))
+
+    def _submit(self, job: Submitted) -> None:
+        if any(other.name == job.name and other.is_open for other in self._before(job)):
+            self._again(partial(self._submit, job), 3.0)
+            return
+        if not job.links:
+            job.links = _links_of(job)
+        body = {**job.body, "guid": job.key, **job.links}
+        is_there = _is_there(job)
+        if not is_there:
+            job.replaces = self._find_replaced(job)
+        why = _why_not(job)
+        try:
+            (made,) = submit_jobs(
+                specs=[parse_job(body)],
+                bodies=[body],
+                owner=self._owner,
+                now=self._around.timeline.datetime(),
+            )
+        except (JobsRefused, NameTaken) as error:
+            job.refused = str(error)
+            self._around.note(f"job {job.name} is refused: {error}")
+            if not why:
+                raise AssertionError(f"job {job.name} is refused without cause") from error
+            return
+        assert is_there or not why, f"job {made.job_id} is taken, but {why}"
+        job.job_id = made.job_id
+        job.is_kept = self.find(made.job_id) is not job
+        for other in job.replaces if not job.is_kept else ():
+            other.is_replaced = True
+        self._around.note(f"job {made.job_id} ({job.name}) is submitted: {_words(body)}")
+
+    def _before(self, job: Submitted) -> list[Submitted]:
+        return self.jobs[: self.jobs.index(job)]
+
+    def _find_replaced(self, job: Submitted) -> list[Submitted]:
+        if job.body.get("existing_job_policy") != "replace":
+            return []
+        found = rows(
+            "SELECT id FROM controlplane_job WHERE name = %s AND finished_at IS NULL ORDER BY id",
+            [job.name],
+        )
+        return [self.find(job_id) for (job_id,) in found]
+
+    def _cancel(self, job: Submitted) -> None:
+        if job.refused or job.is_kept:
+            return
+        if job.job_id is None:
+            self._again(partial(self._cancel, job), 5.0)
+            return
+        self._around.note(f"job {job.job_id} is cancelled")
+        try:
+            cancel_job(
+                job_id=job.job_id,
+                reason="enough",
+                force=self._around.rng.random() < 0.3,
+                actor=NAME,
+                now=self._around.timeline.datetime(),
+            )
+        except NotFound:
+            assert job.end is not None, f"job {job.job_id} is not found, but nobody deleted it"
+
+    def _delete(self, job: Submitted) -> None:
+        if job.refused or job.is_kept or job.end is not None:
+            return
+        # Gone already: the call before this one died when its work was done.
+        end = load_end(job.job_id) or job.seen
+        if job.job_id is None or end is None:
+            self._again(partial(self._delete, job), 20.0)
+            return
+        job.seen = end
+        try:
+            delete_job(job_id=job.job_id, actor=NAME, now=self._around.timeline.datetime())
+        except Conflict:
+            assert end.state not in TERMINAL, f"job {job.job_id} has ended, but stays"
+            self._again(partial(self._delete, job), 20.0)
+            return
+        except NotFound:
+            pass
+        assert end.state in TERMINAL, f"job {job.job_id} is deleted, but has not ended"
+        job.end = end
+        self._around.note(f"job {job.job_id} is deleted")
+
+
+def load_end(job_id: int | None) -> End | None:
+    """How the job ended, or stands; None if it is gone."""
+    found = rows(
+        "SELECT state, failure_reason, started_at IS NOT NULL FROM controlplane_job WHERE id = %s",
+        [job_id],
+    )
+    return End(S(found[0][0]), *found[0][1:]) if found else None
+
+
+def _links_of(job: Submitted) -> dict[str, Any]:
+    links: dict[str, Any] = {}
+    if job.waits:
+        links["depends_on"] = [
+            {"job": other.job_id or other.key, "until": until} for other, until in job.waits
+        ]
+    if job.parent is not None:
+        links["parent"] = job.parent.job_id or job.parent.key
+    return links
+
+
+_TOLD = ("depends_on", "parent", "existing_job_policy")
+
+
+def _words(body: dict[str, Any]) -> str:
+    links = [f"{key} {body[key]}" for key in _TOLD if key in body]
+    return "; ".join([*(" ".join(group["command"]) for group in body["groups"]), *links])
+
+
+def _why_not(job: Submitted) -> str:
+    """Why the job may not be taken just now, as the rows say."""
+    for other, _ in job.waits:
+        if not _is_there(other):
+            return f"job {other.name}, which it names, is not there"
+    if job.parent is not None:
+        found = rows(
+            "SELECT state, ending_as FROM controlplane_job WHERE guid = %s AND deleted_at IS NULL",
+            [job.parent.key],
+        )
+        if not found or S(found[0][0]) in TERMINAL or found[0][1] is not None:
+            return "its parent is not there, has ended or is ending"
+    if job.body.get("existing_job_policy") == "error":
+        found = rows(
+            "SELECT id FROM controlplane_job WHERE name = %s AND finished_at IS NULL", [job.name]
+        )
+        return f"job {found[0][0]} has its name" if found else ""
+    return ""
+
+
+def _is_there(job: Submitted) -> bool:
+    statement = "SELECT 1 FROM controlplane_job WHERE guid = %s AND deleted_at IS NULL"
+    return bool(rows(statement, [job.key]))
+
+
+@contextmanager
+def _killed_after(statements: int) -> Iterator[None]:
+    left = statements
+
+    def count(execute: Callable[..., Any], *args: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+        return execute(*args)
+
+    with connection.execute_wrapper(count):
+        yield
