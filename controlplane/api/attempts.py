@@ -1,18 +1,21 @@
-"""The doors of attempts: look, read their output; and the door through which cells bring it."""
+"""The doors of attempts: look, read output, release; and the one through which cells bring it."""
 
 import hashlib
 from uuid import UUID
 
 from django.http import HttpResponse
+from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 
 from controlplane import clock
 from controlplane.api import schema
 from controlplane.api.answers import answer
-from controlplane.api.bodies import Parameters, read_bytes
-from controlplane.api.door import Door
+from controlplane.api.bodies import Parameters, read_bytes, read_part
+from controlplane.api.door import Door, MayOperate
 from controlplane.api.problems import BadQuery
+from controlplane.api.shapes import ReleaseRequest
 from controlplane.commands.logs import append_output, check_upload
+from controlplane.commands.release import release_attempt
 from controlplane.queries import artifacts, attempts
 
 MAX_TAIL = 100_000
@@ -25,6 +28,26 @@ class AttemptDetail(Door):
     def get(self, request: Request, uid: UUID) -> HttpResponse:
         """Look at one attempt."""
         return answer(attempts.get_attempt(uid))
+
+
+class AttemptRelease(Door):
+    """Release an attempt by hand."""
+
+    permission_classes = (IsAuthenticated, MayOperate)
+
+    @schema.describe(
+        "release_attempt",
+        body="ReleaseRequest",
+        answers={200: schema.ref("Attempt")},
+        problems=(400, 403, 404, 409, 413, 415, 422),
+    )
+    def post(self, request: Request, uid: UUID) -> HttpResponse:
+        """Say that nothing is left of an attempt that has ended, on your word alone (operators)."""
+        attempts.get_attempt(uid, though_deleted=True)
+        asked = read_part(request, ReleaseRequest)
+        actor = request.user.get_username()
+        release_attempt(uid=uid, reason=asked.reason, actor=actor, now=clock.now())
+        return answer(attempts.get_attempt(uid, though_deleted=True))
 
 
 class AttemptLogs(Door):

@@ -113,7 +113,7 @@ def caller_of(request: Request) -> User:
     return request.user
 
 
-def check_may_end(request: Request, owner_id: int) -> None:
-    """Submitters end what is theirs, operators anything. Raises PermissionDenied."""
+def check_may_change(request: Request, owner_id: int, what: str = "cancel") -> None:
+    """Submitters change what is theirs, operators anything. Raises PermissionDenied."""
     if caller_of(request).pk != owner_id and SCOPE_OPERATE not in scopes_of(request):
-        raise PermissionDenied("only its submitter or an operator may cancel this")
+        raise PermissionDenied(f"only its submitter or an operator may {what} this")

@@ -1,4 +1,4 @@
-"""The doors of jobs: submit, list, look, cancel."""
+"""The doors of jobs: submit, list, look, cancel, retry, delete."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +11,14 @@ from controlplane import clock
 from controlplane.api import schema
 from controlplane.api.answers import answer
 from controlplane.api.bodies import Parameters, read_body, read_part
-from controlplane.api.door import Door, caller_of, check_may_end
+from controlplane.api.door import Door, caller_of, check_may_change
 from controlplane.api.pages import PAGING, Page
 from controlplane.api.problems import BadQuery
-from controlplane.api.shapes import CancelRequest
+from controlplane.api.shapes import CancelRequest, NoRequest
+from controlplane.commands.deletion import delete_job
 from controlplane.commands.endings import cancel_job
 from controlplane.commands.jobs import Submission, submit_jobs
+from controlplane.commands.retries import retry_job
 from controlplane.domain.submission import JobsRefused
 from controlplane.queries import jobs, tasks
 from controlplane.spec import Fault, InvalidSpec, JobSpec, parse_job
@@ -39,14 +41,12 @@ class Jobs(Door):
         """Submit a job. 200 if the same guid (or `Idempotency-Key`) and body are there already."""
         Parameters(request)
         body = read_body(request)
-        spec = _with_key(parse_job(body), request.headers.get("Idempotency-Key"))
+        spec = _with_key(parse_job(body), _read_key(request))
         [submission] = submit_jobs(
             specs=[spec], bodies=[body], owner=caller_of(request), now=clock.now()
         )
         document = jobs.get_job(submission.job_id)
-        made = answer(document, status=201 if submission.created else 200)
-        made["Location"] = request.build_absolute_uri(f"/api/v1/jobs/{submission.job_id}")
-        return made
+        return _answer_submission(request, submission, document)
 
     @schema.describe(
         "list_jobs",
@@ -121,6 +121,13 @@ class JobDetail(Door):
         """Look at one job."""
         return answer(jobs.get_job(job_id))
 
+    @schema.describe("delete_job", answers={204: None}, problems=(403, 404, 409))
+    def delete(self, request: Request, job_id: int) -> HttpResponse:
+        """Delete a job that has ended (its submitter, or an operator): nobody sees it any more."""
+        check_may_change(request, jobs.find_owner(job_id).owner_id, "delete")
+        delete_job(job_id=job_id, actor=request.user.get_username(), now=clock.now())
+        return HttpResponse(status=204)
+
 
 class JobTasks(Door):
     """The tasks of a job."""
@@ -161,7 +168,7 @@ class JobCancel(Door):
         """Cancel a job (its submitter, or an operator). A job that has ended stays as it is."""
         owned = jobs.find_owner(job_id)
         asked = read_part(request, CancelRequest)
-        check_may_end(request, owned.owner_id)
+        check_may_change(request, owned.owner_id)
         cancel_job(
             job_id=job_id,
             reason=asked.reason,
@@ -170,6 +177,32 @@ class JobCancel(Door):
             now=clock.now(),
         )
         return answer(jobs.get_job(job_id), status=202)
+
+
+class JobRetry(Door):
+    """Retry a job."""
+
+    @schema.describe(
+        "retry_job",
+        body="NoRequest",
+        answers={201: schema.ref("Job"), 200: schema.ref("Job")},
+        problems=(400, 403, 404, 409, 413, 415, 422),
+    )
+    def post(self, request: Request, job_id: int) -> HttpResponse:
+        """Make a new job of the tasks that did not succeed (its submitter, or an operator).
+
+        200 if the same `Idempotency-Key`, which becomes its guid, made it already.
+        """
+        owned = jobs.find_owner(job_id)
+        read_part(request, NoRequest)
+        check_may_change(request, owned.owner_id, "retry")
+        submission = retry_job(
+            job_id=job_id,
+            guid=_read_key(request),
+            actor=request.user.get_username(),
+            now=clock.now(),
+        )
+        return _answer_submission(request, submission, jobs.get_job(submission.job_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +253,25 @@ def _results(submissions: Sequence[Submission]) -> list[dict[str, Any]]:
     ]
 
 
+def _answer_submission(
+    request: Request, submission: Submission, document: dict[str, Any]
+) -> HttpResponse:
+    made = answer(document, status=201 if submission.created else 200)
+    made["Location"] = request.build_absolute_uri(f"/api/v1/jobs/{submission.job_id}")
+    return made
+
+
 def _with_key(spec: JobSpec, key: str | None) -> JobSpec:
     """`spec` with the guid that the header gives, which says the same as the field."""
     if key is None:
         return spec
-    if not is_guid(key):
-        raise BadQuery("Idempotency-Key", "must be what a guid may be")
     if spec.guid not in (None, key):
         raise BadQuery("Idempotency-Key", "is not the guid of the job")
     return spec.model_copy(update={"guid": key})
+
+
+def _read_key(request: Request) -> str | None:
+    key: str | None = request.headers.get("Idempotency-Key")
+    if key is not None and not is_guid(key):
+        raise BadQuery("Idempotency-Key", "must be what a guid may be")
+    return key

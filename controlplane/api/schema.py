@@ -24,7 +24,11 @@ _ANSWERS: tuple[type[BaseModel], ...] = (
     shapes.UploadSize,
     shapes.Problem,
 )
-_REQUESTS: tuple[type[BaseModel], ...] = (shapes.CancelRequest, shapes.NoRequest)
+_REQUESTS: tuple[type[BaseModel], ...] = (
+    shapes.CancelRequest,
+    shapes.ReleaseRequest,
+    shapes.NoRequest,
+)
 _PROBLEMS = {
     400: "The body or the query cannot be read.",
     401: "The token is missing, unknown or expired.",

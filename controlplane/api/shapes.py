@@ -18,6 +18,12 @@ class CancelRequest(Model):
     force: bool = False
 
 
+class ReleaseRequest(Model):
+    """Why an operator vouches that nothing is left of an attempt."""
+
+    reason: str = Field(min_length=1, max_length=MAX_REASON)
+
+
 class NoRequest(Model):
     """Nothing needs to be said."""
 
@@ -45,6 +51,15 @@ State = Literal[
 ]
 
 
+class JobWait(Answer):
+    """Another job that this one waits for: settled, if it takes the place of that one."""
+
+    job: int
+    name: str = Field(description="As it was named: its guid, or its id.")
+    until: Literal["started", "succeeded", "finished", "settled"]
+    state: Literal["open", "met", "failed"] = Field(description="Failed: it can no longer be.")
+
+
 class Job(Answer):
     """A job. In lists, `spec` is null where it is larger than 4 KiB."""
 
@@ -62,14 +77,19 @@ class Job(Answer):
     min_available: int
     max_task_failures: int
     task_status_count: dict[str, dict[Literal["phase"], dict[State, int]]]
+    coscheduled: bool
+    bouncing: bool = Field(description="Its gang fell below a minimum and goes back to wait.")
     parent: int | None
+    children: int = Field(description="How many jobs have it as their parent.")
+    retry_of: int | None = Field(description="The job whose tasks it tries again.")
+    waits_for: list[JobWait]
     labels: dict[str, str]
     annotation: str
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
     settled_at: datetime | None
-    spec: dict[str, Any] | None = Field(description="As submitted.")
+    spec: dict[str, Any] | None = Field(description="As submitted; a retry's is that of its job.")
 
 
 class SubmittedJob(Job):

@@ -9,7 +9,7 @@ from controlplane import clock
 from controlplane.api import schema
 from controlplane.api.answers import answer
 from controlplane.api.bodies import Parameters, read_part
-from controlplane.api.door import Door, check_may_end
+from controlplane.api.door import Door, check_may_change
 from controlplane.api.pages import PAGING, Page
 from controlplane.api.shapes import CancelRequest
 from controlplane.commands.endings import cancel_task
@@ -71,7 +71,7 @@ class TaskCancel(Door):
         """Cancel a task, and with it its job (its submitter, or an operator)."""
         owner_id = tasks.find_task_owner(task_id)
         asked = read_part(request, CancelRequest)
-        check_may_end(request, owner_id)
+        check_may_change(request, owner_id)
         cancel_task(
             task_id=task_id,
             reason=asked.reason,

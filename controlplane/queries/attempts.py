@@ -11,12 +11,14 @@ from controlplane.domain.cell_keys import cell_key
 from controlplane.domain.errors import NotFound
 from controlplane.domain.states import REASONS, TERMINAL, Reason
 from controlplane.queries.sql import decoded, rows
+from controlplane.queries.tasks import is_task
 
 _COLUMNS = """
 SELECT a.uid, a.task_id, a.job_id, a.number, a.state, a.phase, a.progress, c.name, a.container_id,
        a.exit_code, a.failure_kind, a.reason, a.message, a.usage, a.created_at, a.started_at,
        a.finished_at, a.released_at, a.release_kind
 FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
+JOIN controlplane_job j ON j.id = a.job_id
 """
 
 
@@ -32,19 +34,22 @@ def list_attempts(task_id: int, *, before: int | None, limit: int) -> list[dict[
     """At most `limit` attempts of a task before number `before`, newest first. Raises NotFound."""
     found = rows(
         f"""
-        {_COLUMNS} WHERE a.task_id = %s AND (%s::int IS NULL OR a.number < %s)
+        {_COLUMNS} WHERE a.task_id = %s AND j.deleted_at IS NULL
+          AND (%s::int IS NULL OR a.number < %s)
         ORDER BY a.number DESC LIMIT %s
         """,
         [task_id, before, before, limit],
     )
-    if not found and not rows("SELECT 1 FROM controlplane_task WHERE id = %s", [task_id]):
+    if not found and not is_task(task_id):
         raise NotFound(f"there is no task {task_id}")
     return [_document(row) for row in found]
 
 
-def get_attempt(uid: UUID) -> dict[str, Any]:
-    """One attempt. Raises NotFound."""
-    found = rows(f"{_COLUMNS} WHERE a.uid = %s", [uid])
+def get_attempt(uid: UUID, *, though_deleted: bool = False) -> dict[str, Any]:
+    """One attempt. Raises NotFound. `though_deleted`: also of a deleted job, for operators."""
+    found = rows(
+        f"{_COLUMNS} WHERE a.uid = %s AND (%s OR j.deleted_at IS NULL)", [uid, though_deleted]
+    )
     if not found:
         raise NotFound(f"there is no attempt {uid}")
     return _document(found[0])

@@ -9,6 +9,7 @@ from uuid import UUID
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import NotFound
 from controlplane.domain.timeline import Change, Entry, first_entries, measure
+from controlplane.queries.jobs import is_job
 from controlplane.queries.sql import rows
 
 # Read at first for merged entries, which may be of many changes each; four times as much each time
@@ -41,10 +42,9 @@ def find_job_history(
 ) -> Part:
     """Changes of a job and of all its tasks that are older than `before`. Raises NotFound."""
     course = _Course("job_id = %(job)s", {"job": job_id})
-    part = _part(course, before, limit, merged)
-    if not part.entries and not rows("SELECT 1 FROM controlplane_job WHERE id = %s", [job_id]):
+    if not is_job(job_id):
         raise NotFound(f"there is no job {job_id}")
-    return part
+    return _part(course, before, limit, merged)
 
 
 def find_task_history(
@@ -55,7 +55,7 @@ def find_task_history(
     Its submission, which the job's history has for all tasks in one row, is its first change.
     """
     found = rows("SELECT job_id FROM controlplane_task WHERE id = %s", [task_id])
-    if not found:
+    if not found or not is_job(found[0][0]):
         raise NotFound(f"there is no task {task_id}")
     course = _Course(
         "task_id = %(task)s", {"task": task_id}, task_id=task_id, submitted_with=found[0][0]
@@ -70,6 +70,7 @@ def find_attempt_history(
     found = rows(
         """
         SELECT a.task_id, min(h.id), max(h.id) FROM controlplane_attempt a
+        JOIN controlplane_job j ON j.id = a.job_id AND j.deleted_at IS NULL
         LEFT JOIN controlplane_transition h ON h.task_id = a.task_id AND h.attempt_uid = a.uid
         WHERE a.uid = %s GROUP BY a.task_id
         """,

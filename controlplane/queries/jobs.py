@@ -1,4 +1,7 @@
-"""Jobs as everybody sees them: newest first, with the counts of their tasks."""
+"""Jobs as everybody sees them: newest first, with the counts of their tasks.
+
+A deleted job is seen by nobody, here or in the other queries that people's doors call.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,6 +10,7 @@ from typing import Any
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import NotFound
 from controlplane.domain.states import Band
+from controlplane.queries.cascades import WaitsFor, load_dependencies
 from controlplane.queries.sql import decoded, rows
 
 # A thousand jobs of 4 MiB would be an answer of 4 GB: in lists, larger specs are left out.
@@ -34,7 +38,11 @@ class Owned:
 _COLUMNS = """
 j.id, j.guid, j.name, d.name, p.name, pool.name, j.band, j.kind, j.state, j.ending_as,
 j.failure_reason, j.min_available, j.max_task_failures, j.labels, j.annotation, j.created_at,
-j.started_at, j.finished_at, j.settled_at
+j.started_at, j.finished_at, j.settled_at, j.coscheduled, j.is_bouncing,
+(SELECT o.id FROM controlplane_job o WHERE o.id = j.parent_id AND o.deleted_at IS NULL),
+(SELECT o.id FROM controlplane_job o WHERE o.id = j.retry_of_id AND o.deleted_at IS NULL),
+CASE WHEN j.is_watched THEN (SELECT count(*) FROM controlplane_job o
+                             WHERE o.parent_id = j.id AND o.deleted_at IS NULL) ELSE 0 END
 """
 _TABLES = """
 FROM controlplane_job j
@@ -47,15 +55,15 @@ JOIN controlplane_pool pool ON pool.id = j.pool_id
 def list_jobs(wanted: JobFilter, *, before: int | None, limit: int) -> list[dict[str, Any]]:
     """At most `limit` jobs that are older than the job `before`, newest first."""
     conditions, parameters = _conditions(wanted)
+    conditions.append("j.deleted_at IS NULL")
     if before is not None:
         conditions.append("j.id < %s")
         parameters.append(before)
-    where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
     found = rows(
         f"""
         SELECT {_COLUMNS},
                CASE WHEN pg_column_size(j.spec) <= {LISTED_SPEC_BYTES} THEN j.spec END
-        {_TABLES} {where} ORDER BY j.id DESC LIMIT %s
+        {_TABLES} WHERE {" AND ".join(conditions)} ORDER BY j.id DESC LIMIT %s
         """,
         [*parameters, limit],
     )
@@ -72,17 +80,28 @@ def get_job(job_id: int) -> dict[str, Any]:
 
 def load_jobs(job_ids: Sequence[int]) -> list[dict[str, Any]]:
     """The jobs `job_ids`, each with its whole spec, in that order; unknown ones are left out."""
-    found = rows(f"SELECT {_COLUMNS}, j.spec {_TABLES} WHERE j.id = ANY(%s)", [list(job_ids)])
+    found = rows(
+        f"SELECT {_COLUMNS}, j.spec {_TABLES} WHERE j.id = ANY(%s) AND j.deleted_at IS NULL",
+        [list(job_ids)],
+    )
     jobs = {job["id"]: job for job in _documents(found)}
     return [jobs[job_id] for job_id in job_ids if job_id in jobs]
 
 
 def find_owner(job_id: int) -> Owned:
     """Whose the job is. Raises NotFound."""
-    found = rows("SELECT id, owner_id FROM controlplane_job WHERE id = %s", [job_id])
+    statement = "SELECT id, owner_id FROM controlplane_job WHERE id = %s AND deleted_at IS NULL"
+    found = rows(statement, [job_id])
     if not found:
         raise NotFound(f"there is no job {job_id}")
     return Owned(*found[0])
+
+
+def is_job(job_id: int) -> bool:
+    """Whether there is such a job, and nobody has deleted it."""
+    return bool(
+        rows("SELECT 1 FROM controlplane_job WHERE id = %s AND deleted_at IS NULL", [job_id])
+    )
 
 
 def _conditions(wanted: JobFilter) -> tuple[list[str], list[Any]]:
@@ -104,8 +123,12 @@ def _conditions(wanted: JobFilter) -> tuple[list[str], list[Any]]:
 
 
 def _documents(found: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
-    counts = _load_counts([row[0] for row in found])
-    return [_document(row, counts.get(row[0], {})) for row in found]
+    job_ids = [row[0] for row in found]
+    counts, waits = _load_counts(job_ids), load_dependencies(job_ids)
+    return [
+        _document(row, counts.get(row[0], {}), [_wait(item) for item in waits.get(row[0], ())])
+        for row in found
+    ]
 
 
 def _load_counts(job_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
@@ -124,7 +147,14 @@ def _load_counts(job_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
     return counts
 
 
-def _document(row: tuple[Any, ...], counts: Mapping[str, Any]) -> dict[str, Any]:
+def _wait(item: WaitsFor) -> dict[str, Any]:
+    state = "met" if item.is_met else "failed" if item.is_failed else "open"
+    return {"job": item.on_job_id, "name": item.name, "until": item.until, "state": state}
+
+
+def _document(
+    row: tuple[Any, ...], counts: Mapping[str, Any], waits_for: list[dict[str, Any]]
+) -> dict[str, Any]:
     return {
         "id": row[0],
         "guid": row[1],
@@ -140,12 +170,17 @@ def _document(row: tuple[Any, ...], counts: Mapping[str, Any]) -> dict[str, Any]
         "min_available": row[11],
         "max_task_failures": row[12],
         "task_status_count": counts,
-        "parent": None,
+        "coscheduled": row[19],
+        "bouncing": row[20],
+        "parent": row[21],
+        "children": row[23],
+        "retry_of": row[22],
+        "waits_for": waits_for,
         "labels": decoded(row[13]),
         "annotation": row[14],
         "created_at": row[15],
         "started_at": row[16],
         "finished_at": row[17],
         "settled_at": row[18],
-        "spec": decoded(row[19]),
+        "spec": decoded(row[24]),
     }

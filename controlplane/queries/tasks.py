@@ -9,6 +9,7 @@ from controlplane.domain.errors import NotFound
 from controlplane.domain.placement.pending import Waiting, pending_reason
 from controlplane.domain.states import TERMINAL
 from controlplane.queries.cascades import load_dependencies
+from controlplane.queries.jobs import is_job
 from controlplane.queries.sql import decoded, rows
 
 _COLUMNS = """
@@ -39,21 +40,31 @@ def list_tasks(
     found = rows(
         f"""
         {_COLUMNS} WHERE t.job_id = %s AND t.id > %s AND (%s OR t.state = ANY(%s))
+          AND j.deleted_at IS NULL
         ORDER BY t.id LIMIT %s
         """,
         [job_id, after or 0, not states, [int(state) for state in states], limit],
     )
-    if not found and not rows("SELECT 1 FROM controlplane_job WHERE id = %s", [job_id]):
+    if not found and not is_job(job_id):
         raise NotFound(f"there is no job {job_id}")
     return _documents(found, now)
 
 
 def get_task(task_id: int, *, now: datetime) -> dict[str, Any]:
     """One task. Raises NotFound."""
-    found = rows(f"{_COLUMNS} WHERE t.id = %s", [task_id])
+    found = rows(f"{_COLUMNS} WHERE t.id = %s AND j.deleted_at IS NULL", [task_id])
     if not found:
         raise NotFound(f"there is no task {task_id}")
     return _documents(found, now)[0]
+
+
+def is_task(task_id: int) -> bool:
+    """Whether there is such a task, and nobody has deleted its job."""
+    statement = """
+        SELECT 1 FROM controlplane_task t
+        JOIN controlplane_job j ON j.id = t.job_id AND j.deleted_at IS NULL WHERE t.id = %s
+        """
+    return bool(rows(statement, [task_id]))
 
 
 def find_task_owner(task_id: int) -> int:
@@ -61,7 +72,7 @@ def find_task_owner(task_id: int) -> int:
     found = rows(
         """
         SELECT j.owner_id FROM controlplane_task t JOIN controlplane_job j ON j.id = t.job_id
-        WHERE t.id = %s
+        WHERE t.id = %s AND j.deleted_at IS NULL
         """,
         [task_id],
     )

@@ -38,7 +38,7 @@ def nothing_created(db: None) -> Iterator[None]:
         ({"resources": {"memory": "-1Gi"}}, "resources.memory", "must not be negative"),
         ({"resources": {"cpu": 10**6}}, "resources.cpu", "at most 100000"),
         ({"timeout_seconds": 10**10}, "timeout_seconds", "must be at most 31536000"),
-        ({"coscheduled": True}, "coscheduled", "not supported by this version"),
+        ({"group_by": "zone"}, "group_by", "not supported by this version"),
         ({"annotation": "a\u0000b"}, "annotation", "NUL"),
         ({"annotation": "\ud83d"}, "annotation", "surrogate"),
         ({"env": {"A": "\u0000"}}, "env.A", "NUL"),
