@@ -151,14 +151,20 @@ class Stage(Loop):
             self.end(attempt, S.KILLED, reason="stopped")
 
     def force(self, job: Job, event: Event, reason: Reason) -> None:
-        """What nothing causes by itself yet, on the way on which everything happens to tasks."""
+        """What nothing causes by itself yet happens to each task of the job."""
+        for task in self.tasks(job):
+            self.force_task(task, event, reason)
+
+    def force_task(self, task: Task, event: Event, reason: Reason) -> None:
+        """The event, on the way on which everything happens to tasks."""
         rule = TaskRule(
             "forced",
             lambda facts, *, now: change_task(facts, event, Cause(reason), now=now),
             lambda facts, now: True,
         )
-        found = [Candidate(job.pk, task.pk, task.attempt_uid) for task in self.tasks(job)]
-        assert apply_task_rule(rule, found, now=self.now()) == len(found)
+        now = Task.objects.get(pk=task.pk)
+        candidate = Candidate(now.job_id, now.pk, now.attempt_uid)
+        assert apply_task_rule(rule, [candidate], now=self.now()) == 1
 
     def hear(self, hand: Hand, report: AttemptReport) -> dict[str, int]:
         """One report, as the inbox records it; why it was ignored, if it was."""

@@ -1,0 +1,236 @@
+"""S0.9: what a cell says late, twice, out of order or wrongly changes nothing; all is heard."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from controlplane import clock
+from controlplane.commands.endings import cancel_job
+from controlplane.contract import envelope, keys
+from controlplane.contract.reports import AttemptReport, Reports
+from controlplane.contract.states import Phase
+from controlplane.contract.states import TaskState as S
+from controlplane.models import Attempt, Job, Task, Transition
+from tests.scenarios.stage import Stage
+
+STRANGER = "00000000-0000-0000-0000-00000000dead"
+
+
+def rows(job: Job) -> list[Any]:
+    """Everything that could have changed."""
+    tasks = Task.objects.filter(job=job).order_by("id").values()
+    attempts = Attempt.objects.filter(job=job).order_by("uid").values()
+    changes = Transition.objects.filter(job_id=job.pk).order_by("id").values()
+    return [*tasks, *attempts, *changes, *Job.objects.filter(pk=job.pk).values()]
+
+
+def say(attempt: Attempt, seq: int, state: S, **facts: Any) -> AttemptReport:
+    return AttemptReport(str(attempt.uid), seq, state, **facts)
+
+
+def test_a_report_of_pending_takes_no_assigned_task_back(stage: Stage) -> None:
+    cell = stage.cell()
+    job, attempt = stage.placed()
+    before = rows(job)
+    assert stage.hear(cell, say(attempt, 50, S.PENDING)) == {"regression": 1}
+    assert rows(job) == before
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [("RUNNING", "BUILDING"), ("RUNNING", "ASSIGNED"), ("BUILDING", "ASSIGNED")],
+)
+def test_no_report_takes_an_attempt_back(stage: Stage, first: str, then: str) -> None:
+    cell = stage.cell()
+    job, attempt = stage.placed()
+    stage.hear(cell, say(attempt, 50, S[first]))
+    before = rows(job)
+    assert stage.hear(cell, say(attempt, 51, S[then])) == {"regression": 1}
+    assert rows(job) == before
+
+
+@pytest.mark.parametrize("state", [S.PENDING, S.UNSCHEDULABLE], ids=lambda state: state.name)
+def test_a_state_that_no_attempt_has_is_no_report(stage: Stage, state: S) -> None:
+    cell = stage.cell()
+    job, attempt = stage.running()
+    before = rows(job)
+    assert stage.hear(cell, say(attempt, 50, state, gone=True)) == {"regression": 1}
+    assert rows(job) == before
+
+
+def test_an_attempt_that_nobody_knows_is_ignored_and_stopped_by_the_next_sync(
+    stage: Stage,
+) -> None:
+    cell = stage.cell()
+    assert stage.hear(cell, AttemptReport(STRANGER, 1, S.RUNNING)) == {"unknown_attempt": 1}
+    ghost = Attempt(uid=STRANGER, state=S.RUNNING)
+    assert [stop.uid for stop in cell.beat(ghost).orders.stops] == [STRANGER]
+
+
+def test_what_another_cell_says_of_an_attempt_is_ignored(stage: Stage) -> None:
+    stage.cell()
+    job, attempt = stage.running()
+    other = stage.cell("cell-2")
+    before = rows(job)
+    assert stage.hear(other, say(attempt, 99, S.SUCCEEDED, gone=True)) == {"other_incarnation": 1}
+    assert rows(job) == before
+
+
+def test_what_another_incarnation_says_is_ignored(stage: Stage) -> None:
+    cell = stage.cell()
+    job, attempt = stage.running()
+    before = rows(job)
+    cell.incarnation = "two"
+    assert stage.hear(cell, say(attempt, 99, S.SUCCEEDED, gone=True)) == {"other_incarnation": 1}
+    assert rows(job) == before
+
+
+@pytest.mark.parametrize("seq", [49, 50])
+def test_a_report_that_is_not_newer_is_ignored(stage: Stage, seq: int) -> None:
+    cell = stage.cell()
+    job, attempt = stage.placed()
+    stage.hear(cell, say(attempt, 50, S.RUNNING))
+    before = rows(job)
+    assert stage.hear(cell, say(attempt, seq, S.SUCCEEDED, gone=True)) == {"not_newer": 1}
+    assert rows(job) == before
+
+
+def test_of_reports_that_come_in_any_order_the_newest_counts(stage: Stage) -> None:
+    cell = stage.cell()
+    job, attempt = stage.placed()
+    stage.hear(cell, say(attempt, 52, S.SUCCEEDED, exit_code=0, gone=True))
+    stage.hear(cell, say(attempt, 51, S.RUNNING))
+    stage.hear(cell, say(attempt, 50, S.BUILDING))
+    assert stage.states(job) == ["SUCCEEDED"]
+
+
+def test_the_guards_are_asked_in_their_order(stage: Stage) -> None:
+    """A report that every guard would refuse is refused by the first; and so on."""
+    cell = stage.cell()
+    other = stage.cell("cell-2")
+    job, attempt = stage.placed()
+    stage.hear(cell, say(attempt, 50, S.FAILED, exit_code=1, gone=True))
+    before = rows(job)
+    worst = say(attempt, 1, S.PENDING)
+    assert stage.hear(other, replace(worst, uid=STRANGER)) == {"unknown_attempt": 1}
+    assert stage.hear(other, worst) == {"other_incarnation": 1}
+    assert stage.hear(cell, worst) == {"not_newer": 1}
+    assert stage.hear(cell, replace(worst, seq=51)) == {"already_ended": 1}
+    assert rows(job) == before
+
+
+def test_of_an_ended_attempt_only_its_release_is_taken_and_its_facts_once(stage: Stage) -> None:
+    cell = stage.cell()
+    job, attempt = stage.running()
+    cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
+    killed = stage.last(job)
+    assert (killed.state, killed.released_at, killed.exit_code) == (S.KILLED, None, None)
+    assert stage.hear(cell, say(attempt, 60, S.RUNNING)) == {"already_ended": 1}
+    assert stage.last(job).released_at is None
+    usage = {"cpu_seconds": 3}
+    stage.hear(cell, say(attempt, 61, S.SUCCEEDED, exit_code=0, usage=usage, gone=True))
+    told = stage.last(job)
+    assert (told.state, told.exit_code, told.usage) == (S.KILLED, 0, usage)
+    assert (told.release_kind, told.finished_at) == ("confirmed", killed.finished_at)
+    assert stage.states(job) == ["KILLED"]
+    before = rows(job)
+    again = say(attempt, 62, S.FAILED, exit_code=9, usage={}, gone=True)
+    assert stage.hear(cell, again) == {"already_ended": 1}
+    assert rows(job) == before
+
+
+def test_the_same_state_again_brings_phase_and_progress_and_history_only_for_a_new_phase(
+    stage: Stage,
+) -> None:
+    cell = stage.cell()
+    job, attempt = stage.placed()
+
+    def lines() -> int:
+        return len(stage.history(job))
+
+    stage.hear(cell, say(attempt, 50, S.BUILDING, phase=Phase.PULLING, progress=10))
+    before = lines()
+    stage.hear(cell, say(attempt, 51, S.BUILDING, phase=Phase.PULLING, progress=80))
+    assert (stage.last(job).progress, lines()) == (80, before)
+    stage.hear(cell, say(attempt, 52, S.BUILDING, phase=Phase.CREATING))
+    assert (stage.last(job).phase, lines()) == ("creating", before + 1)
+    assert stage.states(job) == ["BUILDING"]
+
+
+def test_building_may_be_skipped(stage: Stage) -> None:
+    cell = stage.cell()
+    job, attempt = stage.placed()
+    stage.hear(cell, say(attempt, 50, S.RUNNING))
+    assert stage.states(job) == ["RUNNING"]
+
+
+@pytest.mark.parametrize("begun", ["placed", "built", "running"])
+def test_an_end_may_be_the_first_that_is_heard(stage: Stage, begun: str) -> None:
+    stage.cell()
+    job, attempt = stage.placed()
+    if begun == "built":
+        stage.build(attempt)
+    elif begun == "running":
+        stage.start(attempt)
+    stage.end(attempt, S.SUCCEEDED, exit_code=0, started_at=clock.now().timestamp())
+    assert stage.states(job) == ["SUCCEEDED"]
+    assert [to for to, _, _ in stage.history(job)][-2:] == ["RUNNING", "SUCCEEDED"]
+
+
+def test_every_report_is_acknowledged_and_the_ignored_ones_are_counted(stage: Stage) -> None:
+    cell = stage.cell()
+    _, attempt = stage.running()
+    cell.report(
+        say(attempt, 0, S.PENDING),
+        AttemptReport(STRANGER, 0, S.RUNNING),
+        say(attempt, 0, S.BUILDING),
+    )
+    assert cell.beat(attempt).acked == cell.last_report
+    # The newest of one batch speaks for its attempt.
+    assert stage.inbox.ignored == {"stale": 0, "unknown_attempt": 1, "regression": 1}
+
+
+def test_a_batch_that_comes_twice_changes_nothing_the_second_time(stage: Stage) -> None:
+    cell = stage.cell()
+    job, attempt = stage.running(retries={"failure": 3})
+    stage.fail(attempt)
+    before = rows(job)
+    cell.say(Reports(0, (say(attempt, cell.last_report, S.FAILED, exit_code=1, gone=True),)).body())
+    assert rows(job) == before
+
+
+def test_what_is_not_signed_with_the_cells_key_is_ignored(stage: Stage) -> None:
+    cell = stage.cell()
+    job, attempt = stage.running()
+    before = rows(job)
+    cell.key = keys.decode_key(keys.encode_key(bytes(32)))
+    cell.report(say(attempt, 0, S.SUCCEEDED, exit_code=0, gone=True))
+    assert (stage.inbox.dropped, rows(job)) == (1, before)
+
+
+def test_a_signed_word_of_one_cell_does_not_pass_as_anothers(stage: Stage) -> None:
+    cell = stage.cell()
+    other = stage.cell("cell-2")
+    job, attempt = stage.running()
+    before = rows(job)
+    forged = envelope.seal(
+        keys.mac_key(other.key, keys.TO_CONTROL),
+        cell=cell.name,
+        incarnation=cell.incarnation,
+        seq=99,
+        body=Reports(0, (say(attempt, 99, S.SUCCEEDED, gone=True),)).body(),
+    )
+    stage.inbox.apply([forged])
+    assert (stage.inbox.dropped, rows(job)) == (1, before)
+
+
+def test_a_clock_that_is_wrong_is_believed_only_between_creation_and_now(stage: Stage) -> None:
+    stage.cell()
+    job, attempt = stage.placed()
+    stage.wait(100)
+    stage.end(attempt, S.SUCCEEDED, exit_code=0, started_at=1.0, finished_at=9e9)
+    told = stage.last(job)
+    assert told.started_at == told.created_at
+    assert told.finished_at is not None
+    assert 100 <= (told.finished_at - told.created_at).total_seconds() < 101
