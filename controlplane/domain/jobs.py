@@ -63,11 +63,11 @@ def roll_job(job: JobRow, groups: Sequence[GroupRow], *, now: datetime) -> JobRo
     follows = job_state(tally)
     all_ended = tally.count(*TERMINAL) == tally.count(*S)
     if job.ending_as is None and follows in TERMINAL and not all_ended:
-        job = replace(
-            job, ending_as=follows, ending_reason=Reason.TASKS_DECIDED, is_bouncing=False
-        )
+        job = replace(job, ending_as=follows, ending_reason=Reason.TASKS_DECIDED, is_bouncing=False)
     if not all_ended:
-        state = S.RUNNING if S.RUNNING in (job.state, follows) else S.PENDING
+        # While it ends it stays RUNNING, whichever of its tasks are ended first.
+        stays = job.ending_as is not None and job.state is S.RUNNING
+        state = S.RUNNING if stays or follows is S.RUNNING else S.PENDING
         return replace(job, state=state)
     state = job.ending_as or follows
     reason = "" if state is S.SUCCEEDED else job.failure_reason or _why(job, state, tally)

@@ -8,8 +8,10 @@ from controlplane.contract.states import FailureKind, TaskState
 from controlplane.domain.changes import Cause, change_task, keep_task, release_task
 from controlplane.domain.effects import ChangeAttempt, ChangeTask, Step
 from controlplane.domain.snapshots import AttemptFacts, TaskFacts
-from controlplane.domain.states import PROGRESS, TERMINAL, Reason, ReleaseKind
+from controlplane.domain.states import ATTEMPT_STATES, PROGRESS, TERMINAL, Reason, ReleaseKind
 from controlplane.domain.transitions import Event, is_legal
+
+_ENDS = TERMINAL & ATTEMPT_STATES  # UNSCHEDULABLE is no word of a cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ def decide_report(
         if attempt.released_at is None and report.gone and report.state in TERMINAL:
             return release_task(facts, ReleaseKind.CONFIRMED, Reason.RELEASED, now=now, report=said)
         return Ignored("already_ended")
-    if report.state not in TERMINAL and PROGRESS.get(report.state, -1) < PROGRESS[attempt.state]:
+    if report.state not in _ENDS and PROGRESS.get(report.state, -1) < PROGRESS[attempt.state]:
         return Ignored("regression")
     if report.state is attempt.state:
         return _progress(facts, attempt, said, now)
