@@ -4,7 +4,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from controlplane.domain.links import is_link_valid, link_key, sign_link
+from controlplane.domain.links import VALID_SECONDS, is_link_valid, link_key, sign_link
 
 KEY = link_key("only-for-tests-" * 4)
 
@@ -41,3 +41,12 @@ def test_another_installation_has_another_key() -> None:
     link = sign_link(KEY, "/store/x", expires=1000)
     assert not is_valid(link, at=1, key=link_key("another-one-for-tests-" * 4))
     assert not is_link_valid(KEY, "/store/x", expires="1000", signature="é", at=1)
+
+
+def test_a_link_is_for_a_day() -> None:
+    assert VALID_SECONDS == 86_400
+
+
+def test_the_longest_expiry_has_twelve_digits() -> None:
+    for expires, taken in ((10**12 - 1, True), (10**12, False)):
+        assert is_valid(sign_link(KEY, "/x", expires=expires), at=1) is taken

@@ -1,0 +1,75 @@
+"""Registration: first, restarted, come back, a twin, or a journal that was rolled back."""
+
+import pytest
+
+from controlplane.domain.registration import Registration, Verdict, decide_registration
+from controlplane.domain.states import CellState
+
+READY, LOST, CORDONED = CellState.READY, CellState.LOST, CellState.CORDONED
+ACCEPTED, DRAW_ANEW, REFUSED = Verdict.ACCEPTED, Verdict.DRAW_ANEW, Verdict.REFUSED
+
+
+def register(
+    known: str = "one",
+    state: CellState = READY,
+    *,
+    incarnation: str = "one",
+    seq: int = 10,
+    spoken: bool = True,
+) -> Registration:
+    return decide_registration(
+        known_incarnation=known,
+        known_state=state,
+        known_seq=10,
+        incarnation=incarnation,
+        seq=seq,
+        spoken=spoken,
+    )
+
+
+@pytest.mark.parametrize("state", CellState)
+def test_a_cell_that_never_registered_is_ready(state: CellState) -> None:
+    answer = register(known="", state=state)
+    assert (answer.verdict, answer.state, answer.why) == (ACCEPTED, READY, "first registration")
+
+
+@pytest.mark.parametrize("state", sorted(set(CellState) - {LOST}))
+def test_a_cell_that_restarted_keeps_its_state(state: CellState) -> None:
+    answer = register(state=state)
+    assert (answer.verdict, answer.state, answer.why) == (ACCEPTED, state, "restarted")
+
+
+@pytest.mark.parametrize(("seq", "verdict"), [(9, DRAW_ANEW), (10, ACCEPTED), (11, ACCEPTED)])
+def test_a_journal_that_was_rolled_back_is_noticed(seq: int, verdict: Verdict) -> None:
+    answer = register(seq=seq)
+    assert (answer.verdict, answer.state) == (verdict, READY)
+    assert ("journal" in answer.why) is (verdict is DRAW_ANEW)
+
+
+@pytest.mark.parametrize("state", sorted(set(CellState) - {LOST}))
+def test_another_incarnation_waits_until_the_known_one_is_lost(state: CellState) -> None:
+    answer = register(state=state, incarnation="two")
+    assert (answer.verdict, answer.state) == (REFUSED, state)
+    assert "must be lost first" in answer.why
+
+
+def test_another_incarnation_of_a_lost_cell_is_ready() -> None:
+    answer = register(state=LOST, incarnation="two", seq=0)
+    assert (answer.verdict, answer.state, answer.why) == (ACCEPTED, READY, "new incarnation")
+
+
+@pytest.mark.parametrize("seq", [9, 10, 11])
+def test_a_lost_incarnation_that_comes_back_draws_anew(seq: int) -> None:
+    answer = register(state=LOST, seq=seq)
+    assert (answer.verdict, answer.state) == (DRAW_ANEW, LOST)
+    assert "declared lost" in answer.why
+
+
+@pytest.mark.parametrize(
+    "accepted", [{"known": ""}, {}, {"state": LOST, "incarnation": "two"}], ids=str
+)
+def test_a_cell_that_speaks_too_old_a_version_takes_no_work(accepted: dict[str, str]) -> None:
+    answer = register(**accepted, spoken=False)  # type: ignore[arg-type]
+    assert (answer.verdict, answer.state) == (ACCEPTED, CORDONED)
+    assert "too old a version" in answer.why
+    assert register(incarnation="two", spoken=False).verdict is REFUSED
