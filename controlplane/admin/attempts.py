@@ -1,4 +1,4 @@
-"""Attempts: one try at a task on one cell, with its container, its end, and a link to Flower."""
+"""Attempts: one try at a task on one cell, with its container and its end; `release attempt`."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
@@ -6,11 +6,12 @@ from uuid import UUID
 
 from django.conf import settings
 from django.contrib import admin
-from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from controlplane import clock
 from controlplane.admin.badges import (
     NOTHING,
     duration,
@@ -19,9 +20,11 @@ from controlplane.admin.badges import (
     state_badge,
     with_note,
 )
-from controlplane.admin.base import ReadOnlyAdmin, Section, Text
+from controlplane.admin.base import Question, ReadOnlyAdmin, Section, Text
 from controlplane.admin.timeline import attempt_timeline
+from controlplane.commands.release import release_attempt
 from controlplane.contract.states import TaskState
+from controlplane.domain.errors import Conflict
 from controlplane.domain.states import REASONS, Reason
 from controlplane.models import Attempt
 from controlplane.outbox.store import STREAMS, find_tail, read_log
@@ -75,6 +78,13 @@ class AttemptAdmin(ReadOnlyAdmin):
         "group__launch",
         "group__depends_on",
     )
+
+    actions = ("release_attempts",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Attempt]:
+        """Of deleted jobs only what still holds a cell: operators must be able to see that."""
+        visible = Q(job__deleted_at=None) | Q(released_at=None)
+        return super().get_queryset(request).filter(visible)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Attempt], search_term: str
@@ -131,6 +141,36 @@ class AttemptAdmin(ReadOnlyAdmin):
     def flower(self, attempt: Attempt) -> SafeString | str:
         """The same attempt as Flower sees it."""
         return flower_link(attempt)
+
+    @admin.action(description="Release attempt", permissions=["operate"])
+    def release_attempts(
+        self, request: HttpRequest, rows: QuerySet[Attempt]
+    ) -> HttpResponse | None:
+        """Vouch that nothing is left of attempts that have ended."""
+        reason = request.POST.get("reason", "").strip()
+
+        def release(attempt: Attempt) -> None:
+            if not reason:
+                raise Conflict("say why: it is kept in the history")
+            actor = str(request.user)
+            release_attempt(uid=attempt.pk, reason=reason, actor=actor, now=clock.now())
+
+        question = Question(
+            action="release_attempts",
+            title="Release these attempts?",
+            text="Their cells are not asked: make sure that their containers are gone. If one does"
+            " run on, its task may run twice. Attempts that have not ended stay: cancel their jobs"
+            " first.",
+            button="Release attempts",
+            done="Attempts released",
+            act=release,
+            fields=("reason",),
+        )
+        return self.confirmed(request, rows, question)
+
+    def page_actions(self, obj: Attempt) -> list[str]:
+        """Only what has ended and is not released."""
+        return ["release_attempts"] if obj.finished_at and obj.released_at is None else []
 
     def heading(self, obj: Attempt) -> dict[str, Any]:
         """Its state and its end."""

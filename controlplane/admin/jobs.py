@@ -1,4 +1,4 @@
-"""Jobs: what was submitted, how far it is, and `cancel job`."""
+"""Jobs: what was submitted, how far it is, and what may be done: cancel, retry, delete."""
 
 import json
 from typing import Any, ClassVar
@@ -19,9 +19,14 @@ from controlplane.admin.badges import (
     with_note,
 )
 from controlplane.admin.base import Question, ReadOnlyAdmin, Rows, Section, Text
-from controlplane.admin.tasks import attach_attempts, cell_of, pending_note
+from controlplane.admin.relations import relations_section
+from controlplane.admin.tasks import attach_attempts, attach_waits, cell_of, pending_note
 from controlplane.admin.timeline import job_timeline
+from controlplane.commands.deletion import delete_job
 from controlplane.commands.endings import cancel_job
+from controlplane.commands.retries import retry_job
+from controlplane.contract.states import TaskState
+from controlplane.domain.states import TERMINAL
 from controlplane.models import Job, Task, TaskGroup
 from controlplane.queries.overviews import count_tasks_of_jobs
 
@@ -50,7 +55,15 @@ class JobAdmin(ReadOnlyAdmin):
     search_fields = ("name",)
     search_help_text = "A job's whole name, number or guid"
     defer_fields: ClassVar = ("spec", "annotation")
-    actions = ("cancel_jobs",)
+    actions = ("cancel_jobs", "retry_jobs", "delete_jobs")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
+        """What was deleted is seen by nobody."""
+        return super().get_queryset(request).filter(deleted_at=None)
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """Also the children of one job, which its page links to."""
+        return lookup == "parent__id__exact" or bool(super().lookup_allowed(lookup, value, request))
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
@@ -117,13 +130,54 @@ class JobAdmin(ReadOnlyAdmin):
         )
         return self.confirmed(request, rows, question)
 
+    @admin.action(description="Retry job", permissions=["operate"])
+    def retry_jobs(self, request: HttpRequest, rows: QuerySet[Job]) -> HttpResponse | None:
+        """Make a new job, of the same owner, of the tasks of each that did not succeed."""
+
+        def retry(job: Job) -> None:
+            retry_job(job_id=job.pk, guid=None, actor=str(request.user), now=clock.now())
+
+        question = Question(
+            action="retry_jobs",
+            title="Retry these jobs?",
+            text="The tasks of each that did not succeed become a new job of the same owner; what"
+            " succeeded is kept and read from.",
+            button="Retry jobs",
+            done="New jobs",
+            act=retry,
+        )
+        return self.confirmed(request, rows, question)
+
+    @admin.action(description="Delete job", permissions=["operate"])
+    def delete_jobs(self, request: HttpRequest, rows: QuerySet[Job]) -> HttpResponse | None:
+        """Hide jobs that have ended, for ever."""
+
+        def delete(job: Job) -> None:
+            delete_job(job_id=job.pk, actor=str(request.user), now=clock.now())
+
+        question = Question(
+            action="delete_jobs",
+            title="Delete these jobs?",
+            text="Nobody sees them any more, nor their tasks, attempts, history and output. This"
+            " cannot be undone. Jobs that have not ended stay.",
+            button="Delete jobs",
+            done="Jobs deleted",
+            act=delete,
+        )
+        return self.confirmed(request, rows, question)
+
     def page_actions(self, obj: Job) -> list[str]:
-        """Only an open job can be cancelled."""
-        return ["cancel_jobs"] if obj.finished_at is None else []
+        """An open job can be cancelled, one that has ended be retried, or deleted."""
+        if obj.finished_at is None:
+            return ["cancel_jobs"]
+        counts = count_tasks_of_jobs([obj.pk])[obj.pk]
+        left = sum(counts.get(state, 0) for state in TERMINAL - {TaskState.SUCCEEDED})
+        return ["retry_jobs", "delete_jobs"] if left else ["delete_jobs"]
 
     def heading(self, obj: Job) -> dict[str, Any]:
         """Its state."""
-        return {"badge": _state_with_ending(obj), "notes": [obj.failure_reason]}
+        bouncing = "its gang fell below a minimum and goes back to wait" if obj.is_bouncing else ""
+        return {"badge": _state_with_ending(obj), "notes": [obj.failure_reason, bouncing]}
 
     def facts(self, obj: Job) -> list[tuple[str, Any]]:
         """What was submitted and when what happened."""
@@ -134,6 +188,7 @@ class JobAdmin(ReadOnlyAdmin):
             ("pool", page_link("pool", obj.pool_id, obj.pool)),
             ("band", obj.get_band_display()),
             ("kind", obj.kind),
+            ("gang", "its minima start together" if obj.coscheduled else None),
             ("minimum that must succeed", obj.min_available if obj.explicit_minimum else None),
             ("tolerated failures", obj.max_task_failures or None),
             ("labels", ", ".join(f"{k}={v}" for k, v in obj.labels.items())),
@@ -152,8 +207,9 @@ class JobAdmin(ReadOnlyAdmin):
         )
         spec = json.dumps(obj.spec, indent=2, ensure_ascii=False)
         return [
-            _groups_section(groups),
+            _groups_section(groups, is_gang=obj.coscheduled),
             _tasks_section(obj),
+            relations_section(obj),
             job_timeline(obj.pk),
             Text("As submitted", text=spec, is_open=False),
         ]
@@ -166,16 +222,28 @@ def _state_with_ending(job: Job) -> SafeString:
     return with_note(badge, f"ending as {job.get_ending_as_display().lower()}")
 
 
-def _groups_section(groups: list[TaskGroup]) -> Rows:
+def _size(group: TaskGroup) -> str:
+    few = group.task_count != group.replicas
+    return f"{group.task_count} of {group.replicas}" if few else str(group.replicas)
+
+
+def _promise(group: TaskGroup) -> str:
+    promises = {"": "", "lease": "exclusively", "strict": "strictly exclusively"}
+    once = "at most once" if group.at_most_once else ""
+    return ", ".join(filter(None, (once, promises[group.exclusive])))
+
+
+def _groups_section(groups: list[TaskGroup], *, is_gang: bool) -> Rows:
     return Rows(
         "Task groups",
-        columns=("group", "tasks", "by state", "minimum", "waits because"),
+        columns=("group", "tasks", "by state", "minimum", "runs", "waits because"),
         rows=[
             (
                 group.name,
-                group.replicas,
+                _size(group),
                 counts_badges(dict(enumerate(group.counts))),
-                group.min_available if group.explicit_minimum else "all",
+                group.min_available if group.explicit_minimum or is_gang else "all",
+                _promise(group),
                 (group.pending_reason or {}).get("text", ""),
             )
             for group in groups
@@ -191,7 +259,10 @@ def _tasks_section(job: Job) -> Rows:
         .order_by("id")[: _SHOWN_TASKS + 1]
     )
     shown, now = tasks[:_SHOWN_TASKS], clock.now()
+    for task in shown:
+        task.job = job
     attach_attempts(shown)
+    attach_waits(shown)
     return Rows(
         "Tasks",
         columns=("task", "state", "cell", "attempts", "exit code", "took", "result or reason"),

@@ -52,7 +52,12 @@ def overview_context(request: HttpRequest, context: dict[str, Any]) -> dict[str,
     ]
     context["ticks"] = [_tick(tick, now) for tick in TickState.objects.order_by("name")]
     context["alerts"] = Alert.objects.filter(cleared_at=None).order_by("-id")[:_NEWEST_ALERTS]
-    jobs = list(Job.objects.defer("spec").select_related("pool").order_by("-id")[:_NEWEST_JOBS])
+    jobs = list(
+        Job.objects.filter(deleted_at=None)
+        .defer("spec")
+        .select_related("pool")
+        .order_by("-id")[:_NEWEST_JOBS]
+    )
     counts = count_tasks_of_jobs([job.pk for job in jobs])
     context["jobs"] = [
         {

@@ -64,6 +64,10 @@ class TaskAdmin(ReadOnlyAdmin):
     search_help_text = "A task's number"
     defer_fields: ClassVar = ("job__spec", "job__annotation", "group__launch")
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Task]:
+        """What belongs to a deleted job is seen by nobody."""
+        return super().get_queryset(request).filter(job__deleted_at=None)
+
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Task], search_term: str
     ) -> tuple[QuerySet[Task], bool]:
@@ -82,6 +86,7 @@ class TaskAdmin(ReadOnlyAdmin):
     def complete_rows(self, rows: list[Any]) -> None:
         """Fetch the current attempts of all rows at once, and the time."""
         attach_attempts(rows)
+        attach_waits(rows)
         now = clock.now()
         for task in rows:
             task.shown_at = now
@@ -125,6 +130,7 @@ class TaskAdmin(ReadOnlyAdmin):
 
     def heading(self, obj: Task) -> dict[str, Any]:
         """Its state, and why."""
+        attach_waits([obj])
         return {
             "title": f"{obj.group.name}.{obj.index} of {obj.job}",
             "badge": state_badge(obj.state),
@@ -189,6 +195,14 @@ def attach_attempts(tasks: Iterable[Task]) -> None:
         wanted[attempt.pk].shown_attempt = attempt  # type: ignore[attr-defined]
 
 
+def attach_waits(tasks: Iterable[Task]) -> None:
+    """Give each task what its job waits for as `shown_waits`, in one statement at most."""
+    blocked = {task.job_id for task in tasks if task.job.waits_for_jobs}
+    waits = load_waits(sorted(blocked)) if blocked else {}
+    for task in tasks:
+        task.shown_waits = waits.get(task.job_id, ())  # type: ignore[attr-defined]
+
+
 def cell_of(task: Task) -> SafeString | str:
     """A link to the cell of a task's latest attempt."""
     attempt: Attempt | None = task.shown_attempt  # type: ignore[attr-defined]
@@ -205,7 +219,7 @@ def pending_note(task: Task, now: datetime) -> str:
         startable_at=task.group.startable_at,
         depends_on=task.group.depends_on,
         found=task.group.pending_reason,
-        waits_for=load_waits([task.job_id]).get(task.job_id, ()) if task.job.waits_for_jobs else (),
+        waits_for=task.shown_waits,  # type: ignore[attr-defined]
         is_bouncing=task.job.is_bouncing,
     )
     return str(pending_reason(waiting, now=now)["text"])

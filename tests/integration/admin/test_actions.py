@@ -2,6 +2,7 @@
 
 import html
 import re
+from typing import Any
 
 import pytest
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
@@ -17,12 +18,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 JOBS, CELLS = "/admin/controlplane/job/", "/admin/controlplane/cell/"
 
 
-def act(browser: Client, address: str, action: str, *keys: int, **answers: str) -> HttpResponse:
+def act(browser: Client, address: str, action: str, *keys: object, **answers: str) -> HttpResponse:
     sent = {"action": action, ACTION_CHECKBOX_NAME: [str(key) for key in keys], **answers}
     return browser.post(address, sent, follow=True)  # type: ignore[return-value]
 
 
-def text_of(answer: HttpResponse) -> str:
+def text_of(answer: Any) -> str:
     plain = re.sub(r"<[^>]*>", " ", answer.content.decode())
     return " ".join(html.unescape(plain).split())
 

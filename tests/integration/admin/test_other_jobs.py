@@ -1,0 +1,161 @@
+"""What operators see of jobs that have to do with others, and retry, deletion and release."""
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from controlplane import clock
+from controlplane.commands.accounts import create_default_tenancy
+from controlplane.commands.endings import cancel_job
+from controlplane.commands.jobs import submit_jobs
+from controlplane.contract.states import TaskState as S
+from controlplane.models import Attempt, Job, JobDependency, Task, Transition
+from controlplane.spec import parse_job
+from tests.integration.admin.test_actions import JOBS, act, text_of
+
+# Commands lock rows and send after commit.
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ATTEMPTS = "/admin/controlplane/attempt/"
+
+
+def submit(**fields: object) -> Job:
+    create_default_tenancy()
+    body = {"name": "other", "image": "x", "command": ["true"], **fields}
+    owner = User.objects.get(username="ann")
+    (done,) = submit_jobs(specs=[parse_job(body)], bodies=[body], owner=owner, now=clock.now())
+    return Job.objects.get(pk=done.job_id)
+
+
+def cancel(job: Job) -> None:
+    cancel_job(job_id=job.pk, reason="", force=False, actor="ann", now=clock.now())
+
+
+def page_of(browser: Client, job: Job) -> str:
+    answer = browser.get(f"{JOBS}{job.pk}/change/")
+    assert answer.status_code == 200
+    return text_of(answer)
+
+
+def test_a_page_shows_parent_children_and_who_waits_for_whom(operator: Client) -> None:
+    parent = submit(name="parent", coscheduled=True)
+    over = submit(name="over")
+    cancel(over)
+    child = submit(
+        name="child",
+        parent=parent.pk,
+        delivery="at_most_once",
+        exclusive="strict",
+        depends_on=[{"job": parent.pk, "until": "started"}, {"job": over.pk, "until": "finished"}],
+    )
+    text = page_of(operator, child)
+    assert f"its parent parent ({parent.pk}) pending" in text
+    assert f"it waits for parent ({parent.pk}) pending started" in text
+    dependency = JobDependency.objects.get(on_job=over)
+    assert dependency.met_at is not None
+    assert f"it waits for over ({over.pk}) killed finished {dependency.met_at:%Y-%m-%d}" in text
+    assert "at most once, strictly exclusively" in text
+    assert f"waits until job {parent.pk} has started" in text
+    text = page_of(operator, parent)
+    assert f"its child child ({child.pk}) pending" in text
+    assert f"waits for it child ({child.pk}) pending started" in text
+    assert "gang its minima start together" in text
+    Job.objects.filter(pk=parent.pk).update(is_bouncing=True)
+    assert "its gang fell below a minimum and goes back to wait" in page_of(operator, parent)
+    assert operator.get(f"{JOBS}?parent__id__exact={parent.pk}").status_code == 200
+    assert "it has nothing to do with other jobs" in page_of(operator, submit())
+
+
+def test_a_parent_of_many_links_to_the_list_of_them(operator: Client) -> None:
+    parent = submit(name="parent")
+    for _ in range(51):
+        submit(parent=parent.pk)
+    answer = operator.get(f"{JOBS}{parent.pk}/change/")
+    assert f'href="{JOBS}?parent__id__exact={parent.pk}"' in answer.content.decode()
+    assert text_of(answer).count("its child") == 50
+
+
+def test_retry_asks_first_and_makes_a_new_job_of_the_same_owner(operator: Client) -> None:
+    job = submit(replicas=3)
+    assert "Retry job" not in page_of(operator, job)
+    cancel(job)
+    assert "Retry job …" in page_of(operator, job)
+    assert "Retry these jobs?" in text_of(act(operator, JOBS, "retry_jobs", job.pk))
+    assert not Job.objects.filter(retry_of=job).exists()
+    assert "New jobs: 1" in text_of(act(operator, JOBS, "retry_jobs", job.pk, confirmed="yes"))
+    new = Job.objects.get(retry_of=job)
+    assert new.owner == job.owner
+    assert Transition.objects.get(job_id=new.pk).actor == "olga"
+    assert f"it retries other ({job.pk}) killed" in page_of(operator, new)
+    assert f"its retry other ({new.pk}) pending" in page_of(operator, job)
+    refused = text_of(act(operator, JOBS, "retry_jobs", job.pk, confirmed="yes"))
+    assert f"job {new.pk} retries the same tasks and has not ended yet" in refused
+
+
+def test_the_retry_shows_how_much_of_a_group_it_has(operator: Client) -> None:
+    job = submit(replicas=3)
+    cancel(job)
+    Task.objects.filter(job=job, index=1).update(state=S.SUCCEEDED)
+    act(operator, JOBS, "retry_jobs", job.pk, confirmed="yes")
+    assert "main 2 of 3" in page_of(operator, Job.objects.get(retry_of=job))
+
+
+def test_delete_asks_first_and_hides_the_job_with_all_that_it_has(operator: Client) -> None:
+    job, task = Job.objects.get(), Task.objects.get(state=S.SUCCEEDED)
+    refused = text_of(act(operator, JOBS, "delete_jobs", job.pk, confirmed="yes"))
+    assert f"job {job.pk} has not ended: cancel it first" in refused
+    cancel(job)
+    assert "Delete these jobs?" in text_of(act(operator, JOBS, "delete_jobs", job.pk))
+    assert "Jobs deleted: 1" in text_of(act(operator, JOBS, "delete_jobs", job.pk, confirmed="yes"))
+    for address in (
+        f"{JOBS}{job.pk}/change/",
+        f"/admin/controlplane/task/{task.pk}/change/",
+        f"{ATTEMPTS}{task.attempt_uid}/change/",
+    ):
+        assert operator.get(address).status_code == 302, address
+    assert "0 jobs" in text_of(operator.get(JOBS))
+    assert "0 tasks" in text_of(operator.get("/admin/controlplane/task/"))
+    assert "sweep" not in text_of(operator.get("/admin/"))
+    # What still holds a cell is shown all the same: somebody may have to release it.
+    held = Attempt.objects.filter(released_at=None)
+    assert held.count() == 3
+    listed = text_of(operator.get(ATTEMPTS))
+    assert "3 attempts" in listed
+
+
+def test_an_attempt_that_nobody_confirms_is_released_by_hand(operator: Client) -> None:
+    job = Job.objects.get()
+    running = Attempt.objects.get(state=S.RUNNING)
+    assert "Release attempt" not in text_of(operator.get(f"{ATTEMPTS}{running.pk}/change/"))
+    refused = act(operator, ATTEMPTS, "release_attempts", running.pk, confirmed="yes", reason="x")
+    assert "is RUNNING: cancel task" in text_of(refused)
+    cancel(job)
+    asked = text_of(act(operator, ATTEMPTS, "release_attempts", running.pk))
+    assert "Release these attempts?" in asked
+    silent = act(operator, ATTEMPTS, "release_attempts", running.pk, confirmed="yes")
+    assert "say why" in text_of(silent)
+    done = act(
+        operator, ATTEMPTS, "release_attempts", running.pk, confirmed="yes", reason="burnt down"
+    )
+    assert "Attempts released: 1" in text_of(done)
+    running.refresh_from_db()
+    assert running.release_kind == "operator"
+    step = Transition.objects.filter(task_id=running.task_id).latest("id")
+    assert (step.reason, step.message, step.actor) == (
+        "released_by_operator",
+        "burnt down",
+        "olga",
+    )
+
+
+def test_an_onlooker_neither_retries_nor_deletes_nor_releases(onlooker: Client) -> None:
+    job = Job.objects.get()
+    cancel(job)
+    running = Attempt.objects.filter(released_at=None).first()
+    assert running is not None
+    for action in ("retry_jobs", "delete_jobs"):
+        act(onlooker, JOBS, action, job.pk, confirmed="yes")
+    act(onlooker, ATTEMPTS, "release_attempts", running.pk, confirmed="yes", reason="x")
+    running.refresh_from_db()
+    job.refresh_from_db()
+    assert (running.released_at, job.deleted_at, Job.objects.count()) == (None, None, 1)
