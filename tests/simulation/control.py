@@ -1,7 +1,6 @@
 """The processes of the control plane: production ticks and inbox; each stalls and dies alone."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
@@ -32,6 +31,8 @@ class Part:
         self.is_paused = False
         self.doom: int | None = None
         self.is_busy = False
+        # Called before each statement that is not part of a transaction.
+        self.on_gap: Callable[[], None] = lambda: None
 
     @property
     def can_work(self) -> bool:
@@ -69,6 +70,8 @@ class Part:
             self.doom -= 1
             if self.doom < 0:
                 raise Killed
+        if not connection.in_atomic_block:
+            self.on_gap()
         return execute(*args)
 
 
@@ -145,8 +148,11 @@ class InboxPart(Part):
 
     def _flush(self) -> None:
         self._is_planned = False
-        if not self.can_work:
-            return
+        if self.can_work:
+            self.apply()
+
+    def apply(self) -> None:
+        """Apply what lies in the shards."""
         batch: list[str] = []
         for queue in INBOX_QUEUES:
             room = MAX_MESSAGES - len(batch)
@@ -183,15 +189,11 @@ class ControlPlane:
 
     def interleave(self) -> None:
         """Between two transactions of one process another one gets its turn."""
-        part = self._around.rng.choice([self.convergence, self.placement])
+        assert not connection.in_atomic_block
+        part = self._around.rng.choice(list(self.parts.values()))
         if not part.can_work:
             return
-        with _own_connection_state():
+        if isinstance(part, TickPart):
             part.work(lambda: part.tick(False))
-
-
-@contextmanager
-def _own_connection_state() -> Iterator[None]:
-    """Only between transactions: what runs now commits by itself."""
-    assert not connection.in_atomic_block
-    yield
+        else:
+            self.inbox.apply()

@@ -67,6 +67,8 @@ class Faults:
             world.timeline.after(when, lambda kind=kind: self._happen(kind))
         if rng.random() < 0.3:
             world.bus.on_push = self._interleave
+            for part in world.control.parts.values():
+                part.on_gap = self._interleave
 
     def heal(self) -> None:
         """Everything works again, and operators put all cells back to work."""
@@ -86,6 +88,7 @@ class Faults:
                 machine.start()
         for part in world.control.parts.values():
             part.doom = None
+            part.on_gap = lambda: None
             part.resume()
         for name, state in self._cells():
             if state in ("CORDONED", "DRAINING"):
