@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from client.commands import act, login, look, submit, watch
+from client.commands import act, history, login, look, submit, watch
 from client.errors import EXIT_INTERRUPTED, EXIT_TROUBLE, ClientError
 from client.terminal import show_error, stderr
 
@@ -72,8 +72,12 @@ for command in (
     watch.wait,
     watch.logs,
     look.explain,
+    history.history,
     act.cancel,
+    act.retry,
+    act.delete,
     look.cells,
     act.drain,
+    act.release,
 ):
     app.command()(command)

@@ -14,6 +14,15 @@ class PendingReason(TypedDict):
     text: str
 
 
+class JobWait(TypedDict):
+    """Another job that a job waits for; `state` is open, met or failed."""
+
+    job: int
+    name: str
+    until: str
+    state: str
+
+
 class Job(TypedDict):
     """A job; `task_status_count` is {group: {"phase": {STATE: n}}}. Lists leave large specs out."""
 
@@ -29,6 +38,12 @@ class Job(TypedDict):
     min_available: int
     max_task_failures: int
     task_status_count: dict[str, dict[str, dict[str, int]]]
+    coscheduled: bool
+    bouncing: bool
+    parent: int | None
+    children: int
+    retry_of: int | None
+    waits_for: list[JobWait]
     created_at: str
     started_at: str | None
     finished_at: str | None
@@ -70,6 +85,34 @@ class Attempt(TypedDict):
     started_at: str | None
     finished_at: str | None
     released_at: str | None
+    release_kind: str | None
+
+
+class Change(TypedDict):
+    """A row of the history, or `count` of them as one entry, between `first_at` and `last_at`."""
+
+    id: int
+    job: int
+    task: int | None
+    task_name: str | None
+    attempt_uid: str | None
+    attempt_number: int | None
+    cell_id: str | None
+    from_state: str | None
+    to_state: str | None
+    attempt_state: str | None
+    reason: str
+    text: str
+    message: str
+    actor: str
+    actor_kind: str
+    first_at: str
+    last_at: str
+    count: int
+    tasks: int
+    seconds: float | None
+    longest_seconds: float | None
+    still: int
 
 
 class Cell(TypedDict):

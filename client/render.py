@@ -49,7 +49,7 @@ def counts_text(counts: Mapping[str, int]) -> Text:
 
 def job_table(jobs: Iterable[Job]) -> Table:
     """Jobs, one line each."""
-    table = _table("JOB", "NAME", "STATE", "TASKS", "POOL", "CREATED", "TOOK")
+    table = new_table("JOB", "NAME", "STATE", "TASKS", "POOL", "CREATED", "TOOK")
     for job in jobs:
         table.add_row(
             str(job["id"]),
@@ -69,9 +69,11 @@ def job_page(job: Job, tasks: Iterable[Task], total: int) -> RenderableType:
         (f"{job['name']} ", "bold"), f"job {job['id']}  ", _job_state(job), _facts(job)
     )
     parts: list[RenderableType] = [head]
+    if related := _relations(job):
+        parts.append(Text(" · ".join(related)))
     if job["failure_reason"]:
         parts.append(Text(job["failure_reason"], style=COLOURS["FAILED"]))
-    groups = _table("GROUP", "TASKS", "COUNTS")
+    groups = new_table("GROUP", "TASKS", "COUNTS")
     for name, by_phase in job["task_status_count"].items():
         counts = by_phase.get("phase", {})
         groups.add_row(name, str(sum(counts.values())), counts_text(counts))
@@ -84,7 +86,7 @@ def job_page(job: Job, tasks: Iterable[Task], total: int) -> RenderableType:
 
 def task_table(tasks: Iterable[Task]) -> Table:
     """Tasks, one line each, with why they wait or what went wrong."""
-    table = _table("TASK", "ID", "STATE", "CELL", "ATTEMPTS", "EXIT", "TOOK", "RESULT OR REASON")
+    table = new_table("TASK", "ID", "STATE", "CELL", "ATTEMPTS", "EXIT", "TOOK", "RESULT OR REASON")
     for task in tasks:
         table.add_row(
             f"{task['group']}.{task['index']}",
@@ -112,7 +114,7 @@ def note(task: Task) -> str:
 
 def cell_table(cells: Iterable[Cell]) -> Table:
     """Cells with what is free of what they have."""
-    table = _table("CELL", "STATE", "POOL", "CPU", "MEMORY", "GPU", "DRIVERS", "LAST SEEN")
+    table = new_table("CELL", "STATE", "POOL", "CPU", "MEMORY", "GPU", "DRIVERS", "LAST SEEN")
     for cell in cells:
         table.add_row(
             cell["name"],
@@ -170,8 +172,11 @@ def seconds_between(start: str | None, end: str | None) -> float | None:
 def duration_text(start: str | None, end: str | None) -> str:
     """The time between two instants: `0.4 s`, `1 m 03 s`, `2 h 05 m`; empty while it is open."""
     seconds = seconds_between(start, end)
-    if seconds is None:
-        return ""
+    return "" if seconds is None else length_text(seconds)
+
+
+def length_text(seconds: float) -> str:
+    """A length of time in the same words."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -191,6 +196,23 @@ def _facts(job: Job) -> str:
     took = duration_text(job["started_at"], job["finished_at"])
     facts = [f"pool {job['pool']}", f"band {job['band']}", instant_text(job["created_at"])]
     return "  " + " · ".join([*facts, *([f"took {took}"] if took else [])])
+
+
+def _relations(job: Job) -> list[str]:
+    """What the job has to do with others, and its own tasks with each other."""
+    told = []
+    if job["coscheduled"]:
+        told.append("a gang" + (", going back to wait" if job["bouncing"] else ""))
+    if job["retry_of"] is not None:
+        told.append(f"a retry of job {job['retry_of']}")
+    if job["parent"] is not None:
+        told.append(f"a child of job {job['parent']}")
+    if job["children"]:
+        told.append("1 child" if job["children"] == 1 else f"{job['children']} children")
+    for item in job["waits_for"]:
+        how = {"open": "waits", "met": "waited", "failed": "waited in vain"}[item["state"]]
+        told.append(f"{how} until job {item['name']} has {item['until']}")
+    return told
 
 
 def _share(cell: Cell, name: str, unit: str) -> str:
@@ -217,7 +239,8 @@ def _figures(value: Any, indent: int) -> list[Text]:
     return [Text(f"{pad}{value}")]
 
 
-def _table(*columns: str) -> Table:
+def new_table(*columns: str) -> Table:
+    """An empty table with these columns."""
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for name in columns:
         table.add_column(name, overflow="fold")

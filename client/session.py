@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Literal, Self, TypeVar, cast
 from urllib.parse import quote
 
 import requests
 
-from client.documents import TERMINAL_STATES, Attempt, Cell, Job, Task
+from client.documents import TERMINAL_STATES, Attempt, Cell, Change, Job, Task
 from client.errors import Refused, Unreachable
 from client.polling import Pace, beats
 from client.settings import Settings, load_settings
@@ -73,6 +73,14 @@ class Session:
             self._call("POST", f"/jobs/{job_id}/cancel", body={"reason": reason, "force": force}),
         )
 
+    def retry_job(self, job_id: int, *, key: str | None = None) -> Job:
+        """Make a new job of the tasks that did not succeed. The same key, the same new job."""
+        return cast(Job, self._call("POST", f"/jobs/{job_id}/retry", key=key))
+
+    def delete_job(self, job_id: int) -> None:
+        """Hide a job that has ended, with all that belongs to it, for ever."""
+        self._call("DELETE", f"/jobs/{job_id}")
+
     def wait(
         self,
         job_id: int,
@@ -126,9 +134,27 @@ class Session:
             "GET",
             f"/attempts/{quote(uid, safe='')}/logs",
             query={"stream": stream, "after": after},
-            accept="text/plain, application/problem+json",
+            headers={"Accept": "text/plain, application/problem+json"},
         )
         return LogPiece(answer.content, answer.headers.get("X-Next-Cursor", after))
+
+    def history(
+        self,
+        of: Literal["jobs", "tasks", "attempts"],
+        key: int | str,
+        *,
+        merged: bool = True,
+        limit: int = 100_000,
+    ) -> Iterator[Change]:
+        """What happened to one of them, newest first; not `merged`: each row for itself."""
+        path = f"/{of}/{quote(str(key), safe='')}/history"
+        query = {"merged": "true" if merged else "false"}
+        return cast(Iterator[Change], self._pages(path, limit, query))
+
+    def release_attempt(self, uid: str, *, reason: str) -> Attempt:
+        """Say that nothing is left of an attempt that has ended (operators)."""
+        path = f"/attempts/{quote(uid, safe='')}/release"
+        return cast(Attempt, self._call("POST", path, body={"reason": reason}))
 
     # ----------------------------------------------------------------- cells
 
@@ -170,8 +196,17 @@ class Session:
                 return
             page = self._call("GET", page["next"])
 
-    def _call(self, method: str, path: str, *, query: Query | None = None, body: Any = None) -> Any:
-        answer = self._send(method, path, query=query, body=body)
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: Any = None,
+        key: str | None = None,
+    ) -> Any:
+        headers = {"Idempotency-Key": key} if key is not None else {}
+        answer = self._send(method, path, query=query, body=body, headers=headers)
         if not answer.content:
             return None
         try:
@@ -186,7 +221,7 @@ class Session:
         *,
         query: Query | None = None,
         body: Any = None,
-        accept: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> requests.Response:
         try:
             answer = self._http.request(
@@ -194,7 +229,7 @@ class Session:
                 self._address(path),
                 params={k: v for k, v in (query or {}).items() if v is not None},
                 json=body,
-                headers={"Accept": accept} if accept else None,
+                headers=headers,
                 timeout=(CONNECT_SECONDS, ANSWER_SECONDS),
                 allow_redirects=False,
             )

@@ -17,7 +17,7 @@ from client.render import finished_count, state_text
 from client.session import Session, connect
 from client.terminal import Deadline, JsonFlag, show_json, stderr
 
-_UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
+UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 def wait(
@@ -52,7 +52,7 @@ def logs(
         lines.append({"task": name, "stream": stream, "line": line})
 
     with connect() as session:
-        if _UID.fullmatch(which):
+        if UID.fullmatch(which):
             _attempt_logs(session, which, keep if as_json else _plain, follow_on, deadline)
         else:
             job, tasks = find_tasks(session, which, is_task=is_task)

@@ -1,6 +1,8 @@
 """The command and the Python client against the real API, over HTTP, on a real database."""
 
+import gc
 import json
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -33,8 +35,22 @@ def token_of(name: str, *scopes: str) -> str:
     return create_api_token(user=user, name="test", scopes=scopes, now=clock.now())
 
 
+@pytest.fixture(autouse=True)
+def served(live_server: LiveServer) -> Iterator[None]:
+    """Each test leaves when the server's threads have, with their connections to the database.
+
+    A refusal's traceback keeps the client's end open, for as long as it lives.
+    """
+    yield
+    gc.collect()
+    for thread in threading.enumerate():
+        if "process_request_thread" in thread.name:
+            thread.join(timeout=10)
+            assert not thread.is_alive(), "somebody still holds a connection to the server"
+
+
 @pytest.fixture
-def session(live_server: LiveServer) -> Iterator[Session]:
+def session(live_server: LiveServer, served: None) -> Iterator[Session]:
     create_default_tenancy()
     token = token_of("olga", SCOPE_SUBMIT, SCOPE_OPERATE)
     with Session(Settings(live_server.url, token)) as opened:
@@ -118,6 +134,35 @@ def test_a_job_is_listed_shown_cancelled_and_waited_for(command: CliRunner) -> N
     waited = call(command, "wait", job_id, "--deadline", "20")
     assert waited.exit_code == 1
     assert "killed (3 of 3 tasks ended)" in waited.stderr
+
+
+def test_a_history_is_shown_of_a_job_a_task_and_an_attempt(
+    command: CliRunner, session: Session
+) -> None:
+    job = session.submit({**SPEC, "replicas": 40})
+    session.cancel_job(job["id"], reason="wrong input")
+    shown = call(command, "history", str(job["id"]))
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    lines = shown.stdout.splitlines()
+    assert [line.split()[2:4] for line in lines[1:]] == [
+        ["job", "pending"],
+        ["40", "tasks"],
+        ["job", "pending"],
+    ]
+    assert "task was cancelled: cancelled: wrong input" in lines[2]
+    [task, *_] = session.tasks(job["id"])
+    told = json.loads(call(command, "history", "--task", str(task["id"]), "--json").stdout)
+    assert [(item["to_state"], item["actor"]) for item in told] == [
+        ("KILLED", "olga"),
+        ("PENDING", "olga"),
+    ]
+    whole = json.loads(call(command, "history", str(job["id"]), "--unmerged", "--json").stdout)
+    assert len(whole) == 42
+    assert len(list(session.history("jobs", job["id"], merged=False, limit=7))) == 7
+    other = session.submit({**SPEC, "replicas": 1})
+    attempt = make_attempt(other["id"])
+    assert call(command, "history", str(attempt.pk)).exit_code == 0
+    assert "[404]" in call(command, "history", "4711").stderr
 
 
 def test_cells_are_listed_and_unknown_ones_are_404(command: CliRunner) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from client.documents import Cell, Job, Task
+from client.documents import Cell, Change, Job, Task
 
 AT = "2026-11-20T12:00:00Z"
 
@@ -22,6 +22,12 @@ def a_job(**changes: Any) -> Job:
         "min_available": 2,
         "max_task_failures": 0,
         "task_status_count": {"main": {"phase": {"RUNNING": 1, "PENDING": 1}}},
+        "coscheduled": False,
+        "bouncing": False,
+        "parent": None,
+        "children": 0,
+        "retry_of": None,
+        "waits_for": [],
         "created_at": AT,
         "started_at": AT,
         "finished_at": None,
@@ -67,6 +73,35 @@ def a_cell(**changes: Any) -> Cell:
         "last_seen_at": AT,
     }
     return cell | changes  # type: ignore[no-any-return]
+
+
+def a_change(**changes: Any) -> Change:
+    """A task was placed, and started a second and a half later."""
+    change: Any = {
+        "id": 700,
+        "job": 7,
+        "task": 70,
+        "task_name": "main.0",
+        "attempt_uid": "u-1",
+        "attempt_number": 1,
+        "cell_id": "cell-1",
+        "from_state": "PENDING",
+        "to_state": "ASSIGNED",
+        "attempt_state": "ASSIGNED",
+        "reason": "placed",
+        "text": "placed on a cell",
+        "message": "",
+        "actor": "placement",
+        "actor_kind": "control_plane",
+        "first_at": AT,
+        "last_at": AT,
+        "count": 1,
+        "tasks": 1,
+        "seconds": 1.5,
+        "longest_seconds": 1.5,
+        "still": 0,
+    }
+    return change | changes  # type: ignore[no-any-return]
 
 
 def a_page(*results: Any, following: str | None = None) -> dict[str, Any]:

@@ -264,6 +264,6 @@ def test_version_is_told() -> None:
 
 
 def test_every_command_has_json_and_help() -> None:
-    for name in ("login", "submit", "run", "jobs", "job", "wait", "logs", "explain", "cancel",
-                 "cells", "drain"):  # fmt: skip
+    for name in ("login", "submit", "run", "jobs", "job", "wait", "logs", "explain", "history",
+                 "cancel", "cells", "drain"):  # fmt: skip
         assert "--json" in call(name, "--help").stdout

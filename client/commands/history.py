@@ -1,0 +1,114 @@
+"""`cellrun history`: what happened to a job, a task or an attempt, why, by whom, how long."""
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from client.commands.watch import UID
+from client.documents import TERMINAL_STATES, Change
+from client.errors import Refused
+from client.render import instant_text, length_text, new_table, state_text
+from client.session import Session, connect
+from client.terminal import JsonFlag, show
+
+
+def history(
+    which: Annotated[
+        str, typer.Argument(metavar="ID", help="A job, an attempt's uid, or a task (--task).")
+    ],
+    is_task: Annotated[
+        bool, typer.Option("--task", help="ID is a task's, even if a job has it too.")
+    ] = False,
+    is_whole: Annotated[
+        bool, typer.Option("--unmerged", help="A line for each change, also where they repeat.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 100,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what happened, oldest first. What repeats is one line, with how often it did.
+
+    As JSON it is newest first, as the API answers it.
+    """
+    with connect() as session:
+        found = _find(session, which, is_task=is_task, merged=not is_whole, limit=limit + 1)
+    shown = found[:limit]
+    drawn: list[RenderableType] = [history_table(reversed(shown))]
+    if len(found) > limit:
+        drawn.insert(0, Text("… and what was before (--limit N shows more)", style="dim"))
+    show(as_json, shown, Group(*drawn))
+
+
+def _find(session: Session, which: str, *, is_task: bool, merged: bool, limit: int) -> list[Change]:
+    """The newest changes of the job that `which` names; else of the task, or the attempt."""
+    if UID.fullmatch(which):
+        return list(session.history("attempts", which, merged=merged, limit=limit))
+    if which.isdigit() and not is_task:
+        try:
+            return list(session.history("jobs", which, merged=merged, limit=limit))
+        except Refused as fault:
+            if fault.status != 404:
+                raise
+    task = session.task(which)
+    return list(session.history("tasks", task["id"], merged=merged, limit=limit))
+
+
+def history_table(changes: Iterable[Change]) -> Table:
+    """Changes, one line each. STAYED: in the state it entered, of several the sum and the most."""
+    table = new_table("AT", "WHOSE", "CHANGE", "WHY", "BY", "STAYED")
+    for change in changes:
+        table.add_row(
+            _at(change),
+            _whose(change),
+            _moved(change),
+            _why(change),
+            change["actor"],
+            _stay(change),
+        )
+    return table
+
+
+def _at(change: Change) -> Text:
+    first, last = instant_text(change["first_at"]), instant_text(change["last_at"])
+    same = first == last
+    return Text(first if same else f"{first} … {last.removeprefix(first[:11])}", no_wrap=True)
+
+
+def _whose(change: Change) -> str:
+    count, tasks = change["count"], change["tasks"]
+    if tasks == 0:
+        return "job"
+    if change["task_name"] is None:
+        return f"{tasks} tasks" if tasks == count else f"{tasks} tasks, {count} times"
+    if count > 1:
+        return f"{change['task_name']}, {count} times"
+    number = change["attempt_number"]
+    return change["task_name"] + (f" (attempt {number})" if number else "")
+
+
+def _moved(change: Change) -> Text:
+    before, after = change["from_state"], change["to_state"]
+    if after is None or before == after:
+        return state_text(change["attempt_state"]) if change["attempt_state"] else Text()
+    if before is None:
+        return state_text(after)
+    return Text.assemble(state_text(before), " → ", state_text(after))
+
+
+def _why(change: Change) -> Text:
+    place = change["cell_id"]
+    text = change["text"] + (f" ({place})" if place and place != change["actor"] else "")
+    return Text(f"{text}: {change['message']}" if change["message"] else text)
+
+
+def _stay(change: Change) -> str:
+    seconds, longest = change["seconds"], change["longest_seconds"]
+    if seconds is None:
+        is_open = change["still"] and change["to_state"] not in TERMINAL_STATES
+        return "still there" if is_open else ""
+    if change["count"] == 1 or longest is None:
+        return length_text(seconds)
+    return f"{length_text(seconds)}, {length_text(longest)} at most"
