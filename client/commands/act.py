@@ -1,12 +1,15 @@
-"""`cellrun cancel` and `cellrun drain`: what changes something."""
+"""`cellrun cancel`, `retry`, `delete`, `drain`, `release`: what changes something."""
 
+import sys
 from typing import Annotated
 
 import typer
 
 from client.documents import TERMINAL_STATES
+from client.errors import EXIT_FAILED
+from client.render import finished_count
 from client.session import connect
-from client.terminal import JsonFlag, show
+from client.terminal import JsonFlag, show, stderr
 
 
 def cancel(
@@ -27,6 +30,56 @@ def cancel(
         if ended
         else f"job {job_id} is being cancelled",
     )
+
+
+def retry(
+    job_id: Annotated[int, typer.Argument(metavar="ID")],
+    key: Annotated[
+        str | None, typer.Option(help="The new job's guid: the same key, the same new job.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a new job of a job's tasks that did not succeed."""
+    with connect() as session:
+        made = session.retry_job(job_id, key=key)
+    _, total = finished_count(made)
+    tasks = "1 task" if total == 1 else f"{total} tasks"
+    show(as_json, made, f"job {made['id']} ({made['name']}) retries {tasks} of job {job_id}")
+
+
+def delete(
+    job_id: Annotated[int, typer.Argument(metavar="ID")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Delete a job that has ended, with its tasks, history and output. It cannot be undone."""
+    with connect() as session:
+        job = session.job(job_id)
+        what = f"job {job_id} ({job['name']}, {job['state'].lower()}) and all that belongs to it"
+        if not yes and not _agrees(f"Delete {what}?"):
+            raise typer.Exit(EXIT_FAILED)
+        session.delete_job(job_id)
+    show(as_json, job, f"job {job_id} is deleted")
+
+
+def _agrees(question: str) -> bool:
+    """Ask on standard error, so that standard output has the answer alone. No answer is no."""
+    stderr().print(question, "[y/N] ", end="")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def release(
+    uid: Annotated[str, typer.Argument(metavar="ATTEMPT", help="Its uid.")],
+    reason: Annotated[str, typer.Option(help="Kept in the history.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Vouch that nothing is left of an attempt that has ended: its task may run again (operators).
+
+    Nobody asks its cell. If its container does run on, the task runs twice.
+    """
+    with connect() as session:
+        attempt = session.release_attempt(uid, reason=reason)
+    show(as_json, attempt, f"attempt {attempt['uid']} is released")
 
 
 def drain(

@@ -1,0 +1,91 @@
+"""Retry, delete and release as people call them, and what a job's page says of other jobs."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from client.cli import app
+from tests.unit.client.documents import a_job, a_page
+from tests.unit.client.told_server import Api
+
+UID = "01890a5d-ac96-774b-bcce-b302099a8057"
+
+
+def call(*words: str, typed: str | None = None) -> Result:
+    return CliRunner().invoke(app, list(words), input=typed)
+
+
+def test_retry_says_what_became_of_it(environment: Api) -> None:
+    counts = {"main": {"phase": {"PENDING": 2}}, "whole": {"phase": {}}}
+    made = a_job(id=8, retry_of=7, state="PENDING", task_status_count=counts)
+    environment.answer("POST /api/v1/jobs/7/retry", made, 201)
+    result = call("retry", "7")
+    assert (result.exit_code, result.stdout) == (0, "job 8 (sweep) retries 2 tasks of job 7\n")
+    assert "Idempotency-Key" not in environment.asked[-1][2]
+    assert json.loads(call("retry", "7", "--key", "again", "--json").stdout)["retry_of"] == 7
+    assert environment.asked[-1][2]["Idempotency-Key"] == "again"
+
+
+def test_what_is_in_the_way_of_a_retry_is_one_line(environment: Api) -> None:
+    said = {"title": "Conflict", "detail": "job 7 has not ended: retry it then"}
+    environment.answer("POST /api/v1/jobs/7/retry", said, 409)
+    result = call("retry", "7")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "cellrun: Conflict: job 7 has not ended: retry it then [409]\n"
+
+
+@pytest.mark.parametrize("typed", ["n\n", ""])
+def test_delete_asks_and_no_is_no(environment: Api, typed: str) -> None:
+    environment.answer("GET /api/v1/jobs/7", a_job(state="FAILED"))
+    result = call("delete", "7", typed=typed)
+    assert result.exit_code == 1
+    assert "Delete job 7 (sweep, failed) and all that belongs to it?" in result.stderr
+    assert result.stdout == ""
+    assert [asked for asked, *_ in environment.asked] == ["GET /api/v1/jobs/7"]
+
+
+def test_delete_deletes_once_it_was_told_to(environment: Api) -> None:
+    environment.answer("GET /api/v1/jobs/7", a_job(state="FAILED"))
+    environment.answer("DELETE /api/v1/jobs/7", b"", 204)
+    assert call("delete", "7", typed="y\n").stdout == "job 7 is deleted\n"
+    result = call("delete", "7", "--yes")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "job 7 is deleted\n", "")
+    assert json.loads(call("delete", "7", "-y", "--json").stdout)["id"] == 7
+    assert sum(asked == "DELETE /api/v1/jobs/7" for asked, *_ in environment.asked) == 3
+
+
+def test_release_wants_a_reason_and_sends_it(environment: Api) -> None:
+    path = f"POST /api/v1/attempts/{UID}/release"
+    environment.answer(path, {"uid": UID, "release_kind": "operator"})
+    assert call("release", UID).exit_code == 2
+    assert not environment.asked
+    result = call("release", UID, "--reason", "scrap")
+    assert (result.exit_code, result.stdout) == (0, f"attempt {UID} is released\n")
+    assert environment.asked[-1][3] == {"reason": "scrap"}
+
+
+def test_the_page_of_a_job_says_what_it_has_to_do_with_others(environment: Api) -> None:
+    def wait(name: str, until: str, state: str) -> dict[str, object]:
+        return {"job": 5, "name": name, "until": until, "state": state}
+
+    waits = [
+        wait("first", "succeeded", "open"),
+        wait("5", "started", "met"),
+        wait("6", "finished", "failed"),
+    ]
+    job = a_job(coscheduled=True, bouncing=True, parent=3, children=2, retry_of=4, waits_for=waits)
+    environment.answer("GET /api/v1/jobs/7", job)
+    environment.answer("GET /api/v1/jobs/7/tasks", a_page())
+    lines = call("job", "7").stdout.splitlines()
+    assert lines[1] == (
+        "a gang, going back to wait · a retry of job 4 · a child of job 3 · 2 children"
+        " · waits until job first has succeeded · waited until job 5 has started"
+        " · waited in vain until job 6 has finished"
+    )
+
+
+def test_a_job_that_is_alone_has_no_such_line(environment: Api) -> None:
+    environment.answer("GET /api/v1/jobs/7", a_job())
+    environment.answer("GET /api/v1/jobs/7/tasks", a_page())
+    assert call("job", "7").stdout.splitlines()[1] == ""
