@@ -18,7 +18,6 @@ from controlplane.contract.fields import Malformed
 from controlplane.contract.orders import (
     Orders,
     Registered,
-    RunAttempt,
     StopAttempt,
     Sync,
     read_order,
@@ -28,7 +27,6 @@ from controlplane.contract.reports import (
     Goodbye,
     Heartbeat,
     Held,
-    Register,
 )
 from controlplane.contract.states import TaskState
 from workers.attempt.engine import EngineAway
@@ -38,19 +36,16 @@ from workers.books import Book, Books
 from workers.config import CellConfig
 from workers.drivers.base import Driver
 from workers.environment import build_environment
+from workers.guard.exclusive import Exclusives
+from workers.guard.link import Link
 from workers.journal import Journal
 from workers.lease import Lease
+from workers.offer import TASK_TYPES, make_register
 from workers.reporting import Numbers, Reporter
 from workers.verdicts import judge_end, refusal
 
 log = logging.getLogger(__name__)
 
-TASK_TYPES = {
-    "docker": ("container",),
-    "process": ("process",),
-    "memory": ("container", "process"),
-}
-VERSIONS = {"contract": str(envelope.VERSION)}
 # A process that was killed so often while it handled an attempt, before that got anywhere, blames
 # it.
 MAX_CRASHES = 2
@@ -93,14 +88,17 @@ class Cell:
         journal: Journal,
         driver: Driver,
         *,
+        guard: Link | None = None,
         draw_incarnation: Callable[[], str] = _draw_incarnation,
     ) -> None:
+        """`guard`: without one, exclusive orders are refused."""
         self.config = config
         self._draw_incarnation = draw_incarnation
         self.journal = journal
         self.driver = driver
         self.lease = Lease()
         self.books = Books()
+        self.exclusives = Exclusives(guard)
         self.outgoing: list[tuple[str, str]] = []
         self.ended: list[Book] = []
         self.is_registered = False
@@ -155,6 +153,7 @@ class Cell:
                 book.move(TaskState.RUNNING, started_at=item.started_at)
                 book.container_id = item.container_id
             self._adopt(book, item.crashes, now)
+        self.exclusives.begin(self.books.running())
         self._next_beat = now.boot
         self.tick(now)
 
@@ -190,10 +189,12 @@ class Cell:
 
     def tick(self, now: Moment) -> None:
         """Let time pass: register again until it is answered, then beat."""
+        self.exclusives.tick()
         if now.boot < self._next_beat:
             return
         self._next_beat = now.boot + self._heartbeat_seconds * self._pace
         self.journal.forget(now.wall)
+        self.exclusives.keep()
         if not self._has_swept:
             self._has_swept = self._sweep(now)
         if self.is_drawing_anew:
@@ -207,10 +208,11 @@ class Cell:
     @property
     def wakes_at(self) -> float:
         """When `tick` has something to do, in seconds since boot."""
-        return self._next_beat
+        return min(self._next_beat, self.exclusives.wakes_at)
 
     def act(self, *, flush: bool = True) -> None:
         """Do what is safe on disk now, and, with `flush`, say it."""
+        self.exclusives.tell(self.lease)
         actions, self._actions = self._actions, []
         for action in actions:
             try:
@@ -268,18 +270,19 @@ class Cell:
             log.warning("cell %s is refused: %s", self.name, answer.why)
 
     def _take_sync(self, sync: Sync, now: Moment) -> None:
-        known = self.lease.renew(
+        if not self.lease.has_sent(sync.heartbeat_seq):
+            return
+        if sync.draw_anew:
+            # No word of a lease: what the cell has may have been given to others.
+            self._begin_drawing()
+            return
+        self.lease.renew(
             sync.heartbeat_seq,
             lease_seconds=sync.lease_seconds,
             server_time=sync.server_time,
             boot=now.boot,
         )
-        if not known:
-            return
         self._heartbeat_seconds = sync.heartbeat_seconds
-        if sync.draw_anew:
-            self._begin_drawing()
-            return
         safe, again = self.reporter.hear(sync.acked, sent_before=sync.heartbeat_seq)
         self._forget_safe(safe)
         for reports in again:
@@ -310,7 +313,7 @@ class Cell:
             never = known.never_created
             self.reporter.say(refusal(uid, "ended here before", now.wall, never_created=never))
             return
-        why = self._why_not(book.run, book.spec.task_type, now)
+        why = self._why_not(book, now)
         if why is not None:
             log.warning("attempt %s is refused: %s", uid, why)
             never = self._was_never_here(uid)
@@ -318,19 +321,23 @@ class Cell:
             self.reporter.say(refusal(uid, why, now.wall, never_created=never))
             return
         self.books.add(book)
+        if book.spec.exclusive:
+            self.exclusives.add(book, self.lease)
         self.journal.take(book.run, book.spec)
         launch = self._launch(book)
         self._actions.append(lambda: self.driver.start(launch))
 
-    def _why_not(self, run: RunAttempt, task_type: str, now: Moment) -> str | None:
+    def _why_not(self, book: Book, now: Moment) -> str | None:
         """Why an order is refused; None: it is taken."""
         server_time = self.lease.server_time(now.boot)
         if self.is_leaving or self.is_drawing_anew or self._evacuating:
             return "the cell is leaving"
-        if server_time is None or server_time > run.start_before:
+        if server_time is None or server_time > book.run.start_before:
             return "the order arrived too late"
-        if task_type not in TASK_TYPES[self.config.driver]:
-            return f"tasks of type {task_type} do not run here"
+        if book.spec.task_type not in TASK_TYPES[self.config.driver]:
+            return f"tasks of type {book.spec.task_type} do not run here"
+        if book.spec.exclusive:
+            return self.exclusives.why_not(book, self.lease, now.boot)
         return None
 
     def _take_stop(self, stop: StopAttempt, now: Moment) -> None:
@@ -372,7 +379,8 @@ class Cell:
                 book.container_id = event.container_id
                 book.move(TaskState.RUNNING, started_at=event.at)
             case Ended():
-                report = judge_end(book, event, evacuating=self._evacuating)
+                is_struck = self.exclusives.is_struck(book)
+                report = judge_end(book, event, evacuating=self._evacuating, is_struck=is_struck)
                 self.journal.end(report)
                 self._end(book, report)
                 uid = book.uid
@@ -382,6 +390,7 @@ class Cell:
 
     def _end(self, book: Book, report: AttemptReport) -> None:
         self.books.end(book, report)
+        self.exclusives.drop(book)
         self.ended.append(book)
         self.reporter.say(report)
 
@@ -402,7 +411,10 @@ class Cell:
             self._actions.append(self._stop_action(stop))
 
     def _launch(self, book: Book) -> Launch:
-        return Launch(book.run, book.spec, build_environment(book.run, book.spec, self.name))
+        env = build_environment(book.run, book.spec, self.name)
+        if not book.spec.exclusive:
+            return Launch(book.run, book.spec, env)
+        return Launch(book.run, book.spec, env, partial(self.exclusives.permit, book.uid))
 
     def _forget_safe(self, safe: list[AttemptReport]) -> None:
         self.journal.hear(self.reporter.acked)
@@ -444,16 +456,7 @@ class Cell:
     # ------------------------------------------------------------------ identity
 
     def _register(self, now: Moment) -> None:
-        body = Register(
-            capacity=self.config.capacity,
-            labels=self.config.labels,
-            tags=self.config.tags,
-            pool=self.config.pool,
-            drivers=(self.config.driver,),
-            task_types=TASK_TYPES[self.config.driver],
-            versions=VERSIONS,
-            inventory=tuple(Held(book.uid, book.state) for book in self.books.running()),
-        ).body()
+        body = make_register(self.config, self.books.running()).body()
         memory = self.journal.memory
         number = self.numbers.draw_claim(memory.claim or 0, memory.starts)
         self._register_seq = self._send(body, number)

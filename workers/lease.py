@@ -15,6 +15,7 @@ class Lease:
 
     def __init__(self) -> None:
         self.expires_at = 0.0
+        self.seconds = 0.0
         self._sent: OrderedDict[int, float] = OrderedDict()
         self._server_ahead: float | None = None
 
@@ -24,12 +25,17 @@ class Lease:
         while len(self._sent) > _REMEMBERED:
             self._sent.popitem(last=False)
 
+    def has_sent(self, seq: int) -> bool:
+        """Whether message `seq` is known: it left this process, and not long ago."""
+        return seq in self._sent
+
     def renew(self, seq: int, *, lease_seconds: float, server_time: float, boot: float) -> bool:
         """The answer to message `seq` arrived at `boot`; False if that message is not known."""
         sent = self._sent.get(seq)
         if sent is None:
             return False
         self.expires_at = max(self.expires_at, sent + lease_seconds)
+        self.seconds = lease_seconds
         # The server wrote its time after we sent: taking the moment of sending can only make its
         # clock look further ahead, which refuses a late order rather than running it.
         self._server_ahead = server_time - sent

@@ -7,17 +7,22 @@ import fcntl
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from celery.signals import worker_shutting_down
 
+from workers import clock
 from workers.bus import RedisBus
 from workers.celery import make_app, register_orders, worker_arguments
 from workers.cell import Cell, OrderMessage
 from workers.config import CellConfig
 from workers.drivers.base import Driver, Listener
+from workers.drivers.memory import MemoryDriver
 from workers.flower import FlowerEvents
+from workers.guard.link import Link, ProcessLink
+from workers.guard.local import LocalLink
 from workers.host import Clockwork, Host
 from workers.journal import FileStore, JournalFile
 
@@ -25,6 +30,7 @@ log = logging.getLogger("workers")
 
 # How long a successor may take: a restart by a supervisor, an upgrade of the package.
 EXPECTED_SECONDS = 120
+LOCK_TRIES, LOCK_PAUSE_SECONDS = 5, 0.05
 
 MakeDriver = Callable[[CellConfig, Listener], Driver]
 
@@ -50,12 +56,11 @@ def serve(
         return 3
     journals = JournalFile(FileStore(config.home / "journal"))
     host = Host(journals, RedisBus(config.broker_url), clockwork)
-    cells = [
-        Cell(one, journals.journal(one.name), make_driver(one, _teller(host, one.name)))
-        for one in configs
-    ]
-    for cell in cells:
-        host.add(cell)
+    cells = []
+    for one in configs:
+        driver = make_driver(one, _teller(host, one.name))
+        cells.append(Cell(one, journals.journal(one.name), driver, guard=make_link(one, driver)))
+        host.add(cells[-1])
     _run(host, cells, name, config)
     return 0
 
@@ -74,6 +79,8 @@ def _run(host: Host, cells: Sequence[Cell], name: str, config: CellConfig) -> No
         if not ended:
             ended.append(True)
             host.stop(expected_seconds=EXPECTED_SECONDS, evacuate=config.evacuate)
+            for cell in cells:
+                cell.exclusives.dismiss()
             events.stop()
 
     events.start()
@@ -91,9 +98,24 @@ def _teller(host: Host, cell: str) -> Listener:
 def _lock_journal(path: Path) -> int | None:
     """Hold the lock that keeps a twin on this host away; None if a twin holds it."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        return None
-    return lock
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError:
+            # A guard that looks whether a cell lives holds it for a moment.
+            time.sleep(LOCK_PAUSE_SECONDS)
+    os.close(lock)
+    return None
+
+
+def make_link(config: CellConfig, driver: Driver) -> Link:
+    """The way to the guard that fits the driver."""
+    if isinstance(driver, MemoryDriver):
+        return LocalLink(
+            driver.engine,
+            wall=clock.wall_seconds,
+            boot=clock.boot_seconds,
+            boot_id=clock.boot_id(),
+        )
+    return ProcessLink(config.home, config.driver)

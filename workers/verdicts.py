@@ -1,14 +1,24 @@
 """What the end of an attempt is called in the report about it."""
 
+from dataclasses import replace
+
 from controlplane.contract.reports import AttemptReport
 from controlplane.contract.states import FailureKind, TaskState
 from workers.attempt.events import Ended
-from workers.attempt.outcome import STOPPED, TIMEOUT
+from workers.attempt.outcome import LEASE_OVER, STOPPED, TIMEOUT
 from workers.books import Book
 
 
-def judge_end(book: Book, event: Ended, *, evacuating: bool) -> AttemptReport:
-    """The final report: state and facts. The container is gone, or stopped for good."""
+def judge_end(
+    book: Book, event: Ended, *, evacuating: bool, is_struck: bool = False
+) -> AttemptReport:
+    """The final report: state and facts. The container is gone, or stopped for good.
+
+    `is_struck`: the guard told it to end, so that whatever it says of its end is our doing.
+    """
+    if is_struck and event.reason not in (TIMEOUT, STOPPED, LEASE_OVER):
+        message = "ended before the lease of its cell was over"
+        event = replace(event, failure_kind=FailureKind.OUTSIDE, reason=LEASE_OVER, message=message)
     return AttemptReport(
         uid=book.uid,
         seq=0,
@@ -55,4 +65,6 @@ def _state(book: Book, event: Ended, evacuating: bool) -> TaskState:
         return TaskState.KILLED
     if evacuating:
         return TaskState.PREEMPTED
+    if event.reason == LEASE_OVER:
+        return TaskState.WORKER_FAILED
     return TaskState.KILLED if event.reason == STOPPED else TaskState.FAILED

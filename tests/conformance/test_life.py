@@ -1,14 +1,22 @@
 """What every driver promises of an attempt's life: told once, in order, never started twice."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import Kit, until
-from workers.attempt.events import Building, Ended, Launch, Started
-from workers.attempt.outcome import EXIT, KILLED_OUTSIDE, STOPPED, TIMEOUT, VANISHED
+from workers.attempt.events import Building, Ended, Launch, Permit, Started
+from workers.attempt.outcome import (
+    EXIT,
+    KILLED_OUTSIDE,
+    LEASE_OVER,
+    STOPPED,
+    TIMEOUT,
+    VANISHED,
+)
 
 GRACE = 0.8  # long enough to be told from none, short enough to wait for
 
@@ -61,6 +69,15 @@ def test_second_start_changes_nothing(kit: Kit) -> None:
     kit.driver.start(launch)
     assert kit.starts(launch.uid) == 1
     assert sum(isinstance(event, Ended) for event in kit.told.of(launch.uid)) == 1
+
+
+def test_nothing_is_created_without_a_permit(kit: Kit) -> None:
+    launch = replace(kit.launch(*kit.exits(0)), permit=lambda: Permit.NEVER)
+    kit.driver.start(launch)
+    ended = kit.told.ended(launch.uid)
+    assert (ended.failure_kind, ended.reason) == (FailureKind.OUTSIDE, LEASE_OVER)
+    assert ended.never_created
+    assert kit.starts(launch.uid) == 0
 
 
 # ----------------------------------------------------------------------------- a new cell process

@@ -41,7 +41,10 @@ class Life(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A container as the engine shows it. Instants in seconds since 1970."""
+    """A container as the engine shows it. Instants in seconds since 1970.
+
+    `pid`: of its main process while that runs, where the engine tells.
+    """
 
     life: Life
     container_id: str
@@ -50,6 +53,7 @@ class View:
     started_at: float | None = None
     ended_at: float | None = None
     error: str = ""
+    pid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

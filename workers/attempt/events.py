@@ -1,20 +1,38 @@
 """What is told of an attempt and what it needs to run: the words between a cell and its drivers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Protocol
 
 from controlplane.contract.orders import GroupSpec, RunAttempt
 from controlplane.contract.states import FailureKind, Phase
 
 
+class Permit(Enum):
+    """Whether a container may be created, or started, at this moment."""
+
+    YES = "yes"
+    NOT_YET = "not yet"
+    NEVER = "never"
+
+
+def always() -> Permit:
+    """The permit of what nothing hinders."""
+    return Permit.YES
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One attempt to run: the order, its group's spec and the environment made for it."""
+    """One attempt to run: the order, its group's spec and the environment made for it.
+
+    `permit` is asked just before the container is created, and before it is started.
+    """
 
     run: RunAttempt
     spec: GroupSpec
     env: Mapping[str, str] = field(default_factory=dict)
+    permit: Callable[[], Permit] = field(default=always, compare=False)
 
     @property
     def uid(self) -> str:

@@ -21,6 +21,8 @@ IMAGE = "image"  # not found, not allowed, or no image name at all
 REGISTRY = "registry"  # the registry does not answer
 ENGINE = "engine"  # the engine fails or does not answer
 INPUTS = "inputs"  # an input could not be fetched or placed
+LEASE_OVER = "lease_over"  # an exclusive attempt must not outlive its cell's lease
+GUARD = "guard"  # the guard of exclusive attempts does not answer
 DISK = "disk"  # no space left on the cell
 SPEC = "spec"  # the engine refuses what the task asks for: user, workdir, too little memory, …
 

@@ -19,6 +19,7 @@ from workers.attempt.steps.collect import collect_output, collect_result
 from workers.attempt.steps.create import create_container
 from workers.attempt.steps.inputs import fetch_inputs, place_inputs
 from workers.attempt.steps.look import look_for_adopted, look_for_own
+from workers.attempt.steps.permit import await_permit
 from workers.attempt.steps.pull import ensure_image
 from workers.attempt.steps.start import start_container
 from workers.attempt.steps.wait import wait_for_end
@@ -30,6 +31,7 @@ Step = Callable[[Attempt], None]
 BUILD: tuple[Step, ...] = (
     fetch_inputs,
     ensure_image,
+    await_permit,
     create_container,
     place_inputs,
     start_container,

@@ -48,11 +48,14 @@ class DockerEngine:
     needs_image = True
     keeps_logs = True
 
-    def __init__(self, *, installation: str, cell: str, home: Path) -> None:
+    def __init__(
+        self, *, installation: str, cell: str, home: Path, call_seconds: float = CALL_SECONDS
+    ) -> None:
         """Connects at the first call: an engine that is down must not stop a cell from starting."""
         self._installation = installation
         self._cell = cell
         self._home = home
+        self._call_seconds = call_seconds
         self._lock = threading.Lock()
         self._client: docker.APIClient | None = None
         self._log_driver = ""
@@ -215,7 +218,7 @@ class DockerEngine:
         with self._lock:
             if self._client is None:
                 with answered():
-                    client = connect()
+                    client = connect(self._call_seconds)
                     try:
                         plugins = (client.info().get("Plugins") or {}).get("Log") or ()
                     except BaseException:
@@ -286,12 +289,12 @@ def _words(error: docker.errors.APIError) -> str:
     return str(error.explanation or error).strip()
 
 
-def connect() -> docker.APIClient:
+def connect(call_seconds: float = CALL_SECONDS) -> docker.APIClient:
     """A client at DOCKER_HOST or at the first of the usual sockets. Raises DockerException."""
     options: dict[str, Any] = {**kwargs_from_env()}
     options.setdefault("base_url", f"unix://{find_socket()}")
     return docker.APIClient(
-        version="auto", timeout=int(CALL_SECONDS), num_pools=64, max_pool_size=64, **options
+        version="auto", timeout=int(call_seconds), num_pools=64, max_pool_size=64, **options
     )
 
 
@@ -321,6 +324,7 @@ def view_of(body: dict[str, Any]) -> View:
         started_at=started_at,
         ended_at=_instant(state.get("FinishedAt")) if life is Life.ENDED else None,
         error=str(state.get("Error") or ""),
+        pid=int(state.get("Pid") or 0) or None,
     )
 
 

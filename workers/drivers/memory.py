@@ -30,12 +30,14 @@ from workers.attempt.events import (
     Found,
     Launch,
     Listener,
+    Permit,
     Started,
 )
 from workers.attempt.outcome import (
     ENGINE,
     EXIT,
     KILLED_OUTSIDE,
+    LEASE_OVER,
     NOT_FOUND,
     SIGKILLED,
     STOPPED,
@@ -96,6 +98,12 @@ class MemoryEngine:
         """How many lives are between their start and their end."""
         return sum(life.starts_at <= now < life.ends_at for life in self.lives.values())
 
+    def ask_outside(self, uid: str, now: float) -> None:
+        """Somebody else asks the program to end."""
+        life = self.lives.get(uid)
+        if life is not None and not life.script.is_deaf:
+            self._cut_short(uid, now, TERMINATED, None, EXIT)
+
     def _cut_short(
         self, uid: str, now: float, code: int | None, kind: FailureKind | None, reason: str
     ) -> None:
@@ -142,6 +150,7 @@ class _Charge:
     life: Life | None
     is_started: bool = False
     is_ended: bool = False
+    is_refused: bool = False
 
 
 class MemoryDriver:
@@ -181,9 +190,11 @@ class MemoryDriver:
             if launch.uid in self._charges:
                 return
             life = self.engine.lives.get(launch.uid)
-            if life is None:
+            is_refused = life is None and launch.permit() is not Permit.YES
+            if life is None and not is_refused:
                 life = self._begin(launch)
             self._take_charge(launch.uid, life)
+            self._charges[launch.uid].is_refused = is_refused
 
     def adopt(self, launch: Launch) -> None:
         """Take charge again; a uid without a life has vanished."""
@@ -226,7 +237,9 @@ class MemoryDriver:
                 self.stop(uid, grace_seconds=0.0, force=True)
                 self._deliver(uid, self._clock())
             self._charges.pop(uid, None)
-            self.engine.lives.pop(uid, None)
+            life = self.engine.lives.pop(uid, None)
+            if life is not None:
+                life.ends_at = min(life.ends_at, self._clock())
 
     def close(self) -> None:
         """Tell nothing more; the lives go on in the engine."""
@@ -299,9 +312,8 @@ class MemoryDriver:
             return
         life = charge.life
         if life is None:
-            message = "its container is gone, or was never made, and will not come"
             charge.is_ended = True
-            self._tell(Ended(uid, now, None, FailureKind.OUTSIDE, VANISHED, message))
+            self._tell(_refused(uid, now) if charge.is_refused else _vanished(uid, now))
             return
         if not charge.is_started and life.starts_at <= now:
             charge.is_started = True
@@ -319,6 +331,16 @@ def _ended(uid: str, code: int | None, stopped_for: str | None = None) -> Ended:
         return Ended(uid, 0.0)
     verdict = judge_exit(Exit(code, stopped_for=stopped_for))
     return Ended(uid, 0.0, code, verdict.kind, verdict.reason, verdict.message)
+
+
+def _vanished(uid: str, now: float) -> Ended:
+    message = "its container is gone, or was never made, and will not come"
+    return Ended(uid, now, None, FailureKind.OUTSIDE, VANISHED, message)
+
+
+def _refused(uid: str, now: float) -> Ended:
+    message = "the lease of its cell was over, or nearly so, before it could start"
+    return Ended(uid, now, None, FailureKind.OUTSIDE, LEASE_OVER, message, never_created=True)
 
 
 def read_command(launch: Launch) -> Script:

@@ -22,6 +22,7 @@ from workers.attempt.events import Found
 from workers.cell import Cell, Moment, OrderMessage
 from workers.config import CellConfig
 from workers.drivers.memory import MemoryDriver, MemoryEngine
+from workers.guard.local import LocalLink
 from workers.journal import FileStore, JournalFile
 
 KEY = b"k" * 32
@@ -52,6 +53,9 @@ class Bench:
         self.now = 1000.0
         self.engine = MemoryEngine()
         self.is_engine_away = False
+        self.guard = LocalLink(
+            self.engine, wall=lambda: self.now, boot=lambda: self.now, boot_id="this"
+        )
         self.said: list[Message] = []
         self.stores: list[FileStore] = []
         self.boot()
@@ -73,7 +77,8 @@ class Bench:
             capacity={"cpu_millis": 1000},
             driver="memory",
         )
-        self.cell = Cell(config, self.journals.journal("a"), self.driver)
+        journal = self.journals.journal("a")
+        self.cell = Cell(config, journal, self.driver, guard=self.guard)
         self.cell.start(self.moment)
         self.round()
 

@@ -3,6 +3,7 @@
 from workers.attempt.attempt import Attempt
 from workers.attempt.engine import Life, NoSuchContainer, View
 from workers.attempt.outcome import judge_start_error
+from workers.attempt.steps.permit import await_permit
 from workers.attempt.tries import with_tries
 
 
@@ -20,6 +21,7 @@ def start_container(attempt: Attempt) -> None:
                 return view
         tried = True
         with attempt.turn():
+            await_permit(attempt)
             attempt.engine.start(attempt.uid)
         return View(Life.RUNNING, attempt.container_id or "")
 

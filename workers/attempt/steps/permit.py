@@ -1,0 +1,23 @@
+"""What may not run for ever may not start at any time: an exclusive attempt waits for its guard."""
+
+from controlplane.contract.states import FailureKind
+from workers.attempt.attempt import Attempt
+from workers.attempt.events import Permit
+from workers.attempt.outcome import GUARD, LEASE_OVER, AttemptFailed
+
+# A guard that is being started on a machine under load takes a few seconds.
+WAIT_SECONDS = 20.0
+LOOK_SECONDS = 0.05
+
+
+def await_permit(attempt: Attempt) -> None:
+    """Return when the container may come, or go on. Raises AttemptFailed."""
+    waited = 0.0
+    while (answer := attempt.launch.permit()) is not Permit.YES:
+        if answer is Permit.NEVER:
+            message = "the lease of its cell was over, or nearly so, before it could start"
+            raise AttemptFailed(FailureKind.OUTSIDE, LEASE_OVER, message)
+        if waited >= WAIT_SECONDS:
+            raise AttemptFailed(FailureKind.SYSTEM, GUARD, "its guard does not answer")
+        attempt.pause(LOOK_SECONDS)
+        waited += LOOK_SECONDS

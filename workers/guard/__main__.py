@@ -1,0 +1,114 @@
+"""`python -m workers.guard HOME DRIVER LOCK`: the guard of one cell, as `link` starts it.
+
+LOCK is the descriptor of the guard's lock, held by whoever starts it. It ends by itself when
+nothing exclusive is left and no cell lives; asked to end (SIGTERM), as soon as nothing is left.
+"""
+
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from workers import clock
+from workers.drivers.docker import DockerEngine
+from workers.drivers.process import ProcessEngine
+from workers.guard.folder import GuardFolder
+from workers.guard.guard import Guard
+from workers.guard.hands import EngineHands, Reach
+from workers.guard.watchlist import Watchlist, Word
+
+log = logging.getLogger("workers.guard")
+
+# Between two looks at the list: what an exclusive start waits for its guard.
+POLL_SECONDS = 0.1
+# Between two looks whether the cell lives, when there is nothing else to do.
+IDLE_SECONDS = 1.0
+# A call that an engine has not answered by then is made again.
+CALL_SECONDS = 5.0
+
+
+def main(arguments: list[str]) -> int:
+    """Guard until there is nothing to guard; the exit code."""
+    home, driver, lock = Path(arguments[0]), arguments[1], int(arguments[2])
+    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
+    os.set_inheritable(lock, False)
+    dismissed = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: dismissed.set())
+    log.info("guard %d begins", os.getpid())
+    Duty(GuardFolder(home), _reach(driver, home), lock, dismissed).serve()
+    log.info("guard %d ends", os.getpid())
+    return 0
+
+
+def _reach(driver: str, home: Path) -> Reach:
+    if driver == "docker":
+        return DockerEngine(installation="", cell="", home=home, call_seconds=CALL_SECONDS)
+    return ProcessEngine(home=home, max_log_bytes=0)
+
+
+class Duty:
+    """The guard's loop."""
+
+    def __init__(
+        self, folder: GuardFolder, reach: Reach, lock: int, dismissed: threading.Event
+    ) -> None:
+        self._folder = folder
+        self._lock: int | None = lock
+        self._dismissed = dismissed
+        self._watchlist = Watchlist()
+        self._looked_at = float("-inf")
+        self._struck: set[str] = set()
+        boot_id = clock.boot_id()
+        self._guard = Guard(EngineHands(reach), self._say, boot_id=boot_id, word=folder.read_word())
+
+    def serve(self) -> None:
+        """Return when nobody needs a guard any more."""
+        pause = threading.Event()
+        while not self._is_over():
+            pause.wait(POLL_SECONDS)
+
+    def _is_over(self) -> bool:
+        now = clock.boot_seconds()
+        self._read()
+        self._guard.tick(self._watchlist, now)
+        if not self._guard.is_done:
+            return False
+        is_dismissed = self._dismissed.is_set() or self._watchlist.is_last
+        if not is_dismissed:
+            if now < self._looked_at + IDLE_SECONDS:
+                return False
+            self._looked_at = now
+            if self._folder.is_cell_alive():
+                return False
+        return self._let_go()
+
+    def _let_go(self) -> bool:
+        """Give the lock back, then look whether the cell has written another list meanwhile."""
+        assert self._lock is not None
+        os.close(self._lock)
+        number = self._watchlist.number
+        self._read()
+        if self._watchlist.number == number:
+            return True
+        self._lock = self._folder.take_lock()
+        return self._lock is None
+
+    def _read(self) -> None:
+        """Read the list. One that has gone with its folder is as good as it was."""
+        self._watchlist = self._folder.find_watchlist() or self._watchlist
+
+    def _say(self, word: Word) -> None:
+        for uid in word.struck.keys() - self._struck:
+            log.info("the lease is over for attempt %s", uid)
+        self._struck = set(word.struck)
+        try:
+            self._folder.say(word)
+        except OSError as error:
+            log.error("the guard cannot say its word: %s", error)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,89 @@
+"""The folder in which cell and guard meet: the list, the guard's word, its lock and its log.
+
+Each file is there as a whole or not at all. None needs an fsync: what a power cut takes away speaks
+of containers that it took as well.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from controlplane.contract.fields import Malformed, as_object
+from workers.guard.watchlist import Watchlist, Word, read_watchlist, read_word
+
+T = TypeVar("T")
+# A log that is longer begins anew with the next guard.
+_LOG_BYTES = 1 << 20
+
+
+class GuardFolder:
+    """`guard` in the cell's home."""
+
+    def __init__(self, home: Path) -> None:
+        self._folder = home / "guard"
+        self._cell_lock = home / "journal.lock"
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def read_watchlist(self) -> Watchlist:
+        """The list; an empty one if there is none that can be read."""
+        return self._read("watchlist", read_watchlist) or Watchlist()
+
+    def find_watchlist(self) -> Watchlist | None:
+        """The list; None if there is none that can be read."""
+        return self._read("watchlist", read_watchlist)
+
+    def write_watchlist(self, watchlist: Watchlist) -> None:
+        """Put another list in its place. Raises OSError."""
+        self._write("watchlist", watchlist.body())
+
+    def read_word(self) -> Word:
+        """What the guard said last; an empty one if it never did."""
+        return self._read("word", read_word) or Word()
+
+    def say(self, word: Word) -> None:
+        """Put another word in its place. Raises OSError."""
+        self._write("word", word.body())
+
+    def take_lock(self) -> int | None:
+        """The descriptor of the lock, taken for a guard to be started; None if one has it."""
+        return _lock(self._folder / "lock")
+
+    def is_cell_alive(self) -> bool:
+        """Whether a process of the cell runs."""
+        lock = _lock(self._cell_lock)
+        if lock is not None:
+            os.close(lock)
+        return lock is None
+
+    def open_log(self) -> IO[bytes]:
+        """Where the guard writes what people may want to know."""
+        path = self._folder / "log"
+        is_long = path.exists() and path.stat().st_size > _LOG_BYTES
+        return path.open("wb" if is_long else "ab")
+
+    def _read(self, name: str, read: Callable[[Mapping[str, Any]], T]) -> T | None:
+        try:
+            return read(as_object(json.loads((self._folder / name).read_bytes())))
+        except (OSError, Malformed, ValueError):
+            return None
+
+    def _write(self, name: str, body: Mapping[str, Any]) -> None:
+        draft = self._folder / f"{name}.new"
+        draft.write_text(json.dumps(body), encoding="utf-8")
+        os.replace(draft, self._folder / name)
+
+
+def _lock(path: Path) -> int | None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -1,0 +1,141 @@
+"""The guard's decisions, single-threaded and on time that is told it: a simulation drives the same.
+
+Whom it strikes is said before anything is sent, so that no end of its making is ever taken for the
+program's own, whichever process of guard or cell is killed meanwhile. Who is struck stays so: a
+lease renewed in the middle of the grace comes too late for it.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Protocol
+
+from workers.guard.watchlist import Watched, Watchlist, Word
+
+# Until what had no effect is done again.
+AGAIN_SECONDS = 0.5
+# For an engine's first answer about a container.
+FIRST_LOOK_SECONDS = 0.5
+# How often it says that it lives.
+SAY_SECONDS = 1.0
+
+
+class Known(StrEnum):
+    """What is known of a container."""
+
+    NOTHING = "nothing"  # the engine was not asked yet, or has not answered
+    ABSENT = "absent"  # there is none, but one may come
+    THERE = "there"  # it may run, now or later
+    OVER = "over"  # it has ended
+
+
+class Hands(Protocol):
+    """What the guard does, at once and without waiting: it asks, and sees later what came of it."""
+
+    def look(self, uid: str, now: float) -> None:
+        """Find out about the container, now and then."""
+
+    def known(self, uid: str) -> Known:
+        """What is known of it now."""
+
+    def ask(self, uid: str, signal_name: str) -> None:
+        """Send the stop signal, once however often this is called."""
+
+    def kill(self, uid: str) -> None:
+        """Kill it, or remove it if it was never started. Repeatable."""
+
+    def forget(self, uid: str) -> None:
+        """Nobody watches it any more."""
+
+
+class Guard:
+    """Watches the attempts of the list it was last shown. `say` keeps its word for the cell."""
+
+    def __init__(
+        self, hands: Hands, say: Callable[[Word], None], *, boot_id: str, word: Word | None = None
+    ) -> None:
+        """`word`: the last one of an earlier guard of this cell."""
+        self._hands = hands
+        self._say = say
+        self._boot_id = boot_id
+        earlier = word if word is not None and word.boot_id == boot_id else Word()
+        self._struck = dict(earlier.struck)
+        self._word = Word()
+        self._since: dict[str, float] = {}
+        self._again_at: dict[str, float] = {}
+        self._list = Watchlist()
+
+    def tick(self, watchlist: Watchlist, now: float) -> None:
+        """Do what is due at `now`."""
+        self._list = watchlist
+        self._take_over(now)
+        for uid, item in watchlist.attempts.items():
+            if uid not in self._struck and self._is_due(uid, item, now):
+                self._struck[uid] = item.kills_at if self._is_of_this_boot else now
+        self._speak(now)
+        for uid, item in watchlist.attempts.items():
+            if uid not in self._struck:
+                self._hands.look(uid, now)
+            elif not self._has_ended(uid) and now >= self._again_at.get(uid, 0.0):
+                self._strike(uid, item, now)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing of what it watches runs, or will if no cell lives."""
+        return all(self._is_over(uid) for uid in self._list.attempts)
+
+    def wakes_at(self, now: float) -> float:
+        """When `tick` has something to do at the latest, if the list stays as it is."""
+        moments = [self._word.at + SAY_SECONDS] if self._list.attempts else []
+        for uid, item in self._list.attempts.items():
+            if uid not in self._struck:
+                moments.append(item.asks_at if self._is_of_this_boot else now)
+            elif not self._has_ended(uid):
+                moments.append(self._again_at.get(uid, now))
+        return min(moments, default=float("inf"))
+
+    # ------------------------------------------------------------------ inside
+
+    @property
+    def _is_of_this_boot(self) -> bool:
+        return self._list.boot_id == self._boot_id
+
+    def _is_due(self, uid: str, item: Watched, now: float) -> bool:
+        if self._is_of_this_boot and now < item.asks_at:
+            return False
+        # A guard that has just begun looks first: what has ended by itself is not struck.
+        if self._hands.known(uid) is Known.NOTHING and now < self._since[uid] + FIRST_LOOK_SECONDS:
+            return False
+        return not self._has_ended(uid)
+
+    def _has_ended(self, uid: str) -> bool:
+        return self._hands.known(uid) is Known.OVER
+
+    def _is_over(self, uid: str) -> bool:
+        known = self._hands.known(uid)
+        return known is Known.OVER or (known is Known.ABSENT and uid in self._struck)
+
+    def _take_over(self, now: float) -> None:
+        watched = self._list.attempts
+        for uid in self._since.keys() - watched.keys():
+            self._hands.forget(uid)
+            self._again_at.pop(uid, None)
+        self._since = {uid: self._since.get(uid, now) for uid in watched}
+        self._struck = {uid: at for uid, at in self._struck.items() if uid in watched}
+
+    def _speak(self, now: float) -> None:
+        over = frozenset(uid for uid in self._list.attempts if self._is_over(uid))
+        word = Word(self._list.number, self._boot_id, now, dict(self._struck), over)
+        said = self._word
+        is_new = (word.number, word.struck, word.over) != (said.number, said.struck, said.over)
+        if is_new or not said.boot_id or (self._list.attempts and now >= said.at + SAY_SECONDS):
+            self._word = word
+            self._say(word)
+
+    def _strike(self, uid: str, item: Watched, now: float) -> None:
+        kills_at = self._struck[uid]
+        if now >= kills_at:
+            self._hands.kill(uid)
+        else:
+            self._hands.ask(uid, item.stop_signal)
+        again = now + AGAIN_SECONDS
+        self._again_at[uid] = again if now >= kills_at else min(again, kills_at)

@@ -1,0 +1,93 @@
+"""A guard inside the cell, for the memory driver: its pretended containers die with the process."""
+
+from collections.abc import Callable
+
+from workers.attempt.events import Permit
+from workers.drivers.memory import MemoryEngine
+from workers.guard.guard import Guard, Known
+from workers.guard.watchlist import Watchlist, Word, permit
+
+
+class MemoryHands:
+    """Reach the lives of a memory engine. `clock` gives wall seconds."""
+
+    def __init__(self, engine: MemoryEngine, clock: Callable[[], float]) -> None:
+        self._engine = engine
+        self._clock = clock
+
+    def look(self, uid: str, now: float) -> None:
+        """Nothing to do: everything is seen at once."""
+
+    def known(self, uid: str) -> Known:
+        """See workers.guard.guard.Hands."""
+        life = self._engine.lives.get(uid)
+        if life is None:
+            return Known.ABSENT
+        return Known.OVER if life.ends_at <= self._clock() else Known.THERE
+
+    def ask(self, uid: str, signal_name: str) -> None:
+        """End it, unless it is deaf."""
+        self._engine.ask_outside(uid, self._clock())
+
+    def kill(self, uid: str) -> None:
+        """End it."""
+        self._engine.kill_outside(uid, self._clock())
+
+    def forget(self, uid: str) -> None:
+        """Nothing was remembered."""
+
+
+class LocalLink:
+    """A workers.guard.link.Link to a guard in the same process."""
+
+    def __init__(
+        self,
+        engine: MemoryEngine,
+        *,
+        wall: Callable[[], float],
+        boot: Callable[[], float],
+        boot_id: str,
+        watchlist: Watchlist | None = None,
+    ) -> None:
+        """`watchlist`: what an earlier guard had to watch."""
+        self.boot_id = boot_id
+        self._boot = boot
+        self._watchlist = watchlist or Watchlist()
+        self._word = Word()
+        self._guard = Guard(MemoryHands(engine, wall), self._hear, boot_id=boot_id)
+
+    def _hear(self, word: Word) -> None:
+        self._word = word
+
+    def read(self) -> Watchlist:
+        """The list as it is."""
+        return self._watchlist
+
+    def word(self) -> Word:
+        """What the guard said last."""
+        return self._word
+
+    def write(self, watchlist: Watchlist) -> None:
+        """Show the guard another list."""
+        self._watchlist = watchlist
+        self.tick()
+
+    def stand_by(self) -> bool:
+        """The guard lives as long as the cell does."""
+        return True
+
+    def permit(self, uid: str) -> Permit:
+        """Whether a start may happen now."""
+        return permit(self._watchlist, self._word, uid, self._boot())
+
+    def tick(self) -> None:
+        """Let the guard do what is due."""
+        self._guard.tick(self._watchlist, self._boot())
+
+    @property
+    def wakes_at(self) -> float:
+        """When the guard has something to do, in seconds since boot."""
+        return self._guard.wakes_at(self._boot())
+
+    def dismiss(self) -> None:
+        """It ends with the cell."""

@@ -1,0 +1,29 @@
+"""What a cell offers: said at each registration, and the measure of what it takes."""
+
+from collections.abc import Iterable
+
+from controlplane.contract import envelope
+from controlplane.contract.reports import Held, Register
+from workers.books import Book
+from workers.config import CellConfig
+
+TASK_TYPES = {
+    "docker": ("container",),
+    "process": ("process",),
+    "memory": ("container", "process"),
+}
+VERSIONS = {"contract": str(envelope.VERSION)}
+
+
+def make_register(config: CellConfig, running: Iterable[Book]) -> Register:
+    """The Register of a cell that still has `running`."""
+    return Register(
+        capacity=config.capacity,
+        labels=config.labels,
+        tags=config.tags,
+        pool=config.pool,
+        drivers=(config.driver,),
+        task_types=TASK_TYPES[config.driver],
+        versions=VERSIONS,
+        inventory=tuple(Held(book.uid, book.state) for book in running),
+    )
