@@ -1,0 +1,200 @@
+"""Which tasks of a job are tried again, with which minima, and what the new job waits for."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.errors import Conflict
+from controlplane.domain.job_retries import (
+    Awaited,
+    GroupLeft,
+    Remainder,
+    carry_over,
+    check_retry,
+    plan_remainder,
+    retried_document,
+    retried_spec,
+)
+from controlplane.domain.jobs import JobRow
+from controlplane.domain.submission import plan_groups
+from controlplane.spec import JobSpec, parse_job
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+ENDED = JobRow(7, S.FAILED, 1, False, 0, finished_at=NOW, settled_at=NOW)
+OPEN = JobRow(9, S.PENDING, 1, False, 0)
+
+
+def spec_of(*groups: dict[str, Any], **job: Any) -> JobSpec:
+    full = [{"image": "x", **group} for group in groups] or [{"name": "main", "image": "x"}]
+    return parse_job({"name": "job", "groups": full, **job})
+
+
+def left(count: int, minimum: int, *indices: int, traceable: bool = True) -> GroupLeft:
+    return GroupLeft(count, minimum, list(indices), traceable)
+
+
+def plan(spec: JobSpec, found: dict[str, GroupLeft], minimum: int) -> Remainder:
+    groups = plan_groups(spec, now=NOW, timeout_seconds=None)
+    return plan_remainder(spec, groups, found, min_available=minimum)
+
+
+def check(
+    job: JobRow = ENDED, *relatives: JobRow, spec: JobSpec | None = None, **found: GroupLeft
+) -> None:
+    check_retry(job, spec or spec_of(), found or {"main": left(1, 1, 0)}, relatives)
+
+
+@pytest.mark.parametrize(
+    ("count", "minimum", "indices", "succeeded", "rest"),
+    [
+        (4, 4, (1, 3), 2, 2),
+        (4, 3, (0, 1, 2, 3), 0, 3),
+        (4, 1, (2,), 3, 0),
+        (4, 3, (2,), 3, 0),
+        (4, 4, (), 4, 0),
+        (0, 0, (), 0, 0),
+    ],
+)
+def test_a_groups_minimum_is_less_by_what_succeeded_and_never_below_nothing(
+    count: int, minimum: int, indices: tuple[int, ...], succeeded: int, rest: int
+) -> None:
+    group = left(count, minimum, *indices)
+    assert (group.succeeded, group.minimum) == (succeeded, rest)
+
+
+def test_every_group_stays_with_the_indices_that_are_left_and_its_replicas() -> None:
+    spec = spec_of({"name": "a", "replicas": 3}, {"name": "b", "replicas": 2})
+    made = plan(spec, {"a": left(3, 3), "b": left(2, 2, 1)}, 5)
+    assert [(group.name, list(group.indices), group.replicas) for group in made.groups] == [
+        ("a", [], 3),
+        ("b", [1], 2),
+    ]
+    assert [group.min_available for group in made.groups] == [0, 1]
+    assert (made.min_available, made.max_task_failures) == (1, 0)
+
+
+def test_the_jobs_minimum_is_less_by_what_succeeded_but_holds_that_of_its_groups() -> None:
+    spec = spec_of(
+        {"name": "a", "replicas": 10, "min_available": 5},
+        {"name": "b", "replicas": 10, "min_available": 5},
+        min_available=14,
+    )
+    some = {"a": left(10, 5, *range(4)), "b": left(10, 5, *range(10))}
+    # 14 less the 6 that succeeded.
+    assert plan(spec, some, 14).min_available == 8
+    # 10 less 6 would be 4, and five of b must succeed.
+    assert plan(spec, some, 10).min_available == 5
+
+
+def test_tolerance_stays_as_written_and_else_follows_from_what_is_left() -> None:
+    group = {"name": "a", "replicas": 6}
+    few = {"a": left(6, 4, 0, 1, 2, 3)}
+    assert plan(spec_of(group, max_task_failures=3), few, 4).max_task_failures == 3
+    assert plan(spec_of(group, max_task_failures=0), few, 4).max_task_failures == 0
+    assert plan(spec_of({**group, "min_available": 4}), few, 4).max_task_failures == 2
+    all_left = {"a": left(6, 6, *range(6))}
+    assert plan(spec_of(group), all_left, 6).max_task_failures == 0
+    assert plan(spec_of(group, min_available=6), all_left, 6).max_task_failures == 0
+
+
+def test_what_has_ended_and_is_settled_may_be_retried() -> None:
+    check()
+    check(ENDED, replace(ENDED, job_id=8), replace(ENDED, job_id=6, state=S.SUCCEEDED))
+
+
+@pytest.mark.parametrize(
+    ("job", "relatives", "found", "why"),
+    [
+        (replace(OPEN, job_id=7), (), left(1, 1, 0), "job 7 has not ended: retry it then"),
+        (replace(OPEN, state=S.RUNNING), (), left(1, 1, 0), "job 9 has not ended"),
+        (ENDED, (), left(1, 1), "nothing to retry: all tasks of job 7 succeeded"),
+        (replace(ENDED, settled_at=None), (), left(1, 1, 0), "containers of job 7 are still"),
+        (ENDED, (OPEN,), left(1, 1, 0), "job 9 retries the same tasks and has not ended"),
+        (
+            ENDED,
+            (replace(ENDED, job_id=8), replace(ENDED, job_id=11, settled_at=None)),
+            left(1, 1, 0),
+            "containers of job 11 are still being stopped",
+        ),
+    ],
+)
+def test_what_is_in_the_way_of_a_retry_is_said(
+    job: JobRow, relatives: tuple[JobRow, ...], found: GroupLeft, why: str
+) -> None:
+    with pytest.raises(Conflict, match=why):
+        check(job, *relatives, main=found)
+
+
+def test_results_that_are_not_there_any_more_matter_to_those_who_would_read_them() -> None:
+    reads = [{"path": "/in/", "from": {"group": "a", "result": True}}]
+    text = [{"path": "/in/x", "content": "text"}]
+    spec = spec_of({"name": "a"}, {"name": "b", "inputs": reads}, {"name": "c", "inputs": text})
+    gone, there = left(1, 0, traceable=False), left(1, 1, 0)
+    with pytest.raises(Conflict, match="group b reads the results of group a, which went with"):
+        check(spec=spec, a=gone, b=there, c=there)
+    check(spec=spec, a=gone, b=left(1, 0), c=there)
+    check(spec=spec, a=left(1, 0), b=there, c=there)
+
+
+def carried(*awaited: Awaited) -> list[tuple[int | str, str]]:
+    return [(item.job, item.until) for item in carry_over(7, awaited)]
+
+
+def test_what_was_met_is_past_and_what_is_open_stays() -> None:
+    met = Awaited(1, "one", "succeeded", is_met=True, is_failed=False, is_there=False)
+    open_ = Awaited(2, "two", "started", is_met=False, is_failed=False, retried_by=5)
+    assert carried(met, open_) == [(2, "started")]
+    settled = Awaited(1, "1", "settled", is_met=True, is_failed=False)
+    assert carried(settled) == []
+
+
+def test_the_newest_retry_takes_the_place_of_a_job_that_failed_the_dependency() -> None:
+    failed = Awaited(1, "one", "succeeded", is_met=False, is_failed=True)
+    assert carried(failed) == [(1, "succeeded")]
+    assert carried(replace(failed, retried_by=5)) == [(5, "succeeded")]
+    assert carried(replace(failed, retried_by=5, is_there=False)) == [(5, "succeeded")]
+    twice = replace(failed, on_job_id=3, retried_by=5)
+    assert carried(replace(failed, retried_by=5), twice) == [(5, "succeeded")]
+
+
+def test_a_dependency_on_a_deleted_job_cannot_be_carried_over() -> None:
+    gone = Awaited(1, "one", "finished", is_met=False, is_failed=True, is_there=False)
+    with pytest.raises(Conflict, match="job 7 depends on job one, which was deleted"):
+        carry_over(7, [gone])
+
+
+def test_the_place_of_a_job_that_is_still_being_stopped_is_not_free_yet() -> None:
+    replaced = Awaited(1, "1", "settled", is_met=False, is_failed=False)
+    with pytest.raises(Conflict, match="containers of job 1, which job 7 replaced, are still"):
+        carry_over(7, [replaced])
+
+
+def test_the_new_document_is_the_old_one_but_for_guid_policy_and_other_jobs() -> None:
+    document = {
+        "name": "job",
+        "guid": "g",
+        "image": "x",
+        "existing_job_policy": "replace",
+        "depends_on": [{"job": "one"}],
+        "parent": "father",
+    }
+    spec = parse_job(document)
+    alone = retried_spec(spec, guid=None, depends_on=[], parent=None)
+    assert (alone.guid, alone.existing_job_policy, alone.parent) == (None, None, None)
+    assert (alone.depends_on, alone.name, alone.groups) == ([], "job", spec.groups)
+    assert retried_document(document, alone) == {"name": "job", "image": "x"}
+    open_ = Awaited(2, "two", "started", is_met=False, is_failed=False)
+    child = retried_spec(spec, guid="new", depends_on=carry_over(7, [open_]), parent=3)
+    assert child.guid == "new"
+    made = retried_document(document, child)
+    assert made == {
+        "name": "job",
+        "image": "x",
+        "depends_on": [{"job": 2, "until": "started"}],
+        "parent": 3,
+    }
+    assert parse_job(made).depends_on == child.depends_on
+    assert document["guid"] == "g"
