@@ -219,3 +219,16 @@ def test_it_is_settled_when_the_last_attempt_is_released(stage: Stage) -> None:
     assert (stage.state(job), stage.job(job).settled_at) == ("KILLED", None)
     stage.confirm(second)
     assert stage.job(job).settled_at is not None
+
+
+def test_what_comes_while_it_ends_does_not_change_how_it_ends(stage: Stage) -> None:
+    stage.cell()
+    job = stage.submit_small(replicas=3)
+    stage.place()
+    first, second, third = stage.newest(job)
+    task = Task.objects.get(attempt_uid=first.uid)
+    cancel_task(task_id=task.pk, reason="", force=False, actor="me", now=clock.now())
+    stage.fail(second)
+    stage.succeed(third)
+    assert stage.states(job) == ["KILLED", "FAILED", "SUCCEEDED"]
+    assert stage.state(job) == "KILLED"

@@ -1,0 +1,173 @@
+"""Dependencies: of jobs and of groups, until started, succeeded or finished; stamped when met."""
+
+import pytest
+
+from controlplane import clock
+from controlplane.commands.deletion import delete_job
+from controlplane.models import Job, JobDependency
+from controlplane.spec import InvalidSpec
+from tests.scenarios.stage import Stage
+
+
+def two_jobs(stage: Stage, until: str | None) -> tuple[Job, Job]:
+    first = stage.submit_small()
+    said = {"job": first.pk, **({"until": until} if until else {})}
+    return first, stage.submit_small(depends_on=[said])
+
+
+def two_groups(stage: Stage, until: str | None, **more: object) -> Job:
+    said = {"group": "a", **({"until": until} if until else {})}
+    groups = [stage.group("a", replicas=2), stage.group("b", depends_on=[said])]
+    return stage.submit(groups=groups, max_task_failures=2, **more)
+
+
+def follows(stage: Stage) -> None:
+    stage.settle()
+    stage.place()
+
+
+@pytest.mark.parametrize(
+    ("until", "starts_at"),
+    [("started", "start"), ("succeeded", "succeed"), ("finished", "succeed"), (None, "succeed")],
+)
+def test_a_job_starts_as_soon_as_the_other_has_come_so_far(
+    stage: Stage, until: str | None, starts_at: str
+) -> None:
+    stage.cell()
+    first, second = two_jobs(stage, until)
+    stage.place()
+    for step in (stage.build, stage.start, stage.succeed):
+        assert stage.states(second) == ["PENDING"]
+        step(stage.last(first))
+        follows(stage)
+        if step.__name__ == starts_at:
+            break
+    assert stage.states(second) == ["ASSIGNED"]
+    stage.check()
+
+
+@pytest.mark.parametrize(
+    ("until", "state"),
+    [("started", "RUNNING"), ("succeeded", "KILLED"), ("finished", "RUNNING")],
+)
+def test_what_a_failure_means_depends_on_what_was_waited_for(
+    stage: Stage, until: str, state: str
+) -> None:
+    stage.cell()
+    first, second = two_jobs(stage, until)
+    stage.place()
+    stage.start(stage.last(first))
+    stage.fail(stage.last(first))
+    follows(stage)
+    assert stage.state(second) == state
+
+
+def test_a_dependency_on_what_never_starts_fails_with_it(stage: Stage) -> None:
+    first = stage.submit_small(scheduling_timeout_seconds=10)
+    second = stage.submit_small(depends_on=[{"job": first.pk, "until": "started"}])
+    stage.wait(11)
+    stage.place()
+    stage.settle()
+    assert (stage.state(first), stage.state(second)) == ("UNSCHEDULABLE", "KILLED")
+
+
+def test_it_is_stamped_in_the_moment_in_which_it_comes_true(stage: Stage) -> None:
+    stage.cell()
+    first, second = two_jobs(stage, None)
+    stage.place()
+    assert JobDependency.objects.get().met_at is None
+    stage.succeed(stage.last(first))
+    assert JobDependency.objects.get().met_at is not None
+    delete_job(job_id=first.pk, actor="me", now=clock.now())
+    stage.settle()
+    assert not Job.objects.filter(pk=first.pk).exists()
+    stage.place()
+    assert stage.states(second) == ["ASSIGNED"]
+
+
+def test_all_must_hold_and_one_that_cannot_is_enough_to_end(stage: Stage) -> None:
+    stage.cell()
+    one, other = stage.submit_small(), stage.submit_small()
+    waits = stage.submit_small(depends_on=[{"job": one.pk}, {"job": other.pk}])
+    stage.place()
+    stage.succeed(stage.last(one))
+    follows(stage)
+    assert stage.states(waits) == ["PENDING"]
+    stage.fail(stage.last(other))
+    stage.settle()
+    assert stage.state(waits) == "KILLED"
+
+
+def test_a_group_waits_for_the_minimum_of_the_other_by_default_to_succeed(stage: Stage) -> None:
+    stage.cell()
+    job = two_groups(stage, None)
+    stage.place()
+    one, other = stage.newest(job)
+    stage.succeed(one)
+    follows(stage)
+    assert stage.states(job) == ["SUCCEEDED", "ASSIGNED", "PENDING"]
+    stage.succeed(other)
+    follows(stage)
+    assert stage.states(job)[2] == "ASSIGNED"
+
+
+def test_a_group_that_waits_for_a_start_follows_the_first_runs(stage: Stage) -> None:
+    stage.cell()
+    job = two_groups(stage, "started")
+    stage.place()
+    one, other = stage.newest(job)
+    stage.start(one)
+    follows(stage)
+    assert stage.states(job)[2] == "PENDING"
+    stage.start(other)
+    follows(stage)
+    assert stage.states(job)[2] == "ASSIGNED"
+
+
+def test_a_group_that_waits_for_the_end_takes_any_end(stage: Stage) -> None:
+    stage.cell()
+    job = two_groups(stage, "finished")
+    stage.place()
+    stage.fail(*stage.newest(job))
+    follows(stage)
+    assert stage.states(job) == ["FAILED", "FAILED", "ASSIGNED"]
+
+
+def test_a_group_whose_dependency_can_no_longer_hold_is_killed_with_the_reason(
+    stage: Stage,
+) -> None:
+    stage.cell()
+    job = two_groups(stage, "succeeded")
+    stage.place()
+    one, other = stage.newest(job)
+    stage.succeed(one)
+    stage.fail(other)
+    stage.settle()
+    assert stage.states(job) == ["SUCCEEDED", "FAILED", "KILLED"]
+    assert stage.tasks(job)[2].failure_reason == "what it depends on can no longer hold"
+
+
+def test_groups_that_wait_for_each_other_in_a_circle_are_refused(stage: Stage) -> None:
+    groups = [
+        stage.group("a", depends_on=[{"group": "b"}]),
+        stage.group("b", depends_on=[{"group": "a"}]),
+    ]
+    with pytest.raises(InvalidSpec, match="goes round in a circle: a needs b needs a"):
+        stage.submit(groups=groups)
+    assert not Job.objects.exists()
+
+
+def test_chains_start_link_by_link(stage: Stage) -> None:
+    stage.cell()
+    groups = [
+        stage.group("a"),
+        stage.group("b", depends_on=[{"group": "a"}]),
+        stage.group("c", depends_on=[{"group": "b"}]),
+    ]
+    job = stage.submit(groups=groups)
+    for done in range(3):
+        stage.place()
+        assert stage.states(job)[done:] == ["ASSIGNED", *["PENDING"] * (2 - done)]
+        stage.succeed(stage.newest(job)[-1])
+        stage.settle()
+    assert stage.state(job) == "SUCCEEDED"

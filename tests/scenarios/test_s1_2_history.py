@@ -1,0 +1,133 @@
+"""S1.2: the history of phases is only ever added to: the whole timeline of an execution."""
+
+from itertools import pairwise
+from typing import Any
+
+from controlplane import clock
+from controlplane.commands.endings import cancel_job
+from controlplane.contract.states import Phase
+from controlplane.contract.states import TaskState as S
+from controlplane.models import Job, Transition
+from tests.scenarios.stage import Stage
+
+
+def lines(job: Job) -> list[dict[str, Any]]:
+    return list(Transition.objects.filter(job_id=job.pk).order_by("id").values())
+
+
+def test_every_change_and_every_phase_is_a_line_of_its_own(stage: Stage) -> None:
+    stage.cell()
+    job, attempt = stage.placed()
+    stage.build(attempt, phase=Phase.PULLING)
+    stage.build(attempt, phase=Phase.PULLING, progress=50)
+    stage.build(attempt, phase=Phase.PREPARING)
+    stage.build(attempt, phase=Phase.CREATING)
+    stage.start(attempt)
+    stage.succeed(attempt)
+    found = [
+        (S(row["from_state"]).name, S(row["to_state"]).name, row["reason"], row["message"])
+        for row in lines(job)
+        if row["task_id"]
+    ]
+    assert found == [
+        ("PENDING", "ASSIGNED", "placed", ""),
+        ("ASSIGNED", "BUILDING", "building", "pulling"),
+        ("BUILDING", "BUILDING", "building", "preparing"),
+        ("BUILDING", "BUILDING", "building", "creating"),
+        ("BUILDING", "RUNNING", "started", ""),
+        ("RUNNING", "SUCCEEDED", "succeeded", ""),
+    ]
+
+
+def test_what_was_written_is_never_changed(stage: Stage) -> None:
+    cell = stage.cell()
+    job, _ = stage.placed(retries={"failure": 2})
+    seen: list[dict[str, Any]] = lines(job)
+    for happens in (stage.start, stage.fail):
+        happens(stage.last(job))
+        assert lines(job)[: len(seen)] == seen
+        seen = lines(job)
+    stage.wait(5)
+    stage.place()
+    stage.lose(cell)
+    cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
+    stage.settle()
+    assert lines(job)[: len(seen)] == seen
+    assert len(lines(job)) > len(seen)
+
+
+def test_the_lines_of_a_task_follow_each_other_without_a_gap(stage: Stage) -> None:
+    cell = stage.cell()
+    job, _ = stage.running(retries={"failure": 1})
+    stage.fail(stage.last(job))
+    stage.wait(2)
+    stage.place()
+    stage.build(stage.last(job))
+    stage.lose(cell)
+    stage.settle()
+    found = [row for row in lines(job) if row["task_id"]]
+    assert found[0]["from_state"] == S.PENDING
+    for earlier, later in pairwise(found):
+        assert earlier["to_state"] == later["from_state"]
+        assert earlier["at"] <= later["at"]
+    assert found[-1]["to_state"] == stage.task(job).state
+
+
+def test_each_line_names_the_attempt_that_it_is_about(stage: Stage) -> None:
+    stage.cell()
+    job, first = stage.running(retries={"failure": 1})
+    stage.fail(first)
+    stage.wait(2)
+    stage.place()
+    second = stage.last(job)
+    found = [row["attempt_uid"] for row in lines(job) if row["task_id"]]
+    assert found == [first.uid, first.uid, first.uid, second.uid]
+
+
+def test_a_short_life_that_is_told_in_one_report_has_its_start_in_the_history(
+    stage: Stage,
+) -> None:
+    stage.cell()
+    job, attempt = stage.placed()
+    began = stage.now()
+    stage.wait(3)
+    at = began.timestamp()
+    stage.end(attempt, S.SUCCEEDED, exit_code=0, started_at=at, finished_at=at + 2)
+    started, ended = [row for row in lines(job) if row["task_id"]][-2:]
+    assert (started["to_state"], ended["to_state"]) == (S.RUNNING, S.SUCCEEDED)
+    assert abs((started["at"] - began).total_seconds()) < 0.001
+    assert stage.last(job).started_at == started["at"]
+
+
+def test_the_release_of_a_stopped_attempt_is_a_line_too(stage: Stage) -> None:
+    stage.cell()
+    job, attempt = stage.running()
+    cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
+    stage.confirm(attempt)
+    assert [(to, reason) for to, reason, _ in stage.history(job)][-2:] == [
+        ("KILLED", "cancelled"),
+        ("KILLED", "released"),
+    ]
+
+
+def test_the_jobs_own_way_is_there_as_well(stage: Stage) -> None:
+    stage.cell()
+    job, attempt = stage.placed()
+    stage.succeed(attempt)
+    own = [
+        (row["reason"], S(row["to_state"]).name, row["actor"])
+        for row in lines(job)
+        if row["task_id"] is None
+    ]
+    assert own[0] == ("submitted", "PENDING", "owner")
+    assert [state for _, state, _ in own] == ["PENDING", "RUNNING", "SUCCEEDED"]
+
+
+def test_what_was_ignored_leaves_no_line(stage: Stage) -> None:
+    stage.cell()
+    job, attempt = stage.running()
+    stage.succeed(attempt)
+    before = lines(job)
+    stage.fail(attempt)
+    stage.start(attempt)
+    assert lines(job) == before

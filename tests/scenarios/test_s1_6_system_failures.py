@@ -1,0 +1,151 @@
+"""S1.6: failures of the system count apart, and only those in a row; a run of a minute ends it."""
+
+import pytest
+
+from controlplane.contract.reports import AttemptReport
+from controlplane.contract.states import Phase
+from controlplane.contract.states import TaskState as S
+from controlplane.models import Job
+from tests.scenarios.stage import Stage
+
+
+def again(stage: Stage) -> None:
+    stage.wait(300)
+    stage.place()
+
+
+def row_and_total(stage: Stage, job: Job) -> tuple[int, int]:
+    task = stage.task(job)
+    return task.system_row, task.system_failure_count
+
+
+def test_the_fourth_system_failure_in_a_row_is_final_by_default(stage: Stage) -> None:
+    stage.cell()
+    job, _ = stage.placed()
+    for count in (1, 2, 3):
+        stage.fail_system(stage.last(job))
+        assert (stage.states(job), row_and_total(stage, job)) == (["PENDING"], (count, count))
+        again(stage)
+    stage.fail_system(stage.last(job))
+    assert (stage.states(job), stage.state(job)) == (["FAILED"], "FAILED")
+    assert stage.last(job).failure_kind == "system"
+    assert [row.charged for row in stage.attempts(job)] == ["system"] * 4
+    assert stage.counters(job) == (0, 0, 4)
+
+
+def test_users_failures_are_counted_apart(stage: Stage) -> None:
+    stage.cell()
+    job, _ = stage.placed(retries={"failure": 1, "system": 1})
+    stage.fail_system(stage.last(job))
+    again(stage)
+    stage.fail(stage.last(job))
+    assert (stage.states(job), stage.counters(job)) == (["PENDING"], (1, 0, 1))
+    again(stage)
+    stage.fail_system(stage.last(job))
+    assert stage.states(job) == ["PENDING"], "the failure of its own broke the row"
+    again(stage)
+    stage.fail(stage.last(job))
+    assert (stage.states(job), stage.counters(job)) == (["FAILED"], (2, 0, 2))
+
+
+@pytest.mark.parametrize(("seconds", "row"), [(59, 2), (61, 1)])
+def test_an_attempt_that_stayed_running_for_a_minute_breaks_the_row(
+    stage: Stage, seconds: int, row: int
+) -> None:
+    stage.cell()
+    job, attempt = stage.running()
+    stage.fail_system(attempt)
+    again(stage)
+    stage.start(stage.last(job))
+    stage.wait(seconds)
+    stage.fail_system(stage.last(job))
+    assert row_and_total(stage, job) == (row, 2)
+
+
+def test_the_total_only_grows(stage: Stage) -> None:
+    stage.cell()
+    job, _ = stage.running(retries={"system": 1})
+    totals = []
+    for _ in range(4):
+        stage.wait(61)
+        stage.fail_system(stage.last(job))
+        totals.append(stage.task(job).system_failure_count)
+        again(stage)
+        stage.start(stage.last(job))
+    assert totals == [1, 2, 3, 4]
+    assert stage.states(job) == ["RUNNING"]
+
+
+def test_losses_between_them_do_not_break_the_row(stage: Stage) -> None:
+    stage.cell()
+    job, _ = stage.placed(retries={"system": 1})
+    stage.fail_system(stage.last(job))
+    again(stage)
+    stage.vanish(stage.last(job))
+    again(stage)
+    stage.fail_system(stage.last(job))
+    assert (stage.states(job), row_and_total(stage, job)) == (["FAILED"], (2, 2))
+
+
+def test_the_next_attempt_avoids_the_cell(stage: Stage) -> None:
+    first = stage.cell()
+    job, attempt = stage.placed()
+    second = stage.cell("cell-2", cpu=2000)
+    stage.fail_system(attempt)
+    again(stage)
+    assert stage.hand_of(attempt) is first
+    assert stage.hand_of(stage.last(job)) is second
+
+
+def test_a_failure_that_its_cell_told_is_released_one_that_we_found_is_stopped(
+    stage: Stage,
+) -> None:
+    cell = stage.cell()
+    told, attempt = stage.placed()
+    stage.fail_system(attempt)
+    assert stage.last(told).release_kind == "confirmed"
+    found, attempt = stage.placed()
+    stage.build(attempt, phase=Phase.CREATING)
+    stage.wait(3600)
+    stage.converge()
+    stuck = stage.last(found)
+    assert (stuck.state, stuck.reason, stuck.failure_kind) == (S.FAILED, "build_timeout", "system")
+    assert stuck.released_at is None
+    assert cell.stop_orders() == [str(attempt.uid)]
+    assert (stage.states(found), row_and_total(stage, found)) == (["PENDING"], (1, 1))
+
+
+def test_each_phase_of_a_build_has_its_own_time(stage: Stage) -> None:
+    cell = stage.cell()
+    job, attempt = stage.placed()
+    pool = job.pool
+    stage.build(attempt, phase=Phase.PULLING)
+    stage.wait(pool.pull_timeout_seconds - 1)
+    stage.converge()
+    assert stage.states(job) == ["BUILDING"]
+    stage.build(attempt, phase=Phase.CREATING)
+    stage.wait(pool.create_timeout_seconds - 1)
+    stage.converge()
+    assert stage.states(job) == ["BUILDING"]
+    stage.wait(2)
+    stage.converge()
+    assert (stage.states(job), cell.stop_orders()) == (["PENDING"], [str(attempt.uid)])
+
+
+def test_a_user_retry_comes_after_the_old_attempt_is_confirmed_gone(stage: Stage) -> None:
+    cell = stage.cell()
+    job, attempt = stage.running(retries={"failure": 1})
+    cell.report(AttemptReport(str(attempt.uid), 0, S.FAILED, exit_code=1))
+    assert (stage.states(job), stage.last(job).released_at) == (["PENDING"], None)
+    again(stage)
+    assert len(stage.attempts(job)) == 1
+    stage.fail(attempt)
+    again(stage)
+    assert [row.number for row in stage.attempts(job)] == [1, 2]
+
+
+def test_the_limit_is_the_jobs_to_choose(stage: Stage) -> None:
+    stage.cell()
+    job, attempt = stage.placed(retries={"system": 0})
+    stage.fail_system(attempt)
+    assert stage.states(job) == ["FAILED"]

@@ -1,0 +1,115 @@
+"""S4.3: how a job ends follows from the successes per group and of all, against the minima."""
+
+from itertools import product
+
+import pytest
+
+from controlplane.models import Attempt, Job
+from tests.scenarios.plain import PlainGroup, plain_end, volcano
+from tests.scenarios.stage import Stage
+
+REPLICAS, MINIMUM = 3, 2
+SUCCESSES = {"enough": 3, "just enough": 2, "too few": 1}
+TOO_FEW_OF_ALL = 7
+"""A minimum of the job that three groups with just enough, which is 6, do not meet."""
+
+
+def submit(stage: Stage, minimum: int | None, tolerated: int | None) -> Job:
+    groups = [stage.group(n, replicas=REPLICAS, min_available=MINIMUM) for n in "abc"]
+    said = {"min_available": minimum, "max_task_failures": tolerated}
+    job = stage.submit(groups=groups, **{k: v for k, v in said.items() if v is not None})
+    stage.place()
+    return job
+
+
+def end(stage: Stage, job: Job, successes: tuple[int, ...]) -> list[PlainGroup]:
+    """So many tasks of each group succeed, then the others fail; their states."""
+    failing: list[Attempt] = []
+    for group, count in zip(job.groups.order_by("position"), successes, strict=True):
+        uids = group.tasks.order_by("index").values_list("attempt_uid", flat=True)
+        attempts = [Attempt.objects.get(uid=uid) for uid in uids]
+        stage.succeed(*attempts[:count])
+        failing += attempts[count:]
+    stage.fail(*failing)
+    stage.settle()
+    states = stage.states(job)
+    return [PlainGroup(states[n : n + REPLICAS], MINIMUM) for n in (0, 3, 6)]
+
+
+@pytest.mark.parametrize(
+    "case", list(product(SUCCESSES, repeat=3)), ids=lambda case: "/".join(case)
+)
+def test_a_job_of_three_groups_ends_as_volcano_says(
+    stage: Stage, case: tuple[str, str, str]
+) -> None:
+    stage.cell(cpu=100_000, memory=100_000)
+    successes = tuple(SUCCESSES[name] for name in case)
+    for minimum, tolerated in product((None, TOO_FEW_OF_ALL), (None, 9)):
+        job = submit(stage, minimum, tolerated)
+        groups = end(stage, job, successes)
+        of_all = MINIMUM * 3 if minimum is None else minimum
+        met = min(successes) >= MINIMUM and sum(successes) >= of_all
+        assert met == ("too few" not in case and (minimum is None or "enough" in case))
+        assert (volcano(groups, of_all), stage.state(job)) == (
+            met,
+            "SUCCEEDED" if met else "FAILED",
+        )
+        if "KILLED" not in stage.states(job):
+            spare = 9 - of_all if tolerated is None else tolerated
+            assert stage.state(job) == plain_end(groups, minimum=of_all, tolerated=spare)
+    stage.check()
+
+
+def test_lost_tasks_leave_a_minimum_met(stage: Stage) -> None:
+    stage.cell()
+    groups = [stage.group(n, replicas=3, min_available=2) for n in "ab"]
+    job = stage.submit(groups=groups, retries={"preemption": 0})
+    stage.place()
+    lost, *others = stage.newest(job)
+    stage.vanish(lost)
+    stage.succeed(*others)
+    assert stage.state(job) == "SUCCEEDED"
+
+
+def test_lost_tasks_that_leave_a_minimum_unmet_make_it_worker_failed(stage: Stage) -> None:
+    stage.cell()
+    job = stage.submit_small(replicas=3, min_available=2, retries={"preemption": 0})
+    stage.place()
+    one, two, three = stage.newest(job)
+    stage.vanish(one, two)
+    stage.succeed(three)
+    assert stage.state(job) == "WORKER_FAILED"
+
+
+def test_a_minimum_of_nothing_is_always_met(stage: Stage) -> None:
+    stage.cell()
+    job = stage.submit_small(replicas=2, min_available=0)
+    stage.place()
+    stage.fail(*stage.newest(job))
+    assert stage.state(job) == "SUCCEEDED"
+
+
+def test_one_groups_plenty_does_not_make_up_for_anothers_lack(stage: Stage) -> None:
+    stage.cell()
+    groups = [
+        stage.group("plenty", replicas=5, min_available=1),
+        stage.group("lack", replicas=2, min_available=2),
+    ]
+    job = stage.submit(groups=groups, max_task_failures=7)
+    stage.place()
+    *plenty, one, other = stage.newest(job)
+    stage.succeed(*plenty, one)
+    stage.fail(other)
+    assert stage.state(job) == "FAILED"
+    assert stage.job(job).failure_reason == "only 6 tasks succeeded, which is too few"
+
+
+def test_no_minimum_at_all_asks_for_every_success_that_is_not_tolerated(stage: Stage) -> None:
+    stage.cell()
+    for tolerated, state in ((0, "FAILED"), (1, "SUCCEEDED")):
+        job = stage.submit_small(replicas=2, max_task_failures=tolerated)
+        stage.place()
+        one, other = stage.newest(job)
+        stage.succeed(one)
+        stage.fail(other)
+        assert stage.state(job) == state

@@ -1,0 +1,123 @@
+"""Submission: whole or not at all, once for a guid, names by policy, deletion at once."""
+
+from typing import Any
+
+import pytest
+
+from controlplane import clock
+from controlplane.commands.deletion import delete_job
+from controlplane.commands.endings import cancel_job
+from controlplane.domain.errors import Conflict
+from controlplane.domain.submission import GuidTaken, JobsRefused
+from controlplane.models import Attempt, Job, Task, Transition
+from tests.integration.api.conftest import Caller, make_caller
+from tests.scenarios.stage import SMALL, Stage
+
+BODY: dict[str, Any] = {"name": "nightly", **SMALL}
+
+
+@pytest.fixture
+def ann(stage: Stage) -> Caller:
+    return make_caller("ann", "submit")
+
+
+def test_the_same_guid_and_body_give_the_same_job_another_body_a_conflict(ann: Caller) -> None:
+    first = ann.post("/jobs", {**BODY, "guid": "g"})
+    again = ann.post("/jobs", {**BODY, "guid": "g"})
+    assert (first.status, again.status) == (201, 200)
+    assert first.json["id"] == again.json["id"]
+    assert ann.post("/jobs", {**BODY, "guid": "g", "replicas": 2}).status == 409
+    assert Job.objects.count() == Task.objects.count() == 1
+
+
+def test_an_idempotency_key_does_the_same_for_who_gives_no_guid(ann: Caller) -> None:
+    first = ann.post("/jobs", BODY, Idempotency_Key="k")
+    again = ann.post("/jobs", BODY, Idempotency_Key="k")
+    assert (first.status, again.status) == (201, 200)
+    assert first.json["id"] == again.json["id"]
+    assert ann.post("/jobs", {**BODY, "replicas": 2}, Idempotency_Key="k").status == 409
+
+
+def test_without_either_each_submission_is_a_job(ann: Caller) -> None:
+    assert ann.post("/jobs", BODY).json["id"] != ann.post("/jobs", BODY).json["id"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "status", "is_same"),
+    [(None, 201, False), ("keep", 200, True), ("error", 409, None), ("replace", 201, False)],
+)
+def test_a_name_that_is_in_use_is_judged_by_the_policy(
+    ann: Caller, policy: str | None, status: int, is_same: bool | None
+) -> None:
+    first = ann.post("/jobs", BODY).json["id"]
+    said = {} if policy is None else {"existing_job_policy": policy}
+    answer = ann.post("/jobs", {**BODY, **said})
+    assert answer.status == status
+    if is_same is not None:
+        assert (answer.json["id"] == first) == is_same
+    ended = ann.get(f"/jobs/{first}").json
+    assert ended["ending_as"] == ("KILLED" if policy == "replace" else None)
+
+
+@pytest.mark.parametrize("policy", ["keep", "error", "replace"])
+def test_a_name_of_a_job_that_has_ended_or_of_somebody_else_is_free(
+    stage: Stage, ann: Caller, policy: str
+) -> None:
+    ended = ann.post("/jobs", BODY).json["id"]
+    cancel_job(job_id=ended, reason="", force=False, actor="ann", now=clock.now())
+    others = make_caller("bob", "submit").post("/jobs", BODY).json["id"]
+    answer = ann.post("/jobs", {**BODY, "existing_job_policy": policy})
+    assert answer.status == 201
+    assert answer.json["id"] not in (ended, others)
+    assert stage.job(Job.objects.get(pk=others)).ending_as is None
+
+
+def test_one_bad_job_of_a_batch_and_nothing_is_written(ann: Caller) -> None:
+    answer = ann.post("/jobs:batch", {"jobs": [BODY, {**BODY, "pool": "nowhere"}]})
+    assert answer.status == 422
+    assert not Job.objects.exists()
+
+
+def test_what_can_never_fit_is_refused_with_what_it_lacks(stage: Stage) -> None:
+    stage.cell(cpu=1000)
+    with pytest.raises(JobsRefused, match="cell-1 comes closest and lacks 1 of a core"):
+        stage.submit(resources={"cpu": 2, "memory": "64Mi"})
+    large = {"cpu": 2, "memory": "64Mi"}
+    assert stage.submit(resources=large, allow_unsatisfiable=True).pk
+
+
+def test_a_pool_that_never_had_a_cell_takes_everything(stage: Stage) -> None:
+    assert stage.submit(resources={"cpu": 2000, "memory": "64Mi"}).pk
+
+
+def test_a_deleted_job_is_gone_at_once_for_everybody_and_its_guid_is_free(
+    stage: Stage, ann: Caller
+) -> None:
+    key = ann.post("/jobs", {**BODY, "guid": "g"}).json["id"]
+    with pytest.raises(Conflict, match="cancel it first"):
+        delete_job(job_id=key, actor="ann", now=clock.now())
+    cancel_job(job_id=key, reason="", force=False, actor="ann", now=clock.now())
+    delete_job(job_id=key, actor="ann", now=clock.now())
+    assert ann.get(f"/jobs/{key}").status == 404
+    assert ann.post("/jobs", {**BODY, "guid": "g"}).status == 201
+
+
+def test_the_rows_of_a_deleted_job_go_when_its_last_attempt_is_released(stage: Stage) -> None:
+    stage.cell()
+    job, attempt = stage.running()
+    cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
+    delete_job(job_id=job.pk, actor="me", now=clock.now())
+    stage.settle()
+    assert Attempt.objects.filter(pk=attempt.pk, released_at=None).exists()
+    stage.confirm(attempt)
+    stage.settle()
+    assert not Job.objects.filter(pk=job.pk).exists()
+    assert not Task.objects.filter(job_id=job.pk).exists()
+    assert not Attempt.objects.filter(job_id=job.pk).exists()
+    assert not Transition.objects.filter(job_id=job.pk).exists()
+
+
+def test_two_bodies_under_one_guid_in_one_call_are_a_conflict(stage: Stage) -> None:
+    stage.submit_small(guid="g")
+    with pytest.raises(GuidTaken):
+        stage.submit_small(guid="g", replicas=2)
