@@ -6,8 +6,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Mutation:
     """`old`, which stands once in `file`, becomes `new`. `within`: so many seeds suffice, namely
-    the first whose mixture of faults has `needs` ("drop", "delay", "own", or a function of
-    tests.simulation.faults).
+    the first that have all of `needs`, which a + joins: "drop", "delay" or "own" of the mixture of
+    faults, a function of tests.simulation.faults or one of tests.simulation.families.
     """
 
     name: str
@@ -34,8 +34,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "one-retry-less",
         f"{_D}transitions.py",
-        "task = S.PENDING if _used(counters, budget) <= _limit(limits, budget) else rule.task",
-        "task = S.PENDING if _used(counters, budget) < _limit(limits, budget) else rule.task",
+        "        may_requeue = charge <= left",
+        "        may_requeue = charge < left",
         "the last retry of a budget is never given",
     ),
     Mutation(
@@ -161,7 +161,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "counts-only-grow",
-        f"{_C}effects.py",
+        f"{_D}moves.py",
         "shift[old] = shift.get(old, 0) - 1",
         "shift[old] = shift.get(old, 0) - 0",
         "a group counts a task in two states",
@@ -263,8 +263,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "acknowledged-is-forgotten",
         f"{_W}cell.py",
-        "                self._remember_ended(report.uid, book.run.start_before)",
-        "                self.journal.memory.attempts.pop(report.uid, None)",
+        """                self._remember_ended(
+                    report.uid, book.run.start_before, never_created=book.end.never_created
+                )
+""",
+        "                self.journal.memory.attempts.pop(report.uid, None)\n",
         "an order that comes long after starts the attempt again",
         needs="delay",
         within=40,

@@ -10,12 +10,16 @@ from collections.abc import Sequence
 from itertools import count, islice
 from pathlib import Path
 
+from tests.mutations import catalogue, families
 from tests.mutations.catalogue import Mutation
+from tests.simulation.families import choose_families
 from tests.simulation.faults import draw_mixture
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("controlplane", "workers", "tests")
 TIMEOUT_SECONDS = 900
+
+MUTATIONS = (*catalogue.MUTATIONS, *families.MUTATIONS)
 _FAILED = re.compile(r"^seed (\d+): FAILS", re.MULTILINE)
 
 
@@ -32,7 +36,9 @@ def mutate(text: str, mutation: Mutation) -> str:
 
 def seeds_for(mutation: Mutation) -> list[int]:
     """The first seeds that have what the mutation needs."""
-    return list(islice((n for n in count(1) if _has(n, mutation.needs)), mutation.within))
+    needs = mutation.needs.split("+")
+    found = (seed for seed in count(1) if all(_has(seed, need) for need in needs))
+    return list(islice(found, mutation.within))
 
 
 def _has(seed: int, needs: str) -> bool:
@@ -41,8 +47,9 @@ def _has(seed: int, needs: str) -> bool:
         return float(getattr(mixture.messages, needs)) >= 0.1
     if needs == "own":
         return mixture.is_own and mixture.count > 0
-    names = {kind.__name__ for kind in mixture.kinds}
-    return not needs or (needs in names and mixture.count > 0)
+    if not needs or needs in {family.__name__ for family in choose_families(seed)}:
+        return True
+    return needs in {kind.__name__ for kind in mixture.kinds} and mixture.count > 0
 
 
 def first_failing_seed(mutation: Mutation | None, seeds: Sequence[int]) -> int | None:

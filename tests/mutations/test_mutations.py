@@ -5,8 +5,8 @@ from zlib import crc32
 
 import pytest
 
-from tests.mutations.catalogue import MUTATIONS, Mutation
-from tests.mutations.running import ROOT, first_failing_seed, mutate, seeds_for
+from tests.mutations.catalogue import Mutation
+from tests.mutations.running import MUTATIONS, ROOT, first_failing_seed, mutate, seeds_for
 from tests.simulation.running import run_seed
 
 AT_ONCE = 5

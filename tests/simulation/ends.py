@@ -17,17 +17,21 @@ _PRESENT = frozenset({*ACTIVE, S.SUCCEEDED})
 def check_ends(world: World) -> list[str]:
     """What is wrong with the ends of jobs, in words."""
     ends = {job: end for job in world.jobs if (end := job.end or load_end(job.job_id))}
-    wrong = [text for job, end in ends.items() for text in _check_end(job, end, ends)]
+    wrong: list[str] = []
+    for job, end in ends.items():
+        is_peace = job.in_peace and not world.are_cells_disturbed
+        wrong += _check_end(job, end, job.in_peace if is_peace else job.expected, ends)
     for job in ends:
         if job.body.get("coscheduled") and not job.is_kept:
             wrong += _check_gang(job)
     return [*wrong, *_ended_without_cause(), *_given_up_too_early(world)]
 
 
-def _check_end(job: Submitted, end: End, ends: dict[Submitted, End]) -> Iterator[str]:
-    if job.is_kept or not job.expected:
+def _check_end(
+    job: Submitted, end: End, expected: frozenset[S], ends: dict[Submitted, End]
+) -> Iterator[str]:
+    if job.is_kept or not expected:
         return
-    expected = job.expected
     if any(_is_in_vain(ends.get(other), until) for other, until in job.waits):
         expected = frozenset({S.KILLED})
     elif job.is_replaced or _has_lost_an_ancestor(job, ends):

@@ -86,7 +86,8 @@ def gang_at_most_once(rng: Random, name: str) -> Submitted:
     first["delivery"] = "at_most_once"
     if rng.random() < 0.5:
         others["delivery"] = "at_most_once"
-    return Submitted(0.0, job_of(name, [first, others], coscheduled=True))
+    body = job_of(name, [first, others], coscheduled=True)
+    return Submitted(0.0, body, in_peace=frozenset({S.SUCCEEDED}))
 
 
 def once(rng: Random, name: str) -> Submitted:
@@ -94,7 +95,9 @@ def once(rng: Random, name: str) -> Submitted:
     group = group_of(rng, "main", sleep(rng, 15.0))
     group["replicas"] = rng.randint(2, 8)
     body = job_of(name, [group], delivery="at_most_once")
-    return Submitted(0.0, body, frozenset({S.SUCCEEDED, S.WORKER_FAILED, S.FAILED}))
+    job = Submitted(0.0, body, frozenset({S.SUCCEEDED, S.WORKER_FAILED, S.FAILED}))
+    job.in_peace = frozenset({S.SUCCEEDED})
+    return job
 
 
 def once_and_fails(rng: Random, name: str) -> Submitted:

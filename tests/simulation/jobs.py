@@ -21,12 +21,14 @@ class End:
 class Submitted:
     """A job as submitted. `expected`: the states it may end in; empty: any.
 
+    `in_peace`: those it may end in if nothing happens to cells.
     `waits`: the jobs it depends on, until when; `replaces`: those that it took the name from.
     """
 
     at: float
     body: dict[str, Any]
     expected: frozenset[S] = frozenset()
+    in_peace: frozenset[S] = frozenset()
     results: dict[str, str] = field(default_factory=dict)
     cancel_at: float | None = None
     delete_at: float | None = None
@@ -88,6 +90,7 @@ def spoil(rng: Random, jobs: Iterable[Submitted]) -> None:
         elif rng.random() < 0.15:
             job.cancel_at = job.at + rng.uniform(0.0, 60.0)
             job.expected |= {S.KILLED} if job.expected else frozenset()
+            job.in_peace |= {S.KILLED} if job.in_peace else frozenset()
         if rng.random() < 0.15:
             job.delete_at = job.at + rng.uniform(1.0, 120.0)
 
@@ -126,7 +129,7 @@ def succeeds(rng: Random, name: str) -> Submitted:
     text = f"result of {name}"
     group = group_of(rng, "main", [*sleep(rng), "result", text])
     body = job_of(name, [group], band=rng.choice(["production", "interactive", "batch"]))
-    return Submitted(0.0, body, frozenset({S.SUCCEEDED}), {"main": text})
+    return Submitted(0.0, body, frozenset({S.SUCCEEDED}), results={"main": text})
 
 
 def succeeds_at_last(rng: Random, name: str) -> Submitted:
@@ -181,7 +184,7 @@ def in_order(rng: Random, name: str) -> Submitted:
     )
     third = group_of(rng, "third", sleep(rng, 5.0), depends_on=[{"group": "second"}])
     groups = [first, second, third][: rng.randint(2, 3)]
-    return Submitted(0.0, job_of(name, groups), frozenset({S.SUCCEEDED}), {"first": "one"})
+    return Submitted(0.0, job_of(name, groups), frozenset({S.SUCCEEDED}), results={"first": "one"})
 
 
 def _out_of_order(rng: Random, name: str) -> Submitted:

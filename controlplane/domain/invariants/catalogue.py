@@ -230,9 +230,19 @@ _INTRODUCTION = """# Invariants
 What is true of the rows after every transaction, whatever was lost, late or killed. This page is
 made of `controlplane/domain/invariants` by `make docs`.
 
-The simulation (`tests/simulation`) checks all of them as it goes, and two truths that no row knows:
-no attempt's container is ever started twice, and a container runs only as long as its attempt is
-not released, unless its cell was declared lost or an operator released it. `manage.py
-check_invariants` checks a live database in one read-only snapshot, page by page, lists every
-violation with its ids, and exits with 1 if there is one.
+The simulation (`tests/simulation`) checks all of them as it goes, and truths that no row knows, by
+the containers that the machines really made:
+
+* no attempt's container is ever started twice, and no second container is ever made for a task that
+  runs at most once;
+* a container runs only as long as its attempt is not released, unless its cell was declared lost or
+  an operator released it; rows of a deleted job stay as long as one of its containers runs;
+* no container is made before what its group or job waits for came true on the machines, nor beside
+  one of a job that its own replaced, nor for a gang below its minima that is not going back;
+* a gang is placed with its minima or not at all, each time, and when it fell below them, not before
+  every member has gone back;
+* once faults stop, every job ends as it must, and is settled.
+
+`manage.py check_invariants` checks a live database in one read-only snapshot, page by page, lists
+every violation with its ids, and exits with 1 if there is one.
 """
