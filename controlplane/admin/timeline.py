@@ -135,8 +135,8 @@ def task_timeline(task: Task) -> Timeline:
 
 
 def attempt_timeline(uid: UUID) -> Timeline:
-    """An attempt's part of it."""
-    return _timeline(find_attempt_history(uid, limit=ENTRIES))
+    """An attempt's part of it; also where its job is deleted, since it may still hold a cell."""
+    return _timeline(find_attempt_history(uid, limit=ENTRIES, though_deleted=True))
 
 
 def job_timeline(job_id: int) -> Timeline:

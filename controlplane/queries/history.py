@@ -64,17 +64,25 @@ def find_task_history(
 
 
 def find_attempt_history(
-    uid: UUID, *, before: int | None = None, limit: int, merged: bool = True
+    uid: UUID,
+    *,
+    before: int | None = None,
+    limit: int,
+    merged: bool = True,
+    though_deleted: bool = False,
 ) -> Part:
-    """Changes of an attempt that are older than `before`. Raises NotFound."""
+    """Changes of an attempt that are older than `before`. Raises NotFound.
+
+    `though_deleted`: also of a deleted job, for operators.
+    """
     found = rows(
         """
         SELECT a.task_id, min(h.id), max(h.id) FROM controlplane_attempt a
-        JOIN controlplane_job j ON j.id = a.job_id AND j.deleted_at IS NULL
+        JOIN controlplane_job j ON j.id = a.job_id
         LEFT JOIN controlplane_transition h ON h.task_id = a.task_id AND h.attempt_uid = a.uid
-        WHERE a.uid = %s GROUP BY a.task_id
+        WHERE a.uid = %s AND (%s OR j.deleted_at IS NULL) GROUP BY a.task_id
         """,
-        [uid],
+        [uid, though_deleted],
     )
     if not found:
         raise NotFound(f"there is no attempt {uid}")
@@ -101,7 +109,7 @@ def change_document(entry: Entry) -> dict[str, Any]:
         "task_name": entry.shared(lambda change: change.task_name),
         "attempt_uid": entry.shared(lambda change: change.attempt_uid),
         "attempt_number": entry.shared(lambda change: change.attempt_number),
-        "cell_id": entry.shared(lambda change: change.cell),
+        "cell_id": entry.shared(lambda change: change.attempt_uid and change.cell),
         "from_state": _name(newest.from_state),
         "to_state": _name(newest.to_state),
         "attempt_state": _name(newest.attempt_state),
@@ -161,10 +169,12 @@ UNION ALL SELECT * FROM (
 
 
 def _read(course: _Course, start: int, count: int) -> list[Change]:
+    """The rows before `start`, newest first. A job follows the report that stands before it."""
     found = rows(
         f"""
-        SELECT h.id, h.job_id, h.task_id, g.name || '.' || t.index, h.attempt_uid, a.number, c.name,
-               h.from_state, h.to_state, h.attempt_state, h.reason, h.message, h.actor, h.at
+        SELECT h.id, h.job_id, h.task_id, g.name || '.' || t.index, h.attempt_uid,
+               CASE WHEN h.attempt_uid IS NOT NULL THEN a.number END, c.name, h.from_state,
+               h.to_state, h.attempt_state, h.reason, h.message, h.actor, h.at
         FROM (
             SELECT * FROM (
                 SELECT id, job_id, task_id, attempt_uid, from_state, to_state, attempt_state,
@@ -175,7 +185,12 @@ def _read(course: _Course, start: int, count: int) -> list[Change]:
         ) h
         LEFT JOIN controlplane_task t ON t.id = h.task_id
         LEFT JOIN controlplane_taskgroup g ON g.id = t.group_id
-        LEFT JOIN controlplane_attempt a ON a.uid = h.attempt_uid
+        LEFT JOIN LATERAL (
+            SELECT attempt_uid FROM controlplane_transition
+            WHERE h.task_id IS NULL AND h.actor = 'cell' AND job_id = h.job_id AND id < h.id
+            ORDER BY id DESC LIMIT 1
+        ) caused ON true
+        LEFT JOIN controlplane_attempt a ON a.uid = COALESCE(h.attempt_uid, caused.attempt_uid)
         LEFT JOIN controlplane_cell c ON c.id = a.cell_id
         ORDER BY h.id DESC
         """,

@@ -183,6 +183,15 @@ def test_rounds_of_a_task_are_drawn_once_and_unfold_to_their_attempts(operator: 
     assert html.count(">attempt 1</a>") == 12
 
 
+def test_an_attempt_of_a_deleted_job_that_holds_a_cell_shows_its_history(
+    operator: Client,
+) -> None:
+    attempt = Attempt.objects.get(state=TaskState.RUNNING)
+    Job.objects.update(deleted_at=NOW)
+    shown = words(page(operator, address_of(Attempt, attempt)))
+    assert "pending → assigned placed on a cell" in shown
+
+
 def test_the_end_of_a_log_is_shown(operator: Client) -> None:
     attempt = Attempt.objects.get(state=TaskState.FAILED)
     append_log(attempt.pk, "stderr", offset=0, content=b"first\n" * 500 + b"last & least\n")

@@ -53,7 +53,11 @@ def test_a_run_says_who_did_what_on_which_cell_and_how_long_it_took(loop: Loop) 
     of_attempt = changes_of(find_attempt_history(attempt.uid, limit=ALL))
     assert of_attempt == found[1:]
     of_job = changes_of(find_job_history(job.pk, limit=ALL))
-    assert [c.to_state for c in of_job if c.task_id is None] == [S.PENDING, S.RUNNING, S.SUCCEEDED]
+    assert [(c.to_state, c.who) for c in of_job if c.task_id is None] == [
+        (S.PENDING, "owner"),
+        (S.RUNNING, "placement"),
+        (S.SUCCEEDED, "cell-7"),
+    ]
     assert {c.task_name for c in of_job} == {None, "main.0"}
 
 
