@@ -116,8 +116,8 @@ def plan_remainder(
     minimum = max(min_available - succeeded, sum(group.min_available for group in kept))
     tolerated = spec.max_task_failures
     if tolerated is None:
-        tasks = sum(len(group.indices) for group in kept)
-        tolerated = tasks - minimum if spec.has_explicit_minimum() else 0
+        # Without a written minimum all that is left must succeed, and this is 0.
+        tolerated = sum(len(group.indices) for group in kept) - minimum
     return Remainder(kept, minimum, tolerated)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from controlplane.domain.submission import GuidTaken, JobsRefused
 from controlplane.models import Job, Task, TaskGroup, Transition
 from controlplane.queries.artifacts import iterate_results
 from controlplane.queries.invariants import check_all
+from controlplane.ticks import convergence
 from tests.integration.loop.conftest import Hand, Loop
 
 
@@ -47,6 +49,10 @@ def play(loop: Loop, cell: Hand, job: Job, *failing: str) -> None:
 def retry(job: Job, guid: str | None = None) -> Job:
     done = retry_job(job_id=job.pk, guid=guid, actor="owner", now=clock.now())
     return Job.objects.get(pk=done.job_id)
+
+
+def cancel(job: Job) -> None:
+    cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
 
 
 def names(job: Job) -> list[str]:
@@ -192,7 +198,7 @@ def test_a_retry_waits_until_nothing_is_left_of_the_job(loop: Loop) -> None:
     job = loop.submit()
     loop.place()
     (attempt,) = loop.attempts(job)
-    cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
+    cancel(job)
     with pytest.raises(Conflict, match="still being stopped"):
         retry(job)
     cell.end(attempt, S.KILLED, reason="stopped")
@@ -253,6 +259,47 @@ def test_of_retries_at_the_same_time_one_is_made(loop: Loop, guid: str | None) -
     assert check_all() == []
 
 
+def test_retry_deletion_and_the_ends_of_others_at_the_same_time_contradict_nothing(
+    loop: Loop,
+) -> None:
+    cell = loop.cell()
+    for _ in range(10):
+        parent = loop.submit(start_after="2100-01-01T00:00:00Z")
+        first = loop.submit()
+        job = loop.submit(parent=parent.pk, depends_on=[{"job": first.pk, "until": "finished"}])
+        cancel(job)
+        start = threading.Barrier(5)
+        acts = (
+            lambda job=job: retry_job(job_id=job.pk, guid=None, actor="me", now=clock.now()),
+            lambda job=job: delete_job(job_id=job.pk, actor="me", now=clock.now()),
+            lambda parent=parent: cancel(parent),
+            lambda first=first: cancel(first),
+            lambda: convergence.run(woken=True),
+        )
+
+        def act(what: Callable[[], object], start: threading.Barrier = start) -> str:
+            start.wait()
+            try:
+                what()
+            except (Conflict, NotFound) as refusal:
+                return type(refusal).__name__
+            finally:
+                connection.close()
+            return "done"
+
+        with ThreadPoolExecutor(5) as pool:
+            done = list(pool.map(act, acts))
+        assert set(done[:2]) in ({"done", "NotFound"}, {"done", "Conflict"})
+        assert done[2:] == ["done"] * 3
+        loop.converge()
+        loop.converge()
+        assert check_all() == []
+        for again in Job.objects.filter(retry_of=job):
+            # Its parent had ended before, so it is nobody's child, or it ended with it.
+            assert (again.parent_id is None) == (again.finished_at is None)
+    play(loop, cell, Job.objects.latest("pk"))
+
+
 def test_a_retry_stays_below_the_cap_of_its_owner(loop: Loop, settings: Any) -> None:
     cell = loop.cell()
     job = loop.submit(groups=[group("main", replicas=3)])
@@ -300,7 +347,7 @@ def test_open_dependencies_stay_and_met_ones_go(loop: Loop) -> None:
     met, open_ = loop.submit(), loop.submit(start_after="2100-01-01T00:00:00Z")
     job = loop.submit(depends_on=[{"job": met.pk}, {"job": open_.pk, "until": "started"}])
     play(loop, cell, met)
-    cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
+    cancel(job)
     new = retry(job)
     assert [(row.on_job_id, row.until) for row in new.dependencies.all()] == [(open_.pk, "started")]
     assert new.waits_for_jobs
@@ -313,7 +360,7 @@ def test_a_retry_is_a_child_as_long_as_the_parent_lives(loop: Loop) -> None:
     play(loop, cell, child, "main.0")
     again = retry(child)
     assert again.parent_id == parent.pk
-    cancel_job(job_id=parent.pk, reason="", force=False, actor="me", now=clock.now())
+    cancel(parent)
     loop.converge()
     assert loop.state(again) == "KILLED"
     last = retry(again)
@@ -327,7 +374,7 @@ def test_a_replacement_is_retried_only_once_the_replaced_is_gone(loop: Loop) -> 
     loop.place()
     (attempt,) = loop.attempts(old)
     new = loop.submit(name="a", existing_job_policy="replace")
-    cancel_job(job_id=new.pk, reason="", force=False, actor="me", now=clock.now())
+    cancel(new)
     with pytest.raises(Conflict, match=f"containers of job {old.pk}, which job {new.pk} replaced"):
         retry(new)
     loop.converge()
@@ -340,7 +387,7 @@ def test_a_replacement_is_retried_only_once_the_replaced_is_gone(loop: Loop) -> 
 
 def test_ten_thousand_tasks_are_retried_in_one_go(loop: Loop) -> None:
     job = loop.submit(replicas=10_000)
-    cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
+    cancel(job)
     while Job.objects.get(pk=job.pk).settled_at is None:
         loop.converge()
     new = retry(job)

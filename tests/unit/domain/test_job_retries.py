@@ -33,7 +33,8 @@ def spec_of(*groups: dict[str, Any], **job: Any) -> JobSpec:
 
 
 def left(count: int, minimum: int, *indices: int, traceable: bool = True) -> GroupLeft:
-    return GroupLeft(count, minimum, list(indices), traceable)
+    found = GroupLeft(count, minimum, list(indices))
+    return found if traceable else replace(found, is_traceable=False)
 
 
 def plan(spec: JobSpec, found: dict[str, GroupLeft], minimum: int) -> Remainder:
