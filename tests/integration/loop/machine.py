@@ -1,0 +1,461 @@
+"""Random courses of the loop against the model: Hypothesis chooses what happens next.
+
+Cells are played by hand and may say anything at any time. Time is virtual and moves a little with
+each step, so that nothing of one step happens at the same instant as the next.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from controlplane import clock
+from controlplane.commands import attempt_uids
+from controlplane.commands.accounts import create_default_tenancy, create_user
+from controlplane.commands.deletion import delete_job
+from controlplane.commands.endings import cancel_job, cancel_task
+from controlplane.commands.release import release_attempt
+from controlplane.commands.retries import retry_job
+from controlplane.contract import envelope, keys
+from controlplane.contract.reports import AttemptReport, Reports
+from controlplane.contract.states import FailureKind, Phase
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.errors import Conflict
+from controlplane.domain.submission import JobsRefused, NameTaken
+from controlplane.domain.transitions import Event
+from controlplane.inbox.batches import Inbox
+from controlplane.models import InboxProbe, TickState
+from controlplane.outbox import transport
+from controlplane.ticks import convergence
+from tests.integration.loop import agreement
+from tests.integration.loop.conftest import Hand, Loop, Wire
+from tests.integration.loop.model import Attempt, Job, Said, Task
+from tests.integration.loop.model_ticks import Model
+from tests.properties.restatement import ACTIVE, OPEN
+from tests.simulation.world import empty_tables
+
+BEGIN = datetime(2030, 1, 1, tzinfo=UTC)
+STEP = timedelta(milliseconds=10)
+MAX_JOBS, MAX_CELLS, MAX_ON_THE_WAY = 8, 3, 12
+
+numbers = st.integers(0, 1_000)
+retries = st.fixed_dictionaries(
+    {name: st.integers(0, 2) for name in ("failure", "preemption", "system")}
+)
+
+
+@st.composite
+def groups(draw: st.DrawFn, number: int, *, is_gang: bool) -> dict[str, Any]:
+    """One group of a job, which may wait for those before it."""
+    group: dict[str, Any] = {"name": f"g{number}", "image": "x", "command": ["true"]}
+    group["resources"] = {"cpu": 1, "memory": "64Mi"}
+    group["replicas"] = draw(st.integers(1, 3))
+    if draw(st.booleans()):
+        group["min_available"] = draw(st.integers(0, group["replicas"]))
+    group["retries"] = draw(retries)
+    if draw(st.integers(0, 3)) == 0:
+        group["delivery"], group["retries"]["failure"] = "at_most_once", 0
+    group["exclusive"] = draw(st.sampled_from([False, False, False, True, "strict"]))
+    if draw(st.integers(0, 3)) == 0:
+        group["timeout_seconds"] = 30
+    if number and not is_gang and draw(st.booleans()):
+        until = draw(st.sampled_from(["started", "succeeded", "finished"]))
+        group["depends_on"] = [{"group": f"g{draw(st.integers(0, number - 1))}", "until": until}]
+    return group
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> dict[str, Any]:
+    """A job, but for what it says of other jobs."""
+    is_gang = draw(st.integers(0, 2)) == 0
+    body: dict[str, Any] = {"name": draw(st.sampled_from("ab")), "coscheduled": is_gang}
+    count = draw(st.sampled_from([1, 1, 2, 3]))
+    body["groups"] = [draw(groups(number, is_gang=is_gang)) for number in range(count)]
+    if draw(st.booleans()):
+        body["max_task_failures"] = draw(st.integers(0, 2))
+    if draw(st.integers(0, 3)) == 0:
+        body["scheduling_timeout_seconds"] = draw(st.sampled_from([20, 300]))
+    if draw(st.integers(0, 3)) == 0:
+        body["existing_job_policy"] = draw(st.sampled_from(["replace", "replace", "keep", "error"]))
+    return body
+
+
+# What a cell may say of an attempt.
+WORDS: tuple[dict[str, Any], ...] = (
+    {"state": S.BUILDING, "phase": Phase.PULLING},
+    {"state": S.BUILDING, "phase": Phase.CREATING},
+    {"state": S.RUNNING},
+    {"state": S.RUNNING},
+    {"state": S.SUCCEEDED, "exit_code": 0},
+    {"state": S.SUCCEEDED, "exit_code": 0},
+    {"state": S.FAILED, "exit_code": 1},
+    {"state": S.FAILED, "failure_kind": FailureKind.SYSTEM},
+    {"state": S.FAILED, "failure_kind": FailureKind.OUTSIDE},
+    {"state": S.KILLED, "reason": "stopped"},
+    {"state": S.KILLED, "reason": "timeout"},
+    {"state": S.WORKER_FAILED, "reason": "refused"},
+    {"state": S.WORKER_FAILED, "reason": "refused", "gone": True, "never_created": True},
+    {"state": S.WORKER_FAILED, "reason": "vanished"},
+    {"state": S.PREEMPTED, "reason": "drained"},
+    {"state": S.ASSIGNED},
+    {"state": S.PENDING},
+)
+words = st.sampled_from(WORDS)
+clarity = st.sampled_from([True, True, True, False])
+
+
+class Course(RuleBasedStateMachine):
+    """One course of events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        empty_tables()
+        self.now, self.wire, self.model = BEGIN, Wire(), Model()
+        clock.use(lambda: self.now)
+        transport.use(self.wire)
+        attempt_uids.use(Random(0).randbytes)
+        create_default_tenancy()
+        owner, _ = create_user(name="owner", password=None, is_operator=False)
+        self.loop = Loop(owner, self.wire, Inbox(sync_seconds=0.0))
+        self.hands: list[Hand] = []
+        self.mute: set[str] = set()
+        self.on_the_way: list[Said] = []
+        self.ran: set[str] = set()
+        self.is_sound = True
+        self.model.now = self.now
+
+    def teardown(self) -> None:
+        """Whatever happened: heal everything, and see everything end."""
+        try:
+            if self.is_sound:  # or the failure to be shown would be another one
+                self.heal()
+        finally:
+            clock.use(None)
+            transport.use(None)
+            attempt_uids.use(None)
+
+    @invariant()
+    def agrees(self) -> None:
+        """The database is as the model says, and no invariant is violated."""
+        self.is_sound = False
+        agreement.check(self.model)
+        self.is_sound = True
+
+    # -------------------------------------------------------------------------- cells
+
+    @rule(cpu=st.integers(1, 4))
+    @precondition(lambda self: len(self.hands) < MAX_CELLS)
+    def add_cell(self, cpu: int) -> None:
+        self._step()
+        self.hands.append(self.loop.cell(f"cell-{len(self.hands)}", cpu=1000 * cpu))
+
+    @rule(number=numbers)
+    @precondition(lambda self: self.hands)
+    def return_cell(self, number: int) -> None:
+        """A cell process starts anew: it is taken for a new one if the old one was lost."""
+        self._step()
+        hand = self._hand(number)
+        before, hand.incarnation = hand.incarnation, f"{hand.incarnation}+"
+        if hand.register().verdict != "accepted":
+            hand.incarnation = before
+        self.mute.discard(hand.name)
+
+    @rule(number=numbers)
+    @precondition(lambda self: self.hands)
+    def lose_cell(self, number: int) -> None:
+        """A cell falls silent until it is given up."""
+        self.mute.add(self._hand(number).name)
+        for _ in range(4):
+            self.advance(seconds=12)
+            self.tick(is_deaf=False)
+
+    @rule(seconds=st.sampled_from([1, 5, 15, 31, 61, 100, 310, 1_900]))
+    def advance(self, seconds: int) -> None:
+        self._step(seconds)
+        for hand in self.hands:
+            if hand.name not in self.mute:
+                hand.beat()
+
+    # ------------------------------------------------------------------------ reports
+
+    @rule(number=numbers, said=words, is_gone=clarity)
+    @precondition(lambda self: self._attempts())
+    def say(self, number: int, said: dict[str, Any], is_gone: bool) -> None:
+        """A cell says something of an attempt it was given, and it arrives."""
+        self._step()
+        self._deliver([self._write(self._attempts(held=True), number, said, is_gone)])
+
+    @rule(number=numbers, said=words, is_gone=clarity, sender=st.integers(0, 5))
+    @precondition(lambda self: self._attempts() and len(self.on_the_way) < MAX_ON_THE_WAY)
+    def write(self, number: int, said: dict[str, Any], is_gone: bool, sender: int) -> None:
+        """A report is sent, of any attempt and perhaps by somebody else; it may come late."""
+        self._step()
+        letter = self._write(self._attempts(), number, said, is_gone)
+        if sender == 0:
+            hand = self._hand(number)
+            letter = Said(self._cell_id(hand), hand.incarnation, letter.report)
+        self.on_the_way.append(letter)
+
+    @rule(chosen=st.lists(numbers, min_size=1, max_size=3), is_kept=st.booleans())
+    @precondition(lambda self: self.on_the_way)
+    def deliver(self, chosen: list[int], is_kept: bool) -> None:
+        """Some of what is on the way arrives, in any order; perhaps it comes once more."""
+        self._step()
+        batch = [self.on_the_way[n % len(self.on_the_way)] for n in chosen]
+        self._deliver(batch)
+        if not is_kept:
+            self.on_the_way = [letter for letter in self.on_the_way if letter not in batch]
+
+    @rule()
+    @precondition(lambda self: self._attempts())
+    def obey(self) -> None:
+        """Every cell confirms what it was told to stop."""
+        self._step()
+        stopping = [a for a in self._attempts(held=True) if a.state not in ACTIVE]
+        self._deliver([self._letter(a, {"state": S.KILLED, "gone": True}) for a in stopping])
+
+    # ---------------------------------------------------------------------------- jobs
+
+    @rule(
+        body=documents(),
+        others=st.lists(numbers, max_size=2),
+        until=st.sampled_from(["started", "succeeded", "finished"]),
+        parent=st.one_of(st.none(), numbers),
+    )
+    @precondition(lambda self: len(self.model.living()) < MAX_JOBS)
+    def submit(
+        self, body: dict[str, Any], others: list[int], until: str, parent: int | None
+    ) -> None:
+        self._step()
+        there = [job for job in self.model.living() if not job.is_deleted]
+        named = sorted({there[n % len(there)].id for n in others}) if there else []
+        if named:
+            body["depends_on"] = [{"job": job_id, "until": until} for job_id in named]
+        chosen = there[parent % len(there)] if there and parent is not None else None
+        if chosen is not None:
+            body["parent"] = chosen.id
+        same = [j for j in there if j.name == body["name"] and not j.has_ended]
+        policy = body.get("existing_job_policy")
+        is_taken = policy in ("error", "keep") and bool(same)
+        takes_none = chosen is not None and (chosen.has_ended or chosen.ending_as is not None)
+        try:
+            job = self.loop.submit(**body)
+        except NameTaken:
+            assert policy == "error"
+            assert same
+        except JobsRefused:
+            assert takes_none
+            assert not is_taken
+        else:
+            assert policy != "error" or not same
+            if is_taken:
+                assert job.pk == same[-1].id
+                return
+            assert not takes_none
+            agreement.learn(self.model, job.pk)
+            replaced = same if policy == "replace" else []
+            for old in replaced:
+                self.model.end(old, S.KILLED)
+            self.model.follow(replaced)
+
+    @rule(number=numbers, force=st.booleans())
+    @precondition(lambda self: self._jobs())
+    def cancel_job(self, number: int, force: bool) -> None:
+        self._step()
+        job = self._job(number)
+        cancel_job(job_id=job.id, reason="", force=force, actor="me", now=self.now)
+        self.model.end(job, S.KILLED)
+        self.model.follow([job])
+        self.model.end_open(job)
+
+    @rule(number=numbers)
+    @precondition(lambda self: self._jobs())
+    def cancel_task(self, number: int) -> None:
+        self._step()
+        tasks = [task for job in self._jobs() for task in job.tasks()]
+        if not tasks:
+            return
+        task = tasks[number % len(tasks)]
+        expects = task.state in OPEN
+        done = self._try(
+            lambda: cancel_task(task_id=task.id, reason="", force=False, actor="me", now=self.now)
+        )
+        assert done == expects
+        if done:
+            self.model.change(task, Event.KILLED)
+            self.model.follow([task.group.job])
+
+    @rule(number=numbers)
+    @precondition(lambda self: self._jobs())
+    def delete_job(self, number: int) -> None:
+        self._step()
+        job = self._job(number)
+        done = self._try(lambda: delete_job(job_id=job.id, actor="me", now=self.now))
+        assert done == (job.has_ended and not self.model.is_read(job))
+        job.is_deleted = done
+
+    @rule(number=numbers)
+    @precondition(lambda self: self._jobs() and len(self.model.living()) < MAX_JOBS)
+    def retry_job(self, number: int) -> None:
+        self._step()
+        job = self._job(number)
+        made: list[int] = []
+        done = self._try(
+            lambda: made.append(
+                retry_job(job_id=job.id, guid=None, actor="me", now=self.now).job_id
+            )
+        )
+        if done:
+            assert job.is_settled
+            agreement.learn(self.model, made[0])
+            wanted = sum(task.state is not S.SUCCEEDED for task in job.tasks())
+            assert len(self.model.jobs[made[0]].tasks()) == wanted
+
+    @rule(number=numbers)
+    @precondition(lambda self: self._attempts())
+    def release_by_hand(self, number: int) -> None:
+        self._step()
+        found = self._attempts(held=True)
+        attempt = found[number % len(found)]
+        done = self._try(lambda: self._release(attempt))
+        assert done == (attempt.is_held and attempt.state not in ACTIVE)
+        if done:
+            task = self._task_of(attempt)
+            attempt.release = "operator"
+            self.model.follow([task.group.job])
+
+    # --------------------------------------------------------------------------- ticks
+
+    @rule()
+    def place(self) -> None:
+        self._step()
+        agreement.learn_back_offs(self.model)
+        self.loop.place()
+        agreement.learn_placements(self.model, self.now)
+
+    @rule(is_deaf=st.sampled_from([False, False, False, True]))
+    def tick(self, is_deaf: bool) -> None:
+        self._step()
+        hold_until = self.now + timedelta(seconds=30) if is_deaf else None
+        rest = {"finished_at": self.now, "started_at": None, "hold_until": hold_until}
+        TickState.objects.update_or_create(name="convergence", defaults=rest)
+        for shard in range(8):
+            heard = {"sent_at": self.now, "heard_at": self.now}
+            InboxProbe.objects.update_or_create(shard=shard, defaults=heard)
+        covered_at = agreement.covered_at()
+        convergence.run()
+        cells = agreement.cells()
+        self.model.tick(
+            is_deaf=is_deaf,
+            covered_at=covered_at,
+            is_lost=lambda a: cells[a.cell_id] != (a.incarnation, False),
+        )
+
+    def heal(self) -> None:
+        """Cells return with room enough, whatever runs succeeds: then all jobs are settled."""
+        self._step()
+        self.on_the_way.clear()
+        self.hands.append(self.loop.cell("spare", cpu=64_000, memory=64_000))
+        for _ in range(40):
+            for number, hand in enumerate(self.hands):
+                if hand.name in self.mute:
+                    self.return_cell(number)
+            self.advance(seconds=310)
+            self.tick(is_deaf=False)
+            held = self._attempts(held=True)
+            for attempt in [a for a in held if a.is_held and self._is_strictly_held(a)]:
+                self._release(attempt)
+                attempt.release = "operator"
+                self.model.follow([self._task_of(attempt).group.job])
+            self.obey()
+            self.place()
+            good = [a for a in self._attempts(held=True) if a.state in ACTIVE]
+            said = {"state": S.SUCCEEDED, "exit_code": 0, "gone": True}
+            self._deliver([self._letter(attempt, said) for attempt in good])
+            self.agrees()
+            if all(job.is_settled for job in self.model.living()):
+                return
+        left = [job.id for job in self.model.living() if not job.is_settled]
+        raise AssertionError(f"not settled, though everything was healed: jobs {left}")
+
+    # -------------------------------------------------------------------------- inside
+
+    def _step(self, seconds: int = 0) -> None:
+        self.is_sound = False
+        self.now += STEP + timedelta(seconds=seconds)
+        self.model.now = self.now
+
+    def _hand(self, number: int) -> Hand:
+        return self.hands[number % len(self.hands)]
+
+    def _cell_id(self, hand: Hand) -> int:
+        return agreement.cell_ids()[hand.name]
+
+    def _jobs(self) -> list[Job]:
+        return [job for job in self.model.living() if not job.is_deleted]
+
+    def _job(self, number: int) -> Job:
+        return self._jobs()[number % len(self._jobs())]
+
+    def _attempts(self, *, held: bool = False) -> list[Attempt]:
+        found = [attempt for task in self.model.tasks() for attempt in task.attempts]
+        return ([a for a in found if a.is_held] or found) if held else found
+
+    def _task_of(self, attempt: Attempt) -> Task:
+        found = self.model.find(attempt.uid)
+        assert found is not None
+        return found[0]
+
+    def _is_strictly_held(self, attempt: Attempt) -> bool:
+        return attempt.state not in ACTIVE and self._is_lost(attempt)
+
+    def _is_lost(self, attempt: Attempt) -> bool:
+        return agreement.cells()[attempt.cell_id] != (attempt.incarnation, False)
+
+    def _release(self, attempt: Attempt) -> None:
+        release_attempt(uid=UUID(attempt.uid), reason="", actor="me", now=self.now)
+
+    def _write(
+        self, among: list[Attempt], number: int, said: dict[str, Any], is_gone: bool
+    ) -> Said:
+        attempt = among[number % len(among)]
+        said = {"gone": is_gone and said["state"] not in OPEN, **said}
+        if said["state"] is S.RUNNING:
+            self.ran.add(attempt.uid)
+        if attempt.uid in self.ran:
+            said.pop("never_created", None)  # that would be a lie
+        return self._letter(attempt, said)
+
+    def _letter(self, attempt: Attempt, said: dict[str, Any]) -> Said:
+        names = {cell_id: name for name, cell_id in agreement.cell_ids().items()}
+        hand = next(hand for hand in self.hands if hand.name == names[attempt.cell_id])
+        hand.seq += 1
+        report = AttemptReport(attempt.uid, hand.seq, **said)
+        return Said(attempt.cell_id, attempt.incarnation, report)
+
+    def _deliver(self, batch: list[Said]) -> None:
+        self.loop.inbox.apply([self._sealed(letter) for letter in batch])
+        self.model.hear(batch)
+
+    def _sealed(self, letter: Said) -> str:
+        names = {cell_id: name for name, cell_id in agreement.cell_ids().items()}
+        hand = next(hand for hand in self.hands if hand.name == names[letter.cell_id])
+        return envelope.seal(
+            keys.mac_key(hand.key, keys.TO_CONTROL),
+            cell=hand.name,
+            incarnation=letter.incarnation,
+            seq=letter.report.seq,
+            body=Reports(0, (letter.report,)).body(),
+        )
+
+    @staticmethod
+    def _try(action: Callable[[], object]) -> bool:
+        with suppress(Conflict):
+            action()
+            return True
+        return False

@@ -1,0 +1,405 @@
+"""A small model of jobs, tasks and attempts, from the text: no rows, no locks, no pages.
+
+It is told what happens, and says what must then stand in the database. What the text leaves open
+(which waiting task goes to which cell, which jitter a back-off has) it takes from there.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from controlplane.contract.reports import AttemptReport
+from controlplane.contract.states import FailureKind
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.transitions import Event
+from tests.properties import restatement as text
+from tests.properties.restatement import ACTIVE, OPEN, Course, Used
+
+STAGES = {S.ASSIGNED: 0, S.BUILDING: 1, S.RUNNING: 2}
+
+
+@dataclass
+class Attempt:
+    """One try."""
+
+    uid: str
+    cell_id: int
+    incarnation: str
+    start_before: datetime
+    since: datetime
+    state: S = S.ASSIGNED
+    phase: str = ""
+    seq: int = 0
+    charged: str = ""
+    charge: int = 0
+    started_at: datetime | None = None
+    releasable_at: datetime | None = None
+    release: str = ""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it may have a container."""
+        return not self.release
+
+
+@dataclass
+class Task:
+    """One task; `attempts` in order, the last one present."""
+
+    id: int
+    group: "Group"
+    state: S = S.PENDING
+    used: Used = field(default_factory=Used)
+    attempts: list[Attempt] = field(default_factory=list)
+    backs_off: tuple[datetime, datetime] | None = None
+    not_before: datetime | None = None
+    avoids: int | None = None
+    has_started: bool = False
+    is_excused: bool = False
+
+    @property
+    def held(self) -> Attempt | None:
+        """The attempt that holds it."""
+        return self.attempts[-1] if self.attempts and self.attempts[-1].is_held else None
+
+
+@dataclass
+class Group:
+    """One group. `limits`: failure, preemption, system."""
+
+    id: int
+    job: "Job"
+    name: str
+    minimum: int
+    is_explicit: bool
+    limits: tuple[int, int, int]
+    once: bool
+    exclusive: str
+    depends_on: list[tuple[str, str]]
+    timeout: timedelta | None
+    deadline: datetime | None
+    is_startable: bool
+    tasks: list[Task] = field(default_factory=list)
+
+    def states(self) -> list[S]:
+        """Of its tasks."""
+        return [task.state for task in self.tasks]
+
+    def told(self) -> text.Group:
+        """As the restatement wants it."""
+        excused = sum(task.is_excused for task in self.tasks)
+        return text.Group(self.states(), self.minimum, self.is_explicit, excused, not self.once)
+
+
+@dataclass
+class Dependency:
+    """`on` until `until`: met, failed, or neither."""
+
+    on: int
+    until: str
+    is_met: bool = False
+    is_failed: bool = False
+
+
+@dataclass
+class Job:
+    """One job."""
+
+    id: int
+    name: str
+    minimum: int
+    is_explicit: bool
+    tolerated: int
+    coscheduled: bool
+    scheduling_timeout: timedelta | None
+    parent: int | None
+    retry_of: int | None
+    waits: bool
+    groups: list[Group] = field(default_factory=list)
+    dependencies: list[Dependency] = field(default_factory=list)
+    state: S = S.PENDING
+    ending_as: S | None = None
+    is_broken: bool = False
+    is_bouncing: bool = False
+    has_started: bool = False
+    is_deleted: bool = False
+    is_gone: bool = False
+
+    def tasks(self) -> list[Task]:
+        """All of them."""
+        return [task for group in self.groups for task in group.tasks]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its state is final."""
+        return self.state not in (S.PENDING, S.RUNNING)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it ended, and no container of it may be left."""
+        return self.has_ended and not any(task.held for task in self.tasks())
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it ends, but some of it is open yet."""
+        return self.ending_as is not None and not self.has_ended
+
+    def told(self) -> text.Job:
+        """As the restatement wants it."""
+        groups = [group.told() for group in self.groups]
+        return text.Job(groups, self.minimum, self.is_explicit, self.tolerated, self.has_started)
+
+
+@dataclass(frozen=True)
+class Said:
+    """A report and who sent it, as it waits on its way."""
+
+    cell_id: int
+    incarnation: str
+    report: AttemptReport
+
+
+class Jobs:
+    """All jobs. `now` is set by whoever uses it."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[int, Job] = {}
+        self.now: datetime
+
+    def living(self) -> list[Job]:
+        """Jobs whose rows are there."""
+        return [job for job in self.jobs.values() if not job.is_gone]
+
+    def tasks(self) -> list[Task]:
+        """All tasks, by id."""
+        return sorted((t for job in self.living() for t in job.tasks()), key=lambda t: t.id)
+
+    def find(self, uid: str) -> tuple[Task, Attempt] | None:
+        """An attempt."""
+        for task in self.tasks():
+            for attempt in task.attempts:
+                if attempt.uid == uid:
+                    return task, attempt
+        return None
+
+    def is_read(self, job: Job) -> bool:
+        """Whether a retry of it, or of such a retry, has not ended yet."""
+        retries = [other for other in self.living() if other.retry_of == job.id]
+        return any(not other.has_ended or self.is_read(other) for other in retries)
+
+    # -------------------------------------------------------------------------- tasks
+
+    def change(
+        self,
+        task: Task,
+        event: Event,
+        *,
+        started_at: datetime | None = None,
+        release: str = "",
+        never: bool = False,
+    ) -> bool:
+        """Let the event happen to the task; False: it does not happen to a task like this."""
+        attempt = task.held
+        start = (attempt and attempt.started_at) or started_at
+        ran = (self.now - start).total_seconds() if start else 0.0
+        once = task.group.once and not never
+        course = text.follow(task.state, event, task.used, task.group.limits, ran=ran, once=once)
+        if course is None:
+            return False
+        self._take(task, course, event)
+        if attempt is not None and course.attempt is not None:
+            if course.attempt is not attempt.state:
+                attempt.since = self.now
+            attempt.state, attempt.started_at = course.attempt, start
+            attempt.charged, attempt.charge = course.charged, course.charge
+            if course.attempt not in ACTIVE:
+                attempt.release = release
+        if start is not None:
+            task.has_started = task.group.job.has_started = True
+        return True
+
+    def _take(self, task: Task, course: Course, event: Event) -> None:
+        attempt, is_back = task.held, course.task is S.PENDING
+        task.state, task.used = course.task, course.used
+        task.avoids = task.backs_off = task.not_before = None
+        elsewhere = event in (Event.SYSTEM_FAILED, Event.REFUSED, Event.START_EXPIRED)
+        if is_back and elsewhere and attempt is not None:
+            task.avoids = attempt.cell_id
+            tries = max(task.used.system_row, task.used.refusal_row)
+            task.backs_off = backs_off(5.0, tries, self.now)
+        elif is_back and event is Event.USER_FAILED:
+            task.backs_off = backs_off(1.0, task.used.failure, self.now)
+
+    # --------------------------------------------------------------------------- jobs
+
+    def follow(self, jobs: Iterable[Job], unblocked: Iterable[Job] = ()) -> None:
+        """Let the jobs follow their tasks, those that depend on them told."""
+        for job in unblocked:
+            job.waits = False
+        listed = sorted({job.id: job for job in jobs}.items())
+        for _, job in listed:
+            self._roll(job)
+        for _, job in listed:
+            self._tell(job)
+
+    def _roll(self, job: Job) -> None:
+        if not job.has_ended:
+            self._judge(job)
+            follows = text.derive(job.told())
+            is_open = any(task.state in OPEN for task in job.tasks())
+            if job.ending_as is None and follows not in (S.PENDING, S.RUNNING) and is_open:
+                job.ending_as, job.is_bouncing = follows, False
+            if not is_open:
+                job.state = job.ending_as or follows
+            elif job.ending_as is None or job.state is not S.RUNNING:
+                job.state = S.RUNNING if follows is S.RUNNING else S.PENDING
+        if not job.has_ended and job.ending_as is None and not job.waits:
+            for group in job.groups:
+                if not group.is_startable and self.standing_of(group) == "satisfied":
+                    group.is_startable = True
+                    group.deadline = job.scheduling_timeout and self.now + job.scheduling_timeout
+
+    @staticmethod
+    def _judge(job: Job) -> None:
+        if not job.coscheduled or job.ending_as is not None:
+            job.is_bouncing = False
+            return
+        told = job.told()
+        verdict = text.judge(told.groups, job.minimum)
+        if verdict == "broken":
+            for group in told.groups:
+                group.states = [S.WORKER_FAILED if s in OPEN else s for s in group.states]
+            job.ending_as, job.is_broken, job.is_bouncing = text.derive(told), True, False
+            return
+        movable = any(s in ACTIVE for g in told.groups if g.is_movable for s in g.states)
+        job.is_bouncing = verdict == "fell_below" or (job.is_bouncing and movable)
+
+    @staticmethod
+    def standing_of(group: Group) -> str:
+        """How all that the group waits for stands."""
+        others = {other.name: other for other in group.job.groups}
+        found = {_standing(others[name], until) for name, until in group.depends_on}
+        if "impossible" in found:
+            return "impossible"
+        return "open" if "open" in found else "satisfied"
+
+    def _tell(self, job: Job) -> None:
+        for other in self.living():
+            for dependency in other.dependencies:
+                if dependency.on != job.id or dependency.is_met or dependency.is_failed:
+                    continue
+                standing = job_standing(job, dependency.until)
+                dependency.is_met = standing == "satisfied"
+                dependency.is_failed = standing == "impossible"
+
+    def end(self, job: Job, state: S) -> None:
+        """The job must end so, unless it ends or ended already."""
+        if not job.has_ended and job.ending_as is None:
+            job.ending_as = state
+
+    def end_open(self, job: Job) -> None:
+        """End the open tasks of a job that is ending."""
+        if job.is_ending:
+            for task in job.tasks():
+                if task.state in OPEN:
+                    self.change(task, Event.GANG_BROKEN if job.is_broken else Event.KILLED)
+            self.follow([job])
+
+    # ------------------------------------------------------------------------ reports
+
+    def hear(self, batch: Iterable[Said]) -> None:
+        """Reports arrive together: of each attempt and sender the newest counts."""
+        newest: dict[tuple[str, int, str], Said] = {}
+        for said in batch:
+            key = said.report.uid, said.cell_id, said.incarnation
+            if key not in newest or newest[key].report.seq < said.report.seq:
+                newest[key] = said
+        touched = [job for said in newest.values() for job in self._hear(said)]
+        self.follow(touched)
+
+    def _hear(self, said: Said) -> Iterator[Job]:
+        report, found = said.report, self.find(said.report.uid)
+        if found is None:
+            return
+        task, attempt = found
+        sender = said.cell_id, said.incarnation
+        if sender != (attempt.cell_id, attempt.incarnation) or report.seq <= attempt.seq:
+            return
+        if attempt.state not in ACTIVE:
+            if attempt.is_held and report.gone and report.state not in OPEN:
+                attempt.release, attempt.seq = "confirmed", report.seq
+                yield task.group.job
+            return
+        if report.state in OPEN and STAGES.get(report.state, -1) < STAGES[attempt.state]:
+            return
+        started_at = self._told_start(report)
+        if report.state is attempt.state:
+            attempt.seq = report.seq
+            if report.phase and report.phase != attempt.phase:
+                attempt.phase, attempt.since = report.phase, self.now
+            if started_at and attempt.started_at is None:
+                attempt.started_at = started_at
+            return
+        event = event_of(report, attempt)
+        release = "confirmed" if report.gone else ""
+        never = report.never_created and report.gone
+        if self.change(task, event, started_at=started_at, release=release, never=never):
+            attempt.seq, attempt.phase = report.seq, report.phase or attempt.phase
+            yield task.group.job
+
+    def _told_start(self, report: AttemptReport) -> datetime | None:
+        has_run = report.started_at is not None or report.state is S.RUNNING
+        return self.now if has_run else None
+
+
+def backs_off(base: float, tries: int, now: datetime) -> tuple[datetime, datetime]:
+    """The ends of the shortest and longest: doubled each time, 5 min at most, less a quarter."""
+    full = timedelta(seconds=min(base * 2 ** (tries - 1), 300.0))
+    return now + full * 0.75, now + full
+
+
+def _standing(group: Group, until: str) -> str:
+    states = group.states()
+    is_open = any(state in OPEN for state in states)
+    if until == "started":
+        ran = sum(state in (S.RUNNING, S.SUCCEEDED, S.FAILED) for state in states)
+        met = ran >= group.minimum
+    elif until == "finished":
+        met = not is_open
+    else:
+        met = not is_open and states.count(S.SUCCEEDED) >= group.minimum
+    return "satisfied" if met else "open" if is_open else "impossible"
+
+
+def job_standing(job: Job, until: str) -> str:
+    """How "`job` until `until`" stands."""
+    if until == "settled":
+        return "satisfied" if job.is_settled else "open"
+    met = {
+        "started": job.has_started or job.state is S.SUCCEEDED,
+        "finished": job.has_ended,
+        "succeeded": job.state is S.SUCCEEDED,
+    }[until]
+    return "satisfied" if met else "impossible" if job.has_ended else "open"
+
+
+def event_of(report: AttemptReport, attempt: Attempt) -> Event:
+    """What a report says has happened."""
+    match report.state:
+        case S.BUILDING:
+            return Event.BUILDING
+        case S.RUNNING:
+            return Event.STARTED
+        case S.SUCCEEDED:
+            return Event.EXITED_ZERO
+        case S.PREEMPTED:
+            return Event.DRAINED
+        case S.KILLED:
+            return Event.KILLED if report.reason == "timeout" else Event.VANISHED
+        case S.WORKER_FAILED:
+            is_refusal = attempt.state is S.ASSIGNED and report.reason == "refused"
+            return Event.REFUSED if is_refusal else Event.VANISHED
+    if report.failure_kind is FailureKind.SYSTEM:
+        return Event.SYSTEM_FAILED
+    is_outside = report.failure_kind is FailureKind.OUTSIDE
+    return Event.VANISHED if is_outside else Event.USER_FAILED
