@@ -6,7 +6,7 @@ are merged: the same change of several tasks within a second (a thousand tasks p
 a round that repeats (seven times placed and refused). Changes come newest first, as they are read.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -143,24 +143,24 @@ class Entry:
 
 
 def measure(
-    changes: Iterable[Change], left_at: Mapping[int | None, datetime] | None = None
+    changes: Iterable[Change], left_at: dict[int | None, datetime] | None = None
 ) -> list[Change]:
     """The changes with how long each state lasted.
 
     `left_at`: by task (None: the job), when what is newest here was left for what is newer still.
+    It is brought on to the oldest change, for whoever goes on with what is older.
     A report may tell late of an earlier instant; then what came before was over by then as well.
     """
-    until: dict[int | None, datetime] = dict(left_at or {})
+    until = {} if left_at is None else left_at
     measured = []
     for change in changes:
         if change.enters:
             left = until.get(change.task_id)
             since = change.at if left is None else min(change.at, left)
             until[change.task_id] = since
-            stay = None if left is None else (left - since).total_seconds()
-            measured.append(replace(change, seconds=stay))
-        else:
-            measured.append(change)
+            if left is not None:
+                change = replace(change, seconds=(left - since).total_seconds())
+        measured.append(change)
     return measured
 
 

@@ -1,6 +1,6 @@
 """The history of a job, a task or an attempt, newest first, in parts that a page can hold."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,9 +13,9 @@ from controlplane.queries.jobs import is_job
 from controlplane.queries.sql import rows
 
 # Read at first for merged entries, which may be of many changes each; four times as much each time
-# that does not fill the page, until a page has been made of so many that it may be short instead.
+# that does not fill the page, up to what takes a third of a second: then the page is short instead.
 _FIRST_READ = 1_000
-_MOST_READ = 20_000
+_MOST_READ = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,25 +131,28 @@ def change_document(entry: Entry) -> dict[str, Any]:
 
 def _part(course: _Course, before: int | None, limit: int, merged: bool) -> Part:
     size, start = _FIRST_READ if merged else limit + 1, _LATEST if before is None else before
-    changes: list[Change] = []
-    left: Mapping[int | None, datetime] | None = None
+    count, shown = 0, list[Change]()
+    left: dict[int | None, datetime] = {}
+    known: set[int | None] = set()
     while True:
         found = _read(course, start, size)
-        changes += found
-        # Of a job, other tasks may come with each read.
-        if before is not None and (left is None or course.task_id is None):
-            left = _left_at(course, before, changes)
-        is_all = len(found) < size
-        shown = measure(changes, left)
-        if course.attempt is not None:
-            shown = [change for change in shown if change.attempt_uid == course.attempt]
+        is_all, count = len(found) < size, count + len(found)
+        tasks = {change.task_id for change in found} - known
+        known |= tasks
+        if before is not None:
+            left |= _left_at(course, before, tasks)
+        shown += [
+            change
+            for change in measure(found, left)
+            if course.attempt in (None, change.attempt_uid)
+        ]
         entries = first_entries(shown, limit) if merged else _one_by_one(shown, limit)
         used = sum(entry.count for entry in entries)
         if used < len(shown):
             return Part(entries, shown[used - 1].id)
-        if is_all or len(changes) >= _MOST_READ:
-            return Part(entries, None if is_all else changes[-1].id)
-        size, start = size * 4, changes[-1].id
+        if is_all or count >= _MOST_READ:
+            return Part(entries, None if is_all else found[-1].id)
+        size, start = min(size * 4, _MOST_READ - count), found[-1].id
 
 
 def _one_by_one(changes: Sequence[Change], limit: int) -> list[Entry]:
@@ -205,10 +208,9 @@ def _read(course: _Course, start: int, count: int) -> list[Change]:
 
 
 def _left_at(
-    course: _Course, before: int, changes: Sequence[Change]
+    course: _Course, before: int, tasks: Collection[int | None]
 ) -> Mapping[int | None, datetime]:
-    """When each task, and the job, had left its newest state here for what is on newer pages."""
-    tasks = {change.task_id for change in changes}
+    """When each task, and the job (None), was to leave its newest state here on newer pages."""
     statement = f"""
         SELECT task_id, min(at) FROM controlplane_transition
         WHERE task_id = ANY(%s) AND id >= %s AND {_ENTERS} GROUP BY task_id
@@ -219,7 +221,7 @@ def _left_at(
             SELECT min(at) FROM controlplane_transition
             WHERE job_id = %s AND task_id IS NULL AND id >= %s AND {_ENTERS}
             """
-        ((at,),) = rows(statement, [changes[0].job_id, before])
+        ((at,),) = rows(statement, [course.parameters["job"], before])
         left |= {} if at is None else {None: at}
     return left
 
