@@ -20,6 +20,11 @@ def _members(rng: Random, name: str, command: list[str], replicas: int, **more: 
     return group_of(rng, name, command, replicas=replicas, resources=_SMALL, **more)
 
 
+def _long(rng: Random) -> list[str]:
+    """Long enough that some fault finds them all at work."""
+    return [*sleep(rng, 5.0), "sleep", f"{rng.uniform(3.0, 40.0):.2f}"]
+
+
 def _gang(name: str, groups: list[dict[str, Any]], expected: S, **more: Any) -> Submitted:
     body = job_of(name, groups, coscheduled=True, **more)
     return Submitted(0.0, body, frozenset({expected}))
@@ -27,7 +32,7 @@ def _gang(name: str, groups: list[dict[str, Any]], expected: S, **more: Any) -> 
 
 def gang_succeeds(rng: Random, name: str) -> Submitted:
     """However often it has to begin anew."""
-    group = _members(rng, "main", sleep(rng), rng.randint(2, 6))
+    group = _members(rng, "main", _long(rng), rng.randint(2, 6))
     return _gang(name, [group], S.SUCCEEDED)
 
 
@@ -35,7 +40,7 @@ def gang_of_groups(rng: Random, name: str) -> Submitted:
     """Its groups, and all of it, have minima below what they may have."""
     groups = []
     for number in range(rng.randint(2, 3)):
-        group = _members(rng, f"group-{number}", sleep(rng), rng.randint(1, 3))
+        group = _members(rng, f"group-{number}", _long(rng), rng.randint(1, 3))
         group["min_available"] = rng.randint(0, group["replicas"])
         groups.append(group)
     fewest = sum(group["min_available"] for group in groups)
@@ -48,7 +53,7 @@ def gang_retries(rng: Random, name: str) -> Submitted:
     """A member that fails takes all others along, who pay nothing for it."""
     failures = rng.randint(1, 2)
     first = _members(rng, "first", [*sleep(rng, 6.0), "fail-first", str(failures)], 1)
-    others = _members(rng, "others", sleep(rng, 20.0), rng.randint(1, 4))
+    others = _members(rng, "others", _long(rng), rng.randint(1, 4))
     retries = {"failure": failures, "preemption": 100}
     return _gang(name, [first, others], S.SUCCEEDED, retries=retries)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from random import Random
 from typing import Any
 
@@ -15,6 +16,7 @@ class End:
     state: S
     reason: str
     was_started: bool
+    settled_at: datetime | None
 
 
 @dataclass(slots=True, eq=False)
@@ -22,7 +24,8 @@ class Submitted:
     """A job as submitted. `expected`: the states it may end in; empty: any.
 
     `in_peace`: those it may end in if nothing happens to cells.
-    `waits`: the jobs it depends on, until when; `replaces`: those that it took the name from.
+    `waits`: the jobs it depends on, until when; `retries`: the one whose rest it is; `replaces`:
+    those that it took the name from.
     """
 
     at: float
@@ -34,6 +37,7 @@ class Submitted:
     delete_at: float | None = None
     waits: list[tuple["Submitted", str]] = field(default_factory=list)
     parent: "Submitted | None" = None
+    retries: "Submitted | None" = None
     # What became of it. `seen`: how it stood when somebody last looked; `end`: and deleted it.
     key: str = ""
     links: dict[str, Any] = field(default_factory=dict)
@@ -203,7 +207,7 @@ def _with_minima(rng: Random, name: str) -> Submitted:
     return Submitted(0.0, job_of(name, [good, bad]), frozenset({S.SUCCEEDED}))
 
 
-def _by_minima(rng: Random, name: str) -> Submitted:
+def by_minima(rng: Random, name: str) -> Submitted:
     """Groups that succeed or fail as a whole; Volcano's rule says how the job ends."""
     groups, met, succeeded = [], True, 0
     for number in range(rng.randint(2, 3)):
@@ -247,7 +251,7 @@ _KINDS: tuple[Callable[[Random, str], Submitted], ...] = (
     in_order,
     _out_of_order,
     _with_minima,
-    _by_minima,
+    by_minima,
     _with_a_deadline,
     _many,
 )

@@ -19,6 +19,7 @@ def check_start(world: World, seen: Seen) -> list[str]:
         *_before_other_jobs(world, job),
         *_before_other_groups(world, job, seen),
         *_below_a_minimum(job, seen),
+        *_retried_needlessly(world, job, seen),
     ]
     return [f"attempt {seen.uid} of job {seen.job_id} was begun, but {text}" for text in wrong]
 
@@ -93,6 +94,22 @@ def _below_a_minimum(job: Submitted, seen: Seen) -> Iterator[str]:
     ]
     if found and (lacking or present.total() < job.minimum()):
         yield f"its gang has only {dict(present)}"
+
+
+def _retried_needlessly(world: World, job: Submitted, seen: Seen) -> Iterator[str]:
+    """What succeeded in the job that it retries is not tried again."""
+    if job.retries is None:
+        return
+    found = rows(
+        """
+        SELECT t.state FROM controlplane_task t JOIN controlplane_taskgroup g ON g.id = t.group_id
+        WHERE t.job_id = %s AND g.name = %s AND t.index = %s
+        """,
+        [job.retries.job_id, seen.group, seen.life.launch.run.task_index],
+    )
+    for (state,) in found:
+        if S(state) is S.SUCCEEDED:
+            yield f"its task had succeeded in job {job.retries.job_id}"
 
 
 def _least(group: dict[str, int]) -> int:

@@ -1,5 +1,6 @@
 """Who submits, cancels and deletes. A call may die at any statement; then it is made once more."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -11,6 +12,7 @@ from django.db import connection
 from controlplane.commands.deletion import delete_job
 from controlplane.commands.endings import cancel_job
 from controlplane.commands.jobs import submit_jobs
+from controlplane.commands.retries import retry_job
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.states import TERMINAL
@@ -42,7 +44,8 @@ class Submitters:
         """Whatever they will ask for."""
         after = self._around.timeline.after
         for job in self.jobs:
-            after(job.at, partial(self._call, partial(self._submit, job)))
+            begin = self._submit if job.retries is None else self._retry
+            after(job.at, partial(self._call, partial(begin, job)))
             if job.cancel_at is not None:
                 after(job.cancel_at, partial(self._call, partial(self._cancel, job)))
             if job.delete_at is not None:
@@ -118,6 +121,29 @@ class Submitters:
             other.is_replaced = True
         self._around.note(f"job {made.job_id} ({job.name}) is submitted: {_words(body)}")
 
+    def _retry(self, job: Submitted) -> None:
+        assert job.retries is not None
+        other = job.retries
+        if other.refused or other.end is not None:
+            job.refused = "what it retries is not there"
+            return
+        end = load_end(other.job_id)
+        if other.job_id is None or end is None or end.settled_at is None:
+            self._again(partial(self._retry, job), 20.0)
+            return
+        try:
+            now = self._around.timeline.datetime()
+            made = retry_job(job_id=other.job_id, guid=job.key, actor=NAME, now=now)
+        except Conflict as error:
+            if not _is_complete(other.job_id):
+                raise AssertionError(f"job {other.job_id} is not retried: {error}") from error
+            job.refused = str(error)
+            return
+        job.job_id = made.job_id
+        job.body = _read_body(made.job_id)
+        self.by_id[made.job_id] = job
+        self._around.note(f"job {other.job_id} is retried as job {made.job_id}")
+
     def _before(self, job: Submitted) -> list[Submitted]:
         return self.jobs[: self.jobs.index(job)]
 
@@ -148,6 +174,11 @@ class Submitters:
         except NotFound:
             assert job.end is not None, f"job {job.job_id} is not found, but nobody deleted it"
 
+    @staticmethod
+    def _is_retried(job_id: int) -> bool:
+        statement = "SELECT 1 FROM controlplane_job WHERE retry_of_id = %s AND finished_at IS NULL"
+        return bool(rows(statement, [job_id]))
+
     def _delete(self, job: Submitted) -> None:
         if job.refused or job.is_kept or job.end is not None:
             return
@@ -160,7 +191,8 @@ class Submitters:
         try:
             delete_job(job_id=job.job_id, actor=NAME, now=self._around.timeline.datetime())
         except Conflict:
-            assert end.state not in TERMINAL, f"job {job.job_id} has ended, but stays"
+            is_read = self._is_retried(job.job_id)
+            assert is_read or end.state not in TERMINAL, f"job {job.job_id} has ended, but stays"
             self._again(partial(self._delete, job), 20.0)
             return
         except NotFound:
@@ -173,10 +205,34 @@ class Submitters:
 def load_end(job_id: int | None) -> End | None:
     """How the job ended, or stands; None if it is gone."""
     found = rows(
-        "SELECT state, failure_reason, started_at IS NOT NULL FROM controlplane_job WHERE id = %s",
+        """
+        SELECT state, failure_reason, started_at IS NOT NULL, settled_at
+        FROM controlplane_job WHERE id = %s
+        """,
         [job_id],
     )
     return End(S(found[0][0]), *found[0][1:]) if found else None
+
+
+def _read_body(job_id: int) -> dict[str, Any]:
+    """The body of a job that was not submitted, with its own minima and numbers of tasks."""
+    ((text, minimum),) = rows(
+        "SELECT spec, min_available FROM controlplane_job WHERE id = %s", [job_id]
+    )
+    body: dict[str, Any] = json.loads(text)
+    found = rows(
+        "SELECT name, task_count, min_available FROM controlplane_taskgroup WHERE job_id = %s",
+        [job_id],
+    )
+    counts = {name: {"replicas": count, "min_available": least} for name, count, least in found}
+    groups = [{**group, **counts[group["name"]]} for group in body["groups"]]
+    return {**body, "groups": groups, "min_available": minimum}
+
+
+def _is_complete(job_id: int) -> bool:
+    """Whether nothing of the job is left to retry."""
+    statement = "SELECT 1 FROM controlplane_task WHERE job_id = %s AND state <> %s LIMIT 1"
+    return not rows(statement, [job_id, int(S.SUCCEEDED)])
 
 
 def _links_of(job: Submitted) -> dict[str, Any]:
