@@ -7,6 +7,7 @@ from controlplane.contract.states import TaskState as S
 from tests.simulation import gangs
 from tests.simulation.jobs import (
     Submitted,
+    by_minima,
     fails,
     group_of,
     in_order,
@@ -112,6 +113,20 @@ def same_name(rng: Random, name: str) -> list[Submitted]:
     return [*jobs, last]
 
 
+def retried(rng: Random, name: str) -> list[Submitted]:
+    """One that is cancelled, perhaps, and what is left of it, once or twice."""
+    job = _draw(rng, _RETRIED, f"{name}-0")
+    expected, jobs = job.expected, [job]
+    for number in range(1, rng.randint(2, 3)):
+        rest = Submitted(0.0, {"name": f"{name}-{number}", "groups": []}, expected)
+        rest.results, rest.retries = job.results, jobs[-1]
+        jobs.append(rest)
+    for job in jobs[:-1]:
+        job.cancel_at = rng.uniform(1.0, 30.0)
+        job.expected |= {S.KILLED}
+    return jobs
+
+
 def _draw(rng: Random, kinds: tuple[gangs.Kind, ...], name: str) -> Submitted:
     return rng.choice(kinds)(rng, name)
 
@@ -133,6 +148,24 @@ _GANGS: tuple[gangs.Kind, ...] = (
     gangs.gang_with_a_deadline,
     gangs.gang_at_most_once,
 )
+_RETRIED: tuple[gangs.Kind, ...] = (
+    succeeds,
+    succeeds_at_last,
+    fails,
+    in_order,
+    by_minima,
+    gangs.gang_succeeds,
+    gangs.gang_of_groups,
+    gangs.once,
+)
 _ONCE: tuple[gangs.Kind, ...] = (gangs.once, gangs.once, gangs.once_and_fails)
 
-FAMILIES: tuple[Family, ...] = (gang, gang, gang, at_most_once, chain, chain, tree, same_name)
+
+FAMILIES: tuple[Family, ...] = (
+    *(gang, gang, gang),
+    at_most_once,
+    *(chain, chain),
+    tree,
+    same_name,
+    retried,
+)
