@@ -25,6 +25,8 @@ from controlplane.queries.history import (
 ENTRIES = 100
 # Of an entry that is unfolded; the API has them all.
 UNFOLDED = 25
+# Parts of 10,000 changes; together they hold the whole history of most jobs of 10,000 tasks.
+_MORE_PARTS = 4
 _NEUTRAL = "#57606a"
 
 
@@ -141,7 +143,15 @@ def attempt_timeline(uid: UUID) -> Timeline:
 
 def job_timeline(job_id: int) -> Timeline:
     """The newest entries of a job and its tasks, oldest first."""
-    return _timeline(find_job_history(job_id, limit=ENTRIES), names_tasks=True)
+    part = find_job_history(job_id, limit=ENTRIES)
+    entries, following = list(part.entries), part.following
+    # A part is short where its entries are of thousands of tasks each.
+    for _ in range(_MORE_PARTS):
+        if following is None or len(entries) >= ENTRIES // 2:
+            break
+        part = find_job_history(job_id, before=following, limit=ENTRIES - len(entries))
+        entries, following = [*entries, *part.entries], part.following
+    return _timeline(Part(entries, following), names_tasks=True)
 
 
 def _timeline(part: Part, *, names_tasks: bool = False) -> Timeline:

@@ -17,6 +17,7 @@ from controlplane.contract.states import TaskState
 from controlplane.domain.states import COLOURS
 from controlplane.models import Alert, Attempt, Cell, Job, Pool, Project, Task, Transition
 from controlplane.outbox.store import append_log
+from controlplane.queries import history
 from tests.integration.admin.rows import NOW, WHY_PENDING, make_job
 
 pytestmark = pytest.mark.django_db
@@ -156,6 +157,21 @@ def test_a_jobs_history_draws_equal_changes_of_many_tasks_once(operator: Client)
     unfolded = html[html.index("<details") : html.index("</details>")]
     assert "and 5 before them" in words(unfolded)
     assert len(re.findall(r">main\.\d+</a>", unfolded)) == 25
+
+
+def test_a_long_history_is_drawn_of_several_parts(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "_FIRST_READ", 10)
+    monkeypatch.setattr(history, "_MOST_READ", 10)
+    project, owner = Project.objects.get(), User.objects.get(username="ann")
+    many = make_job(project, Pool.objects.get(name="default"), owner, [TaskState.ASSIGNED] * 25)
+    shown = words(page(operator, address_of(Job, many)))
+    assert shown.count("10 tasks pending → assigned") == 2
+    assert "5 tasks pending → assigned" in shown
+    assert "job pending submitted" in shown
+    more = make_job(project, Pool.objects.get(name="default"), owner, [TaskState.ASSIGNED] * 80)
+    assert "History (its newest 5 entries)" in words(page(operator, address_of(Job, more)))
 
 
 def test_rounds_of_a_task_are_drawn_once_and_unfold_to_their_attempts(operator: Client) -> None:
