@@ -1,12 +1,12 @@
 """Many at once on the same rows: nothing placed twice, no cell over-committed, no count lost.
 
 Threads with connections of their own play two workers of each tick, two inboxes, submitters and
-cancellers; what they leave behind is compared with a recount.
+cancellers; what they leave behind is compared with a recount. How much they do is counted in
+operations, not in seconds.
 """
 
-import random
+import os
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,17 +15,28 @@ import pytest
 from django.conf import settings as django_settings
 from django.db import connection
 
-from controlplane import clock
-from controlplane.commands.endings import cancel_job
-from controlplane.contract.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.errors import CellrunError
-from controlplane.models import Attempt, Job
+from controlplane.inbox.batches import Inbox
+from controlplane.models import Attempt, TickState
+from controlplane.outbox import transport
 from controlplane.queries.sql import rows
-from controlplane.ticks import convergence, placement
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import Hand, Loop, Wire
+from tests.integration.loop.crowd import (
+    Crowd,
+    ask,
+    cascade,
+    check,
+    heal,
+    place,
+    retries_counted,
+    stop,
+    take_up,
+    tell,
+    tick,
+)
 
-SECONDS = 4.0
+BASE = int(os.environ["SIMULATION_BASE"])
+IN_TEST, IN_SOAK = 50, 1_500
 
 pytestmark = pytest.mark.serial
 
@@ -36,107 +47,75 @@ OVER_COMMITTED = """
     WHERE a.released_at IS NULL GROUP BY a.cell_id, c.capacity
     HAVING sum((g.resources->>'cpu_millis')::int) > (c.capacity->>'cpu_millis')::int
 """
-WRONG_COUNTS = """
-    SELECT g.id FROM controlplane_taskgroup g
-    WHERE EXISTS (
-        SELECT 1 FROM generate_series(1, 10) AS s(n)
-        WHERE g.counts[s.n + 1] <> (SELECT count(*) FROM controlplane_task t
-                                    WHERE t.group_id = g.id AND t.state = s.n))
-"""
 DOUBLED = """
     SELECT task_id FROM controlplane_attempt WHERE released_at IS NULL
     GROUP BY task_id HAVING count(*) > 1
 """
 
 
-class Crowd:
-    """Threads that each repeat one thing until the time is over."""
+class Nowhere(Wire):
+    """A broker that loses everything: whatever was said comes from the rows again."""
 
-    def __init__(self) -> None:
-        self.deadline = time.monotonic() + SECONDS
-        self.errors: list[BaseException] = []
-        self.threads: list[threading.Thread] = []
-
-    def repeat(self, work: Callable[[random.Random], object]) -> None:
-        rng = random.Random(len(self.threads))
-
-        def run() -> None:
-            try:
-                while time.monotonic() < self.deadline:
-                    work(rng)
-            except BaseException as error:
-                self.errors.append(error)
-            finally:
-                connection.close()
-
-        self.threads.append(threading.Thread(target=run))
-
-    def run(self) -> None:
-        for thread in self.threads:
-            thread.start()
-        for thread in self.threads:
-            thread.join()
-        assert self.errors == []
+    def push(self, messages: Any) -> None:
+        """Lose it."""
 
 
-def report_something(hand: Hand, lock: threading.Lock) -> Callable[[random.Random], object]:
-    """Play the cell: bring some of its attempts on by a step."""
+def look(dice: object) -> None:
+    """At any moment."""
+    assert rows(OVER_COMMITTED) == []
+    assert rows(DOUBLED) == []
 
-    def report(rng: random.Random) -> None:
-        found = Attempt.objects.filter(cell__name=hand.name, released_at=None)
-        attempts = list(found.order_by("?")[:5])
-        said = []
-        for attempt in attempts:
-            state = rng.choice([S.RUNNING, S.SUCCEEDED, S.FAILED])
-            code = {S.SUCCEEDED: 0, S.FAILED: 1}.get(state)
-            gone = state is not S.RUNNING or attempt.finished_at is not None
-            state = S.KILLED if attempt.finished_at else state
-            said.append(AttemptReport(str(attempt.uid), 0, state, exit_code=code, gone=gone))
-        if said:
-            with lock:
-                hand.report(*said)
 
-    return report
+def cells_of(loop: Loop, count: int, cpu: int) -> list[Hand]:
+    """Cells, each of which has an inbox to itself."""
+    hands = []
+    for number in range(count):
+        own = Loop(loop.owner, loop.wire, Inbox(sync_seconds=0.0))
+        hands.append(own.cell(f"cell-{number}", cpu=cpu))
+    TickState.objects.get_or_create(name="convergence")
+    tick(None)  # type: ignore[arg-type]
+    transport.use(Nowhere())
+    return hands
+
+
+def play(loop: Loop, seed: int, rounds: int) -> None:
+    """Eight at once on few jobs; then all of it ends well."""
+    hands = cells_of(loop, 2, cpu=6000)
+    crowd = Crowd(seed)
+    crowd.add(place, cascade, tick, stop, take_up, ask(loop), *map(tell, hands))
+    for _ in range(4):
+        loop.submit(replicas=6, retries={"failure": 1})
+    with retries_counted() as retried:
+        crowd.run(rounds)
+    attempts = Attempt.objects.count()
+    print(f"seed {seed}: {8 * rounds} operations, {attempts} attempts, again: {dict(retried)}")
+    check(settled=False)
+    assert attempts > rounds / 4
+    heal(hands)
+    check(settled=True)
+
+
+@pytest.mark.parametrize("seed", range(BASE, BASE + 2))
+def test_eight_on_the_same_jobs_lose_no_count(loop: Loop, seed: int) -> None:
+    play(loop, seed, IN_TEST)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(BASE + 2, BASE + 12))
+def test_eight_on_the_same_jobs_for_long(loop: Loop, seed: int) -> None:
+    play(loop, seed, IN_SOAK)
 
 
 @pytest.mark.parametrize("locks", [True, False])
-def test_everybody_at_once(loop: Loop, settings: Any, locks: bool) -> None:
+def test_two_of_each_tick_place_nothing_twice(loop: Loop, settings: Any, locks: bool) -> None:
     settings.CELLRUN = replace(django_settings.CELLRUN, advisory_locks=locks)
-    hands = [loop.cell(f"cell-{n}", cpu=4000) for n in range(3)]
-    crowd, lock = Crowd(), threading.Lock()
-
-    def submit(rng: random.Random) -> None:
-        loop.submit(replicas=rng.randint(1, 8), max_task_failures=2, retries={"failure": 1})
-        time.sleep(0.01)
-
-    def cancel(rng: random.Random) -> None:
-        ids = list(Job.objects.filter(finished_at=None).values_list("id", flat=True)[:20])
-        if ids:
-            job_id = rng.choice(ids)
-            try:
-                cancel_job(job_id=job_id, reason="", force=False, actor="x", now=clock.now())
-            except CellrunError as error:
-                raise AssertionError from error
-        time.sleep(0.05)
-
-    def look(rng: random.Random) -> None:
-        assert rows(OVER_COMMITTED) == []
-        assert rows(DOUBLED) == []
-        time.sleep(0.02)
-
-    for _ in range(2):
-        crowd.repeat(lambda rng: placement.run())
-    crowd.repeat(lambda rng: convergence.run(woken=True))
-    crowd.repeat(submit)
-    crowd.repeat(cancel)
-    for hand in hands:
-        crowd.repeat(report_something(hand, lock))
-    crowd.repeat(look)
-    crowd.run()
-    assert rows(OVER_COMMITTED) == []
-    assert rows(DOUBLED) == []
-    assert rows(WRONG_COUNTS) == []
-    assert Attempt.objects.filter(state=S.SUCCEEDED).count() > 0
+    hands = cells_of(loop, 3, cpu=4000)
+    crowd = Crowd(BASE)
+    crowd.add(place, place, cascade, cascade, ask(loop), look, *map(tell, hands))
+    crowd.run(IN_TEST)
+    look(None)
+    heal(hands)
+    check(settled=True)
 
 
 def test_two_last_finishers_do_not_miss_each_other(loop: Loop) -> None:
@@ -144,7 +123,7 @@ def test_two_last_finishers_do_not_miss_each_other(loop: Loop) -> None:
     for _ in range(10):
         job = loop.submit(replicas=2)
         loop.place()
-        pairs = [(hand, Attempt.objects.get(job=job, cell__name=hand.name)) for hand in hands]
+        found = {hand: Attempt.objects.get(job=job, cell__name=hand.name) for hand in hands}
         gate = threading.Barrier(2)
 
         def finish(hand: Hand, attempt: Attempt, gate: threading.Barrier = gate) -> None:
@@ -152,7 +131,8 @@ def test_two_last_finishers_do_not_miss_each_other(loop: Loop) -> None:
             hand.end(attempt, S.SUCCEEDED, exit_code=0)
             connection.close()
 
-        threads = [threading.Thread(target=finish, args=pair) for pair in pairs]
+        work: Callable[..., None] = finish
+        threads = [threading.Thread(target=work, args=pair) for pair in found.items()]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -1,0 +1,239 @@
+"""Threads that do things to the same rows at once, and what they leave behind, looked at."""
+
+import logging
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from django.db import connection, transaction
+
+from controlplane import clock
+from controlplane.commands.deletion import delete_job
+from controlplane.commands.endings import cancel_job, cancel_task
+from controlplane.commands.hearing import hear_probes
+from controlplane.commands.retries import retry_job
+from controlplane.contract.queues import INBOX_SHARDS
+from controlplane.contract.reports import AttemptReport, Heartbeat
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.errors import Conflict, NotFound
+from controlplane.domain.submission import JobsRefused, NameTaken
+from controlplane.models import Alert, Attempt, DeadLetter, Job, Task, TickState
+from controlplane.queries.invariants import check_all
+from controlplane.queries.sql import rows
+from controlplane.ticks import convergence, placement
+from tests.integration.loop.conftest import Hand, Loop
+
+Work = Callable[[random.Random], object]
+
+WRONG_COUNTS = """
+    SELECT g.id FROM controlplane_taskgroup g
+    WHERE EXISTS (
+        SELECT 1 FROM generate_series(1, 10) AS s(n)
+        WHERE g.counts[s.n + 1] <> (SELECT count(*) FROM controlplane_task t
+                                    WHERE t.group_id = g.id AND t.state = s.n))
+"""
+# What a heal takes at most: a generation of dependants each time.
+ROUNDS = 200
+
+
+class Crowd:
+    """Threads that each do one thing again and again: all of them at once, round by round."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self.errors: list[BaseException] = []
+        self._planned: list[Work] = []
+
+    def add(self, *planned: Work) -> None:
+        """Plan a thread for each. It gets dice of its own."""
+        self._planned += planned
+
+    def run(self, rounds: int) -> None:
+        """Do it all. Fails with the first error that escaped a thread."""
+        gate = threading.Barrier(len(self._planned))
+        threads = [
+            threading.Thread(target=self._repeat, args=(number, work, rounds, gate))
+            for number, work in enumerate(self._planned)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self.errors:
+            raise AssertionError(f"seed {self.seed}: {self.errors[0]!r}") from self.errors[0]
+
+    def _repeat(self, number: int, work: Work, rounds: int, gate: threading.Barrier) -> None:
+        dice = random.Random(self.seed * 100 + number)
+        try:
+            for _ in range(rounds):
+                gate.wait()
+                work(dice)
+        except threading.BrokenBarrierError:
+            pass  # another one has failed, and said why
+        except BaseException as error:
+            self.errors.append(error)
+            gate.abort()
+        finally:
+            connection.close()
+
+
+class _Retries(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.counts: Counter[str] = Counter()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        said: Any = record.msg
+        if isinstance(said, dict) and said.get("event") == "transaction_retried":
+            self.counts[said["sqlstate"]] += 1
+
+
+@contextmanager
+def retries_counted() -> Iterator[Counter[str]]:
+    """How many transactions were tried again, by SQLSTATE (40P01: a deadlock)."""
+    handler, logger = _Retries(), logging.getLogger("controlplane.commands.batches")
+    logger.addHandler(handler)
+    try:
+        yield handler.counts
+    finally:
+        logger.removeHandler(handler)
+
+
+# ---------------------------------------------------------------------------- what they do
+
+
+def place(dice: random.Random) -> None:
+    """A pass of placement."""
+    placement.run()
+
+
+def tick(dice: random.Random) -> None:
+    """A tick of the clock, whenever the last one was."""
+    now = clock.now()
+    rest = {"finished_at": now, "started_at": None, "hold_until": None}
+    TickState.objects.filter(name="convergence").update(**rest)
+    hear_probes(range(INBOX_SHARDS), now=now)
+    convergence.run()
+
+
+def cascade(dice: random.Random) -> None:
+    """What a wake makes convergence do."""
+    convergence.run(woken=True)
+
+
+def tell(hand: Hand) -> Work:
+    """The cell brings some of its attempts on by a step; it may say it twice."""
+
+    def report(dice: random.Random) -> None:
+        found = list(Attempt.objects.filter(cell__name=hand.name, released_at=None))
+        chosen = dice.sample(found, min(len(found), 4))
+        said = [_word(attempt, dice) for attempt in chosen]
+        hand.say(Heartbeat(()).body())
+        for _ in range(dice.choice([1, 1, 2]) if said else 0):
+            hand.report(*said)
+
+    return report
+
+
+def _word(attempt: Attempt, dice: random.Random) -> AttemptReport:
+    if attempt.finished_at is not None:
+        return AttemptReport(str(attempt.uid), 0, S.KILLED, gone=True)
+    state = dice.choice([S.RUNNING, S.SUCCEEDED, S.SUCCEEDED, S.FAILED, S.WORKER_FAILED])
+    code = {S.SUCCEEDED: 0, S.FAILED: 1}.get(state)
+    gone = state is not S.RUNNING and dice.random() < 0.8
+    return AttemptReport(str(attempt.uid), 0, state, exit_code=code, gone=gone)
+
+
+def stop(dice: random.Random) -> None:
+    """Somebody cancels a job, or a task of one."""
+    open_tasks = Task.objects.filter(finished_at=None).values_list("id", "job_id")[:40]
+    if not open_tasks:
+        return
+    task_id, job_id = dice.choice(list(open_tasks))
+    facts: dict[str, Any] = {"reason": "", "force": dice.random() < 0.3, "actor": "x"}
+    with suppress(Conflict, NotFound):  # somebody else was faster
+        if dice.random() < 0.4:
+            cancel_job(job_id=job_id, now=clock.now(), **facts)
+        else:
+            cancel_task(task_id=task_id, now=clock.now(), **facts)
+
+
+def take_up(dice: random.Random) -> None:
+    """Somebody retries a job that ended, or deletes it."""
+    ended = Job.objects.filter(deleted_at=None).exclude(finished_at=None).order_by("-id")
+    ids = list(ended.values_list("id", flat=True)[:10])
+    if not ids:
+        return
+    job_id = dice.choice(ids)
+    with suppress(Conflict, NotFound, JobsRefused):
+        if dice.random() < 0.7:
+            retry_job(job_id=job_id, guid=None, actor="owner", now=clock.now())
+        else:
+            delete_job(job_id=job_id, actor="owner", now=clock.now())
+
+
+def ask(loop: Loop) -> Work:
+    """Somebody submits what depends on, descends from, or replaces what is there."""
+
+    def submit(dice: random.Random) -> None:
+        found = Job.objects.filter(deleted_at=None).order_by("-id")
+        ids = list(found.values_list("id", flat=True)[:6])
+        body: dict[str, Any] = {
+            "name": dice.choice("abc"),
+            "replicas": dice.randint(1, 6),
+            "retries": {"failure": 1, "preemption": 2},
+            "coscheduled": dice.random() < 0.3,
+        }
+        if dice.random() < 0.5:
+            body["min_available"] = 1
+        if ids and dice.random() < 0.5:
+            until = dice.choice(["started", "finished", "succeeded"])
+            named = dice.sample(ids, min(len(ids), 2))
+            body["depends_on"] = [{"job": job_id, "until": until} for job_id in named]
+        if ids and dice.random() < 0.3:
+            body["parent"] = dice.choice(ids)
+        if dice.random() < 0.2:
+            body["existing_job_policy"] = dice.choice(["replace", "keep", "error"])
+        with suppress(JobsRefused, NameTaken, Job.DoesNotExist):
+            loop.submit(**body)
+
+    return submit
+
+
+# ------------------------------------------------------------------------ what they leave
+
+
+def heal(hands: list[Hand]) -> None:
+    """Everything that holds a place is confirmed gone, until every job is settled."""
+    dice = random.Random(0)
+    for _ in range(ROUNDS):
+        for hand in hands:
+            held = Attempt.objects.filter(cell__name=hand.name, released_at=None)
+            said = [
+                AttemptReport(str(attempt.uid), 0, S.SUCCEEDED, exit_code=0, gone=True)
+                for attempt in held
+            ]
+            hand.say(Heartbeat(()).body())
+            if said:
+                hand.report(*said)
+        Task.objects.exclude(not_before=None).update(not_before=clock.now())
+        tick(dice)
+        place(dice)
+        if not Job.objects.filter(settled_at=None).exists():
+            return
+    left = list(Job.objects.filter(settled_at=None).values_list("id", "state", "ending_as"))
+    raise AssertionError(f"not settled: {left}")
+
+
+def check(*, settled: bool) -> None:
+    """Counts are those of a recount, nothing is violated or swept aside."""
+    with transaction.atomic():
+        assert rows(WRONG_COUNTS) == []
+    assert [str(violation) for violation in check_all()] == []
+    assert not Alert.objects.filter(kind="job_skipped").exists()
+    assert not DeadLetter.objects.exists()
+    if settled:
+        assert not Attempt.objects.filter(released_at=None).exists()
