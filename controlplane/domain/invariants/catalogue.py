@@ -244,5 +244,6 @@ the containers that the machines really made:
 * once faults stop, every job ends as it must, and is settled.
 
 `manage.py check_invariants` checks a live database in one read-only snapshot, page by page, lists
-every violation with its ids, and exits with 1 if there is one.
+every violation with its ids, and exits with 1 if there is one. The end-to-end tests run it on every
+stack before they stop it, whatever was killed there.
 """
