@@ -129,8 +129,12 @@ _OTHER_WORK = {
     "bouncing_jobs": """
         FROM controlplane_job j WHERE j.is_bouncing AND j.finished_at IS NULL
         """,
-    "deleted_jobs": """
+    "deleted_jobs": f"""
         FROM controlplane_job j WHERE j.deleted_at IS NOT NULL AND j.settled_at IS NOT NULL
+          -- Whom it takes along must have been told: without its row nobody would know.
+          AND NOT EXISTS (SELECT 1 FROM controlplane_job c
+                          WHERE c.parent_id = j.id AND c.finished_at IS NULL
+                            AND c.ending_as IS NULL AND j.state IN ({_UNSUCCESSFUL}))
         """,
     "ending_jobs": """
         FROM controlplane_job j WHERE j.ending_as IS NOT NULL AND j.finished_at IS NULL

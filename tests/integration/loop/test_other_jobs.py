@@ -9,6 +9,7 @@ from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict
 from controlplane.domain.submission import JobsRefused, NameTaken
 from controlplane.models import Attempt, Job, JobDependency, Task, Transition
+from controlplane.queries.convergence import list_jobs_with
 from controlplane.queries.invariants import check_all
 from tests.integration.loop.conftest import Hand, Loop
 
@@ -95,6 +96,19 @@ def test_a_parent_takes_three_generations_along_in_one_tick(loop: Loop) -> None:
     assert [loop.state(job) for job in jobs] == ["KILLED"] * 4
     assert "its parent" in Job.objects.get(pk=jobs[3].pk).failure_reason
     assert check_all() == []
+
+
+def test_rows_of_a_deleted_parent_stay_until_its_children_are_told(loop: Loop) -> None:
+    loop.cell()
+    parent = loop.submit()
+    child = loop.submit(parent=parent.pk)
+    cancel_job(job_id=parent.pk, reason="", force=False, actor="me", now=clock.now())
+    delete_job(job_id=parent.pk, actor="me", now=clock.now())
+    assert Job.objects.get(pk=parent.pk).settled_at is not None
+    assert list_jobs_with("deleted_jobs", 10) == []
+    loop.converge()
+    assert loop.state(child) == "KILLED"
+    assert list_jobs_with("deleted_jobs", 10) == [parent.pk]
 
 
 def test_a_parent_that_succeeded_takes_nobody_along(loop: Loop) -> None:
