@@ -222,3 +222,27 @@ def test_ctrl_c_leaves_no_process_and_no_container(stack: RunningStack, session:
     assert not any(is_running(pid) for pid in pids)
     # They were asked, not killed.
     assert [event["exitCode"] for event in ends] == ["0"] * 6
+
+
+def test_a_retry_runs_what_did_not_succeed_and_reads_the_results_of_what_did(
+    stack: RunningStack, session: Session
+) -> None:
+    before, _ = run_to_end(session, shell_job("exit 0"))
+    # Fails in the job that comes next, and in none after that.
+    join = f"cat /in/parts/* > /out/result; [ $CELLRUN_JOB_ID -gt {before['id'] + 1} ]"
+    prepare = shell_job("echo part $CELLRUN_TASK_INDEX > /out/result", name="prepare", replicas=3)
+    total = shell_job(join, name="total")
+    total["inputs"] = [{"path": "/in/parts/", "from": {"group": "prepare", "result": True}}]
+    failed, _ = run_to_end(session, {"name": "two-steps", "groups": [prepare, total]})
+    assert (failed["id"], failed["state"]) == (before["id"] + 1, "FAILED")
+    done = cellrun(stack, "retry", str(failed["id"]))
+    assert done.returncode == 0, done.stderr
+    retried = wait_for_end(session, failed["id"] + 1)
+    assert (retried["state"], retried["retry_of"]) == ("SUCCEEDED", failed["id"])
+    (task,) = session.tasks(retried["id"])
+    assert (task["group"], task["result"]) == ("total", "part 0\npart 1\npart 2\n")
+
+    assert cellrun(stack, "delete", str(failed["id"]), "--yes").returncode == 0
+    gone = cellrun(stack, "job", str(failed["id"]))
+    assert (gone.returncode, "[404]" in gone.stderr) == (2, True)
+    assert session.job(retried["id"])["retry_of"] is None
