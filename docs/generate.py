@@ -9,13 +9,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from controlplane.domain.invariants import render_document
-from docs import settings_page, states_page, states_picture
+from docs import scenarios_page, settings_page, states_page, states_picture
 
 FOLDER = Path(__file__).parent
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "states.md": states_page.write,
     "images/states.svg": states_picture.draw,
+    "images/job.svg": states_picture.draw_job,
+    "scenarios.md": scenarios_page.write,
     "settings.md": settings_page.write,
     "invariants.md": render_document,
 }

@@ -1,12 +1,12 @@
 """docs/states.md: every state, every legal change, every budget, from the tables of the domain."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain import retry
-from controlplane.domain.convergence.policy import Policy
+from controlplane.domain.convergence.owners import OTHER_OWNERS, TASK_OWNERS, Owner
 from controlplane.domain.states import (
     ACTIVE,
     ATTEMPT_STATES,
@@ -26,6 +26,7 @@ from controlplane.domain.transitions import (
     Rule,
     Wait,
 )
+from docs.rollup_rules import RULES
 from docs.states_picture import NOT_YET, is_charged_later, targets
 from docs.tables import table
 
@@ -159,6 +160,9 @@ def _changes() -> list[str]:
         " charged to no budget.",
         table(("from", "what happens", "task becomes", "attempt becomes", "budget", "then"), rows),
         "¹ The table is complete; nothing in this version causes these yet.",
+        "What was asked to run *at most once* never becomes PENDING by an end, whatever is left of"
+        " its budgets, unless its\ncell says that its container was never created; its order does"
+        " not expire either.",
         "An attempt that was ended by the control plane is not released by that: it holds its"
         " capacity, and its task,\nuntil one of these says that it is gone. The task is not placed"
         " again before.",
@@ -182,6 +186,8 @@ def _states(states: list[S]) -> str:
 
 
 def _pays(rule: Rule) -> str:
+    if rule.exhausts and rule.budget:
+        return f"{rule.budget.value}: all that is left, and 1 more"
     if is_charged_later(rule):
         return f"free, from the {FREE_REFUSALS + 1}th in a row system"
     return rule.budget.value if rule.budget else "free" if rule.requeue else ""
@@ -215,36 +221,18 @@ def _budgets() -> list[str]:
         f"{retry.CAP_SECONDS:g} s), less up to {retry.JITTER:.0%} of it: base"
         f" {retry.FAILURE_BASE_SECONDS:g} s for failures, {retry.SYSTEM_BASE_SECONDS:g} s for the"
         " system; none for\n  a lost cell or a drain.",
-        "## What waits too long",
-        "Every state with a bound is ended by convergence when the bound has passed.",
-        _bounds(Policy()),
+        "## Who owns a state",
+        "Nothing stays for ever unseen: each state that is not final has an owner, the first row"
+        " that holds.",
+        _owners("a task that is", TASK_OWNERS),
+        "Jobs and cells have theirs, too:",
+        _owners("what", OTHER_OWNERS),
     ]
 
 
-def _bounds(policy: Policy) -> str:
-    rows = (
-        ("PENDING", "`scheduling_timeout_seconds`, if the job gives one", "UNSCHEDULABLE"),
-        ("ASSIGNED", "`CELLRUN_START_SECONDS`", "tried again elsewhere, the attempt is stopped"),
-        ("BUILDING", "the pool's pull and create timeouts", "a system failure"),
-        (
-            "RUNNING",
-            "`timeout_seconds`, if the group gives one; convergence acts"
-            f" {policy.timeout_grace:g} s after the cell should have",
-            "KILLED",
-        ),
-        (
-            "ended, not released",
-            f"stop grace + {policy.stop_patience:g} s",
-            "the cell is QUARANTINED, with an alert",
-        ),
-        (
-            "any, on a silent cell",
-            f"the lease × {policy.lease_factor:g}, and {policy.silent_ticks} ticks that saw it"
-            " silent",
-            "the cell is LOST, its attempts are released",
-        ),
-    )
-    return table(("state", "bound", "then"), rows)
+def _owners(head: str, owners: Iterable[Owner]) -> str:
+    rows = ((item.what, item.who, item.longest, item.then) for item in owners)
+    return table((head, "is seen to by", "at the longest", "and then"), rows)
 
 
 def _others() -> list[str]:
@@ -253,16 +241,10 @@ def _others() -> list[str]:
         "It is derived from its tasks' states whenever one changes"
         " (`controlplane/domain/rollup.py`). The first rule\nthat holds decides. Terminal is"
         " final.\n\n"
-        "1. all tasks SUCCEEDED: **SUCCEEDED**\n"
-        "2. more FAILED than `max_task_failures`: **FAILED**\n"
-        "3. any UNSCHEDULABLE: **UNSCHEDULABLE**\n"
-        "4. any KILLED, other than by a dependency inside the job: **KILLED**\n"
-        "5. all terminal, an explicit minimum is met in each group and in the job: **SUCCEEDED**\n"
-        "6. all terminal, any WORKER_FAILED or PREEMPTED: **WORKER_FAILED**\n"
-        "7. all terminal, no explicit minimum, some succeeded and the rest FAILED within tolerance:"
-        " **SUCCEEDED**; else **FAILED**\n"
-        "8. any active, or any ever started: **RUNNING**\n"
-        "9. else **PENDING**",
+        + "\n".join(
+            f"{number}. {rule.when}: **{rule.state.name}**" for number, rule in enumerate(RULES, 1)
+        ),
+        "![How a job's state follows](images/job.svg)",
         "A job that must end while tasks are open notes how it will end (`ending_as`), takes no new"
         " places, and ends its\nopen tasks page by page; it stays RUNNING until none is left.",
         "## Cells",

@@ -115,6 +115,13 @@ class Stage(Loop):
         """Its cell says that it prepares the container."""
         self.hand_of(attempt).report(AttemptReport(str(attempt.uid), 0, S.BUILDING, **facts))
 
+    def begin(self, attempt: Attempt, state: str) -> None:
+        """Its cell says BUILDING or RUNNING."""
+        if state == "BUILDING":
+            self.build(attempt)
+        else:
+            self.start(attempt)
+
     def end(self, attempt: Attempt, state: S, **facts: Any) -> None:
         """Its cell says that it ended so, and that the container is gone."""
         self.hand_of(attempt).end(attempt, state, **facts)

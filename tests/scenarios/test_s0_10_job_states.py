@@ -8,7 +8,7 @@ from controlplane import clock
 from controlplane.commands.endings import cancel_job, cancel_task
 from controlplane.domain.states import Reason
 from controlplane.domain.transitions import Event
-from controlplane.models import Attempt, Job, Task
+from controlplane.models import Job, Task
 from tests.scenarios.plain import PlainGroup, plain_end
 from tests.scenarios.stage import Stage
 
@@ -21,7 +21,7 @@ def end_as(stage: Stage, job: Job, ends: tuple[str, ...]) -> None:
     found = dict(zip(stage.tasks(job), ends, strict=True))
     order = sorted(found, key=lambda task: ("FAILED", "KILLED").count(found[task]))
     for task in order:
-        attempt = Attempt.objects.get(uid=task.attempt_uid)
+        attempt = task.attempts.get()
         if found[task] == "PREEMPTED":
             stage.start(attempt)
             stage.force_task(task, Event.PREEMPTED, Reason.PREEMPTED)

@@ -57,10 +57,11 @@ def test_a_task_is_placed_again_only_when_its_last_container_is_confirmed_gone(
     job, attempt = stage.placed()
     stage.wait(61)
     stage.converge()
-    assert stage.states(job) == ["PENDING"]
+    assert (stage.states(job), stage.task(job).attempt_open) == (["PENDING"], True)
     stage.wait(60)
     stage.place()
     assert len(stage.attempts(job)) == 1
+    stage.check()
     stage.confirm(attempt)
     stage.place()
     assert [row.number for row in stage.attempts(job)] == [1, 2]

@@ -21,7 +21,7 @@ def test_cancelling_kills_a_task_wherever_it_stands_and_is_final(stage: Stage, s
     if stands != "PENDING":
         stage.place()
     if stands in ("BUILDING", "RUNNING"):
-        {"BUILDING": stage.build, "RUNNING": stage.start}[stands](stage.last(job))
+        stage.begin(stage.last(job), stands)
     assert stage.states(job) == [stands]
     cancel(stage, job, reason="enough")
     assert (stage.state(job), stage.states(job)) == ("KILLED", ["KILLED"])
@@ -100,6 +100,7 @@ def test_an_exit_that_came_before_the_control_plane_acted_wins(stage: Stage) -> 
     stage.cell()
     job, attempt = stage.running(timeout_seconds=10)
     stage.wait(39)
+    stage.converge()
     stage.succeed(attempt)
     stage.wait(5)
     stage.converge()

@@ -32,7 +32,7 @@ def test_who_had_begun_pays_from_the_preemption_budget_until_it_is_exhausted(
     stage.cell()
     job, _ = stage.placed(retries={"preemption": limit})
     for count in range(1, limit + 2):
-        {"BUILDING": stage.build, "RUNNING": stage.start}[stands](stage.last(job))
+        stage.begin(stage.last(job), stands)
         preempt(stage, job)
         attempt = stage.last(job)
         assert (attempt.state, attempt.charged) == (S.PREEMPTED, "preemption")

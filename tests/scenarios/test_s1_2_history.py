@@ -12,7 +12,7 @@ from tests.scenarios.stage import Stage
 
 
 def lines(job: Job) -> list[dict[str, Any]]:
-    return list(Transition.objects.filter(job_id=job.pk).order_by("id").values())
+    return [{**row} for row in Transition.objects.filter(job_id=job.pk).order_by("id").values()]
 
 
 def test_every_change_and_every_phase_is_a_line_of_its_own(stage: Stage) -> None:

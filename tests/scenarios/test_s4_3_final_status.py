@@ -26,8 +26,7 @@ def end(stage: Stage, job: Job, successes: tuple[int, ...]) -> list[PlainGroup]:
     """So many tasks of each group succeed, then the others fail; their states."""
     failing: list[Attempt] = []
     for group, count in zip(job.groups.order_by("position"), successes, strict=True):
-        uids = group.tasks.order_by("index").values_list("attempt_uid", flat=True)
-        attempts = [Attempt.objects.get(uid=uid) for uid in uids]
+        attempts = [task.attempts.get() for task in group.tasks.order_by("index")]
         stage.succeed(*attempts[:count])
         failing += attempts[count:]
     stage.fail(*failing)
