@@ -17,9 +17,9 @@ import django
 
 django.setup()
 
-from tests.mutations.catalogue import MUTATIONS  # noqa: E402
-from tests.mutations.rows import ROWS, RowMutation  # noqa: E402
-from tests.mutations.running import first_failing_seed, seeds_for  # noqa: E402
+from tests.mutations.row_mutation import RowMutation  # noqa: E402
+from tests.mutations.rows import ROWS  # noqa: E402
+from tests.mutations.running import MUTATIONS, first_failing_seed, seeds_for  # noqa: E402
 from tests.mutations.trying import is_found, passes  # noqa: E402
 
 AT_ONCE = 2
