@@ -42,15 +42,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         within=40,
     ),
     Mutation(
-        "bounce-stops-half-way",
-        f"{_D}jobs.py",
-        "    goes_on = job.is_bouncing and any(group.movable for group in gang)",
-        "    goes_on = False",
-        "a gang that goes back in several steps is placed in between",
-        needs="gang",
-        within=200,
-    ),
-    Mutation(
         "minima-of-groups-do-not-count",
         f"{_D}gangs.py",
         "    return each and sum(members) >= min_available",
@@ -61,12 +52,12 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "gang-is-placed-in-part",
-        f"{_C}placement.py",
-        "        if not meets_minima(after, gangs[job_id].min_available):",
-        "        if not after:",
-        "what changed since the plan was made leaves a gang placed in part",
+        f"{_C}submission_rows.py",
+        '        "coscheduled": [spec.coscheduled for spec in specs],',
+        '        "coscheduled": [False for spec in specs],',
+        "a gang is taken for any job, and placed as its members fit",
         needs="gang",
-        within=300,
+        within=40,
     ),
     Mutation(
         "gang-never-breaks",
