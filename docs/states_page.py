@@ -96,7 +96,7 @@ RELEASES: Mapping[ReleaseKind, str] = MappingProxyType(
     {
         ReleaseKind.CONFIRMED: "its cell: the container is gone and will not come",
         ReleaseKind.CELL_LOST: "nobody: the cell is lost, and that is the declared risk",
-        ReleaseKind.OPERATOR: "a person, by hand (no door for it yet)",
+        ReleaseKind.OPERATOR: "an operator, by hand, who vouches for it",
     }
 )
 

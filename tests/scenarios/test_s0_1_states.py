@@ -7,7 +7,11 @@ from django.db import IntegrityError, transaction
 
 from controlplane import clock
 from controlplane.commands.endings import cancel_job
+from controlplane.commands.release import release_attempt
 from controlplane.contract.states import TaskState as S
+from controlplane.domain.errors import Conflict
+from controlplane.domain.states import Reason
+from controlplane.domain.transitions import Event
 from controlplane.models import Attempt, Task
 from tests.scenarios.stage import Stage
 
@@ -153,3 +157,48 @@ def test_the_loss_of_its_cell_releases_an_attempt_and_says_so(stage: Stage) -> N
     lost = stage.last(job)
     assert (lost.state, lost.release_kind) == (S.WORKER_FAILED, "cell_lost")
     assert lost.released_at is not None
+
+
+def test_an_operator_may_release_what_has_ended_and_nothing_else(stage: Stage) -> None:
+    cell = stage.cell()
+    job, attempt = stage.running(exclusive="strict")
+
+    def release() -> None:
+        release_attempt(uid=attempt.uid, reason="I looked", actor="olga", now=clock.now())
+
+    with pytest.raises(Conflict, match="is RUNNING"):
+        release()
+    stage.lose(cell)
+    release()
+    assert stage.last(job).release_kind == "operator"
+    assert stage.history(job)[-1][1:] == ("released_by_operator", "olga")
+    stage.cell("other")
+    stage.place()
+    assert [row.number for row in stage.attempts(job)] == [1, 2]
+    with pytest.raises(Conflict, match="is released already"):
+        release()
+
+
+@pytest.mark.parametrize(
+    ("stands", "event", "becomes", "attempt", "job_is"),
+    [
+        ("PENDING", Event.CACHE_HIT, "SUCCEEDED", None, "SUCCEEDED"),
+        ("PENDING", Event.REJECTED, "UNSCHEDULABLE", None, "UNSCHEDULABLE"),
+        ("RUNNING", Event.HEALTH_FAILED, "PENDING", "FAILED", "RUNNING"),
+        ("ASSIGNED", Event.PREEMPTED, "PENDING", "PREEMPTED", "PENDING"),
+    ],
+    ids=lambda value: str(value),
+)
+def test_what_nothing_causes_yet_moves_the_rows_as_the_table_says(
+    stage: Stage, stands: str, event: Event, becomes: str, attempt: str | None, job_is: str
+) -> None:
+    stage.cell()
+    job = stage.submit_small()
+    if stands != "PENDING":
+        stage.place()
+    if stands == "RUNNING":
+        stage.start(stage.last(job))
+    stage.force(job, event, Reason.REJECTED)
+    assert (stage.states(job), stage.state(job)) == ([becomes], job_is)
+    assert [S(row.state).name for row in stage.attempts(job)] == ([attempt] if attempt else [])
+    assert stage.counters(job) == (0, 0, 0)
