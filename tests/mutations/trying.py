@@ -37,7 +37,7 @@ def passes(tests: Iterable[str], *, database: str, mutation: RowMutation | None 
             path = tree / mutation.file
             path.write_text(mutate(path.read_text(), mutation))
         done = _run([f"{SCENARIOS}/{test}" for test in tests], tree, database)
-    if done.returncode not in (_PASSED, _FAILED) or "\nERROR " in done.stdout:
+    if done.returncode not in (_PASSED, _FAILED) or "\nERROR tests/" in done.stdout:
         raise RuntimeError(f"pytest broke down:\n{done.stdout[-4000:]}{done.stderr[-2000:]}")
     return done.returncode == _PASSED
 
