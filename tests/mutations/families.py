@@ -29,8 +29,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "          AND NOT g.at_most_once\n",
         "",
         "an order that is only late ends for ever what runs at most once",
-        needs="at_most_once+own",
-        within=80,
+        needs="at_most_once+delay",
+        within=40,
     ),
     Mutation(
         "bounce-is-forgotten",

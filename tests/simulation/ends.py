@@ -24,7 +24,7 @@ def check_ends(world: World) -> list[str]:
     for job in ends:
         if job.body.get("coscheduled") and not job.is_kept:
             wrong += _check_gang(job)
-    return [*wrong, *_ended_without_cause(), *_given_up_too_early(world)]
+    return [*wrong, *_ended_without_cause(), *_given_up_too_early(world), *_given_up_unheard()]
 
 
 def _check_end(
@@ -97,6 +97,19 @@ def _given_up_too_early(world: World) -> list[str]:
         for task_id, retries in found
         if failed[task_id] <= retries
     ]
+
+
+def _given_up_unheard() -> list[str]:
+    """What runs at most once waits for its cell's word, however late its order is."""
+    found = rows(
+        """
+        SELECT a.uid FROM controlplane_attempt a
+        JOIN controlplane_taskgroup g ON g.id = a.group_id AND g.at_most_once
+        WHERE a.reason = %s
+        """,
+        [Reason.START_EXPIRED.value],
+    )
+    return [f"attempt {uid} runs at most once, and was given up unheard" for (uid,) in found]
 
 
 # ---------------------------------------------------------------------- gangs, by their history
