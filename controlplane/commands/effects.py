@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from controlplane import clock
 from controlplane.commands import statements
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.dependencies import Standing, job_standing
@@ -319,7 +320,7 @@ def _roll(
         job, listed = given.add_to(before[job_id]), groups.get(job_id, ())
         after[job_id] = roll_job(job, listed, now=now)
         startable += newly_startable(after[job_id], listed, now=now)
-    after = _settle(after, now)
+    after = _settle(_ended_under_lock(before, after), now)
     _write_groups(groups, moves, startable)
     _write_jobs(before, after, given.endings, now, actor)
     _stamp_dependencies([job for job_id, job in after.items() if job != before[job_id]], now)
@@ -346,6 +347,22 @@ def _stamp_dependencies(jobs: Sequence[JobRow], now: datetime) -> None:
             "failed_at": [None if is_met else now for _, is_met in stamped],
         }
         execute(statements.STAMP_DEPENDENCIES, parameters)
+
+
+def _ended_under_lock(
+    before: Mapping[int, JobRow], after: Mapping[int, JobRow]
+) -> dict[int, JobRow]:
+    """Jobs end no earlier than what was placed while their locks were waited for."""
+    ended = {job_id for job_id, job in after.items() if job.finished_at} - {
+        job_id for job_id, job in before.items() if job.finished_at
+    }
+    now = clock.now() if ended else None
+    return {
+        job_id: replace(job, finished_at=max(job.finished_at, now))
+        if now and job.finished_at and job_id in ended
+        else job
+        for job_id, job in after.items()
+    }
 
 
 def _settle(jobs: Mapping[int, JobRow], now: datetime) -> dict[int, JobRow]:

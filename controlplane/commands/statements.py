@@ -50,9 +50,14 @@ UPDATE controlplane_attempt a SET
     result = COALESCE(a.result, i.result),
     result_truncated = a.result_truncated OR i.result_truncated,
     usage = COALESCE(i.usage::jsonb, a.usage),
-    started_at = LEAST(a.started_at, i.started_at),
-    finished_at = COALESCE(a.finished_at, i.finished_at),
-    released_at = CASE WHEN i.release IS NULL THEN NULL ELSE i.at END,
+    -- Who waited for the lock looked at the clock before: no instant precedes those it follows.
+    started_at = LEAST(a.started_at, CASE WHEN i.started_at IS NOT NULL
+                                          THEN GREATEST(i.started_at, a.created_at) END),
+    finished_at = COALESCE(a.finished_at, CASE WHEN i.finished_at IS NOT NULL
+        THEN GREATEST(i.finished_at, a.created_at, LEAST(a.started_at, i.started_at)) END),
+    released_at = CASE WHEN i.release IS NOT NULL
+        THEN GREATEST(i.at, a.created_at, a.finished_at, i.finished_at,
+                      LEAST(a.started_at, i.started_at)) END,
     release_kind = COALESCE(i.release, ''),
     stop_reason = COALESCE(i.stop_reason, a.stop_reason),
     stop_force = a.stop_force OR i.stop_force
@@ -102,7 +107,9 @@ WRITE_JOBS = """
 UPDATE controlplane_job j SET
     state = i.state, ending_as = i.ending_as, ending_reason = i.ending_reason,
     ending_force = j.ending_force OR i.force, failure_reason = i.failure_reason,
-    started_at = i.started_at, finished_at = i.finished_at, settled_at = i.settled_at,
+    started_at = i.started_at, finished_at = i.finished_at,
+    settled_at = CASE WHEN i.settled_at IS NOT NULL
+                      THEN GREATEST(i.settled_at, i.finished_at) END,
     is_bouncing = i.is_bouncing, waits_for_jobs = i.waits_for_jobs
 FROM unnest(
     %(job_id)s::bigint[], %(state)s::smallint[], %(ending_as)s::smallint[],

@@ -7,7 +7,7 @@ from controlplane.contract.states import FailureKind, TaskState
 from controlplane.domain.effects import ChangeAttempt, ChangeTask, Step
 from controlplane.domain.retry import wait_seconds
 from controlplane.domain.snapshots import TaskFacts
-from controlplane.domain.states import REASONS, TERMINAL, Budget, Reason, ReleaseKind
+from controlplane.domain.states import ACTIVE, REASONS, TERMINAL, Budget, Reason, ReleaseKind
 from controlplane.domain.transitions import Event, Outcome, advance
 
 
@@ -39,7 +39,9 @@ def change_task(
     attempt = facts.attempt if facts.attempt and facts.attempt.released_at is None else None
     started_at = _started_at(facts, report)
     finished_at = (report.finished_at if report else None) or now
-    ran = (finished_at - started_at).total_seconds() if started_at else 0.0
+    # What waits does not run, though its last attempt did.
+    is_active = facts.state in ACTIVE
+    ran = (finished_at - started_at).total_seconds() if started_at and is_active else 0.0
     outcome = advance(
         facts.state,
         event,

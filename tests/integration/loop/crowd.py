@@ -232,7 +232,8 @@ def check(*, settled: bool) -> None:
     """Counts are those of a recount, nothing is violated or swept aside."""
     with transaction.atomic():
         assert rows(WRONG_COUNTS) == []
-    assert [str(violation) for violation in check_all()] == []
+    violations = check_all()
+    assert not violations, "; ".join(map(str, violations))
     assert not Alert.objects.filter(kind="job_skipped").exists()
     assert not DeadLetter.objects.exists()
     if settled:

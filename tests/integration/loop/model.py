@@ -201,7 +201,8 @@ class Jobs:
         """Let the event happen to the task; False: it does not happen to a task like this."""
         attempt = task.held
         start = (attempt and attempt.started_at) or started_at
-        ran = (self.now - start).total_seconds() if start else 0.0
+        is_active = task.state in ACTIVE
+        ran = (self.now - start).total_seconds() if start and is_active else 0.0
         once = task.group.once and not never
         course = text.follow(task.state, event, task.used, task.group.limits, ran=ran, once=once)
         if course is None:

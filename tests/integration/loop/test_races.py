@@ -15,6 +15,9 @@ import pytest
 from django.conf import settings as django_settings
 from django.db import connection
 
+from controlplane import clock
+from controlplane.commands.endings import cancel_job
+from controlplane.commands.release import release_attempt
 from controlplane.contract.states import TaskState as S
 from controlplane.inbox.batches import Inbox
 from controlplane.models import Attempt, TickState
@@ -115,6 +118,19 @@ def test_two_of_each_tick_place_nothing_twice(loop: Loop, settings: Any, locks: 
     crowd.run(IN_TEST)
     look(None)
     heal(hands)
+    check(settled=True)
+
+
+def test_who_waited_for_a_lock_writes_nothing_older_than_what_it_waited_for(loop: Loop) -> None:
+    hand = loop.cell()
+    early = clock.now()
+    job = loop.submit(replicas=2)
+    loop.place()
+    first, second = loop.attempts(job)
+    hand.end(first, S.SUCCEEDED, exit_code=0)
+    cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=early)
+    check(settled=False)
+    release_attempt(uid=second.uid, reason="", actor="me", now=early)
     check(settled=True)
 
 
