@@ -77,7 +77,9 @@ def try_mutants(
     """Each mutant with what the tests in `tree` make of it. Raises RuntimeError."""
     asked = {
         "at_once": at_once or os.cpu_count() or 1,
-        "mutants": [{"module": one.module, "source": one.source} for one in mutants],
+        "mutants": [
+            {"path": one.path, "module": one.module, "source": one.source} for one in mutants
+        ],
     }
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.mutants.trial"],
@@ -95,13 +97,9 @@ def try_mutants(
         process.stdin.close()
         for line in process.stdout:
             said = json.loads(line)
-            if "number" in said:
-                number = said["number"]
-                one = Tried(mutants[number], Outcome(said["outcome"]), said["seconds"])
-                tried[number] = one
-                told(one)
-            elif isinstance(said["baseline"], str):
-                raise RuntimeError(said["baseline"])
+            number = said["number"]
+            tried[number] = Tried(mutants[number], Outcome(said["outcome"]), said["seconds"])
+            told(tried[number])
     if process.returncode or len(tried) != len(mutants):
-        raise RuntimeError(f"the trial ended with {process.returncode}")
+        raise RuntimeError("the trial failed; what it said stands above")
     return [tried[number] for number in range(len(mutants))]

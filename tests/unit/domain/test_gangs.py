@@ -110,6 +110,7 @@ def test_members_go_back_to_wait_by_default() -> None:
         ([group(P, P, P, least=0), group(P, P, P, least=0)], 0, [0, 0]),
         # More than there is cannot be asked of a group; placement says that it lacks.
         ([group(P, F, least=1)], 5, [1]),
+        ([group(F, F, least=2), group(P, P, P, P, least=1)], 5, [2, 3]),
         ([group(F, least=0), group(P, P, P, least=1)], 3, [0, 3]),
     ],
 )

@@ -1,0 +1,196 @@
+"""The quick way to try a mistake in the body of a function: graft it onto what is imported.
+
+The tests are collected once. Each mutant has a fork in which its function is given the mutated
+code, and in which those tests run that were seen to call that function, the fastest first.
+"""
+
+import ast
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType
+from typing import Any, TextIO
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from tests.mutants.forks import Work, fork, run_all
+
+Place = tuple[str, int]
+"""A file below the tree, and the line where a function in it begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A mutant as it is asked for: the path and name of its module, and its mutated text."""
+
+    number: int
+    path: str
+    module: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """The function that a mutant changes: its name in the module, and its first and last line."""
+
+    name: str
+    first: int
+    last: int
+
+
+def function_of(tree: Path, asked: Asked) -> Function | None:
+    """The one function in whose body alone the mutant differs; None if it differs elsewhere."""
+    before = ast.parse((tree / asked.path).read_text())
+    after = ast.parse(asked.source)
+    pairs = list(zip(_functions(before), _functions(after), strict=False))
+    changed = [pair for pair in pairs if ast.dump(pair[0][1]) != ast.dump(pair[1][1])]
+    if len(changed) != 1:
+        return None
+    (name, old), (_, new) = changed[0]
+    old_body, old.body = old.body, new.body
+    same = ast.dump(before) == ast.dump(after)
+    old.body = old_body
+    first = min([old.lineno, *(decorator.lineno for decorator in old.decorator_list)])
+    return Function(name, first, old.end_lineno or first) if same else None
+
+
+def _functions(tree: ast.Module) -> list[tuple[str, ast.FunctionDef]]:
+    found = []
+    for node in tree.body:
+        inner = node.body if isinstance(node, ast.ClassDef) else [node]
+        prefix = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+        found += [(prefix + one.name, one) for one in inner if isinstance(one, ast.FunctionDef)]
+    return found
+
+
+def graft(asked: Asked, function: Function) -> None:
+    """Give the function of the imported module the mutated code."""
+    found: Any = importlib.import_module(asked.module)
+    for part in function.name.split("."):
+        found = vars(found)[part]
+    while not isinstance(found, FunctionType):
+        names = ("fget", "func", "__wrapped__", "__func__")
+        found = next(getattr(found, name) for name in names if hasattr(found, name))
+    code = compile(asked.source, asked.path, "exec")
+    found.__code__ = next(one for one in _codes(code) if one.co_qualname == function.name)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _codes(constant)
+
+
+class Watch:
+    """Notes which functions below a folder are called."""
+
+    def __init__(self, tree: Path) -> None:
+        self._prefix = f"{tree.resolve()}/"
+        self.called: set[Place] = set()
+
+    def __enter__(self) -> "Watch":
+        sys.settrace(self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.settrace(None)
+
+    def _note(self, frame: FrameType, event: str, argument: object) -> None:
+        name = frame.f_code.co_filename  # called for calls alone: it asks for nothing more
+        if name.startswith(self._prefix):
+            self.called.add((name[len(self._prefix) :], frame.f_code.co_firstlineno))
+
+
+class Grafting:
+    """A plugin: after the collection it tries the mutants instead of running the tests.
+
+    `left`: those that concern what ran during the collection, hence cannot be grafted.
+    """
+
+    def __init__(
+        self,
+        tree: Path,
+        mutants: Sequence[tuple[Asked, Function]],
+        at_once: int,
+        told: TextIO,
+    ) -> None:
+        self.tree, self.mutants, self.at_once, self.told = tree, mutants, at_once, told
+        self.left: list[Asked] = []
+        self.watch = Watch(tree)
+
+    def pytest_collection(self) -> None:
+        self.watch.__enter__()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self.watch.__exit__()
+        if session.testsfailed:
+            raise session.Failed("the tests cannot be collected")
+        runs = self._runs(session.items)
+        if runs is None:
+            raise session.Failed("the tests fail without any mutant")
+        works: list[tuple[int, Work]] = []
+        for asked, function in self.mutants:
+            if _is_called(self.watch.called, asked, function):
+                self.left.append(asked)
+                continue
+            fitting = [
+                (seconds, index)
+                for index, (called, seconds) in enumerate(runs)
+                if _is_called(called, asked, function)
+            ]
+            items = [session.items[index] for _, index in sorted(fitting)]
+            works.append((asked.number, _work(asked, function, items)))
+        limit = int(10 + 10 * sum(seconds for _, seconds in runs))
+        run_all(works, at_once=self.at_once, cpu_seconds=limit, told=self.told)
+        return True
+
+    def _runs(self, items: Sequence[pytest.Item]) -> list[tuple[set[Place], float]] | None:
+        """What each test calls and how long it takes, found out in a fork; None if one fails."""
+        reading, writing = os.pipe()
+
+        def run() -> int:
+            with os.fdopen(writing, "w") as told:
+                for item in items:
+                    began = time.process_time()
+                    with Watch(self.tree) as watch:
+                        failed = _fails(item)
+                    seconds = time.process_time() - began
+                    told.write(json.dumps([sorted(watch.called), seconds, failed]) + "\n")
+            return 0
+
+        pid = fork(run, 3600)
+        os.close(writing)
+        with os.fdopen(reading) as lines:
+            runs = [json.loads(line) for line in lines]
+        os.waitpid(pid, 0)
+        failed = [item.nodeid for item, run in zip(items, runs, strict=False) if run[2]]
+        if failed or len(runs) != len(items):
+            print("\n".join(failed), file=sys.stderr)
+            return None
+        return [({(path, line) for path, line in run[0]}, run[1]) for run in runs]
+
+
+def _work(asked: Asked, function: Function, items: Sequence[pytest.Item]) -> Work:
+    def run() -> int:
+        graft(asked, function)
+        return int(any(map(_fails, items)))
+
+    return run
+
+
+def _is_called(called: set[Place], asked: Asked, function: Function) -> bool:
+    return any(
+        path == asked.path and function.first <= line <= function.last for path, line in called
+    )
+
+
+def _fails(item: pytest.Item) -> bool:
+    return any(report.failed for report in runtestprotocol(item, log=False, nextitem=None))
