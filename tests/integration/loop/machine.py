@@ -12,7 +12,13 @@ from typing import Any
 from uuid import UUID
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
 from controlplane import clock
 from controlplane.commands import attempt_uids
@@ -23,7 +29,6 @@ from controlplane.commands.release import release_attempt
 from controlplane.commands.retries import retry_job
 from controlplane.contract import envelope, keys
 from controlplane.contract.reports import AttemptReport, Reports
-from controlplane.contract.states import FailureKind, Phase
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict
 from controlplane.domain.submission import JobsRefused, NameTaken
@@ -34,6 +39,7 @@ from controlplane.outbox import transport
 from controlplane.ticks import convergence
 from tests.integration.loop import agreement
 from tests.integration.loop.conftest import Hand, Loop, Wire
+from tests.integration.loop.drawn import clarity, documents, numbers, words
 from tests.integration.loop.model import Attempt, Job, Said, Task
 from tests.integration.loop.model_ticks import Model
 from tests.properties.restatement import ACTIVE, OPEN
@@ -42,71 +48,6 @@ from tests.simulation.world import empty_tables
 BEGIN = datetime(2030, 1, 1, tzinfo=UTC)
 STEP = timedelta(milliseconds=10)
 MAX_JOBS, MAX_CELLS, MAX_ON_THE_WAY = 8, 3, 12
-
-numbers = st.integers(0, 1_000)
-retries = st.fixed_dictionaries(
-    {name: st.integers(0, 2) for name in ("failure", "preemption", "system")}
-)
-
-
-@st.composite
-def groups(draw: st.DrawFn, number: int, *, is_gang: bool) -> dict[str, Any]:
-    """One group of a job, which may wait for those before it."""
-    group: dict[str, Any] = {"name": f"g{number}", "image": "x", "command": ["true"]}
-    group["resources"] = {"cpu": 1, "memory": "64Mi"}
-    group["replicas"] = draw(st.integers(1, 3))
-    if draw(st.booleans()):
-        group["min_available"] = draw(st.integers(0, group["replicas"]))
-    group["retries"] = draw(retries)
-    if draw(st.integers(0, 3)) == 0:
-        group["delivery"], group["retries"]["failure"] = "at_most_once", 0
-    group["exclusive"] = draw(st.sampled_from([False, False, False, True, "strict"]))
-    if draw(st.integers(0, 3)) == 0:
-        group["timeout_seconds"] = 30
-    if number and not is_gang and draw(st.booleans()):
-        until = draw(st.sampled_from(["started", "succeeded", "finished"]))
-        group["depends_on"] = [{"group": f"g{draw(st.integers(0, number - 1))}", "until": until}]
-    return group
-
-
-@st.composite
-def documents(draw: st.DrawFn) -> dict[str, Any]:
-    """A job, but for what it says of other jobs."""
-    is_gang = draw(st.integers(0, 2)) == 0
-    body: dict[str, Any] = {"name": draw(st.sampled_from("ab")), "coscheduled": is_gang}
-    count = draw(st.sampled_from([1, 1, 2, 3]))
-    body["groups"] = [draw(groups(number, is_gang=is_gang)) for number in range(count)]
-    if draw(st.booleans()):
-        body["max_task_failures"] = draw(st.integers(0, 2))
-    if draw(st.integers(0, 3)) == 0:
-        body["scheduling_timeout_seconds"] = draw(st.sampled_from([20, 300]))
-    if draw(st.integers(0, 3)) == 0:
-        body["existing_job_policy"] = draw(st.sampled_from(["replace", "replace", "keep", "error"]))
-    return body
-
-
-# What a cell may say of an attempt.
-WORDS: tuple[dict[str, Any], ...] = (
-    {"state": S.BUILDING, "phase": Phase.PULLING},
-    {"state": S.BUILDING, "phase": Phase.CREATING},
-    {"state": S.RUNNING},
-    {"state": S.RUNNING},
-    {"state": S.SUCCEEDED, "exit_code": 0},
-    {"state": S.SUCCEEDED, "exit_code": 0},
-    {"state": S.FAILED, "exit_code": 1},
-    {"state": S.FAILED, "failure_kind": FailureKind.SYSTEM},
-    {"state": S.FAILED, "failure_kind": FailureKind.OUTSIDE},
-    {"state": S.KILLED, "reason": "stopped"},
-    {"state": S.KILLED, "reason": "timeout"},
-    {"state": S.WORKER_FAILED, "reason": "refused"},
-    {"state": S.WORKER_FAILED, "reason": "refused", "gone": True, "never_created": True},
-    {"state": S.WORKER_FAILED, "reason": "vanished"},
-    {"state": S.PREEMPTED, "reason": "drained"},
-    {"state": S.ASSIGNED},
-    {"state": S.PENDING},
-)
-words = st.sampled_from(WORDS)
-clarity = st.sampled_from([True, True, True, False])
 
 
 class Course(RuleBasedStateMachine):
@@ -146,17 +87,33 @@ class Course(RuleBasedStateMachine):
         agreement.check(self.model)
         self.is_sound = True
 
+    @initialize(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=2), first=documents())
+    def begin(self, sizes: list[int], first: dict[str, Any]) -> None:
+        """There are cells, and something to do."""
+        for size in sizes:
+            self._add_cell(size)
+        first.pop("existing_job_policy", None)
+        agreement.learn(self.model, self.loop.submit(**first).pk)
+        self.place()
+
     # -------------------------------------------------------------------------- cells
 
-    @rule(cpu=st.integers(1, 4))
-    @precondition(lambda self: len(self.hands) < MAX_CELLS)
-    def add_cell(self, cpu: int) -> None:
+    @rule(what=st.sampled_from(["add", "lose", "return"]), number=numbers)
+    def weather(self, what: str, number: int) -> None:
+        """A cell comes, goes, or comes back."""
+        match what:
+            case "add" if len(self.hands) < MAX_CELLS:
+                self._add_cell(1 + number % 4)
+            case "lose":
+                self._lose_cell(number)
+            case "return":
+                self._return_cell(number)
+
+    def _add_cell(self, cpu: int) -> None:
         self._step()
         self.hands.append(self.loop.cell(f"cell-{len(self.hands)}", cpu=1000 * cpu))
 
-    @rule(number=numbers)
-    @precondition(lambda self: self.hands)
-    def return_cell(self, number: int) -> None:
+    def _return_cell(self, number: int) -> None:
         """A cell process starts anew: it is taken for a new one if the old one was lost."""
         self._step()
         hand = self._hand(number)
@@ -165,9 +122,7 @@ class Course(RuleBasedStateMachine):
             hand.incarnation = before
         self.mute.discard(hand.name)
 
-    @rule(number=numbers)
-    @precondition(lambda self: self.hands)
-    def lose_cell(self, number: int) -> None:
+    def _lose_cell(self, number: int) -> None:
         """A cell falls silent until it is given up."""
         self.mute.add(self._hand(number).name)
         for _ in range(4):
@@ -183,12 +138,22 @@ class Course(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------------ reports
 
-    @rule(number=numbers, said=words, is_gone=clarity)
-    @precondition(lambda self: self._attempts())
-    def say(self, number: int, said: dict[str, Any], is_gone: bool) -> None:
-        """A cell says something of an attempt it was given, and it arrives."""
-        self._step()
-        self._deliver([self._write(self._attempts(held=True), number, said, is_gone)])
+    @rule(talk=st.lists(st.tuples(numbers, words, clarity), min_size=1, max_size=4))
+    def work(self, talk: list[tuple[int, dict[str, Any], bool]]) -> None:
+        """What waits is placed, and cells say something of what they were given."""
+        self.place()
+        for number, said, is_gone in talk:
+            if attempts := self._attempts(held=True):
+                self._step()
+                self._deliver([self._write(attempts, number, said, is_gone)])
+
+    @rule(number=numbers)
+    def start(self, number: int) -> None:
+        """What waits is placed, and all but some of it runs."""
+        self.place()
+        active = [a for a in self._attempts(held=True) if a.state is S.ASSIGNED]
+        run = [a for n, a in enumerate(active) if n != number % (len(active) + 1)]
+        self._deliver([self._write(run, n, {"state": S.RUNNING}, False) for n in range(len(run))])
 
     @rule(number=numbers, said=words, is_gone=clarity, sender=st.integers(0, 5))
     @precondition(lambda self: self._attempts() and len(self.on_the_way) < MAX_ON_THE_WAY)
@@ -223,9 +188,9 @@ class Course(RuleBasedStateMachine):
 
     @rule(
         body=documents(),
-        others=st.lists(numbers, max_size=2),
-        until=st.sampled_from(["started", "succeeded", "finished"]),
-        parent=st.one_of(st.none(), numbers),
+        others=st.one_of(st.just([]), st.just([]), st.lists(numbers, max_size=2)),
+        until=st.sampled_from(["started", "succeeded", "finished", "finished"]),
+        parent=st.one_of(st.none(), st.none(), numbers),
     )
     @precondition(lambda self: len(self.model.living()) < MAX_JOBS)
     def submit(
@@ -263,19 +228,35 @@ class Course(RuleBasedStateMachine):
                 self.model.end(old, S.KILLED)
             self.model.follow(replaced)
 
-    @rule(number=numbers, force=st.booleans())
-    @precondition(lambda self: self._jobs())
-    def cancel_job(self, number: int, force: bool) -> None:
+    @rule(
+        what=st.sampled_from(["cancel_task", "cancel_job", "retry", "retry", "delete", "release"]),
+        number=numbers,
+    )
+    def intervene(self, what: str, number: int) -> None:
+        """Somebody does something to a job."""
+        if not self._jobs():
+            return
+        match what:
+            case "cancel_task":
+                self._cancel_task(number)
+            case "cancel_job":
+                self._cancel_job(number)
+            case "retry" if len(self.model.living()) < MAX_JOBS:
+                self._retry_job(number)
+            case "delete":
+                self._delete_job(number)
+            case "release":
+                self._release_by_hand(number)
+
+    def _cancel_job(self, number: int) -> None:
         self._step()
         job = self._job(number)
-        cancel_job(job_id=job.id, reason="", force=force, actor="me", now=self.now)
+        cancel_job(job_id=job.id, reason="", force=bool(number % 2), actor="me", now=self.now)
         self.model.end(job, S.KILLED)
         self.model.follow([job])
         self.model.end_open(job)
 
-    @rule(number=numbers)
-    @precondition(lambda self: self._jobs())
-    def cancel_task(self, number: int) -> None:
+    def _cancel_task(self, number: int) -> None:
         self._step()
         tasks = [task for job in self._jobs() for task in job.tasks()]
         if not tasks:
@@ -290,18 +271,14 @@ class Course(RuleBasedStateMachine):
             self.model.change(task, Event.KILLED)
             self.model.follow([task.group.job])
 
-    @rule(number=numbers)
-    @precondition(lambda self: self._jobs())
-    def delete_job(self, number: int) -> None:
+    def _delete_job(self, number: int) -> None:
         self._step()
         job = self._job(number)
         done = self._try(lambda: delete_job(job_id=job.id, actor="me", now=self.now))
         assert done == (job.has_ended and not self.model.is_read(job))
         job.is_deleted = done
 
-    @rule(number=numbers)
-    @precondition(lambda self: self._jobs() and len(self.model.living()) < MAX_JOBS)
-    def retry_job(self, number: int) -> None:
+    def _retry_job(self, number: int) -> None:
         self._step()
         job = self._job(number)
         made: list[int] = []
@@ -316,11 +293,11 @@ class Course(RuleBasedStateMachine):
             wanted = sum(task.state is not S.SUCCEEDED for task in job.tasks())
             assert len(self.model.jobs[made[0]].tasks()) == wanted
 
-    @rule(number=numbers)
-    @precondition(lambda self: self._attempts())
-    def release_by_hand(self, number: int) -> None:
+    def _release_by_hand(self, number: int) -> None:
         self._step()
         found = self._attempts(held=True)
+        if not found:
+            return
         attempt = found[number % len(found)]
         done = self._try(lambda: self._release(attempt))
         assert done == (attempt.is_held and attempt.state not in ACTIVE)
@@ -364,7 +341,7 @@ class Course(RuleBasedStateMachine):
         for _ in range(40):
             for number, hand in enumerate(self.hands):
                 if hand.name in self.mute:
-                    self.return_cell(number)
+                    self._return_cell(number)
             self.advance(seconds=310)
             self.tick(is_deaf=False)
             held = self._attempts(held=True)
