@@ -205,25 +205,6 @@ def test_a_container_killed_by_an_outsider_runs_again_without_a_failure(
     assert again["failure_count"] == 0  # type: ignore[typeddict-item]
 
 
-def test_ctrl_c_leaves_no_process_and_no_container(stack: RunningStack, session: Session) -> None:
-    """The last of this module: it stops the stack."""
-    with EngineEvents(stack.installation) as events:
-        job_id = session.submit(shell_job(UNTIL_TERM, replicas=6))["id"]
-        wait_until(
-            lambda: sum(events.starts_by_task(job_id).values()) == 6,
-            seconds=60,
-            what="all have started",
-        )
-        pids = stack.processes().values()
-        assert stack.stop(signal.SIGINT) == 0
-        ends = [event for event in events.heard("die") if event["cellrun.job"] == str(job_id)]
-    assert containers_of(stack.installation) == []
-    assert remnants(stack.home) == []
-    assert not any(is_running(pid) for pid in pids)
-    # They were asked, not killed.
-    assert [event["exitCode"] for event in ends] == ["0"] * 6
-
-
 def test_a_retry_runs_what_did_not_succeed_and_reads_the_results_of_what_did(
     stack: RunningStack, session: Session
 ) -> None:
@@ -246,3 +227,22 @@ def test_a_retry_runs_what_did_not_succeed_and_reads_the_results_of_what_did(
     gone = cellrun(stack, "job", str(failed["id"]))
     assert (gone.returncode, "[404]" in gone.stderr) == (2, True)
     assert session.job(retried["id"])["retry_of"] is None
+
+
+def test_ctrl_c_leaves_no_process_and_no_container(stack: RunningStack, session: Session) -> None:
+    """The last of this module: it stops the stack."""
+    with EngineEvents(stack.installation) as events:
+        job_id = session.submit(shell_job(UNTIL_TERM, replicas=6))["id"]
+        wait_until(
+            lambda: sum(events.starts_by_task(job_id).values()) == 6,
+            seconds=60,
+            what="all have started",
+        )
+        pids = stack.processes().values()
+        assert stack.stop(signal.SIGINT) == 0
+        ends = [event for event in events.heard("die") if event["cellrun.job"] == str(job_id)]
+    assert containers_of(stack.installation) == []
+    assert remnants(stack.home) == []
+    assert not any(is_running(pid) for pid in pids)
+    # They were asked, not killed.
+    assert [event["exitCode"] for event in ends] == ["0"] * 6
