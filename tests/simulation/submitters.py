@@ -116,7 +116,8 @@ class Submitters:
             return
         assert is_there or not why, f"job {made.job_id} is taken, but {why}"
         job.job_id = made.job_id
-        job.is_kept = self.find(made.job_id) is not job
+        if self.find(made.job_id) is not job:
+            job.is_kept, job.results = True, {}
         for other in job.replaces if not job.is_kept else ():
             other.is_replaced = True
         self._around.note(f"job {made.job_id} ({job.name}) is submitted: {_words(body)}")
