@@ -1,4 +1,4 @@
-"""A process that ends a job dies, at any statement of any page: the next tick finishes its work.
+"""A process that ends a job, or takes a gang back, dies at any statement of any page: a tick finishes.
 
 The cascade is the same for every way to end: what is cancelled here could have failed as well.
 """
@@ -11,7 +11,7 @@ from itertools import count
 import pytest
 
 from controlplane import clock
-from controlplane.commands import endings
+from controlplane.commands import cascades, endings
 from controlplane.commands.endings import cancel_job
 from controlplane.contract.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
@@ -145,6 +145,49 @@ def test_convergence_dies_among_three_generations_and_the_next_tick_finishes(
     killed = die_everywhere(loop, cell, start_family, cancel, converge)
     # Of each of the three a whole page, then the rest; the first page was the caller's.
     assert sorted(set(killed)) == [PAGE + ended for ended in (0, 1, PAGE + 1, 5, 8, 9)]
+
+
+def test_convergence_dies_while_a_gang_goes_back_and_the_next_tick_finishes(
+    loop: Loop, cell: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cascades, "bounce_page", partial(cascades.bounce_page, page=PAGE))
+    found = set()
+    for at in count():
+        loop.wire.sent.clear()
+        gang = loop.submit(replicas=2 * PAGE + 1, coscheduled=True)
+        loop.place()
+        lost, *others = loop.attempts(gang)
+        cell.end(lost, S.WORKER_FAILED, reason="vanished")
+        death = work_until_death(partial(converge, gang), at_statement(at))
+        loop.wire.sent += death.sent
+        found.add(loop.states(gang).count("PENDING"))
+        try:
+            assert check([gang]) == []
+            loop.converge()
+            check_gone_back(loop, cell, gang, others)
+        except AssertionError as fault:
+            raise AssertionError(f"died before statement {at}: {death.before}") from fault
+        if death.before is None:
+            break
+    assert sorted(found) == [1, 1 + PAGE, 1 + 2 * PAGE]
+
+
+def check_gone_back(loop: Loop, cell: Hand, gang: Job, others: Sequence[Attempt]) -> None:
+    """All wait again, each went back once, only the lost one paid; then the gang makes room."""
+    assert set(loop.states(gang)) == {"PENDING"}
+    assert not Job.objects.get(pk=gang.pk).is_bouncing
+    steps = Transition.objects.filter(job_id=gang.pk, to_state=S.PENDING, task_id__isnull=False)
+    assert Counter(steps.exclude(from_state=S.PENDING).values_list("task_id", flat=True)) == {
+        task.pk: 1 for task in loop.tasks(gang)
+    }
+    assert sum(task.preemption_count for task in loop.tasks(gang)) == 1
+    stopped = set(cell.stop_orders()) | {stop.uid for stop in cell.beat(*others).orders.stops}
+    assert stopped == {str(attempt.uid) for attempt in others}
+    cell.report(*(AttemptReport(str(item.uid), 0, S.KILLED, gone=True) for item in others))
+    assert check([gang]) == []
+    cancel(gang)
+    loop.converge()
+    assert Job.objects.get(pk=gang.pk).settled_at is not None
 
 
 def test_every_tick_dies_after_its_first_page_and_still_all_ends(loop: Loop, cell: Hand) -> None:
