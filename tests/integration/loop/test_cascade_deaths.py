@@ -1,4 +1,4 @@
-"""A process that ends a job, or takes a gang back, dies at any statement of any page: a tick finishes.
+"""Whoever ends a job, or takes a gang back, dies at any statement of any page: a tick finishes it.
 
 The cascade is the same for every way to end: what is cancelled here could have failed as well.
 """
