@@ -8,6 +8,7 @@ operations, not in seconds.
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,12 +17,14 @@ from django.conf import settings as django_settings
 from django.db import connection
 
 from controlplane import clock
+from controlplane.commands.batches import run_in_transaction
 from controlplane.commands.endings import cancel_job
 from controlplane.commands.release import release_attempt
 from controlplane.contract.states import TaskState as S
 from controlplane.inbox.batches import Inbox
 from controlplane.models import Attempt, TickState
 from controlplane.outbox import transport
+from controlplane.queries.jobs_under_lock import lock_jobs
 from controlplane.queries.sql import rows
 from tests.integration.loop.conftest import Hand, Loop, Wire
 from tests.integration.loop.crowd import (
@@ -119,6 +122,36 @@ def test_two_of_each_tick_place_nothing_twice(loop: Loop, settings: Any, locks: 
     look(None)
     heal(hands)
     check(settled=True)
+
+
+def test_a_deadlock_is_tried_again_and_counted(loop: Loop) -> None:
+    jobs = [loop.submit().pk for _ in range(2)]
+    met = threading.Barrier(2)
+    tries: list[int] = []
+
+    def lock(first: int, second: int) -> None:
+        def work() -> None:
+            tries.append(first)
+            lock_jobs([first])
+            with suppress(threading.BrokenBarrierError):
+                met.wait()  # both have their first; the one that tries again finds it broken
+                met.abort()
+            lock_jobs([second])
+
+        try:
+            run_in_transaction(work)
+        finally:
+            connection.close()
+
+    pairs = [tuple(jobs), tuple(reversed(jobs))]
+    threads = [threading.Thread(target=lock, args=pair) for pair in pairs]
+    with retries_counted() as retried:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert retried["40P01"] == 1
+    assert len(tries) == 3
 
 
 def test_who_waited_for_a_lock_writes_nothing_older_than_what_it_waited_for(loop: Loop) -> None:
