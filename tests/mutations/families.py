@@ -48,7 +48,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "    return sum(members) >= min_available",
         "members of one group stand in for those of another",
         needs="gang",
-        within=150,
+        within=80,
     ),
     Mutation(
         "gang-is-placed-in-part",

@@ -54,6 +54,9 @@ def gang_retries(rng: Random, name: str) -> Submitted:
     failures = rng.randint(1, 2)
     first = _members(rng, "first", [*sleep(rng, 6.0), "fail-first", str(failures)], 1)
     others = _members(rng, "others", _long(rng), rng.randint(1, 4))
+    if rng.random() < 0.5:
+        # More of these than need be do not stand in for the first.
+        others["min_available"] = rng.randint(0, others["replicas"])
     retries = {"failure": failures, "preemption": 100}
     return _gang(name, [first, others], S.SUCCEEDED, retries=retries)
 
