@@ -66,7 +66,7 @@ def test_a_job_survives_any_number_of_losses_that_its_tasks_have_left(stage: Sta
 
 def test_a_failure_that_is_tried_again_does_not_count(stage: Stage) -> None:
     stage.cell()
-    job, attempt = stage.placed(retries={"failure": 1}, max_task_failures=0)
+    job, attempt = stage.running(retries={"failure": 1}, max_task_failures=0)
     stage.fail(attempt)
     stage.settle()
     assert stage.state(job) == "RUNNING"
