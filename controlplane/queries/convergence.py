@@ -68,6 +68,7 @@ _CANDIDATES = {
         FROM controlplane_taskgroup g
         JOIN (SELECT id AS task_id, job_id, group_id, attempt_uid AS uid, started_at, state
               FROM controlplane_task) a ON a.group_id = g.id
+        JOIN controlplane_job j ON j.id = g.job_id AND j.ending_as IS NULL
         WHERE g.deadline_at <= %(covered)s AND a.state = 1 AND a.started_at IS NULL
         """,
 }
