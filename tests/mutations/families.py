@@ -175,12 +175,4 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a job that has ended cannot be deleted",
         within=40,
     ),
-    Mutation(
-        "unsettled-is-purged",
-        f"{_Q}convergence.py",
-        "FROM controlplane_job j WHERE j.deleted_at IS NOT NULL AND j.settled_at IS NOT NULL",
-        "FROM controlplane_job j WHERE j.deleted_at IS NOT NULL AND j.finished_at IS NOT NULL",
-        "rows go while containers that they speak of run",
-        within=200,
-    ),
 )

@@ -95,11 +95,11 @@ def spoil(rng: Random, jobs: Iterable[Submitted]) -> None:
             job.cancel_at = job.at + rng.uniform(0.0, 60.0)
             job.expected |= {S.KILLED} if job.expected else frozenset()
             job.in_peace |= {S.KILLED} if job.in_peace else frozenset()
-        if rng.random() < 0.15:
+        if job.cancel_at is not None and rng.random() < 0.4:
+            # While its containers are still being stopped.
+            job.delete_at = job.cancel_at + rng.uniform(0.1, 5.0)
+        elif rng.random() < 0.15:
             job.delete_at = job.at + rng.uniform(1.0, 120.0)
-            if job.cancel_at is not None and rng.random() < 0.5:
-                # While its containers are still being stopped.
-                job.delete_at = job.cancel_at + rng.uniform(0.1, 5.0)
 
 
 def group_of(rng: Random, name: str, command: list[str], **more: Any) -> dict[str, Any]:
