@@ -63,7 +63,9 @@ class Model(Jobs):
         def is_unplaced(task: Task) -> bool:
             deadline = task.group.deadline
             is_over = deadline is not None and covered_at is not None and deadline <= covered_at
-            return is_over and task.state is S.PENDING and not task.has_started
+            is_ending = task.group.job.ending_as is not None
+            waits = task.state is S.PENDING and not task.has_started
+            return is_over and waits and not is_ending
 
         return {
             "lost": (lambda t: self._is_lost(t, is_lost), self._lose),
