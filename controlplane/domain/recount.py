@@ -62,9 +62,7 @@ def _wrong_counts(group: GroupRow, counted: Counted) -> list[str]:
 def _wrong_state(job: JobRow, groups: Sequence[GroupRow], now: datetime) -> list[Difference]:
     has_ended = job.state in TERMINAL
     # Looked at once more as if it had not ended: terminal is final, and would say nothing.
-    follows = roll_job(
-        replace(job, state=S.RUNNING, finished_at=None) if has_ended else job, groups, now=now
-    )
+    follows = roll_job(replace(job, state=S.RUNNING) if has_ended else job, groups, now=now)
     if follows.state is not job.state:
         text = f"is {job.state.name}, {follows.state.name} follows from its tasks"
     elif follows.ending_as is not job.ending_as and follows.ending_as is not None:

@@ -228,7 +228,7 @@ def _crowds(changes: Sequence[Change]) -> tuple[list[list[Change]], list[int]]:
         place = latest.get(likeness, -1)
         behind = max(passed.get(change.task_id, -1), passed.get(None, -1))
         is_far = place <= behind or abs(crowds[place][0].at - change.at) > _MOMENT
-        if is_far or change.task_id is None:
+        if is_far:
             place = latest[likeness] = len(crowds)
             crowds.append([])
             starts.append(position)

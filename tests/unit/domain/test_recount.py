@@ -38,6 +38,14 @@ def test_wrong_counts_are_told_with_what_is_so() -> None:
     ]
 
 
+def test_wrong_counts_can_be_mended_whatever_became_of_the_job() -> None:
+    for state in (S.RUNNING, S.SUCCEEDED):
+        counted = {12: Counted({S.SUCCEEDED: 2})}
+        said = a_group({S.SUCCEEDED: 1, S.PENDING: 1})
+        first, *_ = find_differences(replace(JOB, state=state), [said], counted, now=NOW)
+        assert (first.job_id, first.group_id, first.is_mendable) == (7, 12, True)
+
+
 def test_who_is_excused_decides_how_the_job_ended() -> None:
     ended = replace(JOB, state=S.KILLED, finished_at=NOW)
     counts = {S.KILLED: 1, S.SUCCEEDED: 1}
@@ -79,6 +87,12 @@ def test_an_end_that_was_given_is_as_it_must_be() -> None:
     counts = {S.KILLED: 1, S.FAILED: 1}
     ended = replace(JOB, state=S.KILLED, ending_as=S.KILLED, finished_at=NOW)
     assert texts(ended, a_group(counts), counts) == []
+
+
+def test_a_job_that_ends_before_it_began_is_as_it_must_be() -> None:
+    counts = {S.PENDING: 1, S.KILLED: 1}
+    ending = replace(JOB, state=S.PENDING, started_at=None, ending_as=S.KILLED)
+    assert texts(ending, a_group(counts), counts) == []
 
 
 def test_a_job_that_ran_once_stays_running_while_all_wait_again() -> None:

@@ -1,5 +1,6 @@
 """The timeline of histories as they come: retries, refusals, crowds of tasks, late reports."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -162,6 +163,37 @@ def test_what_lies_apart_in_time_or_behind_a_change_of_the_job_is_not_one_crowd(
     ]
 
 
+@pytest.mark.parametrize(("apart", "told"), [(1.0, 2), (1.001, 3), (0.5, 2)])
+def test_a_moment_is_a_second(apart: float, told: int) -> None:
+    history = History()
+    history.add(1, 0, PLACED, Reason.PLACED)
+    history.add(9, 0, (S.ASSIGNED, S.RUNNING), Reason.STARTED)
+    history.add(2, apart, PLACED, Reason.PLACED)
+    assert len(history.told()) == told
+
+
+def test_a_moment_is_counted_from_the_newest_not_from_one_to_the_next() -> None:
+    history = History()
+    history.add(1, 0, PLACED, Reason.PLACED)
+    history.add(9, 0.4, (S.ASSIGNED, S.RUNNING), Reason.STARTED)
+    history.add(2, 0.8, PLACED, Reason.PLACED)
+    history.add(3, 1.6, PLACED, Reason.PLACED)
+    assert history.told() == [("placed", 2), ("started", 1), ("placed", 1)]
+
+
+@pytest.mark.parametrize(("phases", "told"), [(8, 10), (9, 33)])
+def test_a_round_has_ten_steps_at_most(phases: int, told: int) -> None:
+    history = History()
+    for turn in range(3):
+        at = turn * 100
+        history.add(1, at, PLACED, Reason.PLACED)
+        for phase in range(phases):
+            stays = (S.BUILDING, S.BUILDING)
+            history.add(1, at + phase, stays, Reason.BUILDING, message=f"phase {phase}")
+        history.add(1, at + 50, (S.BUILDING, S.PENDING), Reason.CELL_LOST)
+    assert len(history.told()) == told
+
+
 def test_phases_are_told_apart_by_what_they_are() -> None:
     history = History()
     said = {"actor": "cell", "cell": "cell-1"}
@@ -206,6 +238,7 @@ def test_a_page_ends_where_the_next_entry_begins() -> None:
 
 def test_rounds_that_do_not_fit_begin_the_next_page() -> None:
     history = History()
+    history.add(1, -5, (None, S.PENDING), Reason.SUBMITTED, actor="ann")
     refuse(history, 1, 5)
     history.add(1, 90, PLACED, Reason.PLACED)
     assert history.told(limit=2) == [("placed", 1)]
@@ -222,6 +255,8 @@ def test_rounds_that_do_not_fit_begin_the_next_page() -> None:
         ("cell", None, "cell", "cell"),
         ("placement", "cell-7", "control_plane", "placement"),
         ("convergence", None, "control_plane", "convergence"),
+        ("submission", None, "control_plane", "submission"),
+        ("recount", None, "control_plane", "recount"),
         ("ann", "cell-7", "user", "ann"),
     ],
 )
@@ -234,3 +269,27 @@ def test_an_actor_is_a_cell_a_part_of_the_control_plane_or_a_user(
     (change,) = history.changes
     assert (change.actor_kind, change.who) == (kind, who)
     assert change.sentence == "placed on a cell"
+
+
+def test_of_what_is_known_by_no_sentence_the_code_is_shown() -> None:
+    history = History()
+    history.add(1, 0, PLACED, Reason.PLACED)
+    assert replace(history.changes[0], reason="older_code").sentence == "older_code"
+
+
+def test_only_a_state_that_is_named_is_entered() -> None:
+    history = History()
+    history.add(1, 0, PLACED, Reason.RELEASED, to_state=None)
+    (change,) = history.read()
+    assert not change.enters
+    (entry,) = history.entries()
+    assert (entry.seconds, entry.longest_seconds, entry.still) == (None, None, 0)
+
+
+def test_the_longest_stay_is_told() -> None:
+    history = History()
+    for task, left in ((1, 3), (2, 9), (3, 4)):
+        history.add(task, 0, PLACED, Reason.PLACED)
+        history.changes[-1] = replace(history.changes[-1], seconds=float(left))
+    (entry,) = first_entries(history.changes[::-1], ALL)
+    assert (entry.seconds, entry.longest_seconds) == (16.0, 9.0)
