@@ -58,6 +58,7 @@ def test_the_cells_message_stands_where_the_cause_has_none() -> None:
     facts, report = task(S.RUNNING, attempt()), said(message="told", finished_at=EARLIER)
     end = ended(facts, Event.USER_FAILED, Cause(Reason.EXIT_STATUS), report=report)
     assert (end.message, end.finished_at) == ("told", EARLIER)
+    assert end.state_from is S.RUNNING
     named = ended(facts, Event.USER_FAILED, Cause(Reason.EXIT_STATUS, "mine"), report=report)
     assert named.message == "mine"
 
@@ -71,6 +72,8 @@ def test_an_attempt_that_goes_on_has_no_end() -> None:
     assert (on.report_seq, on.phase, on.reason, on.message) == (11, "pulling", "why", "told")
     assert (on.finished_at, on.release, on.stop_reason, on.charged) == (None, None, None, None)
     assert on.stop_force is False
+    held = ended(facts, Event.BUILDING, Cause(Reason.BUILDING))
+    assert (held.release, held.stop_reason) == (None, None)
 
 
 def test_what_a_report_said_is_kept_in_the_end() -> None:
@@ -238,6 +241,13 @@ def test_what_never_ran_has_not_run() -> None:
     later = CREATED + timedelta(days=1)
     change = change_task(facts, LOST, Cause(Reason.CELL_LOST), now=later)
     assert (change.counters.system_row, change.started_at) == (3, None)
+
+
+def test_what_waits_does_not_run_though_its_last_attempt_did() -> None:
+    ran = attempt(S.FAILED, started_at=NOW - timedelta(days=1), released_at=NOW)
+    facts = task(S.PENDING, ran, counters=BAD)
+    change = change_task(facts, Event.KILLED, Cause(Reason.CANCELLED), now=NOW)
+    assert change.counters.system_row == 3
 
 
 # History.

@@ -6,12 +6,15 @@ from datetime import timedelta
 import pytest
 
 from controlplane.contract.states import TaskState as S
+from controlplane.domain.changes import keep_task
 from controlplane.domain.convergence.converge import TASK_RULES
 from controlplane.domain.convergence.endings import decide_bounced, decide_ended, decide_hopeless
 from controlplane.domain.convergence.lost_cells import (
     EXCLUSIVE_MARGIN_SECONDS,
+    HELD,
     decide_lost,
     decide_lost_attempt,
+    held_alerts,
     is_lost_attempt_due,
 )
 from controlplane.domain.convergence.overdue import (
@@ -39,7 +42,7 @@ from controlplane.domain.states import (
     ReleaseKind,
 )
 from controlplane.domain.transitions import Limits
-from tests.unit.domain.facts import NOW, attempt, task
+from tests.unit.domain.facts import NOW, UID, attempt, task
 
 SECOND = timedelta(seconds=1)
 
@@ -196,6 +199,34 @@ def test_when_there_is_something_to_do_about_an_attempt_on_a_lost_cell(
 ) -> None:
     facts = replace(task(S.RUNNING, present), exclusive=kind)
     assert is_lost_attempt_due(facts, NOW) is due
+
+
+def test_a_strict_attempt_that_stays_is_brought_before_an_operator() -> None:
+    stays = decide_lost_attempt(exclusive(S.RUNNING, STRICT, attempt()), now=NOW)
+    (alert,) = held_alerts([stays])
+    assert (alert.kind, alert.subject) == (HELD, f"attempt {UID}")
+    assert alert.text.startswith("task 3 waits: its strictly exclusive attempt was on a cell")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        decide_lost_attempt(task(S.RUNNING, attempt()), now=NOW),
+        decide_lost_attempt(exclusive(S.RUNNING, UNTIL_LEASE, attempt()), now=NOW),
+        decide_overrun(exclusive(S.RUNNING, STRICT, attempt()), now=NOW),
+        decide_unplaced(task(S.PENDING), now=NOW),
+        keep_task(exclusive(S.KILLED, STRICT, attempt(S.KILLED)), now=NOW),
+    ],
+)
+def test_no_other_change_is_brought_before_an_operator(change: ChangeTask) -> None:
+    assert held_alerts([change]) == []
+
+
+def test_an_alert_is_for_a_loss_however_the_history_begins() -> None:
+    stays = decide_lost_attempt(exclusive(S.RUNNING, STRICT, attempt()), now=NOW)
+    started = replace(stays.steps[0], reason=Reason.STARTED)
+    assert len(held_alerts([replace(stays, steps=(started, *stays.steps))])) == 1
+    assert held_alerts([replace(stays, attempt=None)]) == []
 
 
 # Rules 2 to 5.

@@ -80,3 +80,31 @@ def test_three_groups_with_minima_succeed_only_if_each_has_enough(
     job = JobTally(groups, 6, 9, explicit_minimum=True, ever_started=True)
     enough = all(n >= 2 for n in successes)
     assert job_state(job) is (S.SUCCEEDED if enough else S.FAILED)
+
+
+def test_one_explicit_minimum_makes_the_end_one_of_minima() -> None:
+    explicit = GroupTally({S.SUCCEEDED: 2, S.WORKER_FAILED: 1}, 2, explicit_minimum=True)
+    plain = GroupTally({S.SUCCEEDED: 1}, 1)
+    job = JobTally((explicit, plain), 3, 0, explicit_minimum=False, ever_started=True)
+    assert job_state(job) is S.SUCCEEDED
+
+
+def test_without_an_explicit_minimum_having_enough_decides_nothing() -> None:
+    group = GroupTally({S.SUCCEEDED: 1, S.WORKER_FAILED: 1}, 1)
+    job = JobTally((group,), 1, 0, explicit_minimum=False, ever_started=True)
+    assert job_state(job) is S.WORKER_FAILED
+
+
+def test_a_group_without_a_success_meets_no_minimum() -> None:
+    groups = (
+        GroupTally({S.FAILED: 1}, 1, explicit_minimum=True),
+        GroupTally({S.SUCCEEDED: 3}, 1, explicit_minimum=True),
+    )
+    assert job_state(JobTally(groups, 2, 5, True, ever_started=True)) is S.FAILED
+
+
+def test_by_default_no_kill_is_excused_and_no_minimum_explicit() -> None:
+    killed = GroupTally({S.KILLED: 1, S.SUCCEEDED: 1}, 2)
+    assert job_state(JobTally((killed,), 2, 0, False, ever_started=True)) is S.KILLED
+    lost = GroupTally({S.WORKER_FAILED: 1, S.SUCCEEDED: 1}, 1)
+    assert job_state(JobTally((lost,), 1, 0, False, ever_started=True)) is S.WORKER_FAILED
