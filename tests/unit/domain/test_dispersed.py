@@ -1,0 +1,115 @@
+"""The dispersed selector: the least utilised cell after taking the task, ties by turn and name."""
+
+import numpy as np
+import pytest
+
+from controlplane.domain.placement.selectors import dispersed
+
+
+def select(
+    capacity: list[list[int]],
+    used: list[list[int]],
+    request: list[int],
+    room: list[int],
+    count: int,
+) -> list[int]:
+    found = dispersed.select(matrix(*capacity), matrix(*used), vector(request), vector(room), count)
+    return [int(given) for given in found]
+
+
+def matrix(*rows: list[int]) -> dispersed.Matrix:
+    return np.array(rows, dtype=np.int64)
+
+
+def vector(row: list[int]) -> dispersed.Vector:
+    return np.array(row, dtype=np.int64)
+
+
+def test_the_least_utilised_after_taking_it_comes_first() -> None:
+    assert select([[10], [20]], [[0], [0]], [5], [2, 4], 1) == [0, 1]
+    assert select([[10], [10]], [[3], [2]], [1], [7, 8], 1) == [0, 1]
+    assert select([[10], [10]], [[3], [2]], [1], [7, 8], 3) == [1, 2]
+
+
+def test_the_scarcest_resource_counts() -> None:
+    capacity, used = [[10, 10], [10, 10]], [[6, 0], [0, 5]]
+    assert select(capacity, used, [1, 1], [4, 5], 1) == [0, 1]
+
+
+def test_a_resource_that_a_cell_does_not_have_does_not_count() -> None:
+    assert select([[10, 0], [10, 10]], [[5, 0], [4, 9]], [1, 0], [5, 6], 1) == [1, 0]
+    # What is held of what is not there any more makes a cell no fuller.
+    assert select([[10, 0], [10, 10]], [[3, 7], [4, 0]], [1, 0], [5, 6], 1) == [1, 0]
+
+
+def test_ties_go_to_who_got_fewer_then_to_the_first() -> None:
+    assert select([[10]] * 3, [[0]] * 3, [1], [9] * 3, 4) == [2, 1, 1]
+    assert select([[1]] * 3, [[0]] * 3, [0], [9] * 3, 5) == [2, 2, 1]
+
+
+@pytest.mark.parametrize("count", [0, 3, 5, 9])
+def test_no_more_are_given_than_asked_and_than_there_is_room(count: int) -> None:
+    found = select([[10], [10]], [[0], [0]], [1], [2, 3], count)
+    assert sum(found) == min(count, 5)
+    assert found[0] <= 2
+    assert found[1] <= 3
+
+
+def test_no_room_gives_nothing() -> None:
+    assert select([[10], [10]], [[0], [0]], [1], [0, 0], 5) == [0, 0]
+
+
+@pytest.fixture
+def by_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Always find the common level first."""
+    monkeypatch.setattr(dispersed, "_SORT_LIMIT", 0)
+
+
+@pytest.mark.usefixtures("by_level")
+@pytest.mark.parametrize(
+    ("capacity", "used", "request_", "room", "count"),
+    [
+        ([[100], [200], [50]], [[10], [0], [25]], [3], [30, 66, 8], 40),
+        ([[100], [200], [50]], [[10], [0], [25]], [3], [30, 66, 8], 104),
+        ([[100, 10], [100, 50]], [[0, 9], [0, 10]], [2, 0], [50, 50], 30),
+        ([[100, 0], [100, 50]], [[0, 0], [0, 10]], [2, 0], [50, 50], 33),
+        ([[100, 10], [100, 10]], [[0, 0], [60, 0]], [2, 1], [10, 10], 13),
+        ([[7], [7]], [[0], [0]], [0], [20, 20], 15),
+        ([[10], [10]], [[12], [0]], [1], [0, 10], 5),
+    ],
+)
+def test_the_common_level_gives_what_one_by_one_gives(
+    capacity: list[list[int]],
+    used: list[list[int]],
+    request_: list[int],
+    room: list[int],
+    count: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    level = select(capacity, used, request_, room, count)
+    monkeypatch.setattr(dispersed, "_SORT_LIMIT", 10**9)
+    assert level == select(capacity, used, request_, room, count)
+
+
+def below(level: float, capacity: list[int], used: list[int], request: list[int], room: int) -> int:
+    cells = (matrix(capacity), matrix(used))
+    return int(dispersed._below(*cells, vector(request), vector([room]), level)[0])
+
+
+def test_what_fits_below_a_level() -> None:
+    assert below(0.5, [100], [10], [4], 99) == 10
+    assert below(0.5, [100], [10], [4], 7) == 7
+    assert below(0.1, [100], [10], [4], 99) == 0
+    assert below(0.05, [100], [10], [4], 99) == 0
+    assert below(0.5, [100, 100], [0, 60], [4, 0], 99) == 0
+    assert below(0.5, [100, 100], [0, 50], [4, 0], 99) == 12
+    assert below(0.5, [100, 100], [0, 0], [4, 10], 99) == 5
+    assert below(0.5, [100], [0], [0], 99) == 0
+
+
+def test_the_common_level_never_passes_the_count_and_leaves_little() -> None:
+    capacity, used = matrix([1000], [1000], [500]), matrix([0], [100], [0])
+    request, room = vector([7]), vector([142, 128, 71])
+    for count in (1, 50, 200, 340):
+        given = dispersed._common_level(capacity, used, request, room, count)
+        assert count - 3 <= given.sum() <= count
