@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import count, islice
 from pathlib import Path
 
-from tests.mutations import catalogue, families
+from tests.mutations import catalogue, exclusives, families
 from tests.mutations.catalogue import Mutation
 from tests.simulation.families import choose_families
 from tests.simulation.faults import draw_mixture
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("controlplane", "workers", "tests")
 TIMEOUT_SECONDS = 900
 
-MUTATIONS = (*catalogue.MUTATIONS, *families.MUTATIONS)
+MUTATIONS = (*catalogue.MUTATIONS, *families.MUTATIONS, *exclusives.MUTATIONS)
 _FAILED = re.compile(r"^seed (\d+): FAILS", re.MULTILINE)
 
 

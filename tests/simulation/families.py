@@ -4,7 +4,7 @@ from collections.abc import Callable
 from random import Random
 
 from controlplane.contract.states import TaskState as S
-from tests.simulation import gangs
+from tests.simulation import exclusives, gangs
 from tests.simulation.jobs import (
     Submitted,
     by_minima,
@@ -63,6 +63,11 @@ def gang(rng: Random, name: str) -> list[Submitted]:
 def at_most_once(rng: Random, name: str) -> list[Submitted]:
     """What must not begin twice."""
     return [_draw(rng, _ONCE, f"{name}-{number}") for number in range(rng.randint(1, 2))]
+
+
+def exclusive(rng: Random, name: str) -> list[Submitted]:
+    """What must not run twice at the same time."""
+    return [_draw(rng, _EXCLUSIVE, f"{name}-{number}") for number in range(rng.randint(1, 2))]
 
 
 def chain(rng: Random, name: str) -> list[Submitted]:
@@ -160,9 +165,18 @@ _RETRIED: tuple[gangs.Kind, ...] = (
 )
 _ONCE: tuple[gangs.Kind, ...] = (gangs.once, gangs.once, gangs.once_and_fails)
 
+_EXCLUSIVE: tuple[gangs.Kind, ...] = (
+    exclusives.exclusive,
+    exclusives.exclusive,
+    exclusives.exclusive_for_long,
+    exclusives.exclusive_for_long,
+    exclusives.exclusive_and_retried,
+    exclusives.exclusive_once,
+)
 
 FAMILIES: tuple[Family, ...] = (
     *(gang, gang, gang),
+    *(exclusive, exclusive),
     at_most_once,
     *(chain, chain),
     tree,

@@ -7,6 +7,7 @@ from random import Random
 from controlplane.commands.cells import cordon_cell, drain_cell, uncordon_cell
 from controlplane.domain.errors import Conflict
 from controlplane.queries.sql import rows
+from tests.simulation import families
 from tests.simulation.bus import MessageFaults
 from tests.simulation.control import PARTS, TickPart
 from tests.simulation.machines import KILL_POINTS, Machine
@@ -33,6 +34,9 @@ def draw_mixture(seed: int) -> Mixture:
     kinds = tuple(rng.sample(FAULTS, rng.randint(1, 6)))
     if rng.random() < 0.15:
         return Mixture(OWN_FAULTS, count, MessageFaults(), is_own=True)
+    if families.exclusive in families.choose_families(seed):
+        # What must not run twice is put to the test: its cells are cut off for long.
+        kinds, count = (*kinds, cut_off, cut_off), max(count, 8)
     if rng.random() < 0.3:
         return Mixture(kinds, count, MessageFaults(), is_own=False)
     messages = MessageFaults(
@@ -83,6 +87,7 @@ class Faults:
         for machine in world.machines:
             machine.doom = ""
             machine.bring_engine_back()
+            machine.join()
             if machine not in self._twins:
                 machine.resume()
                 machine.start()
@@ -158,6 +163,13 @@ def pause_cell(faults: Faults) -> None:
     faults.note(f"{machine.label} is stopped")
     machine.pause()
     faults.later(1.0, faults.rng.choice([10.0, 90.0]), machine.resume)
+
+
+def cut_off(faults: Faults) -> None:
+    machine = faults.machine()
+    faults.note(f"{machine.label} is cut off")
+    machine.cut_off()
+    faults.later(1.0, faults.rng.choice([10.0, 60.0, 120.0]), machine.join)
 
 
 def wipe_journal(faults: Faults) -> None:
@@ -283,6 +295,7 @@ FAULTS: tuple[Fault, ...] = (
     restart_cell,
     crash_machine,
     pause_cell,
+    cut_off,
     wipe_journal,
     roll_journal_back,
     add_twin,

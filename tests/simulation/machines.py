@@ -1,4 +1,6 @@
-"""A machine with an engine, a disk, and a cell process that lives, stalls, dies and comes back.
+"""A machine with an engine, a disk, a guard, and a cell process that lives, stalls and dies.
+
+Its clocks are wrong, and go too fast or too slow. The guard lives as long as the machine does.
 
 The process does what `workers.host.Host` does, round by round, with the production Cell, Journal,
 Reporter, Lease and MemoryDriver; it can be killed at any point of a round.
@@ -13,16 +15,21 @@ from tests.simulation.bus import SimulatedBus, body_of
 from tests.simulation.stores import Disk
 from tests.simulation.timeline import Killed, Timeline
 from workers.attempt.engine import EngineAway
-from workers.attempt.events import DriverEvent, Found, Launch
+from workers.attempt.events import DriverEvent, Found, Launch, Permit
 from workers.cell import Cell, Happening, Moment, OrderMessage
 from workers.config import CellConfig
 from workers.drivers.memory import Life, MemoryDriver, MemoryEngine
+from workers.guard.local import LocalLink
+from workers.guard.watchlist import Watchlist
 from workers.host import COALESCE_SECONDS
 from workers.journal import JournalFile
 
 # The shortest step of a machine's loop: clocks are floats, and a loop must get on.
 _STEP = 0.001
 EXPECTED_SECONDS = 120
+
+# So much may a clock gain or lose.
+DRIFT = 0.1
 
 KILL_POINTS = ("take", "tear", "sync", "act", "say")
 
@@ -59,21 +66,41 @@ class Machine:
         self.engine = MemoryEngine()
         self.disk = Disk(around.rng)
         # People set clocks wrong; nothing may depend on a cell's wall clock.
+        self.rate = around.rng.uniform(1 - DRIFT, 1 + DRIFT)
+        self.set_at = around.timeline.now
         self.wall_offset = around.rng.uniform(-30.0, 30.0)
         self.booted_at = around.timeline.now - around.rng.uniform(10.0, 1e6)
+        self.boots = 0
+        self.guard = self._begin_guard(Watchlist())
+        self._guard_due = float("inf")
         self.process: Process | None = None
         self.is_paused = False
+        self.is_cut_off = False
+        self.wrong: list[str] = []
         self.doom = ""
         self.is_engine_away = False
         self.on_killed: Callable[[], None] = lambda: None
 
     def wall(self) -> float:
         """What the machine's clock shows."""
-        return self.around.timeline.now + self.wall_offset
+        elapsed = self.around.timeline.now - self.set_at
+        return self.set_at + elapsed * self.rate + self.wall_offset
+
+    def world_time(self, wall: float) -> float:
+        """When the machine's clock shows `wall`."""
+        return self.set_at + (wall - self.wall_offset - self.set_at) / self.rate
+
+    def boot(self) -> float:
+        """Seconds since boot, as the machine counts them."""
+        return (self.around.timeline.now - self.booted_at) * self.rate
+
+    def world_time_of_boot(self, boot: float) -> float:
+        """When the machine has counted `boot` seconds since it was booted."""
+        return self.booted_at + boot / self.rate
 
     def moment(self) -> Moment:
         """Now, by both of its clocks."""
-        return Moment(self.wall(), self.around.timeline.now - self.booted_at)
+        return Moment(self.wall(), self.boot())
 
     def start(self) -> None:
         """Start the cell process, unless it runs."""
@@ -112,6 +139,36 @@ class Machine:
         for uid in list(self.engine.lives):
             self.engine.lose(uid, self.wall())
         self.booted_at = self.around.timeline.now
+        self.boots += 1
+        self.guard = self._begin_guard(self.guard.read())
+
+    def _begin_guard(self, watchlist: Watchlist) -> LocalLink:
+        return LocalLink(
+            self.engine,
+            wall=self.wall,
+            boot=self.boot,
+            boot_id=f"{self.boots}",
+            watchlist=watchlist,
+        )
+
+    def plan_guard(self) -> None:
+        """Let the guard do what is due when it is."""
+        due = max(self.world_time_of_boot(self.guard.wakes_at), self.around.timeline.now) + _STEP
+        if due < self._guard_due:
+            self._guard_due = due
+            self.around.timeline.at(due, lambda: self._let_guard_work(due))
+
+    def _let_guard_work(self, due: float) -> None:
+        if due != self._guard_due:
+            return
+        self._guard_due = float("inf")
+        struck = len(self.guard.word().struck)
+        self.guard.tick()
+        if len(self.guard.word().struck) > struck:
+            self.around.note(f"the guard of {self.label} strikes")
+        if struck and self.process is not None:
+            self.process.plan()
+        self.plan_guard()
 
     def pause(self) -> None:
         """SIGSTOP."""
@@ -120,6 +177,16 @@ class Machine:
     def resume(self) -> None:
         """SIGCONT."""
         self.is_paused = False
+        if self.process is not None:
+            self.process.plan()
+
+    def cut_off(self) -> None:
+        """Nothing it says arrives, and it hears nothing."""
+        self.is_cut_off = True
+
+    def join(self) -> None:
+        """It is heard again, and finds what was sent to it meanwhile."""
+        self.is_cut_off = False
         if self.process is not None:
             self.process.plan()
 
@@ -155,6 +222,7 @@ class Process:
             machine.config,
             self._journals.journal(machine.name),
             self._fragile,
+            guard=machine.guard,
             draw_incarnation=lambda: f"{rng.getrandbits(64):016x}",
         )
         self.cell.start(machine.moment())
@@ -196,7 +264,7 @@ class Process:
             self._fragile.catch_up()
             self.driver.advance(now.wall)
         batch, self._incoming = self._incoming, []
-        for message in self._around.bus.take(self.queue):
+        for message in () if machine.is_cut_off else self._around.bus.take(self.queue):
             ((text,), _, _) = body_of(message)
             batch.append(OrderMessage(text))
         for happening in batch:
@@ -211,9 +279,10 @@ class Process:
             self._die_at("sync")
         cell.act(flush=self._is_flush_due())
         messages = cell.take_outgoing()
+        machine.plan_guard()
         if messages:
             self._die_at("say")
-            self._around.bus.push_from_cell(messages)
+            self._push(messages)
         cell.ended.clear()
         if cell.incarnation != self.incarnation:
             # The process starts anew by exec: its queue has another name from now on.
@@ -225,7 +294,11 @@ class Process:
         self.cell.leave(self.machine.moment(), expected_seconds=EXPECTED_SECONDS)
         self._journals.sync()
         self.cell.act()
-        self._around.bus.push_from_cell(self.cell.take_outgoing())
+        self._push(self.cell.take_outgoing())
+
+    def _push(self, messages: list[tuple[str, str]]) -> None:
+        if not self.machine.is_cut_off:
+            self._around.bus.push_from_cell(messages)
 
     def _die_at(self, point: str) -> None:
         if self.machine.doom == point:
@@ -245,13 +318,14 @@ class Process:
 
     def _next(self) -> float:
         timeline, machine = self._around.timeline, self.machine
-        moments = [self.cell.wakes_at + machine.booted_at]
+        moments = [machine.world_time_of_boot(self.cell.wakes_at)]
         due = self.driver.next_due()
         if due is not None and not machine.is_engine_away:
-            moments.append(due - machine.wall_offset)
+            moments.append(machine.world_time(due))
         if self._first_news is not None:
             moments.append(self._first_news + COALESCE_SECONDS)
-        if self._incoming or self._around.bus.count(self.queue):
+        waiting = 0 if machine.is_cut_off else self._around.bus.count(self.queue)
+        if self._incoming or waiting:
             moments.append(timeline.now)
         return max(min(moments), timeline.now) + _STEP
 
@@ -287,7 +361,14 @@ class _Fragile:
             action()
 
     def start(self, launch: Launch) -> None:
-        self._call(lambda: self._driver.start(launch))
+        self._call(lambda: self._start(launch))
+
+    def _start(self, launch: Launch) -> None:
+        machine = self._machine
+        is_known = launch.uid in machine.engine.lives
+        self._driver.start(launch)
+        if launch.permit() is Permit.NEVER and launch.uid in machine.engine.lives and not is_known:
+            machine.wrong.append(f"attempt {launch.uid} began on {machine.label} without a lease")
 
     def adopt(self, launch: Launch) -> None:
         self._call(lambda: self._driver.adopt(launch))

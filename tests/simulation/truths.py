@@ -10,6 +10,7 @@ from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.states import ReleaseKind
 from controlplane.queries.invariants import check_all
 from controlplane.queries.sql import rows
+from tests.simulation.alone import check_alone
 from tests.simulation.ends import check_ends
 from tests.simulation.machines import Machine
 from tests.simulation.world import World
@@ -25,6 +26,7 @@ def check_step(world: World) -> None:
     violations += check_engines(world.machines)
     violations += _unknown_containers(world)
     violations += world.wrong
+    violations += check_alone(world)
     violations += _lost_too_soon()
     if violations:
         raise Violated("\n".join(violations))

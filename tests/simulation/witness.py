@@ -50,6 +50,16 @@ class Seen:
         return self.life.starts_at <= min(self.machine.wall(), self.life.ends_at)
 
     @property
+    def started_at(self) -> float:
+        """When its program began, by the clock of the world."""
+        return self.machine.world_time(self.life.starts_at)
+
+    @property
+    def ended_at(self) -> float:
+        """When its program ended, or will, by the clock of the world."""
+        return self.machine.world_time(self.life.ends_at)
+
+    @property
     def has_succeeded(self) -> bool:
         """Whether its program ended by itself, and well."""
         end = self.life.end

@@ -87,10 +87,12 @@ class Guard:
         """When `tick` has something to do at the latest, if the list stays as it is."""
         moments = [self._word.at + SAY_SECONDS] if self._list.attempts else []
         for uid, item in self._list.attempts.items():
-            if uid not in self._struck:
-                moments.append(item.asks_at if self._is_of_this_boot else now)
-            elif not self._has_ended(uid):
+            if self._has_ended(uid):
+                continue
+            if uid in self._struck:
                 moments.append(self._again_at.get(uid, now))
+            else:
+                moments.append(self._is_due_at(uid, item))
         return min(moments, default=float("inf"))
 
     # ------------------------------------------------------------------ inside
@@ -100,12 +102,14 @@ class Guard:
         return self._list.boot_id == self._boot_id
 
     def _is_due(self, uid: str, item: Watched, now: float) -> bool:
-        if self._is_of_this_boot and now < item.asks_at:
-            return False
+        return now >= self._is_due_at(uid, item) and not self._has_ended(uid)
+
+    def _is_due_at(self, uid: str, item: Watched) -> float:
+        at = item.asks_at if self._is_of_this_boot else self._since[uid]
         # A guard that has just begun looks first: what has ended by itself is not struck.
-        if self._hands.known(uid) is Known.NOTHING and now < self._since[uid] + FIRST_LOOK_SECONDS:
-            return False
-        return not self._has_ended(uid)
+        if self._hands.known(uid) is Known.NOTHING:
+            at = max(at, self._since[uid] + FIRST_LOOK_SECONDS)
+        return at
 
     def _has_ended(self, uid: str) -> bool:
         return self._hands.known(uid) is Known.OVER

@@ -208,6 +208,22 @@ def test_it_wakes_for_the_next_thing_to_do() -> None:
     assert desk.guard.wakes_at(99.0) == float("inf")
 
 
+def test_it_does_not_wake_for_what_has_ended() -> None:
+    desk = Desk(u=ITEM, v=ITEM)
+    desk.hands.containers["u"] = Known.OVER
+    desk.tick(90.0)
+    desk.hands.containers["v"] = Known.OVER
+    assert desk.tick(99.0) == []
+    assert desk.guard.wakes_at(99.0) == 100.0
+
+
+def test_a_guard_that_begins_late_wakes_for_its_strike() -> None:
+    desk = Desk(u=ITEM)
+    desk.hands.containers["u"] = Known.NOTHING
+    desk.tick(200.0)
+    assert desk.guard.wakes_at(200.0) == 200.0 + FIRST_LOOK_SECONDS
+
+
 @pytest.mark.parametrize(
     ("word", "now", "answer"),
     [

@@ -1,0 +1,65 @@
+"""Mistakes about what must not run twice at the same time, which the simulation must find."""
+
+from tests.mutations.catalogue import Mutation
+
+_D, _G = "controlplane/domain/", "workers/guard/"
+
+MUTATIONS: tuple[Mutation, ...] = (
+    Mutation(
+        "guard-strikes-nobody",
+        f"{_G}guard.py",
+        "        return now >= self._is_due_at(uid, item) and not self._has_ended(uid)",
+        "        return False",
+        "an exclusive container outlives its cell's lease",
+        needs="exclusive+cut_off",
+    ),
+    Mutation(
+        "guard-has-a-lease-and-a-half",
+        f"{_G}watchlist.py",
+        "        return self.deadline - self.lease_seconds * MARGIN",
+        "        return self.deadline + self.lease_seconds",
+        "a lease counts for longer than the control plane waits",
+        needs="exclusive+cut_off",
+    ),
+    Mutation(
+        "guard-asks-and-never-kills",
+        f"{_G}guard.py",
+        "            self._hands.kill(uid)",
+        "            self._hands.ask(uid, item.stop_signal)",
+        "what is deaf outlives the lease",
+        needs="exclusive+cut_off",
+    ),
+    Mutation(
+        "guard-is-not-told",
+        f"{_D}submission.py",
+        '    launch["exclusive"] = exclusive',
+        '    launch["exclusive"] = False',
+        "nobody watches what the submitter wanted to be exclusive",
+        needs="exclusive+cut_off",
+    ),
+    Mutation(
+        "an-end-of-the-guard-s-making-is-the-program-s",
+        f"{_G}exclusive.py",
+        "        return word.boot_id == self._link.boot_id and book.uid in word.struck",
+        "        return False",
+        "a program pays for the end that its cell's guard made",
+        needs="exclusive+cut_off",
+    ),
+    Mutation(
+        "loss-gives-an-exclusive-attempt-up-at-once",
+        f"{_D}convergence/lost_cells.py",
+        "    if facts.exclusive is Exclusive.NO or _is_releasable(attempt, now):",
+        "    if facts.exclusive is not Exclusive.STRICT or _is_releasable(attempt, now):",
+        "an exclusive task is tried again before its guard must have ended it",
+        needs="exclusive+cut_off",
+    ),
+    Mutation(
+        "a-start-asks-nobody",
+        "workers/drivers/memory.py",
+        "            is_refused = life is None and launch.permit() is not Permit.YES",
+        "            is_refused = False",
+        "a start that came late happens without a lease",
+        needs="exclusive+lose_engine",
+        within=40,
+    ),
+)
