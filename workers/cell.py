@@ -477,10 +477,11 @@ class Cell:
         """Begin a new incarnation once nothing of the old one runs."""
         if not self.is_empty:
             return
+        for reports in self.reporter.unheard():  # who waits for a word of this incarnation has it
+            self._send(reports.body())
         self.journal.begin(self._draw_incarnation())
-        self.books = Books()
+        self.books, self.lease = Books(), Lease()
         self._count_from(0)
-        self.lease = Lease()
         self.is_drawing_anew = False
         log.info("cell %s begins incarnation %s", self.name, self.incarnation)
 

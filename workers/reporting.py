@@ -105,6 +105,12 @@ class Reporter:
         return safe, _messages(acked, missing)
 
 
+    def unheard(self) -> Iterable[Reports]:
+        """All that is not acknowledged, once more: whoever says it will not be asked again."""
+        self.flush()
+        return _messages(self.acked, sorted(self._sent.values(), key=lambda report: report.seq))
+
+
 def _messages(after: int, reports: list[AttemptReport]) -> list[Reports]:
     messages = []
     for start in range(0, len(reports), MAX_REPORTS):

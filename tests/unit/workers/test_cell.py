@@ -198,6 +198,9 @@ def test_told_to_draw_anew_it_stops_all_and_then_begins_another_incarnation(read
     assert ready.engine.starts["v"] == 0
     assert ready.cell.incarnation != old
     assert isinstance(ready.said[-1], Register)
+    # Its last words, under its old name: that the container is gone.
+    last = [report for report in ready.reports() if report.uid == "u"][-1]
+    assert (last.state, last.gone) == (S.KILLED, True)
 
 
 def test_an_answer_to_an_older_register_is_not_believed(bench: Bench) -> None:
