@@ -10,6 +10,7 @@ from tests.mutants.making import DOMAIN, Mutant, known_enums, mutants_of, paths_
 RULES = (
     "controlplane/contract/states.py",
     f"{DOMAIN}/changes.py",
+    f"{DOMAIN}/gangs.py",
     f"{DOMAIN}/retry.py",
     f"{DOMAIN}/rollup.py",
     f"{DOMAIN}/states.py",

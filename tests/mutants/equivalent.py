@@ -22,4 +22,122 @@ class Equivalent:
         return (self.path, self.old, self.new) == (mutant.path, mutant.old, mutant.new)
 
 
-EQUIVALENT: tuple[Equivalent, ...] = ()
+_D = "controlplane/domain/"
+
+EQUIVALENT: tuple[Equivalent, ...] = (
+    Equivalent(
+        f"{_D}retry.py",
+        "_GOLDEN = 0.6180339887498949",
+        "_GOLDEN = 1.618033988749895",
+        "only the fraction of an integer times it is used, which is the same",
+    ),
+    Equivalent(
+        f"{_D}retry.py",
+        "_GOLDEN = 0.6180339887498949",
+        "_GOLDEN = -0.3819660112501051",
+        "only the fraction of an integer times it is used, which is the same",
+    ),
+    Equivalent(
+        f"{_D}retry.py",
+        "return ((task_id + 7 * tries) * _GOLDEN) % 1.0",
+        "return ((task_id + 7 * tries) / _GOLDEN) % 1.0",
+        "the golden ratio's reciprocal is itself and 1: the fraction is the same",
+    ),
+    Equivalent(
+        f"{_D}retry.py",
+        "full = min(base * 2.0 ** min(max(tries - 1, 0), 32), CAP_SECONDS)",
+        "full = min(base * 2.0 ** min(max(tries - 1, 0), 31), CAP_SECONDS)",
+        "the cap is passed long before; the exponent is bounded against overflow alone",
+    ),
+    Equivalent(
+        f"{_D}retry.py",
+        "full = min(base * 2.0 ** min(max(tries - 1, 0), 32), CAP_SECONDS)",
+        "full = min(base * 2.0 ** min(max(tries - 1, 0), 33), CAP_SECONDS)",
+        "the cap is passed long before; the exponent is bounded against overflow alone",
+    ),
+    Equivalent(
+        f"{_D}states.py",
+        "PROGRESS = {TaskState.ASSIGNED: 0, TaskState.BUILDING: 1, TaskState.RUNNING: 2}",
+        "PROGRESS = {TaskState.ASSIGNED: 0, TaskState.BUILDING: 1, TaskState.RUNNING: 3}",
+        "the numbers are compared with each other and with -1, never used otherwise",
+    ),
+    Equivalent(
+        f"{_D}transitions.py",
+        "if not counters.system_row and not counters.refusal_row:",
+        "if False:",
+        "a short cut for speed: without a row there is nothing that the rest could end",
+    ),
+    Equivalent(
+        f"{_D}transitions.py",
+        "if rule.wait is Wait.SYSTEM and rule.requeue and counters.refusal_row > FREE_REFUSALS:",
+        "if (rule.wait is Wait.SYSTEM and counters.refusal_row > FREE_REFUSALS):",
+        "the only other row that waits so is a system failure, which is charged to system anyway",
+    ),
+    Equivalent(
+        f"{_D}changes.py",
+        "avoid_cell_id=attempt.cell_id if attempt and outcome.avoids_cell else None,",
+        "avoid_cell_id=attempt.cell_id if (outcome.avoids_cell) else None,",
+        "only what ends an attempt avoids a cell; the guard is for the type checker",
+    ),
+    Equivalent(
+        f"{_D}rollup.py",
+        "if succeeded == replicas:",
+        "if False:",
+        "rule 1 is told apart from rules 5 and 7 only for the reader: they come to the same",
+    ),
+    Equivalent(
+        f"{_D}gangs.py",
+        "if more <= 0:",
+        "if more < 0:",
+        "nothing more is taken where nothing more is needed: leaving the loop is a short cut",
+    ),
+    Equivalent(
+        f"{_D}gangs.py",
+        "if more <= 0:",
+        "if more <= -1:",
+        "nothing more is taken where nothing more is needed: leaving the loop is a short cut",
+    ),
+    Equivalent(
+        f"{_D}gangs.py",
+        "break",
+        "continue",
+        "once no more is needed, the following groups are passed over either way",
+    ),
+    Equivalent(
+        f"{_D}gangs.py",
+        "extra = min(max(group.counts.get(S.PENDING, 0) - needs[index], 0), more)",
+        "extra = min(max(group.counts.get(S.PENDING, -1) - needs[index], 0), more)",
+        "what is below zero is taken for zero in the same expression",
+    ),
+    Equivalent(
+        f"{_D}convergence/endings.py",
+        "cause = Cause(told, message, force=force, failure_reason=REASONS[told])",
+        "cause = Cause(told, message, force=force)",
+        "the sentence of the reason is also what a change without a text of its own gives",
+    ),
+    Equivalent(
+        f"{_D}convergence/lost_cells.py",
+        "return change_task(facts, Event.CELL_LOST, cause, now=now)",
+        "return change_task(facts, Event.VANISHED, cause, now=now)",
+        "the table has the same row for both; they differ in docs/states.md",
+    ),
+    Equivalent(
+        f"{_D}convergence/lost_cells.py",
+        "change = change_task(facts, Event.CELL_LOST, Cause(Reason.CELL_LOST), now=now)",
+        "change = change_task(facts, Event.VANISHED, Cause(Reason.CELL_LOST), now=now)",
+        "the table has the same row for both; they differ in docs/states.md",
+    ),
+    Equivalent(
+        f"{_D}convergence/lost_cells.py",
+        "if facts.exclusive is Exclusive.NO or attempt.state not in TERMINAL:",
+        "if (attempt.state not in TERMINAL):",
+        "without exclusiveness there never is an instant, which the last line asks for",
+    ),
+    Equivalent(
+        f"{_D}convergence/overdue.py",
+        "return change_task(facts, Event.DEADLINE_PASSED, Cause(Reason.SCHEDULING_DEADLINE),"
+        " now=now)",
+        "return change_task(facts, Event.REJECTED, Cause(Reason.SCHEDULING_DEADLINE), now=now)",
+        "the table has the same row for both; they differ in docs/states.md",
+    ),
+)

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any, TextIO
@@ -45,28 +46,37 @@ class Function:
 
 
 def function_of(tree: Path, asked: Asked) -> Function | None:
-    """The one function in whose body alone the mutant differs; None if it differs elsewhere."""
-    before = ast.parse((tree / asked.path).read_text())
-    after = ast.parse(asked.source)
-    pairs = list(zip(_functions(before), _functions(after), strict=False))
-    changed = [pair for pair in pairs if ast.dump(pair[0][1]) != ast.dump(pair[1][1])]
-    if len(changed) != 1:
-        return None
-    (name, old), (_, new) = changed[0]
-    old_body, old.body = old.body, new.body
-    same = ast.dump(before) == ast.dump(after)
-    old.body = old_body
-    first = min([old.lineno, *(decorator.lineno for decorator in old.decorator_list)])
-    return Function(name, first, old.end_lineno or first) if same else None
+    """The function in whose body alone the mutant differs; None if it differs elsewhere."""
+    old, functions = _read(tree / asked.path)
+    new = asked.source.splitlines()
+    first = next((n for n, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]), 0)
+    rest = zip(reversed(old), reversed(new), strict=False)
+    last = len(old) - next((n for n, pair in enumerate(rest) if pair[0] != pair[1]), 0)
+    for name, node in functions:
+        begins = node.body[0].lineno
+        is_apart = begins > max([node.lineno, *(one.lineno for one in _signature(node))])
+        if is_apart and begins <= first + 1 and last <= (node.end_lineno or 0):
+            decorated = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            return Function(name, decorated, node.end_lineno or decorated)
+    return None
 
 
-def _functions(tree: ast.Module) -> list[tuple[str, ast.FunctionDef]]:
+@cache
+def _read(path: Path) -> tuple[list[str], list[tuple[str, ast.FunctionDef]]]:
+    """The lines of a module, and its functions and methods by their names in it."""
+    text = path.read_text()
     found = []
-    for node in tree.body:
+    for node in ast.parse(text).body:
         inner = node.body if isinstance(node, ast.ClassDef) else [node]
         prefix = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
         found += [(prefix + one.name, one) for one in inner if isinstance(one, ast.FunctionDef)]
-    return found
+    return text.splitlines(), found
+
+
+def _signature(node: ast.FunctionDef) -> list[ast.expr]:
+    """What of a function is evaluated when it is defined."""
+    defaults = [one for one in (*node.args.defaults, *node.args.kw_defaults) if one is not None]
+    return [*defaults, *filter(None, [node.returns])]
 
 
 def graft(asked: Asked, function: Function) -> None:

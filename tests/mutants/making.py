@@ -83,11 +83,25 @@ def known_enums(tree: Path) -> Enums:
 def mutants_of(tree: Path, path: str, known: Enums) -> list[Mutant]:
     """All mutants of one module by line, without those that Python would not read."""
     source = (tree / path).read_text()
+    lines = source.splitlines(keepends=True)
     parsed = ast.parse(source)
-    module = Module(source.encode(), parsed, enums_of(parsed, known))
-    seen = {ast.dump(parsed)}
-    signatures = _signatures(parsed)
+    enums = enums_of(parsed, known)
     found = []
+    begin = 0
+    # Statement by statement: what is parsed again for each mutant is short.
+    for statement in parsed.body:
+        end = statement.end_lineno or begin
+        before, text, after = map("".join, (lines[:begin], lines[begin:end], lines[end:]))
+        for operator, mutated in _mutations(Module(text.encode(), ast.parse(text), enums)):
+            found.append(_mutant(path, operator, before, (text, mutated), after))
+        begin = end
+    return sorted(found, key=lambda mutant: (mutant.line, mutant.operator, mutant.new))
+
+
+def _mutations(module: Module) -> Iterator[tuple[str, str]]:
+    """Each meaning once, by the operator and the mutated text."""
+    seen = {ast.dump(module.tree)}
+    signatures = _signatures(module.tree)
     for operator, mutated in [*_of_the_library(module), *_of_ours(module)]:
         try:
             changed = ast.parse(mutated)
@@ -97,8 +111,7 @@ def mutants_of(tree: Path, path: str, known: Enums) -> list[Mutant]:
         # The library takes the bare `*` of a signature for a product.
         if meaning not in seen and _signatures(changed) == signatures:
             seen.add(meaning)
-            found.append(_mutant(path, operator, source, mutated))
-    return sorted(found, key=lambda mutant: (mutant.line, mutant.operator, mutant.new))
+            yield operator, mutated
 
 
 def _signatures(tree: ast.Module) -> list[tuple[int, int, int]]:
@@ -142,20 +155,19 @@ def _is_inside(spans: Sequence[tuple[int, int]], start: int, end: int) -> bool:
     return any(first <= start and end <= last for first, last in spans)
 
 
-def _mutant(path: str, operator: str, source: str, mutated: str) -> Mutant:
-    before, after = source.splitlines(), mutated.splitlines()
+def _mutant(path: str, operator: str, before: str, texts: tuple[str, str], after: str) -> Mutant:
+    old, new = (text.splitlines() for text in texts)
     changed = [
         step
-        for step in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+        for step in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
         if step[0] != "equal"
     ]
     first, last = changed[0], changed[-1]
-    old, new = before[first[1] : last[2]], after[first[3] : last[4]]
     return Mutant(
         path=path,
-        line=first[1] + 1,
+        line=before.count("\n") + first[1] + 1,
         operator=operator,
-        source=mutated,
-        old="\n".join(line.strip() for line in old),
-        new="\n".join(line.strip() for line in new),
+        source=before + texts[1] + after,
+        old="\n".join(line.strip() for line in old[first[1] : last[2]]),
+        new="\n".join(line.strip() for line in new[first[3] : last[4]]),
     )
