@@ -78,11 +78,17 @@ def main() -> int:
     asked = json.load(sys.stdin)
     told = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what pytest says is not an answer
-    tree, tests, at_once = Path(), pure_tests(Path()), asked["at_once"]
+    tree, at_once = Path(), asked["at_once"]
     mutants = [
         Asked(number, one["path"], one["module"], one["source"])
         for number, one in enumerate(asked["mutants"])
     ]
+    tests = pure_tests(tree)
+    modules = {one.module for one in mutants}
+    concerned = {
+        path for name in modules for part in near_and_far(tree, tests, name) for path in part
+    }
+    tests = [path for path in tests if path in concerned]
     inner = [(one, found) for one in mutants if (found := function_of(tree, one)) is not None]
     left = _graft(Grafting(tree, inner, at_once, told), tests)
     if left is None:
