@@ -1,26 +1,23 @@
 """`manage.py recount` finds and mends what contradicts the tasks, while everything goes on."""
 
 import random
-import threading
-from collections.abc import Callable
 from io import StringIO
 
 import pytest
 from django.core.management import call_command
-from django.db import connection, transaction
+from django.db import transaction
 
 from controlplane import clock
 from controlplane.commands.endings import cancel_job
 from controlplane.commands.recount import recount_page
-from controlplane.contract.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, Job, TaskGroup, Transition
 from controlplane.queries import recount
 from controlplane.queries.jobs_under_lock import lock_jobs
 from controlplane.queries.sql import execute, rows
-from controlplane.ticks import convergence, placement
-from tests.integration.loop.conftest import Hand, Loop
-from tests.integration.loop.test_races import WRONG_COUNTS
+from tests.integration.loop.conftest import Loop
+from tests.integration.loop.crowd import WRONG_COUNTS, Crowd, ask, cascade, place, stop, tell
+from tests.simulation.world import World
 
 MOVED_BY_HAND = """
     UPDATE controlplane_taskgroup SET counts[5] = counts[5] + 1, counts[2] = counts[2] - 1
@@ -162,96 +159,40 @@ def test_pages_are_bounded_by_tasks_and_by_jobs(
     assert call()[0] == 1
 
 
-def bring_on(hand: Hand, rng: random.Random, lock: threading.Lock) -> None:
-    """Play the cell: each of some attempts comes a step nearer to its end."""
-    attempts = list(Attempt.objects.filter(cell__name=hand.name, released_at=None)[:20])
-    said = []
-    for attempt in attempts:
-        state = rng.choice([S.RUNNING, S.SUCCEEDED, S.FAILED])
-        code = {S.SUCCEEDED: 0, S.FAILED: 1}.get(state)
-        gone = state is not S.RUNNING or attempt.finished_at is not None
-        state = S.KILLED if attempt.finished_at else state
-        said.append(AttemptReport(str(attempt.uid), 0, state, exit_code=code, gone=gone))
-    if said:
-        with lock:
-            hand.report(*said)
+@pytest.mark.parametrize(("seed", "moment"), [(5, 15.0), (6, 30.0), (7, 60.0)])
+def test_in_and_after_a_simulated_life_nothing_differs(
+    transactional_db: None, seed: int, moment: float
+) -> None:
+    world, looked = World(seed=seed), []
+    with world.installed():
+        world.run(healed_at=moment, heal=lambda: looked.append(call()))
+    for code, said in (*looked, call()):
+        assert code == 0, f"seed {seed}: {said}"
+    assert Attempt.objects.exists()
 
 
-class Together:
-    """Threads with connections of their own; all go on until the first is through."""
-
-    def __init__(self) -> None:
-        self.is_over = threading.Event()
-        self.errors: list[BaseException] = []
-        self.threads: list[threading.Thread] = []
-
-    def add(self, work: Callable[[random.Random], object], times: int | None = None) -> None:
-        rng = random.Random(len(self.threads))
-
-        def run() -> None:
-            done = 0
-            try:
-                while not self.is_over.is_set() and done != times:
-                    work(rng)
-                    done += 1
-            except BaseException as error:
-                self.errors.append(error)
-            finally:
-                if done == times or self.errors:
-                    self.is_over.set()
-                connection.close()
-
-        self.threads.append(threading.Thread(target=run))
-
-    def run(self) -> None:
-        for thread in self.threads:
-            thread.start()
-        for thread in self.threads:
-            thread.join()
-        assert self.errors == []
+def recount_all(found: list[str], *, repair: bool) -> None:
+    """Page by page, as the command does."""
+    last = 0
+    while (page := recount_page(after=last, repair=repair, now=clock.now())).job_ids:
+        last = page.job_ids[-1]
+        found.extend(difference.text for difference in page.differences)
 
 
-def make_busy(loop: Loop, together: Together) -> None:
-    """Submitting, placing, reporting, cancelling and converging go on."""
-    lock = threading.Lock()
+def busy(loop: Loop, seed: int) -> Crowd:
+    """Submitting, placing, reporting, cancelling and converging at once."""
+    together = Crowd(seed)
     hands = [loop.cell(f"cell-{n}", cpu=4000) for n in range(2)]
-
-    def submit(rng: random.Random) -> None:
-        if Job.objects.filter(finished_at=None).count() < 30:
-            loop.submit(replicas=rng.randint(1, 8), max_task_failures=2, retries={"failure": 1})
-
-    def cancel(rng: random.Random) -> None:
-        ids = list(Job.objects.filter(finished_at=None).values_list("id", flat=True)[:20])
-        if ids and rng.random() < 0.2:
-            now = clock.now()
-            cancel_job(job_id=rng.choice(ids), reason="", force=False, actor="x", now=now)
-
-    together.add(submit)
-    together.add(cancel)
-    together.add(lambda rng: placement.run())
-    together.add(lambda rng: convergence.run(woken=True))
-    for hand in hands:
-        together.add(lambda rng, hand=hand: bring_on(hand, rng, lock))  # type: ignore[misc]
+    together.add(place, cascade, stop, ask(loop), *(tell(hand) for hand in hands))
+    return together
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("repair", [False, True])
-def test_nothing_differs_while_reports_and_ticks_go_on(loop: Loop, repair: bool) -> None:
-    together = Together()
-    found: list[str] = []
-
-    def look(rng: random.Random) -> None:
-        last = 0
-        while True:
-            page = recount_page(after=last, repair=repair, now=clock.now())
-            if not page.job_ids:
-                return
-            last = page.job_ids[-1]
-            found.extend(difference.text for difference in page.differences)
-
-    make_busy(loop, together)
-    together.add(look, times=60)
-    together.run()
+@pytest.mark.parametrize(("repair", "seed"), [(False, 1), (True, 2)])
+def test_nothing_differs_while_reports_and_ticks_go_on(loop: Loop, repair: bool, seed: int) -> None:
+    together, found = busy(loop, seed), list[str]()
+    together.add(*[lambda dice: recount_all(found, repair=repair)] * 2)
+    together.run(rounds=40)
     assert found == []
     assert rows(WRONG_COUNTS) == []
     assert Attempt.objects.filter(finished_at__isnull=False).exists()
@@ -259,32 +200,20 @@ def test_nothing_differs_while_reports_and_ticks_go_on(loop: Loop, repair: bool)
 
 @pytest.mark.serial
 def test_counts_are_mended_while_somebody_spoils_them_and_everything_goes_on(loop: Loop) -> None:
-    together = Together()
-    mended: list[str] = []
+    together, mended = busy(loop, seed=3), list[str]()
 
-    def spoil(rng: random.Random) -> None:
+    def spoil(dice: random.Random) -> None:
         """As a mistake in a transaction of ours would: under the job's lock."""
         ids = list(Job.objects.filter(finished_at=None).values_list("id", flat=True))
         if ids:
             with transaction.atomic():
-                job_id = rng.choice(ids)
+                job_id = dice.choice(ids)
                 lock_jobs([job_id])
                 execute(MOVED_BY_HAND.replace("counts[5]", "counts[10]"), [job_id])
 
-    def mend(rng: random.Random) -> None:
-        last = 0
-        while True:
-            page = recount_page(after=last, repair=True, now=clock.now())
-            if not page.job_ids:
-                return
-            last = page.job_ids[-1]
-            mended.extend(difference.text for difference in page.differences)
-
-    make_busy(loop, together)
-    together.add(mend)
-    together.add(spoil, times=150)
-    together.run()
-    mend(random.Random(0))
+    together.add(spoil, lambda dice: recount_all(mended, repair=True))
+    together.run(rounds=40)
+    recount_all(mended, repair=True)
     assert mended
     assert rows(WRONG_COUNTS) == []
     assert call()[0] == 0
