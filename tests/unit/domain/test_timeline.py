@@ -100,6 +100,13 @@ def test_two_rounds_stay_apart() -> None:
     assert history.told() == [("refused", 1), ("placed", 1), ("refused", 1), ("placed", 1)]
 
 
+def test_the_same_step_of_two_tasks_in_a_row_is_one_entry_whenever_it_was() -> None:
+    history = History()
+    for task, at in ((1, 0), (2, 60)):
+        history.add(task, at, (S.ASSIGNED, S.RUNNING), Reason.STARTED)
+    assert history.told() == [("started", 2)]
+
+
 def test_rounds_that_differ_in_their_end_stay_apart() -> None:
     history = History()
     for turn in range(6):
