@@ -75,6 +75,18 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         f"{_D}changes.py",
+        "ran = (finished_at - started_at).total_seconds() if started_at and is_active else 0.0",
+        "ran = (finished_at - started_at).total_seconds() if started_at and is_active else -1.0",
+        "a run is only compared with the 60 s after which it counts as healthy",
+    ),
+    Equivalent(
+        f"{_D}changes.py",
+        "ran = (finished_at - started_at).total_seconds() if started_at and is_active else 0.0",
+        "ran = (finished_at - started_at).total_seconds() if started_at and is_active else 1.0",
+        "a run is only compared with the 60 s after which it counts as healthy",
+    ),
+    Equivalent(
+        f"{_D}changes.py",
         "avoid_cell_id=attempt.cell_id if attempt and outcome.avoids_cell else None,",
         "avoid_cell_id=attempt.cell_id if (outcome.avoids_cell) else None,",
         "only what ends an attempt avoids a cell; the guard is for the type checker",
@@ -132,6 +144,12 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "if facts.exclusive is Exclusive.NO or attempt.state not in TERMINAL:",
         "if (attempt.state not in TERMINAL):",
         "without exclusiveness there never is an instant, which the last line asks for",
+    ),
+    Equivalent(
+        f"{_D}convergence/owners.py",
+        "return next((owner for owner in TASK_OWNERS if owner.holds and owner.holds(task)), None)",
+        "return next((owner for owner in TASK_OWNERS if (owner.holds(task))), None)",
+        "every row of that table says when it holds, and a test has it; the guard is for types",
     ),
     Equivalent(
         f"{_D}convergence/overdue.py",

@@ -207,6 +207,11 @@ def test_at_most_once_goes_back_to_wait_only_if_its_container_never_was(
     assert change_task(facts, event, cause, now=NOW).task_to is state
 
 
+def test_nothing_is_taken_for_never_created_unless_its_cell_says_so() -> None:
+    facts = replace(task(S.ASSIGNED, attempt(S.ASSIGNED)), at_most_once=True)
+    assert change_task(facts, LOST, Cause(Reason.CELL_LOST), now=NOW).task_to is S.WORKER_FAILED
+
+
 # How long it ran.
 
 BAD = Counters(system=3, system_row=3)
