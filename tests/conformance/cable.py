@@ -1,23 +1,30 @@
-"""A cable to the engine that a test can pull: a proxy in front of its socket."""
+"""A cable that a test can pull: a proxy in front of a socket, the engine's or another."""
 
 import contextlib
 import socket
 import threading
-from pathlib import Path
+
+Address = str | tuple[str, int]
+"""A path, or a host and its port."""
 
 
 class Cable:
-    """Listens at `path` and passes everything to the socket `target`, while it is plugged in."""
+    """Listens at `address` and passes everything to `target`, while it is plugged in."""
 
-    def __init__(self, path: Path, target: str) -> None:
+    def __init__(self, address: Address, target: Address) -> None:
         self._target = target
         self._lock = threading.Lock()
         self._ends: list[socket.socket] = []
         self._is_plugged = True
-        self._server = socket.socket(socket.AF_UNIX)
-        self._server.bind(str(path))
+        self._server = _socket_for(address)
+        self._server.bind(address)
         self._server.listen(64)
         threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """Where it listens, if that is a port."""
+        return int(self._server.getsockname()[1])
 
     def pull(self) -> None:
         """Cut every connection, and take no new one."""
@@ -47,7 +54,7 @@ class Cable:
                     if not self._is_plugged:
                         near.close()
                         continue
-                    far = socket.socket(socket.AF_UNIX)
+                    far = _socket_for(self._target)
                     far.connect(self._target)
                     self._ends += [near, far]
                 for source, sink in ((near, far), (far, near)):
@@ -66,3 +73,7 @@ class Cable:
                     self._ends.remove(end)
                 else:
                     end.close()
+
+
+def _socket_for(address: Address) -> socket.socket:
+    return socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)

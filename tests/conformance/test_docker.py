@@ -289,7 +289,7 @@ def cable(
 ) -> Iterator[Cable]:
     """The driver speaks to the engine through a cable."""
     path = Path(f"/tmp/cellrun-cable-{uuid.uuid4().hex[:8]}")  # a socket's path is a short one
-    cable = Cable(path, find_socket())
+    cable = Cable(str(path), find_socket())
     with monkeypatch.context() as patch:
         patch.setenv("DOCKER_HOST", f"unix://{path}")
         docker_kit.begin_again()

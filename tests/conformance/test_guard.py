@@ -275,7 +275,7 @@ def test_an_engine_that_does_not_answer_saves_no_container(
     docker_kit: DockerKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = Path(f"/tmp/cellrun-cable-{uuid.uuid4().hex[:8]}")
-    cable = Cable(path, find_socket())
+    cable = Cable(str(path), find_socket())
     watch = Watch(docker_kit)
     try:
         with monkeypatch.context() as patch:

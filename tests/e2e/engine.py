@@ -55,6 +55,11 @@ class EngineEvents:
         with self._lock:
             return [attributes for found, attributes in self._heard if found == action]
 
+    def in_order(self) -> list[tuple[str, dict[str, str]]]:
+        """Every event so far and its attributes, as the engine told them."""
+        with self._lock:
+            return list(self._heard)
+
     def starts_by_task(self, job_id: int) -> Counter[int]:
         """How often a container was started for each task of a job."""
         return Counter(
