@@ -38,7 +38,17 @@ def owner(
 def test_what_ended_and_is_released_needs_nobody(state: S) -> None:
     assert owner(state) is None
     assert owner(state, S.FAILED, released=True) is None
-    assert owner(state, S.FAILED, released=True, is_job_ending=True, is_cell_lost=True) is None
+    whatever: dict[str, Any] = {
+        "is_cell_lost": True,
+        "is_job_ending": True,
+        "is_job_bouncing": True,
+        "waits_for_jobs": True,
+        "is_group_startable": False,
+        "has_deadline": True,
+        "has_timeout": True,
+    }
+    assert owner(state, **whatever) is None
+    assert owner(state, S.FAILED, released=True, **whatever) is None
 
 
 @pytest.mark.parametrize(
