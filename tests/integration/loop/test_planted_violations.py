@@ -24,7 +24,6 @@ from controlplane.models import Attempt, Job, Task, TaskGroup
 from controlplane.outbox import transport
 from controlplane.queries.sql import execute
 from tests.integration.loop.conftest import Loop, Wire
-from tests.simulation.world import SUBMITTER, empty_tables
 
 pytestmark = pytest.mark.django_db
 
@@ -306,16 +305,15 @@ def live(loop: Loop) -> dict[str, Any]:
 def ids(django_db_setup: None, django_db_blocker: Any) -> Iterator[dict[str, Any]]:
     """One life for all tests, which leave it as it is."""
     with django_db_blocker.unblock():
-        empty_tables()
         create_default_tenancy()
-        owner, _ = create_user(name=SUBMITTER, password=None, is_operator=False)
+        owner, _ = create_user(name="owner", password=None, is_operator=False)
         wire = Wire()
         transport.use(wire)
         found = live(Loop(owner, wire, Inbox(sync_seconds=0.0)))
         transport.use(None)
     yield found
     with django_db_blocker.unblock():
-        empty_tables()
+        call_command("flush", interactive=False, verbosity=0)
 
 
 def check() -> tuple[int, list[str]]:
