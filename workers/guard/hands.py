@@ -57,7 +57,8 @@ class EngineHands:
     def look(self, uid: str, now: float) -> None:
         """See Hands."""
         self._watched.add(uid)
-        if now >= self._look_at.get(uid, 0.0):
+        # The grip shows the end without the engine.
+        if uid not in self._grips and now >= self._look_at.get(uid, 0.0):
             self._look_at[uid] = now + LOOK_SECONDS
             self._submit("look", uid, self._look)
 
