@@ -104,7 +104,6 @@ class Reporter:
             return safe, ()
         return safe, _messages(acked, missing)
 
-
     def unheard(self) -> Iterable[Reports]:
         """All that is not acknowledged, once more: whoever says it will not be asked again."""
         self.flush()

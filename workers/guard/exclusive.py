@@ -106,7 +106,7 @@ class Exclusives:
 
     def tick(self) -> None:
         """Let time pass for a guard that has none of its own."""
-        if self._link is not None:
+        if self._link is not None and (self._attempts or self._strangers):
             self._link.tick()
 
     def keep(self) -> None:
@@ -117,7 +117,10 @@ class Exclusives:
     @property
     def wakes_at(self) -> float:
         """When `tick` has something to do, in seconds since boot."""
-        return float("inf") if self._link is None else self._link.wakes_at
+        # A fleet asks each of a thousand cells in each round, and most have nobody.
+        if self._link is None or not (self._attempts or self._strangers):
+            return float("inf")
+        return self._link.wakes_at
 
     def dismiss(self) -> None:
         """The process of the cell ends."""
