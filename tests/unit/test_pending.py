@@ -74,3 +74,21 @@ def test_the_nearest_reason_is_told(changes: dict[str, object], code: str, text:
 def test_the_figures_of_placement_are_kept() -> None:
     waiting = Waiting(None, False, NOW, [], FOUND)
     assert pending_reason(waiting, now=NOW) == FOUND
+
+
+def test_what_is_waited_for_is_told_as_figures_too() -> None:
+    waiting = replace(ALL, not_before=None, attempt_open=False)
+    assert pending_reason(waiting, now=NOW) == {
+        "code": "waiting_for_dependency",
+        "text": "waits until group a has succeeded and group b has started",
+        "groups": ["a", "b"],
+    }
+    prepare = {"job": 7, "name": "prepare", "until": "finished"}
+    assert pending_reason(replace(waiting, waits_for=[prepare]), now=NOW) == {
+        "code": "waiting_for_job",
+        "text": "waits until job prepare has finished",
+        "jobs": [{"job": 7, "until": "finished"}],
+    }
+    soon = pending_reason(replace(waiting, startable_at=LATER), now=NOW)
+    assert soon["until"] == "2030-01-01T00:01:00.000+00:00"
+    assert pending_reason(ALL, now=NOW)["until"] == "2030-01-01T00:01:00.000+00:00"

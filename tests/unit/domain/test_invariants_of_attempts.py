@@ -178,6 +178,8 @@ def test_inv_10_within_the_budgets(
     assert of(most) == []
     assert of(most + 1) == [("task 3", f"{budget}: {most + 1} used, {limit} retries")]
     assert found(inv.within_budgets, tasks=[task(state, **{column: 99})]) == []
+    rows = [task(task_id=9, group_id=9), task(state, **{column: most + 1})]
+    assert len(found(inv.within_budgets, tasks=rows, groups=groups)) == 1
 
 
 def test_inv_11_success_by_the_last_attempt() -> None:
@@ -246,6 +248,8 @@ def test_inv_14_at_most_once() -> None:
     assert of(True, made, attempt(number=2)) == wrong
     assert of(True, ran) == []
     assert of(False, ran, attempt(number=2)) == []
+    others = [released(F, 7, task_id=9, started_at=at(2)), attempt(number=8, task_id=9)]
+    assert of(True, *others, ran, attempt(number=2)) == wrong
     # Rows that are not whole are the business of INV-12.
     assert found(inv.at_most_once_kept, attempts=[ran, attempt(number=2)]) == []
     assert found(inv.at_most_once_kept, tasks=[task()], attempts=[ran, attempt(number=2)]) == []

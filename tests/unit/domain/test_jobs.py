@@ -182,6 +182,8 @@ def test_a_gang_goes_on_going_back_until_none_is_left() -> None:
     assert gang(whole).is_bouncing is False
     assert gang(whole, is_bouncing=True).is_bouncing is True
     assert gang(group({P: 2}), is_bouncing=True).is_bouncing is False
+    gone = group({P: 1}, least=0, name="b")
+    assert gang(whole, gone, is_bouncing=True).is_bouncing is True
     stays = group({R: 1, P: 1}, least=1, at_most_once=True)
     assert gang(stays, is_bouncing=True).is_bouncing is False
 

@@ -1,6 +1,7 @@
 """Placing gangs: the minima at once or not at all, the rest as it comes, limits and misfits."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from controlplane.contract.states import TaskState as S
@@ -53,6 +54,16 @@ def test_a_gang_whose_minimum_fits_is_placed_and_the_rest_as_it_comes() -> None:
     assert placed(plan) == {1: 3}
     assert reasons(plan)[1]["code"] == "insufficient_resources"
     assert plan.complete is True
+
+
+def test_no_more_of_a_gang_are_placed_than_wait() -> None:
+    assert placed(run([cell(1, 9)], shape(1, 3), gang=gang((1, 2, 3)))) == {1: 3}
+
+
+def test_a_cell_that_holds_more_than_it_has_takes_nothing_and_hinders_nobody() -> None:
+    shrunk = replace(cell(1, 3), used={"cpu": 5})
+    plan = run([shrunk, cell(2, 2)], shape(1, 3, job=1))
+    assert (placed(plan), set(plan.placements.cell_ids)) == ({1: 2}, {2})
 
 
 def test_a_gang_whose_minimum_does_not_fit_takes_nothing() -> None:

@@ -133,6 +133,8 @@ def test_the_same_state_brings_facts_and_leaves_the_task() -> None:
     assert (step.task_from, step.task_to, step.attempt_state) == (S.BUILDING,) * 3
     assert (step.reason, step.at, step.message) == (Reason.BUILDING, NOW, "creating")
     assert changed(report(S.BUILDING), facts).steps == ()
+    noted = written(report(S.BUILDING, reason="slow", message="told"), facts)
+    assert (noted.reason, noted.message) == ("slow", "told")
     again = written(report(S.BUILDING), facts)
     assert (again.state_from, again.state_to, again.report_seq) == (S.BUILDING, S.BUILDING, 11)
 
