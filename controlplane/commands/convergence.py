@@ -17,7 +17,7 @@ from controlplane.commands.effects import (
 from controlplane.contract.queues import cell_queue
 from controlplane.domain.convergence.converge import TaskRule
 from controlplane.domain.convergence.endings import decide_hopeless
-from controlplane.domain.convergence.lost_cells import HELD, decide_lost, held_alerts
+from controlplane.domain.convergence.lost_cells import HELD, decide_lost, held_alert
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.convergence.stuck_stops import (
     UNCONFIRMED,
@@ -32,12 +32,12 @@ from controlplane.queries.convergence import (
     Candidate,
     find_cleared_cells,
     find_freed_attempts,
+    find_held_attempts,
     find_pending_of_groups,
     find_stuck_stops,
-    load_groups_by_name,
 )
 from controlplane.queries.facts import load_facts_of_tasks
-from controlplane.queries.jobs_under_lock import lock_jobs
+from controlplane.queries.jobs_under_lock import load_groups, lock_jobs
 from controlplane.queries.sql import execute
 
 
@@ -59,7 +59,6 @@ def apply_task_rule(rule: TaskRule, candidates: Sequence[Candidate], *, now: dat
             and (facts.attempt is None or facts.attempt.uid == seen[facts.task_id])
         ]
         applied = apply_changes(changes, jobs=jobs, now=now, actor="convergence")
-        raise_alerts(held_alerts(changes), now=now)
         changed += applied.changed
         send_after_commit(applied)
 
@@ -135,6 +134,11 @@ def clear_cells(*, now: datetime, policy: Policy) -> int:
     return len(moved)
 
 
+def alert_held(*, now: datetime) -> None:
+    """Bring attempts before an operator that nobody else but their lost cell can release."""
+    raise_alerts([held_alert(uid, task_id) for uid, task_id in find_held_attempts()], now=now)
+
+
 def clear_held(*, now: datetime) -> None:
     """Attempts that only their cell or an operator could release are released."""
     for subject in find_freed_attempts():
@@ -150,8 +154,8 @@ def end_hopeless(job_ids: Sequence[int], *, now: datetime, page: int) -> int:
         jobs = lock_jobs(batch)
         groups = [
             group.group_id
-            for job_id in batch
-            for group in impossible_groups(load_groups_by_name(job_id))
+            for listed in load_groups(batch).values()
+            for group in impossible_groups({row.facts.name: row.facts for row in listed})
         ]
         task_ids = find_pending_of_groups(groups, page) if groups else []
         changes = [decide_hopeless(facts, now=now) for facts in load_facts_of_tasks(task_ids)]

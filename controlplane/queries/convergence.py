@@ -9,9 +9,8 @@ from uuid import UUID
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.convergence.policy import Policy
-from controlplane.domain.snapshots import GroupFacts, LeaseFacts
-from controlplane.domain.states import JOB_STATES, TERMINAL, CellState
-from controlplane.queries.jobs_under_lock import load_groups
+from controlplane.domain.snapshots import LeaseFacts
+from controlplane.domain.states import JOB_STATES, OPEN, TERMINAL, CellState
 from controlplane.queries.sql import rows
 
 
@@ -83,6 +82,9 @@ _UNSUCCESSFUL = ", ".join(
     str(int(state)) for state in sorted((JOB_STATES & TERMINAL) - {TaskState.SUCCEEDED})
 )
 
+# Arrays count from 1 there, and states from 0.
+_HAS_ENDED = " AND ".join(f"d.counts[{int(state) + 1}] = 0" for state in sorted(OPEN))
+
 _OTHER_WORK = {
     "silent_leases": """
         FROM controlplane_celllease l JOIN controlplane_cell c ON c.id = l.cell_id
@@ -102,17 +104,30 @@ _OTHER_WORK = {
             WHERE a.cell_id = c.id AND a.incarnation = c.incarnation AND {_OVERDUE_STOP})
         """,
     # The subject of such an alert is "attempt <uid>".
+    "held_attempts": """
+        FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
+        JOIN controlplane_taskgroup g ON g.id = a.group_id AND g.exclusive = 'strict'
+        WHERE a.released_at IS NULL AND a.finished_at IS NOT NULL
+          AND (c.state = 'LOST' OR a.incarnation <> c.incarnation)
+          AND NOT EXISTS (SELECT 1 FROM controlplane_alert x
+                          WHERE x.kind = 'exclusive_held' AND x.cleared_at IS NULL
+                            AND x.subject = 'attempt ' || a.uid)
+        """,
     "freed_attempts": """
         FROM controlplane_alert x WHERE x.kind = 'exclusive_held' AND x.cleared_at IS NULL
           AND NOT EXISTS (SELECT 1 FROM controlplane_attempt a
                           WHERE a.uid = split_part(x.subject, ' ', 2)::uuid
                             AND a.released_at IS NULL)
         """,
-    "waiting_jobs": """
+    "waiting_jobs": f"""
         FROM controlplane_job j
         WHERE j.has_dependencies AND j.finished_at IS NULL AND j.ending_as IS NULL
+          -- Only what has ended can fail whom it let wait; of the others there may be thousands.
           AND EXISTS (SELECT 1 FROM controlplane_taskgroup g
-                      WHERE g.job_id = j.id AND g.startable_at IS NULL)
+                      JOIN controlplane_taskgroup d ON d.job_id = g.job_id AND {_HAS_ENDED}
+                       AND g.depends_on @> jsonb_build_array(jsonb_build_object('group', d.name))
+                      WHERE g.job_id = j.id AND g.startable_at IS NULL
+                        AND g.counts[{TaskState.PENDING + 1}] > 0)
         """,
     "blocked_jobs": """
         FROM controlplane_job j
@@ -187,6 +202,12 @@ def find_cleared_cells(now: datetime, policy: Policy) -> list[tuple[int, str]]:
     return [(cell_id, name) for cell_id, name in found]
 
 
+def find_held_attempts() -> list[tuple[UUID, int]]:
+    """Strictly exclusive attempts that ended on lost cells, without an alert: (uid, task)."""
+    found = rows(f"SELECT a.uid, a.task_id {_OTHER_WORK['held_attempts']} ORDER BY a.uid")
+    return [(uid, task_id) for uid, task_id in found]
+
+
 def find_freed_attempts() -> list[str]:
     """Subjects of open alerts about held attempts that somebody has released."""
     return [subject for (subject,) in rows(f"SELECT x.subject {_OTHER_WORK['freed_attempts']}")]
@@ -196,11 +217,6 @@ def list_jobs_with(work: str, limit: int) -> list[int]:
     """Jobs with `work`, one of those whose names end in _jobs; oldest first."""
     statement = f"SELECT j.id {_OTHER_WORK[work]} ORDER BY j.id LIMIT %(limit)s"
     return [job_id for (job_id,) in rows(statement, {"limit": limit})]
-
-
-def load_groups_by_name(job_id: int) -> dict[str, GroupFacts]:
-    """The groups of a job."""
-    return {row.facts.name: row.facts for row in load_groups([job_id]).get(job_id, [])}
 
 
 def find_pending_of_groups(group_ids: Sequence[int], limit: int) -> list[int]:

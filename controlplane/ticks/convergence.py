@@ -88,7 +88,10 @@ def _run_rules(
         commands.clear_held(now=now)
     if "unsettled_jobs" in due:
         commands.roll_again(list_jobs_with("unsettled_jobs", JOBS_PER_TICK), now=now)
-    due |= find_due(now, None, policy, among=CASCADES)
+    # What the rules before left behind is looked for once more.
+    due |= find_due(now, None, policy, among=(*CASCADES, "held_attempts"))
+    if "held_attempts" in due:
+        commands.alert_held(now=now)
     counts |= run_cascades(due, now=now, policy=policy)
     if "deleted_jobs" in due and hold_until is None:
         counts["purged"] = purge_jobs(list_jobs_with("deleted_jobs", JOBS_PER_TICK))

@@ -6,6 +6,7 @@ Iris: worker death cascades to its tasks, charged to the preemption budget.
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from controlplane.domain.changes import Cause, change_task, keep_task, release_task
 from controlplane.domain.convergence.policy import Policy
@@ -63,21 +64,14 @@ def decide_lost_attempt(facts: TaskFacts, *, now: datetime) -> ChangeTask:
     return replace(change, attempt=replace(change.attempt, releasable_at=releasable_at))
 
 
-def held_alerts(changes: Iterable[ChangeTask]) -> list[RaiseAlert]:
-    """An alert for each strictly exclusive attempt that the loss of its cell leaves unreleased."""
-    return [
-        RaiseAlert(
-            HELD,
-            f"attempt {change.attempt.uid}",
-            f"task {change.task_id} waits: its strictly exclusive attempt was on a cell that is"
-            " lost; make sure that its container is gone, then release the attempt",
-        )
-        for change in changes
-        if change.attempt is not None
-        and any(step.reason is Reason.CELL_LOST for step in change.steps)
-        and change.attempt.release is None
-        and change.attempt.releasable_at is None
-    ]
+def held_alert(uid: UUID, task_id: int) -> RaiseAlert:
+    """About a strictly exclusive attempt that has ended, and that the loss of its cell leaves."""
+    return RaiseAlert(
+        HELD,
+        f"attempt {uid}",
+        f"task {task_id} is held: its strictly exclusive attempt was on a cell that is"
+        " lost; make sure that its container is gone, then release the attempt",
+    )
 
 
 def is_lost_attempt_due(facts: TaskFacts, now: datetime) -> bool:

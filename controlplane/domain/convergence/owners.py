@@ -81,7 +81,7 @@ TASK_OWNERS: tuple[Owner, ...] = (
         "its cell, should it return, or an operator; an alert is open",
         "declared: nobody else knows that its container is gone",
         "released, then as any other",
-        rule="freed_attempts",
+        rule="held_attempts",
         is_bounded=False,
         holds=_is_held_strictly,
     ),
@@ -206,6 +206,13 @@ OTHER_OWNERS: tuple[Owner, ...] = (
         _TICK,
         "settled",
         rule="unsettled_jobs",
+    ),
+    Owner(
+        "an alert about a strictly exclusive attempt, which is released",
+        "convergence",
+        _TICK,
+        "cleared",
+        rule="freed_attempts",
     ),
     Owner("a deleted job, settled", "convergence, rule 11", _TICK, "gone", rule="deleted_jobs"),
     Owner(

@@ -125,6 +125,21 @@ def test_a_strict_one_is_held_with_an_alert_whatever_time_passes(loop: Loop) -> 
     assert check_all() == []
 
 
+def test_a_strict_one_that_was_being_stopped_is_held_with_an_alert_too(loop: Loop) -> None:
+    cell, job, attempt = placed(loop, exclusive="strict")
+    cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
+    lose(loop)
+    attempt.refresh_from_db()
+    assert (attempt.state, attempt.released_at) == (S.KILLED, None)
+    alert = Alert.objects.get(kind="exclusive_held")
+    assert (alert.subject, alert.cleared_at) == (f"attempt {attempt.uid}", None)
+    loop.converge()
+    assert Alert.objects.filter(kind="exclusive_held").count() == 1
+    cell.end(attempt, S.KILLED, reason="stopped")
+    loop.converge()
+    assert Alert.objects.get(kind="exclusive_held").cleared_at is not None
+
+
 def test_a_lost_cell_that_comes_back_confirms_a_strict_one_with_its_old_name(loop: Loop) -> None:
     cell, _, attempt = placed(loop, exclusive="strict")
     lose(loop)

@@ -28,6 +28,7 @@ from controlplane.models import (
     TickState,
     Transition,
 )
+from controlplane.queries.convergence import list_jobs_with
 from controlplane.ticks import convergence, placement
 from tests.integration.loop.conftest import Hand, Loop
 
@@ -180,7 +181,9 @@ def test_a_group_whose_dependency_failed_within_tolerance_is_killed_but_its_job_
         ],
     )
     loop.place()
+    assert list_jobs_with("waiting_jobs", 9) == []
     cell.end(loop.attempts(job)[0], S.FAILED, exit_code=1)
+    assert list_jobs_with("waiting_jobs", 9) == [job.pk]
     loop.converge()
     assert loop.states(job) == ["FAILED", "KILLED"]
     assert loop.state(job) == "FAILED"

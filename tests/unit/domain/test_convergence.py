@@ -6,7 +6,6 @@ from datetime import timedelta
 import pytest
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.changes import keep_task
 from controlplane.domain.convergence.converge import TASK_RULES
 from controlplane.domain.convergence.endings import decide_bounced, decide_ended, decide_hopeless
 from controlplane.domain.convergence.lost_cells import (
@@ -14,7 +13,7 @@ from controlplane.domain.convergence.lost_cells import (
     HELD,
     decide_lost,
     decide_lost_attempt,
-    held_alerts,
+    held_alert,
     is_lost_attempt_due,
 )
 from controlplane.domain.convergence.overdue import (
@@ -202,31 +201,9 @@ def test_when_there_is_something_to_do_about_an_attempt_on_a_lost_cell(
 
 
 def test_a_strict_attempt_that_stays_is_brought_before_an_operator() -> None:
-    stays = decide_lost_attempt(exclusive(S.RUNNING, STRICT, attempt()), now=NOW)
-    (alert,) = held_alerts([stays])
+    alert = held_alert(UID, 3)
     assert (alert.kind, alert.subject) == (HELD, f"attempt {UID}")
-    assert alert.text.startswith("task 3 waits: its strictly exclusive attempt was on a cell")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        decide_lost_attempt(task(S.RUNNING, attempt()), now=NOW),
-        decide_lost_attempt(exclusive(S.RUNNING, UNTIL_LEASE, attempt()), now=NOW),
-        decide_overrun(exclusive(S.RUNNING, STRICT, attempt()), now=NOW),
-        decide_unplaced(task(S.PENDING), now=NOW),
-        keep_task(exclusive(S.KILLED, STRICT, attempt(S.KILLED)), now=NOW),
-    ],
-)
-def test_no_other_change_is_brought_before_an_operator(change: ChangeTask) -> None:
-    assert held_alerts([change]) == []
-
-
-def test_an_alert_is_for_a_loss_however_the_history_begins() -> None:
-    stays = decide_lost_attempt(exclusive(S.RUNNING, STRICT, attempt()), now=NOW)
-    started = replace(stays.steps[0], reason=Reason.STARTED)
-    assert len(held_alerts([replace(stays, steps=(started, *stays.steps))])) == 1
-    assert held_alerts([replace(stays, attempt=None)]) == []
+    assert alert.text.startswith("task 3 is held: its strictly exclusive attempt was on a cell")
 
 
 # Rules 2 to 5.

@@ -86,7 +86,7 @@ def test_an_ended_attempt_that_is_not_gone_is_stopped(state: S) -> None:
         assert owner(own, state, is_cell_lost=True) == "attempts_of_lost_cells"
         assert owner(own, state, exclusive=Exclusive.STRICT) == "stuck_stops"
         strict = {"exclusive": Exclusive.STRICT, "is_cell_lost": True}
-        assert owner(own, state, **strict) == "freed_attempts"  # type: ignore[arg-type]
+        assert owner(own, state, **strict) == "held_attempts"  # type: ignore[arg-type]
 
 
 def test_a_strict_attempt_that_still_runs_is_lost_like_any_other() -> None:
@@ -130,7 +130,7 @@ def test_by_default_nothing_special_is_the_case() -> None:
 def test_the_rows_with_a_bound_are_these() -> None:
     assert [(row.rule, row.is_bounded) for row in TASK_OWNERS] == [
         ("ending_jobs", True),
-        ("freed_attempts", False),
+        ("held_attempts", False),
         ("attempts_of_lost_cells", True),
         ("stuck_stops", False),
         ("bouncing_jobs", True),
@@ -151,6 +151,7 @@ def test_jobs_and_cells_have_owners_too() -> None:
     assert [(row.rule, row.is_bounded) for row in OTHER_OWNERS] == [
         ("orphaned_jobs", True),
         ("unsettled_jobs", True),
+        ("freed_attempts", True),
         ("deleted_jobs", True),
         ("silent_leases", True),
         ("cleared_cells", False),
