@@ -85,6 +85,7 @@ class Attempt:
         self.told_end = False
         self._phase: tuple[Phase, int | None] | None = None
         self._lock = threading.Lock()
+        self.delivery = threading.Lock()  # held while a signal is under way
         self._running = False
         self._stop: StopOrder | None = None
         self._stop_ordered = threading.Event()
@@ -152,8 +153,11 @@ class Attempt:
 
     @property
     def stopped_for(self) -> str | None:
-        """Why we stopped the process; None: it ended before any signal of ours arrived."""
-        with self._lock:
+        """Why we stopped the process; None: it ended before any signal of ours arrived.
+
+        A signal that is under way may have been what ended it: its fate is waited for.
+        """
+        with self.delivery, self._lock:
             return self._stop.reason if self._stop and self._stop.delivered else None
 
     def check(self) -> None:

@@ -151,8 +151,9 @@ class PipelineDriver:
             return
         again: Callable[[], None] | None = partial(self._send, attempt, signal_name)
         try:
-            if self._engine.signal(attempt.uid, signal_name):
-                attempt.mark_delivered()
+            with attempt.delivery:
+                if self._engine.signal(attempt.uid, signal_name):
+                    attempt.mark_delivered()
             if signal_name != "KILL":
                 again = None
         except (EngineAway, EngineError) as error:
