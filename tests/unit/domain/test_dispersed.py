@@ -31,6 +31,10 @@ def test_the_least_utilised_after_taking_it_comes_first() -> None:
     assert select([[10], [10]], [[3], [2]], [1], [7, 8], 3) == [1, 2]
 
 
+def test_a_cell_of_one_is_full_with_one() -> None:
+    assert select([[1], [10]], [[0], [6]], [1], [1, 4], 1) == [0, 1]
+
+
 def test_the_scarcest_resource_counts() -> None:
     capacity, used = [[10, 10], [10, 10]], [[6, 0], [0, 5]]
     assert select(capacity, used, [1, 1], [4, 5], 1) == [0, 1]
@@ -76,6 +80,7 @@ def by_level(monkeypatch: pytest.MonkeyPatch) -> None:
         ([[100, 10], [100, 10]], [[0, 0], [60, 0]], [2, 1], [10, 10], 13),
         ([[7], [7]], [[0], [0]], [0], [20, 20], 15),
         ([[10], [10]], [[12], [0]], [1], [0, 10], 5),
+        ([[100]] * 3, [[0]] * 3, [1], [1, 99, 99], 102),
     ],
 )
 def test_the_common_level_gives_what_one_by_one_gives(
@@ -105,6 +110,12 @@ def test_what_fits_below_a_level() -> None:
     assert below(0.5, [100, 100], [0, 50], [4, 0], 99) == 12
     assert below(0.5, [100, 100], [0, 0], [4, 10], 99) == 5
     assert below(0.5, [100], [0], [0], 99) == 0
+
+
+def test_one_cell_above_the_level_keeps_no_other_from_it() -> None:
+    cells = (matrix([100, 10], [100, 50]), matrix([0, 9], [0, 10]))
+    found = dispersed._below(*cells, vector([2, 0]), vector([50, 50]), 0.5)
+    assert found.tolist() == [0, 25]
 
 
 def test_the_common_level_never_passes_the_count_and_leaves_little() -> None:

@@ -123,6 +123,35 @@ def test_a_gang_that_has_its_minimum_places_the_rest_one_by_one() -> None:
     assert placed(run([cell(1, 1)], shape(1, 3), gang=facts)) == {1: 1}
 
 
+def alike(*sizes: tuple[int, int], cells: list[CellFacts]) -> Plan:
+    """A gang of one group for each of (members, cpu of each), all of which must start together."""
+    shapes = tuple(shape(n, members, job=n, cpu=cpu) for n, (members, cpu) in enumerate(sizes))
+    gangs = {n: gang((n, members, members)) for n, (members, _) in enumerate(sizes)}
+    return place(PlacementSnapshot(1, NOW, tuple(cells), shapes, gangs=gangs), limit=100)
+
+
+def test_gangs_that_are_alike_wait_for_the_same_reason_and_no_other_gang_does() -> None:
+    plan = alike((4, 1), (4, 1), (2, 2), (3, 1), (4, 1), cells=[cell(1, 3)])
+    assert placed(plan) == {3: 3}
+    found = reasons(plan)
+    assert found[0] == found[1] == found[4]
+    assert (found[0]["need"], found[0]["have"]) == (4, 3)
+    assert (found[2]["need"], found[2]["have"]) == (2, 1)
+
+
+def test_a_gang_with_a_group_that_is_not_ready_says_nothing_of_one_that_is() -> None:
+    shapes = (
+        shape(1, 2, job=1),
+        shape(1, 2, job=1, avoid_cell_id=9),
+        shape(3, 2, job=2),
+        shape(4, 2, job=2, avoid_cell_id=9),
+    )
+    gangs = {1: gang((1, 2, 4), (2, 2, 2)), 2: gang((3, 2, 2), (4, 2, 2))}
+    cells = (cell(1, 4),)
+    plan = place(PlacementSnapshot(1, NOW, cells, shapes, gangs=gangs), limit=100)
+    assert placed(plan) == {3: 2, 4: 2}
+
+
 def test_a_gang_has_its_turn_with_its_first_shape() -> None:
     shapes = [shape(1, 1), shape(9, 3, job=9), shape(2, 1)]
     plan = run([cell(1, 3)], *shapes, gang=gang((1, 1, 1), (2, 1, 1)))
@@ -150,6 +179,19 @@ def test_what_did_not_fit_is_not_looked_for_again_but_told_again() -> None:
     )
     assert placed(plan) == {3: 1}
     assert reasons(plan)[1] == reasons(plan)[2]
+
+
+def test_what_did_not_fit_takes_nothing_of_the_limit_and_adds_nothing_to_it() -> None:
+    large = [shape(n, 1, job=n, cpu=5) for n in (1, 2)]
+    assert placed(run([cell(1, 2)], *large, shape(3, 2, job=3), limit=1)) == {3: 1}
+
+
+def test_a_gang_in_a_pool_without_a_cell_says_so() -> None:
+    plan = run([], shape(1, 2), gang=gang((1, 2, 2)))
+    assert placed(plan) == {}
+    reason = reasons(plan)[1]
+    assert (reason["need"], reason["have"]) == (2, 0)
+    assert reason["text"].endswith("; the pool has no cell")
 
 
 def test_a_misfit_is_of_one_request_one_type_and_one_cell_to_avoid() -> None:

@@ -230,6 +230,8 @@ def test_otherwise_the_cell_that_comes_closest_is_named() -> None:
         "roomy",
         {CPU: 1000},
     )
+    twins = [OfferedCell(name, {CPU: 1000}, ["container"]) for name in ("c", "a", "b")]
+    assert lacks_everywhere({CPU: 2000}, "container", twins) == ("a", {CPU: 1000})
     none = OfferedCell("a", {CPU: 4000}, ["container"])
     assert lacks_everywhere({"gpu": 2}, "container", [LARGE, none]) == ("a", {"gpu": 2})
 
