@@ -70,7 +70,7 @@ def test_what_decided_first_stays_decided(stage: Stage) -> None:
     stage.place()
     stage.fail(first)
     stage.settle()
-    assert sorted(stage.states(job)) == ["FAILED", "KILLED", "UNSCHEDULABLE"]
+    assert sorted(stage.states(job)) == ["FAILED", "KILLED", "KILLED"]
     assert stage.state(job) == "FAILED"
 
 
