@@ -95,11 +95,12 @@ class _Pass:
         self.given: list[_Given] = []
         self.explanations: dict[int, ExplainGroup] = {}
         self._misfits: dict[tuple[object, ...], dict[str, Any]] = {}
+        self._waiting_gangs: dict[tuple[object, ...], dict[str, Any]] = {}
 
     def place(self, shape: PendingShape, count: int) -> int:
         """Place up to `count` tasks of `shape`; how many. The rest have their reason."""
         wanted = min(count, self.left)
-        key = (tuple(sorted(shape.resources.items())), shape.task_type, shape.avoid_cell_id)
+        key = _kind_of(shape)
         given = None if key in self._misfits else _place_shape(self.board, shape, wanted)
         placed = 0 if given is None else int(given.sum())
         if given is not None and placed:
@@ -116,6 +117,24 @@ class _Pass:
         """Place what the gang's minima need, whole or not at all; how many of each of `shapes`."""
         needs = dict(zip(gang.group_ids, missing(gang.groups, gang.min_available), strict=True))
         need = sum(needs.values())
+        # Of gangs that are alike the first tells for all: the room only shrinks.
+        place_of = {group_id: place for place, group_id in enumerate(gang.group_ids)}
+        members = ((place_of[shape.group_id], shape.count, _kind_of(shape)) for shape in shapes)
+        kind = (*needs.values(), *members)
+        reason = self._waiting_gangs.get(kind)
+        if reason is None:
+            counts, reason = self._try_gang(needs, need, shapes)
+            if reason is None:
+                return counts
+            self._waiting_gangs[kind] = reason
+        for shape in shapes:
+            self.explain(shape.group_id, reason)
+        return ()
+
+    def _try_gang(
+        self, needs: dict[int, int], need: int, shapes: Sequence[PendingShape]
+    ) -> tuple[Sequence[int], dict[str, Any] | None]:
+        """How many of each of `shapes` were placed, or why none; `needs`: by group, used up."""
         used, given = self.board.used.copy(), []
         counts = [0] * len(shapes)
         hindrance: dict[str, Any] | None = None
@@ -134,12 +153,9 @@ class _Pass:
         if not any(needs.values()):
             self.given += given
             self.left -= need
-            return counts
+            return counts, None
         self.board.used = used
-        reason = explain_gang(need, sum(counts), hindrance)
-        for shape in shapes:
-            self.explain(shape.group_id, reason)
-        return ()
+        return (), explain_gang(need, sum(counts), hindrance)
 
     def explain(self, group_id: int, reason: dict[str, Any]) -> None:
         self.explanations[group_id] = ExplainGroup(group_id, reason)
@@ -170,6 +186,11 @@ def place(snapshot: PlacementSnapshot, *, limit: int) -> Plan:
         if group_id in now.explanations and reason != now.explanations[group_id].reason
     )
     return Plan(_placements(now), news, complete=now.left > 0)
+
+
+def _kind_of(shape: PendingShape) -> tuple[object, ...]:
+    """What is the same for shapes that fit the same cells."""
+    return tuple(sorted(shape.resources.items())), shape.task_type, shape.avoid_cell_id
 
 
 def _placements(done: _Pass) -> PlaceTasks:
