@@ -96,6 +96,18 @@ _PAGES = (
 )
 
 
+# Children and retries came later than the job itself, whose lock is held.
+_UNLINK = """
+WITH held AS MATERIALIZED (
+    SELECT id FROM controlplane_job WHERE parent_id = %s OR retry_of_id = %s
+    ORDER BY id FOR NO KEY UPDATE
+)
+UPDATE controlplane_job j SET parent_id = NULLIF(j.parent_id, %s),
+       retry_of_id = NULLIF(j.retry_of_id, %s)
+FROM held WHERE j.id = held.id
+"""
+
+
 def _purge_page(job_id: int) -> int:
     """Delete a page of what belongs to the job; 0: nothing was left, and the job is gone, too."""
     for statement in _PAGES:
@@ -104,7 +116,6 @@ def _purge_page(job_id: int) -> int:
             return deleted
     execute("DELETE FROM controlplane_jobdependency WHERE job_id = %s", [job_id])
     execute("DELETE FROM controlplane_taskgroup WHERE job_id = %s", [job_id])
-    execute("UPDATE controlplane_job SET parent_id = NULL WHERE parent_id = %s", [job_id])
-    execute("UPDATE controlplane_job SET retry_of_id = NULL WHERE retry_of_id = %s", [job_id])
+    execute(_UNLINK, [job_id, job_id, job_id, job_id])
     execute("DELETE FROM controlplane_job WHERE id = %s", [job_id])
     return 0

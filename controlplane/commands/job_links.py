@@ -52,6 +52,8 @@ def link_jobs(
     found = _resolve(links)
     _watch(found.values())
     others = lock_jobs(found.values())
+    # One that was deleted while its lock was waited for may have gone with its rows.
+    _check_there([link for link in links if found[link] not in others])
     _write_dependencies(links, found, others, now)
     _write_parents([link for link in links if link.until is None], found, others)
     endings = [
@@ -86,15 +88,22 @@ def _resolve(links: Sequence[_Link]) -> dict[_Link, int]:
         elif link.named.isascii() and link.named.isdigit() and len(link.named) <= 18:
             ids[link] = int(link.named)
     projects = find_referenced((link.job.project_id for link in links), ids.values())
-    faults = []
+    unknown = []
     for link in links:
         job_id = ids.get(link, 0)
         if projects.get(job_id) != link.job.project_id or job_id >= link.job.job_id:
-            text = f"there is no earlier job {link.named} in project {link.job.spec.project}"
-            faults.append((link.job.position, Fault(link.field, text)))
+            unknown.append(link)
+    _check_there(unknown)
+    return ids
+
+
+def _check_there(unknown: Sequence[_Link]) -> None:
+    faults = []
+    for link in unknown:
+        text = f"there is no earlier job {link.named} in project {link.job.spec.project}"
+        faults.append((link.job.position, Fault(link.field, text)))
     if faults:
         raise JobsRefused(faults)
-    return ids
 
 
 def _watch(job_ids: Iterable[int]) -> None:
