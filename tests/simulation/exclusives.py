@@ -12,6 +12,12 @@ def exclusive(rng: Random, name: str) -> Submitted:
     return Submitted(0.0, job_of(name, [group]), frozenset({S.SUCCEEDED}))
 
 
+def exclusive_strictly(rng: Random, name: str) -> Submitted:
+    """It waits for the word of its cell, which comes back when all is healed."""
+    group = group_of(rng, "main", sleep(rng, rng.choice([10.0, 40.0])), exclusive="strict")
+    return Submitted(0.0, job_of(name, [group]), frozenset({S.SUCCEEDED}))
+
+
 def exclusive_for_long(rng: Random, name: str) -> Submitted:
     """It runs through most of what happens, deaf or not, until somebody ends it."""
     words = ["deaf"] if rng.random() < 0.5 else []

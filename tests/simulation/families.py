@@ -172,6 +172,7 @@ _EXCLUSIVE: tuple[gangs.Kind, ...] = (
     exclusives.exclusive_for_long,
     exclusives.exclusive_and_retried,
     exclusives.exclusive_once,
+    exclusives.exclusive_strictly,
 )
 
 FAMILIES: tuple[Family, ...] = (

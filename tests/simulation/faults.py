@@ -1,11 +1,15 @@
 """What goes wrong in a simulation, and what operators do; each seed draws its own mixture."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from uuid import UUID
 
 from controlplane.commands.cells import cordon_cell, drain_cell, uncordon_cell
-from controlplane.domain.errors import Conflict
+from controlplane.commands.release import release_attempt
+from controlplane.domain.convergence.lost_cells import HELD
+from controlplane.domain.errors import Conflict, NotFound
 from controlplane.queries.sql import rows
 from tests.simulation import families
 from tests.simulation.bus import MessageFaults
@@ -98,12 +102,30 @@ class Faults:
         for name, state in self._cells():
             if state in ("CORDONED", "DRAINING"):
                 uncordon_cell(name=name, actor=OPERATOR)
+        world.timeline.every(60.0, self._release_by_hand, first=120.0)
 
     # ------------------------------------------------------------------ inside
 
     def _happen(self, kind: Fault) -> None:
         if not self.is_over:
             kind(self)
+
+    def _release_by_hand(self) -> None:
+        """What is strictly exclusive and what its cell cannot tell of: operators look there."""
+        world = self.world
+        living = {seen.uid for seen in world.witness.all() if seen.is_living}
+        held = rows(
+            "SELECT substr(subject, 9) FROM controlplane_alert"
+            " WHERE kind = %s AND cleared_at IS NULL ORDER BY id",
+            [HELD],
+        )
+        for (uid,) in held:
+            if uid in living:
+                continue
+            world.note(f"attempt {uid} is released by hand")
+            now = world.timeline.datetime()
+            with contextlib.suppress(Conflict, NotFound):
+                release_attempt(uid=UUID(uid), reason="gone", actor=OPERATOR, now=now)
 
     def _interleave(self) -> None:
         if self.rng.random() < 0.05:
