@@ -30,7 +30,7 @@ from controlplane.domain.states import TERMINAL
 from controlplane.models import Job, Task, TaskGroup
 from controlplane.queries.overviews import count_tasks_of_jobs
 
-# A job may have 10,000 tasks in as many groups; its page shows the first of them.
+# A job may have 10,000 tasks and 100 groups; its page shows the first of them.
 _SHOWN_GROUPS = 100
 _SHOWN_TASKS = 100
 

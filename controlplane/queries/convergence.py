@@ -124,8 +124,9 @@ _OTHER_WORK = {
         WHERE j.has_dependencies AND j.finished_at IS NULL AND j.ending_as IS NULL
           -- Only what has ended can fail whom it let wait; of the others there may be thousands.
           AND EXISTS (SELECT 1 FROM controlplane_taskgroup g
-                      JOIN controlplane_taskgroup d ON d.job_id = g.job_id AND {_HAS_ENDED}
-                       AND g.depends_on @> jsonb_build_array(jsonb_build_object('group', d.name))
+                      CROSS JOIN jsonb_array_elements(g.depends_on) AS item
+                      JOIN controlplane_taskgroup d
+                        ON d.job_id = g.job_id AND d.name = item->>'group' AND {_HAS_ENDED}
                       WHERE g.job_id = j.id AND g.startable_at IS NULL
                         AND g.counts[{TaskState.PENDING + 1}] > 0)
         """,
