@@ -177,7 +177,16 @@ class Submitters:
 
     @staticmethod
     def _is_retried(job_id: int) -> bool:
-        statement = "SELECT 1 FROM controlplane_job WHERE retry_of_id = %s AND finished_at IS NULL"
+        """Whether a retry of it, or of a retry, has not ended."""
+        statement = """
+            WITH RECURSIVE retry AS (
+                SELECT id, finished_at FROM controlplane_job WHERE retry_of_id = %s
+                UNION ALL
+                SELECT j.id, j.finished_at FROM controlplane_job j
+                JOIN retry ON j.retry_of_id = retry.id
+            )
+            SELECT 1 FROM retry WHERE finished_at IS NULL
+            """
         return bool(rows(statement, [job_id]))
 
     def _delete(self, job: Submitted) -> None:
