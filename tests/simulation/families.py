@@ -139,7 +139,7 @@ def _draw(rng: Random, kinds: tuple[gangs.Kind, ...], name: str) -> Submitted:
 def _endless(rng: Random, name: str) -> Submitted:
     """Only others end it, so it is small: who is to end it must find a place beside it."""
     words = [*sleep(rng, 1.0), "sleep", "1000000"]
-    small = {"cpu": 0.01, "memory": "1Mi"}
+    small = {"cpu": 0.01, "memory": "6Mi"}
     group = group_of(rng, "main", words, replicas=rng.randint(1, 3), resources=small)
     return Submitted(0.0, job_of(name, [group]), frozenset({S.KILLED}))
 
