@@ -12,6 +12,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "        return False",
         "an exclusive container outlives its cell's lease",
         needs="exclusive+cut_off",
+        within=80,
     ),
     Mutation(
         "guard-has-a-lease-and-a-half",
@@ -20,6 +21,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "        return self.deadline + self.lease_seconds",
         "a lease counts for longer than the control plane waits",
         needs="exclusive+cut_off",
+        within=80,
     ),
     Mutation(
         "guard-asks-and-never-kills",
@@ -28,6 +30,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "            self._hands.ask(uid, item.stop_signal)",
         "what is deaf outlives the lease",
         needs="exclusive+cut_off",
+        within=80,
     ),
     Mutation(
         "guard-is-not-told",
@@ -36,6 +39,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         '    launch["exclusive"] = False',
         "nobody watches what the submitter wanted to be exclusive",
         needs="exclusive+cut_off",
+        within=80,
     ),
     Mutation(
         "an-end-of-the-guard-s-making-is-the-program-s",
