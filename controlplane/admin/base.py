@@ -45,6 +45,14 @@ class StyledAdmin(_ModelAdmin):
     class Media:
         css = STYLES
 
+    def get_paginator(
+        self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any
+    ) -> BoundedPaginator:
+        """One that knows whether anything was chosen, beyond what nobody sees in any case."""
+        made: BoundedPaginator = super().get_paginator(request, queryset, *args, **kwargs)
+        made.is_whole = queryset.query.where == self.get_queryset(request).query.where
+        return made
+
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         """A list whose rows `complete_rows` saw as a whole, so that columns ask for nothing."""
         base: type[ChangeList] = super().get_changelist(request, **kwargs)

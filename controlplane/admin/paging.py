@@ -14,6 +14,9 @@ EXACT_UP_TO = 10_000
 class BoundedPaginator(Paginator):
     """Django's paginator without its `SELECT count(*)` over everything."""
 
+    is_whole = False
+    """Whether nothing was chosen, so that there are about as many rows as the table has."""
+
     @cached_property
     def count(self) -> int:
         """Rows: exact up to the limit; beyond it the limit, or of a whole table an estimate."""
@@ -21,7 +24,7 @@ class BoundedPaginator(Paginator):
         if not isinstance(rows, QuerySet):
             return len(rows)
         counted = rows.order_by()[:EXACT_UP_TO].count()
-        if counted < EXACT_UP_TO or rows.query.where:
+        if counted < EXACT_UP_TO or not self.is_whole:
             return counted
         return max(counted, _estimate(rows.model._meta.db_table))
 

@@ -13,6 +13,7 @@ from django.db import connection, models
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from controlplane.admin import paging
 from controlplane.contract.states import TaskState
 from controlplane.domain.states import COLOURS
 from controlplane.models import Alert, Attempt, Cell, Job, Pool, Project, Task, Transition
@@ -335,3 +336,18 @@ def test_a_list_is_paged_in_its_order_without_gaps(operator: Client) -> None:
         keys = re.findall(r'href="/admin/controlplane/task/(\d+)/change/[^"]*"', html)
         shown += dict.fromkeys(int(key) for key in keys)
     assert shown == list(Task.objects.order_by("-pk").values_list("pk", flat=True))
+
+
+@pytest.mark.parametrize("model", [Job, Task, Attempt])
+def test_of_a_long_list_the_rows_are_estimated_and_of_what_is_chosen_counted(
+    operator: Client, model: type[models.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, owner = Project.objects.get(), User.objects.get(username="ann")
+    make_job(project, Pool.objects.get(name="default"), owner, list(TaskState))
+    monkeypatch.setattr(paging, "EXACT_UP_TO", 1)
+    with connection.cursor() as cursor:
+        cursor.execute(f"ANALYZE {model._meta.db_table}")
+    whole = operator.get(address_of(model)).context["cl"]
+    assert whole.result_count == model._default_manager.count() > 1
+    chosen = operator.get(f"{address_of(model)}?state__exact={int(TaskState.FAILED)}")
+    assert chosen.context["cl"].result_count <= paging.EXACT_UP_TO
