@@ -101,6 +101,8 @@ class JobBatch(Door):
     def post(self, request: Request) -> HttpResponse:
         """Submit up to 1,000 jobs: a list, or {"jobs": [...]}. All of them are taken, or none."""
         Parameters(request)
+        if "Idempotency-Key" in request.headers:
+            raise BadQuery("Idempotency-Key", "is of one job: give each job of a batch its guid")
         batch = _read_batch(read_body(request))
         specs = batch.parse()
         try:

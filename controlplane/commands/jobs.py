@@ -32,6 +32,7 @@ from controlplane.queries.submission import (
     find_offered_cells,
     find_pools,
     find_projects,
+    find_settling_named,
     find_tight_pools,
     find_unfinished_named,
 )
@@ -119,6 +120,15 @@ def _look_for_names(
     for job in reversed(asked):
         first[job.project_id, job.spec.name] = job.position
     named = find_unfinished_named(owner.pk, first)
+    # What somebody has cancelled just now is not replaced any more, but it still has containers.
+    settling = find_settling_named(
+        owner.pk,
+        {
+            (job.project_id, job.spec.name)
+            for job in choosy
+            if job.spec.existing_job_policy == "replace"
+        },
+    )
     replaced = {}
     for job in choosy:
         key = job.project_id, job.spec.name
@@ -132,7 +142,7 @@ def _look_for_names(
             case "keep" if existing:
                 kept[job.position] = existing[-1]
             case "replace":
-                replaced[job.position] = existing
+                replaced[job.position] = existing + settling.get(key, [])
     return replaced
 
 

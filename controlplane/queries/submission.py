@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from controlplane.domain.states import OPEN
+from controlplane.domain.states import OPEN, TERMINAL
 from controlplane.domain.submission import OfferedCell
 from controlplane.models import Cell, Domain, Pool, Project
 from controlplane.queries.sql import rows
@@ -102,11 +102,25 @@ def find_unfinished_named(
     owner_id: int, names: Iterable[tuple[int, str]]
 ) -> dict[tuple[int, str], list[int]]:
     """Unfinished jobs of the user by (project id, name), newest last."""
+    return _find_named("finished_at IS NULL", owner_id, names)
+
+
+def find_settling_named(
+    owner_id: int, names: Iterable[tuple[int, str]]
+) -> dict[tuple[int, str], list[int]]:
+    """Jobs of the user that have ended and still hold containers, by (project id, name)."""
+    ended = ", ".join(str(int(state)) for state in sorted(TERMINAL))
+    return _find_named(f"state IN ({ended}) AND settled_at IS NULL", owner_id, names)
+
+
+def _find_named(
+    condition: str, owner_id: int, names: Iterable[tuple[int, str]]
+) -> dict[tuple[int, str], list[int]]:
     wanted = sorted(set(names))
     found = rows(
-        """
+        f"""
         SELECT project_id, name, id FROM controlplane_job
-        WHERE owner_id = %s AND finished_at IS NULL
+        WHERE owner_id = %s AND {condition}
           AND (project_id, name) IN (SELECT * FROM unnest(%s::bigint[], %s::text[]))
         ORDER BY id
         """,

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PlainValidator, WithJsonSchema
 
 from controlplane.spec.fields import (
     MAX_COUNT,
@@ -26,6 +26,19 @@ MAX_INPUTS = 64
 MAX_GRACE_SECONDS = 3_600
 
 Words = Annotated[list[str], Field(max_length=MAX_WORDS)]
+
+
+def _parse_exclusive(value: object) -> object:
+    if isinstance(value, bool) or value == "strict":
+        return value
+    raise ValueError("must be true, false or strict")
+
+
+Exclusive = Annotated[
+    bool | Literal["strict"],
+    PlainValidator(_parse_exclusive),
+    WithJsonSchema({"enum": [False, True, "strict"]}),
+]
 StopSignal = Literal["TERM", "INT", "QUIT", "HUP", "KILL", "USR1", "USR2"]
 
 
@@ -39,7 +52,7 @@ class Defaults(Model):
         default="at_least_once",
         description="at_most_once: never tried again once a container of it may have existed.",
     )
-    exclusive: Literal[False, True, "strict"] = Field(
+    exclusive: Exclusive = Field(
         default=False,
         description="Never two attempts of a task at the same time, even across a partition.",
     )

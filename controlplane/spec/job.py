@@ -101,7 +101,7 @@ class JobSpec(JobFields):
         said = group if "delivery" in group.model_fields_set else self
         return said.delivery == "at_most_once"
 
-    def exclusive_of(self, group: TaskGroupSpec) -> Literal[False, True, "strict"]:
+    def exclusive_of(self, group: TaskGroupSpec) -> bool | Literal["strict"]:
         """`exclusive` of `group`; the job's word is the default."""
         return (group if "exclusive" in group.model_fields_set else self).exclusive
 

@@ -2,24 +2,37 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, PlainValidator, WithJsonSchema
 
 from controlplane.spec.fields import (
     MAX_COUNT,
     Cpu,
     Disk,
-    Guid,
     Memory,
     Model,
     Name,
     TargetPath,
+    is_guid,
     only,
 )
 
 DEFAULT_CPU_MILLIS = 500
 DEFAULT_MEMORY_MIB = 128
 
-JobReference = Annotated[int, Field(ge=1, strict=True)] | Guid
+
+def _parse_reference(value: object) -> int | str:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 1 << 63:
+        return value
+    if isinstance(value, str) and is_guid(value):
+        return value
+    raise ValueError("must be the number or the guid of a job")
+
+
+JobReference = Annotated[
+    int | str,
+    PlainValidator(_parse_reference),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}]}),
+]
 """A job by its id, or by the guid that its submitter gave it."""
 
 Until = Literal["started", "succeeded", "finished"]

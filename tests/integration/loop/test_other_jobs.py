@@ -154,6 +154,25 @@ def test_a_replacement_waits_until_nothing_is_left_of_what_it_replaces(loop: Loo
     assert check_all() == []
 
 
+def test_a_replacement_waits_for_what_was_cancelled_just_before_it(loop: Loop) -> None:
+    cell = loop.cell()
+    old = loop.submit(name="a")
+    loop.place()
+    (attempt,) = loop.attempts(old)
+    cancel_job(job_id=old.pk, reason="", force=False, actor="me", now=clock.now())
+    assert loop.state(old) == "KILLED"
+    new = loop.submit(name="a", existing_job_policy="replace")
+    loop.converge()
+    loop.place()
+    assert not loop.attempts(new)
+    assert "cancelled" in Job.objects.get(pk=old.pk).failure_reason
+    cell.end(attempt, S.KILLED, reason="stopped")
+    loop.converge()
+    loop.place()
+    assert loop.states(new) == ["ASSIGNED"]
+    assert check_all() == []
+
+
 def test_what_has_not_ended_is_not_deleted(loop: Loop) -> None:
     job = loop.submit()
     with pytest.raises(Conflict, match="has not ended"):
