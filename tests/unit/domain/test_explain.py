@@ -67,11 +67,9 @@ def test_the_cell_that_comes_closest_lacks_the_least_part_of_what_it_has() -> No
 
 
 def test_a_cell_is_as_far_as_its_scarcest_resource() -> None:
-    even = cell("even", {CPU: 100, MEMORY: 100})
-    odd = cell("odd", {CPU: 100, MEMORY: 100})
-    request = {CPU: 120, MEMORY: 120}
-    used = [{}, {CPU: 0, MEMORY: 30}]
-    assert explain(request, odd, even, used=used[::-1])["cell"] == "even"
+    scarce, even = cell("a", {CPU: 100, MEMORY: 100}), cell("b", {CPU: 100, MEMORY: 100})
+    request, used = {CPU: 120, MEMORY: 120}, [{CPU: 0, MEMORY: 30}, {}]
+    assert explain(request, scarce, even, used=used)["cell"] == "b"
 
 
 def test_a_cell_without_any_of_it_is_farther_than_one_with_some() -> None:

@@ -79,6 +79,7 @@ def test_inv_21_counts_are_those_of_the_tasks() -> None:
 
 def test_inv_22_the_excused_are_those_that_a_dependency_killed() -> None:
     killed = [
+        step(0, P, P, reason="refused"),
         step(1, P, K, reason="dependency_failed"),
         step(2, K, K, reason="dependency_failed"),
         step(3, P, K, reason="cancelled", task_id=4),

@@ -214,3 +214,10 @@ def test_a_resource_that_a_cell_does_not_have_is_none_of() -> None:
     plan = run([cell(1, 5)], odd)
     assert placed(plan) == {}
     assert reasons(plan)[1]["shortfall"] == {"gpu": 1}
+
+
+def test_what_a_shape_does_not_ask_for_stays_as_it_is() -> None:
+    both = replace(cell(1, 9), capacity={"cpu": 9, "gpu": 1})
+    large = PendingShape(2, 2, Band.BATCH, 1, {"gpu": 2}, "container")
+    small = PendingShape(3, 3, Band.BATCH, 2, {"gpu": 1}, "container")
+    assert placed(run([both], shape(1, 3, job=1), large, small)) == {1: 3, 3: 1}
