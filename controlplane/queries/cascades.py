@@ -41,7 +41,7 @@ def load_parents(job_ids: Sequence[int]) -> dict[int, tuple[int, str]]:
     found = rows(
         """
         SELECT c.id, p.id, p.name FROM controlplane_job c
-        JOIN controlplane_job p ON p.id = c.parent_id WHERE c.id = ANY(%s)
+        JOIN controlplane_job p ON p.id = c.parent_id WHERE c.id = ANY(%s) ORDER BY c.id
         """,
         [list(job_ids)],
     )

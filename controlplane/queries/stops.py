@@ -14,6 +14,7 @@ def load_stops(uids: Iterable[UUID]) -> dict[int, list[StopAttempt]]:
         SELECT a.cell_id, a.uid, a.stop_reason, a.stop_force, g.launch->>'stop_grace_seconds'
         FROM controlplane_attempt a JOIN controlplane_taskgroup g ON g.id = a.group_id
         WHERE a.uid = ANY(%s) AND a.finished_at IS NOT NULL AND a.released_at IS NULL
+        ORDER BY a.cell_id, a.uid
         """,
         [list(uids)],
     )
