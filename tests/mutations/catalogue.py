@@ -115,7 +115,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "Cause(Reason.START_EXPIRED)",
         'Cause(Reason.START_EXPIRED, release="confirmed")',
         "an order that is late runs beside the next attempt",
-        needs="kill_cell",
+        needs="cut_off",
         within=120,
     ),
     Mutation(

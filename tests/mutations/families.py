@@ -24,15 +24,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         within=40,
     ),
     Mutation(
-        "late-orders-are-given-up",
-        f"{_Q}convergence.py",
-        "          AND NOT g.at_most_once\n",
-        "",
-        "an order that is only late ends for ever what runs at most once",
-        needs="at_most_once+delay",
-        within=40,
-    ),
-    Mutation(
         "bounce-is-forgotten",
         f"{_D}jobs.py",
         "    fell = verdict is GangVerdict.FELL_BELOW",
