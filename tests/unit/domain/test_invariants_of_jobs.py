@@ -169,6 +169,8 @@ def test_inv_25_a_settled_job_has_ended_and_holds_nothing() -> None:
     assert of(job(OK, settled_at=at(5))) == early
     assert of(done, attempt(OK)) == [("job 1", "settled, but an attempt of it is not released")]
     assert of(done, attempt(OK, job_id=9)) == []
+    rows = [job(R, 9), job(OK, settled_at=at(5))]
+    assert found(inv.settled_without_attempts, jobs=rows) == early
 
 
 def test_inv_26_placed_when_it_might() -> None:
@@ -185,6 +187,9 @@ def test_inv_26_placed_when_it_might() -> None:
     assert of(job(finished_at=at(0.5))) == [(A1, "placed after job 1 had ended")]
     assert of(job(job_id=9), startable_at=None) == []  # INV-12's business
     assert found(inv.placed_when_it_might, jobs=[job()], attempts=[attempt()]) == []
+    held = [attempt(number=2, group_id=9), attempt()]
+    late: dict[str, Any] = {"jobs": [job()], "groups": [group(startable_at=None)]}
+    assert found(inv.placed_when_it_might, **late, attempts=held) == early
 
 
 def test_inv_27_a_gang_is_whole_or_on_its_way() -> None:
@@ -199,6 +204,9 @@ def test_inv_27_a_gang_is_whole_or_on_its_way() -> None:
     assert of(job(**gang), R, P) == broken
     assert of(job(**{**gang, "min_available": 3}), R, R, P) == broken
     assert of(job(**gang), R, P, at_most_once=True) == []
+    groups = [group({P: 2}, id=9, min_available=2), group(min_available=2)]
+    rows = {"jobs": [job(job_id=8), job(**gang)], "groups": groups, "tasks": tasks(R, P)}
+    assert found(inv.gangs_whole, **rows) == broken
     for changes in ({"coscheduled": False}, {"is_bouncing": True}, {"ending_as": K}):
         assert of(job(**{**gang, **changes}), R, P) == []
     for state in sorted(TERMINAL):
