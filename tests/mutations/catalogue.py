@@ -110,15 +110,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         within=60,
     ),
     Mutation(
-        "expired-is-released",
-        f"{_D}convergence/overdue.py",
-        "Cause(Reason.START_EXPIRED)",
-        'Cause(Reason.START_EXPIRED, release="confirmed")',
-        "an order that is late runs beside the next attempt",
-        needs="cut_off",
-        within=120,
-    ),
-    Mutation(
         "stall-is-death",
         "controlplane/ticks/convergence.py",
         "    if hold_until is None:",
