@@ -8,6 +8,7 @@ from uuid import UUID
 
 from django.db import transaction
 
+from controlplane import clock
 from controlplane.commands import statements
 from controlplane.commands.attempt_uids import draw_uids
 from controlplane.commands.batches import for_each_batch
@@ -52,6 +53,8 @@ def _place_jobs(
         for job_id, job in lock_jobs(job_ids).items()
         if job.ending_as is None and job.state not in TERMINAL and not job.is_bouncing
     }
+    # Whoever held these locks may have released attempts meanwhile: what follows is younger.
+    now = clock.now()
     chosen = _choose_tasks(placements, set(jobs), now)
     allowed = _without_parts_of_gangs(_check_cells(placements, chosen, now), jobs)
     return place_tasks(allowed, jobs=jobs, now=now, start_before=start_before, actor="placement")
