@@ -36,9 +36,7 @@ def exclusive_and_retried(rng: Random, name: str) -> Submitted:
 
 
 def exclusive_once(rng: Random, name: str) -> Submitted:
-    """It does not run twice at the same time, nor twice at all."""
+    """It does not run twice at the same time, nor twice at all: a lease that is over ends it."""
     group = group_of(rng, "main", sleep(rng, 20.0))
     body = job_of(name, [group], exclusive=True, delivery="at_most_once")
-    job = Submitted(0.0, body, frozenset({S.SUCCEEDED, S.WORKER_FAILED, S.FAILED}))
-    job.in_peace = frozenset({S.SUCCEEDED})
-    return job
+    return Submitted(0.0, body, frozenset({S.SUCCEEDED, S.WORKER_FAILED, S.FAILED}))
