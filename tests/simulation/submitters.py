@@ -55,7 +55,10 @@ class Submitters:
         """The job with that id; who submitted it may have died before hearing of it."""
         if job_id not in self.by_id:
             ((guid,),) = rows("SELECT guid FROM controlplane_job WHERE id = %s", [job_id])
-            self.by_id[job_id] = next(job for job in self.jobs if job.key == guid)
+            job = self.by_id[job_id] = next(job for job in self.jobs if job.key == guid)
+            if job.retries is not None and not job.body["groups"]:
+                # Whoever retried it died before it was told what is left: the groups are the same.
+                job.body["groups"] = job.retries.body["groups"]
         return self.by_id[job_id]
 
     def id_of(self, job: Submitted) -> int | None:
