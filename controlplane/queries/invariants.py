@@ -93,8 +93,7 @@ def load_cells() -> Ledger:
 _OF_JOBS = {
     "jobs": """
         SELECT id, state, ending_as, min_available, explicit_minimum, max_task_failures,
-               coscheduled, is_bouncing, waits_for_jobs, started_at, finished_at, settled_at,
-               retry_of_id
+               coscheduled, is_bouncing, waits_for_jobs, started_at, finished_at, settled_at
         FROM controlplane_job WHERE id = ANY(%s) ORDER BY id
         """,
     "groups": """

@@ -14,10 +14,6 @@ def groups_complete(ledger: Ledger) -> Iterator[Finding]:
     """INV-20."""
     for group in ledger.groups:
         indices = sorted(task.index for task in ledger.tasks_of_group.get(group.id, ()))
-        job = ledger.job_of.get(group.job_id)
-        if job is not None and job.retry_of is None and group.task_count != group.replicas:
-            text = f"{group.replicas} replicas, {group.task_count} tasks, and no retry"
-            yield f"group {group.id}", text
         is_apart = len(set(indices)) == len(indices) and set(indices) <= set(range(group.replicas))
         if len(indices) != group.task_count or not is_apart:
             yield f"group {group.id}", f"{group.task_count} tasks expected, there are {indices}"

@@ -30,7 +30,6 @@ class JobRecord:
     started_at: datetime | None
     finished_at: datetime | None
     settled_at: datetime | None
-    retry_of: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
