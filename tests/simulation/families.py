@@ -129,6 +129,7 @@ def retried(rng: Random, name: str) -> list[Submitted]:
     for job in jobs[:-1]:
         job.cancel_at = rng.uniform(1.0, 30.0)
         job.expected |= {S.KILLED}
+        job.in_peace |= {S.KILLED} if job.in_peace else frozenset()
     return jobs
 
 
