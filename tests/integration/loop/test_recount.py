@@ -180,9 +180,12 @@ def recount_all(found: list[str], *, repair: bool) -> None:
 
 
 def busy(loop: Loop, seed: int) -> Crowd:
-    """Submitting, placing, reporting, cancelling and converging at once."""
+    """Submitting, placing, reporting, cancelling and converging at once, on a board in use."""
     together = Crowd(seed)
     hands = [loop.cell(f"cell-{n}", cpu=4000) for n in range(2)]
+    for _ in range(4):
+        loop.submit(replicas=6, retries={"failure": 1})
+    loop.place()
     together.add(place, cascade, stop, ask(loop), *(tell(hand) for hand in hands))
     return together
 
