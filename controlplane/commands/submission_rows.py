@@ -8,7 +8,9 @@ from typing import Any
 
 from django.db import connection
 
+from controlplane.commands.shapes import insert_shapes
 from controlplane.contract.states import TaskState
+from controlplane.domain.shapes import ShapeKey
 from controlplane.domain.states import Reason
 from controlplane.domain.submission import PlannedGroup, band_of
 from controlplane.queries.sql import rows
@@ -46,10 +48,28 @@ def insert_jobs(jobs: Sequence[PlannedJob], *, actor: str, now: datetime) -> set
     kept = [job for job in jobs if job.job_id in written]
     groups = [(job.job_id, group) for job in kept for group in job.groups]
     group_ids = _draw_ids("controlplane_taskgroup", len(groups))
-    _insert_groups(groups, group_ids)
-    _insert_tasks(groups, group_ids, now)
+    shape_ids = insert_shapes(
+        [_shape_of(job, group) for job in kept for group in job.groups],
+    )
+    _insert_groups(groups, group_ids, shape_ids)
+    _insert_tasks(groups, group_ids, shape_ids, now)
     _insert_history(sorted(written), actor, now)
     return written
+
+
+def _shape_of(job: PlannedJob, group: PlannedGroup) -> ShapeKey:
+    return ShapeKey(
+        pool_id=job.pool_id,
+        band=band_of(job.spec),
+        owner_id=job.owner_id,
+        project_id=job.project_id,
+        resources=group.resources,
+        task_type=group.task_type,
+        constraints=group.constraints,
+        placement_tags=group.placement_tags,
+        coscheduled=job.spec.coscheduled,
+        allow_unsatisfiable=job.spec.allow_unsatisfiable,
+    )
 
 
 def _draw_ids(table: str, count: int) -> list[int]:
@@ -62,11 +82,11 @@ _INSERT_JOBS = """
 INSERT INTO controlplane_job (
     id, guid, project_id, owner_id, pool_id, name, band, kind, state, ending_reason, ending_force,
     failure_reason, min_available, explicit_minimum, max_task_failures, has_dependencies,
-    coscheduled, is_bouncing, waits_for_jobs, is_watched, retry_of_id,
+    coscheduled, group_by, is_bouncing, waits_for_jobs, is_watched, retry_of_id,
     scheduling_timeout_seconds, spec, spec_digest, labels, annotation, start_after, created_at)
 SELECT j.id, j.guid, j.project_id, j.owner_id, j.pool_id, j.name, j.band, j.kind, %(pending)s, '',
     false, '', j.min_available, j.explicit_minimum, j.max_task_failures, j.has_dependencies,
-    j.coscheduled, false, j.waits_for_jobs, false, j.retry_of,
+    j.coscheduled, j.group_by, false, j.waits_for_jobs, false, j.retry_of,
     j.timeout, j.spec::jsonb, j.digest, j.labels::jsonb, j.annotation, j.start_after, %(now)s
 FROM unnest(
     %(id)s::bigint[], %(guid)s::text[], %(project_id)s::bigint[], %(owner_id)s::bigint[],
@@ -74,10 +94,11 @@ FROM unnest(
     %(min_available)s::int[], %(explicit_minimum)s::bool[], %(max_task_failures)s::int[],
     %(has_dependencies)s::bool[], %(timeout)s::float8[], %(spec)s::text[], %(digest)s::text[],
     %(labels)s::text[], %(annotation)s::text[], %(start_after)s::timestamptz[],
-    %(coscheduled)s::bool[], %(waits_for_jobs)s::bool[], %(retry_of)s::bigint[]
+    %(coscheduled)s::bool[], %(waits_for_jobs)s::bool[], %(retry_of)s::bigint[],
+    %(group_by)s::text[]
 ) AS j (id, guid, project_id, owner_id, pool_id, name, band, kind, min_available,
     explicit_minimum, max_task_failures, has_dependencies, timeout, spec, digest, labels,
-    annotation, start_after, coscheduled, waits_for_jobs, retry_of)
+    annotation, start_after, coscheduled, waits_for_jobs, retry_of, group_by)
 ORDER BY j.project_id, j.guid, j.id
 ON CONFLICT (project_id, guid) WHERE guid IS NOT NULL AND deleted_at IS NULL DO NOTHING
 RETURNING id
@@ -106,6 +127,7 @@ def _insert_jobs(jobs: Sequence[PlannedJob], now: datetime) -> set[int]:
         "annotation": [spec.annotation for spec in specs],
         "start_after": [spec.start_after for spec in specs],
         "coscheduled": [spec.coscheduled for spec in specs],
+        "group_by": [spec.group_by or "" for spec in specs],
         "waits_for_jobs": [job.waits_for_jobs for job in jobs],
         "retry_of": [job.retry_of for job in jobs],
         "pending": int(TaskState.PENDING),
@@ -117,28 +139,32 @@ def _insert_jobs(jobs: Sequence[PlannedJob], now: datetime) -> set[int]:
 _INSERT_GROUPS = """
 INSERT INTO controlplane_taskgroup (
     id, job_id, name, position, replicas, task_count, min_available, explicit_minimum, counts,
-    killed_by_dependency, resources, task_type, launch, depends_on, retries_failure,
+    killed_by_dependency, resources, task_type, shape_id, launch, depends_on, retries_failure,
     retries_preemption, retries_system, at_most_once, exclusive, timeout_seconds, startable_at,
     deadline_at)
 SELECT g.id, g.job_id, g.name, g.position, g.replicas, g.task_count, g.min_available,
     g.explicit_minimum,
     array_fill(0, ARRAY[%(pending)s]) || g.task_count || array_fill(0, ARRAY[%(others)s]),
-    0, g.resources::jsonb, g.task_type, g.launch::jsonb, g.depends_on::jsonb, g.failure,
-    g.preemption, g.system, g.at_most_once, g.exclusive, g.timeout, g.startable_at, g.deadline_at
+    0, g.resources::jsonb, g.task_type, g.shape_id, g.launch::jsonb, g.depends_on::jsonb,
+    g.failure, g.preemption, g.system, g.at_most_once, g.exclusive, g.timeout, g.startable_at, g.deadline_at
 FROM unnest(
     %(id)s::bigint[], %(job_id)s::bigint[], %(name)s::text[], %(position)s::int[],
     %(replicas)s::int[], %(min_available)s::int[], %(explicit_minimum)s::bool[],
     %(resources)s::text[], %(task_type)s::text[], %(launch)s::text[], %(depends_on)s::text[],
     %(failure)s::int[], %(preemption)s::int[], %(system)s::int[], %(timeout)s::float8[],
     %(startable_at)s::timestamptz[], %(deadline_at)s::timestamptz[], %(task_count)s::int[],
-    %(at_most_once)s::bool[], %(exclusive)s::text[]
+    %(at_most_once)s::bool[], %(exclusive)s::text[], %(shape_id)s::bigint[]
 ) AS g (id, job_id, name, position, replicas, min_available, explicit_minimum, resources, task_type,
     launch, depends_on, failure, preemption, system, timeout, startable_at, deadline_at, task_count,
-    at_most_once, exclusive)
+    at_most_once, exclusive, shape_id)
 """
 
 
-def _insert_groups(groups: Sequence[tuple[int, PlannedGroup]], group_ids: Sequence[int]) -> None:
+def _insert_groups(
+    groups: Sequence[tuple[int, PlannedGroup]],
+    group_ids: Sequence[int],
+    shape_ids: Sequence[int],
+) -> None:
     plain = [group for _, group in groups]
     columns: dict[str, Any] = {
         "id": list(group_ids),
@@ -153,6 +179,7 @@ def _insert_groups(groups: Sequence[tuple[int, PlannedGroup]], group_ids: Sequen
         "explicit_minimum": [group.explicit_minimum for group in plain],
         "resources": [json.dumps(group.resources) for group in plain],
         "task_type": [group.task_type for group in plain],
+        "shape_id": list(shape_ids),
         "launch": [json.dumps(group.launch) for group in plain],
         "depends_on": [json.dumps(group.depends_on) for group in plain],
         "failure": [group.retries[0] for group in plain],
@@ -172,25 +199,28 @@ def _insert_groups(groups: Sequence[tuple[int, PlannedGroup]], group_ids: Sequen
 # Ids grow with group and index: that is the order in which tasks are listed.
 _INSERT_TASKS = """
 INSERT INTO controlplane_task (
-    job_id, group_id, index, state, attempt_number, attempt_open, failure_count, preemption_count,
+    job_id, group_id, shape_id, index, state, attempt_number, attempt_open, failure_count, preemption_count,
     system_failure_count, system_row, refusal_row, failure_reason, updated_at)
-SELECT g.job_id, g.id, i, %s, 0, false, 0, 0, 0, 0, 0, '', %s
-FROM unnest(%s::bigint[], %s::bigint[], %s::int[], %s::int[])
-     WITH ORDINALITY AS g (id, job_id, first, last, n)
+SELECT g.job_id, g.id, g.shape_id, i, %s, 0, false, 0, 0, 0, 0, 0, '', %s
+FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::int[], %s::int[])
+     WITH ORDINALITY AS g (id, job_id, shape_id, first, last, n)
 CROSS JOIN LATERAL generate_series(g.first, g.last) AS i
 ORDER BY g.n, i
 """
 
 
 def _insert_tasks(
-    groups: Sequence[tuple[int, PlannedGroup]], group_ids: Sequence[int], now: datetime
+    groups: Sequence[tuple[int, PlannedGroup]],
+    group_ids: Sequence[int],
+    shape_ids: Sequence[int],
+    now: datetime,
 ) -> None:
     runs = [
-        (group_id, job_id, first, last)
-        for (job_id, group), group_id in zip(groups, group_ids, strict=True)
+        (group_id, job_id, shape_id, first, last)
+        for (job_id, group), group_id, shape_id in zip(groups, group_ids, shape_ids, strict=True)
         for first, last in _runs_of(group.indices)
     ]
-    columns = [[run[place] for run in runs] for place in range(4)]
+    columns = [[run[place] for run in runs] for place in range(5)]
     with connection.cursor() as cursor:
         cursor.execute(_INSERT_TASKS, [int(TaskState.PENDING), now, *columns])
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from controlplane.domain.constraints import Constraint
 from controlplane.domain.errors import CellrunError, Conflict
 from controlplane.domain.placement.explain import describe_shortfall, shortfall
 from controlplane.domain.states import Band, Exclusive
@@ -77,6 +78,8 @@ class PlannedGroup:
     explicit_minimum: bool
     resources: Mapping[str, int]
     task_type: str
+    constraints: Sequence[Constraint]
+    placement_tags: Sequence[str]
     launch: Mapping[str, Any]
     contents: Mapping[str, bytes]
     depends_on: Sequence[Mapping[str, str]]
@@ -145,6 +148,8 @@ def _plan_group(
         explicit_minimum=group.min_available is not None,
         resources=group.resources.amounts(),
         task_type=group.task_type,
+        constraints=(),
+        placement_tags=(),
         launch=launch,
         contents=contents,
         depends_on=depends_on,

@@ -6,7 +6,7 @@ from controlplane.models.cells import Cell, CellLease
 from controlplane.models.history import Transition
 from controlplane.models.jobs import Domain, Job, JobDependency, Project, TaskGroup
 from controlplane.models.operations import Alert, DeadLetter, InboxProbe, TickState
-from controlplane.models.pools import Pool
+from controlplane.models.pools import Pool, Quota, Shape
 from controlplane.models.tasks import Task
 
 __all__ = [
@@ -22,6 +22,8 @@ __all__ = [
     "JobDependency",
     "Pool",
     "Project",
+    "Quota",
+    "Shape",
     "Task",
     "TaskGroup",
     "TickState",

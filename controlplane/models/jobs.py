@@ -68,6 +68,12 @@ class Job(models.Model):
     coscheduled = models.BooleanField(
         default=False, help_text="A gang: its minima start together, or nothing of it does."
     )
+    group_by = models.CharField(
+        max_length=63,
+        default="",
+        blank=True,
+        help_text="A gang: its cells share the value of this label.",
+    )
     is_bouncing = models.BooleanField(
         default=False, help_text="Its gang fell below a minimum: it goes back to wait, in pages."
     )
@@ -216,6 +222,7 @@ class TaskGroup(models.Model):
         help_text="Per task: cpu_millis, memory_mib, disk_mib, gpu and named ones."
     )
     task_type = models.CharField(max_length=63, help_text="Which its cell must be able to run.")
+    shape_id = models.BigIntegerField(help_text="What placement asks of a cell for it.")
     launch = models.JSONField(help_text="What a cell is told of the group.")
     depends_on = models.JSONField(default=list, blank=True)
     retries_failure = models.PositiveIntegerField(default=0)
@@ -240,7 +247,9 @@ class TaskGroup(models.Model):
     deadline_at = models.DateTimeField(
         null=True, blank=True, help_text="Scheduling deadline of its first start."
     )
-    pending_reason = models.JSONField(null=True, blank=True)
+    pending_reason = models.JSONField(
+        null=True, blank=True, help_text="Why it waits as part of a gang; else its shape says so."
+    )
 
     class Meta:
         constraints = (

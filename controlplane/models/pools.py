@@ -1,6 +1,27 @@
-"""Pools: the policy for a set of cells."""
+"""Pools: the policy for a set of cells. Quotas: what a user, project or domain may have at once."""
 
+from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.core.exceptions import ValidationError
+from django.core.validators import MinValueValidator
 from django.db import models
+from django.db.models import Q
+
+from controlplane import plugins
+from controlplane.domain.placement.policy import DEFAULT_VALIDATORS
+
+
+def _default_validators() -> list[str]:
+    return list(DEFAULT_VALIDATORS)
+
+
+def check_amounts(amounts: object) -> None:
+    """`amounts` is {name: whole number, zero or more}. Raises ValidationError."""
+    if not isinstance(amounts, dict):
+        raise ValidationError("must be a mapping of names to whole numbers")
+    for name, amount in amounts.items():
+        if isinstance(amount, bool) or not isinstance(amount, int) or not 0 <= amount < 1 << 53:
+            raise ValidationError(f"{name} must be a whole number, zero or more")
 
 
 class Pool(models.Model):
@@ -9,6 +30,24 @@ class Pool(models.Model):
     """
 
     name = models.CharField(max_length=63, unique=True)
+    sequencer = models.CharField(
+        max_length=63, default="fifo", help_text="In which order the tasks of a band are tried."
+    )
+    selector = models.CharField(
+        max_length=63, default="dispersed", help_text="Which of the cells that fit takes a task."
+    )
+    validators = ArrayField(
+        models.CharField(max_length=63),
+        default=_default_validators,
+        blank=True,
+        help_text="What is checked before a task is tried at all.",
+    )
+    strict_fifo = models.BooleanField(
+        default=False, help_text="Stop at the first task that does not fit, else skip it."
+    )
+    preemption = models.BooleanField(
+        default=True, help_text="Whether more important work may evict less important work."
+    )
     pending_timeout_seconds = models.PositiveIntegerField(
         null=True,
         blank=True,
@@ -21,9 +60,144 @@ class Pool(models.Model):
         default=300,
         help_text="Preparing and creating a container that takes longer is a system failure.",
     )
+    max_building_per_cell = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        default=8,
+        validators=[MinValueValidator(1)],
+        help_text="Containers that a cell prepares at once; empty: any number.",
+    )
+    starvation_seconds = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        default=300,
+        help_text="Who waited longer reserves a place, so that small ones cannot pass it for ever;"
+        " empty: nobody does.",
+    )
+    tokens = models.JSONField(
+        default=dict,
+        blank=True,
+        validators=[check_amounts],
+        help_text="Limited tokens: how many of each name may be held at once, in the whole pool.",
+    )
+    cursor = models.CharField(
+        max_length=63,
+        default="",
+        blank=True,
+        editable=False,
+        help_text="The cell that round-robin gave a task to last.",
+    )
 
     class Meta:
         ordering = ("name",)
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        """Refuse plugins that are not installed. Raises ValidationError."""
+        faults = {}
+        named = {"sequencer": [self.sequencer], "selector": [self.selector]}
+        for kind, names in {**named, "validators": self.validators}.items():
+            known = plugins.names_of(plugins.Kind.of_field(kind))
+            unknown = [name for name in names if name not in known]
+            if unknown:
+                faults[kind] = f"{', '.join(unknown)}: not installed ({', '.join(known)} are)"
+        if len(set(self.validators)) < len(self.validators):
+            faults.setdefault("validators", "names a validator twice")
+        if faults:
+            raise ValidationError(faults)
+
+
+class Quota(models.Model):
+    """What one user, project or domain may have at once, in all pools. Empty: no limit."""
+
+    user = models.OneToOneField(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="quota",
+    )
+    project = models.OneToOneField(
+        "Project", on_delete=models.CASCADE, null=True, blank=True, related_name="quota"
+    )
+    domain = models.OneToOneField(
+        "Domain", on_delete=models.CASCADE, null=True, blank=True, related_name="quota"
+    )
+    resources = models.JSONField(
+        default=dict,
+        blank=True,
+        validators=[check_amounts],
+        help_text="Of each resource at most: cpu_millis, memory_mib, disk_mib, gpu, named ones.",
+    )
+    running_tasks = models.PositiveIntegerField(null=True, blank=True)
+    running_jobs = models.PositiveIntegerField(null=True, blank=True)
+    pending_tasks = models.PositiveIntegerField(
+        null=True, blank=True, help_text="So many of its waiting tasks take part in placement."
+    )
+    weight = models.FloatField(
+        default=1.0,
+        validators=[MinValueValidator(0.001)],
+        help_text="Its share where the sequencer is fair_share: 2 gets twice as much as 1.",
+    )
+
+    class Meta:
+        constraints = (
+            models.CheckConstraint(
+                condition=Q(user__isnull=False, project=None, domain=None)
+                | Q(user=None, project__isnull=False, domain=None)
+                | Q(user=None, project=None, domain__isnull=False),
+                name="quota_of_one_scope",
+            ),
+            models.CheckConstraint(condition=Q(weight__gt=0), name="quota_weight_positive"),
+        )
+
+    def __str__(self) -> str:
+        kind = "user" if self.user_id else "project" if self.project_id else "domain"
+        return f"quota of {kind} {getattr(self, kind)}"
+
+    def clean(self) -> None:
+        """One scope, not none and not two. Raises ValidationError."""
+        if sum(key is not None for key in (self.user_id, self.project_id, self.domain_id)) != 1:
+            raise ValidationError("a quota belongs to one user, one project or one domain")
+
+
+class Shape(models.Model):
+    """What is alike for placement: tasks of one shape fit the same places, and wait alike.
+
+    `id` is drawn from the rest (`domain.shapes`), so that equal shapes meet in one row. It carries
+    no constraints, since it is written with every submission.
+    """
+
+    id = models.BigIntegerField(primary_key=True)
+    pool = models.ForeignKey(
+        Pool, on_delete=models.CASCADE, related_name="shapes", db_constraint=False, db_index=False
+    )
+    band = models.PositiveSmallIntegerField()
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.CASCADE,
+        related_name="+",
+        db_constraint=False,
+        db_index=False,
+    )
+    project = models.ForeignKey(
+        "Project",
+        on_delete=models.CASCADE,
+        related_name="+",
+        db_constraint=False,
+        db_index=False,
+    )
+    resources = models.JSONField()
+    task_type = models.CharField(max_length=63)
+    constraints = models.JSONField(default=list)
+    placement_tags = ArrayField(models.CharField(max_length=64), default=list)
+    coscheduled = models.BooleanField(default=False)
+    allow_unsatisfiable = models.BooleanField(default=False)
+    pending_reason = models.JSONField(
+        null=True, blank=True, help_text="What placement last found, for all that wait."
+    )
+
+    def __str__(self) -> str:
+        return f"shape {self.pk}"

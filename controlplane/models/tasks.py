@@ -25,6 +25,7 @@ class Task(models.Model):
         db_constraint=False,
         db_index=False,
     )
+    shape_id = models.BigIntegerField(help_text="Its group's.")
     index = models.PositiveIntegerField()
     state = models.PositiveSmallIntegerField(choices=TASK_STATES, default=TaskState.PENDING)
     attempt_number = models.PositiveIntegerField(default=0)
@@ -37,6 +38,10 @@ class Task(models.Model):
     refusal_row = models.PositiveIntegerField(default=0, help_text="Refusals in a row.")
     not_before = models.DateTimeField(null=True, blank=True)
     avoid_cell_id = models.BigIntegerField(null=True, blank=True)
+    nominated_cell_id = models.BigIntegerField(
+        null=True, blank=True, help_text="Where room is kept for it, until nominated_until."
+    )
+    nominated_until = models.DateTimeField(null=True, blank=True)
     failure_reason = models.TextField(default="", blank=True)
     updated_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
@@ -57,9 +62,15 @@ class Task(models.Model):
         indexes = (
             models.Index(fields=("job", "id"), name="task_of_job"),
             models.Index(
-                fields=("group", "index"),
+                fields=("shape_id", "group", "index"),
                 name="task_placeable",
                 condition=Q(state=int(TaskState.PENDING), attempt_open=False),
+                include=("not_before",),
+            ),
+            models.Index(
+                fields=("nominated_cell_id",),
+                name="task_nominated",
+                condition=Q(nominated_cell_id__isnull=False),
             ),
         )
 

@@ -1,1 +1,13 @@
-"""Selectors: how the tasks of one shape are spread over the cells that can take them."""
+"""Selectors: which of the cells that fit take the tasks of one shape; one idea, one file."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from controlplane.domain.placement.interfaces import Selector
+from controlplane.domain.placement.selectors.concentrated import Concentrated
+from controlplane.domain.placement.selectors.dispersed import Dispersed
+from controlplane.domain.placement.selectors.round_robin import RoundRobin
+
+BUILT_IN: Mapping[str, type[Selector]] = MappingProxyType(
+    {"dispersed": Dispersed, "concentrated": Concentrated, "round_robin": RoundRobin}
+)

@@ -1,78 +1,86 @@
 """Dispersed: each task goes to the cell that is least utilised after taking it (the default).
 
-Utilisation is the cell's dominant share. Ties go to the cell that got fewer in this pass, then by
-name, so that a plan is reproducible. All tasks of a shape are placed in one vectorised step that
-gives the same result as placing them one by one.
+Utilisation is the cell's dominant share. Ties go to the cell that got fewer of these tasks, then by
+name. All tasks of a shape are placed in one step that gives the same result as one by one.
 """
 
+from heapq import heapify, heapreplace
+
 import numpy as np
-from numpy.typing import NDArray
 
-Matrix = NDArray[np.int64]
-Vector = NDArray[np.int64]
+from controlplane.domain.placement.interfaces import Matrix, Offer, Vector
+from controlplane.domain.placement.shares import utilisation
 
-# Above this many (cell, n-th task) pairs the common level is found first, and only the rest is
-# sorted.
-_SORT_LIMIT = 100_000
-_BISECTIONS = 48
-
-
-def select(capacity: Matrix, used: Matrix, request: Vector, room: Vector, count: int) -> Vector:
-    """How many of `count` tasks each cell takes.
-
-    `capacity`, `used`: cells x resources; `request`: per task; `room`: at most so many fit a cell.
-    Cells are in order of name. The result sums to min(count, sum(room)).
-    """
-    room = np.minimum(room, count)
-    count = int(min(count, room.sum()))
-    given = np.zeros_like(room)
-    if count == 0:
-        return given
-    if int(room.sum()) > _SORT_LIMIT:
-        given = _common_level(capacity, used, request, room, count)
-    left = count - int(given.sum())
-    return given + _one_by_one(capacity, used, request, given, np.minimum(room - given, left), left)
+# Up to so many tasks the next cell is looked up one by one; above, all cells are filled to one
+# common level first, and only the rest one by one.
+_FEW = 64
+_BISECTIONS = 40
 
 
-def _one_by_one(
-    capacity: Matrix, used: Matrix, request: Vector, given: Vector, room: Vector, count: int
-) -> Vector:
-    cells = np.repeat(np.arange(len(room)), room)
-    starts = np.repeat(np.cumsum(room) - room, room)
-    nth = np.arange(len(cells)) - starts + given[cells] + 1
-    share = _utilisation(capacity[cells], used[cells] + nth[:, None] * request)
-    first = np.lexsort((cells, nth, share))[:count]
-    return np.bincount(cells[first], minlength=len(room)).astype(np.int64)
+class Dispersed:
+    """Spreads the load evenly."""
+
+    def select(self, offer: Offer, count: int) -> Vector:
+        """Least utilised first."""
+        room = np.minimum(offer.room, count)
+        given = np.zeros_like(room)
+        if count > _FEW:
+            given = _common_level(offer, room, count)
+            count -= int(given.sum())
+        return given + _one_by_one(offer, given, room - given, count)
 
 
-def _common_level(
-    capacity: Matrix, used: Matrix, request: Vector, room: Vector, count: int
-) -> Vector:
+def _one_by_one(offer: Offer, given: Vector, room: Vector, count: int) -> Vector:
+    after = offer.used + (given + 1) * offer.request[:, None]
+    share = utilisation(offer.capacity, after)
+    share[room <= 0] = np.inf
+    more = np.zeros_like(room)
+    if count == 1:
+        more[int(share.argmin())] = 1
+        return more
+    # Taking a task never makes a cell less utilised: only the `count` least ones can matter.
+    least = np.argsort(share, kind="stable")[:count] if count else ()
+    heap = [(share[cell], 1, int(cell)) for cell in least if room[cell] > 0]
+    heapify(heap)
+    for _ in range(count):
+        _, nth, cell = heap[0]
+        more[cell] += 1
+        if nth < room[cell]:
+            heapreplace(heap, (_share(offer, given, cell, nth + 1), nth + 1, cell))
+        else:
+            heapreplace(heap, (np.inf, nth, cell))
+    return more
+
+
+def _share(offer: Offer, given: Vector, cell: int, nth: int) -> float:
+    after = offer.used[:, cell] + (given[cell] + nth) * offer.request
+    return float(utilisation(offer.capacity[:, cell, None], after[:, None])[0])
+
+
+def _common_level(offer: Offer, room: Vector, count: int) -> Vector:
     """The most that all cells take at or below one utilisation, without passing `count`."""
     low, high = 0.0, 1.0
     best = np.zeros_like(room)
+    asked = offer.request > 0
+    if not asked.any():
+        return best
+    request = offer.request[asked, None]
     for _ in range(_BISECTIONS):
         level = (low + high) / 2
-        given = _below(capacity, used, request, room, level)
-        if int(given.sum()) <= count:
+        given = _below(offer, asked, request, room, level)
+        total = int(given.sum())
+        if total <= count:
             low, best = level, given
+            if total == count:
+                break
         else:
             high = level
     return best
 
 
-def _below(capacity: Matrix, used: Matrix, request: Vector, room: Vector, level: float) -> Vector:
-    asked = request > 0
-    spare = level * capacity - used
-    if not asked.any():
-        return np.zeros_like(room)
-    fits = np.floor(spare[:, asked] / request[asked]).min(axis=1)
-    fits[(spare[:, ~asked] < 0).any(axis=1)] = 0
+def _below(offer: Offer, asked: np.ndarray, request: Matrix, room: Vector, level: float) -> Vector:
+    spare = level * offer.capacity - offer.used
+    fits = np.floor(spare[asked] / request).min(axis=0)
+    if not asked.all():
+        fits[(spare[~asked] < 0).any(axis=0)] = 0
     return np.clip(fits, 0, room).astype(np.int64)
-
-
-def _utilisation(capacity: Matrix, used: Matrix) -> NDArray[np.float64]:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        shares = np.where(capacity > 0, used / np.maximum(capacity, 1), 0.0)
-    top: NDArray[np.float64] = shares.max(axis=1, initial=0.0)
-    return top

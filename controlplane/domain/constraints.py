@@ -1,0 +1,130 @@
+"""What a task asks of a cell besides room: constraints on its labels, and placement tags.
+
+Sources: Iris (required and preferred constraints on attributes), Diego (a cell's required and
+optional placement tags).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?", re.ASCII)
+
+
+class Operator(StrEnum):
+    """How a label is compared. The last four compare numbers; the two before take no value."""
+
+    EQ = "eq"
+    NE = "ne"
+    IN = "in"
+    EXISTS = "exists"
+    NOT_EXISTS = "not_exists"
+    GT = "gt"
+    GE = "ge"
+    LT = "lt"
+    LE = "le"
+
+
+WITHOUT_VALUE = frozenset({Operator.EXISTS, Operator.NOT_EXISTS})
+NUMERIC = frozenset({Operator.GT, Operator.GE, Operator.LT, Operator.LE})
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """One comparison with a cell's label. Not `required`: cells that meet it are preferred."""
+
+    key: str
+    op: Operator
+    values: tuple[str, ...] = ()
+    required: bool = True
+
+    @classmethod
+    def read(cls, written: Mapping[str, Any]) -> "Constraint":
+        """The constraint that `written` (from `as_dict`) was."""
+        operator = Operator(written["op"])
+        return cls(written["key"], operator, tuple(written["values"]), written["required"])
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it is kept: {key, op, values, required}."""
+        return {
+            "key": self.key,
+            "op": self.op.value,
+            "values": list(self.values),
+            "required": self.required,
+        }
+
+    def __str__(self) -> str:
+        """In words: "zone in (a, b)", "memory_gb >= 64", "ssd exists"."""
+        match self.op:
+            case Operator.EXISTS:
+                return f"{self.key} exists"
+            case Operator.NOT_EXISTS:
+                return f"{self.key} does not exist"
+            case Operator.IN:
+                return f"{self.key} in ({', '.join(self.values)})"
+        return f"{self.key} {_SIGNS[self.op]} {self.values[0]}"
+
+
+_SIGNS = {
+    Operator.EQ: "=",
+    Operator.NE: "!=",
+    Operator.GT: ">",
+    Operator.GE: ">=",
+    Operator.LT: "<",
+    Operator.LE: "<=",
+}
+
+
+def is_number(text: str) -> bool:
+    """Whether `text` can be compared as a number: an optional sign, digits, a fraction."""
+    return _NUMBER.fullmatch(text) is not None
+
+
+def is_met(constraint: Constraint, labels: Mapping[str, str]) -> bool:
+    """Whether a cell with `labels` meets the constraint; a label it lacks is equal to nothing."""
+    label = labels.get(constraint.key)
+    match constraint.op:
+        case Operator.EXISTS:
+            return label is not None
+        case Operator.NOT_EXISTS:
+            return label is None
+        case Operator.NE:
+            return label != constraint.values[0]
+        case Operator.EQ | Operator.IN:
+            return label in constraint.values
+    if label is None or not is_number(label):
+        return False
+    found, limit = float(label), float(constraint.values[0])
+    match constraint.op:
+        case Operator.GT:
+            return found > limit
+        case Operator.GE:
+            return found >= limit
+        case Operator.LT:
+            return found < limit
+    return found <= limit
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """A cell's placement tags: what a task must name, and what it may name besides."""
+
+    required: frozenset[str] = frozenset()
+    optional: frozenset[str] = frozenset()
+
+    @classmethod
+    def read(cls, written: Sequence[str]) -> "Tags":
+        """From ["a", "b?"]: a is required, b optional."""
+        return cls(
+            frozenset(tag for tag in written if not tag.endswith("?")),
+            frozenset(tag[:-1] for tag in written if tag.endswith("?")),
+        )
+
+    def admit(self, named: Sequence[str]) -> bool:
+        """Whether a task that names these tags may run here (Diego: the cell's required tags are
+        among the task's, the task's among the cell's).
+        """
+        asked = frozenset(named)
+        return self.required <= asked <= self.required | self.optional

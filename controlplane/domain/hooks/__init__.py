@@ -1,0 +1,9 @@
+"""The kinds of jobs, each a hook in a file of its own."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from controlplane.domain.hooks.batch import Batch
+from controlplane.domain.hooks.interface import Hook
+
+BUILT_IN: Mapping[str, type[Hook]] = MappingProxyType({"batch": Batch})

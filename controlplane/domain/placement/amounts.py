@@ -1,0 +1,26 @@
+"""Amounts of resources, in words and compared: what explanations, quotas and refusals share."""
+
+from collections.abc import Mapping
+
+_UNITS = {"memory_mib": "MiB of memory", "disk_mib": "MiB of disk"}
+
+
+def describe_amount(name: str, amount: int) -> str:
+    """One amount: "0.5 cores", "1 core", "512 MiB of memory", "2 gpu"."""
+    if name == "cpu_millis":
+        return f"{amount / 1000:g} {'core' if amount == 1000 else 'cores'}"
+    return f"{amount} {_UNITS.get(name, name)}"
+
+
+def shortfall(request: Mapping[str, int], free: Mapping[str, int]) -> dict[str, int]:
+    """What `free` lacks of `request`, per resource; empty if it fits."""
+    return {
+        name: amount - free.get(name, 0)
+        for name, amount in sorted(request.items())
+        if amount > free.get(name, 0)
+    }
+
+
+def describe_shortfall(lacks: Mapping[str, int]) -> str:
+    """The shortfall in words: "0.5 cores and 512 MiB of memory"."""
+    return " and ".join(describe_amount(name, amount) for name, amount in lacks.items())

@@ -1,0 +1,91 @@
+"""The plugins that are installed: the built-in ones, and those of other packages by entry point.
+
+A package offers one by an entry point in the group of its kind (`cellrun.validators`,
+`cellrun.sequencers`, `cellrun.selectors`, `cellrun.hooks`) that names a class; an instance of it,
+made without arguments once in each process, must have the methods of its protocol. A name of a
+built-in plugin cannot be taken. One that cannot be loaded is logged, and is not installed.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import cache
+from importlib.metadata import entry_points
+from types import MappingProxyType
+from typing import Any
+
+import structlog
+
+from controlplane.domain.hooks import BUILT_IN as HOOKS
+from controlplane.domain.placement.selectors import BUILT_IN as SELECTORS
+from controlplane.domain.placement.sequencers import BUILT_IN as SEQUENCERS
+from controlplane.domain.placement.validators import BUILT_IN as VALIDATORS
+
+log = structlog.get_logger(__name__)
+
+
+class Kind(StrEnum):
+    """The kinds of plugins; each is the last part of its entry point group."""
+
+    VALIDATOR = "validators"
+    SEQUENCER = "sequencers"
+    SELECTOR = "selectors"
+    HOOK = "hooks"
+
+    @classmethod
+    def of_field(cls, field: str) -> "Kind":
+        """The kind that a pool's field names: "sequencer", "selector", "validators"."""
+        return cls(field if field.endswith("s") else f"{field}s")
+
+
+_BUILT_IN: Mapping[Kind, Mapping[str, type[Any]]] = {
+    Kind.VALIDATOR: VALIDATORS,
+    Kind.SEQUENCER: SEQUENCERS,
+    Kind.SELECTOR: SELECTORS,
+    Kind.HOOK: HOOKS,
+}
+_METHODS: Mapping[Kind, tuple[str, ...]] = {
+    Kind.VALIDATOR: ("check",),
+    Kind.SEQUENCER: ("turns",),
+    Kind.SELECTOR: ("select",),
+    Kind.HOOK: ("prepare", "on_end"),
+}
+
+
+class NotInstalled(LookupError):
+    """No plugin of that kind and name is installed."""
+
+
+@cache
+def _installed(kind: Kind) -> Mapping[str, Any]:
+    found: dict[str, Any] = {name: build() for name, build in _BUILT_IN[kind].items()}
+    for point in sorted(entry_points(group=f"cellrun.{kind}"), key=lambda point: point.name):
+        plugin = None
+        try:
+            plugin = point.load()()
+            faults = [name for name in _METHODS[kind] if not callable(getattr(plugin, name, None))]
+        except Exception as error:  # whatever another package does, ours goes on
+            faults = [repr(error)]
+        if faults or point.name in found:
+            why = ", ".join(faults) or "the name is taken"
+            log.error("plugin_refused", kind=str(kind), name=point.name, why=why)
+        else:
+            found[point.name] = plugin
+    return MappingProxyType(found)
+
+
+def names_of(kind: Kind) -> list[str]:
+    """The installed plugins of a kind, by name, the built-in ones first."""
+    return list(_installed(kind))
+
+
+def get(kind: Kind, name: str) -> Any:
+    """The plugin. Raises NotInstalled."""
+    try:
+        return _installed(kind)[name]
+    except KeyError:
+        raise NotInstalled(f"no {kind} named {name} is installed") from None
+
+
+def forget() -> None:
+    """Look again for what is installed."""
+    _installed.cache_clear()
