@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from controlplane.domain.constraints import Constraint
+from controlplane.domain.constraints import Constraint, Operator
 from controlplane.domain.errors import CellrunError, Conflict
-from controlplane.domain.placement.explain import describe_shortfall, shortfall
+from controlplane.domain.placement.amounts import describe_shortfall, shortfall
 from controlplane.domain.states import Band, Exclusive
 from controlplane.spec import Fault, JobSpec, TaskGroupSpec
 from controlplane.spec.job import minimum_of
@@ -148,8 +148,8 @@ def _plan_group(
         explicit_minimum=group.min_available is not None,
         resources=group.resources.amounts(),
         task_type=group.task_type,
-        constraints=(),
-        placement_tags=(),
+        constraints=constraints_of(spec, group),
+        placement_tags=tuple(spec.tags_of(group)),
         launch=launch,
         contents=contents,
         depends_on=depends_on,
@@ -159,6 +159,14 @@ def _plan_group(
         timeout_seconds=group.timeout_seconds,
         startable_at=startable_at,
         deadline_at=deadline_at,
+    )
+
+
+def constraints_of(spec: JobSpec, group: TaskGroupSpec) -> tuple[Constraint, ...]:
+    """What the group asks of the labels of cells, as placement knows it."""
+    return tuple(
+        Constraint(item.key, Operator(item.op), tuple(item.values), item.required)
+        for item in spec.constraints_of(group)
     )
 
 

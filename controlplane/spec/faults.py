@@ -60,8 +60,6 @@ def read_fault(error: Mapping[str, Any], known_fields: Mapping[str, str]) -> Fau
 
 def _unknown(place: Place, known_fields: Mapping[str, str]) -> str:
     name = str(place[-1])[:100]
-    if len(place) > 1 and place[-2] == "resources":
-        return "named resources are not supported by this version"
     if name in known_fields:
         return f"does not belong here: it stands {known_fields[name]}"
     near = get_close_matches(name, known_fields, n=1)

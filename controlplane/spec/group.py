@@ -19,6 +19,7 @@ from controlplane.spec.fields import (
     only,
 )
 from controlplane.spec.parts import Cache, GroupDependency, Input, Resources, Retries
+from controlplane.spec.placing import Constraints, PlacementTags
 
 MAX_WORDS = 1_000
 MAX_ENV = 500
@@ -46,8 +47,12 @@ class Defaults(Model):
     """May stand at the job, as the default of its groups, and at a group."""
 
     retries: Retries | None = Field(default=None, description="A group says only what differs.")
-    constraints: Annotated[list[Any], only([])] = Field(default=[])
-    placement_tags: Annotated[list[str], only([])] = Field(default=[])
+    constraints: Constraints = Field(
+        default=[], description="What labels a cell must have, or should. A group's replace these."
+    )
+    placement_tags: PlacementTags = Field(
+        default=[], description="All that a cell requires, and none that it does not know."
+    )
     delivery: Literal["at_least_once", "at_most_once"] = Field(
         default="at_least_once",
         description="at_most_once: never tried again once a container of it may have existed.",

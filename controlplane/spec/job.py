@@ -17,6 +17,7 @@ from controlplane.spec.fields import (
 )
 from controlplane.spec.group import Defaults, GroupFields, TaskGroupSpec
 from controlplane.spec.parts import Callback, JobDependency, JobReference, Retries
+from controlplane.spec.placing import Constraint
 
 MAX_GROUPS = 100
 MAX_LABELS = 64
@@ -46,7 +47,9 @@ class JobFields(Defaults):
     coscheduled: bool = Field(
         default=False, description="A gang: its minima start together, or nothing of it does."
     )
-    group_by: Annotated[str | None, only(None)] = None
+    group_by: LabelName | None = Field(
+        default=None, description="Of a gang: a label of which all its cells have one value."
+    )
     start_after: Instant | None = None
     scheduling_timeout_seconds: float | None = Field(default=None, ge=MIN_SECONDS, le=MAX_SECONDS)
     depends_on: list[JobDependency] = Field(default=[], max_length=100)
@@ -104,6 +107,14 @@ class JobSpec(JobFields):
     def exclusive_of(self, group: TaskGroupSpec) -> bool | Literal["strict"]:
         """`exclusive` of `group`; the job's word is the default."""
         return (group if "exclusive" in group.model_fields_set else self).exclusive
+
+    def constraints_of(self, group: TaskGroupSpec) -> list[Constraint]:
+        """The constraints of `group`; the job's word is the default."""
+        return (group if "constraints" in group.model_fields_set else self).constraints
+
+    def tags_of(self, group: TaskGroupSpec) -> list[str]:
+        """The placement tags of `group`; the job's word is the default."""
+        return (group if "placement_tags" in group.model_fields_set else self).placement_tags
 
     def retries_of(self, group: TaskGroupSpec) -> Retries:
         """The limits of `group`: what it says itself, then what the job says, then the defaults."""

@@ -1,8 +1,8 @@
 """The parts of a job and of its groups: resources, inputs, dependencies, retries."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from controlplane.spec.fields import (
     MAX_COUNT,
@@ -38,23 +38,46 @@ JobReference = Annotated[
 Until = Literal["started", "succeeded", "finished"]
 
 
+MAX_NAMED = 16
+RESOURCE_NAME = r"^[a-z][a-z0-9_.-]{0,62}$"
+Pieces = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+
+
+def _name_pattern(schema: dict[str, Any]) -> None:
+    schema["propertyNames"] = {"pattern": RESOURCE_NAME}
+
+
 class Resources(Model):
-    """What each task is given, and may not exceed; a small machine has room for the defaults."""
+    """What each task is given, and may not exceed; a small machine has room for the defaults.
+
+    Other names: named resources of the cells, or tokens of the pool; whole numbers.
+    """
 
     cpu: Cpu = Field(default=DEFAULT_CPU_MILLIS, description="Cores; 0.5 or 500m.")
     memory: Memory = Field(
         default=DEFAULT_MEMORY_MIB, description="64Mi, 1Gi; a bare number is bytes."
     )
     disk: Disk = Field(default=0, description="Reserved on the cell; 0 reserves none.")
-    gpu: Annotated[int, only(0)] = 0
+    gpu: int = Field(default=0, ge=0, le=MAX_COUNT, description="Whole devices.")
+    __pydantic_extra__: dict[str, Pieces] = Field(init=False)
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=_name_pattern)
+
+    def named(self) -> dict[str, int]:
+        """Named resources of cells, and tokens of the pool, as they are written."""
+        return self.__pydantic_extra__ or {}
 
     def amounts(self) -> dict[str, int]:
-        """As placement counts: cpu_millis, memory_mib, disk_mib, gpu; what is 0 is left out."""
+        """As placement counts: cpu_millis, memory_mib, disk_mib, gpu, named ones; none that is 0.
+
+        A name that the job's pool lists among its tokens is a token.
+        """
         amounts = {
             "cpu_millis": self.cpu,
             "memory_mib": self.memory,
             "disk_mib": self.disk,
             "gpu": self.gpu,
+            **self.named(),
         }
         return {name: amount for name, amount in amounts.items() if amount}
 

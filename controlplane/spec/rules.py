@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from controlplane.spec.faults import Place
 from controlplane.spec.group import GroupFields, TaskGroupSpec
 from controlplane.spec.job import JobSpec, minimum_of
+from controlplane.spec.placing import check_constraints, check_resources, check_tags
 
 # An order that carries the definition of a group is a message of at most 64 KiB.
 MAX_DEFINITION_BYTES = 32 * 1024
@@ -26,7 +27,11 @@ def find_faults(job: JobSpec) -> Iterator[Finding]:
             yield (*place, "name"), f"{group.name} is the name of another group, too"
         for found in _rules_of_group(job, group):
             yield (*place, *found[0]), found[1]
+    yield from check_constraints(job.constraints)
+    yield from check_tags(job.placement_tags)
     yield from _check_minimum(job)
+    if job.group_by is not None and not job.coscheduled:
+        yield ("group_by",), "means something only for a coscheduled job"
     yield from _check_references(job)
     yield from _check_cycles(job)
 
@@ -36,6 +41,9 @@ def _rules_of_group(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
     yield from _check_env(group)
     yield from _check_inputs(job, group)
     yield from _check_dependencies(job, group)
+    yield from check_resources(group.resources)
+    yield from check_constraints(group.constraints)
+    yield from check_tags(group.placement_tags)
     yield from _check_size(group)
     if group.min_available is not None and group.min_available > group.replicas:
         yield ("min_available",), f"must be at most replicas, which is {group.replicas}"

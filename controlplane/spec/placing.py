@@ -1,0 +1,87 @@
+"""What a job asks of its cells besides room: constraints on labels, tags; and rules of both."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from controlplane.spec.faults import Place
+from controlplane.spec.fields import LabelName, LabelValue, Model, Name
+from controlplane.spec.parts import MAX_NAMED, RESOURCE_NAME, Resources
+
+MAX_CONSTRAINTS = 32
+MAX_VALUES = 64
+MAX_TAGS = 32
+
+Op = Literal["eq", "ne", "in", "exists", "not_exists", "gt", "ge", "lt", "le"]
+OPS: tuple[Op, ...] = ("eq", "ne", "in", "exists", "not_exists", "gt", "ge", "lt", "le")
+WITHOUT_VALUE: frozenset[Op] = frozenset({"exists", "not_exists"})
+NUMERIC: frozenset[Op] = frozenset({"gt", "ge", "lt", "le"})
+
+_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?", re.ASCII)
+
+_RESOURCE_NAME = re.compile(RESOURCE_NAME.strip("^$"), re.ASCII)
+_WRITTEN = {"cpu_millis": "cpu", "memory_mib": "memory", "disk_mib": "disk"}
+
+
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
+
+
+AnyOp = Annotated[
+    Op,
+    BeforeValidator(_lower),
+    WithJsonSchema({"type": "string", "enum": [*OPS, *(op.upper() for op in OPS)]}),
+]
+
+
+class Constraint(Model):
+    """A comparison with a label of the cell; exists and not_exists take no value, in takes many.
+
+    gt, ge, lt and le compare numbers. Not `required`: cells that meet it are preferred.
+    """
+
+    key: LabelName
+    op: AnyOp
+    values: list[LabelValue] = Field(default=[], max_length=MAX_VALUES)
+    required: bool = True
+
+
+Constraints = Annotated[list[Constraint], Field(max_length=MAX_CONSTRAINTS)]
+PlacementTags = Annotated[list[Name], Field(max_length=MAX_TAGS)]
+
+
+def check_constraints(constraints: Sequence[Constraint]) -> Iterator[tuple[Place, str]]:
+    """What is wrong between the fields of each constraint."""
+    for position, item in enumerate(constraints):
+        place: Place = ("constraints", position, "values")
+        if item.op in WITHOUT_VALUE:
+            if item.values:
+                yield place, f"must be empty for {item.op}"
+        elif item.op == "in":
+            if not item.values:
+                yield place, "must have at least one value for in"
+        elif len(item.values) != 1:
+            yield place, f"must have exactly one value for {item.op}, not {len(item.values)}"
+        elif item.op in NUMERIC and not _NUMBER.fullmatch(item.values[0]):
+            yield (*place, 0), f"must be a number like 64 or -0.5 for {item.op}, in quotes"
+
+
+def check_resources(resources: Resources) -> Iterator[tuple[Place, str]]:
+    """What is wrong with the names of named resources."""
+    names = list(resources.named())
+    for name in names:
+        if name in _WRITTEN:
+            yield ("resources", name), f"is a name of our own: write {_WRITTEN[name]}"
+        elif not _RESOURCE_NAME.fullmatch(name):
+            yield ("resources", name), f"the name must match {RESOURCE_NAME}"
+    if len(names) > MAX_NAMED:
+        yield ("resources",), f"must have at most {MAX_NAMED} named resources, not {len(names)}"
+
+
+def check_tags(tags: Sequence[str]) -> Iterator[tuple[Place, str]]:
+    """Tags that are named twice."""
+    for position, tag in enumerate(tags):
+        if tag in tags[:position]:
+            yield ("placement_tags", position), f"{tag} is named twice"
