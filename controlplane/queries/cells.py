@@ -5,6 +5,7 @@ from typing import Any
 
 from controlplane.domain.errors import NotFound
 from controlplane.domain.placement.explain import free_of
+from controlplane.queries.amounts import shown_amounts
 from controlplane.queries.placement import load_usage
 from controlplane.queries.sql import decoded, rows
 
@@ -50,20 +51,9 @@ def _document(row: tuple[Any, ...], used: Mapping[str, int]) -> dict[str, Any]:
         "labels": decoded(row[5]),
         "tags": row[6],
         "incarnation": row[7] or None,
-        "capacity": _shown(capacity),
-        "free": _shown(free),
+        "capacity": shown_amounts(capacity),
+        "free": shown_amounts(free),
         "drivers": row[9],
         "task_types": row[10],
         "last_seen_at": row[11],
     }
-
-
-def _shown(amounts: Mapping[str, int]) -> dict[str, float]:
-    """Amounts with cpu in cores."""
-    shown: dict[str, float] = {}
-    for name, amount in amounts.items():
-        if name == "cpu_millis":
-            shown["cpu"] = amount / 1000
-        else:
-            shown[name] = amount
-    return shown
