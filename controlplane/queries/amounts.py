@@ -1,4 +1,4 @@
-"""Amounts of resources as documents show them: cpu in cores, whatever else as it is counted."""
+"""Amounts of resources as documents show them: what is free, and cpu in cores."""
 
 from collections.abc import Mapping
 
@@ -12,3 +12,8 @@ def shown_amounts(amounts: Mapping[str, int]) -> dict[str, float]:
         else:
             shown[name] = amount
     return shown
+
+
+def free_of(capacity: Mapping[str, int], used: Mapping[str, int]) -> dict[str, int]:
+    """Capacity less what is held, never below zero."""
+    return {name: max(amount - used.get(name, 0), 0) for name, amount in capacity.items()}

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controlplane.domain.errors import NotFound
-from controlplane.domain.placement.explain import free_of
-from controlplane.queries.amounts import shown_amounts
+from controlplane.queries.amounts import free_of, shown_amounts
 from controlplane.queries.placement import load_usage
 from controlplane.queries.sql import decoded, rows
 
