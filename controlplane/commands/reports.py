@@ -8,8 +8,11 @@ from uuid import UUID
 
 from controlplane.commands.dispatch import send_after_commit
 from controlplane.commands.effects import apply_changes
+from controlplane.commands.kinds import hook_of
 from controlplane.contract.reports import AttemptReport
 from controlplane.domain.effects import ChangeTask
+from controlplane.domain.hooks.interface import Hook
+from controlplane.domain.jobs import JobRow
 from controlplane.domain.reports import Ignored, Sender, decide_report
 from controlplane.queries.facts import find_jobs_of_attempts, load_facts_of_attempts
 from controlplane.queries.jobs_under_lock import lock_jobs
@@ -55,7 +58,9 @@ def record_reports(
     facts = load_facts_of_attempts(list(job_of))
     changes: list[ChangeTask] = []
     for (uid, sender), report in latest.items():
-        decision = decide_report(facts.get(uid), report, sender, now=now)
+        decision = decide_report(
+            facts.get(uid), report, sender, now=now, hook=_hook_of(jobs.get(job_of.get(uid, 0)))
+        )
         if isinstance(decision, Ignored):
             recorded.ignored[decision.why] += 1
         else:
@@ -66,6 +71,10 @@ def record_reports(
     _note_safe(acknowledgements)
     send_after_commit(applied)
     return recorded
+
+
+def _hook_of(job: JobRow | None) -> Hook:
+    return hook_of("batch" if job is None else job.kind)
 
 
 def _latest(

@@ -13,8 +13,10 @@ from controlplane.commands.dispatch import send_after_commit
 from controlplane.commands.effects import apply_changes
 from controlplane.commands.job_links import link_jobs
 from controlplane.commands.jobs import Submission
+from controlplane.commands.kinds import describe_unknown, find_hook, hook_of
 from controlplane.commands.submission_rows import PlannedJob, insert_jobs
 from controlplane.domain.errors import Conflict, NotFound
+from controlplane.domain.hooks.asking import find_kind_faults
 from controlplane.domain.job_retries import (
     Awaited,
     GroupLeft,
@@ -56,7 +58,8 @@ def retry_job(*, job_id: int, guid: str | None, actor: str, now: datetime) -> Su
     """
     old = _find(job_id)
     spec = parse_job(dict(old.document))
-    for group in plan_groups(spec, now=now, timeout_seconds=None):
+    _check_kind(spec)
+    for group in plan_groups(spec, now=now, timeout_seconds=None, hook=hook_of(spec.kind)):
         for content in group.contents.values():
             store.put_input(content)
     made: list[Submission] = []
@@ -70,6 +73,15 @@ def retry_job(*, job_id: int, guid: str | None, actor: str, now: datetime) -> Su
     if submission.created:
         log.info("job_retried", job=job_id, retry=submission.job_id, by=actor)
     return submission
+
+
+def _check_kind(spec: JobSpec) -> None:
+    """A hook may have gone, or changed its mind, since the job was submitted."""
+    hook = find_hook(spec.kind)
+    if hook is None:
+        raise Conflict(describe_unknown(spec.kind))
+    if faults := find_kind_faults(spec, hook, is_short=False):
+        raise Conflict("; ".join(map(str, faults)))
 
 
 def _find(job_id: int) -> RetriedJob:
@@ -152,7 +164,9 @@ def _plan(
     if timeout is None:
         seconds = Pool.objects.get(pk=old.pool_id).pending_timeout_seconds
         timeout = None if seconds is None else float(seconds)
-    groups: list[PlannedGroup] = plan_groups(spec, now=now, timeout_seconds=timeout)
+    groups: list[PlannedGroup] = plan_groups(
+        spec, now=now, timeout_seconds=timeout, hook=hook_of(spec.kind)
+    )
     rest = plan_remainder(spec, groups, left, min_available=old.min_available)
     return PlannedJob(
         position=0,

@@ -90,6 +90,13 @@ def as_object(value: Any) -> Mapping[str, Any]:
     return value
 
 
+def as_text(value: Any) -> str:
+    """`value` if it is a text."""
+    if not isinstance(value, str):
+        raise Malformed("a text was expected")
+    return value
+
+
 # One encoder for all: `json.dumps` with separators would make one for each message.
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 

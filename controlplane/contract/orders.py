@@ -6,6 +6,7 @@ from typing import Any
 
 from controlplane.contract import fields
 from controlplane.contract.fields import Malformed
+from controlplane.contract.health import HealthCheck, read_health_check
 
 MAX_ORDER_BYTES = 64 * 1024
 
@@ -38,7 +39,8 @@ class Input:
 class GroupSpec:
     """What all tasks of one group share; sent once per message. Resources: MiB, cpu in millis.
 
-    `exclusive`: no container of it may run on when the lease of its cell is over.
+    `exclusive`: no container of it may run on when the lease of its cell is over. `ports`: names of
+    what is published. `idle_timeout_seconds`, `lifetime_seconds`: after which the cell ends it.
     """
 
     id: int
@@ -65,6 +67,10 @@ class GroupSpec:
     shm_mib: int = 64
     read_only: bool = False
     exclusive: bool = False
+    ports: tuple[str, ...] = ()
+    health_check: HealthCheck | None = None
+    idle_timeout_seconds: float | None = None
+    lifetime_seconds: float | None = None
 
     def body(self) -> dict[str, Any]:
         """As JSON."""
@@ -78,6 +84,8 @@ class GroupSpec:
                 "resources": dict(self.resources),
                 "inputs": [item.body() for item in self.inputs],
                 "exclusive": self.exclusive or None,
+                "ports": list(self.ports) or None,
+                "health_check": None if self.health_check is None else self.health_check.body(),
             }
         )
 
@@ -223,6 +231,8 @@ _SPEC_PLAIN = (
     "max_pids",
     "shm_mib",
     "read_only",
+    "idle_timeout_seconds",
+    "lifetime_seconds",
 )
 
 
@@ -231,7 +241,7 @@ def read_spec(item: Any) -> GroupSpec:
     body = fields.as_object(item)
     entrypoint = None
     if body.get("entrypoint") is not None:
-        entrypoint = fields.listing(body, "entrypoint", _read_text)
+        entrypoint = fields.listing(body, "entrypoint", fields.as_text)
     return GroupSpec(
         id=fields.whole(body, "id"),
         job_id=fields.whole(body, "job_id"),
@@ -240,11 +250,11 @@ def read_spec(item: Any) -> GroupSpec:
         replicas=fields.whole(body, "replicas"),
         task_type=fields.text(body, "task_type", "container"),
         image=fields.text(body, "image", None),
-        command=fields.listing(body, "command", _read_text),
+        command=fields.listing(body, "command", fields.as_text),
         entrypoint=entrypoint,
         workdir=fields.text(body, "workdir", None),
         user=fields.text(body, "user", None),
-        env={key: _read_text(value) for key, value in fields.mapping(body, "env", {}).items()},
+        env={key: fields.as_text(value) for key, value in fields.mapping(body, "env", {}).items()},
         resources={
             key: _read_whole(value) for key, value in fields.mapping(body, "resources", {}).items()
         },
@@ -259,13 +269,11 @@ def read_spec(item: Any) -> GroupSpec:
         shm_mib=fields.whole(body, "shm_mib", 64),
         read_only=fields.flag(body, "read_only", False),
         exclusive=fields.flag(body, "exclusive", False),
+        ports=fields.listing(body, "ports", fields.as_text),
+        health_check=read_health_check(fields.mapping(body, "health_check", None)),
+        idle_timeout_seconds=fields.number(body, "idle_timeout_seconds", None),
+        lifetime_seconds=fields.number(body, "lifetime_seconds", None),
     )
-
-
-def _read_text(item: Any) -> str:
-    if not isinstance(item, str):
-        raise Malformed("a text was expected")
-    return item
 
 
 def _read_whole(item: Any) -> int:

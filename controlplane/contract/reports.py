@@ -63,7 +63,8 @@ class Heartbeat:
 class AttemptReport:
     """All facts of one attempt so far; instants in seconds.
 
-    `gone`: its container is gone and will not come. `never_created`: the cell knows that it never
+    `addresses`: "host:port" by name of a published port. `gone`: its container is gone and will not
+    come. `never_created`: the cell knows that it never
     was, neither by this process of the cell nor by an earlier one.
     """
 
@@ -80,6 +81,7 @@ class AttemptReport:
     result: str | None = None
     result_truncated: bool = False
     usage: Mapping[str, Any] | None = None
+    addresses: Mapping[str, str] | None = None
     started_at: float | None = None
     finished_at: float | None = None
     gone: bool = False
@@ -102,6 +104,7 @@ class AttemptReport:
                 "result": self.result,
                 "cut": self.result_truncated or None,
                 "usage": self.usage,
+                "addresses": self.addresses,
                 "started_at": self.started_at,
                 "finished_at": self.finished_at,
                 "gone": self.gone or None,
@@ -218,6 +221,7 @@ def read_report(item: Any) -> AttemptReport:
         result=result,
         result_truncated=fields.flag(body, "cut", False),
         usage=fields.mapping(body, "usage", None),
+        addresses=_read_texts(body, "addresses") if body.get("addresses") is not None else None,
         started_at=fields.instant(body, "started_at", None),
         finished_at=fields.instant(body, "finished_at", None),
         gone=fields.flag(body, "gone", False),

@@ -40,3 +40,4 @@ class Phase(StrEnum):
     PULLING = "pulling"
     PREPARING = "preparing"
     CREATING = "creating"
+    CHECKING = "checking"  # its program runs, and its health check has not passed yet

@@ -43,6 +43,7 @@ class JobRow:
     is_bouncing: bool = False
     waits_for_jobs: bool = False
     is_watched: bool = False
+    kind: str = "batch"
 
 
 @dataclass(frozen=True, slots=True)

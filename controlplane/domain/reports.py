@@ -1,12 +1,17 @@
 """What a cell's report makes of a task: the guards, in order, then the event that it stands for."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from controlplane.contract.reports import AttemptReport
 from controlplane.contract.states import FailureKind, TaskState
 from controlplane.domain.changes import Cause, change_task, keep_task, release_task
 from controlplane.domain.effects import ChangeAttempt, ChangeTask, Step
+from controlplane.domain.hooks.asking import meaning_of
+from controlplane.domain.hooks.batch import Batch
+from controlplane.domain.hooks.interface import End, Hook
 from controlplane.domain.snapshots import AttemptFacts, TaskFacts
 from controlplane.domain.states import ATTEMPT_STATES, PROGRESS, TERMINAL, Reason, ReleaseKind
 from controlplane.domain.transitions import Event, is_legal
@@ -29,10 +34,21 @@ class Sender:
     incarnation: str
 
 
+_BATCH = Batch()
+
+
 def decide_report(
-    facts: TaskFacts | None, report: AttemptReport, sender: Sender, *, now: datetime
+    facts: TaskFacts | None,
+    report: AttemptReport,
+    sender: Sender,
+    *,
+    now: datetime,
+    hook: Hook = _BATCH,
 ) -> ChangeTask | Ignored:
-    """The change that `report` makes. Guards as in docs/architecture.md, "Reports"."""
+    """The change that `report` makes. Guards as in docs/architecture.md, "Reports".
+
+    `hook`: of the kind of the task's job, which says what an end means.
+    """
     attempt = facts.attempt if facts else None
     if facts is None or attempt is None or str(attempt.uid) != report.uid:
         return Ignored("unknown_attempt")
@@ -49,11 +65,30 @@ def decide_report(
         return Ignored("regression")
     if report.state is attempt.state:
         return _progress(facts, attempt, said, now)
-    event, cause = _event(report, attempt)
+    event, cause = _meaning(*_event(report, attempt), facts, attempt, report, hook)
     cause = replace(cause, never_created=report.never_created and report.gone)
     if not is_legal(facts.state, event):
         return Ignored("illegal")
     return change_task(facts, event, cause, now=now, report=said)
+
+
+def _meaning(
+    event: Event,
+    cause: Cause,
+    facts: TaskFacts,
+    attempt: AttemptFacts,
+    report: AttemptReport,
+    hook: Hook,
+) -> tuple[Event, Cause]:
+    """What the kind of its job makes of the end of an attempt."""
+    if event not in _ASKED:
+        return event, cause
+    # The report that it was RUNNING may have been lost, or come together with this one.
+    was_running = attempt.state is TaskState.RUNNING or report.started_at is not None
+    meant = meaning_of(End(event, was_running, report.exit_code), hook, facts.state)
+    if meant is not event and event is Event.EXITED_ZERO:
+        cause = replace(cause, reason=Reason.ENDED_EARLY)
+    return meant, cause
 
 
 def _progress(
@@ -84,10 +119,17 @@ def _facts_said(report: AttemptReport, attempt: AttemptFacts, now: datetime) -> 
         message=report.message,
         result=report.result,
         result_truncated=report.result_truncated,
-        usage=report.usage,
+        usage=_usage(report),
         started_at=started_at,
         finished_at=_instant(report.finished_at, _start(attempt, started_at), now),
     )
+
+
+def _usage(report: AttemptReport) -> Mapping[str, Any] | None:
+    """What it used, and where it is reached, which has no column of its own."""
+    if report.addresses is None:
+        return report.usage
+    return {**(report.usage or {}), "addresses": dict(report.addresses)}
 
 
 def _start(attempt: AttemptFacts, told: datetime | None) -> datetime:
@@ -105,6 +147,15 @@ def _instant(seconds: float | None, earliest: datetime, latest: datetime) -> dat
     return max(min(datetime.fromtimestamp(seconds, UTC), latest), earliest)
 
 
+# Of these ends the kind of the job may make something else; others were ordered, or are no ends.
+_ASKED = frozenset(
+    {Event.EXITED_ZERO, Event.USER_FAILED, Event.SYSTEM_FAILED, Event.VANISHED},
+)
+_ORDERED_BY_LIMIT = {
+    "timeout": Reason.TIMEOUT,
+    "idle_timeout": Reason.IDLE_TIMEOUT,
+    "lifetime_over": Reason.LIFETIME_OVER,
+}
 _SIMPLE = {
     TaskState.BUILDING: (Event.BUILDING, Reason.BUILDING),
     TaskState.RUNNING: (Event.STARTED, Reason.STARTED),
@@ -121,8 +172,8 @@ def _event(report: AttemptReport, attempt: AttemptFacts) -> tuple[Event, Cause]:
         note = report.phase or "" if report.state is TaskState.BUILDING else ""
         return event, Cause(reason, note, release=release)
     if report.state is TaskState.KILLED:
-        if report.reason == "timeout":
-            return Event.KILLED, Cause(Reason.TIMEOUT, message, release=release)
+        if report.reason in _ORDERED_BY_LIMIT:
+            return Event.KILLED, Cause(_ORDERED_BY_LIMIT[report.reason], message, release=release)
         return Event.VANISHED, Cause(Reason.STOPPED_UNASKED, message, release=release)
     if report.state is TaskState.WORKER_FAILED:
         return _lost_on_the_cell(report, attempt, Cause(Reason.REFUSED, message, release=release))
@@ -143,7 +194,11 @@ _USER_REASONS = {
     "oom": Reason.OUT_OF_MEMORY,
     "image": Reason.IMAGE_ERROR,
     "exit": Reason.EXIT_STATUS,
+    "health_check": Reason.HEALTH_CHECK_FAILED,
 }
+
+
+_TOLD_IN_FULL = frozenset({Reason.IMAGE_ERROR, Reason.USER_ERROR, Reason.HEALTH_CHECK_FAILED})
 
 
 def _failure(
@@ -158,6 +213,6 @@ def _failure(
     reason = _USER_REASONS.get(report.reason or "exit", Reason.USER_ERROR)
     # Diego's clients read "exit status 1"; a program that never ran has a message instead.
     text = f"exit status {report.exit_code}" if reason is Reason.EXIT_STATUS else None
-    if reason in (Reason.IMAGE_ERROR, Reason.USER_ERROR) and message:
+    if reason in _TOLD_IN_FULL and message:
         text = message
     return Event.USER_FAILED, Cause(reason, message, release=release, failure_reason=text)

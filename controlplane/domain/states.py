@@ -116,6 +116,8 @@ class Reason(StrEnum):
     DRAINED = "drained"
     CANCELLED = "cancelled"
     TIMEOUT = "timeout"
+    IDLE_TIMEOUT = "idle_timeout"
+    LIFETIME_OVER = "lifetime_over"
     JOB_ENDED = "job_ended"
     PARENT_ENDED = "parent_ended"
     DEPENDENCY_FAILED = "dependency_failed"
@@ -125,6 +127,7 @@ class Reason(StrEnum):
     REJECTED = "rejected"
     CACHE_HIT = "cache_hit"
     HEALTH_CHECK_FAILED = "health_check_failed"
+    ENDED_EARLY = "ended_early"
     GANG_SIBLING_FAILED = "gang_sibling_failed"
     GANG_BOUNCED = "gang_bounced"
     LEASE_OVER = "lease_over"
@@ -155,6 +158,8 @@ REASONS: dict[Reason, str] = {
     Reason.DRAINED: "moved away because its cell is being drained",
     Reason.CANCELLED: "task was cancelled",
     Reason.TIMEOUT: "exceeded its time limit",
+    Reason.IDLE_TIMEOUT: "nothing happened in it for as long as its idle limit",
+    Reason.LIFETIME_OVER: "its lifetime was over",
     Reason.JOB_ENDED: "its job ended",
     Reason.PARENT_ENDED: "the parent of its job ended",
     Reason.DEPENDENCY_FAILED: "what it depends on can no longer hold",
@@ -164,6 +169,7 @@ REASONS: dict[Reason, str] = {
     Reason.REJECTED: "can never be placed",
     Reason.CACHE_HIT: "its result was found in the cache",
     Reason.HEALTH_CHECK_FAILED: "its health check failed",
+    Reason.ENDED_EARLY: "its program ended with exit status 0, and was to go on",
     Reason.GANG_SIBLING_FAILED: "another member of its gang failed",
     Reason.GANG_BOUNCED: "its gang fell below the minimum and starts anew",
     Reason.LEASE_OVER: "ended by its guard before its cell's lease was over",

@@ -139,8 +139,9 @@ _ROWS: tuple[tuple[frozenset[S], Event, Rule], ...] = (
     (ACTIVE, Event.DRAINED, Rule(S.PREEMPTED, S.PREEMPTED, requeue=True)),
     (frozenset({S.PENDING}), Event.KILLED, Rule(S.KILLED)),
     (ACTIVE, Event.KILLED, Rule(S.KILLED, S.KILLED)),
+    # Also where the report that it was RUNNING never came: only what was RUNNING ends so.
     (
-        frozenset({S.RUNNING}),
+        ACTIVE,
         Event.HEALTH_FAILED,
         Rule(S.FAILED, S.FAILED, requeue=True, wait=Wait.FAILURE),
     ),

@@ -53,9 +53,13 @@ _CANDIDATES = {
         FROM controlplane_attempt a
         JOIN controlplane_cell c ON c.id = a.cell_id
         JOIN controlplane_pool p ON p.id = c.pool_id
+        JOIN controlplane_taskgroup g ON g.id = a.group_id
         WHERE a.released_at IS NULL AND a.state = 2
           AND a.state_since + make_interval(secs => CASE a.phase
-                WHEN 'pulling' THEN p.pull_timeout_seconds ELSE p.create_timeout_seconds END)
+                WHEN 'pulling' THEN p.pull_timeout_seconds
+                WHEN 'checking' THEN p.create_timeout_seconds
+                  + (g.launch #>> '{health_check,start_period_seconds}')::float8
+                ELSE p.create_timeout_seconds END)
               <= %(now)s
         """,
     "overruns": """

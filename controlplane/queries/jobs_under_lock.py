@@ -17,7 +17,7 @@ def lock_jobs(job_ids: Iterable[int]) -> dict[int, JobRow]:
         SELECT id, state, min_available, explicit_minimum, max_task_failures, ending_as,
                ending_reason, failure_reason, start_after, scheduling_timeout_seconds,
                started_at, finished_at, settled_at, coscheduled, is_bouncing, waits_for_jobs,
-               is_watched
+               is_watched, kind
         FROM controlplane_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE
         """,
         [sorted(set(job_ids))],

@@ -7,6 +7,7 @@ from typing import Any
 from django.conf import settings
 
 from controlplane import clock
+from controlplane.contract.health import read_health_check
 from controlplane.contract.orders import GroupSpec, Input
 from controlplane.domain.links import VALID_SECONDS, link_key, sign_link
 from controlplane.queries.sql import decoded, rows
@@ -64,6 +65,8 @@ def _group_spec(
     told["command"] = tuple(told["command"])
     if told["entrypoint"] is not None:
         told["entrypoint"] = tuple(told["entrypoint"])
+    told["ports"] = tuple(told.get("ports", ()))
+    told["health_check"] = read_health_check(told.get("health_check"))
     inputs = tuple(_input(item, job_id, link, sources) for item in launch["inputs"])
     return GroupSpec(
         id=group_id,

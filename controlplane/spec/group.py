@@ -20,6 +20,7 @@ from controlplane.spec.fields import (
 )
 from controlplane.spec.parts import Cache, GroupDependency, Input, Resources, Retries
 from controlplane.spec.placing import Constraints, PlacementTags
+from controlplane.spec.services import HealthCheck, Limit, Ports
 
 MAX_WORDS = 1_000
 MAX_ENV = 500
@@ -95,7 +96,7 @@ class GroupFields(Defaults):
     )
     stop_grace_seconds: float = Field(default=10.0, ge=0, le=MAX_GRACE_SECONDS)
     stop_signal: StopSignal = "TERM"
-    ports: Annotated[list[str], only([])] = Field(default=[])
+    ports: Ports = Field(default=[], description="Each is published at a port of the cell's host.")
     pull_policy: Literal["always", "if_not_present", "never"] = "if_not_present"
     registry_secret: Annotated[str | None, only(None)] = None
     network: Literal["none", "default", "gang"] = "default"
@@ -106,9 +107,15 @@ class GroupFields(Defaults):
     read_only: bool = False
     privileged: Annotated[bool, only(False)] = False
     capabilities: Annotated[list[str], only([])] = Field(default=[])
-    health_check: Annotated[Any, only(None)] = None
-    idle_timeout_seconds: Annotated[float | None, only(None)] = None
-    lifetime_seconds: Annotated[float | None, only(None)] = None
+    health_check: HealthCheck | None = Field(
+        default=None, description="Of kind inference: RUNNING from when it passed."
+    )
+    idle_timeout_seconds: Limit | None = Field(
+        default=None, description="Of kind interactive: so long without CPU, output and traffic."
+    )
+    lifetime_seconds: Limit | None = Field(
+        default=None, description="Of kind interactive: of each attempt, from RUNNING."
+    )
 
 
 class TaskGroupSpec(GroupFields):

@@ -1,6 +1,6 @@
 """A job as it is submitted: with a list of groups, or with one group's fields at the top."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -13,7 +13,6 @@ from controlplane.spec.fields import (
     LabelName,
     LabelValue,
     Name,
-    only,
 )
 from controlplane.spec.group import Defaults, GroupFields, TaskGroupSpec
 from controlplane.spec.parts import Callback, JobDependency, JobReference, Retries
@@ -37,7 +36,9 @@ class JobFields(Defaults):
     project: Name = "default"
     pool: Name = "default"
     band: Literal["production", "interactive", "batch"] = "interactive"
-    kind: Annotated[str, only("batch")] = "batch"
+    kind: Name = Field(
+        default="batch", description="batch, interactive, inference, or an installed hook's name."
+    )
     max_task_failures: int | None = Field(
         default=None,
         ge=0,

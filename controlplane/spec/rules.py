@@ -7,6 +7,7 @@ from controlplane.spec.faults import Place
 from controlplane.spec.group import GroupFields, TaskGroupSpec
 from controlplane.spec.job import JobSpec, minimum_of
 from controlplane.spec.placing import check_constraints, check_resources, check_tags
+from controlplane.spec.services import check_services
 
 # An order that carries the definition of a group is a message of at most 64 KiB.
 MAX_DEFINITION_BYTES = 32 * 1024
@@ -44,6 +45,7 @@ def _rules_of_group(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
     yield from check_resources(group.resources)
     yield from check_constraints(group.constraints)
     yield from check_tags(group.placement_tags)
+    yield from check_services(group.ports, group.health_check, group.network)
     yield from _check_size(group)
     if group.min_available is not None and group.min_available > group.replicas:
         yield ("min_available",), f"must be at most replicas, which is {group.replicas}"
@@ -121,6 +123,8 @@ def _check_dependencies(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]
 
 def _check_size(group: TaskGroupSpec) -> Iterator[Finding]:
     carried = [getattr(group, name) for name in _CARRIED] + [item.path for item in group.inputs]
+    if group.health_check is not None:
+        carried.append(group.health_check.command)
     # Encoded twice, as the payload of a message is.
     size = len(json.dumps(json.dumps(carried)))
     if size > MAX_DEFINITION_BYTES:

@@ -100,12 +100,11 @@ def _try_again(
         Event.PREEMPTED: (S.PREEMPTED, S.PREEMPTED, "" if is_assigned else "preemption"),
         Event.DRAINED: (S.PREEMPTED, S.PREEMPTED, ""),
         Event.GANG_BOUNCED: (S.WORKER_FAILED, S.WORKER_FAILED, ""),
+        Event.HEALTH_FAILED: (S.FAILED, S.FAILED, ""),
     }
     if is_assigned:
         charged = "system" if used.refusal_row > 4 else ""
         ends[Event.REFUSED] = ends[Event.START_EXPIRED] = (S.FAILED, S.WORKER_FAILED, charged)
-    if state is S.RUNNING:
-        ends[Event.HEALTH_FAILED] = (S.FAILED, S.FAILED, "")
     if event not in ends:
         return None
     task, attempt, charged = ends[event]

@@ -1,6 +1,6 @@
 """Batch: runs to its end, once. What its exit means is what the transition table says."""
 
-from controlplane.domain.hooks.interface import Terms
+from controlplane.domain.hooks.interface import End, Refusal, Terms
 from controlplane.domain.transitions import Event
 
 
@@ -8,9 +8,14 @@ class Batch:
     """The default kind."""
 
     def prepare(self, terms: Terms) -> Terms:
-        """As they are."""
+        """As they are. Raises Refusal of what other kinds are for."""
+        for field in ("idle_timeout_seconds", "lifetime_seconds"):
+            if getattr(terms, field) is not None:
+                raise Refusal(field, "means something only for kind interactive")
+        if terms.has_health_check:
+            raise Refusal("health_check", "means something only for kind inference")
         return terms
 
-    def on_end(self, event: Event) -> Event:
+    def on_end(self, end: End) -> Event:
         """What was told."""
-        return event
+        return end.event

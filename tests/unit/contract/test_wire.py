@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from controlplane.contract import broker, envelope, fields, keys, orders, queues, reports
 from controlplane.contract.fields import Malformed
+from controlplane.contract.health import HealthCheck
 from controlplane.contract.states import FailureKind, Phase, TaskState
 
 KEY = b"k" * 32
@@ -93,6 +94,7 @@ REPORT = reports.AttemptReport(
     result="r",
     result_truncated=True,
     usage={"peak": 1},
+    addresses={"http": "10.0.0.1:49153"},
     started_at=1.5,
     finished_at=2.5,
     gone=True,
@@ -127,6 +129,10 @@ SPEC = orders.GroupSpec(
     inputs=(orders.Input("/p", "http://x", "00", bundle=True),),
     timeout_seconds=1.5,
     exclusive=True,
+    ports=("http",),
+    health_check=HealthCheck(("true",), "http", "/up", 1.0, 2.0, 3, 4.0),
+    idle_timeout_seconds=5.0,
+    lifetime_seconds=6.0,
 )
 ORDERS = orders.Orders(
     (SPEC,), (orders.RunAttempt("u", 1, 9, 0, 1, 5.0),), (orders.StopAttempt("v", "why", 3.0),)

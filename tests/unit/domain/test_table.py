@@ -58,11 +58,11 @@ SPECIFIED: dict[tuple[S, Event], Row] = {
     (S.ASSIGNED, Event.PREEMPTED): EVICTED_FREE,
     (S.BUILDING, Event.PREEMPTED): EVICTED,
     (S.RUNNING, Event.PREEMPTED): EVICTED,
-    (S.RUNNING, Event.HEALTH_FAILED): Row(S.PENDING, S.PENDING, S.FAILED, None, Wait.FAILURE),
 }
 for active in (S.ASSIGNED, S.BUILDING, S.RUNNING):
     SPECIFIED |= {
         (active, Event.EXITED_ZERO): final(S.SUCCEEDED, S.SUCCEEDED),
+        (active, Event.HEALTH_FAILED): Row(S.PENDING, S.PENDING, S.FAILED, None, Wait.FAILURE),
         (active, Event.USER_FAILED): FAILED,
         (active, Event.SYSTEM_FAILED): SYSTEM_FAILED,
         (active, Event.CELL_LOST): LOST,

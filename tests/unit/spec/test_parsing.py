@@ -231,11 +231,6 @@ def test_bad_input_names_the_field_and_the_limit(
         ({"tmpfs": ["/x"]}, "tmpfs"),
         ({"privileged": True}, "privileged"),
         ({"capabilities": ["NET_ADMIN"]}, "capabilities"),
-        ({"health_check": {"http": "/"}}, "health_check"),
-        ({"idle_timeout_seconds": 1}, "idle_timeout_seconds"),
-        ({"lifetime_seconds": 1}, "lifetime_seconds"),
-        ({"ports": ["http"]}, "ports"),
-        ({"kind": "inference"}, "kind"),
         ({"network": "gang"}, "network"),
         (
             {"inputs": [{"url": "file:///x", "path": "/in/x", "content": ""}]},

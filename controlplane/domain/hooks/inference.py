@@ -1,0 +1,28 @@
+"""Inference: serves, RUNNING from when its health check passed, and is started again for ever."""
+
+from controlplane.domain.hooks.interface import End, Refusal, Terms
+from controlplane.domain.transitions import Event
+
+
+class Inference:
+    """Services: they have no end of their own."""
+
+    def prepare(self, terms: Terms) -> Terms:
+        """As they are. Raises Refusal without a health check, or with limits of other kinds."""
+        if not terms.has_health_check:
+            raise Refusal("health_check", "is required for kind inference")
+        for field in ("idle_timeout_seconds", "lifetime_seconds"):
+            if getattr(terms, field) is not None:
+                raise Refusal(field, "means something only for kind interactive")
+        return terms
+
+    def on_end(self, end: End) -> Event:
+        """Its program ended: free, if it was RUNNING; else it failed, even with exit status 0.
+
+        Killed from outside counts as its end, too. A failure of the engine stays what it is.
+        """
+        ended = end.event in (Event.EXITED_ZERO, Event.USER_FAILED)
+        killed = end.event is Event.VANISHED and end.exit_code is not None
+        if end.was_running and (ended or killed):
+            return Event.HEALTH_FAILED
+        return Event.USER_FAILED if end.event is Event.EXITED_ZERO else end.event
