@@ -1,0 +1,291 @@
+"""What could never be placed, were all cells empty and nobody else there: refused when submitted.
+
+It says no only where placement could never say yes: a gang of mixed sizes is measured by what its
+cells hold together, not packed. The words are those of placement.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+
+from controlplane.domain.placement import explain
+from controlplane.domain.placement.amounts import describe_amount
+from controlplane.domain.placement.board import Board, Mask
+from controlplane.domain.placement.interfaces import QuotaState, Request, Violation
+from controlplane.domain.placement.policy import DEFAULT_VALIDATORS, PoolPolicy
+from controlplane.domain.placement.snapshot import CellFacts, PoolSnapshot, ShapeFacts
+from controlplane.domain.placement.validators import BUILT_IN
+from controlplane.domain.scopes import Quota
+from controlplane.domain.states import Band
+from controlplane.domain.submission import constraints_of
+from controlplane.spec import Fault, JobSpec, TaskGroupSpec
+from controlplane.spec.faults import Place
+from controlplane.spec.job import minimum_of
+from controlplane.spec.parsing import field_path
+
+# Those of a pool's validators that refuse by a limit alone.
+_JUDGES = ("user_quota", "project_quota", "domain_quota", "concurrency")
+_WRITTEN = {"cpu_millis": "cpu", "memory_mib": "memory", "disk_mib": "disk"}
+_HINT = " (allow_unsatisfiable: true takes the job anyway)"
+
+Finding = tuple[Place, str]
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedPool:
+    """All that a pool ever had: `cells` that hold nothing, in whatever state they are now.
+
+    No cells: none ever came, or somebody has seen already that each task fits some of them.
+    """
+
+    name: str
+    now: datetime
+    cells: tuple[CellFacts, ...] = ()
+    tokens: Mapping[str, int] | None = None
+    validators: Sequence[str] = DEFAULT_VALIDATORS
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A job that somebody submits, and the quotas that it would count against."""
+
+    position: int
+    spec: JobSpec
+    is_short: bool
+    quotas: Sequence[Quota] = ()
+
+
+def find_unsatisfiable(jobs: Sequence[Candidate], pool: OfferedPool) -> list[tuple[int, Fault]]:
+    """What makes each of `jobs`, all of `pool`, one that can never run: (position, fault).
+
+    A job that `allow_unsatisfiable` is taken as it is.
+    """
+    judged = [
+        (job, [shape_of(job.spec, group) for group in job.spec.groups])
+        for job in jobs
+        if not job.spec.allow_unsatisfiable
+    ]
+    court = _Court(pool, [shape for _, shapes in judged for shape in shapes])
+    found: dict[tuple[int, Fault], None] = {}
+    for job, shapes in judged:
+        findings = list(court.judge_tasks(job, shapes))
+        if not findings and job.spec.coscheduled:
+            findings = list(court.judge_gang(job, shapes))
+        for place, text in findings:
+            field = field_path(place, is_short=job.is_short)
+            found[job.position, Fault(field, f"{text}{_HINT}")] = None
+    return list(found)
+
+
+def shape_of(spec: JobSpec, group: TaskGroupSpec) -> ShapeFacts:
+    """The group as placement will see it, whoever owns it."""
+    return ShapeFacts(
+        shape_id=0,
+        band=Band[spec.band.upper()],
+        owner_id=0,
+        project_id=0,
+        domain_id=0,
+        count=group.replicas,
+        resources=group.resources.amounts(),
+        task_type=group.task_type,
+        constraints=constraints_of(spec, group),
+        placement_tags=tuple(spec.tags_of(group)),
+        coscheduled=spec.coscheduled,
+    )
+
+
+class _Court:
+    """One pool, and the shapes of all jobs that are judged together."""
+
+    def __init__(self, pool: OfferedPool, shapes: Sequence[ShapeFacts]) -> None:
+        self._pool = pool
+        self._tokens = pool.tokens or {}
+        self._board = Board(pool.cells, shapes, self._tokens)
+        self._snapshot = PoolSnapshot(0, pool.name, pool.now, PoolPolicy(), pool.cells, ())
+
+    # -------------------------------------------------------------------------- one task
+
+    def judge_tasks(self, job: Candidate, shapes: Sequence[ShapeFacts]) -> Iterator[Finding]:
+        """What stands against a single task of each group."""
+        for position, (group, shape) in enumerate(zip(job.spec.groups, shapes, strict=True)):
+            place: Place = ("groups", position)
+            for name, text in self._short_tokens(shape.resources):
+                yield (*place, "resources", name), text
+            for violation in self._violations(job, shape, shape.resources):
+                what = str(violation.figures["what"])
+                yield (*place, *_place_of(what)), violation.text
+            yield from self._cells_for(group, shape, place)
+
+    def _cells_for(
+        self, group: TaskGroupSpec, shape: ShapeFacts, place: Place
+    ) -> Iterator[Finding]:
+        if not any(shape.task_type in cell.task_types for cell in self._pool.cells):
+            return  # one may come, as to a pool that never had any
+        usable = self._board.usable(shape)
+        if not usable.any():
+            yield self._mismatch(group, shape, place)
+        elif not self._room(shape, usable):
+            reason = explain.explain_misfit(shape, self._snapshot, self._board, usable)
+            name = next(iter(reason["shortfall"]))
+            yield (*place, *_place_of(name)), str(reason["text"])
+
+    def _mismatch(self, group: TaskGroupSpec, shape: ShapeFacts, place: Place) -> Finding:
+        """No cell has the labels and tags: which of them removed how many."""
+        removed = explain.removed_by_conditions(shape, self._pool.cells)
+        guilty = [i for i, item in enumerate(shape.constraints) if str(item) in removed]
+        field: Place = ("constraints",) if guilty else ("placement_tags",)
+        if field[0] not in group.model_fields_set:
+            place = ()
+        if len(guilty) == 1 and len(removed) == 1:
+            field = (*field, guilty[0])
+        listed = ", ".join(f"{condition} ({count})" for condition, count in removed.items())
+        return (*place, *field), f"{self._no_cell} matches: removed by {listed}"
+
+    @property
+    def _no_cell(self) -> str:
+        count = len(self._pool.cells)
+        return f"no cell of pool {self._pool.name}, which has had {count},"
+
+    def _room(self, shape: ShapeFacts, usable: Mask) -> int:
+        return int(self._board.room_when_empty(self._board.vector(shape.resources), usable).sum())
+
+    # -------------------------------------------------------------------------- limits
+
+    def _short_tokens(self, resources: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+        for name, amount in sorted(resources.items()):
+            limit = self._tokens.get(name)
+            if limit is not None and amount > limit:
+                yield name, explain.explain_tokens({name: (0, amount, limit)})["text"]
+
+    def _violations(
+        self,
+        job: Candidate,
+        shape: ShapeFacts,
+        resources: Mapping[str, int],
+        *,
+        tasks: int = 1,
+    ) -> Iterator[Violation]:
+        """What the quotas say to `tasks` tasks at once, as if nothing of them were used."""
+        quotas = [
+            QuotaState(quota.scope.kind, quota.title, quota.limits, {}, 0, 0)
+            for quota in job.quotas
+        ]
+        now = self._pool.now
+        request = Request(shape, tasks, resources, quotas, now, now, is_whole=True)
+        for name in _JUDGES:
+            if quotas and name in self._pool.validators:
+                yield from BUILT_IN[name]().check(request).violations
+
+    # -------------------------------------------------------------------------- gangs
+
+    def judge_gang(self, job: Candidate, shapes: Sequence[ShapeFacts]) -> Iterator[Finding]:
+        """What stands against the minima of a gang, of which each task alone could run."""
+        gang = _Gang(job.spec, shapes)
+        amounts = {name: gang.least(name) for shape in shapes for name in shape.resources}
+        for _, text in self._short_tokens(amounts):
+            yield gang.place, text
+        for violation in self._violations(job, shapes[0], amounts):
+            yield gang.place, violation.text
+        for violation in self._violations(job, shapes[0], {}, tasks=gang.minimum):
+            yield gang.place, violation.text
+        known = {kind for cell in self._pool.cells for kind in cell.task_types}
+        if gang.minimum and all(shape.task_type in known for shape in shapes):
+            yield from self._cells_for_gang(gang, job.spec.group_by)
+
+    def _cells_for_gang(self, gang: "_Gang", group_by: str | None) -> Iterator[Finding]:
+        everywhere = np.ones(len(self._pool.cells), dtype=bool)
+        regions = {"": everywhere} if group_by is None else self._board.with_label(group_by)
+        if not regions:
+            yield ("group_by",), f"{self._no_cell} has the label {group_by}"
+            return
+        best, missing = max(
+            (self._room_for_gang(gang, region) for region in regions.values()),
+            key=lambda room: room[0],
+        )
+        if best < gang.minimum:
+            reason = explain.explain_gang(gang.minimum, best, {"text": missing}, group_by or "")
+            yield gang.place, reason["text"]
+
+    def _room_for_gang(self, gang: "_Gang", region: Mask) -> tuple[int, str]:
+        """At most how many of the needed members fit into empty cells, and what limits them."""
+        board = self._board
+        masks = [board.usable(shape) & region for shape in gang.shapes]
+        room = gang.count_with([self._room(*pair) for pair in zip(gang.shapes, masks, strict=True)])
+        best = (room, "no cell has room for more of them, not even an empty one")
+        union = np.logical_or.reduce(masks)
+        for index, name in enumerate(board.names):
+            has = int(board.capacity[index, union].sum())
+            fitting = gang.count_within(name, has)
+            if fitting < best[0]:
+                asked, there = (describe_amount(name, n) for n in (gang.least(name), has))
+                best = (fitting, f"together they ask for {asked}, and empty cells have {there}")
+        return best
+
+
+class _Gang:
+    """The minima of a gang: `minimum` members of all its groups, of each at least its own."""
+
+    def __init__(self, spec: JobSpec, shapes: Sequence[ShapeFacts]) -> None:
+        self.shapes = shapes
+        self.minimum = spec.minimum()
+        self._minima = [minimum_of(group) for group in spec.groups]
+        self._replicas = [group.replicas for group in spec.groups]
+        self.place = _place_of_minimum(spec)
+
+    def least(self, name: str) -> int:
+        """The least of a resource that so many members hold together."""
+        total, left = 0, self.minimum
+        for amount, least, _ in self._by_size(name):
+            total, left = total + amount * least, left - least
+        for amount, least, most in self._by_size(name):
+            more = min(left, most - least)
+            total, left = total + amount * more, left - more
+        return total
+
+    def count_within(self, name: str, has: int) -> int:
+        """At most how many of the needed members hold no more than `has` of a resource."""
+        if self.least(name) <= has:
+            return self.minimum
+        count = 0
+        for amount, _, most in self._by_size(name):
+            fitting = min(most, has // amount) if amount else most
+            count, has = count + fitting, has - amount * fitting
+        return min(count, self.minimum - 1)
+
+    def count_with(self, room: Sequence[int]) -> int:
+        """At most how many of the needed members there are, with so much room for each group.
+
+        Groups of one shape share its room.
+        """
+        alike: dict[tuple[object, ...], list[int]] = {}
+        for index, shape in enumerate(self.shapes):
+            key = (*sorted(shape.resources.items()), shape.task_type, shape.constraints)
+            alike.setdefault((*key, shape.placement_tags), []).append(index)
+        total, short = 0, 0
+        for group in alike.values():
+            total += min(sum(self._replicas[i] for i in group), room[group[0]])
+            short += max(sum(self._minima[i] for i in group) - room[group[0]], 0)
+        return max(min(total, self.minimum - short), 0)
+
+    def _by_size(self, name: str) -> list[tuple[int, int, int]]:
+        """(amount of each, minimum, replicas) of the groups, those that ask for least first."""
+        amounts = [shape.resources.get(name, 0) for shape in self.shapes]
+        return sorted(zip(amounts, self._minima, self._replicas, strict=True))
+
+
+def _place_of(what: str) -> Place:
+    """Where in a group stands what a limit is about."""
+    if what in ("running_tasks", "running_jobs"):
+        return ("replicas",)
+    return ("resources", _WRITTEN.get(what, what))
+
+
+def _place_of_minimum(spec: JobSpec) -> Place:
+    """The field that makes a gang as large as it is."""
+    if spec.min_available is not None:
+        return ("min_available",)
+    position = max(range(len(spec.groups)), key=lambda n: minimum_of(spec.groups[n]))
+    explicit = spec.groups[position].min_available is not None
+    return ("groups", position, "min_available" if explicit else "replicas")

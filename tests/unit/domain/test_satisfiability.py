@@ -1,0 +1,295 @@
+"""What can never run is refused where it was written, with what lacks; all else is taken."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from controlplane.domain.constraints import Tags
+from controlplane.domain.placement.snapshot import CellFacts
+from controlplane.domain.satisfiability import Candidate, OfferedPool, find_unsatisfiable
+from controlplane.domain.scopes import Limits, Quota, Scope, ScopeKind
+from controlplane.domain.states import CellState
+from controlplane.spec import parse_job
+from tests.unit.domain.facts import NOW
+
+CPU, MEMORY = "cpu_millis", "memory_mib"
+HINT = " (allow_unsatisfiable: true takes the job anyway)"
+
+
+def cell(
+    name: str,
+    capacity: Mapping[str, int],
+    *types: str,
+    labels: Mapping[str, str] | None = None,
+    tags: Sequence[str] = (),
+    state: CellState = CellState.READY,
+) -> CellFacts:
+    return CellFacts(
+        cell_id=sum(map(ord, name)),
+        name=name,
+        state=state,
+        incarnation="",
+        capacity=capacity,
+        used={},
+        task_types=frozenset(types or ("container",)),
+        labels=labels or {},
+        tags=Tags.read(tags),
+    )
+
+
+SMALL = cell("small", {CPU: 1000, MEMORY: 1000})
+LARGE = cell("large", {CPU: 4000, MEMORY: 1000})
+OTHER = cell("other", {CPU: 9000, MEMORY: 9000}, "process")
+
+
+def user(**limits: Any) -> Quota:
+    return Quota(Scope(ScopeKind.USER, 1), "ann", Limits(**limits))
+
+
+def refusals(
+    body: Mapping[str, Any],
+    *cells: CellFacts,
+    tokens: Mapping[str, int] | None = None,
+    quotas: Sequence[Quota] = (),
+    **pool: Any,
+) -> dict[str, str]:
+    """By field, why the job is refused, less the hint that each must give."""
+    job = {"name": "a", **body}
+    groups = job.get("groups", [job])
+    for group in groups:
+        if group.get("task_type") != "process":
+            group.setdefault("image", "busybox")
+    candidate = Candidate(3, parse_job(job), "groups" not in body, quotas)
+    offered = OfferedPool("default", NOW, cells, tokens, **pool)
+    found = find_unsatisfiable([candidate], offered)
+    assert all(position == 3 and fault.detail.endswith(HINT) for position, fault in found)
+    return {fault.field: fault.detail.removesuffix(HINT) for _, fault in found}
+
+
+def needs(**resources: Any) -> dict[str, Any]:
+    return {"resources": {"memory": "64Mi", **resources}}
+
+
+def wants(key: str, op: str, *values: str, required: bool = True) -> dict[str, Any]:
+    return {"key": key, "op": op, "values": list(values), "required": required}
+
+
+# ------------------------------------------------------------------------------------ one task
+
+
+def test_what_fits_into_one_empty_cell_is_taken_whatever_state_the_cell_is_in() -> None:
+    assert refusals(needs(cpu=4), SMALL, LARGE) == {}
+    lost = cell("lost", {CPU: 9000, MEMORY: 1000}, state=CellState.LOST)
+    assert refusals(needs(cpu=9), SMALL, lost) == {}
+
+
+def test_a_pool_that_never_had_a_cell_or_none_of_the_type_takes_everything() -> None:
+    assert refusals(needs(cpu=9999)) == {}
+    assert refusals(needs(cpu=9999), OTHER) == {}
+    assert refusals({**needs(), "constraints": [wants("zone", "exists")]}, OTHER) == {}
+
+
+def test_what_no_cell_could_hold_is_refused_with_what_lacks() -> None:
+    assert refusals(needs(cpu=5), SMALL, OTHER, LARGE) == {
+        "resources.cpu": "larger than every cell of the pool: large comes closest and lacks 1 core"
+    }
+    assert list(refusals(needs(memory="2000Mi"), LARGE)) == ["resources.memory"]
+    assert list(refusals(needs(disk="1Gi"), LARGE)) == ["resources.disk"]
+    assert refusals(needs(licence=2), LARGE, cell("b", {CPU: 4000, MEMORY: 100, "licence": 1})) == {
+        "resources.licence": "larger than every cell of the pool: b comes closest and lacks"
+        " 1 licence"
+    }
+
+
+def test_each_group_is_told_of_its_own_fault() -> None:
+    groups = [{"name": "x"}, {"name": "y", **needs(cpu=5)}, {"name": "z", **needs(gpu=1)}]
+    assert list(refusals({"groups": groups}, LARGE)) == [
+        "groups[1].resources.cpu",
+        "groups[2].resources.gpu",
+    ]
+
+
+def test_who_allows_it_may_submit_what_can_never_run() -> None:
+    body = {**needs(cpu=5), "allow_unsatisfiable": True}
+    assert refusals(body, LARGE, quotas=[user(resources={CPU: 1})]) == {}
+
+
+# ------------------------------------------------------------------------- constraints and tags
+
+ZONE_A = cell("a", {CPU: 1000, MEMORY: 1000}, labels={"zone": "a", "gb": "64"})
+ZONE_B = cell("b", {CPU: 4000, MEMORY: 1000}, labels={"zone": "b", "gb": "16"})
+
+
+def test_only_cells_that_match_are_looked_at() -> None:
+    in_a = {"constraints": [wants("zone", "eq", "a")]}
+    assert refusals({**needs(cpu=1), **in_a}, ZONE_A, ZONE_B) == {}
+    assert refusals({**needs(cpu=2), **in_a}, ZONE_A, ZONE_B) == {
+        "resources.cpu": "larger than every cell of the pool: a comes closest and lacks 1 core"
+    }
+
+
+def test_preferences_refuse_nothing() -> None:
+    preferred = {"constraints": [wants("zone", "eq", "c", required=False)]}
+    assert refusals({**needs(cpu=4), **preferred}, ZONE_A, ZONE_B) == {}
+
+
+def test_where_no_cell_matches_each_condition_says_how_many_it_removed() -> None:
+    both = [wants("ssd", "not_exists"), wants("zone", "eq", "a"), wants("gb", "lt", "64")]
+    assert refusals({"constraints": both}, ZONE_A, ZONE_B) == {
+        "constraints": "no cell of pool default, which has had 2, matches: removed by zone = a (1),"
+        " gb < 64 (1)"
+    }
+    one = [wants("ssd", "not_exists"), wants("zone", "in", "c")]
+    assert refusals({"constraints": one}, ZONE_A)["constraints[1]"].endswith("zone in (c) (1)")
+
+
+def test_a_mismatch_is_told_where_it_is_written() -> None:
+    group = {"name": "y", "constraints": [wants("ssd", "exists")]}
+    job = {"groups": [{"name": "x"}, group], "constraints": [wants("zone", "exists")]}
+    assert list(refusals(job, ZONE_A)) == ["groups[1].constraints[0]"]
+    inherited = {"groups": [{"name": "x"}, {"name": "y"}], "constraints": [wants("ssd", "exists")]}
+    assert list(refusals(inherited, ZONE_A)) == ["constraints[0]"]
+    tagged = {"groups": [{"name": "x"}, {"name": "y", "placement_tags": ["t"]}]}
+    assert list(refusals(tagged, ZONE_A)) == ["groups[1].placement_tags"]
+
+
+def test_tags_are_matched_both_ways() -> None:
+    tagged = cell("t", {CPU: 1000, MEMORY: 1000}, tags=["quiet", "ssd?"])
+    assert refusals({"placement_tags": ["quiet"]}, tagged) == {}
+    assert refusals({"placement_tags": ["quiet", "ssd"]}, tagged) == {}
+    assert refusals({"placement_tags": ["ssd"]}, tagged) == {
+        "placement_tags": "no cell of pool default, which has had 1, matches: removed by placement"
+        " tags ssd (1)"
+    }
+    assert list(refusals({}, tagged)) == ["placement_tags"]
+
+
+# ------------------------------------------------------------------------------ tokens and quotas
+
+
+def test_more_tokens_than_the_pool_has_are_refused_and_no_cell_needs_to_have_them() -> None:
+    assert refusals(needs(licence=2), LARGE, tokens={"licence": 2}) == {}
+    assert refusals(needs(licence=3), LARGE, tokens={"licence": 2}) == {
+        "resources.licence": "tokens licence: 0 used + 3 requested > 2 of the pool"
+    }
+    assert list(refusals(needs(licence=3), tokens={"licence": 2})) == ["resources.licence"]
+
+
+@pytest.mark.parametrize("kind", ScopeKind)
+def test_a_task_above_a_quotas_own_limit_is_refused(kind: ScopeKind) -> None:
+    quota = Quota(Scope(kind, 1), "x", Limits(resources={CPU: 2000, "licence": 1}))
+    assert refusals(needs(cpu=2), LARGE, quotas=[quota]) == {}
+    assert refusals(needs(cpu=3), quotas=[quota]) == {
+        "resources.cpu": f"quota of {kind} x: 0 cores used + 3 cores requested > 2 cores allowed"
+    }
+    assert list(refusals(needs(licence=2), quotas=[quota])) == ["resources.licence"]
+
+
+def test_what_the_pool_does_not_check_refuses_nothing() -> None:
+    quotas = [user(resources={CPU: 2000}, running_tasks=0)]
+    assert refusals(needs(cpu=3), quotas=quotas, validators=["domain_quota"]) == {}
+
+
+def test_many_tasks_wait_for_a_quota_but_none_may_ever_run_where_it_is_zero() -> None:
+    many = {**needs(), "replicas": 9}
+    assert refusals(many, quotas=[user(running_tasks=1, running_jobs=1, pending_tasks=1)]) == {}
+    assert refusals(many, quotas=[user(running_tasks=0)]) == {
+        "replicas": "quota of user ann: 0 running tasks + 1 requested > 0 allowed"
+    }
+    assert list(refusals(many, quotas=[user(running_jobs=0)])) == ["replicas"]
+
+
+# ------------------------------------------------------------------------------------------ gangs
+
+
+def gang(*groups: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    named = [{"name": f"g{n}", **group} for n, group in enumerate(groups)]
+    return {"coscheduled": True, "groups": named, **fields}
+
+
+def test_a_gang_that_empty_cells_could_hold_is_taken() -> None:
+    assert refusals(gang({**needs(cpu=1), "replicas": 5}), SMALL, LARGE) == {}
+    rest_waits = {**needs(cpu=1), "replicas": 9, "min_available": 5}
+    assert refusals(gang(rest_waits), SMALL, LARGE) == {}
+    assert refusals(gang({**needs(cpu=1), "replicas": 99})) == {}
+
+
+def test_a_gang_that_is_too_many_is_refused_with_how_many_could_be() -> None:
+    assert refusals(gang({**needs(cpu=1), "replicas": 6}), SMALL, LARGE, OTHER) == {
+        "groups[0].replicas": "its gang starts together: 6 more must be placed at once, 5 could be;"
+        " no cell has room for more of them, not even an empty one"
+    }
+    some = {**needs(cpu=1), "replicas": 9, "min_available": 6}
+    assert list(refusals(gang(some), SMALL, LARGE)) == ["groups[0].min_available"]
+    minimum = gang({**needs(cpu=1), "replicas": 9, "min_available": 0}, min_available=6)
+    assert list(refusals(minimum, SMALL, LARGE)) == ["min_available"]
+    short = {**needs(cpu=1), "replicas": 6, "coscheduled": True}
+    assert list(refusals(short, SMALL, LARGE)) == ["replicas"]
+
+
+def test_the_same_tasks_without_a_gang_wait_for_each_other() -> None:
+    assert refusals({"groups": [{"name": "x", **needs(cpu=1), "replicas": 99}]}, SMALL) == {}
+
+
+def test_tasks_are_counted_by_cell_and_not_by_the_sum_of_all() -> None:
+    # 3 + 3 cores, but no cell holds two tasks of 2 cores.
+    three = [cell(name, {CPU: 3000, MEMORY: 1000}) for name in ("a", "b")]
+    found = refusals(gang({**needs(cpu=2), "replicas": 3}), *three)
+    assert "3 more must be placed at once, 2 could be" in found["groups[0].replicas"]
+
+
+def test_groups_of_one_kind_share_the_room() -> None:
+    group = {**needs(cpu=1), "replicas": 3}
+    found = refusals(gang(group, group), SMALL, LARGE)
+    assert "6 more must be placed at once, 5 could be" in found["groups[0].replicas"]
+
+
+def test_groups_of_different_sizes_must_fit_into_the_sum() -> None:
+    found = refusals(gang({**needs(cpu=1), "replicas": 2}, {**needs(cpu=4)}), SMALL, LARGE)
+    assert found == {
+        "groups[0].replicas": "its gang starts together: 3 more must be placed at once, 2 could be;"
+        " together they ask for 6 cores, and empty cells have 5 cores"
+    }
+
+
+def test_beyond_the_minima_the_smallest_members_count() -> None:
+    groups = ({**needs(cpu=4), "replicas": 4}, {**needs(cpu=1), "replicas": 4})
+    minima = [{**group, "min_available": 0} for group in groups]
+    assert refusals(gang(*minima, min_available=4), LARGE) == {}
+    assert list(refusals(gang(*minima, min_available=5), LARGE)) == ["min_available"]
+
+
+def test_group_by_asks_for_cells_with_one_value() -> None:
+    three = {**needs(cpu=1), "replicas": 4}
+    assert refusals(gang(three, group_by="zone"), ZONE_A, ZONE_B) == {}
+    five = {**needs(cpu=1), "replicas": 5}
+    assert refusals(gang(five), ZONE_A, ZONE_B) == {}
+    assert refusals(gang(five, group_by="zone"), ZONE_A, ZONE_B) == {
+        "groups[0].replicas": "its gang starts together: 5 more must be placed at once on cells"
+        " with one value of zone, 4 could be; no cell has room for more of them, not even an empty"
+        " one"
+    }
+    assert refusals(gang(five, group_by="rack"), ZONE_A, ZONE_B) == {
+        "group_by": "no cell of pool default, which has had 2, has the label rack"
+    }
+
+
+def test_the_minima_of_a_gang_must_fit_quotas_and_tokens() -> None:
+    four = {**needs(cpu=1, licence=1), "replicas": 4}
+    place = "groups[0].replicas"
+    assert refusals(gang(four), quotas=[user(resources={CPU: 4000}, running_tasks=4)]) == {}
+    assert refusals(gang(four), quotas=[user(resources={CPU: 3000})]) == {
+        place: "quota of user ann: 0 cores used + 4 cores requested > 3 cores allowed"
+    }
+    assert refusals(gang(four), quotas=[user(running_tasks=3)]) == {
+        place: "quota of user ann: 0 running tasks + 4 requested > 3 allowed"
+    }
+    assert refusals(gang(four), tokens={"licence": 3}) == {
+        place: "tokens licence: 0 used + 4 requested > 3 of the pool"
+    }
+    assert refusals({"groups": [{"name": "x", **four}]}, tokens={"licence": 3}) == {}
+
+
+def test_a_gang_that_needs_nobody_is_taken() -> None:
+    assert refusals(gang({**needs(cpu=1), "replicas": 9, "min_available": 0}), SMALL) == {}
