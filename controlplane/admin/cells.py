@@ -24,8 +24,8 @@ from controlplane.admin.base import Question, ReadOnlyAdmin, Rows, Section
 from controlplane.commands.cells import cordon_cell, drain_cell, uncordon_cell
 from controlplane.domain.states import CellState
 from controlplane.models import Attempt, Cell
+from controlplane.queries.cell_facts import load_usage
 from controlplane.queries.overviews import count_held_attempts
-from controlplane.queries.placement import load_usage
 
 _SHOWN_ATTEMPTS = 100
 

@@ -10,7 +10,7 @@ from rest_framework.request import Request
 
 from controlplane.api.problems import BadQuery
 from controlplane.contract.states import TaskState
-from controlplane.spec import read_document
+from controlplane.spec import Fault, InvalidSpec, read_document
 from controlplane.spec.documents import Language
 from controlplane.spec.fields import Model
 from controlplane.spec.parsing import parse_part
@@ -58,6 +58,12 @@ def read_part(request: Request, model: type[M]) -> M:
     if not read_bytes(request):
         return parse_part(model, {})
     return parse_part(model, read_body(request))
+
+
+def check_named(field: str, said: str | None, *names: str) -> None:
+    """What a body says of itself, if it does, is what its address says. Raises InvalidSpec."""
+    if said is not None and said not in names:
+        raise InvalidSpec([Fault(field, f"must be {names[0]}, as in the address")])
 
 
 class Parameters:

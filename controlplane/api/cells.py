@@ -1,4 +1,4 @@
-"""The doors of cells and pools: look; and what operators do with a cell."""
+"""The doors of cells: look; and what operators do with one."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from controlplane.api.door import Door, MayOperate
 from controlplane.api.pages import PAGING, Page
 from controlplane.api.shapes import NoRequest
 from controlplane.commands.cells import cordon_cell, drain_cell, uncordon_cell
-from controlplane.queries import cells, pools
+from controlplane.queries import cells
 
 _PROBLEMS = (400, 403, 404, 409, 413, 415, 422)
 
@@ -84,28 +84,3 @@ class CellDrain(_CellOrder):
     def post(self, request: Request, name: str) -> HttpResponse:
         """Give a cell no new work, and have its work leave it (operators)."""
         return self.obey(request, name, drain_cell)
-
-
-class Pools(Door):
-    """All pools."""
-
-    @schema.describe(
-        "list_pools",
-        answers={200: schema.page_of("Pool")},
-        parameters=schema.PAGING,
-        problems=(400,),
-    )
-    def get(self, request: Request) -> HttpResponse:
-        """List pools by name."""
-        page = Page(request, Parameters(request, *PAGING))
-        found = pools.list_pools(after=page.name, limit=page.limit + 1)
-        return page.answer(found, lambda pool: pool["name"])
-
-
-class PoolDetail(Door):
-    """One pool."""
-
-    @schema.describe("get_pool", answers={200: schema.ref("Pool")}, problems=(404,))
-    def get(self, request: Request, name: str) -> HttpResponse:
-        """Look at one pool."""
-        return answer(pools.get_pool(name))

@@ -19,6 +19,7 @@ from controlplane.commands.accounts import SCOPE_OPERATE, SCOPE_SUBMIT, digest_o
 from controlplane.queries.accounts import Credential, find_credential
 
 MAX_TOKEN_LENGTH = 512
+_LOOKING = ("GET", "HEAD", "OPTIONS")
 
 
 class BearerAuthentication(BaseAuthentication):
@@ -56,7 +57,7 @@ class MaySubmit(BasePermission):
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         """Whether the token's scopes allow the request."""
-        return request.method in ("GET", "HEAD", "OPTIONS") or bool(
+        return request.method in _LOOKING or bool(
             scopes_of(request) & {SCOPE_SUBMIT, SCOPE_OPERATE}
         )
 
@@ -69,6 +70,14 @@ class MayOperate(BasePermission):
     def has_permission(self, request: Request, view: APIView) -> bool:
         """Whether the token is an operator's."""
         return SCOPE_OPERATE in scopes_of(request)
+
+
+class MayOperateElseLook(MayOperate):
+    """Whoever has a token may look; only operators change something."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        """Whether nothing is changed, or the token is an operator's."""
+        return request.method in _LOOKING or super().has_permission(request, view)
 
 
 class FirstRenderer(BaseContentNegotiation):

@@ -21,6 +21,7 @@ _ANSWERS: tuple[type[BaseModel], ...] = (
     shapes.Change,
     shapes.Cell,
     shapes.Pool,
+    shapes.Quota,
     shapes.UploadSize,
     shapes.Problem,
 )
@@ -28,6 +29,8 @@ _REQUESTS: tuple[type[BaseModel], ...] = (
     shapes.CancelRequest,
     shapes.ReleaseRequest,
     shapes.NoRequest,
+    shapes.PoolRequest,
+    shapes.QuotaRequest,
 )
 _PROBLEMS = {
     400: "The body or the query cannot be read.",

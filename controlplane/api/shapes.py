@@ -1,12 +1,14 @@
 """The documents that the API takes and answers, as the OpenAPI description shows them."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from controlplane.spec.fields import Model
+from controlplane.domain.placement.policy import DEFAULT_VALIDATORS
+from controlplane.spec.fields import MAX_COUNT, MAX_SECONDS, Model, Name, only
+from controlplane.spec.limits import LimitedResources, Tokens
 
 MAX_REASON = 1_000
 
@@ -26,6 +28,64 @@ class ReleaseRequest(Model):
 
 class NoRequest(Model):
     """Nothing needs to be said."""
+
+
+PluginName = Annotated[str, Field(min_length=1, max_length=63)]
+Seconds = Annotated[int, Field(ge=1, le=MAX_SECONDS)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+
+
+class PoolRequest(Model):
+    """What a pool shall be; what is left out stays as it is, and has its default in a new pool."""
+
+    name: Name | None = Field(default=None, description="As in the address, if it is given.")
+    sequencer: PluginName = "fifo"
+    selector: PluginName = "dispersed"
+    validators: list[PluginName] = Field(default=list(DEFAULT_VALIDATORS), max_length=64)
+    strict_fifo: bool = False
+    preemption: bool = True
+    pending_timeout_seconds: Seconds | None = None
+    pull_timeout_seconds: Seconds = 1800
+    create_timeout_seconds: Seconds = 300
+    max_building_per_cell: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = Field(
+        default=8, description="Null: any number."
+    )
+    starvation_seconds: Annotated[int, Field(ge=0, le=MAX_SECONDS)] | None = Field(
+        default=300, description="Null: nobody reserves a place."
+    )
+    mass_loss: Annotated[str | None, only(None)] = None
+    tokens: Tokens = Tokens({})
+    allowed_mounts: Annotated[list[Any], only([])] = Field(default=[])
+    privileged_allowed: Annotated[bool, only(False)] = False
+
+    def changes(self) -> dict[str, Any]:
+        """The fields that stand in the body, as the row has them."""
+        fixed = {"name", "mass_loss", "allowed_mounts", "privileged_allowed"}
+        return self.model_dump(exclude_unset=True, exclude=fixed)
+
+
+class QuotaRequest(Model):
+    """What someone may have at once; what is left out stays as it is, null is no limit."""
+
+    kind: str | None = Field(default=None, description="As in the address, if it is given.")
+    name: str | None = Field(default=None, description="As in the address, if it is given.")
+    resources: LimitedResources | None = Field(default=None, description="As a whole.")
+    running_tasks: Count | None = None
+    running_jobs: Count | None = None
+    pending_tasks: Count | None = None
+    weight: float | None = Field(default=1.0, ge=0.001, le=MAX_COUNT)
+    usage: Any = Field(default=None, description="As it was answered; not looked at.")
+
+    def changes(self) -> dict[str, Any]:
+        """The fields that stand in the body, as the row has them."""
+        found = {name: getattr(self, name) for name in self.model_fields_set}
+        for name in ("kind", "name", "usage"):
+            found.pop(name, None)
+        if "resources" in found:
+            found["resources"] = {} if self.resources is None else self.resources.amounts()
+        if "weight" in found and self.weight is None:
+            found["weight"] = 1.0
+        return found
 
 
 class Answer(BaseModel):
@@ -236,7 +296,7 @@ class Cell(Answer):
 
 
 class Pool(Answer):
-    """A pool; what cannot be changed yet is stated as it is."""
+    """A pool; what cannot be changed yet (`mass_loss`, mounts, privileges) is stated as it is."""
 
     name: str
     sequencer: str
@@ -253,6 +313,30 @@ class Pool(Answer):
     tokens: dict[str, int]
     allowed_mounts: list[str]
     privileged_allowed: bool
+
+
+class QuotaUsage(Answer):
+    """What someone has now, in all pools: what unreleased attempts hold, and tasks that wait."""
+
+    resources: dict[str, float]
+    running_tasks: int
+    running_jobs: int
+    pending_tasks: int
+
+
+class Quota(Answer):
+    """What a user, project or domain may have at once, and has; null, and what is not named, is
+    not limited. cpu in cores, memory_mib, disk_mib, gpu, named resources and tokens.
+    """
+
+    kind: Literal["user", "project", "domain"]
+    name: str = Field(description="A project's is domain/name.")
+    resources: dict[str, float]
+    running_tasks: int | None
+    running_jobs: int | None = Field(description="Jobs that hold something.")
+    pending_tasks: int | None = Field(description="So many take part in placement.")
+    weight: float
+    usage: QuotaUsage
 
 
 class UploadSize(Answer):

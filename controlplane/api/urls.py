@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path, register_converter
 
-from controlplane.api import attempts, cells, history, jobs, store, tasks
+from controlplane.api import attempts, cells, history, jobs, pools, quotas, store, tasks
 from controlplane.api.problems import nothing_here
 
 
@@ -30,8 +30,22 @@ class Name(Id):
         return value
 
 
+class ScopeKind(Name):
+    """Who may have a quota."""
+
+    regex = "user|project|domain"
+
+
+class ScopeName(Name):
+    """A user's, a domain's, or a project's with that of its domain."""
+
+    regex = r"[^\x00]{1,255}"
+
+
 register_converter(Id, "id")
 register_converter(Name, "name")
+register_converter(ScopeKind, "scope_kind")
+register_converter(ScopeName, "scope_name")
 
 urlpatterns = [
     path("jobs", jobs.Jobs.as_view()),
@@ -56,8 +70,10 @@ urlpatterns = [
     path("cells/<name:name>/cordon", cells.CellCordon.as_view()),
     path("cells/<name:name>/uncordon", cells.CellUncordon.as_view()),
     path("cells/<name:name>/drain", cells.CellDrain.as_view()),
-    path("pools", cells.Pools.as_view()),
-    path("pools/<name:name>", cells.PoolDetail.as_view()),
+    path("pools", pools.Pools.as_view()),
+    path("pools/<name:name>", pools.PoolDetail.as_view()),
+    path("quotas", quotas.Quotas.as_view()),
+    path("quotas/<scope_kind:kind>/<scope_name:name>", quotas.QuotaDetail.as_view()),
     path("store/inputs/<slug:digest>", store.StoredInput.as_view()),
     path("store/results/<id:group_id>", store.StoredResults.as_view()),
     re_path("", nothing_here),

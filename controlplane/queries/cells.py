@@ -5,7 +5,7 @@ from typing import Any
 
 from controlplane.domain.errors import NotFound
 from controlplane.queries.amounts import free_of, shown_amounts
-from controlplane.queries.placement import load_usage
+from controlplane.queries.cell_facts import load_usage
 from controlplane.queries.sql import decoded, rows
 
 _COLUMNS = """

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from django.test import Client
 
 from controlplane import clock
@@ -19,6 +20,7 @@ from controlplane.commands.accounts import (
 )
 from controlplane.commands.cells import enroll_cell
 from controlplane.models import Cell, Pool
+from controlplane.outbox.wakes import take_wake
 
 
 @dataclass
@@ -56,10 +58,17 @@ class Caller:
 
     def post(self, path: str, body: Any = None, **headers: str) -> Answer:
         """POST a document as JSON."""
+        return self._send_document("POST", path, body, **headers)
+
+    def put(self, path: str, body: Any = None, **headers: str) -> Answer:
+        """PUT a document as JSON."""
+        return self._send_document("PUT", path, body, **headers)
+
+    def _send_document(self, method: str, path: str, body: Any, **headers: str) -> Answer:
         if body is None:
-            return self.send("POST", path, **headers)
+            return self.send(method, path, **headers)
         text = json.dumps(body).encode()
-        return self.send("POST", path, text, content_type="application/json", **headers)
+        return self.send(method, path, text, content_type="application/json", **headers)
 
     def send(
         self, method: str, path: str, content: bytes = b"", content_type: str = "", **headers: str
@@ -74,6 +83,29 @@ class Caller:
             headers={**self._headers, **named},
         )
         return Answer(answer.status_code, answer.headers, answer.content)
+
+
+class Wakes:
+    """What wakes placement, as it lies in Redis."""
+
+    def __init__(self, url: str) -> None:
+        self._redis = redis.Redis.from_url(url)
+        self._redis.flushdb()
+
+    def take(self) -> int:
+        """How many wakes lie there; afterwards none does, and the next one is sent again."""
+        take_wake("placement")
+        found = self._redis.llen("placement")
+        self._redis.delete("placement")
+        return int(found)
+
+
+@pytest.fixture
+def wakes(settings: Any, worker_id: str) -> Wakes:
+    """The wakes of this test alone: each of the processes that test has a Redis of its own."""
+    number = int(worker_id.removeprefix("gw")) + 1 if worker_id.startswith("gw") else 1
+    settings.CELERY_BROKER_URL = settings.CELLRUN.broker_url.rpartition("/")[0] + f"/{number}"
+    return Wakes(settings.CELERY_BROKER_URL)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,57 @@
+"""The doors of pools: everybody looks, operators make and change them."""
+
+from django.http import HttpResponse
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.request import Request
+
+from controlplane.api import schema
+from controlplane.api.answers import answer
+from controlplane.api.bodies import Parameters, check_named, read_part
+from controlplane.api.door import Door, MayOperateElseLook
+from controlplane.api.pages import PAGING, Page
+from controlplane.api.shapes import PoolRequest
+from controlplane.commands.pools import put_pool
+from controlplane.queries import pools
+
+
+class Pools(Door):
+    """All pools."""
+
+    @schema.describe(
+        "list_pools",
+        answers={200: schema.page_of("Pool")},
+        parameters=schema.PAGING,
+        problems=(400,),
+    )
+    def get(self, request: Request) -> HttpResponse:
+        """List pools by name."""
+        page = Page(request, Parameters(request, *PAGING))
+        found = pools.list_pools(after=page.name, limit=page.limit + 1)
+        return page.answer(found, lambda pool: pool["name"])
+
+
+class PoolDetail(Door):
+    """One pool."""
+
+    permission_classes = (IsAuthenticated, MayOperateElseLook)
+
+    @schema.describe("get_pool", answers={200: schema.ref("Pool")}, problems=(404,))
+    def get(self, request: Request, name: str) -> HttpResponse:
+        """Look at one pool."""
+        return answer(pools.get_pool(name))
+
+    @schema.describe(
+        "put_pool",
+        body="PoolRequest",
+        answers={200: schema.ref("Pool"), 201: schema.ref("Pool")},
+        problems=(400, 403, 404, 413, 415, 422),
+    )
+    def put(self, request: Request, name: str) -> HttpResponse:
+        """Make a pool, or change one (operators); it is in force from the next pass on.
+
+        What is left out stays as it is; in a new pool it has its default.
+        """
+        wanted = read_part(request, PoolRequest)
+        check_named("name", wanted.name, name)
+        is_new = put_pool(name=name, changes=wanted.changes())
+        return answer(pools.get_pool(name), status=201 if is_new else 200)

@@ -1,0 +1,123 @@
+"""Amounts of resources that are limited: a quota's, by the names of jobs or of cells; tokens."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    RootModel,
+    WithJsonSchema,
+    model_validator,
+)
+
+from controlplane.spec import quantities
+from controlplane.spec.fields import Model
+from controlplane.spec.parts import RESOURCE_NAME
+
+# Far more than anybody has, and still exact wherever JSON is read.
+MAX_LIMIT = (1 << 53) - 1
+MAX_NAMES = 64
+# What stands for something else: cpu, memory and disk, in the units in which they are counted.
+OWN_NAMES = frozenset({"cpu", "cpu_millis", "memory", "memory_mib", "disk", "disk_mib", "gpu"})
+
+_NAME = re.compile(RESOURCE_NAME.strip("^$"), re.ASCII)
+
+
+def _cores(value: object) -> int | None:
+    if value is None or (value == 0 and not isinstance(value, bool)):
+        return value if value is None else 0
+    return quantities.parse_cpu(value)
+
+
+def _mebibytes(value: object) -> int | None:
+    return None if value is None else quantities.parse_disk(value)
+
+
+def _quantity(example: str) -> Any:
+    anything = [{"type": "string"}, {"type": "number"}, {"type": "null"}]
+    return WithJsonSchema({"anyOf": anything, "examples": [example]})
+
+
+Cores = Annotated[int | None, BeforeValidator(_cores), _quantity("0.5")]
+Bytes = Annotated[int | None, BeforeValidator(_mebibytes), _quantity("64Gi")]
+Number = Annotated[int, Field(ge=0, le=MAX_LIMIT)]
+
+
+class LimitedResources(Model):
+    """Of each resource at most so much; null, and what is not named, is not limited.
+
+    Memory and disk either as in a job (`memory: 64Gi`) or as in a cell (`memory_mib: 65536`).
+    Other names: named resources of cells, and tokens of pools; whole numbers.
+    """
+
+    cpu: Cores = Field(default=None, description="Cores; 0.5 or 500m.")
+    memory: Bytes = Field(default=None, description="64Gi; a bare number is bytes.")
+    memory_mib: Number | None = None
+    disk: Bytes = Field(default=None, description="100Gi; a bare number is bytes.")
+    disk_mib: Number | None = None
+    gpu: Number | None = None
+    __pydantic_extra__: dict[str, Number | None] = Field(init=False)
+
+    model_config = ConfigDict(extra="allow")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for one, other in (("memory", "memory_mib"), ("disk", "disk_mib")):
+            if getattr(self, one) is not None and getattr(self, other) is not None:
+                raise ValueError(f"names {one} twice: say {one} or {other}")
+        check_names(self.__pydantic_extra__ or {})
+        return self
+
+    def amounts(self) -> dict[str, int]:
+        """As placement counts: cpu_millis, memory_mib, disk_mib, gpu and named ones."""
+        amounts = {
+            "cpu_millis": self.cpu,
+            "memory_mib": self.memory if self.memory is not None else self.memory_mib,
+            "disk_mib": self.disk if self.disk is not None else self.disk_mib,
+            "gpu": self.gpu,
+            **(self.__pydantic_extra__ or {}),
+        }
+        return {name: amount for name, amount in amounts.items() if amount is not None}
+
+
+class Tokens(RootModel[dict[str, Number]]):
+    """Limited tokens of a pool: how many of each name may be held at once."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_names(self.root)
+        return self
+
+
+def check_names(names: Iterable[str]) -> None:
+    """The names are those that something named may have. Raises ValueError with the first fault."""
+    for fault in _faults(list(names)):
+        raise ValueError(fault)
+
+
+def _faults(names: list[str]) -> Iterator[str]:
+    if len(names) > MAX_NAMES:
+        yield f"must have at most {MAX_NAMES} names, not {len(names)}"
+    for name in names:
+        if name in OWN_NAMES:
+            yield f"{name} is a name of our own{': write cpu' if name == 'cpu_millis' else ''}"
+        elif not _NAME.fullmatch(name):
+            yield f"{name[:100]!r}: a name must match {RESOURCE_NAME}"
+
+
+def written(amounts: Mapping[str, int]) -> dict[str, str | int]:
+    """`amounts`, as placement counts them, as people write them: {"cpu": "4", "memory": "64Gi"}."""
+    shown: dict[str, str | int] = {}
+    for name, amount in amounts.items():
+        if name == "cpu_millis":
+            shown["cpu"] = quantities.format_cpu(amount)
+        elif name in ("memory_mib", "disk_mib"):
+            shown[name.removesuffix("_mib")] = quantities.format_mib(amount)
+        else:
+            shown[name] = amount
+    return shown

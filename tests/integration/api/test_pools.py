@@ -1,0 +1,124 @@
+"""Pools over the API: operators make and change them, and what is wrong is named."""
+
+from typing import Any
+
+import pytest
+
+from controlplane.api import shapes
+from controlplane.models import Pool
+from tests.integration.api.conftest import Answer, Caller, Wakes
+
+DEFAULTS = {
+    "sequencer": "fifo",
+    "selector": "dispersed",
+    "strict_fifo": False,
+    "preemption": True,
+    "pending_timeout_seconds": None,
+    "pull_timeout_seconds": 1800,
+    "create_timeout_seconds": 300,
+    "max_building_per_cell": 8,
+    "starvation_seconds": 300,
+    "mass_loss": None,
+    "tokens": {},
+    "allowed_mounts": [],
+    "privileged_allowed": False,
+}
+
+
+def put(caller: Caller, body: Any, name: str = "default") -> Answer:
+    return caller.put(f"/pools/{name}", body)
+
+
+def test_a_pool_that_is_new_has_defaults_for_what_is_left_out(operator: Caller) -> None:
+    made = put(operator, {"sequencer": "drf", "tokens": {"licence": 4}}, "gpu")
+    assert made.status == 201
+    expected = {**DEFAULTS, "name": "gpu", "sequencer": "drf", "tokens": {"licence": 4}}
+    assert {name: made.json[name] for name in expected} == expected
+    assert made.json["validators"] == operator.get("/pools/default").json["validators"]
+    assert operator.get("/pools/gpu").json == made.json
+    shapes.Pool.model_validate_json(made.content)
+    assert [pool["name"] for pool in operator.get("/pools").json["results"]] == ["default", "gpu"]
+
+
+def test_what_is_left_out_stays_as_it_is(operator: Caller) -> None:
+    Pool.objects.update(cursor="cell-7")
+    changes: list[dict[str, Any]] = [
+        {"strict_fifo": True, "tokens": {"licence": 4}},
+        {"pull_timeout_seconds": 60, "starvation_seconds": None, "max_building_per_cell": None},
+        {"validators": ["dependencies"], "selector": "round_robin"},
+        {"tokens": {}, "pending_timeout_seconds": 600, "preemption": False},
+    ]
+    for change in changes:
+        assert put(operator, change).status == 200
+    expected = DEFAULTS | {name: value for change in changes for name, value in change.items()}
+    found = operator.get("/pools/default").json
+    assert {name: found[name] for name in expected} == expected
+    assert put(operator, {}).json == found
+    assert Pool.objects.get().cursor == "cell-7"
+
+
+def test_what_was_answered_can_be_sent_back(operator: Caller) -> None:
+    found = operator.get("/pools/default").json
+    assert put(operator, found).json == found
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_change_wakes_placement_once_it_is_committed(operator: Caller, wakes: Wakes) -> None:
+    assert put(operator, {"strict_fifo": "yes"}).status == 422
+    assert wakes.take() == 0
+    assert put(operator, {"strict_fifo": True}).status == 200
+    assert wakes.take() == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "text"),
+    [
+        ({"sequencer": "none"}, "sequencer", "none: not installed (fifo"),
+        ({"selector": "fifo"}, "selector", "fifo: not installed ("),
+        ({"validators": ["dependencies", "x"]}, "validators", "x: not installed ("),
+        ({"validators": ["user_quota", "user_quota"]}, "validators", "names a validator twice"),
+        ({"validators": "user_quota"}, "validators", "must be a list"),
+        ({"strict_fifo": "true"}, "strict_fifo", "must be true or false"),
+        ({"preemption": None}, "preemption", "must be true or false"),
+        ({"pull_timeout_seconds": 0}, "pull_timeout_seconds", "must be at least 1"),
+        ({"pull_timeout_seconds": 1.5}, "pull_timeout_seconds", "must be a whole number"),
+        ({"create_timeout_seconds": 1 << 40}, "create_timeout_seconds", "must be at most"),
+        ({"max_building_per_cell": 0}, "max_building_per_cell", "must be at least 1"),
+        ({"starvation_seconds": -1}, "starvation_seconds", "must be at least 0"),
+        ({"tokens": {"x": -1}}, "tokens.x", "must be at least 0"),
+        ({"tokens": {"x": True}}, "tokens.x", "must be a whole number"),
+        ({"tokens": {"cpu": 1}}, "tokens", "cpu is a name of our own"),
+        ({"tokens": {"A B": 1}}, "tokens", "'A B': a name must match"),
+        ({"tokens": []}, "tokens", "must be a mapping"),
+        ({"mass_loss": "proceed"}, "mass_loss", "is not supported by this version"),
+        ({"allowed_mounts": ["/"]}, "allowed_mounts", "is not supported by this version"),
+        ({"privileged_allowed": True}, "privileged_allowed", "is not supported by this version"),
+        ({"sequenser": "drf"}, "sequenser", "unknown field; did you mean sequencer?"),
+        ({"cursor": "cell-1"}, "cursor", "unknown field"),
+        ({"name": "other"}, "name", "must be default, as in the address"),
+        ([], "", "must be a mapping"),
+    ],
+)
+def test_what_is_wrong_is_named_and_nothing_changes(
+    operator: Caller, body: Any, field: str, text: str
+) -> None:
+    before = operator.get("/pools/default").json
+    answer = put(operator, {"strict_fifo": True, **body} if isinstance(body, dict) else body)
+    assert (answer.status, list(answer.faults)) == (422, [field])
+    assert answer.faults[field].startswith(text)
+    assert operator.get("/pools/default").json == before
+
+
+def test_a_pool_that_is_refused_is_not_made(operator: Caller) -> None:
+    answer = put(operator, {"sequencer": "x", "selector": "y", "tokens": {"a": 1}}, "gpu")
+    assert (answer.status, set(answer.faults)) == (422, {"sequencer", "selector"})
+    assert operator.get("/pools/gpu").status == 404
+    assert put(operator, {}, "Gpu").status == 404
+
+
+def test_only_operators_change_pools(submitter: Caller, operator: Caller, nobody: Caller) -> None:
+    assert submitter.get("/pools/default").status == 200
+    assert put(submitter, {"strict_fifo": True}).status == 403
+    assert put(submitter, {}, "new").status == 403
+    assert put(nobody, {}).status == 401
+    assert Pool.objects.get().strict_fifo is False

@@ -1,0 +1,195 @@
+"""Quotas over the API: everybody looks at limits and usage, operators set them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from controlplane.api import shapes
+from controlplane.models import Cell, Domain, Project, Quota, Task
+from tests.integration.api.conftest import Answer, Caller, Wakes, make_caller
+from tests.integration.api.test_reading import pages, place, submit
+
+NO_LIMITS = {
+    "resources": {},
+    "running_tasks": None,
+    "running_jobs": None,
+    "pending_tasks": None,
+    "weight": 1.0,
+}
+NOTHING = {"resources": {}, "running_tasks": 0, "running_jobs": 0, "pending_tasks": 0}
+
+
+def put(caller: Caller, whom: str, body: Any) -> Answer:
+    return caller.put(f"/quotas/{whom}", body)
+
+
+def test_who_has_no_quota_is_shown_without_limits(submitter: Caller) -> None:
+    found = submitter.get("/quotas/user/ann")
+    assert found.json == {"kind": "user", "name": "ann", **NO_LIMITS, "usage": NOTHING}
+    assert submitter.get("/quotas").json["results"] == []
+
+
+def test_what_is_left_out_stays_and_null_is_no_limit(operator: Caller, submitter: Caller) -> None:
+    first = put(operator, "user/ann", {"resources": {"cpu": 4, "licence": 2}, "running_tasks": 7})
+    assert first.status == 200
+    expected = {**NO_LIMITS, "resources": {"cpu": 4.0, "licence": 2}, "running_tasks": 7}
+    assert {name: first.json[name] for name in expected} == expected
+    second = put(operator, "user/ann", {"running_jobs": 0, "weight": 2, "running_tasks": None})
+    expected |= {"running_jobs": 0, "weight": 2.0, "running_tasks": None}
+    assert {name: second.json[name] for name in expected} == expected
+    assert submitter.get("/quotas/user/ann").json == second.json
+    assert put(operator, "user/ann", second.json).json == second.json
+    nothing = dict.fromkeys(NO_LIMITS)
+    assert {**put(operator, "user/ann", nothing).json, "usage": 0} == {
+        "kind": "user",
+        "name": "ann",
+        **NO_LIMITS,
+        "usage": 0,
+    }
+    assert not Quota.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("resources", "kept"),
+    [
+        ({"cpu": 0.5}, {"cpu_millis": 500}),
+        ({"cpu": "1500m", "memory": "64Gi"}, {"cpu_millis": 1500, "memory_mib": 65536}),
+        ({"memory_mib": 64, "disk_mib": 0}, {"memory_mib": 64, "disk_mib": 0}),
+        ({"disk": "1Gi", "gpu": 2}, {"disk_mib": 1024, "gpu": 2}),
+        ({"cpu": 0, "gpu": 0, "licence": 0}, {"cpu_millis": 0, "gpu": 0, "licence": 0}),
+        ({"cpu": None, "memory": None, "licence": None}, {}),
+        (None, {}),
+    ],
+)
+def test_resources_are_named_as_in_jobs_and_cells(
+    operator: Caller, resources: Any, kept: dict[str, int]
+) -> None:
+    answer = put(operator, "domain/default", {"resources": resources, "running_tasks": 1})
+    assert (answer.status, Quota.objects.get().resources) == (200, kept)
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "text"),
+    [
+        ({"resources": {"cpu": -1}}, "resources.cpu", "must not be negative"),
+        ({"resources": {"cpu": "much"}}, "resources.cpu", "must be a quantity like"),
+        ({"resources": {"cpu": True}}, "resources.cpu", "must be a quantity like"),
+        ({"resources": {"cpu": False}}, "resources.cpu", "must be a quantity like"),
+        ({"resources": {"memory": "2Ei"}}, "resources.memory", "must be at least 0 and at most"),
+        ({"resources": {"memory_mib": 1.5}}, "resources.memory_mib", "must be a whole number"),
+        ({"resources": {"gpu": 1 << 60}}, "resources.gpu", "must be at most 9007199254740991"),
+        ({"resources": {"licence": "3"}}, "resources.licence", "must be a whole number"),
+        ({"resources": {"memory": 1, "memory_mib": 1}}, "resources", "names memory twice"),
+        ({"resources": {"cpu_millis": 5}}, "resources", "cpu_millis is a name of our own: write"),
+        ({"resources": {"a b": 5}}, "resources", "'a b': a name must match"),
+        ({"resources": {f"r{n}": 1 for n in range(65)}}, "resources", "must have at most 64 names"),
+        ({"resources": [1]}, "resources", "must be a mapping"),
+        ({"running_tasks": -1}, "running_tasks", "must be at least 0"),
+        ({"running_jobs": "5"}, "running_jobs", "must be a whole number"),
+        ({"pending_tasks": 1 << 40}, "pending_tasks", "must be at most"),
+        ({"weight": 0}, "weight", "must be at least 0.001"),
+        ({"weight": True}, "weight", "must be a number"),
+        ({"running": 5}, "running", "unknown field"),
+        ({"kind": "domain"}, "kind", "must be user, as in the address"),
+        ({"name": "bob"}, "name", "must be olga, as in the address"),
+    ],
+)
+def test_what_is_wrong_is_named_and_nothing_changes(
+    operator: Caller, body: Any, field: str, text: str
+) -> None:
+    before = put(operator, "user/olga", {"running_tasks": 3}).json
+    answer = put(operator, "user/olga", {"running_tasks": 4, **body})
+    assert (answer.status, list(answer.faults)) == (422, [field])
+    assert answer.faults[field].startswith(text)
+    assert operator.get("/quotas/user/olga").json == before
+
+
+def test_a_project_is_named_with_its_domain_in_either_way(operator: Caller) -> None:
+    lab = Domain.objects.create(name="lab")
+    Project.objects.create(domain=lab, name="genes")
+    assert put(operator, "project/lab/genes", {"running_tasks": 1}).json["name"] == "lab/genes"
+    assert operator.get("/quotas/project/lab%2Fgenes").json["running_tasks"] == 1
+    assert operator.get("/quotas/project/default").json["name"] == "default/default"
+    assert put(operator, "project/default", {"name": "default"}).status == 200
+    assert put(operator, "project/default", {"name": "default/default"}).status == 200
+
+
+@pytest.mark.parametrize(
+    ("whom", "text"),
+    [
+        ("user/nobody", "there is no user nobody"),
+        ("user/ann/x", "there is no user ann/x"),
+        ("domain/none", "there is no domain none"),
+        ("project/none", "there is no project default/none"),
+        ("project/none/default", "there is no project none/default"),
+        ("project/default/", "there is no project default/"),
+        ("team/ann", "there is nothing at this address"),
+        ("user/", "there is nothing at this address"),
+        ("user/%00", "there is nothing at this address"),
+    ],
+)
+def test_who_is_unknown_has_no_quota(operator: Caller, whom: str, text: str) -> None:
+    for answer in (operator.get(f"/quotas/{whom}"), put(operator, whom, {"running_tasks": 1})):
+        assert (answer.status, answer.json["detail"]) == (404, text)
+    assert not Quota.objects.exists()
+
+
+def test_only_operators_set_quotas(submitter: Caller, operator: Caller, nobody: Caller) -> None:
+    assert put(submitter, "user/ann", {"running_tasks": 100}).status == 403
+    assert put(nobody, "user/ann", {}).status == 401
+    assert nobody.get("/quotas/user/ann").status == 401
+    assert submitter.get("/quotas/user/olga").status == 200
+    assert not Quota.objects.exists()
+
+
+def test_usage_is_what_is_held_now(
+    submitter: Caller, operator: Caller, make_cell: Callable[..., Cell]
+) -> None:
+    submit(submitter, replicas=3, resources={"cpu": 0.5, "memory": "64Mi"})
+    submit(submitter)
+    submit(operator)
+    cell = make_cell()
+    for task in Task.objects.filter(job__owner=submitter.user).order_by("id")[:2]:
+        place(task, cell)
+    # As effects leave the counts: two of the three run.
+    group = Task.objects.order_by("id")[0].group
+    group.counts = [0, 1, 0, 2, *group.counts[4:]]
+    group.save()
+    usage = {
+        "resources": {"cpu": 1.0, "memory_mib": 128},
+        "running_tasks": 2,
+        "running_jobs": 1,
+        "pending_tasks": 2,
+    }
+    assert submitter.get("/quotas/user/ann").json["usage"] == usage
+    for whom in ("project/default", "domain/default"):
+        assert submitter.get(f"/quotas/{whom}").json["usage"] == {**usage, "pending_tasks": 3}
+    assert submitter.get("/quotas/user/olga").json["usage"] == {**NOTHING, "pending_tasks": 1}
+
+
+def test_quotas_are_listed_newest_first_in_pages(operator: Caller) -> None:
+    make_caller("ann")
+    whom = ["user/olga", "user/ann", "project/default/default", "domain/default"]
+    for each in whom:
+        put(operator, each, {"running_tasks": 1})
+
+    def named(path: str) -> list[list[str]]:
+        return [[f"{q['kind']}/{q['name']}" for q in page] for page in pages(operator, path)]
+
+    assert named("/quotas") == [whom[::-1]]
+    assert named("/quotas?limit=3") == [whom[:0:-1], whom[:1]]
+    assert named("/quotas?kind=user&limit=1") == [["user/ann"], ["user/olga"]]
+    assert named("/quotas?kind=project") == [["project/default/default"]]
+    assert operator.get("/quotas?kind=team").status == 400
+    for quota in operator.get("/quotas").json["results"]:
+        shapes.Quota.model_validate(quota)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_change_wakes_placement_once_it_is_committed(operator: Caller, wakes: Wakes) -> None:
+    assert put(operator, "user/olga", {"weight": 0}).status == 422
+    assert wakes.take() == 0
+    for limit in (5, None):
+        assert put(operator, "user/olga", {"running_tasks": limit}).status == 200
+        assert wakes.take() == 1
