@@ -1,39 +1,35 @@
 """Submission: all jobs of a call are taken, or none; the same guid and body, the same job."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import transaction
 
 from controlplane.commands.batches import run_in_transaction
 from controlplane.commands.caps import check_cap
 from controlplane.commands.job_links import link_jobs
+from controlplane.commands.kinds import describe_unknown, find_hook, hook_of
+from controlplane.commands.refusals import Asked, check_sizes
 from controlplane.commands.submission_rows import PlannedJob, insert_jobs
+from controlplane.domain.hooks.asking import find_kind_faults
 from controlplane.domain.submission import (
     GuidTaken,
     JobsRefused,
     NameTaken,
-    OfferedCell,
     digest_of,
-    find_size_faults,
     plan_groups,
     waits_for_jobs,
 )
-from controlplane.models import Pool
 from controlplane.outbox import store, wakes
 from controlplane.queries.submission import (
     find_domains,
     find_guids,
-    find_offered_cells,
     find_pools,
     find_projects,
     find_settling_named,
-    find_tight_pools,
     find_unfinished_named,
 )
 from controlplane.spec import Fault, JobSpec
@@ -47,19 +43,6 @@ class Submission:
     created: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """One job of a submission, its project and pool found."""
-
-    position: int
-    spec: JobSpec
-    body: Mapping[str, Any]
-    text: str
-    digest: str
-    project_id: int
-    pool: Pool
-
-
 def submit_jobs(
     *, specs: Sequence[JobSpec], bodies: Sequence[Mapping[str, Any]], owner: User, now: datetime
 ) -> list[Submission]:
@@ -70,7 +53,8 @@ def submit_jobs(
     asked = _resolve(specs, bodies)
     known = _find_known(asked)
     fresh = _without_repeats([job for job in asked if job.position not in known])
-    _check_sizes(fresh)
+    _check_kinds(fresh)
+    check_sizes(fresh, owner_id=owner.pk, now=now)
     planned = [_plan(job, owner, now) for job in fresh]
     for job in planned:
         for group in job.groups:
@@ -107,7 +91,7 @@ def submit_jobs(
 
 
 def _look_for_names(
-    owner: User, asked: Sequence[_Asked], kept: dict[int, int]
+    owner: User, asked: Sequence[Asked], kept: dict[int, int]
 ) -> dict[int, list[int]]:
     """What to replace, by position; fills `kept`. The lock on the owner keeps this true.
 
@@ -146,20 +130,20 @@ def _look_for_names(
     return replaced
 
 
-def _resolve(specs: Sequence[JobSpec], bodies: Sequence[Mapping[str, Any]]) -> list[_Asked]:
+def _resolve(specs: Sequence[JobSpec], bodies: Sequence[Mapping[str, Any]]) -> list[Asked]:
     pools = find_pools(spec.pool for spec in specs)
     projects = find_projects((spec.domain, spec.project) for spec in specs)
-    asked: list[_Asked] = []
+    asked: list[Asked] = []
     faults: list[tuple[int, Fault]] = []
     for position, (spec, body) in enumerate(zip(specs, bodies, strict=True)):
-        pool, project_id = pools.get(spec.pool), projects.get((spec.domain, spec.project))
+        pool, keys = pools.get(spec.pool), projects.get((spec.domain, spec.project))
         if pool is None:
             faults.append((position, Fault("pool", f"there is no pool {spec.pool}")))
-        if project_id is None:
+        if keys is None:
             faults.append((position, _unknown_project(spec)))
-        if pool is not None and project_id is not None:
+        if pool is not None and keys is not None:
             text, digest = digest_of(body)
-            asked.append(_Asked(position, spec, body, text, digest, project_id, pool))
+            asked.append(Asked(position, spec, body, text, digest, *keys, pool))
     if faults:
         raise JobsRefused(faults)
     return asked
@@ -171,7 +155,7 @@ def _unknown_project(spec: JobSpec) -> Fault:
     return Fault("project", f"there is no project {spec.project} in domain {spec.domain}")
 
 
-def _find_known(asked: Sequence[_Asked]) -> dict[int, int]:
+def _find_known(asked: Sequence[Asked]) -> dict[int, int]:
     """Ids of the jobs among `asked` that are there already, by position. Raises GuidTaken."""
     keyed = {
         job.position: (job.project_id, job.spec.guid) for job in asked if job.spec.guid is not None
@@ -188,9 +172,9 @@ def _find_known(asked: Sequence[_Asked]) -> dict[int, int]:
     return known
 
 
-def _without_repeats(asked: Sequence[_Asked]) -> list[_Asked]:
+def _without_repeats(asked: Sequence[Asked]) -> list[Asked]:
     """The first of those that have the same guid. Raises GuidTaken if they differ."""
-    first: dict[tuple[int, str], _Asked] = {}
+    first: dict[tuple[int, str], Asked] = {}
     kept = []
     for job in asked:
         if job.spec.guid is None:
@@ -204,33 +188,25 @@ def _without_repeats(asked: Sequence[_Asked]) -> list[_Asked]:
     return kept
 
 
-def _check_sizes(asked: Sequence[_Asked]) -> None:
-    tight = find_tight_pools(
-        (job.pool.pk, group.task_type, json.dumps(group.resources.amounts()))
-        for job in asked
-        for group in job.spec.groups
-    )
-    cells: Mapping[int, Sequence[OfferedCell]] = find_offered_cells(tight) if tight else {}
-    faults = [
-        (job.position, fault)
-        for job in asked
-        for fault in find_size_faults(
-            job.spec,
-            cells.get(job.pool.pk, ()),
-            is_short="groups" not in job.body,
-            max_tasks=settings.CELLRUN.max_tasks_per_job,
-        )
-    ]
+def _check_kinds(asked: Sequence[Asked]) -> None:
+    faults: list[tuple[int, Fault]] = []
+    for job in asked:
+        hook = find_hook(job.spec.kind)
+        if hook is None:
+            faults.append((job.position, Fault("kind", describe_unknown(job.spec.kind))))
+            continue
+        found = find_kind_faults(job.spec, hook, is_short="groups" not in job.body)
+        faults += [(job.position, fault) for fault in found]
     if faults:
         raise JobsRefused(faults)
 
 
-def _tasks_of(job: _Asked) -> tuple[int, str, int]:
+def _tasks_of(job: Asked) -> tuple[int, str, int]:
     field = "groups" if "groups" in job.body else "replicas"
     return job.position, field, job.spec.total_replicas()
 
 
-def _plan(job: _Asked, owner: User, now: datetime) -> PlannedJob:
+def _plan(job: Asked, owner: User, now: datetime) -> PlannedJob:
     timeout = job.spec.scheduling_timeout_seconds
     if timeout is None and job.pool.pending_timeout_seconds is not None:
         timeout = float(job.pool.pending_timeout_seconds)
@@ -246,5 +222,5 @@ def _plan(job: _Asked, owner: User, now: datetime) -> PlannedJob:
         max_task_failures=job.spec.tolerated_failures(),
         waits_for_jobs=waits_for_jobs(job.spec),
         timeout_seconds=timeout,
-        groups=plan_groups(job.spec, now=now, timeout_seconds=timeout),
+        groups=plan_groups(job.spec, now=now, timeout_seconds=timeout, hook=hook_of(job.spec.kind)),
     )

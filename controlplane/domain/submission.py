@@ -9,12 +9,12 @@ from typing import Any
 
 from controlplane.domain.constraints import Constraint, Operator
 from controlplane.domain.errors import CellrunError, Conflict
-from controlplane.domain.placement.amounts import describe_shortfall, shortfall
+from controlplane.domain.hooks.asking import longest_of, terms_of, told_of
+from controlplane.domain.hooks.batch import Batch
+from controlplane.domain.hooks.interface import Hook
 from controlplane.domain.states import Band, Exclusive
 from controlplane.spec import Fault, JobSpec, TaskGroupSpec
 from controlplane.spec.job import minimum_of
-
-_RESOURCE_FIELDS = {"cpu_millis": "cpu", "memory_mib": "memory", "disk_mib": "disk"}
 
 # Fields that a cell is told as they are; inputs and quantities need a hand.
 _TOLD = (
@@ -91,15 +91,6 @@ class PlannedGroup:
     deadline_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedCell:
-    """A cell of a pool, as large as it is when it is empty."""
-
-    name: str
-    capacity: Mapping[str, int]
-    task_types: Sequence[str]
-
-
 def digest_of(body: Mapping[str, Any]) -> tuple[str, str]:
     """The body as JSON text, and its digest: equal for equal jobs in any order or language."""
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
@@ -112,14 +103,16 @@ def band_of(spec: JobSpec) -> Band:
 
 
 def plan_groups(
-    spec: JobSpec, *, now: datetime, timeout_seconds: float | None
+    spec: JobSpec, *, now: datetime, timeout_seconds: float | None, hook: Hook | None = None
 ) -> list[PlannedGroup]:
     """The groups of a job submitted at `now`, its scheduling timeout being `timeout_seconds`.
 
-    What waits for other jobs may not start yet, and has no deadline.
+    What waits for other jobs may not start yet, and has no deadline. `hook`: of the job's kind, or
+    that of batch; it has found no fault.
     """
+    hook = hook or Batch()
     return [
-        _plan_group(spec, group, position, now, timeout_seconds)
+        _plan_group(spec, group, position, now, timeout_seconds, hook)
         for position, group in enumerate(spec.groups)
     ]
 
@@ -130,6 +123,7 @@ def _plan_group(
     position: int,
     now: datetime,
     timeout_seconds: float | None,
+    hook: Hook,
 ) -> PlannedGroup:
     depends_on = [{"group": d.group, "until": d.until} for d in group.dependencies()]
     waits = bool(depends_on) or waits_for_jobs(spec)
@@ -139,6 +133,8 @@ def _plan_group(
         deadline_at = startable_at + timedelta(seconds=timeout_seconds)
     retries = spec.retries_of(group)
     launch, contents = launch_of(group, exclusive=bool(spec.exclusive_of(group)))
+    terms = hook.prepare(terms_of(group))
+    launch |= told_of(group, terms)
     return PlannedGroup(
         name=group.name,
         position=position,
@@ -156,7 +152,7 @@ def _plan_group(
         retries=(retries.failure, retries.preemption, retries.system),
         at_most_once=spec.runs_at_most_once(group),
         exclusive=_EXCLUSIVE[spec.exclusive_of(group)],
-        timeout_seconds=group.timeout_seconds,
+        timeout_seconds=longest_of(terms),
         startable_at=startable_at,
         deadline_at=deadline_at,
     )
@@ -194,51 +190,15 @@ def launch_of(group: TaskGroupSpec, *, exclusive: bool) -> tuple[dict[str, Any],
     return launch, contents
 
 
-def find_size_faults(
-    spec: JobSpec, cells: Sequence[OfferedCell], *, is_short: bool, max_tasks: int
-) -> list[Fault]:
-    """What makes a job too large: more tasks than are taken, or larger ones than any cell holds."""
-    faults = []
-    if spec.total_replicas() > max_tasks:
-        text = f"{spec.total_replicas()} tasks are more than the {max_tasks} that a job may have"
-        field = "replicas" if is_short else _field_of_replicas(spec)
-        faults.append(Fault(field, text))
-    if spec.allow_unsatisfiable:
-        return faults
-    for position, group in enumerate(spec.groups):
-        lacking = lacks_everywhere(group.resources.amounts(), group.task_type, cells)
-        if lacking is not None:
-            cell, lacks = lacking
-            name = next(iter(lacks))
-            prefix = "" if is_short else f"groups[{position}]."
-            text = (
-                f"larger than every cell of pool {spec.pool}: {cell} comes closest and lacks"
-                f" {describe_shortfall(lacks)} (allow_unsatisfiable: true takes the job anyway)"
-            )
-            faults.append(Fault(f"{prefix}resources.{_RESOURCE_FIELDS.get(name, name)}", text))
-    return faults
+def find_count_faults(spec: JobSpec, *, is_short: bool, max_tasks: int) -> list[Fault]:
+    """Whether the job has more tasks than are taken."""
+    count = spec.total_replicas()
+    if count <= max_tasks:
+        return []
+    field = "replicas" if is_short else _field_of_replicas(spec)
+    return [Fault(field, f"{count} tasks are more than the {max_tasks} that a job may have")]
 
 
 def _field_of_replicas(spec: JobSpec) -> str:
     largest = max(range(len(spec.groups)), key=lambda n: spec.groups[n].replicas)
     return f"groups[{largest}].replicas"
-
-
-def lacks_everywhere(
-    resources: Mapping[str, int], task_type: str, cells: Sequence[OfferedCell]
-) -> tuple[str, dict[str, int]] | None:
-    """The cell that comes closest and what it lacks, if `resources` fit in none even when empty.
-
-    None too if no cell of that task type has ever been there: one may come.
-    """
-    best: tuple[float, str, dict[str, int]] | None = None
-    for cell in cells:
-        if task_type not in cell.task_types:
-            continue
-        lacks = shortfall(resources, cell.capacity)
-        if not lacks:
-            return None
-        distance = max(lack / max(cell.capacity.get(name, 0), 1) for name, lack in lacks.items())
-        if best is None or (distance, cell.name) < best[:2]:
-            best = (distance, cell.name, lacks)
-    return best[1:] if best else None

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from controlplane.domain.states import OPEN, TERMINAL
-from controlplane.domain.submission import OfferedCell
-from controlplane.models import Cell, Domain, Pool, Project
-from controlplane.queries.sql import rows
+from controlplane.domain.constraints import Tags
+from controlplane.domain.placement.snapshot import CellFacts
+from controlplane.domain.states import OPEN, TERMINAL, CellState
+from controlplane.models import Domain, Pool, Project
+from controlplane.queries.sql import decoded, rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +19,18 @@ class SubmittedJob:
     spec_digest: str
 
 
-def find_projects(names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
-    """Ids of projects by (domain, project); unknown ones are absent."""
+def find_projects(names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, int]]:
+    """(project id, domain id) by (domain, project); unknown ones are absent."""
     wanted = set(names)
     found = Project.objects.filter(
         domain__name__in={domain for domain, _ in wanted},
         name__in={project for _, project in wanted},
-    ).values_list("domain__name", "name", "id")
-    return {(domain, name): key for domain, name, key in found if (domain, name) in wanted}
+    ).values_list("domain__name", "name", "id", "domain_id")
+    return {
+        (domain, name): (project_id, domain_id)
+        for domain, name, project_id, domain_id in found
+        if (domain, name) in wanted
+    }
 
 
 def find_domains(names: Iterable[str]) -> set[str]:
@@ -37,38 +43,87 @@ def find_pools(names: Iterable[str]) -> dict[str, Pool]:
     return {pool.name: pool for pool in Pool.objects.filter(name__in=set(names))}
 
 
-def find_tight_pools(shapes: Iterable[tuple[int, str, str]]) -> set[int]:
-    """Ids of pools in which some shape fits no cell at all, not even an empty one.
+@dataclass(frozen=True, slots=True)
+class Straits:
+    """Where a submission needs a second look: pools, and whether anybody in it has a quota."""
 
-    A shape is (pool id, task type, resources as JSON). Usually there is none, and the first cell
-    that is looked at says so.
-    """
-    distinct = sorted(set(shapes))
-    found = rows(
-        """
+    pool_ids: frozenset[int]
+    has_quotas: bool
+
+
+_STRAITS = """
+SELECT
+    ARRAY(
         SELECT DISTINCT s.pool_id
-        FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS s (pool_id, task_type, resources)
+        FROM unnest(%(pool_id)s::bigint[], %(task_type)s::text[], %(resources)s::text[],
+            %(tags)s::text[]) AS s (pool_id, task_type, resources, tags)
         WHERE NOT EXISTS (
             SELECT FROM controlplane_cell c
             WHERE c.pool_id = s.pool_id AND s.task_type = ANY (c.task_types) AND NOT EXISTS (
                 SELECT FROM jsonb_each_text(s.resources::jsonb) AS r (name, amount)
                 WHERE coalesce((c.capacity ->> r.name)::bigint, 0) < r.amount::bigint
+            ) AND NOT EXISTS (
+                SELECT FROM unnest(c.tags) AS t (tag)
+                WHERE right(t.tag, 1) <> '?' AND NOT s.tags::jsonb ? t.tag
+            ) AND NOT EXISTS (
+                SELECT FROM jsonb_array_elements_text(s.tags::jsonb) AS a (tag)
+                WHERE a.tag <> ALL (c.tags) AND a.tag || '?' <> ALL (c.tags)
             )
         )
-        """,
-        [[shape[part] for shape in distinct] for part in range(3)],
+    ),
+    EXISTS (
+        SELECT FROM controlplane_quota q
+        WHERE q.user_id = %(owner_id)s OR q.project_id = ANY (%(project)s::bigint[])
+           OR q.domain_id = ANY (%(domain)s::bigint[])
     )
-    return {pool_id for (pool_id,) in found}
+"""
 
 
-def find_offered_cells(pool_ids: Iterable[int]) -> dict[int, list[OfferedCell]]:
-    """By pool, every cell that ever said what it has, be it there now or not."""
-    found = Cell.objects.filter(pool__in=set(pool_ids)).exclude(capacity={}).order_by("name")
-    cells: dict[int, list[OfferedCell]] = {}
-    for cell in found.only("name", "pool_id", "capacity", "task_types"):
-        offered = OfferedCell(cell.name, cell.capacity, cell.task_types)
-        cells.setdefault(cell.pool_id, []).append(offered)
-    return cells
+def find_straits(
+    shapes: Iterable[tuple[int, str, str, str]], owner_id: int, places: Iterable[tuple[int, int]]
+) -> Straits:
+    """Pools in which some shape fits no cell at all, not even an empty one; and quotas.
+
+    A shape is (pool id, task type, resources as JSON without tokens, placement tags as JSON), a
+    place (project id, domain id). Usually there is nothing, and the first cell that is looked at
+    says so: then this is all that a submission costs.
+    """
+    distinct, found = sorted(set(shapes)), sorted(set(places))
+    names = ("pool_id", "task_type", "resources", "tags")
+    parameters: dict[str, Any] = {
+        **{name: [shape[part] for shape in distinct] for part, name in enumerate(names)},
+        "owner_id": owner_id,
+        "project": [project for project, _ in found],
+        "domain": sorted({domain for _, domain in found}),
+    }
+    [(pool_ids, has_quotas)] = rows(_STRAITS, parameters)
+    return Straits(frozenset(pool_ids), has_quotas)
+
+
+def find_offered_cells(pool_ids: Iterable[int]) -> dict[int, tuple[CellFacts, ...]]:
+    """By pool, every cell that ever said what it has, be it there now or not; holding nothing."""
+    cells: dict[int, list[CellFacts]] = {}
+    found = rows(
+        """
+        SELECT pool_id, id, name, state, capacity, task_types, labels, tags
+        FROM controlplane_cell WHERE pool_id = ANY(%s) AND capacity <> '{}' ORDER BY name
+        """,
+        [sorted(set(pool_ids))],
+    )
+    for pool_id, key, name, state, capacity, task_types, labels, tags in found:
+        offered = CellFacts(
+            cell_id=key,
+            name=name,
+            state=CellState(state),
+            incarnation="",
+            capacity=decoded(capacity),
+            used={},
+            task_types=frozenset(task_types),
+            labels=decoded(labels),
+            tags=Tags.read(tags),
+        )
+        cells.setdefault(pool_id, []).append(offered)
+    return {pool_id: tuple(listed) for pool_id, listed in cells.items()}
 
 
 def find_guids(guids: Sequence[tuple[int, str]]) -> Mapping[tuple[int, str], SubmittedJob]:

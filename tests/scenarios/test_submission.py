@@ -80,7 +80,7 @@ def test_one_bad_job_of_a_batch_and_nothing_is_written(ann: Caller) -> None:
 
 def test_what_can_never_fit_is_refused_with_what_it_lacks(stage: Stage) -> None:
     stage.cell(cpu=1000)
-    with pytest.raises(JobsRefused, match="cell-1 comes closest and lacks 1 of a core"):
+    with pytest.raises(JobsRefused, match="cell-1 comes closest and lacks 1 core"):
         stage.submit(resources={"cpu": 2, "memory": "64Mi"})
     large = {"cpu": 2, "memory": "64Mi"}
     assert stage.submit(resources=large, allow_unsatisfiable=True).pk

@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 
+from controlplane.domain.constraints import Constraint, Operator
 from controlplane.domain.states import Band, Exclusive
 from controlplane.domain.submission import (
     GuidTaken,
     JobsRefused,
     NameTaken,
-    OfferedCell,
     PlannedGroup,
     band_of,
     digest_of,
-    find_size_faults,
-    lacks_everywhere,
+    find_count_faults,
     launch_of,
     plan_groups,
     waits_for_jobs,
@@ -86,7 +85,9 @@ def test_a_group_becomes_a_row_with_all_that_was_said() -> None:
             "retries": {"failure": 1},
             "timeout_seconds": 9,
             "depends_on": [{"group": "first", "until": "started"}],
+            "constraints": [{"key": "zone", "op": "IN", "values": ["a", "b"], "required": False}],
         },
+        placement_tags=["quiet"],
         retries={"preemption": 5},
         exclusive="strict",
     )
@@ -95,6 +96,7 @@ def test_a_group_becomes_a_row_with_all_that_was_said() -> None:
     assert (first.min_available, first.explicit_minimum) == (1, False)
     assert (first.replicas, list(first.indices)) == (1, [0])
     assert (first.timeout_seconds, list(first.depends_on)) == (None, [])
+    assert (first.constraints, first.placement_tags) == ((), ("quiet",))
     assert second == PlannedGroup(
         name="second",
         position=1,
@@ -104,6 +106,8 @@ def test_a_group_becomes_a_row_with_all_that_was_said() -> None:
         explicit_minimum=True,
         resources={CPU: 2000, MEMORY: 1024},
         task_type="process",
+        constraints=(Constraint("zone", Operator.IN, ("a", "b"), required=False),),
+        placement_tags=("quiet",),
         launch=launch_of(spec.groups[1], exclusive=True)[0],
         contents={},
         depends_on=[{"group": "first", "until": "started"}],
@@ -205,67 +209,13 @@ def test_a_cell_is_told_what_it_needs_and_inputs_by_their_digest() -> None:
 
 # Sizes.
 
-SMALL = OfferedCell("small", {CPU: 1000, MEMORY: 1000}, ["container"])
-LARGE = OfferedCell("large", {CPU: 4000, MEMORY: 1000}, ["container"])
-OTHER = OfferedCell("other", {CPU: 9000, MEMORY: 9000}, ["process"])
-
-
-def test_what_fits_into_one_empty_cell_may_come() -> None:
-    assert lacks_everywhere({CPU: 4000}, "container", [SMALL, LARGE]) is None
-    assert lacks_everywhere({CPU: 4000}, "container", [LARGE, SMALL]) is None
-
-
-def test_a_type_that_no_cell_ever_ran_may_come() -> None:
-    assert lacks_everywhere({CPU: 9999}, "container", []) is None
-    assert lacks_everywhere({CPU: 9999}, "container", [OTHER]) is None
-
-
-def test_otherwise_the_cell_that_comes_closest_is_named() -> None:
-    for cells in ([SMALL, OTHER, LARGE], [LARGE, SMALL]):
-        lacking = lacks_everywhere({CPU: 5000}, "container", cells)
-        assert lacking == ("large", {CPU: 1000})
-    # Its scarcest resource decides: two times what it has of memory, a quarter of its cores.
-    roomy = OfferedCell("roomy", {CPU: 4000, MEMORY: 3000}, ["container"])
-    assert lacks_everywhere({CPU: 5000, MEMORY: 3000}, "container", [LARGE, roomy]) == (
-        "roomy",
-        {CPU: 1000},
-    )
-    twins = [OfferedCell(name, {CPU: 1000}, ["container"]) for name in ("c", "a", "b")]
-    assert lacks_everywhere({CPU: 2000}, "container", twins) == ("a", {CPU: 1000})
-    none = OfferedCell("a", {CPU: 4000}, ["container"])
-    assert lacks_everywhere({"gpu": 2}, "container", [LARGE, none]) == ("a", {"gpu": 2})
-
-
-def faults(spec: JobSpec, *cells: OfferedCell, **changes: Any) -> list[Fault]:
-    asked: dict[str, Any] = {"is_short": False, "max_tasks": 10, **changes}
-    return find_size_faults(spec, cells, **asked)
-
 
 def test_more_tasks_than_are_taken_are_refused_at_the_largest_group() -> None:
     spec = job({"name": "a", "replicas": 5}, {"name": "b", "replicas": 6})
-    (fault,) = faults(spec)
+    [fault] = find_count_faults(spec, is_short=False, max_tasks=10)
     assert fault.field == "groups[1].replicas"
     assert fault.detail == "11 tasks are more than the 10 that a job may have"
-    assert faults(spec, max_tasks=11) == []
-    (short,) = faults(job({"name": "main", "replicas": 11}), is_short=True)
-    assert short.field == "replicas"
-
-
-def test_a_task_that_no_cell_could_hold_is_refused_with_what_lacks() -> None:
-    spec = job({"name": "a"}, {"name": "b", "resources": {"cpu": 5, "memory": "100Mi"}})
-    (fault,) = faults(spec, SMALL, LARGE)
-    assert fault.field == "groups[1].resources.cpu"
-    assert fault.detail == (
-        "larger than every cell of pool default: large comes closest and lacks 1 of a core"
-        " (allow_unsatisfiable: true takes the job anyway)"
-    )
-    (short,) = faults(job({"name": "a", "resources": {"memory": "2000Mi"}}), LARGE, is_short=True)
-    assert short.field == "resources.memory"
-    (disk,) = faults(job({"name": "a", "resources": {"disk": "1Gi"}}), LARGE, is_short=True)
-    assert disk.field == "resources.disk"
-
-
-def test_who_allows_what_cannot_be_placed_is_still_told_of_too_many_tasks() -> None:
-    large = {"name": "a", "replicas": 11, "resources": {"cpu": 5}}
-    assert len(faults(job(large), LARGE)) == 2
-    assert len(faults(job(large, allow_unsatisfiable=True), LARGE)) == 1
+    assert find_count_faults(spec, is_short=False, max_tasks=11) == []
+    short = job({"name": "main", "replicas": 11}, allow_unsatisfiable=True)
+    [fault] = find_count_faults(short, is_short=True, max_tasks=10)
+    assert fault.field == "replicas"

@@ -1,0 +1,121 @@
+"""Refuses what is too large to be taken, or could never run; cheap for jobs that could."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+
+from controlplane.domain.satisfiability import Candidate, OfferedPool, find_unsatisfiable
+from controlplane.domain.scopes import Quota, Scope, ScopeKind
+from controlplane.domain.submission import JobsRefused, find_count_faults
+from controlplane.models import Pool
+from controlplane.queries.quotas import find_limits
+from controlplane.queries.submission import find_offered_cells, find_straits
+from controlplane.spec import Fault, JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One job of a submission, its project and pool found."""
+
+    position: int
+    spec: JobSpec
+    body: Mapping[str, Any]
+    text: str
+    digest: str
+    project_id: int
+    domain_id: int
+    pool: Pool
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the fields of its one group stand at the top."""
+        return "groups" not in self.body
+
+    @property
+    def is_choosy(self) -> bool:
+        """Whether it takes more than one look at each cell to say whether it could run."""
+        spec = self.spec
+        return spec.coscheduled or any(
+            item.required for group in spec.groups for item in spec.constraints_of(group)
+        )
+
+
+def check_sizes(jobs: Sequence[Asked], *, owner_id: int, now: datetime) -> None:
+    """Whether each of the jobs could be placed one day, by cells, tokens and quotas.
+
+    One statement, if no cell is too small for any task and nobody has a quota. Raises JobsRefused.
+    """
+    if not jobs:
+        return
+    faults = [
+        (job.position, fault)
+        for job in jobs
+        for fault in find_count_faults(
+            job.spec, is_short=job.is_short, max_tasks=settings.CELLRUN.max_tasks_per_job
+        )
+    ]
+    judged = [job for job in jobs if not job.spec.allow_unsatisfiable]
+    if judged:
+        faults += _find_unsatisfiable(judged, owner_id, now)
+    if faults:
+        raise JobsRefused(sorted(faults, key=lambda item: item[0]))
+
+
+def _find_unsatisfiable(
+    jobs: Sequence[Asked], owner_id: int, now: datetime
+) -> list[tuple[int, Fault]]:
+    choosy = {job.pool.pk for job in jobs if job.is_choosy}
+    straits = find_straits(
+        (shape for job in jobs if not job.is_choosy for shape in _shapes_of(job)),
+        owner_id,
+        ((job.project_id, job.domain_id) for job in jobs),
+    )
+    quotas = _find_quotas(jobs, owner_id) if straits.has_quotas else {}
+    tight = straits.pool_ids | choosy
+    cells = find_offered_cells(tight) if tight else {}
+    found: list[tuple[int, Fault]] = []
+    for pool in {job.pool.pk: job.pool for job in jobs}.values():
+        if pool.pk not in cells and not pool.tokens and not quotas:
+            continue
+        offered = OfferedPool(pool.name, now, cells.get(pool.pk, ()), pool.tokens, pool.validators)
+        candidates = [
+            Candidate(
+                job.position,
+                job.spec,
+                job.is_short,
+                [quotas[scope] for scope in _scopes_of(job, owner_id) if scope in quotas],
+            )
+            for job in jobs
+            if job.pool.pk == pool.pk
+        ]
+        found += find_unsatisfiable(candidates, offered)
+    return found
+
+
+def _shapes_of(job: Asked) -> Iterable[tuple[int, str, str, str]]:
+    for group in job.spec.groups:
+        amounts = group.resources.amounts()
+        of_cells = {name: n for name, n in amounts.items() if name not in job.pool.tokens}
+        tags = json.dumps(job.spec.tags_of(group))
+        yield job.pool.pk, group.task_type, json.dumps(of_cells), tags
+
+
+def _scopes_of(job: Asked, owner_id: int) -> tuple[Scope, ...]:
+    return (
+        Scope(ScopeKind.USER, owner_id),
+        Scope(ScopeKind.PROJECT, job.project_id),
+        Scope(ScopeKind.DOMAIN, job.domain_id),
+    )
+
+
+def _find_quotas(jobs: Sequence[Asked], owner_id: int) -> dict[Scope, Quota]:
+    """The quotas of all that submit, as if nothing of them were used."""
+    scopes = {scope for job in jobs for scope in _scopes_of(job, owner_id)}
+    return {
+        limited.scope: Quota(limited.scope, limited.name, limited.limits)
+        for limited in find_limits(scopes)
+    }

@@ -1,0 +1,252 @@
+"""What can never run is refused at the door, in one statement where nothing stands against it."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controlplane import clock
+from controlplane.commands.refusals import Asked, check_sizes
+from controlplane.domain.submission import JobsRefused
+from controlplane.models import Cell, Domain, Job, Pool, Project, Quota, Shape
+from controlplane.queries.submission import find_offered_cells, find_straits
+from controlplane.spec import parse_job
+from tests.integration.api.conftest import Caller
+
+MakeCell = Callable[..., Cell]
+JOB: dict[str, Any] = {"name": "a", "image": "busybox"}
+
+
+def offer(make_cell: MakeCell, name: str, tags: tuple[str, ...] = (), **labels: str) -> Cell:
+    cell = make_cell(name)
+    cell.labels, cell.tags = labels, list(tags)
+    cell.save()
+    return cell
+
+
+def asked(body: dict[str, Any]) -> Asked:
+    project = Project.objects.get(name=body.get("project", "default"))
+    spec = parse_job(body)
+    return Asked(0, spec, body, "", "", project.pk, project.domain_id, Pool.objects.get())
+
+
+def statements_of(job: Asked, owner_id: int) -> int:
+    now = clock.now()  # the database's, by a statement
+    with CaptureQueriesContext(connection) as captured:
+        check_sizes([job], owner_id=owner_id, now=now)
+    return len(captured)
+
+
+# ------------------------------------------------------------------------------ what is taken
+
+
+def test_what_was_asked_of_cells_is_kept_in_the_shape(submitter: Caller) -> None:
+    wish = {"key": "zone", "op": "IN", "values": ["a", "b"], "required": False}
+    groups = [
+        {"name": "x", "image": "busybox", "resources": {"gpu": 2, "licence": 3, "memory": "1Gi"}},
+        {"name": "y", "image": "busybox", "constraints": [], "placement_tags": ["own"]},
+    ]
+    answer = submitter.post(
+        "/jobs",
+        {"name": "a", "groups": groups, "constraints": [wish], "placement_tags": ["quiet", "a"]},
+    )
+    assert answer.status == 201
+    x, y = Job.objects.get().groups.order_by("position")
+    assert x.resources == {"cpu_millis": 500, "memory_mib": 1024, "gpu": 2, "licence": 3}
+    shapes = [Shape.objects.get(pk=group.shape_id) for group in (x, y)]
+    assert [shape.placement_tags for shape in shapes] == [["a", "quiet"], ["own"]]
+    assert [shape.constraints for shape in shapes] == [[{**wish, "op": "in"}], []]
+    assert shapes[0].resources == x.resources
+
+
+def test_a_gang_keeps_the_label_that_its_cells_share(submitter: Caller) -> None:
+    assert submitter.post("/jobs", {**JOB, "coscheduled": True, "group_by": "zone"}).status == 201
+    assert Job.objects.get().group_by == "zone"
+
+
+def test_a_plain_job_costs_one_statement_and_a_quota_one_more(
+    submitter: Caller, make_cell: MakeCell
+) -> None:
+    make_cell()
+    owner = submitter.user.pk
+    assert statements_of(asked(JOB), owner) == 1
+    assert statements_of(asked({**JOB, "allow_unsatisfiable": True}), owner) == 0
+    Quota.objects.create(project=Project.objects.get(), running_tasks=1)
+    assert statements_of(asked(JOB), owner) == 2
+    constrained = {**JOB, "constraints": [{"key": "zone", "op": "not_exists"}]}
+    assert statements_of(asked(constrained), owner) == 3
+
+
+# ------------------------------------------------------------------------------ what is refused
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "detail"),
+    [
+        (
+            {"constraints": [{"key": "zone", "op": "eq", "values": ["c"]}]},
+            "constraints[0]",
+            "removed by zone = c (3)",
+        ),
+        ({"placement_tags": ["loud"]}, "placement_tags", "removed by placement tags loud (3)"),
+        (
+            {
+                "constraints": [{"key": "zone", "op": "eq", "values": ["b"]}],
+                "resources": {"cpu": 3},
+            },
+            "resources.cpu",
+            "larger than every cell of the pool: in-b comes closest and lacks 1 core",
+        ),
+        ({"resources": {"gpu": 1}}, "resources.gpu", "lacks 1 gpu"),
+        ({"resources": {"licence": 1}}, "resources.licence", "lacks 1 licence"),
+        ({"resources": {"token": 3}}, "resources.token", "0 used + 3 requested > 2 of the pool"),
+        (
+            {"coscheduled": True, "replicas": 5, "resources": {"cpu": 1}},
+            "replicas",
+            "5 more must be placed at once, 4 could be",
+        ),
+        ({"coscheduled": True, "group_by": "rack"}, "group_by", "has the label rack"),
+        (
+            {"coscheduled": True, "group_by": "zone", "replicas": 3, "resources": {"cpu": 1}},
+            "replicas",
+            "on cells with one value of zone, 2 could be",
+        ),
+    ],
+)
+def test_what_no_cell_could_ever_run_is_refused_unless_that_is_allowed(
+    submitter: Caller, make_cell: MakeCell, fields: dict[str, Any], field: str, detail: str
+) -> None:
+    Pool.objects.update(tokens={"token": 2})
+    assert submitter.post("/jobs", {**JOB, "resources": {"token": 2}}).status == 201
+    offer(make_cell, "in-a", zone="a")
+    offer(make_cell, "in-b", zone="b")
+    offer(make_cell, "tagged", ("quiet",), zone="b")
+    answer = submitter.post("/jobs", {**JOB, **fields})
+    assert answer.status == 422
+    assert list(answer.faults) == [field]
+    assert detail in answer.faults[field]
+    assert "allow_unsatisfiable: true takes the job anyway" in answer.json["detail"]
+    allowed = {**JOB, **fields, "allow_unsatisfiable": True}
+    assert submitter.post("/jobs", allowed).status == 201
+
+
+def test_a_pool_that_never_had_a_cell_takes_what_is_asked_of_labels(submitter: Caller) -> None:
+    wishes = {"constraints": [{"key": "zone", "op": "exists"}], "placement_tags": ["x"]}
+    assert submitter.post("/jobs", {**JOB, **wishes}).status == 201
+    gang = {"coscheduled": True, "group_by": "zone", "replicas": 100}
+    assert submitter.post("/jobs", {**JOB, **gang}).status == 201
+
+
+def test_cells_that_are_lost_count_and_those_that_never_came_do_not(
+    submitter: Caller, make_cell: MakeCell
+) -> None:
+    lost = offer(make_cell, "lost", zone="a")
+    Cell.objects.update(state="LOST")
+    never = offer(make_cell, "never", zone="b")
+    never.capacity, never.task_types = {}, []
+    never.save()
+    in_zone = {"key": "zone", "op": "eq"}
+    there = {**JOB, "constraints": [{**in_zone, "values": ["a"]}]}
+    assert submitter.post("/jobs", there).status == 201
+    gone = {**JOB, "constraints": [{**in_zone, "values": ["b"]}]}
+    assert "which has had 1" in submitter.post("/jobs", gone).faults["constraints[0]"]
+    assert [cell.name for cell in find_offered_cells([lost.pool_id])[lost.pool_id]] == ["lost"]
+
+
+@pytest.mark.parametrize("scope", ["user", "project", "domain"])
+def test_what_exceeds_a_quotas_own_limit_is_refused_whoever_has_it(
+    submitter: Caller, operator: Caller, scope: str
+) -> None:
+    whose, named = {
+        "user": (submitter.user, "ann"),
+        "project": (Project.objects.get(), "default/default"),
+        "domain": (Domain.objects.get(), "default"),
+    }[scope]
+    Quota.objects.create(**{scope: whose}, resources={"cpu_millis": 1000}, running_tasks=2)
+    large = {**JOB, "resources": {"cpu": 2}}
+    answer = submitter.post("/jobs", large)
+    assert answer.faults["resources.cpu"].startswith(
+        f"quota of {scope} {named}: 0 cores used + 2 cores requested > 1 core allowed"
+    )
+    assert operator.post("/jobs", large).status == (201 if scope == "user" else 422)
+    assert submitter.post("/jobs", {**JOB, "replicas": 9}).status == 201
+    gang = {**JOB, "coscheduled": True, "replicas": 3, "resources": {"cpu": 0.1}}
+    assert "0 running tasks + 3 requested > 2" in submitter.post("/jobs", gang).faults["replicas"]
+
+
+def test_in_a_batch_each_job_is_told_of_its_own_fault(
+    submitter: Caller, make_cell: MakeCell
+) -> None:
+    offer(make_cell, "in-a", zone="a")
+    wrong = {**JOB, "constraints": [{"key": "zone", "op": "ne", "values": ["a"]}]}
+    answer = submitter.post("/jobs:batch", [JOB, wrong, {**JOB, "resources": {"cpu": 9}}])
+    assert answer.status == 422
+    text = json.dumps(answer.json)
+    assert "zone != a (1)" in text
+    assert "lacks 7 cores" in text
+    assert not Job.objects.exists()
+
+
+# ------------------------------------------------------------------------------ one and the same
+
+TAGS = st.lists(st.sampled_from(["quiet", "ssd", "own"]), unique=True, max_size=2)
+SHAPES = st.fixed_dictionaries(
+    {
+        "task_type": st.sampled_from(["container", "process"]),
+        "placement_tags": TAGS,
+        "resources": st.fixed_dictionaries(
+            {"cpu": st.sampled_from([1, 2, 4]), "memory": st.sampled_from(["64Mi", "4Gi"])},
+            optional={"gpu": st.sampled_from([0, 1, 2]), "licence": st.sampled_from([1, 2])},
+        ),
+    }
+)
+
+
+@pytest.fixture
+def mixed(make_cell: MakeCell) -> list[Cell]:
+    """Cells that differ in everything that is looked at."""
+    made = [
+        make_cell("plain"),
+        make_cell("large", cpu_millis=4000, memory_mib=8192),
+        make_cell("gpu", gpu=2),
+        make_cell("quiet", gpu=1, licence=1),
+        make_cell("process", cpu_millis=4000, licence=2),
+    ]
+    made[3].tags = ["quiet", "ssd?"]
+    made[2].tags = ["own?"]
+    made[4].task_types = ["process"]
+    for cell in made:
+        cell.save()
+    return made
+
+
+@settings(
+    deadline=None,
+    max_examples=80,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(SHAPES)
+def test_the_statement_and_the_domain_are_of_one_mind(
+    mixed: list[Cell], fields: dict[str, Any]
+) -> None:
+    """A plain job is let through by the statement if and only if the domain would take it."""
+    by_type: dict[str, Any] = {"container": {"image": "busybox"}, "process": {"command": ["true"]}}
+    plain = asked({"name": "a", **by_type[fields["task_type"]], **fields})
+    [group] = plain.spec.groups
+    tags = json.dumps(group.placement_tags or plain.spec.placement_tags)
+    shape = (mixed[0].pool_id, group.task_type, json.dumps(group.resources.amounts()), tags)
+    tight = bool(find_straits([shape], 0, [(0, 0)]).pool_ids)
+    # Whoever prefers something is looked at by the domain.
+    always = {"key": "plain", "op": "not_exists"}
+    looked_at = asked({**plain.body, "constraints": [always]})
+    try:
+        check_sizes([looked_at], owner_id=0, now=clock.now())
+    except JobsRefused:
+        assert tight
+    else:
+        assert not tight
