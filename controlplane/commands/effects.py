@@ -20,7 +20,6 @@ from controlplane.domain.effects import (
     ChangeCell,
     ChangeTask,
     EndJob,
-    ExplainGroup,
     RaiseAlert,
 )
 from controlplane.domain.jobs import (
@@ -160,29 +159,6 @@ def hide_job(job_id: int, *, now: datetime) -> bool:
     return bool(execute(statement, [now, job_id]))
 
 
-def explain_groups(explanations: Sequence[ExplainGroup]) -> None:
-    """Write why groups wait; called only with reasons that changed.
-
-    A group that somebody else changes just now is left to the next pass: nobody waits for words.
-    """
-    if explanations:
-        execute(
-            """
-            WITH free AS MATERIALIZED (
-                SELECT g.id, i.reason FROM controlplane_taskgroup g
-                JOIN unnest(%s::bigint[], %s::text[]) AS i(id, reason) ON g.id = i.id
-                ORDER BY g.id FOR NO KEY UPDATE OF g SKIP LOCKED
-            )
-            UPDATE controlplane_taskgroup g SET pending_reason = free.reason::jsonb
-            FROM free WHERE g.id = free.id
-            """,
-            [
-                [item.group_id for item in explanations],
-                [json.dumps(dict(item.reason)) for item in explanations],
-            ],
-        )
-
-
 def change_cells(changes: Iterable[ChangeCell]) -> list[int]:
     """Move cells, each from one of the states it is expected in; the ids of those that moved."""
     moved = []
@@ -237,6 +213,8 @@ def _change_tasks(changes: Sequence[ChangeTask]) -> set[int]:
         "started_at": [change.started_at for change in changes],
         "failure_reason": [change.failure_reason for change in changes],
         "at": [change.at for change in changes],
+        "nominated_cell": [change.nominated_cell_id for change in changes],
+        "nominated_until": [change.nominated_until for change in changes],
     }
     return {task_id for (task_id,) in rows(statements.CHANGE_TASKS, parameters)}
 

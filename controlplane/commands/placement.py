@@ -1,4 +1,4 @@
-"""Carrying out a placement plan: cells locked in order, capacity checked again from the rows."""
+"""Carrying out a placement plan: cells locked in order, all limits checked again from the rows."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,39 +14,50 @@ from controlplane.commands.attempt_uids import draw_uids
 from controlplane.commands.batches import for_each_batch
 from controlplane.commands.dispatch import send_runs
 from controlplane.commands.effects import Placement, place_tasks
+from controlplane.commands.placement_limits import within_quotas, within_tokens
 from controlplane.domain.effects import PlaceTasks
 from controlplane.domain.gangs import meets_minima, with_placed
 from controlplane.domain.jobs import JobRow, gang_of
-from controlplane.domain.placement.place import Plan
 from controlplane.domain.states import TERMINAL, CellState
+from controlplane.queries.cell_facts import lock_cells
 from controlplane.queries.jobs_under_lock import load_groups, lock_jobs
-from controlplane.queries.placement import find_jobs_of_groups, load_requests, lock_cells
-from controlplane.queries.sql import rows
+from controlplane.queries.placement import find_jobs_of_groups, load_requests, load_tokens
+from controlplane.queries.sql import execute, rows
 
 _Chosen = tuple[int, int, int, int, int, int]
 
 
-def carry_out(plan: Plan, *, now: datetime, start_seconds: float) -> int:
+def carry_out(placements: PlaceTasks, *, pool_id: int, now: datetime, start_seconds: float) -> int:
     """Place what the plan says; how many tasks were placed.
 
     Each batch is one transaction, orders leave after its commit. A job that cannot be written is
-    skipped alone. What the rows no longer allow (task gone, cell full, job ending) is left out.
+    skipped alone. What the rows no longer allow (task gone, cell full, quota used up, job ending)
+    is left out.
     """
     placed = 0
     start_before = now + timedelta(seconds=start_seconds)
 
     def place(job_ids: Sequence[int]) -> None:
         nonlocal placed
-        done = _place_jobs(set(job_ids), plan.placements, now, start_before)
+        done = _place_jobs(set(job_ids), placements, pool_id, now, start_before)
         placed += len(done)
         transaction.on_commit(lambda: send_runs(done, start_before=start_before), robust=True)
 
-    for_each_batch(find_jobs_of_groups(plan.placements.group_ids), place, what="placement")
+    for_each_batch(find_jobs_of_groups(placements.group_ids), place, what="placement")
     return placed
 
 
+def keep_cursor(pool_id: int, cell: str) -> None:
+    """Where round-robin goes on from, also after a restart."""
+    execute("UPDATE controlplane_pool SET cursor = %s WHERE id = %s", [cell, pool_id])
+
+
 def _place_jobs(
-    job_ids: set[int], placements: PlaceTasks, now: datetime, start_before: datetime
+    job_ids: set[int],
+    placements: PlaceTasks,
+    pool_id: int,
+    now: datetime,
+    start_before: datetime,
 ) -> list[Placement]:
     jobs = {
         job_id: job
@@ -56,7 +67,12 @@ def _place_jobs(
     # Whoever held these locks may have released attempts meanwhile: what follows is younger.
     now = clock.now()
     chosen = _choose_tasks(placements, set(jobs), now)
-    allowed = _without_parts_of_gangs(_check_cells(placements, chosen, now), jobs)
+    requests = load_requests({group_id for _, _, _, group_id, _, _ in chosen})
+    tokens = load_tokens(pool_id)
+    allowed = _check_cells(placements, chosen, requests, tokens, now)
+    allowed = within_tokens(allowed, requests, tokens, pool_id)
+    allowed = within_quotas(allowed, requests)
+    allowed = _without_parts_of_gangs(allowed, jobs)
     return place_tasks(allowed, jobs=jobs, now=now, start_before=start_before, actor="placement")
 
 
@@ -84,16 +100,17 @@ def _choose_tasks(placements: PlaceTasks, job_ids: set[int], now: datetime) -> l
 
     Rows of one group are chosen together, then shared out, so that no task is chosen twice.
     """
-    wanted: dict[tuple[int, int | None], list[int]] = defaultdict(list)
+    wanted: dict[tuple[int, int | None, int | None], list[int]] = defaultdict(list)
     for row, group_id in enumerate(placements.group_ids):
-        key = (group_id, placements.avoid_cell_ids[row])
+        key = (group_id, placements.avoid_cell_ids[row], placements.nominated_cell_ids[row])
         wanted[key] += [row] * placements.counts[row]
     keys = list(wanted)
     found = rows(
         statements.CHOOSE_TASKS,
         {
-            "group_id": [group_id for group_id, _ in keys],
-            "avoid": [avoid for _, avoid in keys],
+            "group_id": [group_id for group_id, _, _ in keys],
+            "avoid": [avoid for _, avoid, _ in keys],
+            "nominated": [nominated for _, _, nominated in keys],
             "count": [len(wanted[key]) for key in keys],
             "now": now,
         },
@@ -106,11 +123,14 @@ def _choose_tasks(placements: PlaceTasks, job_ids: set[int], now: datetime) -> l
 
 
 def _check_cells(
-    placements: PlaceTasks, chosen: Sequence[_Chosen], now: datetime
+    placements: PlaceTasks,
+    chosen: Sequence[_Chosen],
+    requests: Mapping[int, Mapping[str, int]],
+    tokens: Mapping[str, int],
+    now: datetime,
 ) -> list[Placement]:
-    """Those that still fit their cell, now that it is locked."""
+    """Those that still fit their cell, now that it is locked; tokens are none of its business."""
     cells = lock_cells({placements.cell_ids[row] for row, *_ in chosen})
-    requests = load_requests({group_id for _, _, _, group_id, _, _ in chosen})
     free = {
         cell_id: {name: amount - cell.used.get(name, 0) for name, amount in cell.capacity.items()}
         for cell_id, cell in cells.items()
@@ -121,7 +141,9 @@ def _check_cells(
     for uid, (row, task_id, job_id, group_id, number, index) in zip(uids, chosen, strict=True):
         cell_id = placements.cell_ids[row]
         left = free.get(cell_id)
-        request = requests[group_id]
+        request = {
+            name: amount for name, amount in requests[group_id].items() if name not in tokens
+        }
         if left is None or any(amount > left.get(name, 0) for name, amount in request.items()):
             continue
         for name, amount in request.items():

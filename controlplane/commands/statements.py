@@ -11,6 +11,10 @@ UPDATE controlplane_task t SET
     refusal_row = i.refusal_row,
     not_before = CASE WHEN i.state_from <> i.state_to THEN i.not_before ELSE t.not_before END,
     avoid_cell_id = CASE WHEN i.state_from <> i.state_to THEN i.avoid ELSE t.avoid_cell_id END,
+    nominated_cell_id = CASE WHEN i.state_from <> i.state_to THEN i.nominated_cell
+                             ELSE t.nominated_cell_id END,
+    nominated_until = CASE WHEN i.state_from <> i.state_to THEN i.nominated_until
+                           ELSE t.nominated_until END,
     started_at = COALESCE(t.started_at, i.started_at),
     finished_at = CASE WHEN i.terminal THEN COALESCE(t.finished_at, i.at) END,
     failure_reason = CASE WHEN i.terminal AND t.finished_at IS NULL
@@ -22,9 +26,11 @@ FROM unnest(
     %(failure)s::integer[], %(preemption)s::integer[], %(system)s::integer[],
     %(system_row)s::integer[], %(refusal_row)s::integer[],
     %(not_before)s::timestamptz[], %(avoid)s::bigint[], %(started_at)s::timestamptz[],
-    %(failure_reason)s::text[], %(at)s::timestamptz[]
+    %(failure_reason)s::text[], %(at)s::timestamptz[], %(nominated_cell)s::bigint[],
+    %(nominated_until)s::timestamptz[]
 ) AS i(task_id, state_from, state_to, terminal, uid, attempt_open, failure, preemption, system,
-       system_row, refusal_row, not_before, avoid, started_at, failure_reason, at)
+       system_row, refusal_row, not_before, avoid, started_at, failure_reason, at, nominated_cell,
+       nominated_until)
 WHERE t.id = i.task_id AND t.state = i.state_from
   AND (i.uid IS NULL OR t.attempt_uid = i.uid)
 RETURNING t.id
@@ -130,12 +136,15 @@ WHERE d.id = i.id AND d.met_at IS NULL AND d.failed_at IS NULL
 
 CHOOSE_TASKS = """
 SELECT p.n, t.id, t.job_id, t.group_id, t.attempt_number, t.index
-FROM unnest(%(group_id)s::bigint[], %(avoid)s::bigint[], %(count)s::integer[])
-     WITH ORDINALITY AS p(group_id, avoid, count, n),
+FROM unnest(%(group_id)s::bigint[], %(avoid)s::bigint[], %(nominated)s::bigint[],
+            %(count)s::integer[])
+     WITH ORDINALITY AS p(group_id, avoid, nominated, count, n)
+JOIN controlplane_taskgroup g ON g.id = p.group_id,
 LATERAL (
     SELECT id, job_id, group_id, attempt_number, index FROM controlplane_task
-    WHERE group_id = p.group_id AND state = 1 AND NOT attempt_open
+    WHERE shape_id = g.shape_id AND group_id = p.group_id AND state = 1 AND NOT attempt_open
       AND avoid_cell_id IS NOT DISTINCT FROM p.avoid
+      AND nominated_cell_id IS NOT DISTINCT FROM p.nominated
       AND (not_before IS NULL OR not_before <= %(now)s)
     ORDER BY index LIMIT p.count
 ) t
@@ -146,7 +155,8 @@ PLACE_TASKS = """
 WITH placed AS (
     UPDATE controlplane_task t SET
         state = 9, attempt_number = i.number, attempt_uid = i.uid, attempt_open = true,
-        not_before = NULL, updated_at = %(now)s
+        not_before = NULL, nominated_cell_id = NULL, nominated_until = NULL,
+        updated_at = %(now)s
     FROM unnest(%(task_id)s::bigint[], %(number)s::integer[], %(uid)s::uuid[])
          AS i(task_id, number, uid)
     WHERE t.id = i.task_id AND t.state = 1 AND NOT t.attempt_open

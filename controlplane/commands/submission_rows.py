@@ -146,7 +146,8 @@ SELECT g.id, g.job_id, g.name, g.position, g.replicas, g.task_count, g.min_avail
     g.explicit_minimum,
     array_fill(0, ARRAY[%(pending)s]) || g.task_count || array_fill(0, ARRAY[%(others)s]),
     0, g.resources::jsonb, g.task_type, g.shape_id, g.launch::jsonb, g.depends_on::jsonb,
-    g.failure, g.preemption, g.system, g.at_most_once, g.exclusive, g.timeout, g.startable_at, g.deadline_at
+    g.failure, g.preemption, g.system, g.at_most_once, g.exclusive, g.timeout, g.startable_at,
+    g.deadline_at
 FROM unnest(
     %(id)s::bigint[], %(job_id)s::bigint[], %(name)s::text[], %(position)s::int[],
     %(replicas)s::int[], %(min_available)s::int[], %(explicit_minimum)s::bool[],
@@ -199,8 +200,8 @@ def _insert_groups(
 # Ids grow with group and index: that is the order in which tasks are listed.
 _INSERT_TASKS = """
 INSERT INTO controlplane_task (
-    job_id, group_id, shape_id, index, state, attempt_number, attempt_open, failure_count, preemption_count,
-    system_failure_count, system_row, refusal_row, failure_reason, updated_at)
+    job_id, group_id, shape_id, index, state, attempt_number, attempt_open, failure_count,
+    preemption_count, system_failure_count, system_row, refusal_row, failure_reason, updated_at)
 SELECT g.job_id, g.id, g.shape_id, i, %s, 0, false, 0, 0, 0, 0, 0, '', %s
 FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::int[], %s::int[])
      WITH ORDINALITY AS g (id, job_id, shape_id, first, last, n)

@@ -71,6 +71,8 @@ class ChangeTask:
     attempt_open: bool = False
     not_before: datetime | None = None
     avoid_cell_id: int | None = None
+    nominated_cell_id: int | None = None
+    nominated_until: datetime | None = None
     started_at: datetime | None = None
     failure_reason: str = ""
     by_dependency: bool = False
@@ -84,6 +86,7 @@ class PlaceTasks:
     cell_ids: Sequence[int] = ()
     counts: Sequence[int] = ()
     avoid_cell_ids: Sequence[int | None] = ()
+    nominated_cell_ids: Sequence[int | None] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +101,37 @@ class EndJob:
 
 
 @dataclass(frozen=True, slots=True)
+class ExplainShape:
+    """Why the tasks of a shape wait; None: none does."""
+
+    shape_id: int
+    reason: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
 class ExplainGroup:
-    """Why the tasks of a group wait."""
+    """Why the tasks of a group wait, as part of a gang."""
 
     group_id: int
     reason: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RejectGroup:
+    """The waiting tasks of a group can never be placed: they end UNSCHEDULABLE."""
+
+    group_id: int
+    reason: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NominateTasks:
+    """Keep room for `count` waiting tasks of a group on a cell, until `until`."""
+
+    group_id: int
+    cell_id: int
+    count: int
+    until: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,12 @@
 """What decisions are made from: frozen rows, read in one go, complete for the decision at hand."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.gangs import GangGroup
-from controlplane.domain.states import Band, CellState, Exclusive
+from controlplane.domain.states import CellState, Exclusive
 from controlplane.domain.transitions import Counters, Limits
 
 Resources = Mapping[str, int]
@@ -43,59 +42,6 @@ class TaskFacts:
     attempt: AttemptFacts | None = None
     at_most_once: bool = False
     exclusive: Exclusive = Exclusive.NO
-
-
-@dataclass(frozen=True, slots=True)
-class PendingShape:
-    """Tasks of one group that wait and are alike: same resources, same cell to avoid."""
-
-    group_id: int
-    job_id: int
-    band: Band
-    count: int
-    resources: Resources
-    task_type: str
-    avoid_cell_id: int | None = None
-    reason: Mapping[str, object] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CellFacts:
-    """A cell as placement sees it: what it offers, what unreleased attempts hold of it."""
-
-    cell_id: int
-    name: str
-    state: CellState
-    incarnation: str
-    capacity: Resources
-    used: Resources
-    task_types: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class GangFacts:
-    """A coscheduled job with all its groups, waiting or not. `group_ids`: in the same order."""
-
-    group_ids: tuple[int, ...]
-    groups: tuple[GangGroup, ...]
-    min_available: int
-
-
-@dataclass(frozen=True, slots=True)
-class PlacementSnapshot:
-    """One pool: its READY cells by name, and what waits, in order of band, job and group.
-
-    `gangs`: the coscheduled jobs among those that wait, by id. Not `is_whole`: more waits than was
-    read, so nothing may be said about the rest.
-    """
-
-    pool_id: int
-    now: datetime
-    cells: tuple[CellFacts, ...]
-    shapes: tuple[PendingShape, ...]
-    unready_cells: Mapping[CellState, int] = field(default_factory=dict)
-    gangs: Mapping[int, GangFacts] = field(default_factory=dict)
-    is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)

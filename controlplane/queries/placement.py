@@ -1,38 +1,98 @@
-"""What placement looks at: a pool's cells with what is held of them, and what waits, by shape."""
+"""What a placement pass looks at, in two steps: shapes and cells, then the rows that may move."""
 
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
+from controlplane.domain.constraints import Constraint
 from controlplane.domain.jobs import gang_of
-from controlplane.domain.snapshots import CellFacts, GangFacts, PendingShape, PlacementSnapshot
+from controlplane.domain.placement.policy import PoolPolicy
+from controlplane.domain.placement.screen import Screened
+from controlplane.domain.placement.snapshot import (
+    GangFacts,
+    Nomination,
+    PassFacts,
+    PoolSnapshot,
+    ShapeFacts,
+    Waiting,
+)
 from controlplane.domain.states import Band, CellState
+from controlplane.models import Pool
+from controlplane.queries.cell_facts import load_cells, load_usage
 from controlplane.queries.jobs_under_lock import load_groups
-from controlplane.queries.sql import rows
+from controlplane.queries.quotas import load_quotas
+from controlplane.queries.sql import decoded, rows
 
-# Groups looked at in one pass; what lies behind them is looked at by the next one.
-MAX_SHAPES = 20_000
+# Rows (groups of waiting tasks) looked at in one pass; what lies behind them is looked at by the
+# next one.
+MAX_ROWS = 20_000
+# Of shapes for which room may only be made, so many rows are enough.
+MAX_HEADS = 200
 
 
-def find_due_pools(now: datetime) -> list[int]:
-    """Pools in which some task waits and may be placed: the one cheap statement of an idle tick."""
-    statement = """
-        SELECT p.id FROM controlplane_pool p, LATERAL (
-            -- The fence (OFFSET 0) makes waiting tasks the beginning, never all jobs there are.
-            SELECT 1 FROM (
-                SELECT group_id, job_id FROM controlplane_task
-                WHERE state = 1 AND NOT attempt_open
-                  AND (not_before IS NULL OR not_before <= %(now)s) OFFSET 0
-            ) t
-            JOIN controlplane_taskgroup g ON g.id = t.group_id
-            JOIN controlplane_job j ON j.id = t.job_id
-            WHERE j.pool_id = p.id AND g.startable_at <= %(now)s AND j.ending_as IS NULL
-              AND NOT j.is_bouncing LIMIT 1
-        ) AS waiting ORDER BY p.id
+@dataclass(frozen=True, slots=True)
+class WaitingShapes:
+    """The shapes that wait in one pool. `unreadable`: ids of those whose rows make no sense."""
+
+    pool_id: int
+    shapes: list[ShapeFacts] = field(default_factory=list)
+    unreadable: list[tuple[int, str]] = field(default_factory=list)
+
+
+def load_waiting_shapes(now: datetime) -> list[WaitingShapes]:
+    """By pool, what waits and may be tried: the one cheap statement of an idle tick.
+
+    Counted from the index of waiting tasks alone, so that it costs little however many wait. What
+    may not start yet for other reasons is found out when its rows are read.
+    """
+    found = rows(
         """
-    return [pool_id for (pool_id,) in rows(statement, {"now": now})]
+        SELECT s.pool_id, s.id, s.band, s.owner_id, s.project_id, p.domain_id, w.count,
+               s.resources, s.task_type, s.constraints, s.placement_tags, s.coscheduled,
+               s.allow_unsatisfiable, s.pending_reason
+        FROM (
+            SELECT shape_id, count(*) FROM controlplane_task
+            WHERE state = 1 AND NOT attempt_open
+              AND (not_before IS NULL OR not_before <= %s) GROUP BY shape_id
+        ) w
+        JOIN controlplane_shape s ON s.id = w.shape_id
+        JOIN controlplane_project p ON p.id = s.project_id
+        ORDER BY s.pool_id, s.id
+        """,
+        [now],
+    )
+    pools: dict[int, WaitingShapes] = {}
+    for pool_id, *row in found:
+        pool = pools.setdefault(pool_id, WaitingShapes(pool_id))
+        try:
+            pool.shapes.append(_shape(row))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            pool.unreadable.append((row[0], repr(error)))
+    return list(pools.values())
+
+
+def _shape(row: Sequence[Any]) -> ShapeFacts:
+    number, band, owner, project, domain, count, resources, task_type, constraints, tags = row[:10]
+    coscheduled, unsatisfiable, reason = row[10:]
+    return ShapeFacts(
+        shape_id=number,
+        band=Band(band),
+        owner_id=owner,
+        project_id=project,
+        domain_id=domain,
+        count=count,
+        resources={name: int(amount) for name, amount in decoded(resources).items()},
+        task_type=task_type,
+        constraints=tuple(map(Constraint.read, decoded(constraints))),
+        placement_tags=tuple(tags),
+        coscheduled=coscheduled,
+        allow_unsatisfiable=unsatisfiable,
+        reason=decoded(reason),
+    )
 
 
 def is_anything_pending() -> bool:
@@ -43,94 +103,222 @@ def is_anything_pending() -> bool:
     return bool(rows(statement)[0][0])
 
 
-def load_placement_snapshot(pool_id: int, *, now: datetime) -> PlacementSnapshot:
-    """Everything a placement decision for the pool needs, read in one go."""
-    cells = _load_cells(pool_id)
+def load_policy(pool_id: int) -> tuple[str, PoolPolicy]:
+    """The name of a pool and its policy, as its row says now."""
+    pool = Pool.objects.get(pk=pool_id)
+    return pool.name, policy_of(pool)
+
+
+def policy_of(pool: Pool) -> PoolPolicy:
+    """The policy that the row of a pool says."""
+    return PoolPolicy(
+        sequencer=pool.sequencer,
+        selector=pool.selector,
+        validators=tuple(pool.validators),
+        strict_fifo=pool.strict_fifo,
+        preemption=pool.preemption,
+        max_building_per_cell=pool.max_building_per_cell,
+        starvation_seconds=pool.starvation_seconds,
+        tokens=pool.tokens,
+        cursor=pool.cursor,
+    )
+
+
+def load_snapshot(
+    pool_id: int,
+    name: str,
+    policy: PoolPolicy,
+    shapes: Sequence[ShapeFacts],
+    *,
+    now: datetime,
+    with_owners: bool,
+) -> PoolSnapshot:
+    """The first step: the pool's cells, what is used, and the `shapes` that wait.
+
+    `with_owners`: what each owner holds in the pool is asked for.
+    """
+    cells = load_cells(pool_id)
     ready = sorted((c for c in cells if c.state is CellState.READY), key=lambda cell: cell.name)
     unready: dict[CellState, int] = defaultdict(int)
+    tokens_used: dict[str, int] = defaultdict(int)
     for cell in cells:
         if cell.state is not CellState.READY:
             unready[cell.state] += 1
-    shapes = tuple(_load_shapes(pool_id, now))
-    return PlacementSnapshot(
+        for token in policy.tokens:
+            tokens_used[token] += cell.used.get(token, 0)
+    scopes = {scope for shape in shapes for scope in shape.scopes()}
+    return PoolSnapshot(
         pool_id=pool_id,
+        name=name,
         now=now,
+        policy=policy,
         cells=tuple(ready),
-        shapes=shapes,
+        shapes=tuple(shapes),
         unready_cells=dict(unready),
-        gangs=load_gangs({shape.job_id for shape in shapes}),
-        is_whole=len(shapes) < MAX_SHAPES,
+        quotas=load_quotas(scopes),
+        tokens_used=dict(tokens_used),
+        owner_usage=_load_owner_usage([cell.cell_id for cell in cells]) if with_owners else {},
+        nominations=_load_nominations([cell.cell_id for cell in ready]),
+    )
+
+
+def _load_owner_usage(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
+    """By owner, what his unreleased attempts hold of the cells."""
+    found = rows(
+        """
+        SELECT j.owner_id, g.resources, sum(h.count)::bigint FROM (
+            SELECT group_id, count(*) FROM controlplane_attempt
+            WHERE cell_id = ANY(%s) AND released_at IS NULL GROUP BY group_id
+        ) h
+        JOIN controlplane_taskgroup g ON g.id = h.group_id
+        JOIN controlplane_job j ON j.id = g.job_id
+        GROUP BY 1, 2
+        """,
+        [list(cell_ids)],
+    )
+    usage: dict[int, dict[str, int]] = defaultdict(dict)
+    for owner, resources, count in found:
+        for name, amount in decoded(resources).items():
+            usage[owner][name] = usage[owner].get(name, 0) + amount * count
+    return dict(usage)
+
+
+def _load_nominations(cell_ids: Sequence[int]) -> tuple[Nomination, ...]:
+    """What is kept for whom on the cells, and when it should come free at the latest."""
+    kept = rows(
+        """
+        SELECT nominated_cell_id, group_id, count(*), min(nominated_until) FROM controlplane_task
+        WHERE nominated_cell_id = ANY(%s) AND state = 1 GROUP BY 1, 2 ORDER BY 1, 2
+        """,
+        [list(cell_ids)],
+    )
+    if not kept:
+        return ()
+    ends = dict(
+        rows(
+            """
+            SELECT a.cell_id, CASE WHEN bool_and(a.started_at IS NOT NULL
+                                                 AND g.timeout_seconds IS NOT NULL)
+                THEN max(a.started_at + make_interval(secs => g.timeout_seconds)) END
+            FROM controlplane_attempt a JOIN controlplane_taskgroup g ON g.id = a.group_id
+            WHERE a.cell_id = ANY(%s) AND a.released_at IS NULL GROUP BY a.cell_id
+            """,
+            [sorted({cell_id for cell_id, *_ in kept})],
+        )
+    )
+    return tuple(
+        Nomination(cell_id, group_id, count, until, ends.get(cell_id))
+        for cell_id, group_id, count, until in kept
+    )
+
+
+_ROWS = """
+SELECT j.band, (j.coscheduled AND j.started_at IS NOT NULL) AS first, g.job_id, g.position,
+       w.shape_id, w.group_id, w.count, j.parent_id IS NOT NULL,
+       GREATEST(g.startable_at, w.since), g.timeout_seconds, w.avoid_cell_id,
+       w.nominated_cell_id, g.pending_reason, j.coscheduled
+FROM (
+    SELECT shape_id, group_id, avoid_cell_id, nominated_cell_id, count(*), min(updated_at) AS since
+    FROM controlplane_task
+    WHERE state = 1 AND NOT attempt_open AND shape_id = ANY(%(shapes)s)
+      AND (not_before IS NULL OR not_before <= %(now)s)
+    GROUP BY shape_id, group_id, avoid_cell_id, nominated_cell_id
+) w
+JOIN controlplane_taskgroup g ON g.id = w.group_id
+JOIN controlplane_job j ON j.id = g.job_id
+WHERE j.ending_as IS NULL AND NOT j.is_bouncing AND g.startable_at <= %(now)s
+ORDER BY {order} LIMIT %(limit)s
+"""
+# Which rows are read, if there are more than are looked at in one pass.
+_OLDEST = "j.band, 2 DESC, g.job_id, g.position"
+_NEWEST = "j.band, 2 DESC, g.job_id DESC, g.position"
+_EACH_OWNER = """
+    j.band, 2 DESC, row_number() OVER (PARTITION BY j.band, j.owner_id ORDER BY g.job_id)
+    """
+
+
+def load_pass_facts(
+    screened: Screened, *, now: datetime, sequencer: str, by_owner: bool, limit: int = MAX_ROWS
+) -> PassFacts:
+    """The second step: rows of the shapes that may be placed, and the gangs among them.
+
+    `sequencer`, `by_owner`: which rows come first, if there are more than `limit`.
+    """
+    order = _EACH_OWNER if by_owner else _NEWEST if sequencer == "lifo" else _OLDEST
+    found = _load_rows(screened.full, now, order, limit)
+    is_whole = len(found) < limit
+    found += _load_rows(screened.heads, now, _OLDEST, MAX_HEADS)
+    found.sort(key=_PLACE)
+    gangs = {row[2] for row in found if row[13]}
+    return PassFacts(waiting=_waiting(found), gangs=load_gangs(gangs), is_whole=is_whole)
+
+
+_PLACE = itemgetter(0, 2, 3)  # band, job, position; the sort is stable
+
+
+def _load_rows(
+    shape_ids: Iterable[int], now: datetime, order: str, limit: int
+) -> list[tuple[Any, ...]]:
+    ids = sorted(shape_ids)
+    if not ids:
+        return []
+    return rows(_ROWS.format(order=order), {"shapes": ids, "now": now, "limit": limit})
+
+
+def _waiting(found: Sequence[tuple[Any, ...]]) -> Waiting:
+    if not found:
+        return Waiting()
+    _, first, jobs, _, shapes, groups, counts, children, since, timeouts, avoided, nominated = zip(
+        *(row[:12] for row in found), strict=True
+    )
+    reasons = [decoded(row[12]) if row[13] else None for row in found]
+    return Waiting(
+        shape_ids=shapes,
+        group_ids=groups,
+        job_ids=jobs,
+        counts=counts,
+        is_first=first,
+        is_child=children,
+        since=since,
+        timeout_seconds=timeouts,
+        avoid_cell_ids=avoided,
+        nominated_cell_ids=nominated,
+        reasons=reasons,
     )
 
 
 def load_gangs(job_ids: Iterable[int]) -> dict[int, GangFacts]:
     """The coscheduled jobs among `job_ids`, with how many members of each group are where."""
+    ids = sorted(set(job_ids))
+    if not ids:
+        return {}
     found = rows(
-        "SELECT id, min_available FROM controlplane_job WHERE id = ANY(%s) AND coscheduled",
-        [sorted(set(job_ids))],
+        """
+        SELECT id, min_available, group_by FROM controlplane_job
+        WHERE id = ANY(%s) AND coscheduled
+        """,
+        [ids],
     )
-    groups = load_groups([job_id for job_id, _ in found]) if found else {}
+    groups = load_groups([job_id for job_id, *_ in found])
+    places: dict[int, set[int]] = defaultdict(set)
+    for job_id, cell_id in rows(
+        """
+        SELECT DISTINCT job_id, cell_id FROM controlplane_attempt
+        WHERE job_id = ANY(%s) AND released_at IS NULL AND finished_at IS NULL
+        """,
+        [[job_id for job_id, _, group_by in found if group_by]],
+    ):
+        places[job_id].add(cell_id)
     return {
         job_id: GangFacts(
             group_ids=tuple(group.facts.group_id for group in groups[job_id]),
             groups=tuple(gang_of(groups[job_id])),
             min_available=minimum,
+            group_by=group_by,
+            cell_ids=frozenset(places[job_id]),
         )
-        for job_id, minimum in found
+        for job_id, minimum, group_by in found
     }
-
-
-def lock_cells(cell_ids: Iterable[int]) -> dict[int, CellFacts]:
-    """Lock cells, sorted by id, and read what is held of them now: the last word before placing."""
-    ids = sorted(set(cell_ids))
-    rows("SELECT id FROM controlplane_cell WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE", [ids])
-    return {cell.cell_id: cell for cell in _cells("c.id = ANY(%s)", [ids])}
-
-
-def _load_cells(pool_id: int) -> list[CellFacts]:
-    return _cells("c.pool_id = %s AND c.incarnation <> ''", [pool_id])
-
-
-def _cells(condition: str, parameters: Sequence[Any]) -> list[CellFacts]:
-    found = rows(
-        f"""
-        SELECT c.id, c.name, c.state, c.incarnation, c.capacity, c.task_types
-        FROM controlplane_cell c WHERE {condition} ORDER BY c.id
-        """,
-        parameters,
-    )
-    used = load_usage([row[0] for row in found])
-    return [
-        CellFacts(
-            cell_id=cell_id,
-            name=name,
-            state=CellState(state),
-            incarnation=incarnation,
-            capacity=json.loads(capacity),
-            used=used.get(cell_id, {}),
-            task_types=frozenset(task_types),
-        )
-        for cell_id, name, state, incarnation, capacity, task_types in found
-    ]
-
-
-def load_usage(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
-    """What unreleased attempts hold of each cell: computed, never a stored counter."""
-    held = rows(
-        """
-        SELECT h.cell_id, g.resources, h.count FROM (
-            SELECT cell_id, group_id, count(*) FROM controlplane_attempt
-            WHERE cell_id = ANY(%s) AND released_at IS NULL GROUP BY cell_id, group_id
-        ) h JOIN controlplane_taskgroup g ON g.id = h.group_id
-        """,
-        [list(cell_ids)],
-    )
-    usage: dict[int, dict[str, int]] = {}
-    for cell_id, resources, count in held:
-        cell = usage.setdefault(cell_id, {})
-        for name, amount in json.loads(resources).items():
-            cell[name] = cell.get(name, 0) + amount * count
-    return usage
 
 
 def load_requests(group_ids: Iterable[int]) -> dict[int, Mapping[str, int]]:
@@ -146,38 +334,35 @@ def find_jobs_of_groups(group_ids: Iterable[int]) -> list[int]:
     return sorted(job_id for (job_id,) in rows(statement, [sorted(set(group_ids))]))
 
 
-def _load_shapes(pool_id: int, now: datetime) -> list[PendingShape]:
+def load_tokens(pool_id: int) -> dict[str, int]:
+    """The limited tokens of a pool, by name."""
+    found = rows("SELECT tokens FROM controlplane_pool WHERE id = %s", [pool_id])
+    return dict(decoded(found[0][0])) if found else {}
+
+
+def lock_tokens(pool_id: int, names: Iterable[str]) -> dict[str, int]:
+    """Lock the pool's row; how many of each of its tokens unreleased attempts hold now."""
+    rows("SELECT id FROM controlplane_pool WHERE id = %s FOR NO KEY UPDATE", [pool_id])
+    cells = rows("SELECT id FROM controlplane_cell WHERE pool_id = %s", [pool_id])
+    held: dict[str, int] = dict.fromkeys(names, 0)
+    for used in load_usage([cell_id for (cell_id,) in cells]).values():
+        for name in held:
+            held[name] += used.get(name, 0)
+    return held
+
+
+def find_tenants(job_ids: Iterable[int]) -> dict[int, tuple[int, int, int]]:
+    """Owner, project and domain of jobs."""
     found = rows(
         """
-        SELECT w.group_id, g.job_id, j.band, w.count, g.resources, g.task_type, w.avoid_cell_id,
-               g.pending_reason
-        FROM (
-            SELECT group_id, avoid_cell_id, count(*) FROM controlplane_task
-            WHERE state = 1 AND NOT attempt_open
-              AND (not_before IS NULL OR not_before <= %(now)s)
-            GROUP BY group_id, avoid_cell_id
-        ) w
-        JOIN controlplane_taskgroup g ON g.id = w.group_id
-        JOIN controlplane_job j ON j.id = g.job_id
-        WHERE j.pool_id = %(pool)s AND j.ending_as IS NULL AND NOT j.is_bouncing
-          AND g.startable_at <= %(now)s
-        -- Gangs that have begun come first in their band: what is left of them waits for the rest.
-        ORDER BY j.band, (j.coscheduled AND j.started_at IS NOT NULL) DESC, j.id, g.position,
-                 w.avoid_cell_id NULLS FIRST
-        LIMIT %(limit)s
+        SELECT j.id, j.owner_id, j.project_id, p.domain_id FROM controlplane_job j
+        JOIN controlplane_project p ON p.id = j.project_id WHERE j.id = ANY(%s)
         """,
-        {"now": now, "pool": pool_id, "limit": MAX_SHAPES},
+        [sorted(set(job_ids))],
     )
-    return [
-        PendingShape(
-            group_id=group_id,
-            job_id=job_id,
-            band=Band(band),
-            count=count,
-            resources=json.loads(resources),
-            task_type=task_type,
-            avoid_cell_id=avoid,
-            reason=None if reason is None else json.loads(reason),
-        )
-        for group_id, job_id, band, count, resources, task_type, avoid, reason in found
-    ]
+    return {job_id: (owner, project, domain) for job_id, owner, project, domain in found}
+
+
+def lock_quotas() -> bool:
+    """Lock all quotas, by id; whether there are any. Who places holds them for a short moment."""
+    return bool(rows("SELECT id FROM controlplane_quota ORDER BY id FOR NO KEY UPDATE"))

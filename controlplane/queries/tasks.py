@@ -21,12 +21,14 @@ SELECT t.id AS id, t.job_id AS job, g.name AS "group", t.index AS index, t.state
        t.updated_at AS updated_at, t.started_at AS started_at, t.finished_at AS finished_at,
        j.annotation AS annotation, j.created_at AS created_at, g.startable_at AS startable_at,
        g.depends_on AS depends_on, j.waits_for_jobs AS waits_for_jobs,
-       j.is_bouncing AS is_bouncing, g.pending_reason AS found, a.stop_reason AS stop_reason,
+       j.is_bouncing AS is_bouncing, a.stop_reason AS stop_reason,
+       CASE WHEN g.pending_reason IS NULL THEN s.pending_reason ELSE g.pending_reason END AS found,
        a.exit_code AS exit_code, a.failure_kind AS failure_kind, a.result AS result,
        a.result_truncated AS result_truncated, c.name AS cell
 FROM controlplane_task t
 JOIN controlplane_taskgroup g ON g.id = t.group_id
 JOIN controlplane_job j ON j.id = t.job_id
+LEFT JOIN controlplane_shape s ON s.id = t.shape_id
 LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid
 LEFT JOIN controlplane_cell c ON c.id = a.cell_id
 """

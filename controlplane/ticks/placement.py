@@ -12,24 +12,22 @@ from datetime import datetime, timedelta
 import structlog
 from celery import shared_task
 from django.conf import settings
-from django.db import transaction
+from django.db import OperationalError, transaction
 
 from controlplane import clock
-from controlplane.commands.effects import explain_groups
-from controlplane.commands.placement import carry_out
+from controlplane.commands.effects import raise_alerts
 from controlplane.commands.ticks import leave_mark, note_run, take_wake
-from controlplane.domain.effects import ExplainGroup
-from controlplane.domain.placement.place import place
+from controlplane.commands.waiting import clear_nominations, explain
+from controlplane.domain.effects import RaiseAlert
 from controlplane.queries.placement import (
-    find_due_pools,
+    WaitingShapes,
     is_anything_pending,
-    load_placement_snapshot,
+    load_waiting_shapes,
 )
 from controlplane.queries.ticks import load_tick, try_lock
+from controlplane.ticks.pool_pass import Outcome, pass_pool
 
 NAME = "placement"
-# Tasks placed in one transaction: 50 orders a message with 100 cells, and half a second of locks.
-TASKS_PER_PASS = 5_000
 # One message works through at most so many passes; the next message goes on.
 MAX_PASSES = 50
 IDLE_SECONDS = 10.0
@@ -55,7 +53,7 @@ def placement(woken: bool = False) -> None:
 def run(*, woken: bool = True) -> bool:
     """Place what can be placed; whether anything waits or waited."""
     started_at = clock.now()
-    if not find_due_pools(started_at):
+    if not load_waiting_shapes(started_at):
         if not woken:
             # A wake for nothing, one for each batch of reports, writes nothing: the clock's tick
             # does.
@@ -81,24 +79,37 @@ def run(*, woken: bool = True) -> bool:
 
 def run_pass() -> tuple[int, bool] | None:
     """One pass over the due pools: tasks placed, and whether all was seen. None: not our turn."""
-    placed, covered = 0, True
-    reasons: list[ExplainGroup] = []
+    outcomes: list[Outcome] = []
     with transaction.atomic():
         if settings.CELLRUN.advisory_locks and not try_lock(_LOCK):
             return None
         now = clock.now()
-        for pool_id in find_due_pools(now):
-            snapshot = load_placement_snapshot(pool_id, now=now)
-            plan = place(snapshot, limit=TASKS_PER_PASS)
-            # The snapshot may show a release that is younger than `now`; what is placed is younger.
-            written_at = clock.now()
-            placed += carry_out(plan, now=written_at, start_seconds=settings.CELLRUN.start_seconds)
-            reasons += plan.explanations
-            # What could not be written as planned was overtaken: the next tick looks at it.
-            covered &= plan.complete and snapshot.is_whole
-        # Last, since no lock may be waited for once rows of groups are held.
-        explain_groups(reasons)
-    return placed, covered
+        clear_nominations(now=now)
+        for waiting in load_waiting_shapes(now):
+            outcome = _pass_safely(waiting, now)
+            if outcome is not None:
+                outcomes.append(outcome)
+        # Last, since no lock may be waited for once rows are held that others want.
+        explain(
+            [item for outcome in outcomes for item in outcome.shapes],
+            [item for outcome in outcomes for item in outcome.groups],
+        )
+    # What could not be written as planned was overtaken: the next tick looks at it.
+    return sum(item.placed for item in outcomes), all(item.covered for item in outcomes)
+
+
+def _pass_safely(waiting: WaitingShapes, now: datetime) -> Outcome | None:
+    """One pool whose pass fails does not hold up the others; None: it did."""
+    try:
+        with transaction.atomic():
+            return pass_pool(waiting, now=now)
+    except OperationalError:
+        raise
+    except Exception as error:
+        log.exception("pool_skipped", pool=waiting.pool_id)
+        alert = RaiseAlert("pool_skipped", f"pool {waiting.pool_id}", repr(error)[:1000])
+        raise_alerts([alert], now=now)
+        return None
 
 
 def _is_recent(now: datetime) -> bool:

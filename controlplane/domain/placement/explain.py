@@ -1,101 +1,141 @@
-"""Why the tasks of a shape wait, as figures and as a sentence: the best cell, and what it lacks."""
+"""Why tasks wait, as figures and as a sentence: the only place where these texts are made.
+
+A reason is {code, text, and figures}. API, admin and command show its text as it is.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from controlplane.domain.snapshots import CellFacts, PendingShape, PlacementSnapshot, Resources
+import numpy as np
+
+from controlplane.domain.constraints import is_met
+from controlplane.domain.placement.amounts import describe_shortfall
+from controlplane.domain.placement.board import Board, Mask
+from controlplane.domain.placement.interfaces import Violation
+from controlplane.domain.placement.snapshot import CellFacts, PoolSnapshot, ShapeFacts
 
 NO_CELL_MATCHES = "no_cell_matches"
 INSUFFICIENT_RESOURCES = "insufficient_resources"
+INSUFFICIENT_TOKENS = "insufficient_tokens"
+BUILD_SLOTS_FULL = "build_slots_full"
 WAITING_FOR_GANG = "waiting_for_gang"
+QUEUE_POSITION = "queue_position"
 
-_UNITS = {"cpu_millis": "of a core", "memory_mib": "MiB of memory", "disk_mib": "MiB of disk"}
+Reason = dict[str, Any]
 
 
-def explain_shape(
-    shape: PendingShape, snapshot: PlacementSnapshot, used: Sequence[Resources]
-) -> dict[str, Any]:
-    """The reason of `shape`: {code, text, and figures}. `used`: per cell, in this pass too."""
-    fitting = [
-        (cell, held)
-        for cell, held in zip(snapshot.cells, used, strict=True)
-        if shape.task_type in cell.task_types
-    ]
-    if not fitting:
-        return _no_cell(shape, snapshot)
-    best, free = min(
-        ((cell, free_of(cell.capacity, held)) for cell, held in fitting),
-        key=lambda pair: (_distance(shape.resources, pair[1], pair[0].capacity), pair[0].name),
-    )
-    lacks = shortfall(shape.resources, free)
-    never = all(shortfall(shape.resources, cell.capacity) for cell, _ in fitting)
-    what = describe_shortfall(lacks)
+def explain_misfit(shape: ShapeFacts, snapshot: PoolSnapshot, board: Board, usable: Mask) -> Reason:
+    """Why no cell takes a task of the shape now: the best cell, and what it lacks."""
+    if not usable.any():
+        return explain_no_cell(shape, snapshot)
+    request = board.vector(shape.resources)
+    if board.room_but_for_slots(request, usable).any():
+        return _slots(board, request, usable)
+    free = np.maximum(board.capacity - board.used, 0)
+    lacks = np.maximum(request[:, None] - free, 0)
+    distance = (lacks / np.maximum(board.capacity, 1)).max(axis=0, initial=0.0)
+    best = int(np.where(usable, distance, np.inf).argmin())
+    missing = {
+        name: int(lack) for name, lack in zip(board.names, lacks[:, best], strict=True) if lack
+    }
+    never = not board.room_when_empty(request, usable).any()
+    name, what = board.cells[best].name, describe_shortfall(missing)
     text = (
-        f"larger than every cell of the pool: {best.name} comes closest and lacks {what}"
+        f"larger than every cell of the pool: {name} comes closest and lacks {what}"
         if never
-        else f"no cell has enough free: {best.name} comes closest and lacks {what}"
+        else f"no cell has enough free: {name} comes closest and lacks {what}"
     )
     return {
         "code": INSUFFICIENT_RESOURCES,
         "text": text,
-        "cell": best.name,
-        "shortfall": lacks,
+        "cell": name,
+        "shortfall": missing,
         "never_fits": never,
     }
 
 
-def explain_gang(need: int, have: int, missing: Mapping[str, Any] | None) -> dict[str, Any]:
+def _slots(board: Board, request: np.ndarray[Any, Any], usable: Mask) -> Reason:
+    fitting = board.room_but_for_slots(request, usable) > 0
+    count = int(fitting.sum())
+    cells = f"{count} cell" if count == 1 else f"{count} cells"
+    text = f"{cells} with room for it prepare as many containers as they may at once"
+    return {"code": BUILD_SLOTS_FULL, "text": text, "cells": count}
+
+
+def explain_no_cell(shape: ShapeFacts, snapshot: PoolSnapshot) -> Reason:
+    """Which condition removed how many of the ready cells, one after the other."""
+    unready = {state.value: count for state, count in sorted(snapshot.unready_cells.items())}
+    figures = {
+        "code": NO_CELL_MATCHES,
+        "ready_cells": len(snapshot.cells),
+        "unready": unready,
+        "removed": {},
+    }
+    if not snapshot.cells:
+        listed = ", ".join(f"{count} {state}" for state, count in unready.items())
+        text = f"the pool has no ready cell ({listed})" if unready else "the pool has no cell"
+        return {**figures, "text": text}
+    removed = removed_by_conditions(shape, snapshot.cells)
+    listed = ", ".join(f"{condition} ({count})" for condition, count in removed.items())
+    text = f"none of the {len(snapshot.cells)} ready cells of the pool matches: removed by {listed}"
+    return {**figures, "text": text, "removed": removed}
+
+
+def removed_by_conditions(shape: ShapeFacts, cells: Sequence[CellFacts]) -> dict[str, int]:
+    """By condition in words, how many of the cells it removed that those before it had left."""
+    left, removed = list(cells), dict[str, int]()
+
+    def keep(condition: str, kept: list[CellFacts]) -> list[CellFacts]:
+        if len(kept) < len(left):
+            removed[condition] = len(left) - len(kept)
+        return kept
+
+    left = keep(
+        f"task type {shape.task_type}", [c for c in left if shape.task_type in c.task_types]
+    )
+    for item in shape.constraints:
+        if item.required:
+            left = keep(str(item), [cell for cell in left if is_met(item, cell.labels)])
+    tags = ", ".join(shape.placement_tags) or "none"
+    keep(f"placement tags {tags}", [c for c in left if c.tags.admit(shape.placement_tags)])
+    return removed
+
+
+def explain_violations(violations: Sequence[Violation]) -> Reason:
+    """What validators said, all of it; the code is the first one's."""
+    told = [{"code": item.code, "text": item.text, **item.figures} for item in violations]
+    first = dict(violations[0].figures)
+    text = "; ".join(item.text for item in violations)
+    return {**first, "code": violations[0].code, "text": text, "violations": told}
+
+
+def explain_tokens(missing: Mapping[str, tuple[int, int, int]]) -> Reason:
+    """Tokens that are short: (used, requested, limit) by name."""
+    text = "; ".join(
+        f"tokens {name}: {used} used + {requested} requested > {limit} of the pool"
+        for name, (used, requested, limit) in sorted(missing.items())
+    )
+    figures = {
+        name: {"used": used, "requested": requested, "limit": limit}
+        for name, (used, requested, limit) in sorted(missing.items())
+    }
+    return {"code": INSUFFICIENT_TOKENS, "text": text, "tokens": figures}
+
+
+def explain_gang(
+    need: int, have: int, missing: Mapping[str, Any] | None, group_by: str = ""
+) -> Reason:
     """Why a gang waits: `need` members must start together, `have` of them could.
 
     `missing`: why the next one could not; None: it waits itself, to be tried again.
     """
     why = missing["text"] if missing else "the others are not ready yet"
-    text = f"its gang starts together: {need} more must be placed at once, {have} could be; {why}"
-    return {"code": WAITING_FOR_GANG, "text": text, "need": need, "have": have}
+    where = f" on cells with one value of {group_by}" if group_by else ""
+    text = f"its gang starts together: {need} more must be placed at once{where}, {have} could be"
+    return {"code": WAITING_FOR_GANG, "text": f"{text}; {why}", "need": need, "have": have}
 
 
-def shortfall(request: Resources, free: Resources) -> dict[str, int]:
-    """What `free` lacks of `request`, per resource; empty if it fits."""
-    return {
-        name: amount - free.get(name, 0)
-        for name, amount in sorted(request.items())
-        if amount > free.get(name, 0)
-    }
-
-
-def describe_shortfall(lacks: Mapping[str, int]) -> str:
-    """The shortfall in words: "0.5 of a core and 512 MiB of memory"."""
-    parts = [
-        f"{amount / 1000:g} {_UNITS[name]}"
-        if name == "cpu_millis"
-        else f"{amount} {_UNITS.get(name, name)}"
-        for name, amount in lacks.items()
-    ]
-    return " and ".join(parts) or "nothing"
-
-
-def free_of(capacity: Resources, used: Resources) -> dict[str, int]:
-    """Capacity less what is held, never below zero."""
-    return {name: max(amount - used.get(name, 0), 0) for name, amount in capacity.items()}
-
-
-def _distance(request: Resources, free: Resources, capacity: Resources) -> float:
-    lacks = shortfall(request, free)
-    return max(
-        (amount / max(capacity.get(name, 0), 1) for name, amount in lacks.items()), default=0
-    )
-
-
-def _no_cell(shape: PendingShape, snapshot: PlacementSnapshot) -> dict[str, Any]:
-    ready: Sequence[CellFacts] = snapshot.cells
-    unready = {state.value: count for state, count in sorted(snapshot.unready_cells.items())}
-    if ready:
-        text = (
-            f"none of the {len(ready)} ready cells of the pool runs tasks of type {shape.task_type}"
-        )
-    elif unready:
-        listed = ", ".join(f"{count} {state}" for state, count in unready.items())
-        text = f"the pool has no ready cell ({listed})"
-    else:
-        text = "the pool has no cell"
-    return {"code": NO_CELL_MATCHES, "text": text, "ready_cells": len(ready), "unready": unready}
+def explain_behind(job_id: int) -> Reason:
+    """Why a task of a strict pool was not tried: somebody before it does not fit."""
+    text = f"waits behind job {job_id}, which does not fit yet (the pool is strict)"
+    return {"code": QUEUE_POSITION, "text": text, "behind": job_id}

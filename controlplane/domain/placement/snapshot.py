@@ -15,6 +15,8 @@ from controlplane.domain.placement.policy import PoolPolicy
 from controlplane.domain.scopes import Quota, Scope, ScopeKind
 from controlplane.domain.states import Band, CellState
 
+NO_TAGS = Tags()
+
 Resources = Mapping[str, int]
 """Amounts by name: cpu_millis, memory_mib, disk_mib, gpu, named ones and tokens."""
 
@@ -34,7 +36,7 @@ class CellFacts:
     used: Resources
     task_types: frozenset[str] = frozenset()
     labels: Mapping[str, str] = field(default_factory=dict)
-    tags: Tags = Tags()
+    tags: Tags = NO_TAGS
     start_slots: int | None = None
 
 
@@ -81,7 +83,7 @@ class Waiting:
     counts: Sequence[int] = ()
     is_first: Sequence[bool] = ()
     is_child: Sequence[bool] = ()
-    since: Sequence[datetime] = ()
+    since: Sequence[datetime | None] = ()
     timeout_seconds: Sequence[float | None] = ()
     avoid_cell_ids: Sequence[int | None] = ()
     nominated_cell_ids: Sequence[int | None] = ()
@@ -156,7 +158,8 @@ class PassFacts:
 class Running:
     """An attempt that may be evicted. `gang`: its job, if it goes only with all its members.
 
-    `is_free`: it costs its task nothing (it has not begun to build).
+    `is_free`: it costs its task nothing (it has not begun to build). `ends_by`: when its time is
+    over; None: nobody knows.
     """
 
     task_id: int
@@ -173,6 +176,7 @@ class Running:
     gang: int | None = None
     is_evictable: bool = True
     is_free: bool = False
+    ends_by: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

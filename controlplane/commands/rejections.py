@@ -1,0 +1,50 @@
+"""Ends tasks that validators have rejected: they could never be placed."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from controlplane.commands.batches import for_each_batch
+from controlplane.commands.dispatch import send_after_commit
+from controlplane.commands.effects import apply_changes
+from controlplane.domain.changes import Cause, change_task
+from controlplane.domain.effects import RejectGroup
+from controlplane.domain.states import Reason
+from controlplane.domain.transitions import Event
+from controlplane.queries.convergence import find_pending_of_groups
+from controlplane.queries.facts import load_facts_of_tasks
+from controlplane.queries.jobs_under_lock import lock_jobs
+from controlplane.queries.placement import find_jobs_of_groups
+
+# Tasks of one transaction; the job follows the first of them, and what is left ends with it.
+PAGE = 1_000
+
+
+def reject(groups: Sequence[RejectGroup], *, now: datetime) -> int:
+    """The waiting tasks of the groups end UNSCHEDULABLE, and their jobs with them; how many."""
+    reasons = {item.group_id: str(item.reason["text"]) for item in groups}
+    ended = 0
+
+    def work(batch: Sequence[int]) -> None:
+        nonlocal ended
+        jobs = lock_jobs(batch)
+        tasks = load_facts_of_tasks(find_pending_of_groups(sorted(reasons), PAGE))
+        changes = [
+            change_task(
+                facts,
+                Event.REJECTED,
+                Cause(
+                    Reason.REJECTED,
+                    message=reasons[facts.group_id],
+                    failure_reason=f"can never be placed: {reasons[facts.group_id]}",
+                ),
+                now=now,
+            )
+            for facts in tasks
+            if facts.job_id in jobs
+        ]
+        applied = apply_changes(changes, jobs=jobs, now=now, actor="placement")
+        ended += applied.changed
+        send_after_commit(applied)
+
+    for_each_batch(find_jobs_of_groups(reasons), work, what="rejection")
+    return ended

@@ -1,0 +1,187 @@
+"""Gangs: the minima of a coscheduled job are placed at once or not at all (Volcano: gang).
+
+The rest of its members come as they come. `group_by` keeps all of them on cells that share the
+value of a label.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from controlplane.domain.gangs import missing
+from controlplane.domain.placement.board import Mask
+from controlplane.domain.placement.explain import Reason, explain_gang, explain_misfit
+from controlplane.domain.placement.interfaces import Vector
+from controlplane.domain.placement.one_pass import Pass
+from controlplane.domain.placement.plan import Unplaced
+from controlplane.domain.placement.snapshot import GangFacts
+
+
+@dataclass(slots=True)
+class _Try:
+    """What one try to place a gang's minima came to. `why`: what stood against the rest."""
+
+    placed: list[tuple[int, Vector]]
+    count: int = 0
+    row: int = -1
+    why: Reason | None = None
+
+
+class Gangs:
+    """The gangs of a pass; each is dealt with once, when the first of its rows has its turn."""
+
+    def __init__(self, work: Pass) -> None:
+        self._work = work
+        self._rows: dict[int, list[int]] = defaultdict(list)
+        for row, job_id in enumerate(work.waiting.job_ids):
+            if job_id in work.facts.gangs:
+                self._rows[job_id].append(row)
+        # Of gangs that are alike the first tells for all: room only shrinks in a pass.
+        self._waiting: dict[object, Reason] = {}
+
+    def place(self, row: int) -> Sequence[int]:
+        """Place the gang that the row belongs to, as far as it goes; its rows, all dealt with."""
+        job_id = self._work.waiting.job_ids[row]
+        rows = self._rows.pop(job_id, [])
+        if not rows or self._work.stopped_by is not None:
+            return rows
+        gang = self._work.facts.gangs[job_id]
+        needs = dict(zip(gang.group_ids, missing(gang.groups, gang.min_available), strict=True))
+        kind = self._kind_of(gang, needs, rows)
+        reason = self._waiting.get(kind) if kind else None
+        if reason is None:
+            reason = self._place(job_id, gang, needs, rows)
+            if reason is not None and kind:
+                self._waiting[kind] = reason
+        if reason is not None:
+            self._explain(rows, reason)
+            if self._work.snapshot.policy.strict_fifo:
+                self._work.stopped_by = job_id
+        return rows
+
+    def _place(
+        self, job_id: int, gang: GangFacts, needs: dict[int, int], rows: Sequence[int]
+    ) -> Reason | None:
+        work, need = self._work, sum(needs.values())
+        best: _Try | None = None
+        for within in self._places(gang):
+            used, slots, books = work.board.used.copy(), work.board.slots.copy(), work.ledger.save()
+            tried = self._try(dict(needs), rows, within)
+            if tried.why is None:
+                for row, given in tried.placed:
+                    work.columns_of_gang(row, given)
+                self._place_rest(rows, within)
+                return None
+            work.board.used, work.board.slots = used, slots
+            work.ledger.restore(books)
+            if best is None or tried.count > best.count:
+                best = tried
+        if best is None:
+            why = {"text": f"no ready cell has the label {gang.group_by}"}
+            return explain_gang(need, 0, why, gang.group_by)
+        self._note_unplaced(job_id, best, needs, rows)
+        for row in rows:
+            work.ledger.note_waiting(work.shape_of(row), int(work.left[row]))
+        return explain_gang(need, best.count, best.why, gang.group_by)
+
+    def _try(self, needs: dict[int, int], rows: Sequence[int], within: Mask | None) -> _Try:
+        """Take what the minima need, as far as it goes: the board and the books are changed."""
+        work, tried = self._work, _Try([])
+        for row in rows:
+            group_id = work.waiting.group_ids[row]
+            wanted = min(needs[group_id], int(work.left[row]))
+            if not wanted:
+                continue
+            shape, picked = work.shape_of(row), np.array([row], dtype=np.int64)
+            admitted, why = work.admit(shape, picked, wanted, whole=True)
+            usable = work.usable(shape, row, within)
+            given = np.zeros(len(work.board.cells), dtype=np.int64)
+            if admitted:
+                given = self._give(row, wanted, usable)
+            placed = int(given.sum())
+            tried.count += placed
+            needs[group_id] -= placed
+            if placed:
+                tried.placed.append((row, given))
+                work.ledger.book(shape, {work.waiting.job_ids[row]}, placed)
+            if placed < wanted:
+                tried.row = row
+                tried.why = why or explain_misfit(shape, work.snapshot, work.board, usable)
+                return tried
+        if any(needs.values()):
+            # Some members are not ready: they back off, or their containers are not gone yet.
+            tried.why = {"text": "the others are not ready yet"}
+        return tried
+
+    def _give(self, row: int, wanted: int, usable: Mask) -> Vector:
+        """Place tasks of a row: first where room was kept for them, then wherever there is some."""
+        work, shape = self._work, self._work.shape_of(row)
+        total = np.zeros(len(work.board.cells), dtype=np.int64)
+        cell_id, kept = work.waiting.nominated_cell_ids[row], work.kept.get(row, 0)
+        masks = [usable]
+        if kept and cell_id is not None:
+            work.board.keep(cell_id, work.board.vector(shape.resources), -kept)
+            here = np.zeros(len(usable), dtype=bool)
+            here[work.board.index_of[cell_id]] = True
+            masks = [usable & here, usable]
+        for mask in masks:
+            left = wanted - int(total.sum())
+            given = left and work.board.give(shape, left, mask, work.plugins.selector, work.start)
+            if given is not None and left:
+                total += given
+        return total
+
+    def _place_rest(self, rows: Sequence[int], within: Mask | None) -> None:
+        """Members beyond the minima, one row after the other, as many as there is room for."""
+        work = self._work
+        for row in rows:
+            work.kept.pop(row, None)
+            if work.left[row] and work.limit > 0:
+                picked = np.array([row], dtype=np.int64)
+                _, why = work.place_run(work.shape_of(row), picked, int(work.left[row]), within)
+                if why is not None:
+                    work.group_reasons[work.waiting.group_ids[row]] = why
+
+    def _places(self, gang: GangFacts) -> Iterator[Mask | None]:
+        """Where all of the gang may be: anywhere, or on the cells of one value of its label."""
+        if not gang.group_by:
+            yield None
+            return
+        board = self._work.board
+        indices = [board.index_of[cell] for cell in gang.cell_ids if cell in board.index_of]
+        for mask in board.with_label(gang.group_by).values():
+            # Members that are there already decide for all.
+            if not gang.cell_ids or any(mask[index] for index in indices):
+                yield mask
+
+    def _kind_of(self, gang: GangFacts, needs: dict[int, int], rows: Sequence[int]) -> object:
+        """What is the same for gangs that fit the same places; None: it is like no other."""
+        waiting = self._work.waiting
+        if gang.cell_ids or self._work.is_special[rows].any() or self._work.snapshot.quotas:
+            return None
+        order = {group_id: place for place, group_id in enumerate(gang.group_ids)}
+        members = [
+            (order[waiting.group_ids[row]], waiting.shape_ids[row], int(self._work.left[row]))
+            for row in rows
+        ]
+        return gang.group_by, tuple(needs.values()), tuple(members)
+
+    def _explain(self, rows: Sequence[int], reason: Reason) -> None:
+        for row in rows:
+            self._work.group_reasons[self._work.waiting.group_ids[row]] = reason
+
+    def _note_unplaced(
+        self, job_id: int, tried: _Try, needs: dict[int, int], rows: Sequence[int]
+    ) -> None:
+        """Let room be made for the whole gang, if one row of it is all that is missing."""
+        work = self._work
+        wanting = [row for row in rows if needs[work.waiting.group_ids[row]] and work.left[row]]
+        if tried.why is None or tried.row < 0 or len(wanting) != 1:
+            return
+        row, shape = wanting[0], work.shape_of(wanting[0])
+        count = min(needs[work.waiting.group_ids[row]], int(work.left[row]))
+        if tried.why.get("never_fits") or count < needs[work.waiting.group_ids[row]]:
+            return
+        work.note_gang(Unplaced(row, shape, count, work.usable(shape, row), (), job_id), tried.why)

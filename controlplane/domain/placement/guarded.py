@@ -1,0 +1,122 @@
+"""Plugins of other people, so that none of their mistakes ends a pass.
+
+A validator that fails defers what it was asked about; a sequencer or selector that fails, or
+answers nonsense, is replaced by the default for the rest of the pass. Each fault is noted once.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from controlplane.domain.placement.interfaces import (
+    Offer,
+    Queue,
+    Request,
+    Selector,
+    Sequencer,
+    Turn,
+    Validator,
+    Vector,
+    Verdict,
+    Violation,
+)
+from controlplane.domain.placement.one_pass import Plugins
+from controlplane.domain.placement.selectors.dispersed import Dispersed
+from controlplane.domain.placement.sequencers.fifo import Fifo
+
+PLUGIN_FAILED = "plugin_failed"
+
+
+@dataclass(slots=True)
+class Faults:
+    """What plugins did wrong in a pass: by plugin ("validator x"), the first error."""
+
+    found: dict[str, str] = field(default_factory=dict)
+
+    def note(self, plugin: str, error: str) -> None:
+        """Keep the first error of each."""
+        self.found.setdefault(plugin, error[:500])
+
+
+def guard(
+    faults: Faults,
+    *,
+    sequencer: tuple[str, Sequencer],
+    selector: tuple[str, Selector],
+    validators: dict[str, Validator],
+) -> Plugins:
+    """The plugins, by name, such that what they do wrong goes to `faults`."""
+    return Plugins(
+        sequencer=_Sequencer(faults, *sequencer),
+        selector=_Selector(faults, *selector),
+        validators=tuple(_Validator(faults, name, one) for name, one in validators.items()),
+    )
+
+
+class _Validator:
+    def __init__(self, faults: Faults, name: str, plugin: Validator) -> None:
+        self._faults, self._name, self._plugin = faults, name, plugin
+
+    def check(self, request: Request) -> Verdict:
+        try:
+            verdict = self._plugin.check(request)
+            admitted = min(max(int(verdict.admitted), 0), request.tasks)
+            return Verdict(admitted, tuple(verdict.violations))
+        except Exception as error:
+            self._faults.note(f"validator {self._name}", repr(error))
+            text = f"validator {self._name} failed: an operator has to look at it"
+            return Verdict(0, (Violation(PLUGIN_FAILED, text, {"plugin": self._name}),))
+
+
+class _Sequencer:
+    """Its turns; behind its first mistake, those of FIFO."""
+
+    def __init__(self, faults: Faults, name: str, plugin: Sequencer) -> None:
+        self._faults, self._name, self._plugin = faults, name, plugin
+        self.uses_shares = bool(getattr(plugin, "uses_shares", False))
+
+    def turns(self, queue: Queue) -> Iterator[Turn]:
+        idle = 0
+        try:
+            for turn in self._plugin.turns(queue):
+                rows, before = self._checked(queue, turn), int(queue.left.sum())
+                if not before:
+                    return
+                yield Turn(rows, int(turn.tasks))
+                idle = idle + 1 if int(queue.left.sum()) == before else 0
+                if idle > len(queue.left):
+                    raise ValueError("its turns do not end")
+        except Exception as error:
+            self._faults.note(f"sequencer {self._name}", repr(error))
+            yield from Fifo().turns(queue)
+
+    @staticmethod
+    def _checked(queue: Queue, turn: Turn) -> Vector:
+        rows = np.asarray(turn.rows, dtype=np.int64)
+        if not len(rows) or len(np.unique(queue.shape[rows])) != 1 or rows.min() < 0:
+            raise ValueError("a turn must have rows, all of one shape")
+        return rows
+
+
+class _Selector:
+    """Its choice; what is no choice at all is made as `dispersed` would."""
+
+    def __init__(self, faults: Faults, name: str, plugin: Selector) -> None:
+        self._faults, self._name, self._plugin = faults, name, plugin
+
+    def select(self, offer: Offer, count: int) -> Vector:
+        try:
+            given = np.asarray(self._plugin.select(offer, count), dtype=np.int64)
+            if (
+                given.shape != offer.room.shape
+                or (given < 0).any()
+                or (given > offer.room).any()
+                or int(given.sum()) != count
+            ):
+                raise ValueError(f"answered {int(given.sum())} places for {count} tasks")
+            return given
+        except Exception as error:
+            self._faults.note(f"selector {self._name}", repr(error))
+            self._plugin = Dispersed()
+            return self._plugin.select(offer, count)

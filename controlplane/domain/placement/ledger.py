@@ -1,0 +1,124 @@
+"""What owners, quotas and tokens have left at each point of a pass."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+
+import numpy as np
+
+from controlplane.domain.placement.interfaces import QuotaState, Vector
+from controlplane.domain.placement.snapshot import PoolSnapshot, ShapeFacts
+from controlplane.domain.scopes import Quota, Scope, ScopeKind
+
+
+class _Account:
+    """A quota whose usage moves."""
+
+    def __init__(self, quota: Quota) -> None:
+        self.quota = quota
+        self.resources = dict(quota.resources)
+        self.tasks = quota.running_tasks
+        self.jobs = set(quota.jobs)
+        self.waiting = 0
+
+    def state(self) -> QuotaState:
+        return QuotaState(
+            kind=self.quota.scope.kind,
+            title=self.quota.title,
+            limits=self.quota.limits,
+            resources=self.resources,
+            running_tasks=self.tasks,
+            running_jobs=len(self.jobs),
+            waiting=self.waiting,
+        )
+
+
+class Ledger:
+    """Books what is placed in a pass against quotas, tokens and the shares of owners."""
+
+    def __init__(self, snapshot: PoolSnapshot) -> None:
+        self._accounts = {quota.scope: _Account(quota) for quota in snapshot.quotas}
+        self._tokens = dict(snapshot.policy.tokens)
+        self._tokens_used = dict(snapshot.tokens_used)
+        self._owners = {owner: dict(used) for owner, used in snapshot.owner_usage.items()}
+
+    def save(self) -> "Ledger":
+        """A copy of the books, to go back to."""
+        return deepcopy(self)
+
+    def restore(self, saved: "Ledger") -> None:
+        """Go back to what was saved."""
+        self.__dict__.update(saved.__dict__)
+
+    def accounts_of(self, shape: ShapeFacts) -> list[_Account]:
+        """The quotas that the shape's tasks count against."""
+        if not self._accounts:
+            return []
+        found = (self._accounts.get(scope) for scope in shape.scopes())
+        return [account for account in found if account is not None]
+
+    def quotas_of(self, shape: ShapeFacts) -> list[QuotaState]:
+        """The same as they stand now."""
+        return [account.state() for account in self.accounts_of(shape)]
+
+    def is_bound_by_jobs(self, shape: ShapeFacts) -> bool:
+        """Whether it matters to which job a task belongs."""
+        accounts = self.accounts_of(shape)
+        return any(account.quota.limits.running_jobs is not None for account in accounts)
+
+    def is_running(self, shape: ShapeFacts, job_id: int) -> bool:
+        """Whether the job holds something already."""
+        return any(job_id in account.jobs for account in self.accounts_of(shape))
+
+    def tokens_for(self, shape: ShapeFacts) -> int | None:
+        """How many of the shape's tasks there are tokens for; None: it needs none."""
+        asked = [name for name in shape.resources if name in self._tokens]
+        if not asked:
+            return None
+        return min(self._left(name) // shape.resources[name] for name in asked)
+
+    def missing_tokens(self, shape: ShapeFacts, tasks: int) -> dict[str, tuple[int, int, int]]:
+        """By token that is short for `tasks` tasks: (used, requested, limit)."""
+        return {
+            name: (self._tokens_used.get(name, 0), amount * tasks, self._tokens[name])
+            for name, amount in shape.resources.items()
+            if name in self._tokens and amount * tasks > self._left(name)
+        }
+
+    def _left(self, name: str) -> int:
+        return max(self._tokens[name] - self._tokens_used.get(name, 0), 0)
+
+    def book(self, shape: ShapeFacts, job_ids: Iterable[int], tasks: int) -> None:
+        """`tasks` tasks of the shape, of these jobs, are placed; negative: they are not."""
+        for account in self.accounts_of(shape):
+            account.tasks += tasks
+            if account.quota.limits.running_jobs is not None and tasks > 0:
+                account.jobs.update(job_ids)
+            _add(account.resources, shape.resources, tasks)
+        for name, amount in shape.resources.items():
+            if name in self._tokens:
+                self._tokens_used[name] = self._tokens_used.get(name, 0) + amount * tasks
+        if shape.owner_id in self._owners:
+            _add(self._owners[shape.owner_id], shape.resources, tasks)
+        elif tasks > 0:
+            self._owners[shape.owner_id] = {}
+            _add(self._owners[shape.owner_id], shape.resources, tasks)
+
+    def note_waiting(self, shape: ShapeFacts, tasks: int) -> None:
+        """`tasks` tasks of the shape were tried in vain: they stand in the queue."""
+        for account in self.accounts_of(shape):
+            account.waiting += tasks
+
+    def held_by(self, owner: int, names: Sequence[str]) -> Vector:
+        """What an owner holds of the pool, by resource."""
+        held: Mapping[str, int] = self._owners.get(owner, {})
+        return np.array([held.get(name, 0) for name in names], dtype=np.int64)
+
+    def weight_of(self, owner: int) -> float:
+        """The weight of an owner's quota, else 1."""
+        account = self._accounts.get(Scope(ScopeKind.USER, owner))
+        return account.quota.limits.weight if account is not None else 1.0
+
+
+def _add(held: dict[str, int], amounts: Mapping[str, int], tasks: int) -> None:
+    for name, amount in amounts.items():
+        held[name] = held.get(name, 0) + amount * tasks

@@ -1,0 +1,95 @@
+"""What a pass comes to: columns of placements, reasons, rejections, and who may have room made."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from controlplane.domain.effects import ExplainGroup, ExplainShape, PlaceTasks, RejectGroup
+from controlplane.domain.placement.board import Board, Mask
+from controlplane.domain.placement.interfaces import Vector
+from controlplane.domain.placement.ledger import Ledger
+from controlplane.domain.placement.snapshot import PoolSnapshot, ShapeFacts, Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """`count` tasks of a row that found no room, though some cell is large enough for them.
+
+    `usable`: the cells that may take them. More than one: a gang's, all at once. `violations`: the
+    quotas that stand against it; empty: only room is missing.
+    """
+
+    row: int
+    shape: ShapeFacts
+    count: int
+    usable: Mask
+    violations: Sequence[Mapping[str, object]] = ()
+    gang: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where tasks go, and why the others wait.
+
+    `complete`: all that waits was looked at. `cursor`: the cell that got the last task. `board`,
+    `ledger`: as they are after all of it, for whoever goes on from there.
+    """
+
+    placements: PlaceTasks
+    shapes: tuple[ExplainShape, ...]
+    groups: tuple[ExplainGroup, ...]
+    rejected: tuple[RejectGroup, ...]
+    unplaced: tuple[Unplaced, ...]
+    complete: bool
+    cursor: str
+    board: Board
+    ledger: Ledger
+
+    @property
+    def count(self) -> int:
+        """Tasks placed."""
+        return sum(self.placements.counts)
+
+
+@dataclass(slots=True)
+class Given:
+    """Rows and how many of each went where: `row_counts` by row, `given` by cell, equal sums."""
+
+    rows: Vector
+    row_counts: Vector
+    given: Vector
+
+
+@dataclass(slots=True)
+class Columns:
+    """Collects placements as columns."""
+
+    waiting: Waiting
+    snapshot: PoolSnapshot
+    collected: list[Given] = field(default_factory=list)
+
+    def add(self, rows: Vector, row_counts: Vector, given: Vector) -> None:
+        """`row_counts[i]` tasks of `rows[i]`, all of them together as `given` says."""
+        self.collected.append(Given(rows, row_counts, given))
+
+    def placements(self) -> PlaceTasks:
+        """One line for each row and cell: the first tasks of the rows go to the first cells."""
+        rows, cells, counts = list[int](), list[int](), list[int]()
+        for item in self.collected:
+            used = np.flatnonzero(item.given)
+            ends_of_rows = np.cumsum(item.row_counts)
+            ends_of_cells = np.cumsum(item.given[used])
+            ends = np.union1d(ends_of_rows, ends_of_cells)
+            ends = ends[ends > 0]
+            rows += item.rows[np.searchsorted(ends_of_rows, ends)].tolist()
+            cells += used[np.searchsorted(ends_of_cells, ends)].tolist()
+            counts += np.diff(ends, prepend=0).tolist()
+        waiting, ids = self.waiting, [cell.cell_id for cell in self.snapshot.cells]
+        return PlaceTasks(
+            [waiting.group_ids[row] for row in rows],
+            [ids[cell] for cell in cells],
+            counts,
+            [waiting.avoid_cell_ids[row] for row in rows],
+            [waiting.nominated_cell_ids[row] for row in rows],
+        )

@@ -1,0 +1,74 @@
+"""The rows of one band that wait, as sequencers see them; what is left of each moves."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controlplane.domain.placement.board import Board
+from controlplane.domain.placement.interfaces import Vector
+from controlplane.domain.placement.ledger import Ledger
+from controlplane.domain.placement.shares import dominant_share
+from controlplane.domain.placement.snapshot import ShapeFacts, Waiting
+
+
+class BandQueue:
+    """Rows of one band (or those of them that come first), in order of job and group.
+
+    `place`: where each stands among all rows of the pass.
+    """
+
+    def __init__(
+        self,
+        waiting: Waiting,
+        place: Vector,
+        shapes: dict[int, ShapeFacts],
+        left: Vector,
+        ledger: Ledger,
+        board: Board,
+    ) -> None:
+        self.place = place
+        self.job: Vector = np.array(waiting.job_ids, dtype=np.int64)[place]
+        self.shape: Vector = np.array(waiting.shape_ids, dtype=np.int64)[place]
+        self.is_child: NDArray[np.bool_] = np.array(waiting.is_child, dtype=bool)[place]
+        self.left: Vector = left[place]
+        owners = {shape_id: shape.owner_id for shape_id, shape in shapes.items()}
+        self.owner: Vector = np.array(
+            [owners[shape_id] for shape_id in self.shape.tolist()], dtype=np.int64
+        )
+        self._shapes, self._ledger, self._board = shapes, ledger, board
+        self._total = board.total
+        self._row_of = {int(row): index for index, row in enumerate(place)}
+        self._rows_of: dict[int, list[int]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.place)
+
+    def share_of(self, owner: int) -> float:
+        """The owner's dominant share of the pool just now."""
+        return dominant_share(self._ledger.held_by(owner, self._board.names), self._total)
+
+    def share_of_task(self, row: int) -> float:
+        """By how much one task of the row changes its owner's dominant share, at most."""
+        shape = self._shapes[int(self.shape[row])]
+        return dominant_share(self._board.vector(shape.resources), self._total)
+
+    def weight_of(self, owner: int) -> float:
+        """The owner's weight."""
+        return self._ledger.weight_of(owner)
+
+    def close(self, shape_id: int) -> None:
+        """Nothing of the shape can be placed any more in this pass."""
+        if self._rows_of is None:
+            self._rows_of = defaultdict(list)
+            for row, found in enumerate(self.shape.tolist()):
+                self._rows_of[found].append(row)
+        self.left[self._rows_of[shape_id]] = 0
+
+    def close_rows(self, places: Sequence[int]) -> None:
+        """Nothing of these rows (by their place in the pass) can be placed any more."""
+        for place in places:
+            row = self._row_of.get(place)
+            if row is not None:
+                self.left[row] = 0

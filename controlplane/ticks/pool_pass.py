@@ -1,0 +1,136 @@
+"""One pass over one pool: its shapes and cells, its rows, the plan; and what the plan comes to."""
+
+import time
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+from django.conf import settings
+
+from controlplane import clock, plugins
+from controlplane.commands.effects import raise_alerts
+from controlplane.commands.placement import carry_out, keep_cursor
+from controlplane.commands.rejections import reject
+from controlplane.domain.effects import ExplainGroup, ExplainShape, RaiseAlert
+from controlplane.domain.placement.guarded import Faults, guard
+from controlplane.domain.placement.one_pass import Plugins
+from controlplane.domain.placement.place import place
+from controlplane.domain.placement.plan import Plan
+from controlplane.domain.placement.policy import PoolPolicy
+from controlplane.domain.placement.screen import Screened, screen
+from controlplane.queries.placement import (
+    WaitingShapes,
+    load_pass_facts,
+    load_policy,
+    load_snapshot,
+)
+
+# Tasks placed in one transaction: 50 orders a message with 100 cells, and half a second of locks.
+TASKS_PER_PASS = 5_000
+# A pass decides for so long; what is decided by then is kept, the rest goes on in the next one.
+SECONDS_PER_PASS = 2.0
+PLUGIN_ALERT = "plugin_failed"
+SHAPE_ALERT = "shape_unreadable"
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a pool's pass. `covered`: all that waits was looked at."""
+
+    placed: int
+    covered: bool
+    shapes: tuple[ExplainShape, ...] = ()
+    groups: tuple[ExplainGroup, ...] = ()
+
+
+def pass_pool(waiting: WaitingShapes, *, now: datetime) -> Outcome:
+    """Decide and carry out one pass over the pool in which `waiting` waits."""
+    name, policy = load_policy(waiting.pool_id)
+    faults = Faults()
+    chosen = resolve(policy, faults)
+    snapshot = load_snapshot(
+        waiting.pool_id,
+        name,
+        policy,
+        waiting.shapes,
+        now=now,
+        with_owners=chosen.sequencer.uses_shares,
+    )
+    screened = screen(snapshot, chosen)
+    facts = load_pass_facts(
+        screened, now=now, sequencer=policy.sequencer, by_owner=chosen.sequencer.uses_shares
+    )
+    ends_at = time.monotonic() + SECONDS_PER_PASS
+    plan = place(
+        snapshot,
+        facts,
+        chosen,
+        limit=TASKS_PER_PASS,
+        is_late=lambda: time.monotonic() > ends_at,
+    )
+    placed = _carry_out(plan, waiting.pool_id, policy)
+    _tell(name, waiting, faults, now)
+    return Outcome(placed, plan.complete, _merged(screened, plan), plan.groups)
+
+
+def _carry_out(plan: Plan, pool_id: int, policy: PoolPolicy) -> int:
+    # The snapshot may show a release that is younger than `now`; what is placed is younger.
+    placed = carry_out(
+        plan.placements,
+        pool_id=pool_id,
+        now=clock.now(),
+        start_seconds=settings.CELLRUN.start_seconds,
+    )
+    if plan.rejected:
+        reject(plan.rejected, now=clock.now())
+    if plan.cursor and plan.cursor != policy.cursor:
+        keep_cursor(pool_id, plan.cursor)
+    return placed
+
+
+def resolve(policy: PoolPolicy, faults: Faults) -> Plugins:
+    """The plugins that the policy names; one that is not installed any more is a fault, too."""
+    validators = {}
+    for name in policy.validators:
+        try:
+            validators[name] = plugins.get(plugins.Kind.VALIDATOR, name)
+        except plugins.NotInstalled as error:
+            faults.note(f"validator {name}", str(error))
+    named = {plugins.Kind.SEQUENCER: policy.sequencer, plugins.Kind.SELECTOR: policy.selector}
+    defaults = {plugins.Kind.SEQUENCER: "fifo", plugins.Kind.SELECTOR: "dispersed"}
+    found = {}
+    for kind, name in named.items():
+        try:
+            found[kind] = (name, plugins.get(kind, name))
+        except plugins.NotInstalled as error:
+            faults.note(f"{str(kind).removesuffix('s')} {name}", str(error))
+            found[kind] = (defaults[kind], plugins.get(kind, defaults[kind]))
+    return guard(
+        faults,
+        sequencer=found[plugins.Kind.SEQUENCER],
+        selector=found[plugins.Kind.SELECTOR],
+        validators=validators,
+    )
+
+
+def _merged(screened: Screened, plan: Plan) -> tuple[ExplainShape, ...]:
+    """What the pass says of a shape is younger than what screening said."""
+    news = {item.shape_id: item for item in (*screened.reasons, *plan.shapes)}
+    return tuple(news[shape_id] for shape_id in sorted(news))
+
+
+def _tell(name: str, waiting: WaitingShapes, faults: Faults, now: datetime) -> None:
+    """Bring before an operator what plugins, or rows that make no sense, held up."""
+    alerts = [
+        RaiseAlert(PLUGIN_ALERT, f"{plugin} of pool {name}", error)
+        for plugin, error in faults.found.items()
+    ]
+    alerts += [
+        RaiseAlert(SHAPE_ALERT, f"shape {shape_id}", f"its tasks are not placed: {error}"[:1000])
+        for shape_id, error in waiting.unreadable
+    ]
+    if alerts:
+        raise_alerts(alerts, now=now)
+        log.error("placement_hindered", pool=name, why=[alert.text for alert in alerts])
