@@ -1,0 +1,114 @@
+"""Constraints and tags mean what their text says, stated once more and plainly, for any labels."""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from controlplane.domain.constraints import (
+    NUMERIC,
+    WITHOUT_VALUE,
+    Constraint,
+    Operator,
+    Tags,
+    is_met,
+)
+
+KEYS = st.sampled_from(["zone", "gb", "rack"])
+NUMBERS = st.integers(-20, 20).map(str) | st.decimals(
+    -20, 20, places=2, allow_nan=False, allow_infinity=False
+).map(lambda number: f"{number:f}")
+VALUES = NUMBERS | st.sampled_from(["", "a", "b", "1.", ".5", "1e1", "+3", "007", "inf", "٣"])
+LABELS = st.dictionaries(KEYS, VALUES, max_size=3)
+
+
+@st.composite
+def constraints(draw: st.DrawFn) -> Constraint:
+    """Any constraint that a job may have."""
+    operator = draw(st.sampled_from(Operator))
+    if operator in WITHOUT_VALUE:
+        values: list[str] = []
+    elif operator is Operator.IN:
+        values = draw(st.lists(VALUES, min_size=1, max_size=4))
+    else:
+        values = [draw(NUMBERS if operator in NUMERIC else VALUES)]
+    return Constraint(draw(KEYS), operator, tuple(values), draw(st.booleans()))
+
+
+def as_number(text: str) -> Fraction | None:
+    """Digits, maybe with a sign before and a fraction behind."""
+    unsigned = text[1:] if text[:1] in ("+", "-") else text
+    whole, point, fraction = unsigned.partition(".")
+    parts = [whole, fraction] if point else [whole]
+    if not all(part and set(part) <= set("0123456789") for part in parts):
+        return None
+    return Fraction(text)
+
+
+def says_the_text(wish: Constraint, labels: Mapping[str, str]) -> bool:
+    """As docs/job-spec.md tells it, operator by operator."""
+    there, label = wish.key in labels, labels.get(wish.key, "")
+    if wish.op.value == "exists":
+        return there
+    if wish.op.value == "not_exists":
+        return not there
+    if wish.op.value == "ne":
+        return not there or label != wish.values[0]
+    if not there:
+        return False
+    if wish.op.value in ("eq", "in"):
+        return any(label == value for value in wish.values)
+    found, limit = as_number(label), as_number(wish.values[0])
+    if found is None or limit is None:
+        return False
+    return {
+        "gt": found > limit,
+        "ge": found >= limit,
+        "lt": found < limit,
+        "le": found <= limit,
+    }[wish.op.value]
+
+
+@given(constraints(), LABELS)
+@example(Constraint("gb", Operator.GT, ("1.9",)), {"gb": "1.10"})
+@example(Constraint("gb", Operator.LE, ("3",)), {"gb": "+3"})
+def test_a_constraint_is_met_when_its_text_says_so(
+    wish: Constraint, labels: dict[str, str]
+) -> None:
+    assert is_met(wish, labels) is says_the_text(wish, labels)
+
+
+@given(constraints(), LABELS)
+def test_what_is_kept_of_a_constraint_is_the_constraint(
+    wish: Constraint, labels: dict[str, str]
+) -> None:
+    assert Constraint.read(wish.as_dict()) == wish
+    opposites = {
+        Operator.EXISTS: Operator.NOT_EXISTS,
+        Operator.EQ: Operator.NE,
+    }
+    if wish.op in opposites:
+        opposite = Constraint(wish.key, opposites[wish.op], wish.values)
+        assert is_met(wish, labels) is not is_met(opposite, labels)
+
+
+NAMES = st.sampled_from(["a", "b", "c", "d"])
+
+
+def admits(written: Sequence[str], named: Sequence[str]) -> bool:
+    """Every tag without ? is named, and every named one stands there, with or without ?."""
+    for tag in written:
+        if not tag.endswith("?") and tag not in named:
+            return False
+    return all(tag in written or f"{tag}?" in written for tag in named)
+
+
+@given(
+    st.dictionaries(NAMES, st.booleans()).map(
+        lambda tags: [name if required else f"{name}?" for name, required in tags.items()]
+    ),
+    st.lists(NAMES, max_size=4),
+)
+def test_tags_admit_whom_their_text_admits(written: list[str], named: list[str]) -> None:
+    assert Tags.read(written).admit(named) is admits(written, named)
