@@ -20,6 +20,7 @@ from controlplane.queries.cascades import (
     find_bouncing_page,
     load_dependencies,
     load_parents,
+    load_stop_seconds,
 )
 from controlplane.queries.convergence import list_jobs_with
 from controlplane.queries.facts import load_facts_of_tasks
@@ -155,8 +156,9 @@ def bounce_page(job_id: int, *, now: datetime, page: int = PAGE) -> int:
         nonlocal bounced
         jobs = lock_jobs([job_id])
         task_ids = find_bouncing_page(job_id, page)
+        graces = load_stop_seconds(job_id)
         changes = [
-            decide_bounced(facts, now=now)
+            decide_bounced(facts, stop_seconds=graces[facts.group_id], now=now)
             for facts in load_facts_of_tasks(task_ids)
             if facts.state in ACTIVE
         ]

@@ -60,3 +60,15 @@ def find_bouncing_page(job_id: int, limit: int) -> list[int]:
         [job_id, _ACTIVE, limit],
     )
     return [task_id for (task_id,) in found]
+
+
+def load_stop_seconds(job_id: int) -> dict[int, float]:
+    """By group of the job, how long its tasks may take to stop."""
+    found = rows(
+        """
+        SELECT id, COALESCE((launch->>'stop_grace_seconds')::float8, 10)
+        FROM controlplane_taskgroup WHERE job_id = %s
+        """,
+        [job_id],
+    )
+    return dict(found)

@@ -7,23 +7,28 @@ from datetime import datetime
 import structlog
 from django.conf import settings
 
-from controlplane import clock, plugins
+from controlplane import clock
 from controlplane.commands.effects import raise_alerts
 from controlplane.commands.placement import carry_out, keep_cursor
+from controlplane.commands.preemption import evict
 from controlplane.commands.rejections import reject
+from controlplane.commands.waiting import nominate
 from controlplane.domain.effects import ExplainGroup, ExplainShape, RaiseAlert
-from controlplane.domain.placement.guarded import Faults, guard
-from controlplane.domain.placement.one_pass import Plugins
+from controlplane.domain.placement.guarded import Faults
 from controlplane.domain.placement.place import place
 from controlplane.domain.placement.plan import Plan
 from controlplane.domain.placement.policy import PoolPolicy
+from controlplane.domain.placement.room import make_room, reserve, starving, wants_room
 from controlplane.domain.placement.screen import Screened, screen
+from controlplane.domain.placement.snapshot import PassFacts, PoolSnapshot
+from controlplane.queries.occupants import is_any_below, load_held
 from controlplane.queries.placement import (
     WaitingShapes,
     load_pass_facts,
     load_policy,
     load_snapshot,
 )
+from controlplane.queries.pool_plugins import resolve
 
 # Tasks placed in one transaction: 50 orders a message with 100 cells, and half a second of locks.
 TASKS_PER_PASS = 5_000
@@ -71,6 +76,7 @@ def pass_pool(waiting: WaitingShapes, *, now: datetime) -> Outcome:
         is_late=lambda: time.monotonic() > ends_at,
     )
     placed = _carry_out(plan, waiting.pool_id, policy)
+    _make_room(snapshot, plan, facts)
     _tell(name, waiting, faults, now)
     return Outcome(placed, plan.complete, _merged(screened, plan), plan.groups)
 
@@ -90,29 +96,27 @@ def _carry_out(plan: Plan, pool_id: int, policy: PoolPolicy) -> int:
     return placed
 
 
-def resolve(policy: PoolPolicy, faults: Faults) -> Plugins:
-    """The plugins that the policy names; one that is not installed any more is a fault, too."""
-    validators = {}
-    for name in policy.validators:
-        try:
-            validators[name] = plugins.get(plugins.Kind.VALIDATOR, name)
-        except plugins.NotInstalled as error:
-            faults.note(f"validator {name}", str(error))
-    named = {plugins.Kind.SEQUENCER: policy.sequencer, plugins.Kind.SELECTOR: policy.selector}
-    defaults = {plugins.Kind.SEQUENCER: "fifo", plugins.Kind.SELECTOR: "dispersed"}
-    found = {}
-    for kind, name in named.items():
-        try:
-            found[kind] = (name, plugins.get(kind, name))
-        except plugins.NotInstalled as error:
-            faults.note(f"{str(kind).removesuffix('s')} {name}", str(error))
-            found[kind] = (defaults[kind], plugins.get(kind, defaults[kind]))
-    return guard(
-        faults,
-        sequencer=found[plugins.Kind.SEQUENCER],
-        selector=found[plugins.Kind.SELECTOR],
-        validators=validators,
-    )
+def _make_room(snapshot: PoolSnapshot, plan: Plan, facts: PassFacts) -> None:
+    """Evict for those who are more important; reserve a place for those who starve."""
+    waiting = facts.waiting
+    wanting = wants_room(plan) if snapshot.policy.preemption else []
+    starved = starving(snapshot, plan, waiting)
+    cells = [cell.cell_id for cell in snapshot.cells]
+    if wanting and not is_any_below(cells, min(item.shape.band for item in wanting)):
+        wanting = []
+    if not wanting and not starved:
+        return
+    held = load_held(cells)
+    if wanting:
+        evictions = make_room(
+            snapshot, plan, waiting, held.running, held.leaving, held.leaving_scopes
+        )
+        served = {eviction.need.group_id for eviction in evictions}
+        starved = [item for item in starved if waiting.group_ids[item.row] not in served]
+        if evictions:
+            evict(evictions, now=clock.now())
+    if starved:
+        nominate(reserve(snapshot, plan, waiting, starved, held.running, held.leaving))
 
 
 def _merged(screened: Screened, plan: Plan) -> tuple[ExplainShape, ...]:

@@ -73,7 +73,7 @@ def decide(owner: Owner, task: Circumstances, now: datetime) -> ChangeTask:
     if owner.rule == "ending_jobs":
         return decide_ended(task.facts, reason=Reason.CANCELLED, message="", force=False, now=now)
     if owner.rule == "bouncing_jobs":
-        return decide_bounced(task.facts, now=now)
+        return decide_bounced(task.facts, stop_seconds=10.0, now=now)
     rule = RULES[owner.rule]
     assert rule.holds(task.facts, now), f"{owner.what}: {owner.rule} does not hold"
     return rule.decide(task.facts, now=now)

@@ -1,12 +1,16 @@
 """Rules 7 and 8: tasks that wait in vain, and the open tasks of ending jobs and gangs, end."""
 
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 from controlplane.domain.changes import Cause, change_task
 from controlplane.domain.effects import ChangeTask
 from controlplane.domain.snapshots import TaskFacts
 from controlplane.domain.states import REASONS, Reason
 from controlplane.domain.transitions import Event
+
+# A place stays kept so long after whoever leaves it should have gone.
+NOMINATION_SECONDS = 30.0
 
 
 def decide_hopeless(facts: TaskFacts, *, now: datetime) -> ChangeTask:
@@ -25,6 +29,17 @@ def decide_ended(
     return change_task(facts, event, cause, now=now)
 
 
-def decide_bounced(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """Rule 8: the gang of the task fell below a minimum; it goes back to wait, free of charge."""
-    return change_task(facts, Event.GANG_BOUNCED, Cause(Reason.GANG_BOUNCED), now=now)
+def decide_bounced(facts: TaskFacts, *, stop_seconds: float, now: datetime) -> ChangeTask:
+    """Rule 8: the gang of the task fell below a minimum; it goes back to wait, free of charge.
+
+    The place that it leaves, within `stop_seconds`, is kept for it: nobody comes between.
+    """
+    change = change_task(facts, Event.GANG_BOUNCED, Cause(Reason.GANG_BOUNCED), now=now)
+    if facts.attempt is None:
+        return change
+    seconds = stop_seconds + NOMINATION_SECONDS
+    return replace(
+        change,
+        nominated_cell_id=facts.attempt.cell_id,
+        nominated_until=now + timedelta(seconds=seconds),
+    )

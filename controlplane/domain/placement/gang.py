@@ -52,7 +52,7 @@ class Gangs:
         kind = self._kind_of(gang, needs, rows)
         reason = self._waiting.get(kind) if kind else None
         if reason is None:
-            reason = self._place(job_id, gang, needs, rows)
+            reason = self._place(gang, needs, rows)
             if reason is not None and kind:
                 self._waiting[kind] = reason
         if reason is not None:
@@ -61,9 +61,7 @@ class Gangs:
                 self._work.stopped_by = job_id
         return rows
 
-    def _place(
-        self, job_id: int, gang: GangFacts, needs: dict[int, int], rows: Sequence[int]
-    ) -> Reason | None:
+    def _place(self, gang: GangFacts, needs: dict[int, int], rows: Sequence[int]) -> Reason | None:
         work, need = self._work, sum(needs.values())
         best: _Try | None = None
         for within in self._places(gang):
@@ -81,7 +79,7 @@ class Gangs:
         if best is None:
             why = {"text": f"no ready cell has the label {gang.group_by}"}
             return explain_gang(need, 0, why, gang.group_by)
-        self._note_unplaced(job_id, best, needs, rows)
+        self._note_unplaced(gang, best, needs, rows)
         for row in rows:
             work.ledger.note_waiting(work.shape_of(row), int(work.left[row]))
         return explain_gang(need, best.count, best.why, gang.group_by)
@@ -173,15 +171,19 @@ class Gangs:
             self._work.group_reasons[self._work.waiting.group_ids[row]] = reason
 
     def _note_unplaced(
-        self, job_id: int, tried: _Try, needs: dict[int, int], rows: Sequence[int]
+        self, gang: GangFacts, tried: _Try, needs: dict[int, int], rows: Sequence[int]
     ) -> None:
         """Let room be made for the whole gang, if one row of it is all that is missing."""
         work = self._work
         wanting = [row for row in rows if needs[work.waiting.group_ids[row]] and work.left[row]]
-        if tried.why is None or tried.row < 0 or len(wanting) != 1:
+        nominated = [row for row in rows if work.waiting.nominated_cell_ids[row] is not None]
+        if tried.why is None or tried.row < 0 or len(wanting) != 1 or nominated:
             return
         row, shape = wanting[0], work.shape_of(wanting[0])
         count = min(needs[work.waiting.group_ids[row]], int(work.left[row]))
-        if tried.why.get("never_fits") or count < needs[work.waiting.group_ids[row]]:
+        if count < needs[work.waiting.group_ids[row]]:
             return
-        work.note_gang(Unplaced(row, shape, count, work.usable(shape, row), (), job_id), tried.why)
+        places = tuple(work.usable(shape, row, within) for within in self._places(gang))
+        is_new = not work.ledger.is_running(shape, work.waiting.job_ids[row])
+        one = Unplaced(row, shape, count, places, is_gang=True, is_new_job=is_new)
+        work.note_gang(one, tried.why)

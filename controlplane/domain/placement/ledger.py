@@ -60,6 +60,18 @@ class Ledger:
         """The same as they stand now."""
         return [account.state() for account in self.accounts_of(shape)]
 
+    def states(self) -> list[tuple[Scope, QuotaState]]:
+        """All quotas as they stand now."""
+        return [(scope, account.state()) for scope, account in self._accounts.items()]
+
+    def tokens_left(self) -> dict[str, int]:
+        """What is left of each token; below 0: its limit was lowered."""
+        return {name: most - self._tokens_used.get(name, 0) for name, most in self._tokens.items()}
+
+    def limit_of(self, token: str) -> int:
+        """How many of a token may be held at once."""
+        return self._tokens[token]
+
     def is_bound_by_jobs(self, shape: ShapeFacts) -> bool:
         """Whether it matters to which job a task belongs."""
         accounts = self.accounts_of(shape)

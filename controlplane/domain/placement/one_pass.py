@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from controlplane.domain.effects import ExplainGroup, ExplainShape, RejectGroup
 from controlplane.domain.placement.board import Board, Mask
 from controlplane.domain.placement.explain import (
     INSUFFICIENT_RESOURCES,
+    INSUFFICIENT_TOKENS,
     Reason,
     explain_behind,
     explain_misfit,
@@ -32,6 +34,7 @@ from controlplane.domain.placement.ledger import Ledger
 from controlplane.domain.placement.plan import Columns, Plan, Unplaced
 from controlplane.domain.placement.queue import BandQueue
 from controlplane.domain.placement.snapshot import PassFacts, PoolSnapshot, ShapeFacts
+from controlplane.domain.placement.validators.quota import QUOTA_EXCEEDED
 
 # A backfilled task needs so much longer than its timeout to start and to stop.
 _BACKFILL_MARGIN = timedelta(seconds=60)
@@ -276,19 +279,22 @@ class Pass:
 
     def note_gang(self, gang: Unplaced, reason: Mapping[str, object]) -> None:
         """The members of a gang found no room; for the same reasons as others, it may be made."""
-        if reason.get("code") == INSUFFICIENT_RESOURCES and len(self.unplaced) < _MOST_UNPLACED:
+        if is_curable(reason) and len(self.unplaced) < _MOST_UNPLACED:
             self.unplaced.append(gang)
 
     def _note_unplaced(self, shape: ShapeFacts, rows: Vector, reason: Mapping[str, object]) -> None:
-        if len(self.unplaced) >= _MOST_UNPLACED or reason.get("never_fits"):
-            return
-        violations = reason.get("violations", ())
-        if reason["code"] != INSUFFICIENT_RESOURCES and not violations:
+        if len(self.unplaced) >= _MOST_UNPLACED or not is_curable(reason):
             return
         for row in rows[self.left[rows] > 0].tolist()[:_MOST_UNPLACED]:
             if self.waiting.nominated_cell_ids[row] is None:
-                usable = self.usable(shape, row)
-                one = Unplaced(row, shape, int(self.left[row]), usable, tuple(violations))  # type: ignore[arg-type]
+                one = Unplaced(
+                    row,
+                    shape,
+                    int(self.left[row]),
+                    (self.usable(shape, row),),
+                    lacks_room=reason["code"] == INSUFFICIENT_RESOURCES,
+                    is_new_job=not self.ledger.is_running(shape, self.waiting.job_ids[row]),
+                )
                 self.unplaced.append(one)
 
     def plan(self, *, is_cut: bool = False) -> Plan:
@@ -343,6 +349,18 @@ class Pass:
             for group_id, reason in sorted(self.group_reasons.items())
             if known.get(group_id) != reason
         )
+
+
+def is_curable(reason: Mapping[str, Any]) -> bool:
+    """Whether the end of others could make room: on a cell, in a quota, or of tokens."""
+    if reason.get("never_fits"):
+        return False
+    if reason.get("code") in (INSUFFICIENT_RESOURCES, INSUFFICIENT_TOKENS):
+        return True
+    return all(
+        item["code"] == QUOTA_EXCEEDED and item.get("what") != "pending_tasks"
+        for item in reason.get("violations", [{"code": ""}])
+    )
 
 
 def check_all(

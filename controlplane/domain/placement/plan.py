@@ -1,6 +1,5 @@
 """What a pass comes to: columns of placements, reasons, rejections, and who may have room made."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,16 +15,17 @@ from controlplane.domain.placement.snapshot import PoolSnapshot, ShapeFacts, Wai
 class Unplaced:
     """`count` tasks of a row that found no room, though some cell is large enough for them.
 
-    `usable`: the cells that may take them. More than one: a gang's, all at once. `violations`: the
-    quotas that stand against it; empty: only room is missing.
+    `usable`: the cells that may take them; of several such sets all go within one. `is_gang`: all
+    of them at once. `lacks_room`: no quota and no token stands against them.
     """
 
     row: int
     shape: ShapeFacts
     count: int
-    usable: Mask
-    violations: Sequence[Mapping[str, object]] = ()
-    gang: int | None = None
+    usable: tuple[Mask, ...]
+    is_gang: bool = False
+    lacks_room: bool = True
+    is_new_job: bool = False
 
 
 @dataclass(frozen=True, slots=True)

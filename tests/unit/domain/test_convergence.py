@@ -345,7 +345,9 @@ def test_the_siblings_of_a_failed_member_are_worker_failed(state: S) -> None:
 
 
 def test_a_gang_that_fell_goes_back_to_wait_free_of_charge() -> None:
-    change = decide_bounced(task(S.RUNNING, attempt(), limits=Limits(0, 0, 0)), now=NOW)
+    change = decide_bounced(
+        task(S.RUNNING, attempt(), limits=Limits(0, 0, 0)), stop_seconds=10.0, now=NOW
+    )
     assert (change.task_to, of(change).state_to) == (S.PENDING, S.WORKER_FAILED)
     assert (of(change).charged, of(change).release) == (None, None)
     assert (of(change).stop_reason, why(change)) == (Reason.GANG_BOUNCED, Reason.GANG_BOUNCED)

@@ -1,0 +1,60 @@
+"""Evictions: victims are stopped, and the room that they leave is kept for whom they leave for."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import structlog
+
+from controlplane.commands.batches import run_in_transaction
+from controlplane.commands.dispatch import send_after_commit
+from controlplane.commands.effects import apply_changes
+from controlplane.commands.waiting import nominate
+from controlplane.domain.changes import Cause, change_task
+from controlplane.domain.effects import ChangeTask, NominateTasks
+from controlplane.domain.placement.preempt import Eviction
+from controlplane.domain.snapshots import TaskFacts
+from controlplane.domain.states import ACTIVE, Reason
+from controlplane.domain.transitions import Event
+from controlplane.queries.facts import load_facts_of_tasks
+from controlplane.queries.jobs_under_lock import lock_jobs
+
+log = structlog.get_logger(__name__)
+
+
+def evict(evictions: Sequence[Eviction], *, now: datetime) -> int:
+    """Evict the victims and nominate those who need their room, all or nothing; how many left.
+
+    A victim that ended meanwhile has left without us.
+    """
+    done = 0
+
+    def work() -> None:
+        nonlocal done
+        whom = {task_id: eviction for eviction in evictions for task_id in eviction.victims}
+        facts = load_facts_of_tasks(sorted(whom))
+        jobs = lock_jobs({item.job_id for item in facts} | {item.need.job_id for item in evictions})
+        # Again, now that nobody else can change them.
+        facts = [item for item in load_facts_of_tasks(sorted(whom)) if item.state in ACTIVE]
+        changes = [_preempt(item, whom[item.task_id], now) for item in facts]
+        applied = apply_changes(changes, jobs=jobs, now=now, actor="placement")
+        nominate(
+            [
+                NominateTasks(eviction.need.group_id, cell_id, count, eviction.until)
+                for eviction in evictions
+                for cell_id, count in zip(eviction.cell_ids, eviction.counts, strict=True)
+            ]
+        )
+        done = applied.changed
+        send_after_commit(applied)
+
+    run_in_transaction(work)
+    if done:
+        log.info("preempted", tasks=done, preemptors=sum(item.need.count for item in evictions))
+    return done
+
+
+def _preempt(facts: TaskFacts, eviction: Eviction, now: datetime) -> ChangeTask:
+    need = eviction.need
+    message = f"made room for job {need.job_id} ({need.shape.band.name.lower()})"
+    cause = Cause(Reason.PREEMPTED, message=message)
+    return change_task(facts, Event.PREEMPTED, cause, now=now)

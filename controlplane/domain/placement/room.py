@@ -1,0 +1,160 @@
+"""Making room: whose need is put to `preempt`, and for whom a place is reserved."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+
+from controlplane.domain.effects import NominateTasks
+from controlplane.domain.placement.occupants import (
+    RUNNING_JOBS,
+    RUNNING_TASKS,
+    Allowance,
+    Need,
+)
+from controlplane.domain.placement.plan import Plan, Unplaced
+from controlplane.domain.placement.preempt import Eviction, choose_evictions
+from controlplane.domain.placement.reservation import choose_reservation
+from controlplane.domain.placement.snapshot import Leaving, PoolSnapshot, Running, Waiting
+from controlplane.domain.scopes import Scope
+from controlplane.domain.states import Band
+
+# Tasks that get a place by eviction in one pass; the next ones have their turn in the next.
+EVICTIONS_PER_PASS = 100
+# Places that are reserved in one pool at once for who would starve (the design's number).
+RESERVATIONS = 2
+# However impatient a pool is, a reserved place is kept at least so long.
+_SHORTEST = timedelta(seconds=60)
+
+
+def wants_room(plan: Plan) -> list[Unplaced]:
+    """Who may have others evicted: who is more important than the least important."""
+    return [item for item in plan.unplaced if item.shape.band is not Band.BATCH]
+
+
+def make_room(
+    snapshot: PoolSnapshot,
+    plan: Plan,
+    waiting: Waiting,
+    running: Sequence[Running],
+    leaving: Sequence[Leaving],
+    leaving_scopes: Mapping[Scope, Mapping[str, int]],
+) -> list[Eviction]:
+    """Whom to evict for what found no room in `plan`."""
+    board = plan.board
+    leaving_tokens: dict[str, int] = defaultdict(int)
+    for item in leaving:
+        for name, amount in item.resources.items():
+            leaving_tokens[name] += amount
+    return choose_evictions(
+        _needs(plan, waiting),
+        snapshot.cells,
+        board.names,
+        board.capacity - board.used,
+        running,
+        leaving=leaving,
+        allowances=_allowances(plan, leaving_scopes, leaving_tokens),
+        now=snapshot.now,
+        limit=EVICTIONS_PER_PASS,
+    )
+
+
+def _needs(plan: Plan, waiting: Waiting) -> Iterator[Need]:
+    """One for each task; one for all that must be placed together."""
+    for item in wants_room(plan):
+        need = Need(
+            shape=item.shape,
+            group_id=waiting.group_ids[item.row],
+            job_id=waiting.job_ids[item.row],
+            count=item.count if item.is_gang else 1,
+            usable=item.usable,
+            is_new_job=item.is_new_job,
+        )
+        for _ in range(1 if item.is_gang else min(item.count, EVICTIONS_PER_PASS)):
+            yield need
+
+
+def _allowances(
+    plan: Plan,
+    leaving_scopes: Mapping[Scope, Mapping[str, int]],
+    leaving_tokens: Mapping[str, int],
+) -> list[Allowance]:
+    """What each quota, and the pool's tokens, have left once what is leaving has left."""
+    found = []
+    for scope, state in plan.ledger.states():
+        limits = dict(state.limits.resources)
+        used = dict(state.resources)
+        counted = (
+            (RUNNING_TASKS, state.limits.running_tasks, state.running_tasks),
+            (RUNNING_JOBS, state.limits.running_jobs, state.running_jobs),
+        )
+        for name, limit, amount in counted:
+            if limit is not None:
+                limits[name], used[name] = limit, amount
+        gone = leaving_scopes.get(scope, {})
+        free = {name: limits[name] - used.get(name, 0) + gone.get(name, 0) for name in limits}
+        found.append(Allowance(scope, limits, free))
+    left = plan.ledger.tokens_left()
+    if left:
+        free = {name: amount + leaving_tokens.get(name, 0) for name, amount in left.items()}
+        found.append(Allowance(None, {name: plan.ledger.limit_of(name) for name in left}, free))
+    return found
+
+
+def starving(snapshot: PoolSnapshot, plan: Plan, waiting: Waiting) -> list[Unplaced]:
+    """Who waited so long that a place is reserved for him, the longest first; few at once.
+
+    Places that are kept for others who starve count; those of gangs and preemptors who do not
+    starve do not.
+    """
+    patience = snapshot.policy.starvation_seconds
+    if patience is None:
+        return []
+    latest = snapshot.now - timedelta(seconds=patience)
+
+    def is_starving(row: int) -> bool:
+        since = waiting.since[row]
+        return since is not None and since <= latest
+
+    kept = sum(
+        1
+        for row, cell_id in enumerate(waiting.nominated_cell_ids)
+        if cell_id is not None and is_starving(row)
+    )
+    found = [
+        item
+        for item in plan.unplaced
+        if item.lacks_room and not item.is_gang and is_starving(item.row)
+    ]
+    found.sort(key=lambda item: (item.shape.band, waiting.since[item.row] or snapshot.now))
+    return found[: max(RESERVATIONS - kept, 0)]
+
+
+def reserve(
+    snapshot: PoolSnapshot,
+    plan: Plan,
+    waiting: Waiting,
+    starved: Sequence[Unplaced],
+    running: Sequence[Running],
+    leaving: Sequence[Leaving],
+) -> list[NominateTasks]:
+    """A place for each who starves: where he could be first; renewed while he still waits."""
+    patience = timedelta(seconds=snapshot.policy.starvation_seconds or 0)
+    board, taken, found = plan.board, set[int](), list[NominateTasks]()
+    for item in starved:
+        chosen = choose_reservation(
+            item.shape,
+            item.usable[0],
+            snapshot.cells,
+            board.names,
+            board.capacity - board.used,
+            [one for one in running if one.cell_id not in taken],
+            leaving,
+            now=snapshot.now,
+        )
+        if chosen is None or chosen[0] in taken:
+            continue
+        cell_id, begins_at = chosen
+        taken.add(cell_id)
+        until = max(snapshot.now, begins_at or snapshot.now) + max(patience, _SHORTEST)
+        found.append(NominateTasks(waiting.group_ids[item.row], cell_id, 1, until))
+    return found

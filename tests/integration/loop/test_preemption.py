@@ -1,0 +1,146 @@
+"""Preemption on real rows: who goes for whom, whose the freed place is, and what it costs."""
+
+from datetime import timedelta
+
+from controlplane import clock
+from controlplane.contract.reports import AttemptReport
+from controlplane.contract.states import TaskState as S
+from controlplane.models import Attempt, Job, Pool, Task, TaskGroup, Transition
+from controlplane.queries.invariants import check_all
+from tests.integration.loop.conftest import Hand, Loop
+
+
+def start(cell: Hand, *attempts: Attempt) -> None:
+    cell.report(*[AttemptReport(str(attempt.uid), 0, S.RUNNING) for attempt in attempts])
+
+
+def confirm(cell: Hand, attempt: Attempt) -> None:
+    attempt.refresh_from_db()
+    cell.report(AttemptReport(str(attempt.uid), 0, S.KILLED, gone=True))
+
+
+def running(loop: Loop, cell: Hand, **body: object) -> Job:
+    job = loop.submit(**body)
+    loop.place()
+    start(cell, *Attempt.objects.filter(job=job))
+    return job
+
+
+def test_batch_goes_for_production_and_comes_back_when_there_is_room(loop: Loop) -> None:
+    cell = loop.cell(cpu=1000)
+    batch = running(loop, cell, band="batch")
+    urgent = loop.submit(band="production")
+    loop.place()
+    # The victim is told to stop; its room is not free before its cell says that it has gone.
+    (victim,) = loop.attempts(batch)
+    assert (loop.states(batch), loop.states(urgent)) == (["PENDING"], ["PENDING"])
+    assert (victim.state, victim.released_at) == (S.PREEMPTED, None)
+    assert cell.stop_orders() == [str(victim.uid)]
+    assert Task.objects.get(job=urgent).nominated_cell_id == victim.cell_id
+    loop.place()
+    assert loop.states(urgent) == ["PENDING"]
+    # Once it has gone the place is the preemptor's, whoever else waits.
+    other = loop.submit(band="interactive")
+    confirm(cell, victim)
+    loop.place()
+    assert (loop.states(urgent), loop.states(other)) == (["ASSIGNED"], ["PENDING"])
+    assert Task.objects.get(job=urgent).nominated_cell_id is None
+    (attempt,) = loop.attempts(urgent)
+    cell.end(attempt, S.SUCCEEDED, exit_code=0)
+    loop.place()
+    cell.end(loop.attempts(other)[0], S.SUCCEEDED, exit_code=0)
+    loop.place()
+    task = Task.objects.get(job=batch)
+    assert (task.state, task.preemption_count, task.attempt_number) == (S.ASSIGNED, 1, 2)
+    (told,) = Transition.objects.filter(job_id=batch.pk, reason="preempted")
+    assert (told.message, told.actor) == (
+        f"made room for job {urgent.pk} (production)",
+        "placement",
+    )
+    assert check_all() == []
+
+
+def test_one_who_has_not_begun_is_evicted_free_of_charge(loop: Loop) -> None:
+    loop.cell(cpu=1000)
+    batch = loop.submit(band="batch", retries={"preemption": 0})
+    loop.place()
+    loop.submit(band="production")
+    loop.place()
+    task = Task.objects.get(job=batch)
+    assert (task.state, task.preemption_count) == (S.PENDING, 0)
+
+
+def test_one_whose_budget_is_used_up_ends_preempted(loop: Loop) -> None:
+    cell = loop.cell(cpu=1000)
+    batch = running(loop, cell, band="batch", retries={"preemption": 0})
+    loop.submit(band="interactive")
+    loop.place()
+    assert loop.states(batch) == ["PREEMPTED"]
+    assert loop.state(batch) == "WORKER_FAILED"
+
+
+def test_nobody_goes_for_the_same_band_for_what_never_fits_or_where_it_is_off(loop: Loop) -> None:
+    cell = loop.cell(cpu=1000)
+    first = running(loop, cell, band="interactive")
+    loop.submit(band="interactive")
+    loop.submit(band="production", resources={"cpu": 2, "memory": "64Mi"}, allow_unsatisfiable=True)
+    loop.place()
+    assert loop.states(first) == ["RUNNING"]
+    Pool.objects.update(preemption=False)
+    loop.submit(band="production")
+    loop.place()
+    assert loop.states(first) == ["RUNNING"]
+
+
+def test_each_preemptor_has_others_evicted_once(loop: Loop) -> None:
+    cell = loop.cell(cpu=4000)
+    batch = running(loop, cell, band="batch", replicas=4)
+    loop.submit(band="production", replicas=2)
+    for _ in range(3):
+        loop.place()
+    assert sorted(loop.states(batch)) == ["PENDING", "PENDING", "RUNNING", "RUNNING"]
+
+
+def test_a_gang_goes_whole_and_a_gang_has_room_made_for_all_of_it(loop: Loop) -> None:
+    cell = loop.cell(cpu=4000)
+    victims = running(loop, cell, band="batch", replicas=3, coscheduled=True)
+    loop.submit(band="production", replicas=2, coscheduled=True)
+    loop.place()
+    assert loop.states(victims) == ["PENDING"] * 3
+    assert Task.objects.filter(nominated_cell_id__isnull=False, state=S.PENDING).count() >= 2
+    for attempt in loop.attempts(victims):
+        confirm(cell, attempt)
+    loop.place()
+    assert check_all() == []
+    assert set(loop.states(Job.objects.latest("id"))) == {"ASSIGNED"}
+
+
+def test_who_waited_too_long_has_a_place_kept_that_small_ones_cannot_take(loop: Loop) -> None:
+    cell = loop.cell(cpu=2000)
+    small = [running(loop, cell), running(loop, cell)]
+    large = loop.submit(resources={"cpu": 2, "memory": "64Mi"})
+    old = clock.now() - timedelta(seconds=400)
+    TaskGroup.objects.filter(job=large).update(startable_at=old)
+    Task.objects.filter(job=large).update(updated_at=old)
+    loop.place()
+    assert Task.objects.get(job=large).nominated_cell_id is not None
+    cell.end(loop.attempts(small[0])[0], S.SUCCEEDED, exit_code=0)
+    late = loop.submit()
+    loop.place()
+    assert (loop.states(late), loop.states(large)) == (["PENDING"], ["PENDING"])
+    cell.end(loop.attempts(small[1])[0], S.SUCCEEDED, exit_code=0)
+    loop.place()
+    assert (loop.states(late), loop.states(large)) == (["PENDING"], ["ASSIGNED"])
+
+
+def test_kept_room_is_given_up_when_its_cell_leaves_or_its_time_is_over(loop: Loop) -> None:
+    cell = loop.cell(cpu=1000)
+    running(loop, cell, band="batch")
+    loop.submit(band="production")
+    loop.place()
+    (task,) = Task.objects.filter(nominated_cell_id__isnull=False)
+    Task.objects.update(nominated_until=clock.now())
+    Pool.objects.update(preemption=False)
+    loop.place()
+    task.refresh_from_db()
+    assert task.nominated_cell_id is None
