@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from client.documents import TERMINAL_STATES, Cell, Job, Task
+from client.wishes import show_marks, show_wishes
 
 # Iris, "Dashboard Display". The command runs where the control plane is not installed, so they
 # stand here once more; a test holds them equal.
@@ -114,7 +115,9 @@ def note(task: Task) -> str:
 
 def cell_table(cells: Iterable[Cell]) -> Table:
     """Cells with what is free of what they have."""
-    table = new_table("CELL", "STATE", "POOL", "CPU", "MEMORY", "GPU", "DRIVERS", "LAST SEEN")
+    table = new_table(
+        "CELL", "STATE", "POOL", "CPU", "MEMORY", "GPU", "DRIVERS", "LABELS, TAGS", "LAST SEEN"
+    )
     for cell in cells:
         table.add_row(
             cell["name"],
@@ -124,6 +127,7 @@ def cell_table(cells: Iterable[Cell]) -> Table:
             _share(cell, "memory_mib", " MiB"),
             _share(cell, "gpu", ""),
             ", ".join(cell["drivers"]),
+            Text(show_marks(cell["labels"], cell["tags"])),
             instant_text(cell["last_seen_at"]),
         )
     return table
@@ -201,8 +205,12 @@ def _facts(job: Job) -> str:
 def _relations(job: Job) -> list[str]:
     """What the job has to do with others, and its own tasks with each other."""
     told = []
+    spec = job["spec"] or {}
     if job["coscheduled"]:
-        told.append("a gang" + (", going back to wait" if job["bouncing"] else ""))
+        where = f" on cells with one {spec['group_by']}" if spec.get("group_by") else ""
+        told.append(f"a gang{where}" + (", going back to wait" if job["bouncing"] else ""))
+    if wishes := show_wishes(spec):
+        told.append(f"asks for {wishes}")
     if job["retry_of"] is not None:
         told.append(f"a retry of job {job['retry_of']}")
     if job["parent"] is not None:

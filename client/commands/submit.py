@@ -13,6 +13,7 @@ from client.render import state_text
 from client.session import Session, connect
 from client.spec_file import apply_change, read_spec
 from client.terminal import Deadline, JsonFlag, show, show_json, stderr
+from client.wishes import read_constraint, read_resource
 
 Changes = Annotated[
     list[str] | None,
@@ -52,7 +53,19 @@ def run(
     cpu: Annotated[float | None, typer.Option(min=0, help="Cores.")] = None,
     memory: Annotated[str | None, typer.Option(help="For example 64Mi.")] = None,
     disk: Annotated[str | None, typer.Option(help="For example 1Gi.")] = None,
-    gpu: Annotated[int | None, typer.Option(min=0)] = None,
+    gpu: Annotated[int | None, typer.Option(min=0, help="Whole devices.")] = None,
+    named: Annotated[
+        list[str] | None,
+        typer.Option("--resource", metavar="NAME=NUMBER", help="A named resource, or tokens."),
+    ] = None,
+    constraint: Annotated[
+        list[str] | None,
+        typer.Option(help="Of the cell's labels: zone=a, zone=a,b, zone!=a, gb>=64, ssd, !ssd."),
+    ] = None,
+    prefer: Annotated[
+        list[str] | None, typer.Option(help="As --constraint, but other cells may do.")
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="A placement tag.")] = None,
     replicas: Annotated[int, typer.Option(min=1)] = 1,
     name: Annotated[str | None, typer.Option(help="Default: after the image.")] = None,
     env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE")] = None,
@@ -68,6 +81,9 @@ def run(
     """Run a command, follow what it writes, and exit with its code. Ctrl-C cancels the job."""
     image, command = (None, words) if process else (words[0], words[1:])
     resources = {"cpu": cpu, "memory": memory, "disk": disk, "gpu": gpu}
+    resources |= dict(read_resource(item) for item in named or ())
+    wishes = [read_constraint(item) for item in constraint or ()]
+    wishes += [read_constraint(item, required=False) for item in prefer or ()]
     spec: dict[str, Any] = {
         "name": name or _name_after(image or command[0]),
         "image": image,
@@ -76,6 +92,8 @@ def run(
         "replicas": replicas,
         "env": dict(_split(item) for item in env or ()) or None,
         "resources": {k: v for k, v in resources.items() if v is not None} or None,
+        "constraints": wishes or None,
+        "placement_tags": tag or None,
         "timeout_seconds": timeout,
         "pool": pool,
     }

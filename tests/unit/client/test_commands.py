@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from client.cli import app
 from client.commands.submit import _name_after
 from client.settings import load_settings
+from controlplane.spec import parse_job
 from tests.unit.client.documents import AT, a_cell, a_job, a_page, a_task
 from tests.unit.client.told_server import Api
 
@@ -148,6 +149,29 @@ def test_run_submits_follows_and_succeeds(environment: Api) -> None:
         "resources": {"cpu": 0.5, "memory": "64Mi"},
         "timeout_seconds": 60.0,
     }
+
+
+def test_run_asks_for_cells_and_resources(environment: Api) -> None:
+    tell_run(environment, state="SUCCEEDED", exit_code=0)
+    result = call(
+        "run", "busybox", "--gpu", "1", "--resource", "licence=2", "--constraint", "zone=a,b",
+        "--constraint", "!spot", "--prefer", "gb>=64", "--tag", "quiet", "--", "true",
+    )  # fmt: skip
+    assert result.exit_code == 0
+    sent = environment.asked[0][3]
+    assert sent["resources"] == {"gpu": 1, "licence": 2}
+    assert sent["placement_tags"] == ["quiet"]
+    assert sent["constraints"] == [
+        {"key": "zone", "op": "in", "values": ["a", "b"], "required": True},
+        {"key": "spot", "op": "not_exists", "required": True},
+        {"key": "gb", "op": "ge", "values": ["64"], "required": False},
+    ]
+    assert parse_job(sent).constraints[2].values == ["64"]
+    wrong = call("run", "busybox", "--resource", "licence", "--", "true")
+    assert (wrong.exit_code, wrong.stderr) == (
+        2,
+        "cellrun: --resource 'licence': expected NAME=NUMBER\n",
+    )
 
 
 def test_run_exits_with_the_tasks_code(environment: Api) -> None:

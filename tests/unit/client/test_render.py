@@ -90,6 +90,19 @@ def test_cells_show_what_is_free() -> None:
     assert "1024 of 2048 MiB free" in page
 
 
+def test_cells_show_their_labels_and_tags() -> None:
+    page = drawn(cell_table([a_cell(labels={"zone": "a", "gb": "64"}, tags=["quiet", "ssd?"])]))
+    assert "gb=64, zone=a, tag quiet, tag ssd?" in page
+
+
+def test_a_job_shows_what_it_asks_of_cells() -> None:
+    wishes = [{"key": "zone", "op": "IN", "values": ["a", "b"]}, {"key": "ssd", "op": "exists"}]
+    spec = {"constraints": wishes, "placement_tags": ["quiet"], "group_by": "rack"}
+    page = drawn(job_page(a_job(coscheduled=True, spec=spec), [], total=0))
+    assert "a gang on cells with one rack · asks for zone=a,b, ssd, tag quiet" in page
+    assert "asks" not in drawn(job_page(a_job(spec=None), [], total=0))
+
+
 def test_an_explanation_shows_text_and_figures() -> None:
     document = {"state": "PENDING", "reason": {"text": "lacks", "shortfall": {"cpu": 2}}, "x": None}
     assert [line.strip() for line in drawn(explanation(document, "task 1")).splitlines()] == [

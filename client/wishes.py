@@ -1,0 +1,61 @@
+"""What a job asks of its cells, as people write and read it: `zone=a,b`, `gb>=64`, `!ssd`."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from client.errors import BadInput
+
+_COMPARED = re.compile(r"(?P<key>[^=!<>\s]+)\s*(?P<sign>!=|>=|<=|=|>|<)\s*(?P<value>.*)")
+_OPS = {"=": "eq", "!=": "ne", ">": "gt", ">=": "ge", "<": "lt", "<=": "le"}
+_SIGNS = {op: sign for sign, op in _OPS.items()}
+
+
+def read_constraint(text: str, *, required: bool = True) -> dict[str, Any]:
+    """A constraint from the command line. Raises BadInput.
+
+    `zone=a`, `zone=a,b` (one of them), `zone!=a`, `gb>=64`, `ssd` (is there), `!ssd` (is not).
+    """
+    found = _COMPARED.fullmatch(text.strip())
+    if found is None:
+        key = text.strip().removeprefix("!").strip()
+        if not key or re.search(r"[=!<>\s]", key):
+            raise BadInput(f"{text!r}: expected zone=a, zone!=a, zone=a,b, gb>=64, ssd or !ssd")
+        op = "not_exists" if text.strip().startswith("!") else "exists"
+        return {"key": key, "op": op, "required": required}
+    op, value = _OPS[found["sign"]], found["value"].strip()
+    values = [part.strip() for part in value.split(",")]
+    if op == "eq" and len(values) > 1:
+        op = "in"
+    else:
+        values = [value]
+    return {"key": found["key"], "op": op, "values": values, "required": required}
+
+
+def read_resource(text: str) -> tuple[str, int]:
+    """A named resource from the command line: `licence=2`. Raises BadInput."""
+    name, _, amount = text.partition("=")
+    if not name or not amount.isdecimal():
+        raise BadInput(f"--resource {text!r}: expected NAME=NUMBER")
+    return name, int(amount)
+
+
+def show_constraint(written: Mapping[str, Any]) -> str:
+    """A constraint of a job as `read_constraint` reads it; with a ? if it is only preferred."""
+    op, key, values = str(written["op"]).lower(), written["key"], written.get("values") or []
+    mark = "" if written.get("required", True) else "?"
+    if op in ("exists", "not_exists"):
+        return f"{'!' if op == 'not_exists' else ''}{key}{mark}"
+    return f"{key}{_SIGNS.get(op, '=')}{','.join(values)}{mark}"
+
+
+def show_wishes(spec: Mapping[str, Any]) -> str:
+    """The constraints and tags of a job or group as it was submitted: `zone=a, tag quiet`."""
+    words = [show_constraint(item) for item in spec.get("constraints") or ()]
+    return ", ".join([*words, *(f"tag {tag}" for tag in spec.get("placement_tags") or ())])
+
+
+def show_marks(labels: Mapping[str, str], tags: Iterable[str]) -> str:
+    """The labels and tags of a cell: `gb=64, zone=a, tag quiet, tag ssd?`."""
+    words = [f"{key}={value}" for key, value in sorted(labels.items())]
+    return ", ".join([*words, *(f"tag {tag}" for tag in tags)])
