@@ -50,12 +50,11 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         " of charge. Without it containers run on and are adopted by the successor.",
         "CELLRUN_CELL_HOME": "The cell's own folder: journal, workspaces, logs.",
         "CELLRUN_CELL_KEY_FILE": "The file with the key that `manage.py enroll_cell` printed.",
-        "CELLRUN_CELL_LABELS": "Facts about the cell for people and, later, constraints.",
+        "CELLRUN_CELL_LABELS": "Facts about the cell, for `constraints` and `group_by` of jobs.",
         "CELLRUN_CELL_NAME": "The cell's name, as enrolled.",
         "CELLRUN_CELL_POOL": "The pool that the cell joins when it registers, if there is one of"
         " that name.",
-        "CELLRUN_CELL_TAGS": "Placement tags: `a` is required of a task, `b?` is optional."
-        " Reported, not used in placement yet.",
+        "CELLRUN_CELL_TAGS": "Placement tags: `a` is required of a task, `b?` is optional.",
         "CELLRUN_CONTROL_URL": "Where web answers for this cell: logs go there.",
         "CELLRUN_INSTALLATION": "Put on every container as a label, so that two installations on"
         " one engine leave each other's containers alone.",
