@@ -1,0 +1,115 @@
+"""Whom to evict for whom: only lower bands, only if the preemptor then fits, and as few as will do.
+
+Of all sets of victims that make room it takes the one with, in this order:
+
+1. fewest INTERACTIVE victims,
+2. fewest BATCH victims,
+3. least surplus: what comes free beyond the lack, as dominant share of the preemptor's cell; where
+   a quota or token blocks, what comes free there beyond the lack, as share of its limit, is added,
+4. the youngest: the least running time lost, of all victims together,
+5. the first cell by name.
+
+So none of them can be left out. A gang goes whole, wherever its members are, and not at all if one
+of them must stay. Where a quota blocks, only what counts against that quota cures it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from controlplane.domain.placement.gang_victims import find_many
+from controlplane.domain.placement.interfaces import Matrix
+from controlplane.domain.placement.occupants import Allowance, Need, Occupants
+from controlplane.domain.placement.snapshot import CellFacts, Leaving, Running
+from controlplane.domain.placement.victims import Found, find_one
+
+# A place stays kept so long after the last victim should have gone.
+NOMINATION_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """Who goes, and where the preemptor's place is kept, `until` when.
+
+    `cell_ids`, `counts`: how many of the need's tasks go where, by name of the cell. `victims`: ids
+    of tasks, in order; none: enough is leaving already, and its place is only kept.
+    """
+
+    need: Need
+    cell_ids: tuple[int, ...]
+    counts: tuple[int, ...]
+    victims: tuple[int, ...]
+    until: datetime
+
+
+def choose_evictions(
+    needs: Iterable[Need],
+    cells: Sequence[CellFacts],
+    names: Sequence[str],
+    free: Matrix,
+    running: Iterable[Running],
+    *,
+    leaving: Iterable[Leaving] = (),
+    allowances: Sequence[Allowance] = (),
+    now: datetime,
+    limit: int,
+) -> list[Eviction]:
+    """Whom to evict for `needs`, which come in order of band and queue; one that fits nowhere is
+    left out.
+
+    `cells`: that may take tasks, by name. `free`: resources (`names`) x cells, capacity less what
+    unreleased attempts hold and less the room that is kept for others (so it may be below 0).
+    `running`: all attempts of the pool that have not ended, whether or not they may be evicted and
+    wherever they are. `leaving`: those that have ended and are not released. `allowances`: of every
+    scope that has a limit, and of the pool, if it has tokens.
+
+    What a need evicts and takes is booked: no victim is taken twice, and what it leaves over is
+    there for the next. At most `limit` tasks get a place, but for a gang that needs more at once.
+    """
+    occupants = Occupants(cells, names, free, running, leaving, allowances, now)
+    hopeless = set[tuple[object, ...]]()
+    evictions, left = list[Eviction](), limit
+    for need in needs:
+        if left <= 0:
+            break
+        kind = _kind_of(need)
+        if kind in hopeless or (evictions and need.count > left):
+            continue
+        found = _find(occupants, need)
+        if found is None:
+            # What is free and what may be evicted only shrinks: it fits no later one either.
+            hopeless.add(kind)
+            continue
+        evictions.append(_eviction(occupants, need, found, now))
+        occupants.evict(found.units)
+        occupants.take(need, found.counts)
+        left -= need.count
+    return evictions
+
+
+def _kind_of(need: Need) -> tuple[object, ...]:
+    usable = tuple(flags.tobytes() for flags in need.usable)
+    return need.shape.shape_id, need.count, need.is_new_job and need.job_id, usable
+
+
+def _find(occupants: Occupants, need: Need) -> Found | None:
+    find = find_one if need.count == 1 else find_many
+    founds = (find(occupants, need, usable) for usable in need.usable)
+    return min(
+        (found for found in founds if found is not None),
+        key=lambda found: found.rank,
+        default=None,
+    )
+
+
+def _eviction(occupants: Occupants, need: Need, found: Found, now: datetime) -> Eviction:
+    units = found.units.tolist()
+    places = sorted(found.counts)
+    stop_seconds = max((occupants.stop_seconds[unit] for unit in units), default=0.0)
+    return Eviction(
+        need=need,
+        cell_ids=tuple(occupants.cells[place].cell_id for place in places),
+        counts=tuple(found.counts[place] for place in places),
+        victims=tuple(sorted(task for unit in units for task in occupants.tasks[unit])),
+        until=now + timedelta(seconds=stop_seconds + NOMINATION_SECONDS),
+    )
