@@ -57,8 +57,11 @@ def explain_misfit(shape: ShapeFacts, snapshot: PoolSnapshot, board: Board, usab
 def _slots(board: Board, request: np.ndarray[Any, Any], usable: Mask) -> Reason:
     fitting = board.room_but_for_slots(request, usable) > 0
     count = int(fitting.sum())
-    cells = f"{count} cell" if count == 1 else f"{count} cells"
-    text = f"{cells} with room for it prepare as many containers as they may at once"
+    text = (
+        "1 cell with room for it prepares as many containers as it may at once"
+        if count == 1
+        else f"{count} cells with room for it prepare as many containers as they may at once"
+    )
     return {"code": BUILD_SLOTS_FULL, "text": text, "cells": count}
 
 
@@ -139,3 +142,9 @@ def explain_behind(job_id: int) -> Reason:
     """Why a task of a strict pool was not tried: somebody before it does not fit."""
     text = f"waits behind job {job_id}, which does not fit yet (the pool is strict)"
     return {"code": QUEUE_POSITION, "text": text, "behind": job_id}
+
+
+def explain_unseen() -> Reason:
+    """Why a task waits of which nothing else is known: its turn has not come."""
+    text = "waits for its turn: no placement pass has looked at it yet"
+    return {"code": QUEUE_POSITION, "text": text}

@@ -1,38 +1,52 @@
 """Why a shape waits: the cell that comes closest, what it lacks, and whether it ever will fit."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from controlplane.domain.constraints import Constraint, Operator, Tags
+from controlplane.domain.placement.amounts import describe_shortfall, shortfall
+from controlplane.domain.placement.board import Board
 from controlplane.domain.placement.explain import (
-    describe_shortfall,
+    explain_behind,
     explain_gang,
-    explain_shape,
-    free_of,
-    shortfall,
+    explain_misfit,
+    explain_tokens,
+    explain_violations,
 )
-from controlplane.domain.snapshots import CellFacts, PendingShape, PlacementSnapshot
-from controlplane.domain.states import Band, CellState
-from tests.unit.domain.facts import NOW
+from controlplane.domain.placement.interfaces import Violation
+from controlplane.domain.placement.snapshot import CellFacts
+from controlplane.domain.states import CellState
+from tests.unit.domain.placement import pools
 
 CPU, MEMORY = "cpu_millis", "memory_mib"
 
 
-def cell(name: str, capacity: Mapping[str, int], *types: str) -> CellFacts:
+def cell(name: str, capacity: Mapping[str, int], *types: str, **changes: Any) -> CellFacts:
     kinds = frozenset(types or ("container",))
-    return CellFacts(ord(name[0]), name, CellState.READY, "one", capacity, {}, kinds)
+    return pools.cell(ord(name[0]), name=name, capacity=capacity, task_types=kinds, **changes)
 
 
 def explain(
     request: Mapping[str, int],
     *cells: CellFacts,
     used: list[dict[str, int]] | None = None,
-    **snapshot: Any,
+    unready_cells: Mapping[CellState, int] | None = None,
+    **shape: Any,
 ) -> dict[str, Any]:
-    shape = PendingShape(1, 1, Band.BATCH, 1, request, "container")
-    facts = PlacementSnapshot(1, NOW, cells, (shape,), **snapshot)
-    return explain_shape(shape, facts, used or [{} for _ in cells])
+    """What is told of a shape once so much of the cells is used."""
+    held = used or [{} for _ in cells]
+    now = [replace(one, used=amounts) for one, amounts in zip(cells, held, strict=True)]
+    waited = pools.pool(
+        sorted(now, key=lambda one: one.name),
+        pools.row(resources=request, **shape),
+        unready_cells=unready_cells or {},
+    )
+    (facts,) = waited.snapshot.shapes
+    board = Board(waited.snapshot.cells, (facts,))
+    return explain_misfit(facts, waited.snapshot, board, board.usable(facts))
 
 
 def test_what_is_lacking_is_told_per_resource_in_order_of_name() -> None:
@@ -41,18 +55,17 @@ def test_what_is_lacking_is_told_per_resource_in_order_of_name() -> None:
     assert shortfall({CPU: 5}, {CPU: 5}) == {}
 
 
-def test_free_is_capacity_less_what_is_held_and_never_below_zero() -> None:
-    free = free_of({CPU: 10, MEMORY: 10, "gpu": 3}, {CPU: 4, MEMORY: 11})
-    assert free == {CPU: 6, MEMORY: 0, "gpu": 3}
+def test_a_cell_that_holds_more_than_it_has_lacks_no_more_than_is_asked_for() -> None:
+    assert explain({CPU: 5}, cell("a", {CPU: 10}), used=[{CPU: 14}])["shortfall"] == {CPU: 5}
 
 
 @pytest.mark.parametrize(
     ("lacks", "words"),
     [
-        ({CPU: 500}, "0.5 of a core"),
-        ({CPU: 2000, MEMORY: 512}, "2 of a core and 512 MiB of memory"),
+        ({CPU: 500}, "0.5 cores"),
+        ({CPU: 2000, MEMORY: 512}, "2 cores and 512 MiB of memory"),
+        ({CPU: 1000}, "1 core"),
         ({"disk_mib": 7, "gpu": 1}, "7 MiB of disk and 1 gpu"),
-        ({}, "nothing"),
     ],
 )
 def test_a_shortfall_in_words(lacks: dict[str, int], words: str) -> None:
@@ -87,7 +100,7 @@ def test_what_no_empty_cell_could_hold_never_fits() -> None:
     never = explain({CPU: 4000}, small, large)
     assert never == {
         "code": "insufficient_resources",
-        "text": "larger than every cell of the pool: b comes closest and lacks 1 of a core",
+        "text": "larger than every cell of the pool: b comes closest and lacks 1 core",
         "cell": "b",
         "shortfall": {CPU: 1000},
         "never_fits": True,
@@ -95,7 +108,7 @@ def test_what_no_empty_cell_could_hold_never_fits() -> None:
     later = explain({CPU: 2000}, small, large, used=[{}, {CPU: 1500}])
     assert later == {
         "code": "insufficient_resources",
-        "text": "no cell has enough free: b comes closest and lacks 0.5 of a core",
+        "text": "no cell has enough free: b comes closest and lacks 0.5 cores",
         "cell": "b",
         "shortfall": {CPU: 500},
         "never_fits": False,
@@ -109,23 +122,28 @@ def test_only_cells_that_run_the_type_are_looked_at() -> None:
 
 def test_a_pool_without_a_cell_for_the_type_says_what_there_is() -> None:
     other = cell("b", {CPU: 999}, "process")
-    assert explain({}, other, other, unready_cells={CellState.LOST: 1}) == {
+    assert explain(
+        {}, other, cell("c", {CPU: 1}, "process"), unready_cells={CellState.LOST: 1}
+    ) == {
         "code": "no_cell_matches",
-        "text": "none of the 2 ready cells of the pool runs tasks of type container",
+        "text": "none of the 2 ready cells of the pool matches: removed by task type container (2)",
         "ready_cells": 2,
         "unready": {"LOST": 1},
+        "removed": {"task type container": 2},
     }
     assert explain({}, unready_cells={CellState.LOST: 1, CellState.CORDONED: 2}) == {
         "code": "no_cell_matches",
         "text": "the pool has no ready cell (2 CORDONED, 1 LOST)",
         "ready_cells": 0,
         "unready": {"CORDONED": 2, "LOST": 1},
+        "removed": {},
     }
     assert explain({}) == {
         "code": "no_cell_matches",
         "text": "the pool has no cell",
         "ready_cells": 0,
         "unready": {},
+        "removed": {},
     }
 
 
@@ -138,3 +156,86 @@ def test_a_gang_says_how_many_it_needs_how_many_could_and_what_hinders_the_rest(
         "have": 3,
     }
     assert explain_gang(4, 3, None)["text"].endswith("; the others are not ready yet")
+
+
+def test_a_gang_that_keeps_to_one_value_of_a_label_says_so() -> None:
+    assert explain_gang(4, 3, None, "zone")["text"] == (
+        "its gang starts together: 4 more must be placed at once on cells with one value of zone,"
+        " 3 could be; the others are not ready yet"
+    )
+
+
+def test_each_condition_is_told_with_the_cells_that_those_before_it_had_left() -> None:
+    cells = [
+        cell("a", {CPU: 9}, "process", labels={"zone": "a"}),
+        cell("b", {CPU: 9}, labels={"zone": "b"}),
+        cell("c", {CPU: 9}, labels={"zone": "a", "gb": "8"}),
+        cell("d", {CPU: 9}, labels={"zone": "a", "gb": "64"}, tags=Tags.read(["big"])),
+    ]
+    asked = (
+        Constraint("zone", Operator.EQ, ("a",)),
+        Constraint("rack", Operator.EXISTS, required=False),
+        Constraint("gb", Operator.GE, ("32",)),
+    )
+    reason = explain({CPU: 1}, *cells, constraints=asked)
+    assert reason["removed"] == {
+        "task type container": 1,
+        "zone = a": 1,
+        "gb >= 32": 1,
+        "placement tags none": 1,
+    }
+    assert reason["text"] == (
+        "none of the 4 ready cells of the pool matches: removed by task type container (1),"
+        " zone = a (1), gb >= 32 (1), placement tags none (1)"
+    )
+    assert explain({CPU: 10}, *cells, constraints=asked, placement_tags=("big",))["cell"] == "d"
+    other = explain({CPU: 1}, *cells[1:3], placement_tags=("big", "dry"))
+    assert other["removed"] == {"placement tags big, dry": 2}
+
+
+def test_cells_with_room_that_prepare_enough_containers_are_told_apart_from_full_ones() -> None:
+    busy = cell("a", {CPU: 9}, start_slots=0)
+    assert explain({CPU: 1}, busy, cell("b", {CPU: 9}), used=[{}, {CPU: 9}]) == {
+        "code": "build_slots_full",
+        "text": "1 cell with room for it prepares as many containers as it may at once",
+        "cells": 1,
+    }
+    twice = explain({CPU: 1}, busy, cell("b", {CPU: 9}, start_slots=0))
+    assert twice["text"].startswith("2 cells with room")
+    assert explain({CPU: 10}, busy)["code"] == "insufficient_resources"
+
+
+def test_all_violations_are_told_and_the_first_gives_the_code_and_the_figures() -> None:
+    found = explain_violations(
+        [Violation("quota_exceeded", "one", {"used": 1}), Violation("other", "two", {"limit": 2})]
+    )
+    assert found == {
+        "code": "quota_exceeded",
+        "text": "one; two",
+        "used": 1,
+        "violations": [
+            {"code": "quota_exceeded", "text": "one", "used": 1},
+            {"code": "other", "text": "two", "limit": 2},
+        ],
+    }
+
+
+def test_tokens_that_are_short_are_told_by_name() -> None:
+    found = explain_tokens({"render": (2, 1, 2), "cad": (0, 3, 2)})
+    assert found == {
+        "code": "insufficient_tokens",
+        "text": "tokens cad: 0 used + 3 requested > 2 of the pool;"
+        " tokens render: 2 used + 1 requested > 2 of the pool",
+        "tokens": {
+            "cad": {"used": 0, "requested": 3, "limit": 2},
+            "render": {"used": 2, "requested": 1, "limit": 2},
+        },
+    }
+
+
+def test_who_waits_in_a_strict_pool_is_told_behind_whom() -> None:
+    assert explain_behind(7) == {
+        "code": "queue_position",
+        "text": "waits behind job 7, which does not fit yet (the pool is strict)",
+        "behind": 7,
+    }
