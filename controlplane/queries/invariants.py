@@ -71,7 +71,7 @@ def load_jobs(job_ids: Sequence[int]) -> Ledger:
 
 
 def load_cells() -> Ledger:
-    """All cells, with what is held of each."""
+    """All cells, with what is held of each; tokens are held of its pool."""
     usage: dict[int, dict[str, int]] = {}
     for cell_id, resources, count in rows(_USAGE):
         cell = usage.setdefault(cell_id, {})
@@ -79,14 +79,16 @@ def load_cells() -> Ledger:
             cell[name] = cell.get(name, 0) + amount * count
     found = rows(
         """
-        SELECT c.id, c.name, c.incarnation, l.incarnation, c.capacity FROM controlplane_cell c
+        SELECT c.id, c.name, c.incarnation, l.incarnation, c.capacity, p.tokens
+        FROM controlplane_cell c JOIN controlplane_pool p ON p.id = c.pool_id
         LEFT JOIN controlplane_celllease l ON l.cell_id = c.id ORDER BY c.id
         """
     )
-    cells = [
-        CellRecord(cell_id, name, incarnation, leased, json.loads(capacity), usage.get(cell_id, {}))
-        for cell_id, name, incarnation, leased, capacity in found
-    ]
+    cells = []
+    for cell_id, name, incarnation, leased, capacity, tokens in found:
+        of_pool = json.loads(tokens)
+        used = {key: n for key, n in usage.get(cell_id, {}).items() if key not in of_pool}
+        cells.append(CellRecord(cell_id, name, incarnation, leased, json.loads(capacity), used))
     return Ledger(cells=cells, known_cells=frozenset(cell.id for cell in cells))
 
 
