@@ -42,6 +42,9 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_SECRET_KEY": "Signs sessions and links; all cells' keys are derived from it.",
         "CELLRUN_START_SECONDS": "How long a cell may take to begin with an attempt.",
         "CELLRUN_SYNC_SECONDS": "How often the inbox answers heartbeats, in one group.",
+        "CELLRUN_CELL_ADDRESS": "The host at which others reach the ports that tasks publish on"
+        " this cell. Unset: the address that this host has on the way to web; if that is a loopback"
+        " address, ports are published there only.",
         "CELLRUN_CELL_CAPACITY": "What the cell gives away; what is not named is the host's"
         " (less 512 MiB of memory).",
         "CELLRUN_CELL_DRIVER": "How attempts run: `docker`, `process` (no isolation), `memory`"
@@ -71,6 +74,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
 CELL_EXPECTS: Mapping[str, str] = MappingProxyType(
     {
         "CELERY_BROKER_URL": "an address like redis://host:6379/0",
+        "CELLRUN_CELL_ADDRESS": "a host name or an IP address",
         "CELLRUN_CELL_CAPACITY": "pairs like cpu=2,memory=2048Mi,disk=10Gi,gpu=0",
         "CELLRUN_CELL_DRIVER": "one of docker, process, memory",
         "CELLRUN_CELL_EVACUATE": "true or false",

@@ -75,8 +75,9 @@ EVENTS: Mapping[Event, str] = MappingProxyType(
         Event.VANISHED: "its container vanished, or was stopped by somebody else",
         Event.PREEMPTED: "more important work takes its place",
         Event.DRAINED: "its cell stops and sends its work away",
-        Event.KILLED: "cancelled, timed out, its job or a dependency ended",
-        Event.HEALTH_FAILED: "its health check fails",
+        Event.KILLED: "cancelled, timed out, idle, lifetime over, its job or a dependency ended",
+        Event.HEALTH_FAILED: "kind `inference`: it was RUNNING, and its health check failed, or its"
+        " program ended",
         Event.GANG_BROKEN: "a member of its gang failed for good",
         Event.GANG_BOUNCED: "its gang fell below its minimum",
     }

@@ -1,6 +1,6 @@
 """The cell's books: what it knows of each attempt in its charge."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from controlplane.contract.orders import GroupSpec, RunAttempt, StopAttempt
@@ -19,6 +19,7 @@ class Book:
     progress: int | None = None
     container_id: str | None = None
     started_at: float | None = None
+    addresses: Mapping[str, str] | None = None
     stop: StopAttempt | None = None
     end: AttemptReport | None = None
 
@@ -44,6 +45,7 @@ class Book:
             progress=self.progress,
             container_id=self.container_id,
             started_at=self.started_at,
+            addresses=self.addresses,
         )
 
 

@@ -30,7 +30,7 @@ from controlplane.contract.reports import (
 )
 from controlplane.contract.states import TaskState
 from workers.attempt.engine import EngineAway
-from workers.attempt.events import Building, DriverEvent, Ended, Launch, Started
+from workers.attempt.events import Building, DriverEvent, Ended, Launch, Started, always
 from workers.attempt.outcome import STOPPED
 from workers.books import Book, Books
 from workers.config import CellConfig
@@ -376,7 +376,7 @@ class Cell:
                 book.move(TaskState.BUILDING)
             case Started():
                 self.journal.start(event.uid, event.at, event.container_id)
-                book.container_id = event.container_id
+                book.container_id, book.addresses = event.container_id, event.addresses
                 book.move(TaskState.RUNNING, started_at=event.at)
             case Ended():
                 is_struck = self.exclusives.is_struck(book)
@@ -412,9 +412,8 @@ class Cell:
 
     def _launch(self, book: Book) -> Launch:
         env = build_environment(book.run, book.spec, self.name)
-        if not book.spec.exclusive:
-            return Launch(book.run, book.spec, env)
-        return Launch(book.run, book.spec, env, partial(self.exclusives.permit, book.uid))
+        permit = partial(self.exclusives.permit, book.uid) if book.spec.exclusive else always
+        return Launch(book.run, book.spec, env, permit, book.started_at)
 
     def _forget_safe(self, safe: list[AttemptReport]) -> None:
         self.journal.hear(self.reporter.acked)

@@ -17,6 +17,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 LABEL_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
 LABEL_VALUE = re.compile(r"[A-Za-z0-9._/:@+-]{0,63}")
 RESOURCE = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
+HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|[0-9a-fA-F:]{2,39}")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 MAX_LOG_BYTES = 10 * 1024 * 1024  # per stream of an attempt: enough to debug, small enough to keep
 MEMORY_KEPT_MIB = 512  # of the host's memory, left to the engine and to the cell itself
@@ -47,7 +48,8 @@ class CellConfig:
 
     `capacity` counts cpu_millis, memory_mib, disk_mib, gpu and named resources. `tags` as written:
     `a` is required of a task, `b?` is optional. `home` is this cell's own folder for journal,
-    workspaces and logs. An empty `control_url` means that logs stay here (used by tests).
+    workspaces and logs. `address`: the host at which others reach ports published here; empty: the
+    one that web sees. An empty `control_url` means that logs stay here (used by tests).
     `concurrency` bounds the engine calls made at once, not the attempts running.
     """
 
@@ -59,6 +61,7 @@ class CellConfig:
     installation: str
     capacity: Mapping[str, int]
     driver: str = "docker"
+    address: str = ""
     pool: str = "default"
     labels: Mapping[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
@@ -82,6 +85,7 @@ class CellConfig:
             installation=read("CELLRUN_INSTALLATION", _name),
             capacity=_capacity(read, home),
             driver=read("CELLRUN_CELL_DRIVER", _one_of(DRIVERS), "docker"),
+            address=read("CELLRUN_CELL_ADDRESS", _host, ""),
             pool=read("CELLRUN_CELL_POOL", _name, "default"),
             labels=read("CELLRUN_CELL_LABELS", _labels, ""),
             tags=read("CELLRUN_CELL_TAGS", _tags, ""),
@@ -154,6 +158,12 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
         raise ValueError(f"{text!r} is none of {', '.join(choices)}")
 
     return parse
+
+
+def _host(text: str) -> str:
+    if text and not HOST.fullmatch(text):
+        raise ValueError(f"{text!r} is not a host name or an IP address")
+    return text
 
 
 def _flag(text: str) -> bool:

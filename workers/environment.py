@@ -19,3 +19,8 @@ def build_environment(run: RunAttempt, spec: GroupSpec, cell: str) -> Mapping[st
         "CELLRUN_ATTEMPT_NUMBER": str(run.number),
         "CELLRUN_CELL": cell,
     }
+
+
+def port_variable(name: str) -> str:
+    """The variable that tells a program at which port to listen for the port of that name."""
+    return f"CELLRUN_PORT_{name.upper().replace('-', '_')}"

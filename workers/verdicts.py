@@ -5,7 +5,7 @@ from dataclasses import replace
 from controlplane.contract.reports import AttemptReport
 from controlplane.contract.states import FailureKind, TaskState
 from workers.attempt.events import Ended
-from workers.attempt.outcome import LEASE_OVER, STOPPED, TIMEOUT
+from workers.attempt.outcome import LEASE_OVER, LIMITS, STOPPED
 from workers.books import Book
 
 
@@ -16,7 +16,7 @@ def judge_end(
 
     `is_struck`: the guard told it to end, so that whatever it says of its end is our doing.
     """
-    if is_struck and event.reason not in (TIMEOUT, STOPPED, LEASE_OVER):
+    if is_struck and event.reason not in (*LIMITS, STOPPED, LEASE_OVER):
         message = "ended before the lease of its cell was over"
         event = replace(event, failure_kind=FailureKind.OUTSIDE, reason=LEASE_OVER, message=message)
     return AttemptReport(
@@ -33,6 +33,7 @@ def judge_end(
         result=event.result,
         result_truncated=event.result_truncated,
         usage=event.usage,
+        addresses=book.addresses,
         started_at=event.started_at or book.started_at,
         finished_at=event.at,
         gone=True,
@@ -56,7 +57,7 @@ def refusal(uid: str, why: str, at: float, *, never_created: bool = False) -> At
 
 
 def _state(book: Book, event: Ended, evacuating: bool) -> TaskState:
-    if event.reason == TIMEOUT:
+    if event.reason in LIMITS:
         return TaskState.KILLED
     # Many programs end with exit status 0 when they are told to stop: that is no success.
     if event.reason != STOPPED and event.failure_kind is None and event.exit_code == 0:

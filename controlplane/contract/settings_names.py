@@ -31,6 +31,7 @@ CONTROL_PLANE = (
 """Read by controlplane.config.env."""
 
 CELL = (
+    "CELLRUN_CELL_ADDRESS",
     "CELLRUN_CELL_CAPACITY",
     "CELLRUN_CELL_DRIVER",
     "CELLRUN_CELL_EVACUATE",

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,10 @@ class Closed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all attempts of a driver share. `back_off` seconds lie between the tries of a stage."""
+    """What all attempts of a driver share. `back_off` seconds lie between the tries of a stage.
+
+    `address`: the host at which others reach the ports of this cell.
+    """
 
     engine: Engine
     tell: Listener
@@ -37,6 +40,7 @@ class Surroundings:
     back_off: tuple[float, ...] = (1.0, 4.0)
     closed: threading.Event = field(default_factory=threading.Event)
     now: Callable[[], float] = clock.wall_seconds
+    address: Callable[[], str] = lambda: "127.0.0.1"
 
 
 @dataclass(slots=True)
@@ -79,10 +83,14 @@ class Attempt:
         self.is_started = False
         self.capture: Capture | None = None
         self.may_exist = False  # a container may have been created
-        self.started_at: float | None = None
+        self.process_started_at = 0.0
+        self.started_at: float | None = None  # RUNNING: what has a health check, since it passed
         self.container_id: str | None = None
-        self.ended = False  # no process runs any more; told_end: the listener knows
+        self.addresses: Mapping[str, str] | None = None
+        self.unhealthy = ""  # why we stopped it, in words
+        self.over = threading.Event()  # no process runs any more; told_end: the listener knows
         self.told_end = False
+        self._starting = threading.Lock()  # held while Started is told, which an end must not pass
         self._phase: tuple[Phase, int | None] | None = None
         self._lock = threading.Lock()
         self.delivery = threading.Lock()  # held while a signal is under way
@@ -114,19 +122,46 @@ class Attempt:
             self._phase = (phase, progress)
             self.tell(Building(self.uid, phase, progress))
 
-    def mark_running(self, view: View) -> None:
-        """The main process was started: say so, begin its timeout, deliver an earlier stop."""
+    def mark_running(self, view: View, addresses: Mapping[str, str] | None) -> None:
+        """The main process was started: say so, begin its limits, deliver an earlier stop.
+
+        What has a health check is said to run when that has passed, which may have been before.
+        """
         self.is_started = True
         self.container_id = view.container_id
-        self.started_at = view.started_at or self.around.now()
-        self.tell(Started(self.uid, self.started_at, self.container_id))
+        self.addresses = addresses
+        self.process_started_at = view.started_at or self.around.now()
+        if self.launch.spec.health_check is None:
+            self._tell_started(self.process_started_at)
+        elif self.launch.started_at is not None:
+            self._tell_started(self.launch.started_at)
+        else:
+            self.enter(Phase.CHECKING)
         with self._lock:
             self._running = True
         self._on_running(self)
 
-    def give_up(self) -> None:
+    def mark_healthy(self) -> bool:
+        """The health check passed for the first time; False: too late, it has ended."""
+        with self._starting:
+            if self.ended:
+                return False
+            self._tell_started(self.around.now())
+            return True
+
+    def _tell_started(self, at: float) -> None:
+        self.started_at = at
+        self.tell(Started(self.uid, at, self.container_id, self.addresses))
+
+    @property
+    def ended(self) -> bool:
+        """Whether no process runs any more."""
+        return self.over.is_set()
+
+    def mark_ended(self) -> None:
         """No process will run, or go on: a stop order has nothing to be delivered to."""
-        self.ended = True
+        with self._starting:
+            self.over.set()
 
     # ------------------------------------------------------------------------- stopping
 

@@ -57,6 +57,17 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
+class Use:
+    """What a container has used so far: time of all its processes, and bytes that it sent.
+
+    An engine that cannot tell what it sent says 0.
+    """
+
+    cpu_seconds: float
+    sent_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Placed:
     """What must stand in the container before its start: a file with `source`'s bytes, or a folder.
 
@@ -110,6 +121,15 @@ class Engine(Protocol):
 
     def signal(self, uid: str, name: str) -> bool:
         """Send the signal `name` (TERM, KILL, …) to the main process; False: it has ended."""
+
+    def ports(self, launch: Launch) -> Mapping[str, int]:
+        """At which port of this host each of the started container's ports is reached, by name."""
+
+    def use(self, uid: str) -> Use:
+        """What the started container has used so far."""
+
+    def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
+        """Run `command` in the started container: empty if it succeeded in time, else why not."""
 
     def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
         """The first `limit` bytes of a regular file of the container; None: there is none."""

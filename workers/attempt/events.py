@@ -26,13 +26,15 @@ def always() -> Permit:
 class Launch:
     """One attempt to run: the order, its group's spec and the environment made for it.
 
-    `permit` is asked just before the container is created, and before it is started.
+    `permit` is asked just before the container is created, and before it is started. `started_at`:
+    when an earlier process of the cell told that it runs.
     """
 
     run: RunAttempt
     spec: GroupSpec
     env: Mapping[str, str] = field(default_factory=dict)
     permit: Callable[[], Permit] = field(default=always, compare=False)
+    started_at: float | None = field(default=None, compare=False)
 
     @property
     def uid(self) -> str:
@@ -51,11 +53,15 @@ class Building:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The container's main process runs since `at` (seconds, wall clock)."""
+    """The container's main process runs since `at` (seconds, wall clock).
+
+    With a health check: it passed then. `addresses`: "host:port" of its ports, by name.
+    """
 
     uid: str
     at: float
     container_id: str | None = None
+    addresses: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +70,8 @@ class Ended:
 
     `exit_code` is None when no process ever ran, but for a command that could not be executed: 127
     (not found) or 126, as a shell says it. `failure_kind` None means: the program's own end, judged
-    by its exit code, or (reason "stopped", "timeout") an end that we ordered, whatever the code.
-    `started_at` None: it never ran. `never_created`: there never was a container, known for sure.
+    by its exit code, or (reason "stopped", "timeout", …) an end that we ordered, whatever the code.
+    `started_at` None: it never was RUNNING. `never_created`: surely there never was a container.
     Reasons: workers.attempt.outcome.
     """
 

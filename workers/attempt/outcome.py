@@ -13,6 +13,9 @@ from controlplane.contract.states import FailureKind
 
 EXIT = "exit"  # the program ended by itself
 TIMEOUT = "timeout"  # timeout_seconds were over
+IDLE = "idle_timeout"  # nothing happened in it for idle_timeout_seconds
+LIFETIME = "lifetime_over"  # lifetime_seconds were over
+HEALTH = "health_check"  # its health check failed
 STOPPED = "stopped"  # a stop order of ours
 OUT_OF_MEMORY = "oom"
 KILLED_OUTSIDE = "killed_outside"  # SIGKILL from neither us nor the memory limit
@@ -25,6 +28,9 @@ LEASE_OVER = "lease_over"  # an exclusive attempt must not outlive its cell's le
 GUARD = "guard"  # the guard of exclusive attempts does not answer
 DISK = "disk"  # no space left on the cell
 SPEC = "spec"  # the engine refuses what the task asks for: user, workdir, too little memory, …
+
+# Ends by a limit of the task itself: it is over, and not tried again.
+LIMITS = (TIMEOUT, IDLE, LIFETIME)
 
 SIGKILLED = 137  # 128 + SIGKILL, as engines and shells say it
 NOT_EXECUTABLE = 126
@@ -74,6 +80,15 @@ class _ExitRule:
 # sets it too, and a program may live with that.
 _EXITS: tuple[_ExitRule, ...] = (
     _ExitRule(lambda e: e.stopped_for == TIMEOUT, None, TIMEOUT, "ran longer than timeout_seconds"),
+    _ExitRule(
+        lambda e: e.stopped_for == IDLE, None, IDLE, "idle for longer than idle_timeout_seconds"
+    ),
+    _ExitRule(
+        lambda e: e.stopped_for == LIFETIME, None, LIFETIME, "ran longer than lifetime_seconds"
+    ),
+    _ExitRule(
+        lambda e: e.stopped_for == HEALTH, FailureKind.USER, HEALTH, "its health check failed"
+    ),
     _ExitRule(lambda e: e.stopped_for is not None, None, STOPPED, "stopped by order"),
     _ExitRule(lambda e: e.code == 0, None, None, None),
     _ExitRule(lambda e: e.out_of_memory, FailureKind.USER, OUT_OF_MEMORY, "out of memory"),

@@ -13,7 +13,7 @@ from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import Attempt, Closed
 from workers.attempt.engine import View
 from workers.attempt.events import Ended
-from workers.attempt.outcome import ENGINE, VANISHED, AttemptFailed, Exit, judge_exit
+from workers.attempt.outcome import ENGINE, HEALTH, VANISHED, AttemptFailed, Exit, judge_exit
 from workers.attempt.steps.clean import make_sure_it_is_over
 from workers.attempt.steps.collect import collect_output, collect_result
 from workers.attempt.steps.create import create_container
@@ -90,17 +90,20 @@ def _ended(attempt: Attempt, view: View | None) -> Ended:
             container_id=attempt.container_id,
         )
     verdict = judge_exit(Exit(view.exit_code, view.out_of_memory, stopped_for))
+    message = attempt.unhealthy if verdict.reason == HEALTH else verdict.message
     result, truncated = collect_result(attempt) if view.exit_code == 0 else (None, False)
     # The start was told when the engine had answered, which for a short process may be after its
-    # end: the engine knows better.
+    # end: the engine knows better, but not when a health check passed.
     started_at = view.started_at or attempt.started_at or 0.0
+    if attempt.launch.spec.health_check is not None:
+        started_at = attempt.started_at or 0.0
     return Ended(
         attempt.uid,
         max(view.ended_at or attempt.around.now(), started_at),
         exit_code=view.exit_code,
         failure_kind=verdict.kind,
         reason=verdict.reason,
-        message=verdict.message,
+        message=message,
         result=result,
         result_truncated=truncated,
         started_at=started_at or None,
@@ -110,7 +113,7 @@ def _ended(attempt: Attempt, view: View | None) -> Ended:
 
 def _failed(attempt: Attempt, failure: AttemptFailed) -> Ended:
     """What is told of an attempt that a step ended."""
-    attempt.give_up()
+    attempt.mark_ended()
     make_sure_it_is_over(attempt)
     attempt.around.shipper.finish(attempt.uid, 0.0)
     return Ended(

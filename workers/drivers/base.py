@@ -2,11 +2,11 @@
 
 A driver is asynchronous. `start` and `adopt` return at once; what happens is told through the
 `Listener`, from any thread: zero or more Building, at most one Started, exactly one Ended, in that
-order. Ended says `never_created` only where it is sure that there never was a container, whatever
-process of the cell had the attempt in charge. An attempt is in the driver's charge from its `start`
-or `adopt` to its `remove`; a second `start` or `adopt` meanwhile changes nothing. After `close`
-nothing is told any more. One conformance suite (tests/conformance) holds all drivers to these
-promises.
+order. What has a health check is told as Started once that passed, and may end before. Ended says
+`never_created` only where it is sure that there never was a container, whatever process of the cell
+had the attempt in charge. An attempt is in the driver's charge from its `start` or `adopt` to its
+`remove`; a second `start` or `adopt` meanwhile changes nothing. After `close` nothing is told any
+more. One conformance suite (tests/conformance) holds all drivers to these promises.
 """
 
 from collections.abc import Iterable
@@ -47,10 +47,11 @@ class Driver(Protocol):
     def adopt(self, launch: Launch) -> None:
         """Take charge again of an attempt begun by an earlier process of this cell.
 
-        Its container runs on: Started and later Ended follow. It has ended: Started, then Ended
-        with its real exit code. It was created but never started: it is started now. It was never
-        created, or has vanished: Ended with failure kind OUTSIDE, and it will not come. While the
-        engine does not answer nothing is told.
+        Its container runs on: Started and later Ended follow, with a health check at once if
+        `launch` says that it was RUNNING. It has ended: Started, then Ended with its real exit
+        code. It was created but never started: it is started now. It was never created, or has
+        vanished: Ended with failure kind OUTSIDE, and it will not come. While the engine does not
+        answer nothing is told.
         """
 
     def stop(self, uid: str, *, grace_seconds: float, force: bool) -> None:

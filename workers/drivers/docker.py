@@ -6,7 +6,7 @@ that restarts loses nothing.
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,18 +24,27 @@ from workers.attempt.engine import (
     Life,
     NoSuchContainer,
     Placed,
+    Use,
     View,
     attempt_labels,
     container_name,
 )
 from workers.attempt.events import Found, Launch
 from workers.drivers import docker_archive, docker_logs
-from workers.drivers.docker_container import container_body, mounts_for_read_only
+from workers.drivers.docker_checks import Checks, choose_gpus
+from workers.drivers.docker_container import (
+    GPUS_LABEL,
+    container_body,
+    mounts_for_read_only,
+    ports_of,
+    use_of,
+)
 
 SOCKETS = ("/var/run/docker.sock", "/run/podman/podman.sock")
 USER_SOCKETS = ("docker.sock", "podman/podman.sock")  # under XDG_RUNTIME_DIR
 CALL_SECONDS = 60.0  # a create or start takes about a second when many are made at once
 FOLLOW_SECONDS = 120.0  # without output; then the stream is opened again, in case it hangs
+LOOPBACK = "127.0.0.1"
 NEVER = "0001-01-01T00:00:00Z"
 ALIVE = ("running", "paused", "restarting", "stopping")
 BINARY_SAFE_LOGS = "local"  # json-file replaces bytes that are not UTF-8
@@ -49,9 +58,24 @@ class DockerEngine:
     keeps_logs = True
 
     def __init__(
-        self, *, installation: str, cell: str, home: Path, call_seconds: float = CALL_SECONDS
+        self,
+        *,
+        installation: str,
+        cell: str,
+        home: Path,
+        call_seconds: float = CALL_SECONDS,
+        address: Callable[[], str] = lambda: LOOPBACK,
+        gpus: int = 0,
     ) -> None:
-        """Connects at the first call: an engine that is down must not stop a cell from starting."""
+        """Connects at the first call: an engine that is down must not stop a cell from starting.
+
+        `address`: where others reach the ports of this host. `gpus`: how many there are, numbered
+        from 0.
+        """
+        self._address = address
+        self._gpus = gpus
+        self._choosing = threading.Lock()  # of GPUs, until the container holds them
+        self._checks = Checks()
         self._installation = installation
         self._cell = cell
         self._home = home
@@ -94,9 +118,16 @@ class DockerEngine:
             mounts = mounts_for_read_only(placed, self._workspace(launch.uid) / "folders")
         labels = attempt_labels(launch, installation=self._installation, cell=self._cell)
         api = self._api
-        body = container_body(launch, labels=labels, mounts=mounts, log_driver=self._log_driver)
         try:
-            with answered():
+            with self._chosen_gpus(launch) as gpus, answered():
+                body = container_body(
+                    launch,
+                    labels=labels,
+                    mounts=mounts,
+                    log_driver=self._log_driver,
+                    publish_on=self._publish_on() if launch.spec.ports else "",
+                    gpus=gpus,
+                )
                 answer = api.create_container_from_config(body, container_name(launch.uid))
             return Created(str(answer["Id"]), is_new=True)
         except EngineError as error:
@@ -157,6 +188,25 @@ class DockerEngine:
             raise
         return True
 
+    def ports(self, launch: Launch) -> Mapping[str, int]:
+        """The ports that the engine chose."""
+        with answered():
+            body = self._api.inspect_container(container_name(launch.uid))
+        return ports_of(body, launch.spec.ports)
+
+    def use(self, uid: str) -> Use:
+        """One look at the container's statistics."""
+        api = self._api
+        with answered():
+            url = api._url("/containers/{0}/stats", container_name(uid))
+            found = api._result(api._get(url, params={"stream": 0, "one-shot": 1}), True)
+        return use_of(found)
+
+    def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
+        """Run a command beside the main process."""
+        with answered():
+            return self._checks.run(self._api, container_name(launch.uid), command, seconds)
+
     def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
         """The head of a regular file; a link is not followed."""
         name = container_name(launch.uid)
@@ -188,6 +238,7 @@ class DockerEngine:
 
     def remove(self, uid: str) -> None:
         """Delete the container with its anonymous volumes."""
+        self._checks.forget(container_name(uid))
         try:
             with answered():
                 self._api.remove_container(container_name(uid), v=True, force=True)
@@ -227,6 +278,29 @@ class DockerEngine:
                 self._log_driver = BINARY_SAFE_LOGS if BINARY_SAFE_LOGS in plugins else ""
                 self._client = client
             return self._client
+
+    def _publish_on(self) -> str:
+        """Where ports are published: at the loopback address only, if others reach no more."""
+        address = self._address()
+        return address if address == "::1" or address.startswith("127.") else ""
+
+    @contextmanager
+    def _chosen_gpus(self, launch: Launch) -> Iterator[Sequence[int]]:
+        """GPUs that no other container of this cell holds, held from the end of the block on."""
+        count = launch.spec.resources.get("gpu", 0)
+        if not count:
+            yield ()
+            return
+        labels = [f"cellrun.installation={self._installation}", f"cellrun.cell={self._cell}"]
+        with self._choosing:
+            with answered():
+                rows = self._api.containers(all=True, filters={"label": [*labels, GPUS_LABEL]})
+            held = [
+                row["Labels"][GPUS_LABEL]
+                for row in rows
+                if str(row.get("State")).lower() in (*ALIVE, "created")
+            ]
+            yield choose_gpus(count, self._gpus, held)
 
     def _workspace(self, uid: str) -> Path:
         return self._home / "work" / uid

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workers.attempt.engine import Placed
+from workers.attempt.engine import Placed, Use
 from workers.attempt.events import Launch
+from workers.environment import port_variable
 
 # Docker's default set without MKNOD, NET_RAW, SETFCAP, SETPCAP and AUDIT_WRITE: enough to start as
 # root, give files away and change to another user.
@@ -21,6 +22,10 @@ CAPABILITIES = (
     "SYS_CHROOT",
 )
 LEAST_CPU_MILLIS = 10  # the engine's own minimum, 0.01 core
+# Where programs listen in their containers: no root is needed, and few programs have these as
+# their own.
+FIRST_PORT = 20_000
+GPUS_LABEL = "cellrun.gpus"
 
 
 def container_body(
@@ -29,10 +34,16 @@ def container_body(
     labels: Mapping[str, str],
     mounts: Sequence[Mapping[str, Any]],
     log_driver: str,
+    publish_on: str = "",
+    gpus: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """The body of POST /containers/create for `launch`."""
+    """The body of POST /containers/create for `launch`.
+
+    `publish_on`: the address of the host at which ports are published; empty: all. `gpus`: which.
+    """
     spec = launch.spec
     env = {**spec.env, **launch.env}
+    env |= {port_variable(name): str(port) for name, port in inner_ports(spec.ports).items()}
     body: dict[str, Any] = {
         "Image": spec.image,
         "Env": [f"{name}={value}" for name, value in env.items()],
@@ -41,6 +52,17 @@ def container_body(
         "NetworkDisabled": spec.network == "none",
         "HostConfig": host_config(launch, mounts=mounts, log_driver=log_driver),
     }
+    if spec.ports:
+        keys = [f"{port}/tcp" for port in inner_ports(spec.ports).values()]
+        body["ExposedPorts"] = {key: {} for key in keys}
+        # Port 0: the engine chooses one that is free.
+        bound = [{"HostIp": publish_on, "HostPort": "0"}]
+        body["HostConfig"]["PortBindings"] = dict.fromkeys(keys, bound)
+    if gpus:
+        body["Labels"][GPUS_LABEL] = ",".join(map(str, gpus))
+        body["HostConfig"]["DeviceRequests"] = [
+            {"DeviceIDs": [str(number) for number in gpus], "Capabilities": [["gpu"]]}
+        ]
     if spec.command:
         body["Cmd"] = list(spec.command)
     if spec.entrypoint is not None:
@@ -50,6 +72,29 @@ def container_body(
     if spec.user is not None:
         body["User"] = spec.user
     return body
+
+
+def inner_ports(names: Sequence[str]) -> dict[str, int]:
+    """The port in the container for each name."""
+    return {name: FIRST_PORT + position for position, name in enumerate(names)}
+
+
+def ports_of(body: Mapping[str, Any], names: Sequence[str]) -> dict[str, int]:
+    """At which port of the host each name is reached, as an inspected container shows it."""
+    published = (body.get("NetworkSettings") or {}).get("Ports") or {}
+    found = {}
+    for name, port in inner_ports(names).items():
+        bindings = published.get(f"{port}/tcp") or ()
+        if bindings:
+            found[name] = int(bindings[0]["HostPort"])
+    return found
+
+
+def use_of(body: Mapping[str, Any]) -> Use:
+    """What a container has used, as the engine's statistics show it."""
+    cpu = ((body.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage") or 0
+    networks = (body.get("networks") or {}).values()
+    return Use(int(cpu) / 1e9, sum(int(item.get("tx_bytes") or 0) for item in networks))
 
 
 def host_config(

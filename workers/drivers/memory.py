@@ -12,7 +12,8 @@ It isolates nothing and runs nothing; what an attempt does is read from its comm
     oom | vanish | fail-system    end like that
 
 Words follow each other: `build 1 sleep 5 exit 3`. What follows the last word is `exit 0`. What was
-stopped while it was building, or failed the system, is told as never created.
+stopped while it was building, or failed the system, is told as never created. Every health check
+passes at once, nothing is ever idle, and ports are not published.
 """
 
 import heapq
@@ -38,6 +39,7 @@ from workers.attempt.outcome import (
     EXIT,
     KILLED_OUTSIDE,
     LEASE_OVER,
+    LIFETIME,
     NOT_FOUND,
     SIGKILLED,
     STOPPED,
@@ -274,12 +276,14 @@ class MemoryDriver:
         starts_at = now + script.build_seconds if script.run_seconds >= 0 else FOR_EVER
         ends_at = now + script.build_seconds + max(script.run_seconds, 0.0)
         end = script.end
-        timeout = launch.spec.timeout_seconds
-        if timeout is not None and starts_at + timeout < ends_at:
+        limits = ((launch.spec.timeout_seconds, TIMEOUT), (launch.spec.lifetime_seconds, LIFETIME))
+        given = [(limit, reason) for limit, reason in limits if limit is not None]
+        limit, reason = min(given, default=(FOR_EVER, TIMEOUT))
+        if starts_at + limit < ends_at:
             grace = launch.spec.stop_grace_seconds if script.is_deaf else 0.0
             code = SIGKILLED if script.is_deaf else TERMINATED
-            ends_at = min(ends_at, starts_at + timeout + grace)
-            end = _ended(launch.uid, code, TIMEOUT)
+            ends_at = min(ends_at, starts_at + limit + grace)
+            end = _ended(launch.uid, code, reason)
         life = Life(launch, script, starts_at, ends_at, end)
         self.engine.lives[launch.uid] = life
         if starts_at < FOR_EVER and self.engine.counts_starts:

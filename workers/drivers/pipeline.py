@@ -8,7 +8,9 @@ from functools import partial
 from workers.attempt.attempt import Attempt, Surroundings
 from workers.attempt.engine import EngineAway, EngineError
 from workers.attempt.events import Found, Launch
-from workers.attempt.outcome import STOPPED, TIMEOUT
+from workers.attempt.health import watch_health
+from workers.attempt.idleness import watch_idleness
+from workers.attempt.outcome import HEALTH, IDLE, LIFETIME, STOPPED, TIMEOUT
 from workers.attempt.run import ADOPT, START, Step, run
 from workers.attempt.steps.clean import remove_all
 from workers.attempt.threads import DaemonPool, Timer
@@ -103,13 +105,28 @@ class PipelineDriver:
             self.remove(attempt.uid)
 
     def _on_running(self, attempt: Attempt) -> None:
-        timeout = attempt.launch.spec.timeout_seconds
-        if timeout is not None and attempt.started_at is not None:
-            rest = attempt.started_at + timeout - self._around.now()
-            grace = attempt.launch.spec.stop_grace_seconds
-            order = partial(self._order_stop, attempt.uid, TIMEOUT, grace, False)
-            self._timer.call_in(max(rest, 0.0), order)
+        if attempt.started_at is not None:
+            self._begin_limits(attempt)
+        if attempt.launch.spec.health_check is not None:
+            stop = self._stop_for(attempt, HEALTH)
+            _watch("health", attempt, lambda: watch_health(attempt, self._begin_limits, stop))
         self._deliver_stop(attempt)
+
+    def _begin_limits(self, attempt: Attempt) -> None:
+        """It is RUNNING, or was when an earlier process of the cell had it in charge."""
+        spec, started_at = attempt.launch.spec, attempt.started_at
+        assert started_at is not None
+        for reason, limit in ((TIMEOUT, spec.timeout_seconds), (LIFETIME, spec.lifetime_seconds)):
+            if limit is not None:
+                rest = started_at + limit - self._around.now()
+                self._timer.call_in(max(rest, 0.0), self._stop_for(attempt, reason))
+        if spec.idle_timeout_seconds is not None:
+            stop = self._stop_for(attempt, IDLE)
+            _watch("idle", attempt, lambda: watch_idleness(attempt, stop))
+
+    def _stop_for(self, attempt: Attempt, reason: str) -> Callable[[], None]:
+        grace = attempt.launch.spec.stop_grace_seconds
+        return partial(self._order_stop, attempt.uid, reason, grace, False)
 
     def _remove(self, uid: str) -> None:
         def pause(seconds: float) -> bool:
@@ -161,3 +178,8 @@ class PipelineDriver:
         if again is not None and not attempt.ended:
             work = again
             self._timer.call_in(AGAIN_SECONDS, lambda: self._stopping.submit(work))
+
+
+def _watch(name: str, attempt: Attempt, work: Callable[[], None]) -> None:
+    """Watch over an attempt in a thread of its own, which ends with it."""
+    threading.Thread(target=work, name=f"{name}-{attempt.uid}", daemon=True).start()

@@ -29,10 +29,13 @@ from workers.attempt.engine import (
     Life,
     NoSuchContainer,
     Placed,
+    Use,
     View,
     container_name,
 )
 from workers.attempt.events import Found, Launch
+from workers.drivers.process_looks import Ports, cpu_seconds_of, run_check
+from workers.environment import port_variable
 
 SUPERVISOR = Path(__file__).with_name("process_supervisor.py")
 READY_SECONDS = 20.0  # for a supervisor to say that its task runs, on a machine under load
@@ -52,6 +55,7 @@ class ProcessEngine:
         self._work = home / "work"
         self._logs = home / "logs"
         self._max_log_bytes = max_log_bytes
+        self._ports = Ports()
 
     def has_image(self, image: str) -> bool:
         """No image is needed."""
@@ -81,9 +85,12 @@ class ProcessEngine:
     def _order(self, launch: Launch, root: Path, workdir: Path) -> dict[str, Any]:
         spec = launch.spec
         own = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        ports = self._ports.choose(launch.uid, spec.ports)
+        listens = {port_variable(name): str(port) for name, port in ports.items()}
         return {
             "argv": [*(spec.entrypoint or ()), *spec.command],
-            "env": {**own, **spec.env, **launch.env, "CELLRUN_ROOT": str(root)},
+            "env": {**own, **spec.env, **launch.env, **listens, "CELLRUN_ROOT": str(root)},
+            "ports": ports,
             "cwd": str(workdir),
             "memory_bytes": spec.resources.get("memory_mib", 0) * 2**20,
             "logs": str(self._logs / launch.uid),
@@ -166,6 +173,27 @@ class ProcessEngine:
 
     # ------------------------------------------------------------------------- traces
 
+    def ports(self, launch: Launch) -> Mapping[str, int]:
+        """The ports that were chosen for it: it shares the network of this machine."""
+        order = read_whole(self._folder(launch.uid) / "order.json")
+        if order is None:
+            raise NoSuchContainer("there is no such process")
+        return dict(order.get("ports") or {})
+
+    def use(self, uid: str) -> Use:
+        """The time of the process and all its children; nobody can tell what they sent."""
+        begin = read_whole(self._folder(uid) / "begin.json")
+        if begin is None or not _is_alive(begin["supervisor"]):
+            raise NoSuchContainer("the process is over")
+        return Use(cpu_seconds_of(begin["supervisor"]["pid"]))
+
+    def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
+        """Run a command with the task's own environment, in its folder."""
+        order = read_whole(self._folder(launch.uid) / "order.json")
+        if order is None:
+            raise NoSuchContainer("there is no such process")
+        return run_check(command, order, seconds)
+
     def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
         """The head of a regular file; a link is not followed."""
         target = self._root(launch.uid) / path.lstrip("/")
@@ -186,6 +214,7 @@ class ProcessEngine:
             if not wait_for_exit(begin["supervisor"], READY_SECONDS):
                 raise EngineError("the process does not end")
         shutil.rmtree(self._work / uid, ignore_errors=True)
+        self._ports.forget(uid)
 
     def find(self) -> Iterable[Found]:
         """The attempts that have a folder here."""

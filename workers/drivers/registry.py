@@ -1,8 +1,11 @@
 """Drivers by name: the one place that knows which there are and what each is made of."""
 
 import resource
+import socket
 import threading
 from collections.abc import Callable
+from functools import partial
+from urllib.parse import urlsplit
 
 from workers import clock
 from workers.attempt.attempt import Surroundings
@@ -33,7 +36,13 @@ def _make_memory(config: CellConfig, tell: Listener, back_off: tuple[float, ...]
 
 
 def _make_docker(config: CellConfig, tell: Listener, back_off: tuple[float, ...]) -> Driver:
-    engine = DockerEngine(installation=config.installation, cell=config.name, home=config.home)
+    engine = DockerEngine(
+        installation=config.installation,
+        cell=config.name,
+        home=config.home,
+        address=partial(address_of, config),
+        gpus=config.capacity.get("gpu", 0),
+    )
     return make_pipeline(engine, config, tell, back_off)
 
 
@@ -64,8 +73,23 @@ def make_pipeline(
         pulls=Pulls(engine),
         shipper=shipper,
         back_off=back_off,
+        address=partial(address_of, config),
     )
     return PipelineDriver(around)
+
+
+def address_of(config: CellConfig) -> str:
+    """The host at which others reach the ports of this cell: as set, or as web sees this host."""
+    if config.address:
+        return config.address
+    web = urlsplit(config.control_url)
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            # Nothing is sent: it only asks the system for the way there.
+            probe.connect((web.hostname or "", web.port or 80))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname() if web.hostname else "127.0.0.1"
 
 
 def allow_open_files() -> None:

@@ -2,7 +2,7 @@
 
 from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import Attempt
-from workers.attempt.engine import EngineAway, EngineError, Life, View
+from workers.attempt.engine import EngineAway, EngineError, Life, NoSuchContainer, View
 from workers.attempt.outcome import VANISHED, AttemptFailed
 
 PATIENCE_SECONDS = (0.2, 1.0, 2.0, 5.0)  # between looks at an engine that does not answer
@@ -36,10 +36,29 @@ def look_for_adopted(attempt: Attempt) -> None:
     take_over(attempt, view)
 
 
+def find_addresses(attempt: Attempt) -> dict[str, str] | None:
+    """Where the started container's ports are reached; None if it has none, or has ended."""
+    if not attempt.launch.spec.ports:
+        return None
+    tries = 0
+    while True:
+        try:
+            found = attempt.engine.ports(attempt.launch)
+            break
+        except NoSuchContainer:
+            return None
+        except (EngineAway, EngineError):
+            attempt.rest(PATIENCE_SECONDS[min(tries, len(PATIENCE_SECONDS) - 1)])
+            tries += 1
+    host = attempt.around.address()
+    host = f"[{host}]" if ":" in host else host
+    return {name: f"{host}:{port}" for name, port in found.items()} or None
+
+
 def take_over(attempt: Attempt, view: View | None) -> None:
     """A container that was started goes on; one that was only created is still to be started."""
     if view is None:
         return
     attempt.may_exist = True
     if view.life is not Life.CREATED:
-        attempt.mark_running(view)
+        attempt.mark_running(view, find_addresses(attempt))

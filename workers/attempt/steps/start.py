@@ -3,6 +3,7 @@
 from workers.attempt.attempt import Attempt
 from workers.attempt.engine import Life, NoSuchContainer, View
 from workers.attempt.outcome import judge_start_error
+from workers.attempt.steps.look import find_addresses
 from workers.attempt.steps.permit import await_permit
 from workers.attempt.tries import with_tries
 
@@ -32,4 +33,4 @@ def start_container(attempt: Attempt) -> None:
         pause=attempt.pause,
         back_off=attempt.around.back_off,
     )
-    attempt.mark_running(view)
+    attempt.mark_running(view, find_addresses(attempt))

@@ -35,7 +35,7 @@ def wait_for_end(attempt: Attempt) -> View | None:
         if follower is None and attempt.capture is not None:
             follower = _follow(attempt, attempt.capture)
         seconds = LONG_SECONDS
-    attempt.ended = True
+    attempt.mark_ended()
     if follower is not None:
         follower.join(FOLLOWER_SECONDS)
     return view

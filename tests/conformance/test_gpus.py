@@ -1,0 +1,74 @@
+"""GPUs: which ones a container asks the engine for, and what happens where there are none."""
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from controlplane.contract.states import FailureKind
+from tests.conformance.kit import DockerKit
+from workers.attempt.engine import EngineError
+from workers.attempt.outcome import ENGINE
+from workers.drivers.docker import DockerEngine
+from workers.drivers.docker_checks import choose_gpus
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+def engine(docker_kit: DockerKit, tmp_path: Path) -> DockerEngine:
+    return DockerEngine(installation=docker_kit.installation, cell="cell-1", home=tmp_path, gpus=3)
+
+
+def asked(kit: DockerKit, uid: str) -> list[str]:
+    [request] = kit.inspect(uid)["HostConfig"]["DeviceRequests"]
+    assert request["Capabilities"] == [["gpu"]]
+    return list(request["DeviceIDs"])
+
+
+def test_each_container_asks_for_gpus_that_no_other_one_holds(
+    docker_kit: DockerKit, engine: DockerEngine
+) -> None:
+    launches = [
+        docker_kit.launch("true", resources={"gpu": count}, uid=str(uuid.uuid4()))
+        for count in (1, 2, 1)
+    ]
+    first, second, third = launches
+    for launch in (first, second):
+        engine.create(launch, ())
+    assert (asked(docker_kit, first.uid), asked(docker_kit, second.uid)) == (["0"], ["1", "2"])
+    with pytest.raises(EngineError, match="1 GPUs are asked for, and 0 of 3 are free"):
+        engine.create(third, ())
+    engine.remove(first.uid)
+    engine.create(third, ())
+    assert asked(docker_kit, third.uid) == ["0"]
+
+
+def test_without_gpu_nothing_is_asked_for(docker_kit: DockerKit, engine: DockerEngine) -> None:
+    launch = docker_kit.launch("true", resources={"cpu_millis": 100})
+    engine.create(launch, ())
+    assert not docker_kit.inspect(launch.uid)["HostConfig"]["DeviceRequests"]
+
+
+def test_an_engine_that_knows_no_gpu_is_the_cell_s_fault(
+    docker_kit: DockerKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = docker_kit.config
+    monkeypatch.setattr(
+        docker_kit, "config", lambda **changes: config(capacity={"gpu": 1}, **changes)
+    )
+    docker_kit.begin_again()
+    launch = docker_kit.launch("true", resources={"gpu": 1})
+    docker_kit.driver.start(launch)
+    ended = docker_kit.told.ended(launch.uid)
+    assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, ENGINE)
+    assert ended.message is not None
+    assert "could not select device driver" in ended.message
+    assert "tried 3 times" in ended.message
+
+
+def test_gpus_are_chosen_from_the_lowest_that_are_free() -> None:
+    assert choose_gpus(2, 4, ["0,2"]) == (1, 3)
+    assert choose_gpus(0, 0, []) == ()
+    with pytest.raises(EngineError, match="and 1 of 2 are free"):
+        choose_gpus(2, 2, ["1", ""])

@@ -1,0 +1,100 @@
+"""Watches for a session in which nothing happens: it ends when that lasts for its idle limit.
+
+Between two looks something happened if its processes used at least 1 % of one core, or it wrote any
+output that is kept, or it sent at least 256 bytes over its network (an answer to a request is more,
+the chatter of an idle network is less). A look is made each tenth of the limit, but not more often
+than each second, and not less often than each 15 seconds. What cannot be seen counts as something.
+What was seen last is kept in the workspace, so that a new process of the cell goes on from there.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from workers.attempt.attempt import Attempt
+from workers.attempt.capture import STREAMS
+from workers.attempt.engine import EngineAway, EngineError
+
+log = logging.getLogger(__name__)
+CPU_SHARE = 0.01
+SENT_BYTES = 256
+SHORTEST_LOOK, LONGEST_LOOK = 1.0, 15.0
+LOOKS = 10  # within the limit
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What it had used and written at `at` (wall seconds), and when something last happened."""
+
+    at: float
+    active_at: float
+    cpu_seconds: float
+    sent_bytes: int
+    output_bytes: int
+
+
+def watch_idleness(attempt: Attempt, stop: Callable[[], None]) -> None:
+    """Look until the attempt is over, or nothing happened in it for its limit."""
+    limit = attempt.launch.spec.idle_timeout_seconds
+    assert limit is not None
+    pause = min(max(limit / LOOKS, SHORTEST_LOOK), LONGEST_LOOK)
+    path = attempt.workspace / "activity.json"
+    last = read_look(path)
+    while not attempt.ended and not attempt.around.closed.is_set():
+        last = _look(attempt, last)
+        _keep(path, last)
+        if last.at - last.active_at >= limit:
+            stop()
+            return
+        attempt.over.wait(min(pause, last.active_at + limit - last.at))
+
+
+def _look(attempt: Attempt, last: Look | None) -> Look:
+    now = attempt.around.now()
+    try:
+        use = attempt.engine.use(attempt.uid)
+    except (EngineAway, EngineError):
+        kept = last or Look(now, now, 0.0, 0, 0)
+        return Look(now, now, kept.cpu_seconds, kept.sent_bytes, kept.output_bytes)
+    output = _output_bytes(attempt.log_folder)
+    look = Look(now, now, use.cpu_seconds, use.sent_bytes, output)
+    if last is None or happened(last, look):
+        return look
+    return Look(now, last.active_at, use.cpu_seconds, use.sent_bytes, output)
+
+
+def happened(last: Look, look: Look) -> bool:
+    """Whether something happened between the two."""
+    busy = look.cpu_seconds - last.cpu_seconds >= CPU_SHARE * max(look.at - last.at, 0.0)
+    sent = look.sent_bytes - last.sent_bytes >= SENT_BYTES
+    return busy or sent or look.output_bytes != last.output_bytes
+
+
+def _output_bytes(folder: Path) -> int:
+    total = 0
+    for name in STREAMS:
+        try:
+            total += (folder / name).stat().st_size
+        except OSError:
+            continue
+    return total
+
+
+def read_look(path: Path) -> Look | None:
+    """What an earlier process of the cell saw last; None: nothing that can be read."""
+    try:
+        return Look(**json.loads(path.read_text(encoding="ascii")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _keep(path: Path, look: Look) -> None:
+    fresh = path.with_suffix(".new")
+    try:
+        fresh.write_text(json.dumps(asdict(look)), encoding="ascii")
+        os.replace(fresh, path)
+    except OSError as error:
+        log.warning("what %s did last is not kept: %s", path.parent.name, error)
