@@ -10,10 +10,21 @@ from controlplane.admin import (
     operations,
     overview,
     pools,
+    quotas,
     tasks,
 )
 
-__all__ = ["accounts", "attempts", "cells", "jobs", "operations", "overview", "pools", "tasks"]
+__all__ = [
+    "accounts",
+    "attempts",
+    "cells",
+    "jobs",
+    "operations",
+    "overview",
+    "pools",
+    "quotas",
+    "tasks",
+]
 
 admin.site.site_title = "Cellrun"
 admin.site.site_header = "Cellrun"

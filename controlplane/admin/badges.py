@@ -1,6 +1,6 @@
 """Small pieces of pages: state badges in their colours, counts, links, lengths of time."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -140,3 +140,31 @@ def bare_amount(name: str, amount: int) -> str:
     if name.endswith("_mib"):
         return f"{amount // 1024} GiB" if amount and amount % 1024 == 0 else f"{amount} MiB"
     return str(amount)
+
+
+def meter(name: str, used: int, limit: int | None) -> SafeString | str:
+    """How much of a limited amount is used, as a bar and in words; the use alone, if unlimited."""
+    if limit is None:
+        return bare_amount(name, used) if used else NOTHING
+    share = 100 if used >= limit else round(100 * used / limit)
+    return format_html(
+        '<span class="cellrun-meter{}"><span style="width: {}%"></span></span>'
+        '<span class="cellrun-note">{} of {}</span>',
+        " cellrun-full" if used >= limit else "",
+        share,
+        bare_amount(name, used),
+        bare_amount(name, limit),
+    )
+
+
+def small_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> SafeString:
+    """A table within a form."""
+    head = format_html_join("", '<th scope="col">{}</th>', ((name,) for name in columns))
+    cells = (format_html_join("", "<td>{}</td>", ((value,) for value in row)) for row in rows)
+    body = format_html_join("", "<tr>{}</tr>", ((row,) for row in cells))
+    return format_html(
+        '<table class="cellrun-table cellrun-small"><thead><tr>{}</tr></thead>'
+        "<tbody>{}</tbody></table>",
+        head,
+        body,
+    )

@@ -6,16 +6,15 @@ from typing import Any, ClassVar
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from controlplane.admin.attempts import attempt_badge
 from controlplane.admin.badges import (
     NOTHING,
-    bare_amount,
     cell_badge,
     instant,
     list_link,
+    meter,
     page_link,
     quantities,
     with_note,
@@ -184,13 +183,5 @@ class CellAdmin(ReadOnlyAdmin):
 
 def _meter(cell: Cell, name: str) -> SafeString | str:
     capacity = cell.capacity.get(name, 0)
-    if not capacity:
-        return NOTHING
     used = cell.shown_usage.get(name, 0)  # type: ignore[attr-defined]
-    return format_html(
-        '<span class="cellrun-meter"><span style="width: {}%"></span></span>'
-        '<span class="cellrun-note">{} of {}</span>',
-        min(round(100 * used / capacity), 100),
-        bare_amount(name, used),
-        bare_amount(name, capacity),
-    )
+    return meter(name, used, capacity) if capacity else NOTHING

@@ -28,7 +28,7 @@ from controlplane.commands.retries import retry_job
 from controlplane.contract.states import TaskState
 from controlplane.domain.states import TERMINAL
 from controlplane.models import Job, Task, TaskGroup
-from controlplane.queries.overviews import count_tasks_of_jobs
+from controlplane.queries.overviews import count_tasks_of_jobs, load_shape_reasons
 
 # A job may have 10,000 tasks and 100 groups; its page shows the first of them.
 _SHOWN_GROUPS = 100
@@ -234,6 +234,10 @@ def _promise(group: TaskGroup) -> str:
 
 
 def _groups_section(groups: list[TaskGroup], *, is_gang: bool) -> Rows:
+    # What placement found of a shape tells nothing of a group of which nothing waits.
+    waiting = [group for group in groups if group.counts[TaskState.PENDING]]
+    found = load_shape_reasons(group.shape_id for group in waiting)
+    reasons = {group.pk: group.pending_reason or found.get(group.shape_id, {}) for group in waiting}
     return Rows(
         "Task groups",
         columns=("group", "tasks", "by state", "minimum", "runs", "waits because"),
@@ -244,7 +248,7 @@ def _groups_section(groups: list[TaskGroup], *, is_gang: bool) -> Rows:
                 counts_badges(dict(enumerate(group.counts))),
                 group.min_available if group.explicit_minimum or is_gang else "all",
                 _promise(group),
-                (group.pending_reason or {}).get("text", ""),
+                reasons.get(group.pk, {}).get("text", ""),
             )
             for group in groups
         ],

@@ -1,28 +1,67 @@
-"""Pools: the one thing that is edited here."""
+"""Pools: how work is given to a set of cells, and how the pool stands just now."""
 
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
+from django import forms
 from django.contrib import admin
-from django.db.models import Model
+from django.db.models import Field, Model
 from django.http import HttpRequest
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
 
+from controlplane import clock
+from controlplane.admin.badges import NOTHING, cell_badge, meter, small_table
 from controlplane.admin.base import StyledAdmin
+from controlplane.admin.fields import PluginField, PluginsField, TokensField
+from controlplane.commands.pools import save_pool
 from controlplane.models import Pool
+from controlplane.plugins import Kind
+from controlplane.queries.pools import PoolUse, load_pool_uses
+
+
+def _as_modelled(name: str) -> dict[str, Any]:
+    field = cast("Field[Any, Any]", Pool._meta.get_field(name))
+    return {"help_text": field.help_text, "initial": field.get_default}
+
+
+class PoolForm(forms.ModelForm):
+    """A pool's policy; plugins are chosen among those that are installed."""
+
+    sequencer = PluginField(Kind.SEQUENCER, **_as_modelled("sequencer"))
+    selector = PluginField(Kind.SELECTOR, **_as_modelled("selector"))
+    validators = PluginsField(Kind.VALIDATOR, **_as_modelled("validators"))
+    tokens = TokensField(
+        help_text="How many of each may be held at once in the whole pool, one a line:"
+        " <code>licence: 4</code>. A job asks for them among its resources."
+    )
+
+    class Meta:
+        model = Pool
+        exclude = ("cursor",)
 
 
 @admin.register(Pool)
 class PoolAdmin(StyledAdmin):
     """Policies of pools. A pool keeps its name, which jobs and cells say, and is never deleted."""
 
+    form = PoolForm
     list_display = (
         "name",
-        "pending_timeout_seconds",
-        "pull_timeout_seconds",
-        "create_timeout_seconds",
+        "sequencer",
+        "selector",
+        "strict_fifo",
+        "preemption",
+        "cells_now",
+        "cpu",
+        "memory",
+        "waiting",
     )
     search_fields = ("name",)
     fieldsets: ClassVar = (
         (None, {"fields": ("name",)}),
+        ("Order", {"fields": ("sequencer", "strict_fifo", "starvation_seconds", "preemption")}),
+        ("Place", {"fields": ("selector", "max_building_per_cell", "tokens")}),
+        ("Checks", {"fields": ("validators",)}),
         (
             "Time limits, in seconds",
             {
@@ -34,11 +73,89 @@ class PoolAdmin(StyledAdmin):
             },
         ),
     )
+    _now: ClassVar = ("Now", {"fields": ("cells_now", "in_use", "tokens_in_use", "waits_for")})
+
+    def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        """How it stands comes first, once there is something."""
+        first, *others = super().get_fieldsets(request, obj)
+        return [first, *others] if obj is None else [first, self._now, *others]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> list[str]:
         """The name, once it is given."""
-        return ["name"] if obj is not None else []
+        return [] if obj is None else ["name", *self._now[1]["fields"]]
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Never: its jobs and cells would be without a policy."""
         return False
+
+    def save_model(self, request: HttpRequest, obj: Pool, form: Any, change: bool) -> None:
+        """Written as the API writes it."""
+        save_pool(obj)
+
+    def complete_rows(self, rows: list[Any]) -> None:
+        """Fetch how all pools of a page stand at once."""
+        uses = load_pool_uses([pool.pk for pool in rows], now=clock.now())
+        for pool in rows:
+            pool.shown_use = uses[pool.pk]
+
+    @admin.display(description="cells")
+    def cells_now(self, pool: Pool) -> SafeString | str:
+        """Its cells by state."""
+        cells = sorted(self._use(pool).cells.items())
+        counts = ((number, cell_badge(state)) for state, number in cells)
+        return format_html_join(" ", "{} {}", counts) or "none"
+
+    @admin.display(description="cpu in use")
+    def cpu(self, pool: Pool) -> SafeString | str:
+        """Cores held of all of the ready cells."""
+        return self._meter(pool, "cpu_millis")
+
+    @admin.display(description="memory in use")
+    def memory(self, pool: Pool) -> SafeString | str:
+        """Memory held of all of the ready cells."""
+        return self._meter(pool, "memory_mib")
+
+    @admin.display(description="waiting")
+    def waiting(self, pool: Pool) -> int:
+        """Tasks that wait."""
+        return self._use(pool).waiting_tasks
+
+    @admin.display(description="In use")
+    def in_use(self, pool: Pool) -> SafeString | str:
+        """Each resource of its ready cells, and what is held of it."""
+        use = self._use(pool)
+        names = [name for name, amount in use.capacity.items() if amount]
+        names += [name for name in use.held if name not in {*names, *pool.tokens}]
+        rows = [(_title(name), self._meter(pool, name)) for name in names]
+        return small_table(("resource", "held of what its ready cells have"), rows) if rows else ""
+
+    @admin.display(description="Tokens in use")
+    def tokens_in_use(self, pool: Pool) -> SafeString | str:
+        """Each token, and how many of it are held."""
+        held = self._use(pool).held
+        rows = [
+            (name, meter(name, held.get(name, 0), limit)) for name, limit in pool.tokens.items()
+        ]
+        return small_table(("token", "held"), rows) if rows else NOTHING
+
+    @admin.display(description="Waiting")
+    def waits_for(self, pool: Pool) -> SafeString | str:
+        """How many tasks wait for what."""
+        rows = [(waits.tasks, waits.code, waits.text) for waits in self._use(pool).waiting]
+        columns = ("tasks", "reason", "what most of them are told")
+        return small_table(columns, rows) if rows else "nothing"
+
+    def _meter(self, pool: Pool, name: str) -> SafeString | str:
+        use = self._use(pool)
+        return meter(name, use.held.get(name, 0), use.capacity.get(name, 0))
+
+    def _use(self, pool: Pool) -> PoolUse:
+        """How it stands; looked up once for each row that is shown."""
+        if not hasattr(pool, "shown_use"):
+            self.complete_rows([pool])
+        found: PoolUse = pool.shown_use  # type: ignore[attr-defined]
+        return found
+
+
+def _title(name: str) -> str:
+    return name.removesuffix("_millis").removesuffix("_mib")

@@ -17,6 +17,7 @@ from controlplane.admin.timeline import task_timeline
 from controlplane.contract.states import TaskState
 from controlplane.domain.placement.pending import Waiting, pending_reason
 from controlplane.models import Attempt, Task
+from controlplane.queries.overviews import load_shape_reasons
 from controlplane.queries.tasks import load_waits
 
 _SHOWN_ATTEMPTS = 50
@@ -196,11 +197,18 @@ def attach_attempts(tasks: Iterable[Task]) -> None:
 
 
 def attach_waits(tasks: Iterable[Task]) -> None:
-    """Give each task what its job waits for as `shown_waits`, in one statement at most."""
+    """Give each task what its job waits for as `shown_waits`, and as `shown_found` what placement
+    found of it; two statements at most.
+    """
     blocked = {task.job_id for task in tasks if task.job.waits_for_jobs}
     waits = load_waits(sorted(blocked)) if blocked else {}
+    shapes = {task.shape_id for task in tasks if task.state == TaskState.PENDING}
+    found = load_shape_reasons(shapes) if shapes else {}
     for task in tasks:
         task.shown_waits = waits.get(task.job_id, ())  # type: ignore[attr-defined]
+        task.shown_found = (  # type: ignore[attr-defined]
+            task.group.pending_reason or found.get(task.shape_id)
+        )
 
 
 def cell_of(task: Task) -> SafeString | str:
@@ -218,8 +226,9 @@ def pending_note(task: Task, now: datetime) -> str:
         attempt_open=task.attempt_open,
         startable_at=task.group.startable_at,
         depends_on=task.group.depends_on,
-        found=task.group.pending_reason,
+        found=task.shown_found,  # type: ignore[attr-defined]
         waits_for=task.shown_waits,  # type: ignore[attr-defined]
         is_bouncing=task.job.is_bouncing,
+        start_after=task.job.start_after,
     )
     return str(pending_reason(waiting, now=now)["text"])

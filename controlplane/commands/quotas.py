@@ -1,6 +1,6 @@
 """Setting quotas: what is written counts from the next pass on; nothing that runs is ended."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -26,12 +26,23 @@ def put_quota(*, scope: Scope, changes: Mapping[str, Any]) -> None:
                 setattr(quota, field, value)
             quota.full_clean()
             if _limits_nothing(quota):
-                quota.delete()
+                drop_quotas([quota.pk])
             else:
-                quota.save()
-            transaction.on_commit(wake_placement, robust=True)
+                save_quota(quota)
     except ValidationError as error:
         raise InvalidSpec(faults_of(error)) from None
+
+
+def save_quota(quota: Quota) -> None:
+    """Write a quota that was found to be right, and have placement look at once."""
+    quota.save()
+    transaction.on_commit(wake_placement, robust=True)
+
+
+def drop_quotas(ids: Sequence[int]) -> None:
+    """Limit nothing of those any more, and have placement look at once."""
+    Quota.objects.filter(pk__in=ids).delete()
+    transaction.on_commit(wake_placement, robust=True)
 
 
 def _limits_nothing(quota: Quota) -> bool:

@@ -111,13 +111,20 @@ def _faults(names: list[str]) -> Iterator[str]:
 
 
 def written(amounts: Mapping[str, int]) -> dict[str, str | int]:
-    """`amounts`, as placement counts them, as people write them: {"cpu": "4", "memory": "64Gi"}."""
+    """`amounts`, as placement counts them, as people write them: {"cpu": "4", "memory": "64Gi"}.
+
+    cpu, memory, disk and gpu come first, then the others by name.
+    """
+    order = ("cpu_millis", "memory_mib", "disk_mib", "gpu")
     shown: dict[str, str | int] = {}
-    for name, amount in amounts.items():
-        if name == "cpu_millis":
-            shown["cpu"] = quantities.format_cpu(amount)
-        elif name in ("memory_mib", "disk_mib"):
-            shown[name.removesuffix("_mib")] = quantities.format_mib(amount)
-        else:
-            shown[name] = amount
+    for name in [*order, *sorted(amounts.keys() - {*order})]:
+        match amounts.get(name):
+            case None:
+                continue
+            case amount if name == "cpu_millis":
+                shown["cpu"] = quantities.format_cpu(amount)
+            case amount if name in order[1:3]:
+                shown[name.removesuffix("_mib")] = quantities.format_mib(amount)
+            case amount:
+                shown[name] = amount
     return shown

@@ -6,7 +6,7 @@ from uuid import UUID
 from django.contrib.auth.models import User
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.states import ACTIVE, TERMINAL, CellState, Reason, ReleaseKind
+from controlplane.domain.states import ACTIVE, TERMINAL, Band, CellState, Reason, ReleaseKind
 from controlplane.models import (
     Alert,
     ApiToken,
@@ -18,6 +18,8 @@ from controlplane.models import (
     Job,
     Pool,
     Project,
+    Quota,
+    Shape,
     Task,
     TaskGroup,
     TickState,
@@ -62,6 +64,7 @@ def make_installation() -> None:
     ApiToken.objects.create(
         user=owner, name="laptop", prefix="cr_12345", digest="d" * 64, created_at=NOW
     )
+    Quota.objects.create(user=owner, resources={"cpu_millis": 4000}, running_tasks=40)
     make_job(project, pool, owner, states=list(S))
 
 
@@ -92,9 +95,9 @@ def make_job(project: Project, pool: Pool, owner: User, states: list[S]) -> Job:
         counts=counts,
         resources={"cpu_millis": 100, "memory_mib": 32},
         task_type="container",
+        shape_id=_shape(project, pool, owner).pk,
         launch={"input": "x" * 1000},
         startable_at=NOW,
-        pending_reason={"code": "insufficient_resources", "text": WHY_PENDING},
     )
     cell = Cell.objects.get(name="cell-ready")
     _history(job, None, None, S.PENDING, Reason.SUBMITTED)
@@ -103,11 +106,29 @@ def make_job(project: Project, pool: Pool, owner: User, states: list[S]) -> Job:
     return job
 
 
+def _shape(project: Project, pool: Pool, owner: User) -> Shape:
+    """What all tasks here ask for, and what placement last found of them."""
+    shape, _ = Shape.objects.get_or_create(
+        id=7,
+        defaults={
+            "pool": pool,
+            "band": Band.INTERACTIVE,
+            "owner": owner,
+            "project": project,
+            "resources": {"cpu_millis": 100, "memory_mib": 32},
+            "task_type": "container",
+            "pending_reason": {"code": "insufficient_resources", "text": WHY_PENDING},
+        },
+    )
+    return shape
+
+
 def _make_task(job: Job, group: TaskGroup, index: int, state: S, cell: Cell) -> None:
     ended = NOW + timedelta(seconds=63) if state in TERMINAL else None
     task = Task.objects.create(
         job=job,
         group=group,
+        shape_id=group.shape_id,
         index=index,
         state=state,
         attempt_open=state in ACTIVE,

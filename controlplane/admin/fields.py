@@ -1,0 +1,91 @@
+"""Fields of forms: amounts of resources as people write them, and plugins that are installed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django import forms
+from django.apps import apps
+from django.core.exceptions import ValidationError
+
+from controlplane import plugins
+from controlplane.spec import InvalidSpec, UnreadableDocument, read_document
+from controlplane.spec.limits import LimitedResources, Tokens, written
+from controlplane.spec.parsing import parse_part
+
+if apps.is_installed("unfold"):
+    from unfold.widgets import (
+        UnfoldAdminCheckboxSelectMultipleWidget as Checkboxes,
+    )
+    from unfold.widgets import (
+        UnfoldAdminSelectWidget as Select,
+    )
+    from unfold.widgets import (
+        UnfoldAdminTextareaWidget as Textarea,
+    )
+else:
+    from django.forms import CheckboxSelectMultiple as Checkboxes
+    from django.forms import Select, Textarea
+
+
+class AmountsField(forms.CharField):
+    """Amounts, one a line: `cpu: 4`, `memory: 64Gi`, `licence: 2`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(required=False, widget=Textarea(attrs={"rows": 4}), **options)
+
+    def prepare_value(self, value: Any) -> Any:
+        """Amounts of a row as lines."""
+        if not isinstance(value, Mapping):
+            return value
+        return "\n".join(f"{name}: {amount}" for name, amount in written(value).items())
+
+    def clean(self, value: Any) -> dict[str, int]:
+        """The amounts as placement counts them."""
+        text = super().clean(value)
+        try:
+            return self._amounts(read_document(text, "yaml") if text else {})
+        except UnreadableDocument as error:
+            raise ValidationError(str(error)) from None
+        except InvalidSpec as error:
+            raise ValidationError([str(fault) for fault in error.faults]) from None
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        """Whether other amounts were written."""
+        return bool(self.prepare_value(initial or {}) != (data or "").replace("\r\n", "\n").strip())
+
+    def _amounts(self, document: Any) -> dict[str, int]:
+        raise NotImplementedError
+
+
+class ResourcesField(AmountsField):
+    """What a quota limits."""
+
+    def _amounts(self, document: Any) -> dict[str, int]:
+        return parse_part(LimitedResources, document).amounts()
+
+
+class TokensField(AmountsField):
+    """What a pool has of tokens."""
+
+    def _amounts(self, document: Any) -> dict[str, int]:
+        return parse_part(Tokens, document).root
+
+
+class PluginField(forms.ChoiceField):
+    """One plugin of a kind."""
+
+    def __init__(self, kind: plugins.Kind, **options: Any) -> None:
+        super().__init__(choices=lambda: _choices(kind), widget=Select(), **options)
+
+
+class PluginsField(forms.MultipleChoiceField):
+    """Some plugins of a kind."""
+
+    def __init__(self, kind: plugins.Kind, **options: Any) -> None:
+        super().__init__(
+            choices=lambda: _choices(kind), widget=Checkboxes(), required=False, **options
+        )
+
+
+def _choices(kind: plugins.Kind) -> list[tuple[str, str]]:
+    return [(name, name) for name in plugins.names_of(kind)]

@@ -1,0 +1,140 @@
+"""Quotas: what a user, project or domain may have at once, and what of it is used."""
+
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import admin
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from controlplane.admin.badges import meter, small_table
+from controlplane.admin.base import StyledAdmin
+from controlplane.admin.fields import ResourcesField
+from controlplane.commands.quotas import drop_quotas, save_quota
+from controlplane.models import Quota
+from controlplane.queries.quota_documents import Use, load_uses, scope_of
+
+_WHOSE = ("user", "project", "domain")
+
+
+class QuotaForm(forms.ModelForm):
+    """Limits; an empty field is no limit."""
+
+    resources = ResourcesField(
+        help_text="Of each resource at most, one a line: <code>cpu: 4</code>,"
+        " <code>memory: 64Gi</code>, <code>gpu: 2</code>, or a named one or a token. What is not"
+        " named is not limited."
+    )
+
+    class Meta:
+        model = Quota
+        fields = "__all__"
+
+
+@admin.register(Quota)
+class QuotaAdmin(StyledAdmin):
+    """Quotas with usage; whose it is stays as it is."""
+
+    form = QuotaForm
+    ordering = ("-id",)
+    list_display = ("whose", "cpu", "memory", "running_tasks_used", "running_jobs_used", "waiting")
+    list_select_related = ("user", "project__domain", "domain")
+    search_fields = ("user__username", "project__name", "domain__name")
+    autocomplete_fields = ("user",)
+    fieldsets: ClassVar = (
+        ("Whose", {"fields": _WHOSE, "description": "One of the three."}),
+        (
+            "At once, in all pools",
+            {"fields": ("resources", "running_tasks", "running_jobs", "pending_tasks")},
+        ),
+        ("Share", {"fields": ("weight",)}),
+    )
+
+    def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        """What is used, once it is known whose it is."""
+        first, *others = super().get_fieldsets(request, obj)
+        if obj is None:
+            return [first, *others]
+        return [(None, {"fields": ("whose",)}), ("Now", {"fields": ("in_use",)}), *others]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> list[str]:
+        """Whose it is, once that is said."""
+        return [] if obj is None else ["whose", "in_use", *_WHOSE]
+
+    def save_model(self, request: HttpRequest, obj: Quota, form: Any, change: bool) -> None:
+        """Written as the API writes it."""
+        save_quota(obj)
+
+    def delete_model(self, request: HttpRequest, obj: Quota) -> None:
+        """Nothing is limited any more."""
+        drop_quotas([obj.pk])
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Quota]) -> None:
+        """Nothing is limited any more."""
+        drop_quotas(list(queryset.values_list("pk", flat=True)))
+
+    def complete_rows(self, rows: list[Any]) -> None:
+        """Fetch what is used of all quotas of a page at once."""
+        scopes = [scope_of(quota).scope for quota in rows]
+        uses = load_uses(scopes)
+        for quota, scope in zip(rows, scopes, strict=True):
+            quota.shown_use = uses[scope]
+
+    @admin.display(description="whose")
+    def whose(self, quota: Quota) -> SafeString:
+        """The user, project or domain."""
+        named = scope_of(quota)
+        return format_html("{} <b>{}</b>", named.scope.kind, named.name)
+
+    @admin.display(description="cpu")
+    def cpu(self, quota: Quota) -> SafeString | str:
+        """Cores held of those that it may have."""
+        return self._meter(quota, "cpu_millis")
+
+    @admin.display(description="memory")
+    def memory(self, quota: Quota) -> SafeString | str:
+        """Memory held of what it may have."""
+        return self._meter(quota, "memory_mib")
+
+    @admin.display(description="running tasks")
+    def running_tasks_used(self, quota: Quota) -> SafeString | str:
+        """Tasks that hold something."""
+        return meter("tasks", self._use(quota).held.tasks, quota.running_tasks)
+
+    @admin.display(description="running jobs")
+    def running_jobs_used(self, quota: Quota) -> SafeString | str:
+        """Jobs that hold something."""
+        return meter("jobs", self._use(quota).jobs, quota.running_jobs)
+
+    @admin.display(description="waiting tasks")
+    def waiting(self, quota: Quota) -> SafeString | str:
+        """Tasks that wait."""
+        return meter("tasks", self._use(quota).waiting, quota.pending_tasks)
+
+    @admin.display(description="In use")
+    def in_use(self, quota: Quota) -> SafeString | str:
+        """Everything that is limited or held."""
+        names = list(dict.fromkeys([*quota.resources, *self._use(quota).held.resources]))
+        rows: list[tuple[str, Any]] = [
+            ("running tasks", self.running_tasks_used(quota)),
+            ("running jobs", self.running_jobs_used(quota)),
+            ("waiting tasks", self.waiting(quota)),
+            *(
+                (name.removesuffix("_millis").removesuffix("_mib"), self._meter(quota, name))
+                for name in names
+            ),
+        ]
+        return small_table(("what", "used"), rows)
+
+    def _meter(self, quota: Quota, name: str) -> SafeString | str:
+        held = self._use(quota).held.resources.get(name, 0)
+        return meter(name, held, quota.resources.get(name))
+
+    def _use(self, quota: Quota) -> Use:
+        """What is used; looked up once for each row that is shown."""
+        if not hasattr(quota, "shown_use"):
+            self.complete_rows([quota])
+        found: Use = quota.shown_use  # type: ignore[attr-defined]
+        return found

@@ -1,0 +1,220 @@
+"""Operators edit pools and quotas in the admin, and see there how these stand."""
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from controlplane import plugins
+from controlplane.domain.placement.pending import WAITING_FOR_PLACEMENT
+from controlplane.models import Attempt, Domain, Pool, Project, Quota, Shape, Task, TaskGroup
+from tests.integration.admin.rows import WHY_PENDING
+from tests.integration.admin.test_pages import address_of, page, words
+
+pytestmark = pytest.mark.django_db
+
+POLICY = {
+    "sequencer": "drf",
+    "starvation_seconds": "",
+    "preemption": "",
+    "strict_fifo": "on",
+    "selector": "concentrated",
+    "max_building_per_cell": "3",
+    "tokens": "licence: 4\nseat: 0",
+    "validators": ["dependencies", "user_quota"],
+    "pending_timeout_seconds": "600",
+    "pull_timeout_seconds": "60",
+    "create_timeout_seconds": "30",
+}
+NO_LIMITS = {
+    "resources": "",
+    "running_tasks": "",
+    "running_jobs": "",
+    "pending_tasks": "",
+    "weight": "1.0",
+}
+
+
+def policy_of(pool: Pool) -> dict[str, Any]:
+    pool.refresh_from_db()
+    return {field.name: getattr(pool, field.name) for field in pool._meta.concrete_fields}
+
+
+def test_all_of_a_pools_policy_is_edited_but_its_name(operator: Client) -> None:
+    pool = Pool.objects.get(name="gpu")
+    Pool.objects.update(cursor="cell-7")
+    answer = operator.post(address_of(Pool, pool), {"name": "other", **POLICY})
+    assert answer.status_code == 302
+    assert policy_of(pool) == {
+        "id": pool.pk,
+        "name": "gpu",
+        "sequencer": "drf",
+        "starvation_seconds": None,
+        "preemption": False,
+        "strict_fifo": True,
+        "selector": "concentrated",
+        "max_building_per_cell": 3,
+        "tokens": {"licence": 4, "seat": 0},
+        "validators": ["dependencies", "user_quota"],
+        "pending_timeout_seconds": 600,
+        "pull_timeout_seconds": 60,
+        "create_timeout_seconds": 30,
+        "cursor": "cell-7",
+    }
+    delete = address_of(Pool, pool).replace("/change/", "/delete/")
+    assert operator.post(delete, {"post": "yes"}).status_code == 403
+    operator.post(f"{address_of(Pool)}add/", {"name": "new", **POLICY})
+    assert Pool.objects.get(name="new").tokens == {"licence": 4, "seat": 0}
+
+
+def test_what_a_pools_form_shows_can_be_sent_as_it_is(operator: Client) -> None:
+    pool = Pool.objects.get(name="default")
+    pool.tokens = {"licence": 4}
+    pool.save()
+    before = policy_of(pool)
+    form = operator.get(address_of(Pool, pool)).context["adminform"].form
+    sent = {name: form[name].value() for name in form.fields}
+    sent = {name: "" if value in (None, False) else value for name, value in sent.items()}
+    assert sent["tokens"] == "licence: 4"
+    assert operator.post(address_of(Pool, pool), sent).status_code == 302
+    assert policy_of(pool) == before
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("sequencer", "none", "none is not one of the available choices"),
+        ("selector", "", "This field is required"),
+        ("validators", ["user_quota", "x"], "x is not one of the available choices"),
+        ("tokens", "licence: -1", "licence: must be at least 0"),
+        ("tokens", "cpu: 1", "cpu is a name of our own"),
+        ("tokens", "licence", "must be a mapping"),
+        ("tokens", "a: [", "not YAML"),
+        ("max_building_per_cell", "0", "greater than or equal to 1"),
+        ("pull_timeout_seconds", "-5", "greater than or equal to 0"),
+    ],
+)
+def test_a_policy_that_is_wrong_is_refused(
+    operator: Client, field: str, value: Any, text: str
+) -> None:
+    pool = Pool.objects.get(name="gpu")
+    before = policy_of(pool)
+    answer = operator.post(address_of(Pool, pool), {**POLICY, field: value})
+    assert answer.status_code == 200
+    assert list(answer.context["errors"].data) == [
+        [*answer.context["adminform"].form.errors[field]]
+    ]
+    assert text in " ".join(answer.context["adminform"].form.errors[field])
+    assert policy_of(pool) == before
+
+
+def test_plugins_are_chosen_among_those_that_are_installed(operator: Client) -> None:
+    form = operator.get(f"{address_of(Pool)}add/").context["adminform"].form
+    for field in ("sequencer", "selector", "validators"):
+        offered = [name for name, _ in form.fields[field].choices]
+        assert offered == plugins.names_of(plugins.Kind.of_field(field))
+    assert form["sequencer"].value() == "fifo"
+    assert form["validators"].value() == list(Pool().validators)
+
+
+def test_a_pools_page_says_how_it_stands(operator: Client) -> None:
+    pool = Pool.objects.get(name="default")
+    pool.tokens = {"licence": 8}
+    pool.save()
+    held = Attempt.objects.filter(released_at=None).count()
+    TaskGroup.objects.update(resources={"cpu_millis": 100, "memory_mib": 32, "licence": 2})
+    seen = words(page(operator, address_of(Pool, pool)))
+    assert "1 ready" in seen
+    assert f"cpu {held / 10:g} of 2 memory {32 * held} MiB of 2 GiB" in seen
+    assert f"licence {2 * held} of 8" in seen
+    waiting = Task.objects.filter(state=1).count()
+    assert f"{waiting} insufficient_resources {WHY_PENDING}" in seen
+    Task.objects.filter(state=1).update(not_before="2100-01-01T00:00Z")
+    assert f"{waiting} backing_off" in words(page(operator, address_of(Pool, pool)))
+    Shape.objects.all().delete()
+    Task.objects.filter(state=1).update(not_before=None)
+    assert f"{waiting} {WAITING_FOR_PLACEMENT}" in words(page(operator, address_of(Pool, pool)))
+    assert "none" in words(page(operator, address_of(Pool, Pool.objects.get(name="gpu"))))
+
+
+def test_a_quota_shows_what_is_used_of_it(operator: Client) -> None:
+    held = Attempt.objects.filter(released_at=None).count()
+    quota = Quota.objects.get()
+    for seen in (
+        words(page(operator, address_of(Quota))),
+        words(page(operator, address_of(Quota, quota))),
+    ):
+        assert "user ann" in seen
+        assert f"{held} of 40" in seen
+        assert f"{held / 10:g} of 4" in seen
+        assert f"{32 * held} MiB" in seen
+
+
+def test_quotas_are_made_changed_and_deleted(operator: Client) -> None:
+    home = Domain.objects.get()
+    made = {**NO_LIMITS, "domain": home.pk, "resources": "cpu: 4\nmemory: 64Gi\nlicence: 2"}
+    assert operator.post(f"{address_of(Quota)}add/", made).status_code == 302
+    quota = Quota.objects.get(domain=home)
+    assert quota.resources == {"cpu_millis": 4000, "memory_mib": 65536, "licence": 2}
+    form = operator.get(address_of(Quota, quota)).context["adminform"].form
+    assert form["resources"].value() == made["resources"]
+    changed = {**NO_LIMITS, "user": User.objects.get(username="ann").pk, "running_tasks": "0"}
+    assert operator.post(address_of(Quota, quota), changed).status_code == 302
+    quota.refresh_from_db()
+    assert (quota.domain, quota.user, quota.running_tasks, quota.resources) == (home, None, 0, {})
+    delete = address_of(Quota, quota).replace("/change/", "/delete/")
+    assert operator.post(delete, {"post": "yes"}).status_code == 302
+    assert not Quota.objects.filter(domain=home).exists()
+    every = {"action": "delete_selected", "_selected_action": Quota.objects.get().pk, "post": "yes"}
+    assert operator.post(address_of(Quota), every).status_code == 302
+    assert not Quota.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({}, "a quota belongs to one user, one project or one domain"),
+        ({"domain": "d", "project": "p"}, "a quota belongs to one user, one project or one domain"),
+        ({"user": "u"}, "Quota with this User already exists"),
+        ({"domain": "d", "resources": "cpu: -1"}, "resources.cpu: must not be negative"),
+        ({"domain": "d", "weight": "0"}, "greater than or equal to 0.001"),
+    ],
+)
+def test_a_quota_that_is_wrong_is_refused(
+    operator: Client, fields: dict[str, str], text: str
+) -> None:
+    keys = {
+        "d": Domain.objects.get().pk,
+        "p": Project.objects.get().pk,
+        "u": User.objects.get(username="ann").pk,
+    }
+    sent = {name: keys.get(value, value) for name, value in fields.items()}
+    answer = operator.post(f"{address_of(Quota)}add/", {**NO_LIMITS, **sent})
+    assert answer.status_code == 200
+    assert text.removeprefix("resources.") in str(answer.context["errors"])
+    assert Quota.objects.count() == 1
+
+
+def test_onlookers_see_and_change_nothing(onlooker: Client) -> None:
+    for row in (Pool.objects.get(name="default"), Quota.objects.get()):
+        assert page(onlooker, address_of(type(row), row))
+        assert onlooker.post(address_of(type(row), row), {}).status_code == 403
+
+
+@pytest.mark.parametrize("model", [Pool, Quota], ids=lambda model: model.__name__)
+def test_a_list_costs_the_same_with_more_rows(
+    operator: Client, model: type[Pool] | type[Quota]
+) -> None:
+    def statements() -> int:
+        with CaptureQueriesContext(connection) as captured:
+            page(operator, address_of(model))
+        return len(captured)
+
+    before = statements()
+    for number in range(5):
+        Pool.objects.create(name=f"pool-{number}")
+        Quota.objects.create(user=User.objects.create_user(f"user-{number}"), running_jobs=1)
+    assert statements() == before
