@@ -35,14 +35,6 @@ class Asked:
         """Whether the fields of its one group stand at the top."""
         return "groups" not in self.body
 
-    @property
-    def is_choosy(self) -> bool:
-        """Whether it takes more than one look at each cell to say whether it could run."""
-        spec = self.spec
-        return spec.coscheduled or any(
-            item.required for group in spec.groups for item in spec.constraints_of(group)
-        )
-
 
 def check_sizes(jobs: Sequence[Asked], *, owner_id: int, now: datetime) -> None:
     """Whether each of the jobs could be placed one day, by cells, tokens and quotas.
@@ -68,14 +60,15 @@ def check_sizes(jobs: Sequence[Asked], *, owner_id: int, now: datetime) -> None:
 def _find_unsatisfiable(
     jobs: Sequence[Asked], owner_id: int, now: datetime
 ) -> list[tuple[int, Fault]]:
-    choosy = {job.pool.pk for job in jobs if job.is_choosy}
+    # Whether a gang fits is a question about all cells at once.
+    crowded = {job.pool.pk for job in jobs if job.spec.coscheduled}
     straits = find_straits(
-        (shape for job in jobs if not job.is_choosy for shape in _shapes_of(job)),
+        (shape for job in jobs if not job.spec.coscheduled for shape in _shapes_of(job)),
         owner_id,
         ((job.project_id, job.domain_id) for job in jobs),
     )
     quotas = _find_quotas(jobs, owner_id) if straits.has_quotas else {}
-    tight = straits.pool_ids | choosy
+    tight = straits.pool_ids | crowded
     cells = find_offered_cells(tight) if tight else {}
     found: list[tuple[int, Fault]] = []
     for pool in {job.pool.pk: job.pool for job in jobs}.values():
@@ -96,12 +89,13 @@ def _find_unsatisfiable(
     return found
 
 
-def _shapes_of(job: Asked) -> Iterable[tuple[int, str, str, str]]:
+def _shapes_of(job: Asked) -> Iterable[tuple[int, str, str, str, str]]:
     for group in job.spec.groups:
         amounts = group.resources.amounts()
         of_cells = {name: n for name, n in amounts.items() if name not in job.pool.tokens}
         tags = json.dumps(job.spec.tags_of(group))
-        yield job.pool.pk, group.task_type, json.dumps(of_cells), tags
+        required = [item.model_dump() for item in job.spec.constraints_of(group) if item.required]
+        yield job.pool.pk, group.task_type, json.dumps(of_cells), tags, json.dumps(required)
 
 
 def _scopes_of(job: Asked, owner_id: int) -> tuple[Scope, ...]:

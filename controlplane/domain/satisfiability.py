@@ -200,13 +200,15 @@ class _Court:
         if not regions:
             yield ("group_by",), f"{self._no_cell} has the label {group_by}"
             return
-        best, missing = max(
-            (self._room_for_gang(gang, region) for region in regions.values()),
-            key=lambda room: room[0],
-        )
-        if best < gang.minimum:
-            reason = explain.explain_gang(gang.minimum, best, {"text": missing}, group_by or "")
-            yield gang.place, reason["text"]
+        best, missing = -1, ""
+        for region in regions.values():
+            room, limited_by = self._room_for_gang(gang, region)
+            if room >= gang.minimum:
+                return
+            if room > best:
+                best, missing = room, limited_by
+        reason = explain.explain_gang(gang.minimum, best, {"text": missing}, group_by or "")
+        yield gang.place, reason["text"]
 
     def _room_for_gang(self, gang: "_Gang", region: Mask) -> tuple[int, str]:
         """At most how many of the needed members fit into empty cells, and what limits them."""

@@ -56,7 +56,8 @@ SELECT
     ARRAY(
         SELECT DISTINCT s.pool_id
         FROM unnest(%(pool_id)s::bigint[], %(task_type)s::text[], %(resources)s::text[],
-            %(tags)s::text[]) AS s (pool_id, task_type, resources, tags)
+            %(tags)s::text[], %(constraints)s::text[])
+            AS s (pool_id, task_type, resources, tags, constraints)
         WHERE NOT EXISTS (
             SELECT FROM controlplane_cell c
             WHERE c.pool_id = s.pool_id AND s.task_type = ANY (c.task_types) AND NOT EXISTS (
@@ -68,6 +69,21 @@ SELECT
             ) AND NOT EXISTS (
                 SELECT FROM jsonb_array_elements_text(s.tags::jsonb) AS a (tag)
                 WHERE a.tag <> ALL (c.tags) AND a.tag || '?' <> ALL (c.tags)
+            ) AND NOT EXISTS (
+                SELECT FROM jsonb_to_recordset(s.constraints::jsonb) AS k (key text, op text,
+                    "values" jsonb), LATERAL (SELECT c.labels ->> k.key) AS l (label)
+                WHERE NOT CASE
+                    WHEN k.op = 'exists' THEN l.label IS NOT NULL
+                    WHEN k.op = 'not_exists' THEN l.label IS NULL
+                    WHEN k.op = 'ne' THEN l.label IS DISTINCT FROM k."values" ->> 0
+                    WHEN l.label IS NULL THEN false
+                    WHEN k.op IN ('eq', 'in') THEN k."values" ? l.label
+                    WHEN l.label !~ '^[-+]?[0-9]+(\\.[0-9]+)?$' THEN false
+                    WHEN k.op = 'gt' THEN l.label::numeric > (k."values" ->> 0)::numeric
+                    WHEN k.op = 'ge' THEN l.label::numeric >= (k."values" ->> 0)::numeric
+                    WHEN k.op = 'lt' THEN l.label::numeric < (k."values" ->> 0)::numeric
+                    ELSE l.label::numeric <= (k."values" ->> 0)::numeric
+                END
             )
         )
     ),
@@ -80,16 +96,18 @@ SELECT
 
 
 def find_straits(
-    shapes: Iterable[tuple[int, str, str, str]], owner_id: int, places: Iterable[tuple[int, int]]
+    shapes: Iterable[tuple[int, str, str, str, str]],
+    owner_id: int,
+    places: Iterable[tuple[int, int]],
 ) -> Straits:
     """Pools in which some shape fits no cell at all, not even an empty one; and quotas.
 
-    A shape is (pool id, task type, resources as JSON without tokens, placement tags as JSON), a
-    place (project id, domain id). Usually there is nothing, and the first cell that is looked at
-    says so: then this is all that a submission costs.
+    A shape is (pool id, task type, resources without tokens, placement tags, required
+    constraints), the last three as JSON, a place (project id, domain id). Usually there is
+    nothing, and one of the first cells says so: then this is all that a submission costs.
     """
     distinct, found = sorted(set(shapes)), sorted(set(places))
-    names = ("pool_id", "task_type", "resources", "tags")
+    names = ("pool_id", "task_type", "resources", "tags", "constraints")
     parameters: dict[str, Any] = {
         **{name: [shape[part] for shape in distinct] for part, name in enumerate(names)},
         "owner_id": owner_id,
