@@ -1,6 +1,6 @@
 """Attempts: one try at a task on one cell, with its container and its end; `release attempt`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -28,6 +28,7 @@ from controlplane.domain.errors import Conflict
 from controlplane.domain.states import REASONS, Reason
 from controlplane.models import Attempt
 from controlplane.outbox.store import STREAMS, find_tail, read_log
+from controlplane.queries.attempts import addresses_of, usage_of
 
 # Of each stream; the whole is there by API and command.
 _SHOWN_LINES = 200
@@ -198,7 +199,8 @@ class AttemptAdmin(ReadOnlyAdmin):
             ("took", duration(obj.started_at, obj.finished_at)),
             ("released", _released(obj)),
             ("stop asked because", obj.stop_reason),
-            ("usage", ", ".join(f"{k} {v}" for k, v in (obj.usage or {}).items())),
+            ("addresses", _pairs(addresses_of(obj.usage))),
+            ("usage", _pairs(usage_of(obj.usage) or {})),
             ("Flower", flower_link(obj)),
         ]
 
@@ -210,6 +212,10 @@ class AttemptAdmin(ReadOnlyAdmin):
             cut = " (its first 10 KB)" if obj.result_truncated else ""
             sections.insert(0, Text(f"Result{cut}", text=obj.result))
         return sections
+
+
+def _pairs(mapping: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in mapping.items())
 
 
 def attempt_rows(attempts: Iterable[Attempt]) -> list[tuple[Any, ...]]:

@@ -1,5 +1,6 @@
 """Attempts as everybody sees them, and what an upload from a cell is checked with."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -71,6 +72,17 @@ def find_uploader(cell: str, uid: UUID) -> Uploader | None:
     return Uploader(cell_key(settings.SECRET_KEY, name=cell, salt=salt), owns_attempt)
 
 
+def addresses_of(usage: Mapping[str, Any] | None) -> dict[str, str]:
+    """Where the ports of an attempt are reached, by name: kept with what it used."""
+    return dict((usage or {}).get("addresses") or {})
+
+
+def usage_of(usage: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What an attempt used; None: nothing is known."""
+    used = {name: value for name, value in (usage or {}).items() if name != "addresses"}
+    return used or None
+
+
 def _document(row: tuple[Any, ...]) -> dict[str, Any]:
     state = TaskState(row[4])
     return {
@@ -84,11 +96,11 @@ def _document(row: tuple[Any, ...]) -> dict[str, Any]:
         "plugin_phase": None,
         "cell_id": row[7],
         "container_id": row[8] or None,
-        "addresses": [],
+        "addresses": addresses_of(decoded(row[13])),
         "exit_code": row[9],
         "failure_kind": row[10] or None,
         "failure_reason": _failure_reason(state, row[11], row[12]),
-        "usage": decoded(row[13]),
+        "usage": usage_of(decoded(row[13])),
         "created_at": row[14],
         "started_at": row[15],
         "finished_at": row[16],
