@@ -232,7 +232,7 @@ class Attempt(Answer):
     plugin_phase: str | None
     cell_id: str
     container_id: str | None
-    addresses: list[str]
+    addresses: dict[str, str] = Field(description="host:port of its published ports, by name.")
     exit_code: int | None
     failure_kind: str | None
     failure_reason: str
