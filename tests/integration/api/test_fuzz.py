@@ -35,7 +35,24 @@ FIELDS = st.fixed_dictionaries(
                 "cpu": st.floats(allow_nan=False, allow_infinity=False) | COUNT,
                 "memory": COUNT,
                 "disk": COUNT,
+                "gpu": COUNT,
+                "licence": COUNT,
+                "cpus": TEXT | COUNT,
             },
+        ),
+        "coscheduled": st.booleans(),
+        "group_by": TEXT,
+        "placement_tags": st.lists(TEXT, max_size=3),
+        "constraints": st.lists(
+            st.fixed_dictionaries(
+                {"key": st.sampled_from(["zone", "Zone/1"]) | TEXT},
+                optional={
+                    "op": st.sampled_from(["eq", "NE", "in", "exists", "gt", "Le", "like"]),
+                    "values": st.lists(TEXT | st.integers().map(str), max_size=3),
+                    "required": st.booleans(),
+                },
+            ),
+            max_size=3,
         ),
         "inputs": st.lists(
             st.fixed_dictionaries({"path": TEXT.map(lambda t: f"/{t}"), "content": TEXT}),
@@ -50,7 +67,20 @@ LARGEST: dict[str, Any] = {
     "start_after": "2100-01-01T00:00:00Z",
     "max_task_failures": 1_000_000,
     "retries": {"failure": 1_000_000, "preemption": 1_000_000, "system": 1_000_000},
-    "resources": {"cpu": 100_000, "memory": "1Pi", "disk": "1Pi"},
+    "resources": {
+        "cpu": 100_000,
+        "memory": "1Pi",
+        "disk": "1Pi",
+        "gpu": 1_000_000,
+        **{f"r{n:062}": 1_000_000 for n in range(16)},
+    },
+    "coscheduled": True,
+    "group_by": "x" * 63,
+    "placement_tags": [f"t{n:062}" for n in range(32)],
+    "constraints": [
+        {"key": "x" * 63, "op": "not_exists"},
+        *[{"key": f"x{n:062}", "op": "in", "values": ["€" * 255] * 64} for n in range(31)],
+    ],
     "annotation": "€" * 16_384,
     "ttl_seconds_after_finished": 315_360_000,
 }
