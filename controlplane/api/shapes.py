@@ -210,13 +210,46 @@ class Task(Answer):
     finished_at: datetime | None
 
 
+class Behind(Answer):
+    """The job that is tried just before that of the task."""
+
+    job: int
+    name: str
+
+
+class QueuePlace(Answer):
+    """Where a task stands among all that wait in its pool and may start."""
+
+    position: int
+    of: int
+    behind: Behind | None
+    estimate: bool = Field(
+        description="The order depends on shares or on a plugin, or too many wait to look at each."
+    )
+    text: str
+
+
+class KeptRoom(Answer):
+    """Room that is kept for a task."""
+
+    cell: str
+    until: datetime
+
+
 class Explanation(Answer):
-    """Where a task stands, and why."""
+    """Where a task stands, and why. `text` is that of `reason`, as everywhere."""
 
     task: int
+    job: int
     state: State
     text: str
-    pending_reason: PendingReason | None
+    reason: PendingReason = Field(description="What is nearest to the task.")
+    also: list[PendingReason] = Field(description="What else stands against it.")
+    queue: QueuePlace | None = Field(description="Null: it does not wait for room alone.")
+    considered_at: datetime | None = Field(
+        description="The last pass that looked at all that waited, if the task waited by then."
+    )
+    nomination: KeptRoom | None
 
 
 class Attempt(Answer):

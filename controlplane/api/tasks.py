@@ -1,6 +1,4 @@
-"""The doors of tasks: look, explain, cancel."""
-
-from typing import Any
+"""The doors of tasks: look, cancel."""
 
 from django.http import HttpResponse
 from rest_framework.request import Request
@@ -41,23 +39,6 @@ class TaskAttempts(Door):
         return page.answer(found, lambda attempt: attempt["number"])
 
 
-class TaskExplain(Door):
-    """Why a task is where it is."""
-
-    @schema.describe("explain_task", answers={200: schema.ref("Explanation")}, problems=(404,))
-    def get(self, request: Request, task_id: int) -> HttpResponse:
-        """Say why a task waits, or where it is."""
-        task = tasks.get_task(task_id, now=clock.now())
-        return answer(
-            {
-                "task": task["id"],
-                "state": task["state"],
-                "text": _sentence(task),
-                "pending_reason": task["pending_reason"],
-            }
-        )
-
-
 class TaskCancel(Door):
     """Cancel a task."""
 
@@ -80,11 +61,3 @@ class TaskCancel(Door):
             now=clock.now(),
         )
         return answer(tasks.get_task(task_id, now=clock.now()), status=202)
-
-
-def _sentence(task: dict[str, Any]) -> str:
-    if task["pending_reason"] is not None:
-        return str(task["pending_reason"]["text"])
-    if task["lifecycle"] == "COMPLETED":
-        return str(task["failure_reason"] or f"ended {task['state']}")
-    return f"is {task['state']} on cell {task['cell_id']}"

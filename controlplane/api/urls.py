@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path, register_converter
 
-from controlplane.api import attempts, cells, history, jobs, pools, quotas, store, tasks
+from controlplane.api import attempts, cells, explain, history, jobs, pools, quotas, store, tasks
 from controlplane.api.problems import nothing_here
 
 
@@ -58,7 +58,7 @@ urlpatterns = [
     path("tasks/<id:task_id>", tasks.TaskDetail.as_view()),
     path("tasks/<id:task_id>/attempts", tasks.TaskAttempts.as_view()),
     path("tasks/<id:task_id>/history", history.TaskHistory.as_view()),
-    path("tasks/<id:task_id>/explain", tasks.TaskExplain.as_view()),
+    path("tasks/<id:task_id>/explain", explain.TaskExplain.as_view()),
     path("tasks/<id:task_id>/cancel", tasks.TaskCancel.as_view()),
     path("attempts/<uuid:uid>", attempts.AttemptDetail.as_view()),
     path("attempts/<uuid:uid>/history", history.AttemptHistory.as_view()),

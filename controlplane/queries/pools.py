@@ -8,6 +8,7 @@ from typing import Any
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import NotFound
 from controlplane.domain.placement import pending
+from controlplane.domain.placement.explain import QUEUE_POSITION
 from controlplane.domain.placement.validators.dependencies import WAITING_FOR_DEPENDENCY
 from controlplane.domain.placement.validators.start_time import WAITING_FOR_START_TIME
 from controlplane.domain.states import CellState
@@ -27,7 +28,7 @@ FROM (
         WHEN g.startable_at IS NULL THEN '{WAITING_FOR_DEPENDENCY}'
         WHEN j.is_bouncing THEN '{pending.WAITING_FOR_GANG_TO_LEAVE}'
         WHEN g.startable_at > %(now)s THEN '{WAITING_FOR_START_TIME}'
-        ELSE coalesce(why.reason ->> 'code', '{pending.WAITING_FOR_PLACEMENT}') END AS code
+        ELSE coalesce(why.reason ->> 'code', '{QUEUE_POSITION}') END AS code
     FROM (
         SELECT group_id, coalesce(not_before > %(now)s, false) AS backs_off, count(*) AS tasks
         FROM controlplane_task WHERE state = %(pending)s AND NOT attempt_open GROUP BY 1, 2

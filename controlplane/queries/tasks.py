@@ -6,7 +6,7 @@ from typing import Any
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import NotFound
-from controlplane.domain.placement.pending import Waiting, pending_reason
+from controlplane.domain.placement.pending import Waiting, pending_reason, pending_reasons
 from controlplane.domain.states import TERMINAL
 from controlplane.queries.cascades import load_dependencies
 from controlplane.queries.jobs import is_job
@@ -21,7 +21,7 @@ SELECT t.id AS id, t.job_id AS job, g.name AS "group", t.index AS index, t.state
        t.updated_at AS updated_at, t.started_at AS started_at, t.finished_at AS finished_at,
        j.annotation AS annotation, j.created_at AS created_at, g.startable_at AS startable_at,
        g.depends_on AS depends_on, j.waits_for_jobs AS waits_for_jobs,
-       j.is_bouncing AS is_bouncing, a.stop_reason AS stop_reason,
+       j.is_bouncing AS is_bouncing, j.start_after AS start_after, a.stop_reason AS stop_reason,
        CASE WHEN g.pending_reason IS NULL THEN s.pending_reason ELSE g.pending_reason END AS found,
        a.exit_code AS exit_code, a.failure_kind AS failure_kind, a.result AS result,
        a.result_truncated AS result_truncated, c.name AS cell
@@ -54,10 +54,27 @@ def list_tasks(
 
 def get_task(task_id: int, *, now: datetime) -> dict[str, Any]:
     """One task. Raises NotFound."""
+    return _documents([_find(task_id)], now)[0]
+
+
+def get_task_with_reasons(
+    task_id: int, *, now: datetime
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """One task, and all that stands against it, if it is pending. Raises NotFound."""
+    found = _find(task_id)
+    task, document = dict(zip(_NAMES, found, strict=True)), _documents([found], now)[0]
+    if document["pending_reason"] is None:
+        return document, []
+    waits_for = load_waits([task["job"]] if task["waits_for_jobs"] else [])
+    waiting = _waiting(task, waits_for.get(task["job"], ()))
+    return document, pending_reasons(waiting, now=now)
+
+
+def _find(task_id: int) -> tuple[Any, ...]:
     found = rows(f"{_COLUMNS} WHERE t.id = %s AND j.deleted_at IS NULL", [task_id])
     if not found:
         raise NotFound(f"there is no task {task_id}")
-    return _documents(found, now)[0]
+    return found[0]
 
 
 def is_task(task_id: int) -> bool:
@@ -160,4 +177,5 @@ def _waiting(task: Mapping[str, Any], waits_for: Sequence[Mapping[str, Any]]) ->
         found=decoded(task["found"]),
         waits_for=waits_for,
         is_bouncing=task["is_bouncing"],
+        start_after=task["start_after"],
     )

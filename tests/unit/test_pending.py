@@ -5,7 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from controlplane.domain.placement.pending import Waiting, pending_reason
+from controlplane.contract.states import TaskState
+from controlplane.domain.placement.pending import (
+    Waiting,
+    pending_reason,
+    pending_reasons,
+    whereabouts,
+)
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)
@@ -60,8 +66,8 @@ ALL = Waiting(
         ),
         (
             {"not_before": None, "attempt_open": False, "startable_at": NOW, "found": None},
-            "waiting_for_placement",
-            "next placement pass",
+            "queue_position",
+            "no placement pass has looked at it yet",
         ),
     ],
 )
@@ -93,3 +99,42 @@ def test_what_is_waited_for_is_told_as_figures_too() -> None:
     assert soon["until"] == "2030-01-01T00:01:00.000+00:00"
     assert soon["text"] == "is not to start before 2030-01-01T00:01:00.000+00:00"
     assert pending_reason(ALL, now=NOW)["until"] == "2030-01-01T00:01:00.000+00:00"
+
+
+def test_all_that_stands_against_a_task_is_told_the_nearest_first() -> None:
+    everything = replace(
+        ALL,
+        waits_for=[{"job": 7, "name": "prepare", "until": "finished"}],
+        is_bouncing=True,
+        start_after=LATER,
+    )
+    assert [reason["code"] for reason in pending_reasons(everything, now=NOW)] == [
+        "backing_off",
+        "waiting_for_previous_attempt",
+        "waiting_for_job",
+        "waiting_for_dependency",
+        "waiting_for_gang_to_leave",
+        "waiting_for_start_time",
+        "insufficient_resources",
+    ]
+
+
+def test_a_group_that_waits_for_other_jobs_alone_waits_for_no_group() -> None:
+    prepare = {"job": 7, "name": "prepare", "until": "finished"}
+    waiting = Waiting(None, False, None, [], None, [prepare])
+    assert [reason["code"] for reason in pending_reasons(waiting, now=NOW)] == ["waiting_for_job"]
+
+
+@pytest.mark.parametrize(
+    ("state", "failure", "text"),
+    [
+        (TaskState.RUNNING, "", "is RUNNING on cell cell-1"),
+        (TaskState.SUCCEEDED, "", "ended SUCCEEDED"),
+        (TaskState.FAILED, "exit status 1", "exit status 1"),
+    ],
+)
+def test_of_others_it_is_told_where_they_are_or_why_they_ended(
+    state: TaskState, failure: str, text: str
+) -> None:
+    told = whereabouts(state, cell="cell-1", failure_reason=failure)
+    assert told == {"code": state.name.lower(), "text": text, "cell": "cell-1"}

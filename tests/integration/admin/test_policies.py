@@ -9,7 +9,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from controlplane import plugins
-from controlplane.domain.placement.pending import WAITING_FOR_PLACEMENT
+from controlplane.domain.placement.explain import QUEUE_POSITION
 from controlplane.models import Attempt, Domain, Pool, Project, Quota, Shape, Task, TaskGroup
 from tests.integration.admin.rows import WHY_PENDING
 from tests.integration.admin.test_pages import address_of, page, words
@@ -136,7 +136,7 @@ def test_a_pools_page_says_how_it_stands(operator: Client) -> None:
     assert f"{waiting} backing_off" in words(page(operator, address_of(Pool, pool)))
     Shape.objects.all().delete()
     Task.objects.filter(state=1).update(not_before=None)
-    assert f"{waiting} {WAITING_FOR_PLACEMENT}" in words(page(operator, address_of(Pool, pool)))
+    assert f"{waiting} {QUEUE_POSITION}" in words(page(operator, address_of(Pool, pool)))
     assert "none" in words(page(operator, address_of(Pool, Pool.objects.get(name="gpu"))))
 
 

@@ -161,7 +161,7 @@ def test_a_job_says_for_which_others_it_waits(submitter: Caller, killed: int) ->
     assert (parent["children"], parent["coscheduled"]) == (1, True)
     task = submitter.get(f"/jobs/{second}/tasks").json["results"][0]
     explained = submitter.get(f"/tasks/{task['id']}/explain").json
-    assert explained["pending_reason"]["code"] == "waiting_for_job"
+    assert explained["reason"]["code"] == "waiting_for_job"
     assert "until job first has succeeded" in explained["text"]
 
 
@@ -182,7 +182,7 @@ def test_an_operator_releases_what_nobody_confirms(operator: Caller, held: Attem
     Alert.objects.create(
         kind="exclusive_held", subject=f"attempt {held.pk}", text="…", raised_at=clock.now()
     )
-    waiting = operator.get(f"/tasks/{held.task_id}/explain").json["pending_reason"]
+    waiting = operator.get(f"/tasks/{held.task_id}/explain").json["reason"]
     assert waiting["code"] == "waiting_for_previous_attempt"
     answer = operator.post(f"/attempts/{held.pk}/release", {"reason": "the machine is scrap"})
     assert answer.status == 200

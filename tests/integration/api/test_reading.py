@@ -137,11 +137,11 @@ def test_a_task_that_waits_says_why(submitter: Caller) -> None:
     def reason() -> tuple[str, str]:
         found = submitter.get(f"/tasks/{task.pk}").json["pending_reason"]
         explained = submitter.get(f"/tasks/{task.pk}/explain").json
-        assert explained["pending_reason"] == found
+        assert explained["reason"] == found
         assert explained["text"] == found["text"]
         return found["code"], found["text"]
 
-    assert reason()[0] == "waiting_for_placement"
+    assert reason()[0] == "queue_position"
     found = {"code": "insufficient_resources", "text": "no cell has enough free", "cell": "c"}
     TaskGroup.objects.update(pending_reason=found)
     assert reason() == ("insufficient_resources", "no cell has enough free")

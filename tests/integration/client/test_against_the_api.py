@@ -125,9 +125,9 @@ def test_a_job_is_listed_shown_cancelled_and_waited_for(command: CliRunner) -> N
     assert "3 pending" in call(command, "jobs", "--state", "pending").stdout
     shown = call(command, "job", job_id)
     assert "main.2" in shown.stdout
-    assert "waits for the next placement pass" in shown.stdout
+    assert "waits for its turn: no placement pass has looked at it yet" in shown.stdout
     explained = json.loads(call(command, "explain", job_id, "--json").stdout)
-    assert explained[0]["pending_reason"]["code"] == "waiting_for_placement"
+    assert explained[0]["reason"]["code"] == "queue_position"
 
     cancelled = call(command, "cancel", job_id, "--reason", "wrong input")
     assert (cancelled.exit_code, cancelled.stderr) == (0, "")
@@ -169,6 +169,29 @@ def test_cells_are_listed_and_unknown_ones_are_404(command: CliRunner) -> None:
     enroll_cell(name="cell-1", pool="default", now=clock.now())
     assert json.loads(call(command, "cells", "--json").stdout)[0]["name"] == "cell-1"
     assert "[404]" in call(command, "drain", "nowhere").stderr
+
+
+def test_pools_and_quotas_are_set_and_shown(command: CliRunner) -> None:
+    made = call(command, "pools", "gpu", "--set", "sequencer=drf", "--set", "tokens.licence=4")
+    assert (made.exit_code, made.stderr) == (0, "")
+    assert [line.split()[:2] for line in call(command, "pools").stdout.splitlines()] == [
+        ["POOL", "SEQUENCER"],
+        ["default", "fifo"],
+        ["gpu", "drf"],
+    ]
+    refused = call(command, "pools", "gpu", "--set", "selector=none")
+    assert (refused.exit_code, "selector: none: not installed" in refused.stderr) == (2, True)
+
+    limits = ["cpu=4", "memory=1Gi", "running_tasks=7"]
+    done = call(command, "quota", "project", "default/default", *(f"--set={x}" for x in limits))
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert call(command, "quota", "project", "default", "--set", "memory=2Gi").exit_code == 0
+    found = json.loads(call(command, "quota", "project", "default", "--json").stdout)
+    assert found["resources"] == {"cpu": 4.0, "memory_mib": 2048}
+    assert found["running_tasks"] == 7
+    assert "project default/default" in call(command, "quota").stdout
+    assert "there is no user nobody [404]" in call(command, "quota", "user", "nobody").stderr
+    assert "[404]" in call(command, "quota", "team", "x").stderr
 
 
 def test_logs_of_a_task_and_of_an_attempt_come_from_the_store(

@@ -1,0 +1,48 @@
+"""Why a task is where it is: all that stands against it, its place in the queue, a place kept."""
+
+from datetime import datetime
+from typing import Any
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.placement.pending import whereabouts
+from controlplane.queries.queue_position import find_queue_place
+from controlplane.queries.sql import rows
+from controlplane.queries.tasks import get_task_with_reasons
+from controlplane.queries.ticks import load_tick
+
+_KEPT = """
+SELECT t.nominated_until, c.name FROM controlplane_task t
+JOIN controlplane_cell c ON c.id = t.nominated_cell_id
+WHERE t.id = %s AND t.state = 1 AND t.nominated_until > %s
+"""
+
+
+def explain_task(task_id: int, *, now: datetime) -> dict[str, Any]:
+    """The explanation of one task, pending or not. Raises NotFound.
+
+    `considered_at`: when the last placement pass began that looked at all that waited, if the task
+    waited by then.
+    """
+    task, reasons = get_task_with_reasons(task_id, now=now)
+    document: dict[str, Any] = {"task": task["id"], "job": task["job"], "state": task["state"]}
+    if not reasons:
+        reason = whereabouts(
+            TaskState(task["state_number"]),
+            cell=task["cell_id"],
+            failure_reason=task["failure_reason"],
+        )
+        document |= {"text": reason["text"], "reason": reason, "also": []}
+        return {**document, "queue": None, "considered_at": None, "nomination": None}
+    place = find_queue_place(task_id, now=now)
+    covered_at = load_tick("placement").covered_at
+    was_seen = covered_at is not None and covered_at >= task["updated_at"]
+    kept = rows(_KEPT, [task_id, now])
+    return {
+        **document,
+        "text": reasons[0]["text"],
+        "reason": reasons[0],
+        "also": reasons[1:],
+        "queue": None if place is None else place.as_document(),
+        "considered_at": covered_at if was_seen else None,
+        "nomination": {"cell": kept[0][1], "until": kept[0][0]} if kept else None,
+    }
