@@ -23,12 +23,15 @@ from controlplane.models import (
     DeadLetter,
     InboxProbe,
     Job,
+    Pool,
+    Shape,
     Task,
     TaskGroup,
     TickState,
     Transition,
 )
 from controlplane.queries.convergence import list_jobs_with
+from controlplane.queries.placement import load_pass_facts
 from controlplane.ticks import convergence, placement
 from tests.integration.loop.conftest import Hand, Loop
 
@@ -146,7 +149,7 @@ def test_what_does_not_fit_says_why(loop: Loop) -> None:
     loop.cell(cpu=1000)
     job = loop.submit(resources={"cpu": 3, "memory": "64Mi"}, allow_unsatisfiable=True)
     loop.place()
-    reason = TaskGroup.objects.get(job=job).pending_reason
+    reason = Shape.objects.get(pk=TaskGroup.objects.get(job=job).shape_id).pending_reason
     assert reason["code"] == "insufficient_resources"
     assert reason["shortfall"] == {"cpu_millis": 2000}
     assert "cell-1" in reason["text"]
@@ -297,7 +300,7 @@ def test_a_draining_cell_gets_nothing_new(loop: Loop) -> None:
     drain_cell(name="cell-1", actor="me")
     job = loop.submit()
     loop.place()
-    reason = TaskGroup.objects.get(job=job).pending_reason
+    reason = Shape.objects.get(pk=TaskGroup.objects.get(job=job).shape_id).pending_reason
     assert reason["text"] == "the pool has no ready cell (1 DRAINING)"
 
 
@@ -490,7 +493,8 @@ def test_a_goodbye_extends_the_lease_for_the_successor_but_not_when_it_comes_aga
 def test_nobody_runs_out_of_time_whom_no_pass_has_looked_at(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controlplane.queries.placement.MAX_SHAPES", 1)
+    Pool.objects.update(strict_fifo=True)
+    monkeypatch.setitem(load_pass_facts.__kwdefaults__, "limit", 1)
     jobs = [loop.submit(scheduling_timeout_seconds=60) for _ in range(2)]
     TaskGroup.objects.update(deadline_at=clock.now() - timedelta(seconds=1))
     loop.place()
