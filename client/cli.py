@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from client.commands import act, history, login, look, submit, watch
+from client.commands import act, history, login, look, policies, submit, watch
 from client.errors import EXIT_INTERRUPTED, EXIT_TROUBLE, ClientError
 from client.terminal import show_error, stderr
 
@@ -78,6 +78,8 @@ for command in (
     act.delete,
     look.cells,
     act.drain,
+    policies.pools,
+    policies.quota,
     act.release,
 ):
     app.command()(command)

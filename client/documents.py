@@ -127,3 +127,42 @@ class Cell(TypedDict):
     free: dict[str, float]
     drivers: list[str]
     last_seen_at: str | None
+
+
+class Pool(TypedDict):
+    """A pool: how work is given to its cells."""
+
+    name: str
+    sequencer: str
+    selector: str
+    validators: list[str]
+    strict_fifo: bool
+    preemption: bool
+    pending_timeout_seconds: int | None
+    pull_timeout_seconds: int
+    create_timeout_seconds: int
+    max_building_per_cell: int | None
+    starvation_seconds: int | None
+    tokens: dict[str, int]
+
+
+class QuotaUsage(TypedDict):
+    """What somebody has now."""
+
+    resources: dict[str, float]
+    running_tasks: int
+    running_jobs: int
+    pending_tasks: int
+
+
+class Quota(TypedDict):
+    """What somebody may have at once (None: as much as there is), and has."""
+
+    kind: str
+    name: str
+    resources: dict[str, float]
+    running_tasks: int | None
+    running_jobs: int | None
+    pending_tasks: int | None
+    weight: float
+    usage: QuotaUsage

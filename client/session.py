@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import requests
 
-from client.documents import TERMINAL_STATES, Attempt, Cell, Change, Job, Task
+from client.documents import TERMINAL_STATES, Attempt, Cell, Change, Job, Pool, Quota, Task
 from client.errors import Refused, Unreachable
 from client.polling import Pace, beats
 from client.settings import Settings, load_settings
@@ -172,6 +172,32 @@ class Session:
             "Cell | None", self._call("POST", f"/cells/{quote(name, safe='')}/drain", body={})
         )
 
+    # ---------------------------------------------------------- pools, quotas
+
+    def pools(self) -> list[Pool]:
+        """All pools."""
+        return list(cast(Iterator[Pool], self._pages("/pools", 100_000, {})))
+
+    def pool(self, name: str) -> Pool:
+        """One pool."""
+        return cast(Pool, self._call("GET", f"/pools/{quote(name, safe='')}"))
+
+    def put_pool(self, name: str, changes: Mapping[str, Any]) -> Pool:
+        """Make a pool or change one; what is left out stays as it is (operators)."""
+        return cast(Pool, self._call("PUT", f"/pools/{quote(name, safe='')}", body=changes))
+
+    def quotas(self, *, kind: str | None = None) -> list[Quota]:
+        """The quotas that there are, with usage; `kind`: user, project or domain."""
+        return list(cast(Iterator[Quota], self._pages("/quotas", 100_000, {"kind": kind})))
+
+    def quota(self, kind: str, name: str) -> Quota:
+        """What a user, project ("domain/name") or domain may have at once, and has."""
+        return cast(Quota, self._call("GET", _quota_path(kind, name)))
+
+    def put_quota(self, kind: str, name: str, changes: Mapping[str, Any]) -> Quota:
+        """Set limits; what is left out stays as it is, None is no limit (operators)."""
+        return cast(Quota, self._call("PUT", _quota_path(kind, name), body=changes))
+
     # ------------------------------------------------------------- transport
 
     def patiently(self, ask: Callable[[], T], pace: Pace) -> T:
@@ -250,6 +276,10 @@ class Session:
 def connect() -> Session:
     """A session with the settings in force (see `client.settings`). Raises NotConfigured."""
     return Session(load_settings())
+
+
+def _quota_path(kind: str, name: str) -> str:
+    return f"/quotas/{quote(kind, safe='')}/{quote(name, safe='')}"
 
 
 def _problem(answer: requests.Response) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from client.documents import Cell, Change, Job, Task
+from client.documents import Cell, Change, Job, Pool, Quota, Task
 
 AT = "2026-11-20T12:00:00Z"
 
@@ -73,6 +73,45 @@ def a_cell(**changes: Any) -> Cell:
         "last_seen_at": AT,
     }
     return cell | changes  # type: ignore[no-any-return]
+
+
+def a_pool(**changes: Any) -> Pool:
+    """A pool as it is made."""
+    pool: Any = {
+        "name": "default",
+        "sequencer": "fifo",
+        "selector": "dispersed",
+        "validators": ["dependencies", "user_quota"],
+        "strict_fifo": False,
+        "preemption": True,
+        "pending_timeout_seconds": None,
+        "pull_timeout_seconds": 1800,
+        "create_timeout_seconds": 300,
+        "max_building_per_cell": 8,
+        "starvation_seconds": 300,
+        "tokens": {},
+    }
+    return pool | changes  # type: ignore[no-any-return]
+
+
+def a_quota(**changes: Any) -> Quota:
+    """A user's quota, some of which is used."""
+    quota: Any = {
+        "kind": "user",
+        "name": "ann",
+        "resources": {"cpu": 4.0, "memory_mib": 65536},
+        "running_tasks": 7,
+        "running_jobs": None,
+        "pending_tasks": None,
+        "weight": 1.0,
+        "usage": {
+            "resources": {"cpu": 1.5, "memory_mib": 96},
+            "running_tasks": 3,
+            "running_jobs": 1,
+            "pending_tasks": 5,
+        },
+    }
+    return quota | changes  # type: ignore[no-any-return]
 
 
 def a_change(**changes: Any) -> Change:

@@ -61,7 +61,8 @@ def _handler_of(api: Api) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = do_DELETE = _serve  # noqa: N815  (the names that http.server looks for)
+        # The names that http.server looks for.
+        do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815
 
         def log_message(self, *_: object) -> None:
             pass

@@ -1,0 +1,108 @@
+"""`cellrun pools`, `quota`: what operators allow; they change it with `--set`."""
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from typing import Annotated, Any
+
+import typer
+
+from client.errors import BadInput, Refused
+from client.policy_tables import pool_page, pool_table, quota_page, quota_table
+from client.session import Session, connect
+from client.spec_file import apply_change
+from client.terminal import JsonFlag, show
+
+# Set in one way, shown in the other.
+_SHOWN_AS = {"memory": "memory_mib", "disk": "disk_mib"}
+
+
+def pools(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="Change the pool, or make it (operators); tokens.licence=4 for a token.",
+        ),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the pools, or show one with its policy."""
+    with connect() as session:
+        if name is None:
+            if changes:
+                raise BadInput("--set: which pool?")
+            found = session.pools()
+            show(as_json, found, pool_table(found) if found else "no pools")
+            return
+        pool = _change_pool(session, name, changes) if changes else session.pool(name)
+    show(as_json, pool, pool_page(pool))
+
+
+def quota(
+    kind: Annotated[
+        str | None, typer.Argument(metavar="[KIND", help="user, project or domain.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME]", help="A project is domain/name.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="LIMIT=VALUE",
+            help="Limit it (operators): cpu=4, memory=64Gi, running_tasks=10, weight=2; null"
+            " takes a limit away.",
+        ),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the quotas, or show what a user, project or domain may have at once, and has."""
+    with connect() as session:
+        if name is None:
+            if changes:
+                raise BadInput("--set: whose quota? KIND and NAME are missing")
+            listed = session.quotas(kind=kind)
+            show(as_json, listed, quota_table(listed) if listed else "no quotas")
+            return
+        assert kind is not None
+        found = session.quota(kind, name)
+        if changes:
+            wanted = _limits(found, changes)
+            found = session.put_quota(kind, name, wanted) if wanted else found
+    show(as_json, found, quota_page(found))
+
+
+def _change_pool(session: Session, name: str, changes: Iterable[str]) -> Any:
+    try:
+        present: Mapping[str, Any] = session.pool(name)
+    except Refused as fault:
+        if fault.status != 404:
+            raise
+        present = {}
+    wanted = _changed(present, changes)
+    return session.put_pool(name, wanted) if wanted else present
+
+
+def _limits(present: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
+    """What changes of a quota. A name that is none of its fields is a resource."""
+    named = []
+    for change in changes:
+        head = change.partition("=")[0].partition(".")[0]
+        named.append(change if head in present else f"resources.{change}")
+    wanted = _changed(present, named)
+    resources = wanted.get("resources")
+    if isinstance(resources, dict):
+        for written, shown in _SHOWN_AS.items():
+            if written in resources:
+                resources.pop(shown, None)
+    return wanted
+
+
+def _changed(present: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
+    """The fields that `changes` make other than they are at present."""
+    wanted: dict[str, Any] = deepcopy(dict(present))
+    for change in changes:
+        apply_change(wanted, change)
+    return {name: value for name, value in wanted.items() if (name, value) not in present.items()}

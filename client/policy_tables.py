@@ -1,0 +1,96 @@
+"""Draws pools and quotas for a terminal."""
+
+from collections.abc import Iterable, Mapping
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from client.documents import Pool, Quota
+from client.render import new_table
+
+_UNITS = {"memory_mib": " MiB", "disk_mib": " MiB"}
+
+
+def pool_table(pools: Iterable[Pool]) -> Table:
+    """Pools, one line each."""
+    table = new_table("POOL", "SEQUENCER", "SELECTOR", "ORDER", "PREEMPTION", "TOKENS")
+    for pool in pools:
+        table.add_row(
+            pool["name"],
+            pool["sequencer"],
+            pool["selector"],
+            "strict fifo" if pool["strict_fifo"] else "best effort",
+            "on" if pool["preemption"] else "off",
+            ", ".join(f"{name} {count}" for name, count in pool["tokens"].items()),
+        )
+    return table
+
+
+def pool_page(pool: Pool) -> RenderableType:
+    """One pool: every field of its policy."""
+    table = new_table("POLICY", "VALUE")
+    for name, value in pool.items():
+        if name != "name":
+            table.add_row(name, _value(value))
+    return Group(Text.assemble("pool ", (pool["name"], "bold")), Text(), table)
+
+
+def quota_table(quotas: Iterable[Quota]) -> Table:
+    """Quotas, one line each: what is used of what."""
+    table = new_table("WHOSE", "CPU", "MEMORY", "TASKS", "JOBS", "WAITING", "WEIGHT")
+    for quota in quotas:
+        table.add_row(
+            f"{quota['kind']} {quota['name']}",
+            _resource(quota, "cpu"),
+            _resource(quota, "memory_mib"),
+            _count(quota, "running_tasks"),
+            _count(quota, "running_jobs"),
+            _count(quota, "pending_tasks"),
+            f"{quota['weight']:g}",
+        )
+    return table
+
+
+def quota_page(quota: Quota) -> RenderableType:
+    """One quota: all that is limited or used."""
+    table = new_table("WHAT", "USED")
+    for name in ("running_tasks", "running_jobs", "pending_tasks"):
+        table.add_row(name.replace("_", " "), _count(quota, name))
+    for name in dict.fromkeys([*quota["resources"], *quota["usage"]["resources"]]):
+        table.add_row(name.removesuffix("_mib"), _resource(quota, name))
+    head = Text.assemble(
+        f"{quota['kind']} ", (quota["name"], "bold"), f"  weight {quota['weight']:g}"
+    )
+    return Group(head, Text(), table)
+
+
+def _resource(quota: Quota, name: str) -> str:
+    used, limit = quota["usage"]["resources"].get(name, 0), quota["resources"].get(name)
+    return _of(used, limit, _UNITS.get(name, ""))
+
+
+def _count(quota: Quota, name: str) -> str:
+    limits: Mapping[str, int | None] = quota  # type: ignore[assignment]
+    usage: Mapping[str, int] = quota["usage"]  # type: ignore[assignment]
+    return _of(usage[name], limits[name], "")
+
+
+def _of(used: float, limit: float | None, unit: str) -> str:
+    """`3 of 7`; what is not limited is told alone, and nothing of it not at all."""
+    if limit is None:
+        return f"{used:.15g}{unit}" if used else ""
+    return f"{used:.15g} of {limit:.15g}{unit}"
+
+
+def _value(value: object) -> str:
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "yes" if value else "no"
+        case Mapping():
+            return ", ".join(f"{name} {count}" for name, count in value.items()) or "none"
+        case list():
+            return ", ".join(map(str, value)) or "none"
+    return str(value)

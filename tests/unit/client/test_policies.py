@@ -1,0 +1,136 @@
+"""`cellrun pools` and `quota`: what is shown, and what `--set` sends."""
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from client.cli import app
+from tests.unit.client.documents import a_page, a_pool, a_quota
+from tests.unit.client.told_server import Api
+
+POOL = "/api/v1/pools/default"
+QUOTA = "/api/v1/quotas/user/ann"
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def rows_of(result: Result) -> list[str]:
+    """The lines, with one space where there are more."""
+    assert (result.exit_code, result.stderr) == (0, "")
+    return [" ".join(line.split()) for line in result.stdout.splitlines()]
+
+
+def sent(api: Api, called: str) -> list[Any]:
+    return [body for name, _, _, body in api.asked if name == called]
+
+
+def test_pools_are_listed_with_their_policy(environment: Api) -> None:
+    strict = a_pool(name="gpu", strict_fifo=True, preemption=False, tokens={"licence": 4, "s": 1})
+    environment.answer("GET /api/v1/pools", a_page(a_pool(), strict))
+    assert rows_of(call("pools"))[1:] == [
+        "default fifo dispersed best effort on",
+        "gpu fifo dispersed strict fifo off licence 4, s 1",
+    ]
+    assert json.loads(call("pools", "--json").stdout) == [a_pool(), strict]
+
+
+def test_a_pool_is_shown_with_every_field(environment: Api) -> None:
+    environment.answer(f"GET {POOL}", a_pool(tokens={"licence": 4}, starvation_seconds=None))
+    shown = rows_of(call("pools", "default"))
+    assert shown[0] == "pool default"
+    assert {"strict_fifo no", "starvation_seconds none", "tokens licence 4"} < set(shown)
+    assert "validators dependencies, user_quota" in shown
+    assert json.loads(call("pools", "default", "--json").stdout)["tokens"] == {"licence": 4}
+
+
+def test_setting_a_pool_sends_what_changes(environment: Api) -> None:
+    environment.answer(f"GET {POOL}", a_pool(tokens={"licence": 4}))
+    environment.answer(f"PUT {POOL}", a_pool(strict_fifo=True))
+    done = call(
+        *("pools", "default", "--set", "strict_fifo=true", "--set", "preemption=true"),
+        *("--set", "tokens.seat=2", "--set", "validators=[user_quota]"),
+    )
+    assert "strict_fifo yes" in rows_of(done)
+    assert sent(environment, f"PUT {POOL}") == [
+        {"strict_fifo": True, "tokens": {"licence": 4, "seat": 2}, "validators": ["user_quota"]}
+    ]
+
+
+def test_setting_a_pool_that_is_not_there_makes_it(environment: Api) -> None:
+    environment.answer("PUT /api/v1/pools/new", a_pool(name="new"), 201)
+    assert call("pools", "new", "--set", "sequencer=drf").exit_code == 0
+    assert sent(environment, "PUT /api/v1/pools/new") == [{"sequencer": "drf"}]
+    assert call("pools", "none").exit_code == 2
+
+
+def test_quotas_are_listed_with_what_is_used(environment: Api) -> None:
+    lab = a_quota(kind="project", name="lab/genes", resources={}, running_tasks=None, weight=2.0)
+    environment.answer("GET /api/v1/quotas", a_page(a_quota(), lab))
+    listed = rows_of(call("quota"))
+    assert listed[1:] == [
+        "user ann 1.5 of 4 96 of 65536 MiB 3 of 7 1 5 1",
+        "project lab/genes 1.5 96 MiB 3 1 5 2",
+    ]
+    assert rows_of(call("quota", "user")) == listed
+    assert "kind=user" in environment.asked[-1][1]
+
+
+def test_a_quota_shows_all_that_is_limited_or_used(environment: Api) -> None:
+    used = {"cpu": 1.5, "memory_mib": 96, "licence": 1}
+    usage = {"resources": used, "running_tasks": 3, "running_jobs": 0, "pending_tasks": 5}
+    environment.answer(f"GET {QUOTA}", a_quota(running_jobs=0, usage=usage))
+    assert rows_of(call("quota", "user", "ann")) == [
+        "user ann weight 1",
+        "",
+        "WHAT USED",
+        "running tasks 3 of 7",
+        "running jobs 0 of 0",
+        "pending tasks 5",
+        "cpu 1.5 of 4",
+        "memory 96 of 65536 MiB",
+        "licence 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "body"),
+    [
+        (["cpu=8"], {"resources": {"cpu": 8, "memory_mib": 65536}}),
+        (["memory=1Gi"], {"resources": {"cpu": 4.0, "memory": "1Gi"}}),
+        (["resources.licence=2"], {"resources": {"cpu": 4.0, "memory_mib": 65536, "licence": 2}}),
+        (["resources={}", "weight=2"], {"resources": {}, "weight": 2}),
+        (["running_tasks=null", "cpu=4"], {"running_tasks": None}),
+    ],
+)
+def test_setting_a_quota_sends_what_changes(
+    environment: Api, changes: list[str], body: dict[str, Any]
+) -> None:
+    environment.answer(f"GET {QUOTA}", a_quota())
+    environment.answer(f"PUT {QUOTA}", a_quota())
+    assert call("quota", "user", "ann", *(f"--set={change}" for change in changes)).exit_code == 0
+    assert sent(environment, f"PUT {QUOTA}") == [body]
+
+
+def test_setting_what_is_so_already_sends_nothing(environment: Api) -> None:
+    environment.answer(f"GET {QUOTA}", a_quota())
+    environment.answer(f"GET {POOL}", a_pool())
+    assert call("quota", "user", "ann", "--set", "running_tasks=7").exit_code == 0
+    assert call("pools", "default", "--set", "strict_fifo=false").exit_code == 0
+    assert {name.partition(" ")[0] for name, *_ in environment.asked} == {"GET"}
+
+
+def test_setting_nobodys_limits_is_refused_at_once(environment: Api) -> None:
+    for words in (["pools"], ["quota"], ["quota", "user"]):
+        done = call(*words, "--set", "weight=2")
+        assert done.exit_code == 2
+        assert done.stderr.startswith("cellrun: --set: ")
+    assert environment.asked == []
+
+
+def test_a_projects_slash_is_part_of_its_name(environment: Api) -> None:
+    environment.answer("GET /api/v1/quotas/project/lab%2Fgenes", a_quota(kind="project"))
+    assert call("quota", "project", "lab/genes").exit_code == 0
