@@ -1,0 +1,115 @@
+"""Services and sessions with real processes and containers: served, restarted, reached, ended."""
+
+import http.client
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from client import Session
+from tests.e2e.engine import remove_containers
+from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
+from tests.e2e.work import attempts_of, run_to_end, session_of, shell_job
+from workers.drivers.docker import connect
+
+pytestmark = [pytest.mark.serial, pytest.mark.engine]
+
+SERVE = "mkdir www; echo $CELLRUN_ATTEMPT_NUMBER > www/index.html; sleep 1; " + (
+    "exec httpd -f -p $CELLRUN_PORT_HTTP -h www"
+)
+CHECK = {"http": {"port": "http", "path": "/"}, "interval_seconds": 0.5, "retries": 2}
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[RunningStack]:
+    with open_folder() as folder:
+        with RunningStack(folder / "home", cells=1) as running:
+            yield running
+        remove_containers(running.installation)
+        assert remnants(running.home) == []
+
+
+@pytest.fixture
+def session(stack: RunningStack) -> Iterator[Session]:
+    with session_of(stack) as session:
+        yield session
+
+
+def fetch(address: str) -> str:
+    """What is served there; empty: nothing is."""
+    connection = http.client.HTTPConnection(address, timeout=10)
+    try:
+        connection.request("GET", "/")
+        return connection.getresponse().read().decode().strip()
+    except (OSError, http.client.HTTPException):
+        return ""
+    finally:
+        connection.close()
+
+
+def wait_for_service(session: Session, job_id: int, number: int) -> dict[str, Any]:
+    """The attempt of that number, once it is RUNNING."""
+    found: list[dict[str, Any]] = []
+
+    def is_running() -> bool:
+        [attempts] = attempts_of(session, job_id).values()
+        found[:] = [
+            dict(attempt)
+            for attempt in attempts
+            if attempt["number"] == number and attempt["state"] == "RUNNING"
+        ]
+        return bool(found)
+
+    wait_until(is_running, seconds=60, what=f"attempt {number} of job {job_id} is RUNNING")
+    return found[0]
+
+
+def test_a_service_is_restarted_for_ever_and_counts_nothing(
+    stack: RunningStack, session: Session
+) -> None:
+    spec = shell_job(SERVE, name="service", kind="inference", ports=["http"], health_check=CHECK)
+    job_id = session.submit(spec)["id"]
+    first = wait_for_service(session, job_id, 1)
+    assert fetch(first["addresses"]["http"]) == "1", "RUNNING, but it does not serve"
+
+    stack.kill_and_await("cell-1")
+    assert fetch(first["addresses"]["http"]) == "1"
+    engine = connect()
+    try:
+        engine.kill(f"cellrun-{first['uid']}", "SIGKILL")
+        second = wait_for_service(session, job_id, 2)
+        assert fetch(second["addresses"]["http"]) == "2"
+        # What serves nothing any more, and has not ended, is ended by its check.
+        name = f"cellrun-{second['uid']}"
+        stopped = engine.exec_create(name, ["sh", "-c", "rm -r www"])
+        engine.exec_start(stopped["Id"])
+        third = wait_for_service(session, job_id, 3)
+    finally:
+        engine.close()
+    assert fetch(third["addresses"]["http"]) == "3"
+    [task] = session.tasks(job_id)
+    counts = ("failure_count", "preemption_count", "system_failure_count")
+    assert [task[count] for count in counts] == [0, 0, 0]  # type: ignore[literal-required]
+    [attempts] = attempts_of(session, job_id).values()
+    assert [attempt["state"] for attempt in attempts[:2]] == ["FAILED", "FAILED"]
+    assert attempts[1]["failure_reason"] == (
+        "its health check failed 2 times in a row: GET /: HTTP status 404"
+    )
+    session.cancel_job(job_id)
+    wait_until(lambda: session.job(job_id)["state"] == "KILLED", seconds=60, what="it is killed")
+
+
+@pytest.mark.parametrize(
+    ("limit", "script", "text"),
+    [
+        ("idle_timeout_seconds", "sleep 300", "nothing happened in it for as long as its idle"),
+        ("lifetime_seconds", "while :; do echo x; sleep 0.1; done", "its lifetime was over"),
+    ],
+)
+def test_a_session_ends_by_its_limit_and_is_not_tried_again(
+    session: Session, limit: str, script: str, text: str
+) -> None:
+    fields = {limit: 2, "stop_grace_seconds": 0.5, "retries": {"failure": 3}}
+    job, task = run_to_end(session, shell_job(script, kind="interactive", **fields))
+    assert (job["state"], task["state"], task["attempt_number"]) == ("KILLED", "KILLED", 1)
+    assert task["failure_reason"].startswith(text)
