@@ -138,8 +138,14 @@ class _Search:
 
     def one_after_another(self) -> Found | None:
         """A set of which no unit can be spared."""
-        trial, units = self.occupants.fork(), list[int]()
-        for _ in range(self.need.count):
+        trial, units, left = self.occupants.fork(), list[int](), self.need.count
+        if not self.missing:
+            rooms = self.rooms(self.free, self.usable)
+            trial.take(
+                self.need, {place: int(rooms[place]) for place in np.flatnonzero(rooms).tolist()}
+            )
+            left -= int(rooms.sum())
+        for _ in range(left):
             one = find_one(trial, self.need, self.usable)
             if one is None:
                 return None

@@ -68,14 +68,15 @@ def find_one(occupants: Occupants, need: Need, usable: Flags) -> Found | None:
     best = None if missing else _best_unit(occupants, lacks, reachable, is_open, reach)
     first, second = reach.least_units(lacks)
     if missing:
-        least = scarcity.least_units(occupants)
-        first = np.maximum(first, least[0])
-        second = np.where(first == 0, np.maximum(second, least[1]), 0)
+        anywhere = scarcity.least_units(occupants)
+        first = np.maximum(first, anywhere[0])
+        second = np.where(first == 0, np.maximum(second, anywhere[1]), 0)
     places = np.flatnonzero(reachable)
     load = reach.load(lacks)
     order = places[np.lexsort((places, load[places], second[places], first[places]))]
     for place in order[:MOST_CELLS].tolist():
-        if best is not None and not _may_be_better(int(first[place]), int(second[place]), best):
+        least = (int(first[place]), int(second[place]))
+        if best is not None and not _may_be_better(least, best, all_units_compared=not missing):
             break
         found = _search(occupants, place, lacks[place], is_open, scarcity)
         if best is None or found.rank < best.rank:
@@ -83,11 +84,11 @@ def find_one(occupants: Occupants, need: Need, usable: Flags) -> Found | None:
     return best
 
 
-def _may_be_better(interactive: int, batch: int, best: Found) -> bool:
+def _may_be_better(least: tuple[int, int], best: Found, *, all_units_compared: bool) -> bool:
     """Whether a place that needs at least so many victims may be better than the best so far."""
-    if sum(best.cost[:2]) == 1 and len(best.units) == 1:
-        return interactive < best.cost[0]  # all single units were compared; two are dearer
-    return (interactive, batch) <= best.cost[:2]
+    if all_units_compared and sum(best.cost[:2]) == 1:
+        return least[0] < best.cost[0]  # two units are dearer, unless both are BATCH
+    return least <= best.cost[:2]
 
 
 def _best_unit(
