@@ -77,5 +77,5 @@ def test_production_goes_before_interactive_and_batch() -> None:
 def test_what_travels_and_is_stored_keeps_its_words() -> None:
     assert {state.value for state in CellState} == {state.name for state in CellState}
     assert {kind.value for kind in FailureKind} == {"user", "system", "outside"}
-    assert {phase.value for phase in Phase} == {"pulling", "preparing", "creating"}
+    assert {phase.value for phase in Phase} == {"pulling", "preparing", "creating", "checking"}
     assert all(TaskState(int(state)) is state for state in TaskState)
