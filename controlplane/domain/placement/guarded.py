@@ -104,6 +104,7 @@ class _Selector:
 
     def __init__(self, faults: Faults, name: str, plugin: Selector) -> None:
         self._faults, self._name, self._plugin = faults, name, plugin
+        self.keeps_place = bool(getattr(plugin, "keeps_place", False))
 
     def select(self, offer: Offer, count: int) -> Vector:
         try:

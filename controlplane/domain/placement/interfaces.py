@@ -158,7 +158,9 @@ class Offer:
 
 
 class Selector(Protocol):
-    """Decides which cells take tasks, of those that can."""
+    """Decides which cells take tasks. `keeps_place`: it looks at `Offer.start`."""
+
+    keeps_place: bool
 
     def select(self, offer: Offer, count: int) -> Vector:
         """How many of `count` tasks each cell takes: at most `offer.room`, all if there is room.

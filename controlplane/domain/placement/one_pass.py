@@ -189,6 +189,8 @@ class Pass:
         self.ledger.book(shape, {self.waiting.job_ids[row] for row in taken}, placed)
         for row in taken if self.kept else ():
             self._give_back(row, placed)
+        if not self.plugins.selector.keeps_place:
+            return
         order = np.roll(np.arange(len(given)), -self.start)
         most = order[given[order] == given.max()]
         self.start = (int(most[-1]) + 1) % len(given)
@@ -300,7 +302,6 @@ class Pass:
     def plan(self, *, is_cut: bool = False) -> Plan:
         """What it all came to. `is_cut`: there was no time, or no room in the plan, for more."""
         rejected = tuple(RejectGroup(group, why) for group, why in sorted(self.rejected.items()))
-        cells = self.snapshot.cells
         return Plan(
             placements=self.columns.placements(),
             shapes=self._news_of_shapes(),
@@ -308,10 +309,16 @@ class Pass:
             rejected=rejected,
             unplaced=tuple(self.unplaced),
             complete=self.facts.is_whole and not (is_cut or self.limit <= 0),
-            cursor=cells[self.start - 1].name if self.columns.collected else "",
+            cursor=self._cursor(),
             board=self.board,
             ledger=self.ledger,
         )
+
+    def _cursor(self) -> str:
+        """The cell that got the last task, for a selector that goes on behind it."""
+        if not self.plugins.selector.keeps_place or not self.columns.collected:
+            return ""
+        return self.snapshot.cells[self.start - 1].name
 
     def _news_of_shapes(self) -> tuple[ExplainShape, ...]:
         """Reasons that changed. What was not reached keeps its reason; what is placed has none."""

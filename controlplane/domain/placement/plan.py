@@ -75,16 +75,20 @@ class Columns:
 
     def placements(self) -> PlaceTasks:
         """One line for each row and cell: the first tasks of the rows go to the first cells."""
-        rows, cells, counts = list[int](), list[int](), list[int]()
-        for item in self.collected:
-            used = np.flatnonzero(item.given)
-            ends_of_rows = np.cumsum(item.row_counts)
-            ends_of_cells = np.cumsum(item.given[used])
-            ends = np.union1d(ends_of_rows, ends_of_cells)
-            ends = ends[ends > 0]
-            rows += item.rows[np.searchsorted(ends_of_rows, ends)].tolist()
-            cells += used[np.searchsorted(ends_of_cells, ends)].tolist()
-            counts += np.diff(ends, prepend=0).tolist()
+        if not self.collected:
+            return PlaceTasks()
+        used = [np.flatnonzero(item.given) for item in self.collected]
+        # Rows and cells have equal sums in each, so all of them can be laid side by side at once.
+        ends_of_rows = np.cumsum(np.concatenate([item.row_counts for item in self.collected]))
+        ends_of_cells = np.cumsum(
+            np.concatenate([item.given[at] for item, at in zip(self.collected, used, strict=True)])
+        )
+        ends = np.union1d(ends_of_rows, ends_of_cells)
+        ends = ends[ends > 0]
+        all_rows = np.concatenate([item.rows for item in self.collected])
+        rows = all_rows[np.searchsorted(ends_of_rows, ends)].tolist()
+        cells = np.concatenate(used)[np.searchsorted(ends_of_cells, ends)].tolist()
+        counts = np.diff(ends, prepend=0).tolist()
         waiting, ids = self.waiting, [cell.cell_id for cell in self.snapshot.cells]
         return PlaceTasks(
             [waiting.group_ids[row] for row in rows],

@@ -12,6 +12,8 @@ from controlplane.domain.placement.shares import utilisation
 class Concentrated:
     """Packs: the most utilised cell that still fits first."""
 
+    keeps_place = False
+
     def select(self, offer: Offer, count: int) -> Vector:
         """Most utilised first: who takes a task is more utilised still, and takes the next."""
         after = offer.used + offer.request[:, None]

@@ -20,6 +20,8 @@ _BISECTIONS = 40
 class Dispersed:
     """Spreads the load evenly."""
 
+    keeps_place = False
+
     def select(self, offer: Offer, count: int) -> Vector:
         """Least utilised first."""
         room = np.minimum(offer.room, count)
@@ -35,12 +37,18 @@ def _one_by_one(offer: Offer, given: Vector, room: Vector, count: int) -> Vector
     share = utilisation(offer.capacity, after)
     share[room <= 0] = np.inf
     more = np.zeros_like(room)
+    if not count:
+        return more
     if count == 1:
         more[int(share.argmin())] = 1
         return more
     # Taking a task never makes a cell less utilised: only the `count` least ones can matter.
-    least = np.argsort(share, kind="stable")[:count] if count else ()
-    heap = [(share[cell], 1, int(cell)) for cell in least if room[cell] > 0]
+    if count < len(share):
+        worst = np.partition(share, count - 1)[count - 1]
+        least = np.flatnonzero(share <= worst)
+    else:
+        least = np.arange(len(share))
+    heap = [(share[cell], 1, cell) for cell in least.tolist() if room[cell] > 0]
     heapify(heap)
     for _ in range(count):
         _, nth, cell = heap[0]

@@ -11,6 +11,8 @@ from controlplane.domain.placement.interfaces import Offer, Vector
 class RoundRobin:
     """Everybody in turn, whatever their load."""
 
+    keeps_place = True
+
     def select(self, offer: Offer, count: int) -> Vector:
         """Whole rounds first, then one each from `offer.start` on."""
         low, high = 0, int(count)
