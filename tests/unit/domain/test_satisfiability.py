@@ -293,3 +293,54 @@ def test_the_minima_of_a_gang_must_fit_quotas_and_tokens() -> None:
 
 def test_a_gang_that_needs_nobody_is_taken() -> None:
     assert refusals(gang({**needs(cpu=1), "replicas": 9, "min_available": 0}), SMALL) == {}
+
+
+def test_a_gang_of_which_one_type_never_came_is_taken() -> None:
+    plain = {"task_type": "process", "command": ["true"], **needs(cpu=1)}
+    many = {**needs(cpu=1), "replicas": 99}
+    assert refusals(gang(many, plain), SMALL) == {}
+    assert list(refusals(gang(many, plain), SMALL, OTHER)) == ["groups[0].replicas"]
+
+
+def test_groups_share_room_only_if_they_may_run_on_the_same_cells() -> None:
+    both = cell("both", {CPU: 2000, MEMORY: 1000}, "container", "process", labels={"zone": "a"})
+    two = {**needs(cpu=0.5), "replicas": 2}
+    assert refusals(gang(two, {**two, "task_type": "process", "command": ["x"]}), both) == {}
+    assert refusals(gang(two, {**two, "constraints": [wants("zone", "exists")]}), both) == {}
+    found = refusals(gang(two, {**two, "replicas": 3}), both)
+    assert "5 more must be placed at once, 4 could be" in found["groups[1].replicas"]
+
+
+def test_members_that_need_not_be_there_fill_up_what_the_job_asks_for() -> None:
+    # Three of the first must run, and one more of either kind: the second is on no cell with room.
+    first = {**needs(cpu=1), "replicas": 4, "min_available": 3}
+    second = {**needs(cpu=4), "replicas": 4, "min_available": 0}
+    assert refusals(gang(first, second, min_available=4), LARGE) == {}
+    found = refusals(gang(first, second, min_available=5), LARGE)
+    assert found == {
+        "min_available": "its gang starts together: 5 more must be placed at once, 4 could be;"
+        " together they ask for 8 cores, and empty cells have 4 cores"
+    }
+
+
+def test_the_region_with_most_room_is_told_wherever_it_stands() -> None:
+    wide = [
+        cell(name, {CPU: 1000 * cores, MEMORY: 4000}, labels={"zone": name})
+        for name, cores in (("a", 2), ("b", 5), ("c", 3))
+    ]
+    six = {**needs(cpu=1), "replicas": 6}
+    found = refusals(gang(six, group_by="zone"), *wide)
+    assert "one value of zone, 5 could be" in found["groups[0].replicas"]
+
+
+def test_jobs_of_one_call_are_judged_apart() -> None:
+    fine, large = (
+        parse_job({"name": "a", "image": "x"}),
+        parse_job({"name": "a", "image": "x", "resources": {"cpu": 9}}),
+    )
+    jobs = [Candidate(4, fine, True), Candidate(7, large, True), Candidate(8, large, False)]
+    found = find_unsatisfiable(jobs, OfferedPool("default", NOW, (LARGE,)))
+    assert [(position, fault.field) for position, fault in found] == [
+        (7, "resources.cpu"),
+        (8, "groups[0].resources.cpu"),
+    ]
