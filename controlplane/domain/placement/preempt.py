@@ -66,12 +66,14 @@ def choose_evictions(
     What a need evicts and takes is booked: no victim is taken twice, and what it leaves over is
     there for the next. At most `limit` tasks get a place, but for a gang that needs more at once.
     """
-    occupants = Occupants(cells, names, free, running, leaving, allowances, now)
+    occupants: Occupants | None = None
     hopeless = set[tuple[object, ...]]()
     evictions, left = list[Eviction](), limit
     for need in needs:
         if left <= 0:
             break
+        if occupants is None:
+            occupants = Occupants(cells, names, free, running, leaving, allowances, now)
         kind = _kind_of(need)
         if kind in hopeless or (evictions and need.count > left):
             continue
