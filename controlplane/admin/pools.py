@@ -17,6 +17,7 @@ from controlplane.commands.pools import save_pool
 from controlplane.models import Pool
 from controlplane.plugins import Kind
 from controlplane.queries.pools import PoolUse, load_pool_uses
+from controlplane.spec.limits import in_order
 
 
 def _as_modelled(name: str) -> dict[str, Any]:
@@ -103,7 +104,8 @@ class PoolAdmin(StyledAdmin):
         """Its cells by state."""
         cells = sorted(self._use(pool).cells.items())
         counts = ((number, cell_badge(state)) for state, number in cells)
-        return format_html_join(" ", "{} {}", counts) or "none"
+        pair = '<span class="cellrun-pair">{} {}</span>'
+        return format_html_join(" ", pair, counts) or "none"
 
     @admin.display(description="cpu in use")
     def cpu(self, pool: Pool) -> SafeString | str:
@@ -124,17 +126,22 @@ class PoolAdmin(StyledAdmin):
     def in_use(self, pool: Pool) -> SafeString | str:
         """Each resource of its ready cells, and what is held of it."""
         use = self._use(pool)
-        names = [name for name, amount in use.capacity.items() if amount]
-        names += [name for name in use.held if name not in {*names, *pool.tokens}]
+        names = in_order({*use.capacity, *use.held} - {*pool.tokens})
         rows = [(_title(name), self._meter(pool, name)) for name in names]
-        return small_table(("resource", "held of what its ready cells have"), rows) if rows else ""
+        rows = [row for row in rows if row[1] != NOTHING]
+        return (
+            small_table(("resource", "held of what its ready cells have"), rows)
+            if rows
+            else NOTHING
+        )
 
     @admin.display(description="Tokens in use")
     def tokens_in_use(self, pool: Pool) -> SafeString | str:
         """Each token, and how many of it are held."""
         held = self._use(pool).held
         rows = [
-            (name, meter(name, held.get(name, 0), limit)) for name, limit in pool.tokens.items()
+            (name, meter(name, held.get(name, 0), pool.tokens[name]))
+            for name in in_order(pool.tokens)
         ]
         return small_table(("token", "held"), rows) if rows else NOTHING
 
@@ -147,7 +154,7 @@ class PoolAdmin(StyledAdmin):
 
     def _meter(self, pool: Pool, name: str) -> SafeString | str:
         use = self._use(pool)
-        return meter(name, use.held.get(name, 0), use.capacity.get(name, 0))
+        return meter(name, use.held.get(name, 0), use.capacity.get(name) or None)
 
     def _use(self, pool: Pool) -> PoolUse:
         """How it stands; looked up once for each row that is shown."""

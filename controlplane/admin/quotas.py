@@ -15,6 +15,7 @@ from controlplane.admin.fields import ResourcesField
 from controlplane.commands.quotas import drop_quotas, save_quota
 from controlplane.models import Quota
 from controlplane.queries.quota_documents import Use, load_uses, scope_of
+from controlplane.spec.limits import in_order
 
 _WHOSE = ("user", "project", "domain")
 
@@ -31,6 +32,12 @@ class QuotaForm(forms.ModelForm):
     class Meta:
         model = Quota
         fields = "__all__"
+        help_texts: ClassVar = {
+            "running_tasks": "Tasks that hold something, also those that are being stopped; empty:"
+            " any number.",
+            "running_jobs": "Jobs of which some task holds something; empty: any number.",
+            "pending_tasks": "So many of its waiting tasks take part in placement; empty: all.",
+        }
 
 
 @admin.register(Quota)
@@ -116,7 +123,7 @@ class QuotaAdmin(StyledAdmin):
     @admin.display(description="In use")
     def in_use(self, quota: Quota) -> SafeString | str:
         """Everything that is limited or held."""
-        names = list(dict.fromkeys([*quota.resources, *self._use(quota).held.resources]))
+        names = in_order({*quota.resources, *self._use(quota).held.resources})
         rows: list[tuple[str, Any]] = [
             ("running tasks", self.running_tasks_used(quota)),
             ("running jobs", self.running_jobs_used(quota)),

@@ -111,20 +111,20 @@ def _faults(names: list[str]) -> Iterator[str]:
 
 
 def written(amounts: Mapping[str, int]) -> dict[str, str | int]:
-    """`amounts`, as placement counts them, as people write them: {"cpu": "4", "memory": "64Gi"}.
-
-    cpu, memory, disk and gpu come first, then the others by name.
-    """
-    order = ("cpu_millis", "memory_mib", "disk_mib", "gpu")
+    """`amounts`, as placement counts them, as people write them: {"cpu": "4", "memory": "64Gi"}."""
     shown: dict[str, str | int] = {}
-    for name in [*order, *sorted(amounts.keys() - {*order})]:
-        match amounts.get(name):
-            case None:
-                continue
-            case amount if name == "cpu_millis":
-                shown["cpu"] = quantities.format_cpu(amount)
-            case amount if name in order[1:3]:
-                shown[name.removesuffix("_mib")] = quantities.format_mib(amount)
-            case amount:
-                shown[name] = amount
+    for name in in_order(amounts):
+        if name == "cpu_millis":
+            shown["cpu"] = quantities.format_cpu(amounts[name])
+        elif name in ("memory_mib", "disk_mib"):
+            shown[name.removesuffix("_mib")] = quantities.format_mib(amounts[name])
+        else:
+            shown[name] = amounts[name]
     return shown
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Names of resources as people look for them: cpu, memory, disk, gpu, the others by name."""
+    found = set(names)
+    first = [name for name in ("cpu_millis", "memory_mib", "disk_mib", "gpu") if name in found]
+    return [*first, *sorted(found - {*first})]

@@ -137,7 +137,8 @@ def test_a_pools_page_says_how_it_stands(operator: Client) -> None:
     Shape.objects.all().delete()
     Task.objects.filter(state=1).update(not_before=None)
     assert f"{waiting} {QUEUE_POSITION}" in words(page(operator, address_of(Pool, pool)))
-    assert "none" in words(page(operator, address_of(Pool, Pool.objects.get(name="gpu"))))
+    empty = words(page(operator, address_of(Pool, Pool.objects.get(name="gpu"))))
+    assert "Cells none In use – Tokens in use – Waiting nothing" in empty
 
 
 def test_a_quota_shows_what_is_used_of_it(operator: Client) -> None:
