@@ -17,7 +17,8 @@ class Concurrency:
                 admitted = min(admitted, max(limit - quota.running_tasks, 0))
                 violations.append(_violation(request, quota, "running tasks", tasks, limit))
             limit = quota.limits.running_jobs
-            if limit is not None and quota.running_jobs + request.new_jobs > limit:
+            jobs = quota.running_jobs + request.new_jobs
+            if limit is not None and request.new_jobs and jobs > limit:
                 violations.append(_violation(request, quota, "running jobs", 1, limit))
                 admitted = 0
         if request.is_whole and violations:

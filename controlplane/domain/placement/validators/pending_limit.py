@@ -18,6 +18,8 @@ class PendingLimit:
             limit = quota.limits.pending_tasks
             if limit is None or quota.waiting + request.tasks <= limit:
                 continue
+            if request.is_whole and limit and not quota.waiting:
+                continue  # a gang larger than the limit would never be the first
             admitted = min(admitted, max(limit - quota.waiting, 0))
             text = (
                 f"quota of {quota.title}: {quota.waiting} pending tasks + 1 requested >"
