@@ -1,17 +1,15 @@
 """What could never be placed, were all cells empty and nobody else there: refused when submitted.
 
-It says no only where placement could never say yes: a gang of mixed sizes is measured by what its
-cells hold together, not packed. The words are those of placement.
+Refused is what exceeds a limit alone: one task larger than the largest cell that may run it, more
+tokens than the pool has, more than a quota allows at all. What more cells could cure is taken and
+waits: a gang larger than the pool, constraints that no cell meets. The words are placement's.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-import numpy as np
-
 from controlplane.domain.placement import explain
-from controlplane.domain.placement.amounts import describe_amount
 from controlplane.domain.placement.board import Board, Mask
 from controlplane.domain.placement.interfaces import QuotaState, Request, Violation
 from controlplane.domain.placement.policy import DEFAULT_VALIDATORS, PoolPolicy
@@ -109,44 +107,24 @@ class _Court:
 
     def judge_tasks(self, job: Candidate, shapes: Sequence[ShapeFacts]) -> Iterator[Finding]:
         """What stands against a single task of each group."""
-        for position, (group, shape) in enumerate(zip(job.spec.groups, shapes, strict=True)):
+        for position, shape in enumerate(shapes):
             place: Place = ("groups", position)
             for name, text in self._short_tokens(shape.resources):
                 yield (*place, "resources", name), text
             for violation in self._violations(job, shape, shape.resources):
                 what = str(violation.figures["what"])
                 yield (*place, *_place_of(what)), violation.text
-            yield from self._cells_for(group, shape, place)
+            yield from self._cells_for(shape, place)
 
-    def _cells_for(
-        self, group: TaskGroupSpec, shape: ShapeFacts, place: Place
-    ) -> Iterator[Finding]:
+    def _cells_for(self, shape: ShapeFacts, place: Place) -> Iterator[Finding]:
         if not any(shape.task_type in cell.task_types for cell in self._pool.cells):
             return  # one may come, as to a pool that never had any
         usable = self._board.usable(shape)
-        if not usable.any():
-            yield self._mismatch(group, shape, place)
-        elif not self._room(shape, usable):
+        # Where no cell has the labels and tags, one may come that has, as may more of its kind.
+        if usable.any() and not self._room(shape, usable):
             reason = explain.explain_misfit(shape, self._snapshot, self._board, usable)
             name = next(iter(reason["shortfall"]))
             yield (*place, *_place_of(name)), str(reason["text"])
-
-    def _mismatch(self, group: TaskGroupSpec, shape: ShapeFacts, place: Place) -> Finding:
-        """No cell has the labels and tags: which of them removed how many."""
-        removed = explain.removed_by_conditions(shape, self._pool.cells)
-        guilty = [i for i, item in enumerate(shape.constraints) if str(item) in removed]
-        field: Place = ("constraints",) if guilty else ("placement_tags",)
-        if field[0] not in group.model_fields_set:
-            place = ()
-        if len(guilty) == 1 and len(removed) == 1:
-            field = (*field, guilty[0])
-        listed = ", ".join(f"{condition} ({count})" for condition, count in removed.items())
-        return (*place, *field), f"{self._no_cell} matches: removed by {listed}"
-
-    @property
-    def _no_cell(self) -> str:
-        count = len(self._pool.cells)
-        return f"no cell of pool {self._pool.name}, which has had {count},"
 
     def _room(self, shape: ShapeFacts, usable: Mask) -> int:
         return int(self._board.room_when_empty(self._board.vector(shape.resources), usable).sum())
@@ -190,40 +168,6 @@ class _Court:
             yield gang.place, violation.text
         for violation in self._violations(job, shapes[0], {}, tasks=gang.minimum):
             yield gang.place, violation.text
-        known = {kind for cell in self._pool.cells for kind in cell.task_types}
-        if gang.minimum and all(shape.task_type in known for shape in shapes):
-            yield from self._cells_for_gang(gang, job.spec.group_by)
-
-    def _cells_for_gang(self, gang: "_Gang", group_by: str | None) -> Iterator[Finding]:
-        everywhere = np.ones(len(self._pool.cells), dtype=bool)
-        regions = {"": everywhere} if group_by is None else self._board.with_label(group_by)
-        if not regions:
-            yield ("group_by",), f"{self._no_cell} has the label {group_by}"
-            return
-        best, missing = -1, ""
-        for region in regions.values():
-            room, limited_by = self._room_for_gang(gang, region)
-            if room >= gang.minimum:
-                return
-            if room > best:
-                best, missing = room, limited_by
-        reason = explain.explain_gang(gang.minimum, best, {"text": missing}, group_by or "")
-        yield gang.place, reason["text"]
-
-    def _room_for_gang(self, gang: "_Gang", region: Mask) -> tuple[int, str]:
-        """At most how many of the needed members fit into empty cells, and what limits them."""
-        board = self._board
-        masks = [board.usable(shape) & region for shape in gang.shapes]
-        room = gang.count_with([self._room(*pair) for pair in zip(gang.shapes, masks, strict=True)])
-        best = (room, "no cell has room for more of them, not even an empty one")
-        union = np.logical_or.reduce(masks)
-        for index, name in enumerate(board.names):
-            has = int(board.capacity[index, union].sum())
-            fitting = gang.count_within(name, has)
-            if fitting < best[0]:
-                asked, there = (describe_amount(name, n) for n in (gang.least(name), has))
-                best = (fitting, f"together they ask for {asked}, and empty cells have {there}")
-        return best
 
 
 class _Gang:
@@ -245,31 +189,6 @@ class _Gang:
             more = min(left, most - least)
             total, left = total + amount * more, left - more
         return total
-
-    def count_within(self, name: str, has: int) -> int:
-        """At most how many of the needed members hold no more than `has` of a resource."""
-        if self.least(name) <= has:
-            return self.minimum
-        count = 0
-        for amount, _, most in self._by_size(name):
-            fitting = min(most, has // amount) if amount else most
-            count, has = count + fitting, has - amount * fitting
-        return min(count, self.minimum - 1)
-
-    def count_with(self, room: Sequence[int]) -> int:
-        """At most how many of the needed members there are, with so much room for each group.
-
-        Groups of one shape share its room.
-        """
-        alike: dict[tuple[object, ...], list[int]] = {}
-        for index, shape in enumerate(self.shapes):
-            key = (*sorted(shape.resources.items()), shape.task_type, shape.constraints)
-            alike.setdefault((*key, shape.placement_tags), []).append(index)
-        total, short = 0, 0
-        for group in alike.values():
-            total += min(sum(self._replicas[i] for i in group), room[group[0]])
-            short += max(sum(self._minima[i] for i in group) - room[group[0]], 0)
-        return max(min(total, self.minimum - short), 0)
 
     def _by_size(self, name: str) -> list[tuple[int, int, int]]:
         """(amount of each, minimum, replicas) of the groups, those that ask for least first."""

@@ -134,35 +134,17 @@ def test_preferences_refuse_nothing() -> None:
     assert refusals({**needs(cpu=4), **preferred}, ZONE_A, ZONE_B) == {}
 
 
-def test_where_no_cell_matches_each_condition_says_how_many_it_removed() -> None:
-    both = [wants("ssd", "not_exists"), wants("zone", "eq", "a"), wants("gb", "lt", "64")]
-    assert refusals({"constraints": both}, ZONE_A, ZONE_B) == {
-        "constraints": "no cell of pool default, which has had 2, matches: removed by zone = a (1),"
-        " gb < 64 (1)"
-    }
-    one = [wants("ssd", "not_exists"), wants("zone", "in", "c")]
-    assert refusals({"constraints": one}, ZONE_A)["constraints[1]"].endswith("zone in (c) (1)")
-
-
-def test_a_mismatch_is_told_where_it_is_written() -> None:
-    group = {"name": "y", "constraints": [wants("ssd", "exists")]}
-    job = {"groups": [{"name": "x"}, group], "constraints": [wants("zone", "exists")]}
-    assert list(refusals(job, ZONE_A)) == ["groups[1].constraints[0]"]
-    inherited = {"groups": [{"name": "x"}, {"name": "y"}], "constraints": [wants("ssd", "exists")]}
-    assert list(refusals(inherited, ZONE_A)) == ["constraints[0]"]
-    tagged = {"groups": [{"name": "x"}, {"name": "y", "placement_tags": ["t"]}]}
-    assert list(refusals(tagged, ZONE_A)) == ["groups[1].placement_tags"]
-
-
-def test_tags_are_matched_both_ways() -> None:
+def test_labels_and_tags_that_no_cell_has_are_waited_for() -> None:
     tagged = cell("t", {CPU: 1000, MEMORY: 1000}, tags=["quiet", "ssd?"])
-    assert refusals({"placement_tags": ["quiet"]}, tagged) == {}
-    assert refusals({"placement_tags": ["quiet", "ssd"]}, tagged) == {}
-    assert refusals({"placement_tags": ["ssd"]}, tagged) == {
-        "placement_tags": "no cell of pool default, which has had 1, matches: removed by placement"
-        " tags ssd (1)"
-    }
-    assert list(refusals({}, tagged)) == ["placement_tags"]
+    for fields in (
+        {"constraints": [wants("zone", "eq", "c")]},
+        {"placement_tags": ["loud"]},
+        {"placement_tags": ["quiet"], **needs(cpu=1)},
+    ):
+        assert refusals(fields, ZONE_A, ZONE_B, tagged) == {}
+    # Of the cells that match the largest counts.
+    large = {"placement_tags": ["quiet", "ssd"], **needs(cpu=2)}
+    assert list(refusals(large, ZONE_B, tagged)) == ["resources.cpu"]
 
 
 # ------------------------------------------------------------------------------ tokens and quotas
@@ -208,71 +190,12 @@ def gang(*groups: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {"coscheduled": True, "groups": named, **fields}
 
 
-def test_a_gang_that_empty_cells_could_hold_is_taken() -> None:
-    assert refusals(gang({**needs(cpu=1), "replicas": 5}), SMALL, LARGE) == {}
-    rest_waits = {**needs(cpu=1), "replicas": 9, "min_available": 5}
-    assert refusals(gang(rest_waits), SMALL, LARGE) == {}
-    assert refusals(gang({**needs(cpu=1), "replicas": 99})) == {}
-
-
-def test_a_gang_that_is_too_many_is_refused_with_how_many_could_be() -> None:
-    assert refusals(gang({**needs(cpu=1), "replicas": 6}), SMALL, LARGE, OTHER) == {
-        "groups[0].replicas": "its gang starts together: 6 more must be placed at once, 5 could be;"
-        " no cell has room for more of them, not even an empty one"
-    }
-    some = {**needs(cpu=1), "replicas": 9, "min_available": 6}
-    assert list(refusals(gang(some), SMALL, LARGE)) == ["groups[0].min_available"]
-    minimum = gang({**needs(cpu=1), "replicas": 9, "min_available": 0}, min_available=6)
-    assert list(refusals(minimum, SMALL, LARGE)) == ["min_available"]
-    short = {**needs(cpu=1), "replicas": 6, "coscheduled": True}
-    assert list(refusals(short, SMALL, LARGE)) == ["replicas"]
-
-
-def test_the_same_tasks_without_a_gang_wait_for_each_other() -> None:
-    assert refusals({"groups": [{"name": "x", **needs(cpu=1), "replicas": 99}]}, SMALL) == {}
-
-
-def test_tasks_are_counted_by_cell_and_not_by_the_sum_of_all() -> None:
-    # 3 + 3 cores, but no cell holds two tasks of 2 cores.
-    three = [cell(name, {CPU: 3000, MEMORY: 1000}) for name in ("a", "b")]
-    found = refusals(gang({**needs(cpu=2), "replicas": 3}), *three)
-    assert "3 more must be placed at once, 2 could be" in found["groups[0].replicas"]
-
-
-def test_groups_of_one_kind_share_the_room() -> None:
-    group = {**needs(cpu=1), "replicas": 3}
-    found = refusals(gang(group, group), SMALL, LARGE)
-    assert "6 more must be placed at once, 5 could be" in found["groups[0].replicas"]
-
-
-def test_groups_of_different_sizes_must_fit_into_the_sum() -> None:
-    found = refusals(gang({**needs(cpu=1), "replicas": 2}, {**needs(cpu=4)}), SMALL, LARGE)
-    assert found == {
-        "groups[0].replicas": "its gang starts together: 3 more must be placed at once, 2 could be;"
-        " together they ask for 6 cores, and empty cells have 5 cores"
-    }
-
-
-def test_beyond_the_minima_the_smallest_members_count() -> None:
-    groups = ({**needs(cpu=4), "replicas": 4}, {**needs(cpu=1), "replicas": 4})
-    minima = [{**group, "min_available": 0} for group in groups]
-    assert refusals(gang(*minima, min_available=4), LARGE) == {}
-    assert list(refusals(gang(*minima, min_available=5), LARGE)) == ["min_available"]
-
-
-def test_group_by_asks_for_cells_with_one_value() -> None:
-    three = {**needs(cpu=1), "replicas": 4}
-    assert refusals(gang(three, group_by="zone"), ZONE_A, ZONE_B) == {}
-    five = {**needs(cpu=1), "replicas": 5}
-    assert refusals(gang(five), ZONE_A, ZONE_B) == {}
-    assert refusals(gang(five, group_by="zone"), ZONE_A, ZONE_B) == {
-        "groups[0].replicas": "its gang starts together: 5 more must be placed at once on cells"
-        " with one value of zone, 4 could be; no cell has room for more of them, not even an empty"
-        " one"
-    }
-    assert refusals(gang(five, group_by="rack"), ZONE_A, ZONE_B) == {
-        "group_by": "no cell of pool default, which has had 2, has the label rack"
-    }
+def test_a_gang_larger_than_the_pool_waits_for_more_cells() -> None:
+    assert refusals(gang({**needs(cpu=1), "replicas": 99}), SMALL, LARGE) == {}
+    assert refusals(gang({**needs(cpu=1), "replicas": 9}, group_by="rack"), ZONE_A) == {}
+    assert list(refusals(gang({**needs(cpu=9), "replicas": 2}), LARGE)) == [
+        "groups[0].resources.cpu"
+    ]
 
 
 def test_the_minima_of_a_gang_must_fit_quotas_and_tokens() -> None:
@@ -289,48 +212,6 @@ def test_the_minima_of_a_gang_must_fit_quotas_and_tokens() -> None:
         place: "tokens licence: 0 used + 4 requested > 3 of the pool"
     }
     assert refusals({"groups": [{"name": "x", **four}]}, tokens={"licence": 3}) == {}
-
-
-def test_a_gang_that_needs_nobody_is_taken() -> None:
-    assert refusals(gang({**needs(cpu=1), "replicas": 9, "min_available": 0}), SMALL) == {}
-
-
-def test_a_gang_of_which_one_type_never_came_is_taken() -> None:
-    plain = {"task_type": "process", "command": ["true"], **needs(cpu=1)}
-    many = {**needs(cpu=1), "replicas": 99}
-    assert refusals(gang(many, plain), SMALL) == {}
-    assert list(refusals(gang(many, plain), SMALL, OTHER)) == ["groups[0].replicas"]
-
-
-def test_groups_share_room_only_if_they_may_run_on_the_same_cells() -> None:
-    both = cell("both", {CPU: 2000, MEMORY: 1000}, "container", "process", labels={"zone": "a"})
-    two = {**needs(cpu=0.5), "replicas": 2}
-    assert refusals(gang(two, {**two, "task_type": "process", "command": ["x"]}), both) == {}
-    assert refusals(gang(two, {**two, "constraints": [wants("zone", "exists")]}), both) == {}
-    found = refusals(gang(two, {**two, "replicas": 3}), both)
-    assert "5 more must be placed at once, 4 could be" in found["groups[1].replicas"]
-
-
-def test_members_that_need_not_be_there_fill_up_what_the_job_asks_for() -> None:
-    # Three of the first must run, and one more of either kind: the second is on no cell with room.
-    first = {**needs(cpu=1), "replicas": 4, "min_available": 3}
-    second = {**needs(cpu=4), "replicas": 4, "min_available": 0}
-    assert refusals(gang(first, second, min_available=4), LARGE) == {}
-    found = refusals(gang(first, second, min_available=5), LARGE)
-    assert found == {
-        "min_available": "its gang starts together: 5 more must be placed at once, 4 could be;"
-        " together they ask for 8 cores, and empty cells have 4 cores"
-    }
-
-
-def test_the_region_with_most_room_is_told_wherever_it_stands() -> None:
-    wide = [
-        cell(name, {CPU: 1000 * cores, MEMORY: 4000}, labels={"zone": name})
-        for name, cores in (("a", 2), ("b", 5), ("c", 3))
-    ]
-    six = {**needs(cpu=1), "replicas": 6}
-    found = refusals(gang(six, group_by="zone"), *wide)
-    assert "one value of zone, 5 could be" in found["groups[0].replicas"]
 
 
 def test_jobs_of_one_call_are_judged_apart() -> None:
