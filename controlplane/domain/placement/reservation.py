@@ -44,6 +44,7 @@ def choose_reservation(
         if (request > capacity).any():
             continue
         lacks = request - free[:, place] - gone.get(cell.cell_id, 0)
+        lacks = np.where(request > 0, lacks, 0)
         begins_at = _begins_at(lacks, runs[cell.cell_id], names, now)
         share = float((np.maximum(lacks, 0) / np.maximum(capacity, 1)).max(initial=0.0))
         waits = 0.0 if begins_at is None else (begins_at - now).total_seconds()

@@ -1,0 +1,100 @@
+"""Where a place is reserved: the cell that is known to be free first, of those large enough."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from controlplane.domain.placement.reservation import choose_reservation
+from controlplane.domain.placement.snapshot import Leaving, Running, ShapeFacts
+from controlplane.domain.states import Band
+from tests.unit.domain.facts import NOW
+from tests.unit.domain.placement.pools import cell
+
+NAMES = ["cpu_millis", "memory_mib"]
+CELLS = [cell(0), cell(1), cell(2, cpu=16_000)]
+
+
+def after(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def runs(task_id: int, cell_id: int, cpu: int, seconds: float | None = None) -> Running:
+    """An attempt of `cpu` thousandths that ends in so many seconds; None: nobody knows."""
+    ends_by = None if seconds is None else after(seconds)
+    resources = {"cpu_millis": cpu}
+    return Running(
+        task_id, 1, 1, cell_id, Band.BATCH, resources, 1, 1, 1, NOW, 10.0, ends_by=ends_by
+    )
+
+
+def reserve(
+    cpu: int,
+    running: Sequence[Running],
+    *,
+    usable: Sequence[bool] = (True, True, True),
+    leaving: Sequence[Leaving] = (),
+    kept_memory: int = 0,
+) -> tuple[int, datetime | None] | None:
+    """For a task that asks for cpu alone; what is not held of the cells is free."""
+    free = np.array([[one.capacity[name] for one in CELLS] for name in NAMES])
+    held = [(item.cell_id, item.resources["cpu_millis"]) for item in running]
+    for cell_id, amount in held + [
+        (gone.cell_id, gone.resources["cpu_millis"]) for gone in leaving
+    ]:
+        free[0, cell_id] -= amount
+    free[1] -= kept_memory
+    shape = ShapeFacts(1, Band.BATCH, 1, 1, 1, 1, {"cpu_millis": cpu}, "container")
+    return choose_reservation(
+        shape, np.array(usable), CELLS, NAMES, free, running, leaving, now=NOW
+    )
+
+
+def test_the_cell_that_is_free_first_keeps_the_place() -> None:
+    running = [runs(1, 0, 8000, 90), runs(2, 1, 8000, 60), runs(3, 2, 16_000, 120)]
+    assert reserve(4000, running) == (1, after(60))
+
+
+def test_it_begins_when_enough_has_ended_not_when_all_has() -> None:
+    running = [runs(1, 0, 4000, 90), runs(2, 0, 4000, 30), runs(3, 1, 8000, 80)]
+    usable = (True, True, False)
+    assert reserve(4000, running, usable=usable) == (0, after(30))
+    assert reserve(8000, running, usable=usable) == (1, after(80))
+
+
+def test_what_nobody_knows_the_end_of_comes_last_and_the_least_lack_first() -> None:
+    running = [runs(1, 0, 8000), runs(2, 1, 6000), runs(3, 2, 16_000, 3600)]
+    assert reserve(4000, running) == (2, after(3600))
+    assert reserve(4000, running[:2], usable=(True, True, False)) == (1, None)
+
+
+def test_ties_go_by_name() -> None:
+    running = [runs(1, 0, 8000), runs(2, 1, 8000)]
+    assert reserve(4000, running, usable=(True, True, False)) == (0, None)
+
+
+def test_a_cell_that_is_too_small_even_when_empty_keeps_no_place() -> None:
+    running = [runs(1, 2, 16_000)]
+    assert reserve(9000, running) == (2, None)
+    assert reserve(9000, running, usable=(True, True, False)) is None
+    assert reserve(17_000, running) is None
+
+
+def test_what_should_have_ended_long_ago_ends_now() -> None:
+    running = [runs(1, 0, 8000, -60)]
+    assert reserve(4000, running, usable=(True, False, False)) == (0, NOW)
+
+
+def test_what_is_leaving_counts_as_gone() -> None:
+    leaving = [Leaving(1, {"cpu_millis": 8000})]
+    assert reserve(4000, [runs(1, 0, 8000, 5)], usable=(True, True, False), leaving=leaving) == (
+        1,
+        NOW,
+    )
+
+
+def test_what_the_task_does_not_ask_for_does_not_matter() -> None:
+    """Memory that is kept for others twice over delays nobody who asks for none."""
+    running = [runs(1, 0, 8000, 30)]
+    found = reserve(4000, running, usable=(True, False, False), kept_memory=20_000)
+    assert found == (0, after(30))
