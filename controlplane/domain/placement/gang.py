@@ -5,7 +5,7 @@ value of a label.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,14 +66,16 @@ class Gangs:
         best: _Try | None = None
         for within in self._places(gang):
             used, slots, books = work.board.used.copy(), work.board.slots.copy(), work.ledger.save()
+            kept, start = dict(work.kept), work.start
             tried = self._try(dict(needs), rows, within)
             if tried.why is None:
                 for row, given in tried.placed:
                     work.columns_of_gang(row, given)
-                self._place_rest(rows, within)
+                self._place_rest(rows, within, kept.keys())
                 return None
             work.board.used, work.board.slots = used, slots
             work.ledger.restore(books)
+            work.kept, work.start = kept, start
             if best is None or tried.count > best.count:
                 best = tried
         if best is None:
@@ -103,6 +105,7 @@ class Gangs:
             needs[group_id] -= placed
             if placed:
                 tried.placed.append((row, given))
+                work.move_on(given)
                 work.ledger.book(shape, {work.waiting.job_ids[row]}, placed)
             if placed < wanted:
                 tried.row = row
@@ -117,10 +120,8 @@ class Gangs:
         """Place tasks of a row: first where room was kept for them, then wherever there is some."""
         work, shape = self._work, self._work.shape_of(row)
         total = np.zeros(len(work.board.cells), dtype=np.int64)
-        cell_id, kept = work.waiting.nominated_cell_ids[row], work.kept.get(row, 0)
-        masks = [usable]
-        if kept and cell_id is not None:
-            work.board.keep(cell_id, work.board.vector(shape.resources), -kept)
+        cell_id, masks = work.waiting.nominated_cell_ids[row], [usable]
+        if work.lift(row) and cell_id is not None:
             here = np.zeros(len(usable), dtype=bool)
             here[work.board.index_of[cell_id]] = True
             masks = [usable & here, usable]
@@ -131,16 +132,21 @@ class Gangs:
                 total += given
         return total
 
-    def _place_rest(self, rows: Sequence[int], within: Mask | None) -> None:
-        """Members beyond the minima, one row after the other, as many as there is room for."""
+    def _place_rest(self, rows: Sequence[int], within: Mask | None, kept: Collection[int]) -> None:
+        """Members beyond the minima, one row after the other, as many as there is room for.
+
+        `kept`: the rows for which room was kept; it goes on for those of them that wait on.
+        """
         work = self._work
         for row in rows:
-            work.kept.pop(row, None)
-            if work.left[row] and work.limit > 0:
+            if work.left[row] and work.limit > 0 and work.stopped_by is None:
                 picked = np.array([row], dtype=np.int64)
                 _, why = work.place_run(work.shape_of(row), picked, int(work.left[row]), within)
                 if why is not None:
                     work.group_reasons[work.waiting.group_ids[row]] = why
+                    work.stop_if_strict(picked, why)
+            if row in kept and row not in work.kept and work.left[row]:
+                work.keep(row)
 
     def _places(self, gang: GangFacts) -> Iterator[Mask | None]:
         """Where all of the gang may be: anywhere, or on the cells of one value of its label."""

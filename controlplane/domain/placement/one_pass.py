@@ -14,8 +14,10 @@ import numpy as np
 from controlplane.domain.effects import ExplainGroup, ExplainShape, RejectGroup
 from controlplane.domain.placement.board import Board, Mask
 from controlplane.domain.placement.explain import (
+    BUILD_SLOTS_FULL,
     INSUFFICIENT_RESOURCES,
     INSUFFICIENT_TOKENS,
+    NO_CELL_MATCHES,
     Reason,
     explain_behind,
     explain_misfit,
@@ -38,6 +40,8 @@ from controlplane.domain.placement.validators.quota import QUOTA_EXCEEDED
 
 # A backfilled task needs so much longer than its timeout to start and to stop.
 _BACKFILL_MARGIN = timedelta(seconds=60)
+# What no cell has room for; everything else stands against a task wherever it goes.
+_MISFITS = frozenset({NO_CELL_MATCHES, INSUFFICIENT_RESOURCES, BUILD_SLOTS_FULL})
 # So many rows without room are told to whoever makes room by eviction; the others wait for them.
 _MOST_UNPLACED = 200
 
@@ -66,6 +70,7 @@ class Pass:
         self.limit = limit
         self.left: Vector = np.array(facts.waiting.counts, dtype=np.int64)
         self.kept: dict[int, int] = {}
+        self.closed: set[int] = set()
         self.shape_reasons: dict[int, Reason] = {}
         self.group_reasons: dict[int, Reason] = {}
         self.rejected: dict[int, Reason] = {}
@@ -98,12 +103,15 @@ class Pass:
             tasks -= placed
             if reason is None:
                 continue
+            self.stop_if_strict(picked, reason)
             self.ledger.note_waiting(shape, int(self.left[picked].sum()))
-            if self.is_special[picked].any():
+            if self.is_special[picked].any() or (is_alone and "violations" in reason):
+                # It says nothing of rows that avoid no cell, or whose job runs already.
                 queue.close_rows(picked.tolist())
                 self.shape_reasons.setdefault(shape.shape_id, reason)
             else:
                 self.shape_reasons[shape.shape_id] = reason
+                self.closed.add(shape.shape_id)
                 queue.close(shape.shape_id)
             self._note_unplaced(shape, picked, reason)
 
@@ -113,6 +121,16 @@ class Pass:
         self, shape: ShapeFacts, rows: Vector, wanted: int, within: Mask | None = None
     ) -> tuple[int, Reason | None]:
         """Place up to `wanted` tasks of rows of one shape: how many, and why not the others."""
+        row = int(rows[0])
+        was_kept = self.lift(row)
+        found = self._place_run(shape, rows, wanted, within)
+        if was_kept and self.left[row]:
+            self.keep(row)
+        return found
+
+    def _place_run(
+        self, shape: ShapeFacts, rows: Vector, wanted: int, within: Mask | None
+    ) -> tuple[int, Reason | None]:
         usable = self.usable(shape, int(rows[0]), within)
         wanted, total = min(wanted, self.limit), 0
         while total < wanted:
@@ -127,9 +145,7 @@ class Pass:
                 self.book(shape, rows, given)
                 total += placed
             if placed < admitted:
-                why = explain_misfit(shape, self.snapshot, self.board, usable)
-                self._stop_if_strict(rows)
-                return total, why
+                return total, explain_misfit(shape, self.snapshot, self.board, usable)
         return total, None
 
     def usable(self, shape: ShapeFacts, row: int, within: Mask | None = None) -> Mask:
@@ -168,6 +184,9 @@ class Pass:
             admitted = min(admitted, tokens)
         if admitted >= tasks:
             return tasks, None
+        if admitted < 1 and tasks > 1 and not whole:
+            # What stands against more of them need not stand against the next one.
+            return self.admit(shape, rows, 1)
         if violations:
             reason = explain_violations(violations)
             if any(item.is_final for item in violations):
@@ -187,9 +206,11 @@ class Pass:
         self.columns.add(rows, counts, given)
         taken = rows[counts > 0].tolist()
         self.ledger.book(shape, {self.waiting.job_ids[row] for row in taken}, placed)
-        for row in taken if self.kept else ():
-            self._give_back(row, placed)
-        if not self.plugins.selector.keeps_place:
+        self.move_on(given)
+
+    def move_on(self, given: Vector) -> None:
+        """Round-robin goes on behind the cell that got the last of `given`."""
+        if not given.any() or not self.plugins.selector.keeps_place:
             return
         order = np.roll(np.arange(len(given)), -self.start)
         most = order[given[order] == given.max()]
@@ -231,14 +252,12 @@ class Pass:
         self.board.keep(cell_id, self.board.vector(shape.resources), count)
         self.kept[row] = count
 
-    def _give_back(self, row: int, placed: int) -> None:
-        """What was placed elsewhere needs the room no more that was kept for it."""
-        count = min(self.kept.get(row, 0), placed)
-        cell_id = self.waiting.nominated_cell_ids[row]
+    def lift(self, row: int) -> bool:
+        """Keep no room for a row any more; whether some was kept."""
+        count, cell_id = self.kept.pop(row, 0), self.waiting.nominated_cell_ids[row]
         if count and cell_id is not None:
-            shape = self.shape_of(row)
-            self.board.keep(cell_id, self.board.vector(shape.resources), -count)
-            self.kept[row] -= count
+            self.board.keep(cell_id, self.board.vector(self.shape_of(row).resources), -count)
+        return count > 0
 
     def _backfill(
         self, shape: ShapeFacts, rows: Vector, wanted: int, usable: Mask
@@ -274,8 +293,9 @@ class Pass:
 
     # ---------------------------------------------------------------------------- who waits
 
-    def _stop_if_strict(self, rows: Vector) -> None:
-        if self.snapshot.policy.strict_fifo:
+    def stop_if_strict(self, rows: Vector, reason: Reason) -> None:
+        """In a strict pool nothing passes what found no room."""
+        if self.snapshot.policy.strict_fifo and reason["code"] in _MISFITS:
             waiting = rows[self.left[rows] > 0]
             self.stopped_by = self.waiting.job_ids[int(waiting[0])]
 

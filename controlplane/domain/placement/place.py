@@ -63,7 +63,7 @@ def _take_turn(work: Pass, gangs: Gangs, queue: BandQueue, turn: Turn) -> None:
     if shape.coscheduled:
         for row in rows.tolist():
             queue.close_rows(gangs.place(row))
-    elif shape.shape_id in work.shape_reasons:
+    elif shape.shape_id in work.closed:
         queue.close(shape.shape_id)
     else:
         work.place_rows(queue, shape, rows, turn.tasks)

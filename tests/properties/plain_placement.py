@@ -1,0 +1,308 @@
+"""The rules of placement once more, in plain words: one task after the other, dicts and loops.
+
+Written down from the text (docs and docstrings), with nothing of what places: neither its arrays
+nor its turns. `Plain` also replays a plan, task by task, to see what could be said at each point.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from controlplane.domain.constraints import is_met
+from controlplane.domain.placement.plan import Plan
+from controlplane.domain.placement.snapshot import CellFacts
+from controlplane.domain.scopes import Quota, ScopeKind
+from tests.unit.domain.placement.pools import Pool, Row
+
+PLENTY = 10**9
+OF_CELLS = ("no_cell_matches", "insufficient_resources", "build_slots_full")
+
+
+@dataclass
+class Account:
+    """A quota and what is used of it."""
+
+    quota: Quota
+    resources: dict[str, int]
+    tasks: int
+    jobs: set[int]
+
+
+@dataclass
+class Plain:
+    """The state of a pool at one point of a pass. `left`: by row, how many wait.
+
+    `claims`: by row, for how many room is kept; who finds another place gives his back only then.
+    """
+
+    pool: Pool
+    used: dict[int, dict[str, int]] = field(default_factory=dict)
+    slots: dict[int, int] = field(default_factory=dict)
+    tokens: dict[str, int] = field(default_factory=dict)
+    accounts: list[Account] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+    claims: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        snapshot = self.pool.snapshot
+        self.cells = {one.cell_id: one for one in snapshot.cells}
+        self.used = {one.cell_id: dict(one.used) for one in snapshot.cells}
+        self.slots = {
+            one.cell_id: PLENTY if one.start_slots is None else one.start_slots
+            for one in snapshot.cells
+        }
+        self.tokens = {name: snapshot.tokens_used.get(name, 0) for name in snapshot.policy.tokens}
+        self.accounts = [
+            Account(quota, dict(quota.resources), quota.running_tasks, set(quota.jobs))
+            for quota in snapshot.quotas
+        ]
+        self.left = [one.count for one in self.pool.rows]
+        self.claims = list(self.left)
+
+    # ------------------------------------------------------------------------------ the books
+
+    def put(self, place: int, cell_id: int, count: int = 1) -> None:
+        """Tasks of a row go to a cell."""
+        one = self.pool.rows[place]
+        self.left[place] -= count
+        if cell_id == one.nominated_cell_id:
+            self.claims[place] -= count
+        self.slots[cell_id] -= count
+        for name, amount in one.shape.resources.items():
+            if name in self.tokens:
+                self.tokens[name] += amount * count
+            else:
+                used = self.used[cell_id]
+                used[name] = used.get(name, 0) + amount * count
+        for account in self.accounts_of(one):
+            account.tasks += count
+            account.jobs.add(one.job_id)
+            for name, amount in one.shape.resources.items():
+                account.resources[name] = account.resources.get(name, 0) + amount * count
+
+    def accounts_of(self, one: Row) -> list[Account]:
+        """Quotas of the row's user, project and domain."""
+        keys = {
+            ScopeKind.USER: one.shape.owner_id,
+            ScopeKind.PROJECT: one.shape.project_id,
+            ScopeKind.DOMAIN: one.shape.domain_id,
+        }
+        return [
+            item for item in self.accounts if keys[item.quota.scope.kind] == item.quota.scope.key
+        ]
+
+    # ----------------------------------------------------------------------------- the cells
+
+    def matches(self, one: Row, cell: CellFacts) -> bool:
+        """Whether the row's tasks may run on the cell at all, whatever room it has."""
+        named = set(one.shape.placement_tags)
+        return (
+            one.shape.task_type in cell.task_types
+            and all(is_met(c, cell.labels) for c in one.shape.constraints if c.required)
+            and cell.tags.required <= named
+            and named <= cell.tags.required | cell.tags.optional
+        )
+
+    def asked(self, one: Row) -> dict[str, int]:
+        """What a task takes of its cell."""
+        return {
+            name: amount
+            for name, amount in one.shape.resources.items()
+            if amount and name not in self.tokens
+        }
+
+    def fits(self, one: Row, cell_id: int, kept: dict[int, dict[str, int]]) -> bool:
+        """Whether one task of the row fits beside what is used and kept."""
+        used, more = self.used[cell_id], kept.get(cell_id, {})
+        return all(
+            used.get(name, 0) + more.get(name, 0) + amount <= self.capacity(cell_id, name)
+            for name, amount in self.asked(one).items()
+        )
+
+    def capacity(self, cell_id: int, name: str) -> int:
+        """How much of a resource a cell has."""
+        return self.cells[cell_id].capacity.get(name, 0)
+
+    def usable(self, one: Row) -> list[CellFacts]:
+        """The cells that may take the row's tasks: not the avoided one, if another ever could."""
+        found = [cell for cell in self.cells.values() if self.matches(one, cell)]
+        others = [cell for cell in found if cell.cell_id != one.avoid_cell_id]
+        return others if any(self._ever(one, cell) for cell in others) else found
+
+    def _ever(self, one: Row, cell: CellFacts) -> bool:
+        return all(amount <= cell.capacity.get(name, 0) for name, amount in self.asked(one).items())
+
+    def kept_for(
+        self, one: Row, *, but: int | None = None, claims: bool = False
+    ) -> dict[int, dict[str, int]]:
+        """By cell, what is kept for nominated rows of the row's own or more important bands."""
+        kept: dict[int, dict[str, int]] = {}
+        counts = self.claims if claims else self.left
+        for place, other in enumerate(self.pool.rows):
+            cell_id = other.nominated_cell_id
+            if place == but or cell_id is None or other.shape.band > one.shape.band:
+                continue
+            here = kept.setdefault(cell_id, {})
+            for name, amount in self.asked(other).items():
+                here[name] = here.get(name, 0) + amount * counts[place]
+        return kept
+
+    def open_cells(self, place: int) -> list[CellFacts]:
+        """The cells that take one more task of the row now."""
+        one = self.pool.rows[place]
+        kept = self.kept_for(one, but=place)
+        return [
+            cell
+            for cell in self.usable(one)
+            if self.slots[cell.cell_id] > 0 and self.fits(one, cell.cell_id, kept)
+        ]
+
+    # --------------------------------------------------------------------------- the reasons
+
+    def hindrance(self, place: int, *, claims: bool = False) -> dict[str, Any] | None:
+        """Why one more task of the row cannot be placed now: the reason without its text."""
+        one = self.pool.rows[place]
+        if violations := self.violations(one):
+            return {**violations[0], "violations": violations}
+        if short := self.short_tokens(one):
+            return {"code": "insufficient_tokens", "tokens": short}
+        kept = self.kept_for(one, but=place, claims=claims)
+        return self._cells_against(one, self.usable(one), kept)
+
+    def violations(self, one: Row, tasks: int = 1) -> list[dict[str, Any]]:
+        """What quotas say against `tasks` more: resources by scope, then numbers."""
+        found = []
+        for account in self.accounts_of(one):
+            for name, limit in account.quota.limits.resources.items():
+                asked = one.shape.resources.get(name, 0) * tasks
+                held = account.resources.get(name, 0)
+                if asked and held + asked > limit:
+                    found.append(self._violation(account, name, held, asked, limit))
+        for account in self.accounts_of(one):
+            limits = account.quota.limits
+            most = limits.running_tasks
+            if most is not None and account.tasks + tasks > most:
+                found.append(self._violation(account, "running_tasks", account.tasks, tasks, most))
+            most, new = limits.running_jobs, not self.is_running(one)
+            if most is not None and new and len(account.jobs) + 1 > most:
+                jobs = len(account.jobs)
+                found.append(self._violation(account, "running_jobs", jobs, 1, most))
+        return found
+
+    def is_running(self, one: Row) -> bool:
+        """Whether the row's job holds something."""
+        return any(one.job_id in account.jobs for account in self.accounts_of(one))
+
+    @staticmethod
+    def _violation(account: Account, what: str, used: int, asked: int, most: int) -> dict[str, Any]:
+        return {
+            "code": "quota_exceeded",
+            "scope": account.quota.title,
+            "what": what,
+            "used": used,
+            "requested": asked,
+            "limit": most,
+        }
+
+    def short_tokens(self, one: Row) -> dict[str, dict[str, int]]:
+        """Tokens of which there are too few for one more."""
+        limits = self.pool.snapshot.policy.tokens
+        return {
+            name: {"used": self.tokens[name], "requested": amount, "limit": limits[name]}
+            for name, amount in one.shape.resources.items()
+            if name in limits and self.tokens[name] + amount > limits[name]
+        }
+
+    def _cells_against(
+        self, one: Row, usable: Sequence[CellFacts], kept: dict[int, dict[str, int]]
+    ) -> dict[str, Any] | None:
+        if not usable:
+            return self._nothing_matches(one)
+        fitting = [cell for cell in usable if self.fits(one, cell.cell_id, kept)]
+        if any(self.slots[cell.cell_id] > 0 for cell in fitting):
+            return None
+        if fitting:
+            return {"code": "build_slots_full", "cells": len(fitting)}
+        lacks = {cell.name: self._lacks(one, cell, kept) for cell in usable}
+
+        def distance(cell: CellFacts) -> float:
+            return max(
+                lack / max(cell.capacity.get(name, 0), 1) for name, lack in lacks[cell.name].items()
+            )
+
+        best = min(usable, key=lambda cell: (distance(cell), cell.name))
+        return {
+            "code": "insufficient_resources",
+            "cell": best.name,
+            "shortfall": lacks[best.name],
+            "never_fits": not any(self._ever(one, cell) for cell in usable),
+        }
+
+    def _lacks(self, one: Row, cell: CellFacts, kept: dict[int, dict[str, int]]) -> dict[str, int]:
+        lacks = {}
+        for name, amount in self.asked(one).items():
+            held = self.used[cell.cell_id].get(name, 0)
+            held += kept.get(cell.cell_id, {}).get(name, 0)
+            free = max(self.capacity(cell.cell_id, name) - held, 0)
+            if amount > free:
+                lacks[name] = amount - free
+        return lacks
+
+    def _nothing_matches(self, one: Row) -> dict[str, Any]:
+        snapshot, removed = self.pool.snapshot, dict[str, int]()
+        left = list(self.cells.values())
+        conditions = [(f"task type {one.shape.task_type}", self._of_type)]
+        for wish in one.shape.constraints:
+            if wish.required:
+                conditions.append((str(wish), lambda _, cell, wish=wish: is_met(wish, cell.labels)))
+        tags = ", ".join(one.shape.placement_tags) or "none"
+        conditions.append((f"placement tags {tags}", self._of_tags))
+        for words, meets in conditions:
+            kept = [cell for cell in left if meets(one, cell)]
+            if len(kept) < len(left):
+                removed[words] = removed.get(words, 0) + len(left) - len(kept)
+            left = kept
+        return {
+            "code": "no_cell_matches",
+            "ready_cells": len(self.cells),
+            "unready": {state.value: n for state, n in snapshot.unready_cells.items()},
+            "removed": removed,
+        }
+
+    @staticmethod
+    def _of_type(one: Row, cell: CellFacts) -> bool:
+        return one.shape.task_type in cell.task_types
+
+    @staticmethod
+    def _of_tags(one: Row, cell: CellFacts) -> bool:
+        return cell.tags.admit(one.shape.placement_tags)
+
+
+def lines(pool: Pool, plan: Plan) -> Iterator[tuple[int, int, int]]:
+    """The plan's lines in their order, as (place of the row, cell, count)."""
+    keys = {
+        (one.group_id, one.avoid_cell_id, one.nominated_cell_id): place
+        for place, one in enumerate(pool.rows)
+    }
+    placed = plan.placements
+    columns = (placed.group_ids, placed.avoid_cell_ids, placed.nominated_cell_ids)
+    for *key, cell_id, count in zip(*columns, placed.cell_ids, placed.counts, strict=True):
+        yield keys[tuple(key)], cell_id, count
+
+
+def ends_in_time(pool: Pool, one: Row, cell_id: int) -> bool:
+    """Whether a task of the row has surely ended before the cell's kept room can be used."""
+    begins = [item.begins_at for item in pool.snapshot.nominations if item.cell_id == cell_id]
+    if one.timeout_seconds is None or None in begins:
+        return False
+    ends = pool.snapshot.now + timedelta(seconds=one.timeout_seconds + 60)
+    return all(begin is not None and ends <= begin for begin in begins)
+
+
+def bare(reason: Any) -> dict[str, Any]:
+    """A reason without its texts."""
+    found = {name: value for name, value in reason.items() if name != "text"}
+    if "violations" in found:
+        found["violations"] = [bare(item) for item in found["violations"]]
+    return found

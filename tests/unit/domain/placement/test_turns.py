@@ -1,0 +1,148 @@
+"""What one row's fate says of others: avoided cells, quotas by job, kept room, strict pools."""
+
+from datetime import timedelta
+from typing import Any
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.gangs import GangGroup
+from controlplane.domain.placement.place import place
+from controlplane.domain.placement.policy import PoolPolicy
+from controlplane.domain.placement.snapshot import GangFacts, Nomination
+from controlplane.domain.scopes import Limits, ScopeKind
+from controlplane.domain.states import Band
+from tests.unit.domain.facts import NOW
+from tests.unit.domain.placement.pools import cell, gang, pool, quota, row, run
+
+STRICT = PoolPolicy(strict_fifo=True)
+IN_TURN = PoolPolicy(selector="round_robin")
+
+
+def core(number: int, cores: int = 1, **changes: Any) -> Any:
+    return cell(number, cpu=cores * 1000, **changes)
+
+
+def kept(cell_id: int, group: int, count: int = 1, begins: int | None = None) -> Nomination:
+    at = None if begins is None else NOW + timedelta(seconds=begins)
+    return Nomination(cell_id, group, count, NOW + timedelta(hours=1), at)
+
+
+def test_who_avoids_the_only_free_cell_holds_up_nobody_who_does_not() -> None:
+    full = core(2, used={"cpu_millis": 1000})
+    rows = [row(1, avoid_cell_id=1), row(2, cpu=500), row(3)]
+    assert run([core(1, 2), full], *rows).placed == {2: 1, 3: 1}
+
+
+def test_a_job_that_runs_goes_on_behind_one_that_may_not_begin() -> None:
+    one = quota(ScopeKind.USER, 1, Limits(running_jobs=1), jobs=frozenset({5}), running_tasks=1)
+    rows = [row(3), row(4, cpu=500, owner_id=2), row(5, 2)]
+    outcome = run([core(1, 4)], *rows, quotas=(one,))
+    assert outcome.placed == {4: 1, 5: 2}
+    assert outcome.reasons[3]["what"] == "running_jobs"
+
+
+def test_only_what_stands_against_the_next_task_is_told() -> None:
+    user = quota(ScopeKind.USER, 1, Limits(resources={"cpu_millis": 2000}))
+    project = quota(ScopeKind.PROJECT, 1, Limits(running_tasks=1))
+    outcome = run([core(1, 9)], row(1, 4), quotas=(user, project))
+    assert outcome.placed == {1: 1}
+    assert [item["scope"] for item in outcome.reasons[1]["violations"]] == ["project project-1"]
+    assert outcome.reasons[1]["text"] == (
+        "quota of project project-1: 1 running tasks + 1 requested > 1 allowed"
+    )
+
+
+def test_gangs_take_their_turn_in_round_robin() -> None:
+    rows = [row(group, coscheduled=True) for group in (1, 2, 3)]
+    gangs = {group: gang((group, 1, 1)) for group in (1, 2, 3)}
+    outcome = run([core(n, 9) for n in (1, 2, 3)], *rows, gangs=gangs, policy=IN_TURN)
+    assert outcome.per_cell == {1: 1, 2: 1, 3: 1}
+    assert outcome.plan.cursor == "cell-003"
+
+
+def test_round_robin_goes_on_behind_the_cell_that_the_last_pass_ended_with() -> None:
+    cells = [core(n, 9) for n in (1, 2, 3)]
+    first = run(cells, row(1, 2), policy=IN_TURN)
+    assert (first.per_cell, first.plan.cursor) == ({1: 1, 2: 1}, "cell-002")
+    policy = PoolPolicy(selector="round_robin", cursor="cell-002")
+    assert run(cells, row(1), policy=policy).per_cell == {3: 1}
+    gone = PoolPolicy(selector="round_robin", cursor="cell-001b")
+    assert run(cells, row(1), policy=gone).per_cell == {2: 1}
+
+
+def test_what_is_kept_for_a_task_is_no_part_of_what_it_lacks() -> None:
+    busy = core(1, 2, used={"cpu_millis": 1500})
+    outcome = run([busy], row(1, nominated_cell_id=1), nominations=(kept(1, 1),))
+    assert outcome.placed == {}
+    assert outcome.reasons[1]["shortfall"] == {"cpu_millis": 500}
+
+
+def test_kept_room_is_nobody_elses_unless_he_is_more_important_or_gone_in_time() -> None:
+    half = core(1, 2, used={"cpu_millis": 1000})
+    waits = row(1, cpu=2000, nominated_cell_id=1)
+    alone: dict[str, Any] = {"nominations": (kept(1, 1, begins=200),)}
+    assert run([half], waits, row(2), **alone).placed == {}
+    assert run([half], waits, row(2, timeout_seconds=140.0), **alone).placed == {2: 1}
+    assert run([half], waits, row(2, timeout_seconds=141.0), **alone).placed == {}
+    assert run([half], waits, row(2, timeout_seconds=1.0), nominations=(kept(1, 1),)).placed == {}
+    assert run([half], waits, row(2, band=Band.PRODUCTION), **alone).placed == {2: 1}
+
+
+def test_who_is_nominated_takes_his_place_first_and_other_places_in_his_turn() -> None:
+    nominated = row(2, 2, nominated_cell_id=1)
+    cells = [core(1), core(2, 9)]
+    outcome = run(cells, row(1), nominated, nominations=(kept(1, 2, 2),))
+    assert outcome.where(2) == {1: 1, 2: 1}
+    assert outcome.where(1) == {2: 1}
+
+
+def test_a_nominated_place_that_is_not_free_yet_stops_no_strict_pool() -> None:
+    busy = core(1, used={"cpu_millis": 1000})
+    rows = [row(1), row(2, nominated_cell_id=1)]
+    both: dict[str, Any] = {"nominations": (kept(1, 2),), "policy": STRICT}
+    assert run([busy, core(2, 2)], *rows, **both).placed == {1: 1, 2: 1}
+
+
+def test_a_strict_pool_places_nothing_behind_the_first_that_finds_no_room() -> None:
+    rows = [row(1), row(2, 2, cpu=2000), row(3), row(4, coscheduled=True)]
+    outcome = run([core(1, 4)], *rows, gangs={4: gang((4, 1, 1))}, policy=STRICT)
+    assert outcome.placed == {1: 1, 2: 1}
+    assert outcome.reasons[2]["code"] == "insufficient_resources"
+    assert {n: outcome.reasons[n]["behind"] for n in (3, 4)} == {3: 2, 4: 2}
+
+
+def test_a_quota_does_not_stop_a_strict_pool() -> None:
+    limited = quota(ScopeKind.USER, 1, Limits(running_tasks=1))
+    rows = [row(1, 2), row(2, owner_id=2)]
+    assert run([core(1, 4)], *rows, quotas=(limited,), policy=STRICT).placed == {1: 1, 2: 1}
+
+
+def test_members_of_a_gang_beyond_its_minimum_use_what_is_kept_for_them() -> None:
+    rows = [
+        row(1, coscheduled=True, avoid_cell_id=9),
+        row(1, coscheduled=True, nominated_cell_id=1),
+    ]
+    facts = GangFacts((1,), (GangGroup({S.PENDING: 2}, 1),), 1)
+    outcome = run([core(1), core(2)], *rows, gangs={1: facts}, nominations=(kept(1, 1),))
+    assert outcome.placed == {1: 2}
+
+
+def test_what_is_kept_for_a_gang_is_kept_on_while_its_members_wait() -> None:
+    rows = [
+        row(1, coscheduled=True, avoid_cell_id=9),
+        row(2, coscheduled=True, job=1, nominated_cell_id=1, cpu=2000),
+        row(7),
+    ]
+    facts = GangFacts((1, 2), (GangGroup({S.PENDING: 1}, 1), GangGroup({S.PENDING: 1}, 0)), 1)
+    half = core(1, 2, used={"cpu_millis": 1000})
+    outcome = run([half, core(2)], *rows, gangs={1: facts}, nominations=(kept(1, 2),))
+    assert outcome.placed == {1: 1}
+
+
+def test_a_pass_that_is_late_keeps_what_it_decided_and_says_that_it_is_not_done() -> None:
+    waited = pool([core(1, 9)], row(1), row(2, cpu=500), row(3, cpu=20_000))
+    asked = iter([False, True])
+    plan = place(
+        waited.snapshot, waited.facts, waited.plugins, limit=9, is_late=lambda: next(asked)
+    )
+    assert plan.placements.group_ids == [1]
+    assert (plan.complete, [item.shape_id for item in plan.shapes]) == (False, [])
