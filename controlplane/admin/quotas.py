@@ -113,7 +113,7 @@ class QuotaAdmin(StyledAdmin):
     @admin.display(description="running jobs")
     def running_jobs_used(self, quota: Quota) -> SafeString | str:
         """Jobs that hold something."""
-        return meter("jobs", self._use(quota).jobs, quota.running_jobs)
+        return meter("jobs", len(self._use(quota).held.jobs), quota.running_jobs)
 
     @admin.display(description="waiting tasks")
     def waiting(self, quota: Quota) -> SafeString | str:

@@ -13,7 +13,6 @@ from controlplane.queries.amounts import shown_amounts
 from controlplane.queries.quotas import (
     ScopeUsage,
     count_waiting,
-    load_holding_jobs,
     load_scope_usage,
 )
 
@@ -31,10 +30,9 @@ class NamedScope:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a scope has just now. `jobs`: that hold something. `waiting`: tasks that are PENDING."""
+    """What a scope holds just now, and how many of its tasks are PENDING."""
 
     held: ScopeUsage
-    jobs: int
     waiting: int
 
 
@@ -81,10 +79,10 @@ def get_quota(kind: ScopeKind, name: str) -> dict[str, Any]:
 
 
 def load_uses(scopes: Iterable[Scope]) -> dict[Scope, Use]:
-    """What each of `scopes` has now; three statements for all of them."""
+    """What each of `scopes` has now; two statements for all of them."""
     wanted = list(scopes)
-    held, jobs, waiting = load_scope_usage(wanted), load_holding_jobs(wanted), count_waiting(wanted)
-    return {scope: Use(held[scope], len(jobs[scope]), waiting[scope]) for scope in wanted}
+    held, waiting = load_scope_usage(wanted, with_jobs=True), count_waiting(wanted)
+    return {scope: Use(held[scope], waiting[scope]) for scope in wanted}
 
 
 def scope_of(quota: Quota) -> NamedScope:
@@ -115,7 +113,7 @@ def _document(named: NamedScope, quota: Quota, use: Use) -> dict[str, Any]:
         "usage": {
             "resources": shown_amounts(use.held.resources),
             "running_tasks": use.held.tasks,
-            "running_jobs": use.jobs,
+            "running_jobs": len(use.held.jobs),
             "pending_tasks": use.waiting,
         },
     }

@@ -10,7 +10,8 @@ from controlplane.queries.sql import decoded, rows
 
 # What unreleased attempts hold, all pools together: one row for each owner, project and request.
 _HELD = """
-SELECT j.owner_id, j.project_id, p.domain_id, g.resources, sum(h.count)::bigint
+SELECT j.owner_id, j.project_id, p.domain_id, g.resources, sum(h.count)::bigint,
+       CASE WHEN %(jobs)s THEN array_agg(DISTINCT g.job_id) END
 FROM (
     SELECT group_id, count(*) FROM controlplane_attempt WHERE released_at IS NULL GROUP BY group_id
 ) h
@@ -19,13 +20,6 @@ JOIN controlplane_job j ON j.id = g.job_id
 JOIN controlplane_project p ON p.id = j.project_id
 WHERE j.owner_id = ANY(%(user)s) OR j.project_id = ANY(%(project)s) OR p.domain_id = ANY(%(domain)s)
 GROUP BY 1, 2, 3, 4
-"""
-_HOLDING_JOBS = """
-SELECT j.owner_id, j.project_id, p.domain_id, j.id
-FROM (SELECT DISTINCT job_id FROM controlplane_attempt WHERE released_at IS NULL) h
-JOIN controlplane_job j ON j.id = h.job_id
-JOIN controlplane_project p ON p.id = j.project_id
-WHERE j.owner_id = ANY(%(user)s) OR j.project_id = ANY(%(project)s) OR p.domain_id = ANY(%(domain)s)
 """
 _WAITING = f"""
 SELECT j.owner_id, j.project_id, p.domain_id, sum(g.counts[{int(TaskState.PENDING) + 1}])::bigint
@@ -53,24 +47,21 @@ _KINDS = (ScopeKind.USER, ScopeKind.PROJECT, ScopeKind.DOMAIN)
 def load_quotas(scopes: Iterable[Scope]) -> tuple[Quota, ...]:
     """The quotas of those of `scopes` that have one, with what is used of them in all pools.
 
-    One statement where there is none, else two; a third for the jobs that hold something, where
-    a quota limits them. In order of scope.
+    One statement where there is none, else two. In order of scope.
     """
     found = find_limits(scopes)
-    usage = load_scope_usage(limited.scope for limited in found)
-    jobs = load_holding_jobs(
-        limited.scope for limited in found if limited.limits.running_jobs is not None
-    )
+    limited_jobs = {item.scope for item in found if item.limits.running_jobs is not None}
+    usage = load_scope_usage((item.scope for item in found), with_jobs=bool(limited_jobs))
     return tuple(
         Quota(
-            scope=limited.scope,
-            name=limited.name,
-            limits=limited.limits,
-            resources=usage[limited.scope].resources,
-            running_tasks=usage[limited.scope].tasks,
-            jobs=jobs.get(limited.scope, frozenset()),
+            scope=item.scope,
+            name=item.name,
+            limits=item.limits,
+            resources=usage[item.scope].resources,
+            running_tasks=usage[item.scope].tasks,
+            jobs=frozenset(usage[item.scope].jobs if item.scope in limited_jobs else ()),
         )
-        for limited in found
+        for item in found
     )
 
 
@@ -85,10 +76,11 @@ class Limited:
 
 @dataclass(slots=True)
 class ScopeUsage:
-    """What the unreleased attempts of a scope hold."""
+    """What the unreleased attempts of a scope hold. `jobs`: ids, if they were asked for."""
 
     resources: dict[str, int] = field(default_factory=dict)
     tasks: int = 0
+    jobs: set[int] = field(default_factory=set)
 
 
 def find_limits(scopes: Iterable[Scope]) -> list[Limited]:
@@ -103,32 +95,23 @@ def find_limits(scopes: Iterable[Scope]) -> list[Limited]:
     )
 
 
-def load_scope_usage(scopes: Iterable[Scope]) -> dict[Scope, ScopeUsage]:
+def load_scope_usage(
+    scopes: Iterable[Scope], *, with_jobs: bool = False
+) -> dict[Scope, ScopeUsage]:
     """What each of `scopes` holds now, in all pools; one statement."""
     usage = {scope: ScopeUsage() for scope in scopes}
     if not usage:
         return {}
-    for *keys, resources, count in rows(_HELD, _keys(usage)):
+    for *keys, resources, count, jobs in rows(_HELD, {**_keys(usage), "jobs": with_jobs}):
         amounts = decoded(resources)
         for scope in _scopes_of(keys):
             if scope in usage:
                 held = usage[scope]
                 held.tasks += count
+                held.jobs.update(jobs or ())
                 for name, amount in amounts.items():
                     held.resources[name] = held.resources.get(name, 0) + amount * count
     return usage
-
-
-def load_holding_jobs(scopes: Iterable[Scope]) -> dict[Scope, frozenset[int]]:
-    """Ids of the jobs of each of `scopes` that hold something; one statement."""
-    found: dict[Scope, set[int]] = {scope: set() for scope in scopes}
-    if not found:
-        return {}
-    for *keys, job_id in rows(_HOLDING_JOBS, _keys(found)):
-        for scope in _scopes_of(keys):
-            if scope in found:
-                found[scope].add(job_id)
-    return {scope: frozenset(jobs) for scope, jobs in found.items()}
 
 
 def count_waiting(scopes: Iterable[Scope]) -> dict[Scope, int]:

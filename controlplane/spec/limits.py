@@ -27,9 +27,10 @@ _NAME = re.compile(RESOURCE_NAME.strip("^$"), re.ASCII)
 
 
 def _cores(value: object) -> int | None:
-    if value is None or (value == 0 and not isinstance(value, bool)):
-        return value if value is None else 0
-    return quantities.parse_cpu(value)
+    if value is None:
+        return None
+    # A task cannot have 0, but one may be allowed none.
+    return 0 if str(value) in ("0", "0.0") else quantities.parse_cpu(value)
 
 
 def _mebibytes(value: object) -> int | None:

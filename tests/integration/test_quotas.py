@@ -21,7 +21,7 @@ from controlplane.models import (
     Task,
     TaskGroup,
 )
-from controlplane.queries.quotas import load_holding_jobs, load_quotas, load_scope_usage
+from controlplane.queries.quotas import load_quotas, load_scope_usage
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -163,7 +163,7 @@ def test_jobs_are_read_only_where_they_are_limited(world: World) -> None:
     Quota.objects.create(project=world.blue, running_tasks=3)
     with CaptureQueriesContext(connection) as statements:
         blue, ann = load_quotas([user(world.ann), project(world.blue)])
-    assert len(statements) == 3
+    assert len(statements) == 2
     assert (ann.jobs, ann.limits.running_jobs) == (frozenset({first.pk, second.pk}), 3)
     assert (blue.jobs, blue.running_tasks) == (frozenset(), 1)
 
@@ -171,7 +171,5 @@ def test_jobs_are_read_only_where_they_are_limited(world: World) -> None:
 def test_a_scope_that_holds_nothing_is_told_as_such(world: World) -> None:
     world.job(world.bob, world.far, held=1)
     scope = user(world.ann)
-    assert (load_scope_usage([scope])[scope].tasks, load_holding_jobs([scope])[scope]) == (
-        0,
-        frozenset(),
-    )
+    usage = load_scope_usage([scope], with_jobs=True)[scope]
+    assert (usage.resources, usage.tasks, usage.jobs) == ({}, 0, set())
