@@ -60,16 +60,13 @@ def check_sizes(jobs: Sequence[Asked], *, owner_id: int, now: datetime) -> None:
 def _find_unsatisfiable(
     jobs: Sequence[Asked], owner_id: int, now: datetime
 ) -> list[tuple[int, Fault]]:
-    # Whether a gang fits is a question about all cells at once.
-    crowded = {job.pool.pk for job in jobs if job.spec.coscheduled}
     straits = find_straits(
-        (shape for job in jobs if not job.spec.coscheduled for shape in _shapes_of(job)),
+        (shape for job in jobs for shape in _shapes_of(job)),
         owner_id,
         ((job.project_id, job.domain_id) for job in jobs),
     )
     quotas = _find_quotas(jobs, owner_id) if straits.has_quotas else {}
-    tight = straits.pool_ids | crowded
-    cells = find_offered_cells(tight) if tight else {}
+    cells = find_offered_cells(straits.pool_ids) if straits.pool_ids else {}
     found: list[tuple[int, Fault]] = []
     for pool in {job.pool.pk: job.pool for job in jobs}.values():
         if pool.pk not in cells and not pool.tokens and not quotas:

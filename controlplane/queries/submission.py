@@ -51,7 +51,32 @@ class Straits:
     has_quotas: bool
 
 
-_STRAITS = """
+# Cell c has what shape s asks for besides room: its type, the labels, the tags both ways.
+_MATCHES = """
+c.pool_id = s.pool_id AND s.task_type = ANY (c.task_types) AND NOT EXISTS (
+    SELECT FROM unnest(c.tags) AS t (tag)
+    WHERE right(t.tag, 1) <> '?' AND NOT s.tags::jsonb ? t.tag
+) AND NOT EXISTS (
+    SELECT FROM jsonb_array_elements_text(s.tags::jsonb) AS a (tag)
+    WHERE a.tag <> ALL (c.tags) AND a.tag || '?' <> ALL (c.tags)
+) AND NOT EXISTS (
+    SELECT FROM jsonb_to_recordset(s.constraints::jsonb) AS k (key text, op text,
+        "values" jsonb), LATERAL (SELECT c.labels ->> k.key) AS l (label)
+    WHERE NOT CASE
+        WHEN k.op = 'exists' THEN l.label IS NOT NULL
+        WHEN k.op = 'not_exists' THEN l.label IS NULL
+        WHEN k.op = 'ne' THEN l.label IS DISTINCT FROM k."values" ->> 0
+        WHEN l.label IS NULL THEN false
+        WHEN k.op IN ('eq', 'in') THEN k."values" ? l.label
+        WHEN l.label !~ '^[-+]?[0-9]+(\\.[0-9]+)?$' THEN false
+        WHEN k.op = 'gt' THEN l.label::numeric > (k."values" ->> 0)::numeric
+        WHEN k.op = 'ge' THEN l.label::numeric >= (k."values" ->> 0)::numeric
+        WHEN k.op = 'lt' THEN l.label::numeric < (k."values" ->> 0)::numeric
+        ELSE l.label::numeric <= (k."values" ->> 0)::numeric
+    END
+)
+"""
+_STRAITS = f"""
 SELECT
     ARRAY(
         SELECT DISTINCT s.pool_id
@@ -59,33 +84,11 @@ SELECT
             %(tags)s::text[], %(constraints)s::text[])
             AS s (pool_id, task_type, resources, tags, constraints)
         WHERE NOT EXISTS (
-            SELECT FROM controlplane_cell c
-            WHERE c.pool_id = s.pool_id AND s.task_type = ANY (c.task_types) AND NOT EXISTS (
+            SELECT FROM controlplane_cell c WHERE {_MATCHES} AND NOT EXISTS (
                 SELECT FROM jsonb_each_text(s.resources::jsonb) AS r (name, amount)
                 WHERE coalesce((c.capacity ->> r.name)::bigint, 0) < r.amount::bigint
-            ) AND NOT EXISTS (
-                SELECT FROM unnest(c.tags) AS t (tag)
-                WHERE right(t.tag, 1) <> '?' AND NOT s.tags::jsonb ? t.tag
-            ) AND NOT EXISTS (
-                SELECT FROM jsonb_array_elements_text(s.tags::jsonb) AS a (tag)
-                WHERE a.tag <> ALL (c.tags) AND a.tag || '?' <> ALL (c.tags)
-            ) AND NOT EXISTS (
-                SELECT FROM jsonb_to_recordset(s.constraints::jsonb) AS k (key text, op text,
-                    "values" jsonb), LATERAL (SELECT c.labels ->> k.key) AS l (label)
-                WHERE NOT CASE
-                    WHEN k.op = 'exists' THEN l.label IS NOT NULL
-                    WHEN k.op = 'not_exists' THEN l.label IS NULL
-                    WHEN k.op = 'ne' THEN l.label IS DISTINCT FROM k."values" ->> 0
-                    WHEN l.label IS NULL THEN false
-                    WHEN k.op IN ('eq', 'in') THEN k."values" ? l.label
-                    WHEN l.label !~ '^[-+]?[0-9]+(\\.[0-9]+)?$' THEN false
-                    WHEN k.op = 'gt' THEN l.label::numeric > (k."values" ->> 0)::numeric
-                    WHEN k.op = 'ge' THEN l.label::numeric >= (k."values" ->> 0)::numeric
-                    WHEN k.op = 'lt' THEN l.label::numeric < (k."values" ->> 0)::numeric
-                    ELSE l.label::numeric <= (k."values" ->> 0)::numeric
-                END
             )
-        )
+        ) AND EXISTS (SELECT FROM controlplane_cell c WHERE {_MATCHES})
     ),
     EXISTS (
         SELECT FROM controlplane_quota q
@@ -100,7 +103,7 @@ def find_straits(
     owner_id: int,
     places: Iterable[tuple[int, int]],
 ) -> Straits:
-    """Pools in which some shape fits no cell at all, not even an empty one; and quotas.
+    """Pools in which some shape is larger than all cells that match it, even empty; and quotas.
 
     A shape is (pool id, task type, resources without tokens, placement tags, required
     constraints), the last three as JSON, a place (project id, domain id). Usually there is

@@ -225,3 +225,23 @@ def test_jobs_of_one_call_are_judged_apart() -> None:
         (7, "resources.cpu"),
         (8, "groups[0].resources.cpu"),
     ]
+
+
+def test_beyond_the_minima_the_smallest_members_count() -> None:
+    large = {**needs(cpu=4), "replicas": 4, "min_available": 1}
+    small = {**needs(cpu=1, licence=1), "replicas": 4, "min_available": 0}
+    job = gang(large, small, min_available=4)  # one of the large, three of the small
+    assert refusals(job, quotas=[user(resources={CPU: 7000})]) == {}
+    assert refusals(job, quotas=[user(resources={CPU: 6000})]) == {
+        "min_available": "quota of user ann: 0 cores used + 7 cores requested > 6 cores allowed"
+    }
+    assert refusals(job, tokens={"licence": 1}) == {}  # four of the large need none
+
+
+def test_limits_are_told_at_the_group_that_is_above_them() -> None:
+    groups = {"groups": [{"name": "x"}, {"name": "y", **needs(cpu=3, licence=2)}]}
+    limits = user(resources={CPU: 2000})
+    assert list(refusals(groups, tokens={"licence": 1}, quotas=[limits])) == [
+        "groups[1].resources.licence",
+        "groups[1].resources.cpu",
+    ]
