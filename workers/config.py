@@ -21,6 +21,8 @@ HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|[0-9a-fA-F:]
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 MAX_LOG_BYTES = 10 * 1024 * 1024  # per stream of an attempt: enough to debug, small enough to keep
 MEMORY_KEPT_MIB = 512  # of the host's memory, left to the engine and to the cell itself
+# What these are called here, where they have units.
+_UNITS_OF = {"cpu_millis": "cpu", "memory_mib": "memory", "disk_mib": "disk"}
 _UNITS = {
     "": 1,
     "Ki": 2**10,
@@ -217,6 +219,8 @@ def parse_capacity(text: str) -> dict[str, int]:
             capacity["cpu_millis"] = _thousandths(value)
         elif key in ("memory", "disk"):
             capacity[f"{key}_mib"] = _bytes(key, value) // 2**20
+        elif key in _UNITS_OF:
+            raise ValueError(f"{key}={value}: say {_UNITS_OF[key]}")
         elif RESOURCE.fullmatch(key) and value.isdecimal() and int(value) < 2**53:
             capacity[key] = int(value)
         else:

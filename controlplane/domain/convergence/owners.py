@@ -132,7 +132,7 @@ TASK_OWNERS: tuple[Owner, ...] = (
     Owner(
         "BUILDING",
         "convergence, rule 3",
-        "the pool's timeout to pull, or to create, for each phase",
+        "the pool's timeout to pull, or to create; a service also its start period",
         "PENDING on the system budget, elsewhere, or FAILED",
         rule="stuck_builds",
         holds=lambda task: task.attempt is S.BUILDING,

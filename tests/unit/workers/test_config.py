@@ -41,6 +41,7 @@ def test_everything_can_be_said(env: dict[str, str]) -> None:
             "CELLRUN_CELL_TAGS": "a,b?",
             "CELLRUN_CELL_CAPACITY": "cpu=1.5,memory=2Gi,disk=10Gi,gpu=2,licence=3",
             "CELLRUN_CELL_DRIVER": "process",
+            "CELLRUN_CELL_ADDRESS": "cells.example.com",
             "CELLRUN_CELL_EVACUATE": "true",
             "CELLRUN_SECRET_KEY": "the control plane's",
         }
@@ -48,6 +49,7 @@ def test_everything_can_be_said(env: dict[str, str]) -> None:
     assert config.labels == {"zone": "a", "disk": "ssd"}
     assert (config.pool, config.tags, config.driver) == ("gpu", ("a", "b?"), "process")
     assert config.evacuate
+    assert config.address == "cells.example.com"
     assert dict(config.capacity) == {
         "cpu_millis": 1500,
         "memory_mib": 2048,
@@ -73,6 +75,10 @@ def test_everything_can_be_said(env: dict[str, str]) -> None:
         ("CELLRUN_CELL_CAPACITY", "cpu=-1"),
         ("CELLRUN_CELL_CAPACITY", "memory=2Q"),
         ("CELLRUN_CELL_CAPACITY", "gpu=1.5"),
+        ("CELLRUN_CELL_CAPACITY", "cpu_millis=5"),
+        ("CELLRUN_CELL_CAPACITY", "memory_mib=5"),
+        ("CELLRUN_CELL_ADDRESS", "http://here"),
+        ("CELLRUN_CELL_ADDRESS", "here:80"),
         ("CELLRUN_CELL_EVACUATE", "perhaps"),
         ("CELLRUN_CEL_NAME", "typing mistake"),
     ],
