@@ -1,0 +1,127 @@
+"""What operators set is in force from the next pass on: plugins, order, tokens, quotas."""
+
+from typing import Any
+
+import pytest
+
+from controlplane.commands.pools import put_pool
+from controlplane.commands.quotas import put_quota
+from controlplane.contract.states import TaskState
+from controlplane.domain.scopes import Scope, ScopeKind
+from controlplane.models import Attempt, Domain, Job, Project, Shape, Task
+from controlplane.queries.quota_documents import get_quota
+from tests.integration.loop.conftest import Loop
+
+
+def set_pool(**changes: Any) -> None:
+    put_pool(name="default", changes=changes)
+
+
+def set_quota(loop: Loop, kind: ScopeKind, **changes: Any) -> None:
+    keys = {
+        ScopeKind.USER: loop.owner.pk,
+        ScopeKind.PROJECT: Project.objects.get().pk,
+        ScopeKind.DOMAIN: Domain.objects.get().pk,
+    }
+    put_quota(scope=Scope(kind, keys[kind]), changes=changes)
+
+
+def cells_of(loop: Loop, job: Job) -> list[str]:
+    return [attempt.cell.name for attempt in loop.attempts(job)]
+
+
+def reasons() -> set[str]:
+    """The codes that placement left with what waits."""
+    waiting = Task.objects.filter(state=TaskState.PENDING).values("shape_id")
+    found = Shape.objects.filter(pk__in=waiting).values_list("pending_reason", flat=True)
+    return {reason["code"] for reason in found if reason}
+
+
+def test_another_selector_places_the_next_job(loop: Loop) -> None:
+    for number in range(1, 4):
+        loop.cell(f"cell-{number}")
+    first = loop.submit(replicas=3)
+    loop.place()
+    assert sorted(cells_of(loop, first)) == ["cell-1", "cell-2", "cell-3"]
+    set_pool(selector="concentrated")
+    second = loop.submit(replicas=3)
+    loop.place()
+    assert cells_of(loop, second) == ["cell-1"] * 3
+
+
+def test_another_sequencer_orders_the_next_pass(loop: Loop) -> None:
+    loop.cell(cpu=1000)
+    older, newer = loop.submit(name="older"), loop.submit(name="newer")
+    set_pool(sequencer="lifo")
+    loop.place()
+    assert (loop.states(older), loop.states(newer)) == (["PENDING"], ["ASSIGNED"])
+
+
+def test_a_strict_queue_lets_nobody_pass(loop: Loop) -> None:
+    loop.cell(cpu=1000)
+    running = loop.submit(resources={"cpu": 0.5, "memory": "64Mi"})
+    loop.place()
+    set_pool(strict_fifo=True)
+    large = loop.submit(name="large", resources={"cpu": 1, "memory": "64Mi"})
+    small = loop.submit(name="small", resources={"cpu": 0.1, "memory": "64Mi"})
+    loop.place()
+    assert [loop.states(job) for job in (running, large, small)] == [
+        ["ASSIGNED"],
+        ["PENDING"],
+        ["PENDING"],
+    ]
+    set_pool(strict_fifo=False)
+    loop.place()
+    assert (loop.states(large), loop.states(small)) == (["PENDING"], ["ASSIGNED"])
+
+
+def test_more_tokens_let_more_run(loop: Loop) -> None:
+    loop.cell()
+    set_pool(tokens={"licence": 1})
+    job = loop.submit(replicas=3, resources={"cpu": 0.1, "memory": "64Mi", "licence": 1})
+    loop.place()
+    assert sorted(loop.states(job)) == ["ASSIGNED", "PENDING", "PENDING"]
+    set_pool(tokens={"licence": 2})
+    loop.place()
+    assert sorted(loop.states(job)) == ["ASSIGNED", "ASSIGNED", "PENDING"]
+
+
+@pytest.mark.parametrize("kind", list(ScopeKind))
+@pytest.mark.parametrize(
+    ("narrow", "wide"),
+    [
+        ({"running_tasks": 1}, {"running_tasks": 3}),
+        ({"resources": {"cpu_millis": 1500}}, {"resources": {"cpu_millis": 3000}}),
+        ({"resources": {"memory_mib": 64}}, {"resources": {}}),
+        ({"running_tasks": 1}, {"running_tasks": None}),
+    ],
+)
+def test_a_wider_quota_lets_more_run(
+    loop: Loop, kind: ScopeKind, narrow: dict[str, Any], wide: dict[str, Any]
+) -> None:
+    loop.cell()
+    set_quota(loop, kind, **narrow)
+    job = loop.submit(replicas=3)
+    loop.place()
+    assert sorted(loop.states(job)) == ["ASSIGNED", "PENDING", "PENDING"]
+    assert reasons() == {"quota_exceeded"}
+    set_quota(loop, kind, **wide)
+    loop.place()
+    assert loop.states(job) == ["ASSIGNED"] * 3
+
+
+def test_the_usage_that_is_shown_is_the_one_that_blocks(loop: Loop) -> None:
+    loop.cell()
+    set_quota(loop, ScopeKind.USER, running_jobs=1)
+    loop.submit(name="first", replicas=2)
+    loop.submit(name="second")
+    loop.place()
+    shown = get_quota(ScopeKind.USER, loop.owner.username)
+    assert shown["usage"] == {
+        "resources": {"cpu": 2.0, "memory_mib": 128},
+        "running_tasks": 2,
+        "running_jobs": 1,
+        "pending_tasks": 1,
+    }
+    assert Attempt.objects.count() == 2
+    assert reasons() == {"quota_exceeded"}
