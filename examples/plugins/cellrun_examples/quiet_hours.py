@@ -1,0 +1,18 @@
+"""A validator: batch work starts at night only."""
+
+from controlplane.domain.placement.interfaces import Request, Verdict, Violation
+from controlplane.domain.states import Band
+
+BEGINS, ENDS = 20, 6  # o'clock, UTC
+
+
+class QuietHours:
+    """Defers tasks of the band `batch` from 6 to 20 o'clock."""
+
+    def check(self, request: Request) -> Verdict:
+        """All or nothing; what the clock can cure is never final."""
+        hour = request.now.hour
+        if request.shape.band is not Band.BATCH or hour >= BEGINS or hour < ENDS:
+            return Verdict(request.tasks)
+        text = f"batch work starts between {BEGINS} and {ENDS} o'clock UTC"
+        return Verdict(0, (Violation("quiet_hours", text, {"begins": BEGINS, "ends": ENDS}),))

@@ -1,0 +1,18 @@
+"""A hook: jobs of kind `tolerant` take exit status 3 for success ("nothing to do")."""
+
+from controlplane.domain.hooks.interface import End, Terms
+from controlplane.domain.transitions import Event
+
+NOTHING_TO_DO = 3
+
+
+class Tolerant:
+    """As batch, but for one exit status."""
+
+    def prepare(self, terms: Terms) -> Terms:
+        """As they are."""
+        return terms
+
+    def on_end(self, end: End) -> Event:
+        """Exit status 3 ends the task SUCCEEDED."""
+        return Event.EXITED_ZERO if end.exit_code == NOTHING_TO_DO else end.event
