@@ -56,7 +56,7 @@ def quota_page(quota: Quota) -> RenderableType:
     """One quota: all that is limited or used."""
     table = new_table("WHAT", "USED")
     for name in ("running_tasks", "running_jobs", "pending_tasks"):
-        table.add_row(name.replace("_", " "), _count(quota, name))
+        table.add_row(name.replace("_", " "), _count(quota, name) or "0")
     for name in dict.fromkeys([*quota["resources"], *quota["usage"]["resources"]]):
         table.add_row(name.removesuffix("_mib"), _resource(quota, name))
     head = Text.assemble(

@@ -81,7 +81,7 @@ def test_quotas_are_listed_with_what_is_used(environment: Api) -> None:
 
 def test_a_quota_shows_all_that_is_limited_or_used(environment: Api) -> None:
     used = {"cpu": 1.5, "memory_mib": 96, "licence": 1}
-    usage = {"resources": used, "running_tasks": 3, "running_jobs": 0, "pending_tasks": 5}
+    usage = {"resources": used, "running_tasks": 3, "running_jobs": 0, "pending_tasks": 0}
     environment.answer(f"GET {QUOTA}", a_quota(running_jobs=0, usage=usage))
     assert rows_of(call("quota", "user", "ann")) == [
         "user ann weight 1",
@@ -89,7 +89,7 @@ def test_a_quota_shows_all_that_is_limited_or_used(environment: Api) -> None:
         "WHAT USED",
         "running tasks 3 of 7",
         "running jobs 0 of 0",
-        "pending tasks 5",
+        "pending tasks 0",
         "cpu 1.5 of 4",
         "memory 96 of 65536 MiB",
         "licence 1",
