@@ -4,6 +4,7 @@ A validator that fails defers what it was asked about; a sequencer or selector t
 answers nonsense, is replaced by the default for the rest of the pass. Each fault is noted once.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -62,11 +63,25 @@ class _Validator:
         try:
             verdict = self._plugin.check(request)
             admitted = min(max(int(verdict.admitted), 0), request.tasks)
-            return Verdict(admitted, tuple(verdict.violations))
+            violations = tuple(verdict.violations)
+            if admitted < request.tasks or violations:
+                _check_told(violations)
+            return Verdict(admitted, violations)
         except Exception as error:
             self._faults.note(f"validator {self._name}", repr(error))
             text = f"validator {self._name} failed: an operator has to look at it"
             return Verdict(0, (Violation(PLUGIN_FAILED, text, {"plugin": self._name}),))
+
+
+def _check_told(violations: tuple[Violation, ...]) -> None:
+    """What is told must be there, and can be stored."""
+    if not violations:
+        raise ValueError("it defers without saying why")
+    for item in violations:
+        if not (isinstance(item, Violation) and isinstance(item.text, str)):
+            raise TypeError("it says why otherwise than by Violation")
+        if "\\u0000" in json.dumps([item.code, item.text, dict(item.figures)], allow_nan=False):
+            raise ValueError("no text may hold a NUL")
 
 
 class _Sequencer:
@@ -87,6 +102,8 @@ class _Sequencer:
                 idle = idle + 1 if int(queue.left.sum()) == before else 0
                 if idle > len(queue.left):
                     raise ValueError("its turns do not end")
+            if queue.left.any():
+                raise ValueError("it gave no turn to some that wait")
         except Exception as error:
             self._faults.note(f"sequencer {self._name}", repr(error))
             yield from Fifo().turns(queue)
@@ -94,8 +111,10 @@ class _Sequencer:
     @staticmethod
     def _checked(queue: Queue, turn: Turn) -> Vector:
         rows = np.asarray(turn.rows, dtype=np.int64)
-        if not len(rows) or len(np.unique(queue.shape[rows])) != 1 or rows.min() < 0:
-            raise ValueError("a turn must have rows, all of one shape")
+        if rows.ndim != 1 or not len(rows) or rows.min() < 0 or len(np.unique(rows)) < len(rows):
+            raise ValueError("a turn must have rows, each once")
+        if (queue.shape[rows] != queue.shape[rows[0]]).any():
+            raise ValueError("the rows of a turn must be of one shape")
         return rows
 
 
@@ -108,7 +127,7 @@ class _Selector:
 
     def select(self, offer: Offer, count: int) -> Vector:
         try:
-            given = np.asarray(self._plugin.select(offer, count), dtype=np.int64)
+            given = np.asarray(self._plugin.select(_to_read(offer), count), dtype=np.int64)
             if (
                 given.shape != offer.room.shape
                 or (given < 0).any()
@@ -121,3 +140,11 @@ class _Selector:
             self._faults.note(f"selector {self._name}", repr(error))
             self._plugin = Dispersed()
             return self._plugin.select(offer, count)
+
+
+def _to_read(offer: Offer) -> Offer:
+    """The same, such that nobody can write to the board by it."""
+    columns = [offer.capacity.view(), offer.used.view(), offer.request.view(), offer.room.view()]
+    for column in columns:
+        column.flags.writeable = False
+    return Offer(*columns, offer.start)

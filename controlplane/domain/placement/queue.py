@@ -37,6 +37,8 @@ class BandQueue:
         self.owner: Vector = np.array(
             [owners[shape_id] for shape_id in self.shape.tolist()], dtype=np.int64
         )
+        for column in (self.job, self.shape, self.is_child, self.owner):
+            column.flags.writeable = False  # a sequencer reads, and changes nothing
         self._shapes, self._ledger, self._board = shapes, ledger, board
         self._total = board.total
         self._row_of = {int(row): index for index, row in enumerate(place)}

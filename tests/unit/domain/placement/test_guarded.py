@@ -1,0 +1,249 @@
+"""Plugins of other people: whatever one does wrong is noted, and the pass goes on without it."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from controlplane.domain.placement.guarded import Faults, guard
+from controlplane.domain.placement.interfaces import (
+    Offer,
+    Queue,
+    Request,
+    Turn,
+    Verdict,
+    Violation,
+)
+from controlplane.domain.placement.place import place
+from controlplane.domain.placement.plan import Plan
+from controlplane.domain.placement.screen import screen
+from controlplane.domain.placement.selectors.dispersed import Dispersed
+from controlplane.domain.placement.sequencers.fifo import Fifo
+from tests.unit.domain.placement.pools import Outcome, Pool, cell, gang, pool, row
+
+CELLS = [cell(1, cpu=3000), cell(2, cpu=2000)]
+WHY = Violation("closed", "the theatre is closed", {"until": 7})
+
+
+class Says:
+    """A plugin of any kind that does what it is made with."""
+
+    keeps_place = False
+    uses_shares = False
+
+    def __init__(self, answer: Callable[..., Any]) -> None:
+        self.answer = answer
+
+    def check(self, request: Request) -> Any:
+        return self.answer(request)
+
+    def turns(self, queue: Queue) -> Any:
+        return self.answer(queue)
+
+    def select(self, offer: Offer, count: int) -> Any:
+        return self.answer(offer, count)
+
+
+def run(waited: Pool, **plugins: Any) -> tuple[Plan, dict[str, str]]:
+    """A pass with other plugins, and the faults that were noted."""
+    faults = Faults()
+    chosen: dict[str, Any] = {"sequencer": Fifo(), "selector": Dispersed(), **plugins}
+    validators = chosen.pop("validators", {})
+    guarded = guard(
+        faults,
+        validators=validators,
+        **{kind: ("theirs", plugin) for kind, plugin in chosen.items()},
+    )
+    screen(waited.snapshot, guarded)
+    return place(waited.snapshot, waited.facts, guarded, limit=100), faults.found
+
+
+def waiting() -> Pool:
+    """Three rows of two shapes, and a gang of two."""
+    return pool(
+        CELLS,
+        row(1),
+        row(2, 2),
+        row(3, cpu=500),
+        row(4, 2, cpu=100, coscheduled=True),
+        gangs={4: gang((4, 2, 2))},
+    )
+
+
+def fail(*_: object) -> Any:
+    raise RuntimeError("gone wrong")
+
+
+# -------------------------------------------------------------------------------- sequencers
+
+
+def all_rows(queue: Queue) -> Iterator[Turn]:
+    for n in range(len(queue.left)):
+        yield Turn(np.array([n]), int(queue.left[n]))
+
+
+def endless(queue: Queue) -> Iterator[Turn]:
+    while True:
+        yield Turn(np.array([0]), 1)
+
+
+def writes(queue: Queue) -> Iterator[Turn]:
+    queue.shape[:] = 1
+    yield from all_rows(queue)
+
+
+def turn(rows: Any, tasks: Any = 9) -> Callable[[Queue], Iterator[Turn]]:
+    return lambda _: iter([Turn(rows, tasks)])
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        (fail, "gone wrong"),
+        (lambda _: None, "not iterable"),
+        (lambda _: [None], "no attribute"),
+        (lambda _: [], "no turn to some that wait"),
+        (endless, "do not end"),
+        (writes, "read-only"),
+        (turn(np.array([0, 2])), "one shape"),
+        (turn(np.array([0, 0])), "each once"),
+        (turn(np.array([], dtype=int)), "must have rows"),
+        (turn(np.array([-1])), "must have rows"),
+        (turn(np.array([99])), "out of bounds"),
+        (turn(np.array([[0]])), "must have rows"),
+        (turn("nonsense"), "invalid literal"),
+        (turn(np.array([0]), "many"), "invalid literal"),
+        (turn(np.array([0]), -5), "no turn to some that wait"),
+    ],
+)
+def test_a_sequencer_that_does_wrong_is_replaced_by_fifo(answer: Any, fault: str) -> None:
+    plan, faults = run(waiting(), sequencer=Says(answer))
+    assert fault in faults.pop("sequencer theirs")
+    assert faults == {}
+    assert Outcome(waiting(), plan).placed == {1: 1, 2: 2, 3: 1, 4: 2}
+    assert plan.complete
+
+
+def test_a_sequencer_that_fails_in_the_middle_keeps_what_it_began() -> None:
+    def stops(queue: Queue) -> Iterator[Turn]:
+        yield Turn(np.array([2]), 1)
+        raise RuntimeError("gone wrong")
+
+    plan, faults = run(waiting(), sequencer=Says(stops))
+    assert plan.placements.group_ids[0] == 3
+    assert plan.count == 6
+    assert list(faults) == ["sequencer theirs"]
+
+
+def test_a_sequencer_of_other_people_that_does_right_is_asked() -> None:
+    waited = pool([cell(1, cpu=1000)], row(1), row(2, cpu=900))
+    last = Says(lambda queue: iter(list(all_rows(queue))[::-1]))
+    plan, faults = run(waited, sequencer=last)
+    assert (plan.placements.group_ids, faults) == ([2], {})
+
+
+# --------------------------------------------------------------------------------- selectors
+
+
+def too_many(offer: Offer, count: int) -> Any:
+    return offer.room + 1
+
+
+def overwrites(offer: Offer, count: int) -> Any:
+    offer.used[:] = 0
+    return Dispersed().select(offer, count)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        fail,
+        too_many,
+        overwrites,
+        lambda offer, count: None,
+        lambda offer, count: "nonsense",
+        lambda offer, count: [count],
+        lambda offer, count: offer.room * 0,
+        lambda offer, count: np.array([count + 1, -1]),
+        lambda offer, count: np.array([np.nan, 1.0]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")
+def test_a_selector_that_does_wrong_is_replaced_by_dispersed(answer: Any) -> None:
+    plan, faults = run(waiting(), selector=Says(answer))
+    expected, none = run(waiting())
+    assert list(faults) == ["selector theirs"]
+    assert none == {}
+    assert plan.placements == expected.placements
+
+
+def test_a_selector_of_other_people_that_does_right_is_asked() -> None:
+    def last(offer: Offer, count: int) -> Any:
+        given = offer.room * 0
+        given[np.flatnonzero(offer.room)[-1]] = 1
+        return given
+
+    plan, faults = run(pool(CELLS, row(1)), selector=Says(last))
+    assert (plan.placements.cell_ids, faults) == ([2], {})
+
+
+# -------------------------------------------------------------------------------- validators
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        (fail, "gone wrong"),
+        (lambda _: None, "NoneType"),
+        (lambda _: Verdict("all"), "invalid literal"),  # type: ignore[arg-type]
+        (lambda _: Verdict(0), "without saying why"),
+        (lambda _: Verdict(0, ("no",)), "otherwise than by Violation"),  # type: ignore[arg-type]
+        (lambda _: Verdict(0, (Violation("no", None),)), "otherwise than"),  # type: ignore[arg-type]
+        (lambda _: Verdict(0, (Violation("no", "no", {"at": object()}),)), "not JSON"),
+        (lambda _: Verdict(0, (Violation("no", "no", {"at": float("nan")}),)), "not JSON"),
+        (lambda _: Verdict(0, (Violation("no", "a\0b"),)), "NUL"),
+    ],
+)
+def test_what_a_faulty_validator_is_asked_about_waits_for_an_operator(
+    answer: Any, fault: str
+) -> None:
+    waited = waiting()
+    plan, faults = run(waited, validators={"theirs": Says(answer)})
+    assert fault in faults.pop("validator theirs")
+    assert faults == {}
+    assert plan.count == 0
+    assert plan.rejected == ()
+    told = Outcome(waited, plan).reasons
+    assert told[1]["code"] == "plugin_failed"
+    assert "theirs" in told[1]["text"]
+    assert told[4]["code"] == "waiting_for_gang"
+
+
+def test_a_validator_that_admits_more_than_was_asked_admits_all_and_no_more() -> None:
+    plan, faults = run(waiting(), validators={"theirs": Says(lambda _: Verdict(99))})
+    assert (plan.count, faults) == (6, {})
+    plan, faults = run(waiting(), validators={"theirs": Says(lambda _: Verdict(-3, (WHY,)))})
+    assert (plan.count, faults) == (0, {})
+
+
+def test_a_validator_of_other_people_that_does_right_is_asked_and_told() -> None:
+    waited = pool(CELLS, row(1, 2))
+    closed = Says(lambda request: Verdict(0, (WHY,)))
+    plan, faults = run(waited, validators={"theirs": closed})
+    assert (plan.count, faults) == (0, {})
+    told = Outcome(waited, plan).reasons[1]
+    assert (told["code"], told["text"], told["until"]) == ("closed", "the theatre is closed", 7)
+
+
+def test_what_a_validator_calls_final_is_rejected() -> None:
+    final = Violation("never", "not here, not ever", is_final=True)
+    plan, _ = run(pool(CELLS, row(1)), validators={"theirs": Says(lambda _: Verdict(0, (final,)))})
+    assert [(item.group_id, item.reason["code"]) for item in plan.rejected] == [(1, "never")]
+
+
+def test_each_fault_is_noted_once_and_briefly() -> None:
+    faults = Faults()
+    faults.note("selector x", "a" * 900)
+    faults.note("selector x", "another")
+    assert faults.found == {"selector x": "a" * 500}
