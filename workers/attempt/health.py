@@ -4,17 +4,25 @@ Before it first passes a check is made every second, or sooner if its interval i
 engine does not answer nobody knows how the program is: that counts neither way.
 """
 
-import http.client
-import logging
+import re
+import socket
+import time
 from collections.abc import Callable
 
 from controlplane.contract.health import HealthCheck
 from workers.attempt.attempt import Attempt, Closed
 from workers.attempt.engine import EngineAway, EngineError
 
-log = logging.getLogger(__name__)
 STARTING_SECONDS = 1.0  # the longest pause between checks of what is not RUNNING yet
-MAX_BODY = 64 * 1024  # of an answer, before the connection is closed
+REQUEST = (
+    "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: cellrun-health-check\r\n"
+    "Accept: */*\r\nConnection: close\r\n\r\n"
+)
+STATUS_LINE = re.compile(rb"HTTP/1\.[0-9] ([0-9]{3})\b")
+MAX_STATUS_LINE = 1024
+MAX_BODY = 64 * 1024
+BLOCK = 4096
+DRAIN_SECONDS = 0.2  # for the rest of an answer, before the connection is closed
 
 
 def watch_health(
@@ -77,14 +85,42 @@ def _look(attempt: Attempt, check: HealthCheck) -> str | None:
 
 
 def get(address: str, path: str, seconds: float) -> str:
-    """Empty if a GET there is answered with a status from 200 to 399, else what came instead."""
-    connection = http.client.HTTPConnection(address, timeout=seconds)
+    """Empty if a GET there is answered with a status from 200 to 399, else what came instead.
+
+    Never longer than `seconds` and a moment, however slowly the answer drips.
+    """
+    end = time.monotonic() + seconds
+    host, _, port = address.rpartition(":")
     try:
-        connection.request("GET", path, headers={"User-Agent": "cellrun-health-check"})
-        answer = connection.getresponse()
-        answer.read(MAX_BODY)
-    except (OSError, http.client.HTTPException) as error:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=seconds) as line:
+            line.sendall(REQUEST.format(path=path, host=address).encode("ascii"))
+            head = _read(line, end, lambda head: b"\n" in head or len(head) > MAX_STATUS_LINE)
+            if b"\n" not in head and time.monotonic() >= end:
+                return f"GET {path}: timed out"
+            # What is left unread when the connection is closed looks like a fault to the program.
+            _read(line, time.monotonic() + DRAIN_SECONDS, lambda body: len(body) > MAX_BODY)
+    except OSError as error:
         return f"GET {path}: {str(error) or type(error).__name__}"
-    finally:
-        connection.close()
-    return "" if 200 <= answer.status < 400 else f"GET {path}: HTTP status {answer.status}"
+    status = STATUS_LINE.match(head)
+    if status is None:
+        return f"GET {path}: no answer of HTTP"
+    code = int(status[1])
+    return "" if 200 <= code < 400 else f"GET {path}: HTTP status {code}"
+
+
+def _read(line: socket.socket, end: float, is_enough: Callable[[bytes], bool]) -> bytes:
+    """What comes until it is enough, or ends, or `end` on the monotonic clock."""
+    content = b""
+    while not is_enough(content):
+        rest = end - time.monotonic()
+        if rest <= 0:
+            break
+        line.settimeout(rest)
+        try:
+            block = line.recv(BLOCK)
+        except TimeoutError:
+            break
+        if not block:
+            break
+        content += block
+    return content

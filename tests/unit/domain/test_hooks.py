@@ -14,7 +14,7 @@ from controlplane.domain.hooks.inference import Inference
 from controlplane.domain.hooks.interactive import Interactive
 from controlplane.domain.hooks.interface import End, Hook, Terms
 from controlplane.domain.reports import decide_report
-from controlplane.domain.states import Reason
+from controlplane.domain.states import ACTIVE, TERMINAL, Reason
 from controlplane.domain.submission import plan_groups
 from controlplane.domain.transitions import Event
 from controlplane.spec import parse_job
@@ -186,6 +186,21 @@ def test_a_hook_may_take_a_failure_for_success() -> None:
 def test_an_event_that_is_no_end_of_a_program_is_not_believed(event: Event) -> None:
     said = report(S.FAILED, exit_code=3, reason="exit", gone=True)
     assert decided(S.RUNNING, said, Foreign(event)).task_to is S.FAILED
+
+
+@pytest.mark.parametrize("state", sorted(ACTIVE))
+@pytest.mark.parametrize("event", Event)
+def test_whatever_a_hook_says_an_end_is_an_end(state: S, event: Event) -> None:
+    for said in (
+        report(S.SUCCEEDED, exit_code=0, gone=True),
+        report(S.FAILED, exit_code=1, reason="exit", gone=True),
+        report(S.FAILED, failure_kind=FailureKind.SYSTEM, reason="engine", gone=True),
+        report(S.FAILED, failure_kind=FailureKind.OUTSIDE, reason="vanished", gone=True),
+    ):
+        change = decided(state, said, Foreign(event))
+        assert change.attempt is not None
+        assert change.attempt.state_to in TERMINAL
+        assert not change.attempt_open
 
 
 def test_a_hook_that_fails_is_told_at_the_kind() -> None:

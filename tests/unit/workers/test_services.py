@@ -1,6 +1,8 @@
 """What a cell knows of sessions and services: idleness, ports, and what their ends are called."""
 
+import contextlib
 import http.server
+import socketserver
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -235,6 +237,37 @@ def test_a_redirect_passes_and_is_not_followed(server: str, status: int) -> None
 @pytest.mark.parametrize("status", [400, 404, 500, 503])
 def test_an_error_does_not_pass_and_is_told(server: str, status: int) -> None:
     assert get(server, f"/{status}", 30.0) == f"GET /{status}: HTTP status {status}"
+
+
+class Drips(socketserver.BaseRequestHandler):
+    """Answers a byte at a time, for ever."""
+
+    def handle(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self.request.sendall(b"H")
+                threading.Event().wait(0.02)
+
+
+class Speaks(socketserver.BaseRequestHandler):
+    """Says something else than HTTP."""
+
+    def handle(self) -> None:
+        self.request.recv(4096)
+        self.request.sendall(b"+OK ready\r\n")
+
+
+@pytest.mark.parametrize(
+    ("handler", "words"), [(Drips, "timed out"), (Speaks, "no answer of HTTP")]
+)
+def test_what_does_not_speak_http_does_not_pass_and_holds_nobody_up(
+    handler: type[socketserver.BaseRequestHandler], words: str
+) -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        found = get(f"127.0.0.1:{server.server_address[1]}", "/", 0.3)
+        server.shutdown()
+    assert found == f"GET /: {words}"
 
 
 def test_nobody_there_does_not_pass(server: str) -> None:
