@@ -6,7 +6,7 @@ answers nonsense, is replaced by the default for the rest of the pass. Each faul
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -144,7 +144,13 @@ class _Selector:
 
 def _to_read(offer: Offer) -> Offer:
     """The same, such that nobody can write to the board by it."""
-    columns = [offer.capacity.view(), offer.used.view(), offer.request.view(), offer.room.view()]
-    for column in columns:
+    seen = replace(
+        offer,
+        capacity=offer.capacity.view(),
+        used=offer.used.view(),
+        request=offer.request.view(),
+        room=offer.room.view(),
+    )
+    for column in (seen.capacity, seen.used, seen.request, seen.room):
         column.flags.writeable = False
-    return Offer(*columns, offer.start)
+    return seen
