@@ -15,7 +15,7 @@ _PLENTY = int(np.iinfo(np.int32).max)
 
 
 class Board:
-    """The READY cells of a pool, by name. `used` may exceed `capacity`: by room that is kept.
+    """The READY cells of a pool, by name. `used` may exceed `capacity`: by what is `kept` of it.
 
     `tokens`: names that no cell has, since they belong to the pool.
     """
@@ -29,6 +29,7 @@ class Board:
         self.names = sorted(names - set(tokens))
         self.capacity = self._matrix([cell.capacity for cell in cells])
         self.used = self._matrix([cell.used for cell in cells])
+        self.kept = np.zeros_like(self.used)
         slots = [_PLENTY if cell.start_slots is None else cell.start_slots for cell in cells]
         self.slots: Vector = np.array(slots, dtype=np.int64)
         self.index_of = {cell.cell_id: index for index, cell in enumerate(cells)}
@@ -82,6 +83,10 @@ class Board:
         """As `room`, if cells could prepare any number of containers at once."""
         return np.where(usable, self._fits(self.capacity - self.used, request), 0)
 
+    def room_but_for_kept(self, request: Vector, usable: Mask) -> Vector:
+        """As `room`, if no room were kept for anybody."""
+        return np.where(usable, self._fits(self.capacity - self.used + self.kept, request), 0)
+
     def room_when_empty(self, request: Vector, usable: Mask) -> Vector:
         """How many each usable cell could take if it held nothing."""
         return np.where(usable, self._fits(self.capacity, request), 0)
@@ -124,6 +129,15 @@ class Board:
     def keep(self, cell_id: int, request: Vector, count: int) -> None:
         """Keep room for `count` tasks on a cell, be it free or not; negative: give it back."""
         self.used[:, self.index_of[cell_id]] += request * count
+        self.kept[:, self.index_of[cell_id]] += request * count
+
+    def save(self) -> tuple[Matrix, Matrix, Vector]:
+        """What moves, as it is now."""
+        return self.used.copy(), self.kept.copy(), self.slots.copy()
+
+    def restore(self, saved: tuple[Matrix, Matrix, Vector]) -> None:
+        """Go back to what was saved."""
+        self.used, self.kept, self.slots = saved
 
     def _levels(self, shape: ShapeFacts) -> list[Mask]:
         """The cells by how many preferred constraints they meet, the most first."""

@@ -40,18 +40,18 @@ def explain_misfit(shape: ShapeFacts, snapshot: PoolSnapshot, board: Board, usab
     }
     never = not board.room_when_empty(request, usable).any()
     name, what = board.cells[best].name, describe_shortfall(missing)
-    text = (
-        f"larger than every cell of the pool: {name} comes closest and lacks {what}"
-        if never
-        else f"no cell has enough free: {name} comes closest and lacks {what}"
-    )
-    return {
+    is_kept = bool(board.kept.any() and board.room_but_for_kept(request, usable).any())
+    lead = "larger than every cell of the pool" if never else "no cell has enough free"
+    if is_kept:
+        lead = "no cell has enough free that is not kept for others"
+    reason = {
         "code": INSUFFICIENT_RESOURCES,
-        "text": text,
+        "text": f"{lead}: {name} comes closest and lacks {what}",
         "cell": name,
         "shortfall": missing,
         "never_fits": never,
     }
+    return {**reason, "kept": True} if is_kept else reason
 
 
 def _slots(board: Board, request: np.ndarray[Any, Any], usable: Mask) -> Reason:
@@ -147,4 +147,16 @@ def explain_behind(job_id: int) -> Reason:
 def explain_unseen() -> Reason:
     """Why a task waits of which nothing else is known: its turn has not come."""
     text = "waits for its turn: no placement pass has looked at it yet"
+    return {"code": QUEUE_POSITION, "text": text}
+
+
+def explain_unreached() -> Reason:
+    """Why nothing is known of a task: the pass ended before its turn came."""
+    text = "waits for its turn: more stands before it than was looked at"
+    return {"code": QUEUE_POSITION, "text": text}
+
+
+def explain_behind_itself() -> Reason:
+    """As `explain_behind`, where a group of the same job stands before it."""
+    text = "waits behind another group of its job, which does not fit yet (the pool is strict)"
     return {"code": QUEUE_POSITION, "text": text}

@@ -65,7 +65,7 @@ class Gangs:
         work, need = self._work, sum(needs.values())
         best: _Try | None = None
         for within in self._places(gang):
-            used, slots, books = work.board.used.copy(), work.board.slots.copy(), work.ledger.save()
+            board, books = work.board.save(), work.ledger.save()
             kept, start = dict(work.kept), work.start
             tried = self._try(dict(needs), rows, within)
             if tried.why is None:
@@ -73,7 +73,7 @@ class Gangs:
                     work.columns_of_gang(row, given)
                 self._place_rest(rows, within, kept.keys())
                 return None
-            work.board.used, work.board.slots = used, slots
+            work.board.restore(board)
             work.ledger.restore(books)
             work.kept, work.start = kept, start
             if best is None or tried.count > best.count:
