@@ -1,6 +1,7 @@
 """Preemption in small pools, against every set of victims there is."""
 
 from copy import deepcopy
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from controlplane.domain.placement.gang_victims import find_many
 from controlplane.domain.placement.occupants import Need, Occupants
 from controlplane.domain.placement.preempt import Eviction, choose_evictions
 from tests.properties.brute_force import World
-from tests.properties.preemption_worlds import NAMES, Pools
+from tests.properties.preemption_worlds import LICENCE, NAMES, Pools
 
 seeds = st.integers(0, 2**32)
 
@@ -27,6 +28,19 @@ def choose(pools: Pools, needs: list[Need], *, limit: int = 100) -> list[Evictio
         allowances=world.as_allowances(),
         now=world.now,
         limit=limit,
+    )
+
+
+def occupants_of(pools: Pools) -> Occupants:
+    world = pools.world
+    return Occupants(
+        world.cells,
+        NAMES,
+        pools.free_now(),
+        world.running,
+        pools.leaving,
+        world.as_allowances(),
+        world.now,
     )
 
 
@@ -123,17 +137,9 @@ def test_a_gang_among_many_units_takes_none_in_vain(seed: int) -> None:
     """Where not all sets are compared, the same gangs get their places, and no unit could stay."""
     pools = Pools(seed)
     need, world = pools.need(1, most=4), pools.world
-    occupants = Occupants(
-        world.cells,
-        NAMES,
-        pools.free_now(),
-        world.running,
-        pools.leaving,
-        world.as_allowances(),
-        world.now,
-    )
-    exact = find_many(occupants, need, need.usable[0], most_units=8)
-    found = find_many(occupants, need, need.usable[0], most_units=0)
+    occupants = occupants_of(pools)
+    exact = find_many(occupants, need, need.usable[:1], most_units=8)
+    found = find_many(occupants, need, need.usable[:1], most_units=0)
     assert (found is None) == (exact is None)
     if found is None or exact is None:
         return
@@ -145,3 +151,59 @@ def test_a_gang_among_many_units_takes_none_in_vain(seed: int) -> None:
     for unit in units:
         others = [item for item in gone if item.task_id not in unit]
         assert not list(world.outcomes(alone, others)), "a unit could stay"
+
+
+def gang_of_three_groups(pools: Pools) -> Need:
+    """One or two tasks of each; the groups have nothing in common but their job."""
+    first, *others = (pools.need(number) for number in range(1, 4))
+    shape, job = first.shape, first.job_id
+    parts = [
+        replace(
+            other,
+            shape=replace(
+                other.shape,
+                band=shape.band,
+                owner_id=shape.owner_id,
+                project_id=shape.project_id,
+            ),
+            count=pools.random.randint(1, 2),
+            job_id=job,
+            is_new_job=first.is_new_job,
+        )
+        for other in others
+    ]
+    return replace(first, others=tuple(parts))
+
+
+@settings(max_examples=300)
+@given(seeds, st.sampled_from([0, 8]))
+def test_a_gang_of_several_groups_fits_where_its_places_are_kept(seed: int, most: int) -> None:
+    pools = Pools(seed)
+    world, need = pools.world, gang_of_three_groups(pools)
+    occupants = occupants_of(pools)
+    ways = [part.usable[0] for part in need.parts]
+    found = find_many(occupants, need, ways, most_units=most)
+    if found is None:
+        return
+    units = [occupants.tasks[unit] for unit in found.units.tolist()]
+    gone = [item for item in world.running if any(item.task_id in unit for unit in units)]
+    assert all(item.is_evictable and item.band > need.shape.band for item in gone)
+    counts = [0] * len(need.parts)
+    for (part, place), count in found.counts.items():
+        assert ways[part][place]
+        counts[part] += count
+    assert counts == [part.count for part in need.parts]
+    for place, cell in enumerate(world.cells):
+        for name in NAMES:
+            asked = sum(
+                need.parts[part].shape.resources.get(name, 0) * count
+                for (part, where), count in found.counts.items()
+                if where == place
+            )
+            here = [item.resources.get(name, 0) for item in gone if item.cell_id == cell.cell_id]
+            assert asked == 0 or asked <= world.free[cell.name][name] + sum(here)
+    for scope in (None, *need.shape.scopes()):
+        for name in {*NAMES, LICENCE} & set(world.allowances.get(scope, {})):
+            asked = sum(part.shape.resources.get(name, 0) * part.count for part in need.parts)
+            freed = world.freed_of(scope, name, gone)
+            assert asked == 0 or asked <= world.allowances[scope][name] + freed

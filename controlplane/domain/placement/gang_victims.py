@@ -1,8 +1,11 @@
 """Room for a gang: on which cells all its tasks fit at once, and which units go for them.
 
 Where few units could go, all sets of them are compared. Else the tasks find room one after another,
-each at its own best; units of which one turns out not to be needed stay, the dearest first.
+each at its own best; units of which one turns out not to be needed stay, the dearest first. Tasks
+of several groups are packed group by group, the largest first, so a very tight fit may be missed.
 """
+
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -12,20 +15,25 @@ from controlplane.domain.placement.occupants import Flags, Need, Occupants
 from controlplane.domain.placement.scarcity import Scarcity
 from controlplane.domain.placement.victims import Found, find_one
 
-# So many units have 1,024 sets.
-MOST_UNITS = 10
+# So many units have 256 sets, which takes a few milliseconds.
+MOST_UNITS = 8
+
+_Counts = dict[tuple[int, int], int]
 
 
 def find_many(
-    occupants: Occupants, need: Need, usable: Flags, *, most_units: int = MOST_UNITS
+    occupants: Occupants, need: Need, usable: Sequence[Flags], *, most_units: int = MOST_UNITS
 ) -> Found | None:
-    """The best places for all tasks of the need, within `usable`; None: they do not fit at once."""
-    search = _Search.of(occupants, need, usable)
-    if search is None:
+    """The best places for all tasks of the need; None: they do not fit at once.
+
+    `usable`: for each part of the need, the cells it may go to.
+    """
+    requests = [occupants.request_of(part.shape) for part in need.parts]
+    known = [request for request in requests if request is not None]
+    if len(known) < len(requests):
         return None
-    if not len(search.missing) and search.is_enough(search.free, search.none):
-        return search.found(search.none)
-    if not search.scarcity.is_curable():
+    search = _Search(occupants, need, known, usable)
+    if not search.is_possible():
         return None
     units = search.useful()
     if len(units) <= most_units:
@@ -36,42 +44,67 @@ def find_many(
 class _Search:
     """What stays the same while sets of units are tried."""
 
-    @classmethod
-    def of(cls, occupants: Occupants, need: Need, usable: Flags) -> "_Search | None":
-        """None: the gang does not fit even if all go that could."""
-        request = occupants.request_of(need.shape)
-        if request is None:
-            return None
-        search = cls(occupants, need, usable, request)
-        everything = occupants.free + occupants.evictable(need.shape.band).total
-        return search if search.rooms(everything, usable).sum() >= need.count else None
-
-    def __init__(self, occupants: Occupants, need: Need, usable: Flags, request: Vector) -> None:
-        self.occupants, self.need, self.usable, self.request = occupants, need, usable, request
+    def __init__(
+        self,
+        occupants: Occupants,
+        need: Need,
+        requests: Sequence[Vector],
+        usable: Sequence[Flags],
+    ) -> None:
+        self.occupants, self.need, self.usable = occupants, need, usable
+        self.parts, self.requests = need.parts, requests
+        largest = np.maximum(occupants.capacity.max(axis=0, initial=1), 1)
+        sizes = [float((request / largest).max(initial=0)) for request in requests]
+        self.order = sorted(range(len(sizes)), key=lambda part: (-sizes[part], part))
         self.free = occupants.free
-        self.none: Vector = np.zeros(0, dtype=np.int64)
         self.is_open = occupants.below(need.shape.band)
-        self.missing = occupants.missing(need, need.count)
+        self.missing = occupants.missing([(part, part.count) for part in self.parts])
         self.scarcity = Scarcity(occupants, self.missing, self.is_open)
 
-    def rooms(self, free: Matrix, usable: Flags) -> Vector:
-        """How many of the tasks fit each cell, at most all."""
-        asked = self.request > 0
-        fits = np.maximum(free[:, asked], 0) // self.request[asked]
-        fits = fits.min(axis=1, initial=self.need.count)
-        return np.asarray(np.where(usable, fits, 0))
+    def is_possible(self) -> bool:
+        """Whether the gang fits if all go that could."""
+        everything = self.free + self.occupants.evictable(self.need.shape.band).total
+        return self.scarcity.is_curable() and self.pack(everything) is not None
 
-    def is_enough(self, free: Matrix, units: Vector) -> bool:
-        """Whether all tasks fit into `free`, which is what there is once `units` have gone."""
-        if self.rooms(free, self.usable).sum() < self.need.count:
-            return False
-        return bool((self.scarcity.freed(units) >= self.scarcity.amounts).all())
+    def rooms(self, part: int, free: Matrix, places: Vector | slice = slice(None)) -> Vector:
+        """How many tasks of a part fit each cell (of `places`, with `free` there), at most all."""
+        request, count = self.requests[part], self.parts[part].count
+        asked = request > 0
+        fits = np.maximum(free[:, asked], 0) // request[asked]
+        return np.asarray(np.where(self.usable[part][places], fits.min(axis=1, initial=count), 0))
+
+    def pack(self, free: Matrix, first: Sequence[int] = ()) -> _Counts | None:
+        """Where all tasks go in `free`: to `first` as far as they fit, then by name."""
+        counts = _Counts()
+        for part in self.order:
+            rooms, left = self.rooms(part, free), self.parts[part].count
+            if int(rooms.sum()) < left:
+                return None
+            others = np.flatnonzero(rooms).tolist()
+            here = dict[int, int]()
+            for place in [*first, *others]:
+                count = min(int(rooms[place]), left)
+                if count and place not in here:
+                    here[place] = count
+                    left -= count
+                if not left:
+                    break
+            counts.update({(part, place): count for place, count in here.items()})
+            if len(self.parts) > 1:
+                free = free.copy()
+                for place, count in here.items():
+                    free[place] -= self.requests[part] * count
+        return counts
 
     def useful(self) -> Vector:
         """The units whose going might help."""
         occupants = self.occupants
-        helps = self.usable[occupants.entry_cell] & self.is_open[occupants.entry_unit]
-        helps &= (occupants.entry_frees[:, self.request > 0] > 0).any(axis=1)
+        helps = np.zeros(len(occupants.entry_unit), dtype=bool)
+        for request, usable in zip(self.requests, self.usable, strict=True):
+            helps |= usable[occupants.entry_cell] & (occupants.entry_frees[:, request > 0] > 0).any(
+                axis=1
+            )
+        helps &= self.is_open[occupants.entry_unit]
         return np.union1d(occupants.entry_unit[helps], self.scarcity.involved)
 
     def free_without(self, units: Vector) -> Matrix:
@@ -80,28 +113,25 @@ class _Search:
         np.add.at(free, self.occupants.entry_cell[rows], self.occupants.entry_frees[rows])
         return free
 
-    def found(self, units: Vector) -> Found:
-        """The outcome: cells that units leave are filled first, then others, each by name."""
+    def found(self, units: Vector) -> Found | None:
+        """The outcome if `units` go: the cells that they leave are filled first; None: no room."""
         occupants, free = self.occupants, self.free_without(units)
+        if (self.scarcity.freed(units) < self.scarcity.amounts).any():
+            return None
         left = np.unique(occupants.entry_cell[occupants.entries_of(units)])
-        rooms = self.rooms(free, self.usable)
-        others = np.setdiff1d(np.flatnonzero(rooms), left)
-        counts, open_tasks = dict[int, int](), self.need.count
-        for place in np.concatenate([left, others]).tolist():
-            count = min(int(rooms[place]), open_tasks)
-            if count:
-                counts[place] = count
-                open_tasks -= count
-        beyond = self._surplus(units, free, counts)
+        counts = self.pack(free, left.tolist())
+        if counts is None:
+            return None
         interactive, batch = occupants.victims[units].sum(axis=0).tolist()
-        cost = (interactive, batch, beyond, int(occupants.ages[units].sum()))
-        return Found(cost, counts, units)
+        beyond = self._surplus(units, free, counts)
+        return Found((interactive, batch, beyond, int(occupants.ages[units].sum())), counts, units)
 
-    def _surplus(self, units: Vector, free: Matrix, counts: dict[int, int]) -> int:
-        places = np.array(sorted(counts), dtype=np.int64)
-        tasks = np.array([counts[place] for place in places.tolist()], dtype=np.int64)
-        lacks = np.maximum(tasks[:, None] * self.request - self.free[places], 0)
-        lacks = np.where(self.request > 0, lacks, 0)
+    def _surplus(self, units: Vector, free: Matrix, counts: _Counts) -> int:
+        places = np.array(sorted({place for _, place in counts}), dtype=np.int64)
+        asked = np.zeros((len(places), free.shape[1]), dtype=np.int64)
+        for (part, place), count in counts.items():
+            asked[np.searchsorted(places, place)] += self.requests[part] * count
+        lacks = np.where(asked > 0, np.maximum(asked - self.free[places], 0), 0)
         freed = free[places] - self.free[places]
         capacity = self.occupants.capacity[places]
         total = int(surplus(freed, lacks, capacity, (slice(None),)).sum())
@@ -113,54 +143,66 @@ class _Search:
 
     def best_of_all_sets(self, units: Vector) -> Found | None:
         """The best of all sets of `units`."""
+        best: Found | None = None
+        for chosen in self._by_victims(units):
+            interactive, batch = self.occupants.victims[chosen].sum(axis=0).tolist()
+            if best is not None and (interactive, batch) > best.cost[:2]:
+                break
+            found = self.found(chosen)
+            if found is not None and (best is None or found.rank < best.rank):
+                best = found
+        return best
+
+    def _by_victims(self, units: Vector) -> Iterator[Vector]:
+        """All sets of `units`, those with the fewest victims first."""
         numbers = np.arange(2 ** len(units))
         sets = (numbers[:, None] >> np.arange(len(units))) & 1
-        occupants = self.occupants
-        rows = occupants.entries_of(units)
-        left = np.unique(occupants.entry_cell[rows])
-        elsewhere = self.usable.copy()
-        elsewhere[left] = False
-        rooms = np.full(len(sets), self.rooms(self.free, elsewhere).sum())
-        for place in left[self.usable[left]].tolist():
-            here = rows[occupants.entry_cell[rows] == place]
-            members = np.searchsorted(units, occupants.entry_unit[here])
-            free = self.free[place] + sets[:, members] @ occupants.entry_frees[here]
-            rooms += self.rooms(free, np.ones(len(sets), dtype=bool))
-        enough = rooms >= self.need.count
-        freed = self.scarcity.freed_by_sets(units, sets)
-        sets = sets[enough & (freed >= self.scarcity.amounts).all(axis=1)]
-        if not len(sets):
-            return None
-        victims = sets @ occupants.victims[units]
-        fewest = victims[np.lexsort((victims[:, 1], victims[:, 0]))[0]]
-        best = sets[(victims == fewest).all(axis=1)]
-        return min((self.found(units[chosen > 0]) for chosen in best), key=lambda found: found.rank)
+        victims = sets @ self.occupants.victims[units]
+        for number in np.lexsort((victims[:, 1], victims[:, 0])).tolist():
+            yield units[sets[number] > 0]
 
     def one_after_another(self) -> Found | None:
         """A set of which no unit can be spared."""
-        trial, units, left = self.occupants.fork(), list[int](), self.need.count
-        if not self.missing:
-            rooms = self.rooms(self.free, self.usable)
-            trial.take(
-                self.need, {place: int(rooms[place]) for place in np.flatnonzero(rooms).tolist()}
-            )
-            left -= int(rooms.sum())
-        for _ in range(left):
-            one = find_one(trial, self.need, self.usable)
-            if one is None:
-                return None
-            trial.evict(one.units)
-            trial.take(self.need, one.counts)
-            units += one.units.tolist()
-        kept = np.array(sorted(units), dtype=np.int64)
-        free = self.free_without(kept)
-        for unit in dearest_first(self.occupants.victims, self.occupants.ages, kept).tolist():
+        nobody = self.found(np.zeros(0, dtype=np.int64))
+        if nobody is not None:
+            return nobody
+        trial, units = self.occupants.fork(), list[int]()
+        for part in self.order:
+            need, left = self.parts[part], self.parts[part].count
+            if not self.missing:
+                # What is free is taken at once: nobody has to go for it.
+                rooms = self.rooms(part, trial.free).tolist()
+                for place, room in enumerate(rooms):
+                    if room and left:
+                        trial.take(need, {(0, place): min(room, left)})
+                        left -= min(room, left)
+            for _ in range(left):
+                one = find_one(trial, need, self.usable[part])
+                if one is None:
+                    return None
+                trial.evict(one.units)
+                trial.take(need, one.counts)
+                units += one.units.tolist()
+        return self._without_the_spare(np.array(sorted(units), dtype=np.int64))
+
+    def _without_the_spare(self, units: Vector) -> Found | None:
+        free = self.free_without(units)
+        spare = int(self.rooms(0, free).sum()) - self.need.count
+        for unit in dearest_first(self.occupants.victims, self.occupants.ages, units).tolist():
             rows = self.occupants.entries_of(np.array([unit]))
-            cells, frees = self.occupants.entry_cell[rows], self.occupants.entry_frees[rows]
-            free[cells] -= frees  # a unit has one entry on a cell
-            others = kept[kept != unit]
-            if self.is_enough(free, others):
-                kept = others
+            places = self.occupants.entry_cell[rows]
+            before = int(self.rooms(0, free[places], places).sum())
+            free[places] -= self.occupants.entry_frees[rows]  # a unit has one entry on a cell
+            lost = before - int(self.rooms(0, free[places], places).sum())
+            others = units[units != unit]
+            if lost <= spare and self._fits(free, others):
+                units, spare = others, spare - lost
             else:
-                free[cells] += frees
-        return self.found(kept)
+                free[places] += self.occupants.entry_frees[rows]
+        return self.found(units)
+
+    def _fits(self, free: Matrix, units: Vector) -> bool:
+        """Whether all fit into `free`, where `units` have gone; one part has room, as we know."""
+        if (self.scarcity.freed(units) < self.scarcity.amounts).any():
+            return False
+        return len(self.parts) == 1 or self.pack(free) is not None

@@ -47,7 +47,8 @@ class Need:
     """Who asks for room: one task of a row, or `count` tasks that must be placed together.
 
     `usable`: over the cells, where they may go at all; of several such sets all go within one (one
-    for each value of a gang's `group_by`). `is_new_job`: its job holds nothing yet.
+    for each value of a gang's `group_by`). `is_new_job`: its job holds nothing yet. `others`: the
+    other groups of a gang, to be placed at once with it, each with sets of the same values.
     """
 
     shape: ShapeFacts
@@ -56,6 +57,17 @@ class Need:
     count: int
     usable: tuple[Flags, ...]
     is_new_job: bool = False
+    others: tuple["Need", ...] = ()
+
+    @property
+    def parts(self) -> tuple["Need", ...]:
+        """All groups."""
+        return (self, *self.others)
+
+    @property
+    def tasks(self) -> int:
+        """Tasks of all groups."""
+        return sum(part.count for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,10 +270,10 @@ class Occupants:
             self.largest[1] if batch else zero,
         )
 
-    def missing(self, need: Need, count: int) -> list[Missing]:
-        """What `count` of the need's tasks lack of quotas and tokens."""
-        asks, found = self._asks(need, count), []
-        for scope in (None, *need.shape.scopes()):
+    def missing(self, asked: Sequence[tuple[Need, int]]) -> list[Missing]:
+        """What so many tasks of these groups of one job lack of quotas and tokens."""
+        asks, found = self._asks(asked), []
+        for scope in (None, *asked[0][0].shape.scopes()):
             free = self._free_of.get(scope, {})
             amounts = {
                 name: asks[name] - free[name]
@@ -272,10 +284,14 @@ class Occupants:
                 found.append(Missing(scope, amounts, self._allowances[scope].limits))
         return found
 
-    def _asks(self, need: Need, count: int) -> dict[str, int]:
-        asks = {name: amount * count for name, amount in need.shape.resources.items()}
-        asks[RUNNING_TASKS] = count
-        asks[RUNNING_JOBS] = int(need.is_new_job and need.job_id not in self._jobs)
+    def _asks(self, asked: Sequence[tuple[Need, int]]) -> dict[str, int]:
+        asks: dict[str, int] = defaultdict(int)
+        for need, count in asked:
+            for name, amount in need.shape.resources.items():
+                asks[name] += amount * count
+        asks[RUNNING_TASKS] = sum(count for _, count in asked)
+        job = asked[0][0]
+        asks[RUNNING_JOBS] = int(job.is_new_job and job.job_id not in self._jobs)
         return asks
 
     def frees_of(self, item: Missing, name: str) -> Vector:
@@ -344,12 +360,13 @@ class Occupants:
             return set()
         return set(self.job[self._is_of(scope) & ~self.is_gone].tolist()) - self._staying
 
-    def take(self, need: Need, counts: Mapping[int, int]) -> None:
-        """Tasks of the need are to come to cells: `counts` by place."""
-        request = self._vector(need.shape.resources)
-        for place, count in counts.items():
-            self.free[place] -= request * count
-        asks = self._asks(need, sum(counts.values()))
+    def take(self, need: Need, counts: Mapping[tuple[int, int], int]) -> None:
+        """Tasks of the need are to come to cells: `counts` by part and place."""
+        parts, tasks = need.parts, [0] * len(need.parts)
+        for (part, place), count in counts.items():
+            self.free[place] -= self._vector(parts[part].shape.resources) * count
+            tasks[part] += count
+        asks = self._asks([*zip(parts, tasks, strict=True)])
         for scope in (None, *need.shape.scopes()):
             free = self._free_of.get(scope, {})
             for name in free:

@@ -31,11 +31,13 @@ NOMINATION_SECONDS = 30
 class Eviction:
     """Who goes, and where the preemptor's place is kept, `until` when.
 
-    `cell_ids`, `counts`: how many of the need's tasks go where, by name of the cell. `victims`: ids
-    of tasks, in order; none: enough is leaving already, and its place is only kept.
+    `group_ids`, `cell_ids`, `counts`: how many tasks of which of the need's groups go where, group
+    by group, by name of the cell. `victims`: ids of tasks, in order; none: enough is leaving
+    already, and its place is only kept.
     """
 
     need: Need
+    group_ids: tuple[int, ...]
     cell_ids: tuple[int, ...]
     counts: tuple[int, ...]
     victims: tuple[int, ...]
@@ -75,7 +77,7 @@ def choose_evictions(
         if occupants is None:
             occupants = Occupants(cells, names, free, running, leaving, allowances, now)
         kind = _kind_of(need)
-        if kind in hopeless or (evictions and need.count > left):
+        if kind in hopeless or (evictions and need.tasks > left):
             continue
         found = _find(occupants, need)
         if found is None:
@@ -85,18 +87,24 @@ def choose_evictions(
         evictions.append(_eviction(occupants, need, found, now))
         occupants.evict(found.units)
         occupants.take(need, found.counts)
-        left -= need.count
+        left -= need.tasks
     return evictions
 
 
 def _kind_of(need: Need) -> tuple[object, ...]:
-    usable = tuple(flags.tobytes() for flags in need.usable)
-    return need.shape.shape_id, need.count, need.is_new_job and need.job_id, usable
+    parts = tuple(
+        (part.shape.shape_id, part.count, *(flags.tobytes() for flags in part.usable))
+        for part in need.parts
+    )
+    return need.is_new_job and need.job_id, parts
 
 
 def _find(occupants: Occupants, need: Need) -> Found | None:
-    find = find_one if need.count == 1 else find_many
-    founds = (find(occupants, need, usable) for usable in need.usable)
+    if need.tasks == 1:
+        founds = [find_one(occupants, need, usable) for usable in need.usable]
+    else:
+        ways = zip(*(part.usable for part in need.parts), strict=True)
+        founds = [find_many(occupants, need, usable) for usable in ways]
     return min(
         (found for found in founds if found is not None),
         key=lambda found: found.rank,
@@ -110,8 +118,9 @@ def _eviction(occupants: Occupants, need: Need, found: Found, now: datetime) -> 
     stop_seconds = max((occupants.stop_seconds[unit] for unit in units), default=0.0)
     return Eviction(
         need=need,
-        cell_ids=tuple(occupants.cells[place].cell_id for place in places),
-        counts=tuple(found.counts[place] for place in places),
+        group_ids=tuple(need.parts[part].group_id for part, _ in places),
+        cell_ids=tuple(occupants.cells[place].cell_id for _, place in places),
+        counts=tuple(found.counts[key] for key in places),
         victims=tuple(sorted(task for unit in units for task in occupants.tasks[unit])),
         until=now + timedelta(seconds=stop_seconds + NOMINATION_SECONDS),
     )

@@ -32,14 +32,17 @@ NO_UNITS: Vector = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What it costs, how many tasks go to which place (index of a cell), and which units go."""
+    """What it costs, where the tasks go, and which units go for them.
+
+    `counts`: how many tasks, by part of the need and place (index of a cell).
+    """
 
     cost: Cost
-    counts: dict[int, int]
+    counts: dict[tuple[int, int], int]
     units: Vector = field(default_factory=lambda: NO_UNITS)
 
     @property
-    def rank(self) -> tuple[Cost, list[tuple[int, int]]]:
+    def rank(self) -> tuple[Cost, list[tuple[tuple[int, int], int]]]:
         """What is compared: the cost, then the cells by name."""
         return self.cost, sorted(self.counts.items())
 
@@ -57,10 +60,10 @@ def find_one(occupants: Occupants, need: Need, usable: Flags) -> Found | None:
     reachable: Flags = usable & (lacks <= reach.total).all(axis=1)
     if not reachable.any():
         return None
-    missing = occupants.missing(need, 1)
+    missing = occupants.missing([(need, 1)])
     fitting = np.flatnonzero(reachable & ~lacks.any(axis=1))
     if not missing and len(fitting):
-        return Found((0, 0, 0, 0), {int(fitting[0]): 1})
+        return Found((0, 0, 0, 0), {(0, int(fitting[0])): 1})
     is_open = occupants.below(need.shape.band)
     scarcity = Scarcity(occupants, missing, is_open)
     if not scarcity.is_curable():
@@ -119,7 +122,7 @@ def _best_of(occupants: Occupants, lacks: Matrix, rows: Vector) -> Found:
     best = np.lexsort((units, cells, ages, beyond))[0]
     interactive, batch = occupants.victims[units[best]].tolist()
     cost = (interactive, batch, int(beyond[best]), int(ages[best]))
-    return Found(cost, {int(cells[best]): 1}, units[best : best + 1])
+    return Found(cost, {(0, int(cells[best])): 1}, units[best : best + 1])
 
 
 def _search(
@@ -145,7 +148,7 @@ def _search(
     if not scarcity.has_bundles:
         chosen = cheapest_cover(choices, lack, most_sets=MOST_SETS)
         assert chosen is not None
-        return Found(cost_of(choices, chosen, lack), {place: 1}, units[chosen])
+        return Found(cost_of(choices, chosen, lack), {(0, place): 1}, units[chosen])
     bundles, member_of = np.unique(scarcity.bundle[units], return_inverse=True)
     together = Choices(
         _sum_by(member_of, len(bundles), choices.victims),
@@ -162,7 +165,7 @@ def _search(
     interactive, batch = choices.victims[kept].sum(axis=0).tolist()
     beyond = int(surplus(freed, lack.amounts, lack.limits, lack.parts))
     cost = (interactive, batch, beyond, int(choices.ages[kept].sum()))
-    return Found(cost, {place: 1}, units[kept])
+    return Found(cost, {(0, place): 1}, units[kept])
 
 
 def _sum_by(groups: Vector, count: int, values: Matrix) -> Matrix:

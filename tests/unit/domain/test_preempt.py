@@ -1,6 +1,7 @@
 """Whom to evict, in stories; cells have 8 cores unless said otherwise, and are full."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -255,3 +256,33 @@ def test_a_large_gang_among_many_small_tasks_takes_no_more_than_it_needs() -> No
     (eviction,) = choose([asks(2, count=7)], running)
     assert len(eviction.victims) == 14
     assert sum(eviction.counts) == 7
+
+
+def test_a_gang_of_two_groups_gets_room_for_both_at_once() -> None:
+    running = [runs(1, 0, 8), runs(2, 1, 4), runs(3, 1, 4), runs(4, 2, 8, Band.PRODUCTION)]
+    leader = asks(3, number=1)
+    workers = asks(4, number=2, count=2)
+    (eviction,) = choose([replace(workers, others=(leader,))], running)
+    assert eviction.victims == (1, 2)
+    places = [*zip(eviction.group_ids, eviction.cell_ids, eviction.counts, strict=True)]
+    assert places == [(2, 0, 2), (1, 1, 1)]
+    assert choose([replace(workers, count=4, others=(leader,))], running) == []
+
+
+def test_each_group_of_a_gang_goes_only_where_it_may_and_all_to_one_set() -> None:
+    first, second = (np.array([True, False, False]), np.array([False, True, False]))
+    both = np.array([False, True, True])
+    running = [runs(1, 0, 4), runs(2, 1, 4), runs(3, 2, 4)]
+    leader = asks(4, number=1, usable=(first, second))
+    worker = asks(4, number=2, usable=(first, both))
+    (eviction,) = choose([replace(leader, others=(worker,))], running)
+    assert (eviction.victims, eviction.cell_ids) == ((2, 3), (1, 2))
+
+
+def test_a_gang_of_two_groups_counts_as_one_against_a_quota() -> None:
+    quota = Allowance(OF_ALICE, {"cpu": 8, "running_jobs": 1}, {"cpu": 4, "running_jobs": 1})
+    running = [runs(1, 0, 2, owner_id=ALICE), runs(2, 0, 2, owner_id=ALICE), runs(3, 1, 4)]
+    leader, worker = asks(2, number=1, is_new_job=True), asks(4, number=2, is_new_job=True)
+    need = replace(worker, job_id=leader.job_id, others=(leader,))
+    (eviction,) = choose([need], running, spare=(0, 0, 8), allowances=[quota])
+    assert eviction.victims == (1,)
