@@ -117,10 +117,8 @@ class _Court:
             yield from self._cells_for(shape, place)
 
     def _cells_for(self, shape: ShapeFacts, place: Place) -> Iterator[Finding]:
-        if not any(shape.task_type in cell.task_types for cell in self._pool.cells):
-            return  # one may come, as to a pool that never had any
         usable = self._board.usable(shape)
-        # Where no cell has the labels and tags, one may come that has, as may more of its kind.
+        # Where no cell has the type, the labels and the tags, one may come that has.
         if usable.any() and not self._room(shape, usable):
             reason = explain.explain_misfit(shape, self._snapshot, self._board, usable)
             name = next(iter(reason["shortfall"]))

@@ -245,3 +245,21 @@ def test_limits_are_told_at_the_group_that_is_above_them() -> None:
         "groups[1].resources.licence",
         "groups[1].resources.cpu",
     ]
+
+
+def test_a_gang_is_told_at_the_field_that_makes_it_large() -> None:
+    one, four = {**needs(cpu=1)}, {**needs(cpu=1), "replicas": 4}
+    few = [user(running_tasks=2)]
+    assert list(refusals(gang(one, four), quotas=few)) == ["groups[1].replicas"]
+    three = {**four, "min_available": 3}
+    assert list(refusals(gang(one, three), quotas=few)) == ["groups[1].min_available"]
+    assert list(refusals(gang(one, three, min_available=5), quotas=few)) == ["min_available"]
+
+
+def test_members_of_the_next_size_count_when_the_smallest_are_all_there() -> None:
+    small = {**needs(cpu=1), "replicas": 2, "min_available": 1}
+    large = {**needs(cpu=4), "replicas": 2, "min_available": 0}
+    job = gang(small, large, min_available=3)  # both of the small, one of the large
+    assert refusals(job, quotas=[user(resources={CPU: 6000})]) == {}
+    found = refusals(job, quotas=[user(resources={CPU: 5000})])
+    assert "6 cores requested > 5 cores allowed" in found["min_available"]
