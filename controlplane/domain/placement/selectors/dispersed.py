@@ -5,6 +5,7 @@ name. All tasks of a shape are placed in one step that gives the same result as 
 """
 
 from heapq import heapify, heapreplace
+from math import inf
 
 import numpy as np
 
@@ -33,12 +34,11 @@ class Dispersed:
 
 
 def _one_by_one(offer: Offer, given: Vector, room: Vector, count: int) -> Vector:
-    after = offer.used + (given + 1) * offer.request[:, None]
-    share = utilisation(offer.capacity, after)
-    share[room <= 0] = np.inf
     more = np.zeros_like(room)
     if not count:
         return more
+    share = utilisation(offer.capacity, offer.used + (given + 1) * offer.request[:, None])
+    share[room <= 0] = np.inf
     if count == 1:
         more[int(share.argmin())] = 1
         return more
@@ -46,23 +46,49 @@ def _one_by_one(offer: Offer, given: Vector, room: Vector, count: int) -> Vector
     if count < len(share):
         worst = np.partition(share, count - 1)[count - 1]
         least = np.flatnonzero(share <= worst)
+        if _nobody_takes_two(offer, given[least], room[least], least, worst):
+            more[least[np.argsort(share[least], kind="stable")[:count]]] = 1
+            return more
     else:
         least = np.arange(len(share))
-    heap = [(share[cell], 1, cell) for cell in least.tolist() if room[cell] > 0]
+    least = least[room[least] > 0]
+    shares = _Shares(offer, given, least)
+    rooms = room[least].tolist()
+    heap = [(value, 1, place) for place, value in enumerate(share[least].tolist())]
     heapify(heap)
     for _ in range(count):
-        _, nth, cell = heap[0]
-        more[cell] += 1
-        if nth < room[cell]:
-            heapreplace(heap, (_share(offer, given, cell, nth + 1), nth + 1, cell))
+        _, nth, place = heap[0]
+        more[least[place]] += 1
+        if nth < rooms[place]:
+            heapreplace(heap, (shares.after(place, nth + 1), nth + 1, place))
         else:
-            heapreplace(heap, (np.inf, nth, cell))
+            heapreplace(heap, (inf, nth, place))
     return more
 
 
-def _share(offer: Offer, given: Vector, cell: int, nth: int) -> float:
-    after = offer.used[:, cell] + (given[cell] + nth) * offer.request
-    return float(utilisation(offer.capacity[:, cell, None], after[:, None])[0])
+def _nobody_takes_two(
+    offer: Offer, given: Vector, room: Vector, cells: Vector, worst: float
+) -> bool:
+    """Whether all of the cells would be as utilised as the `worst` one by their second task."""
+    after = offer.used[:, cells] + (given + 2) * offer.request[:, None]
+    second = utilisation(offer.capacity[:, cells], after)
+    return bool(((second >= worst) | (room < 2)).all())
+
+
+class _Shares:
+    """Utilisations of a few cells, in plain numbers: numpy is slow where there is one of each."""
+
+    def __init__(self, offer: Offer, given: Vector, cells: Vector) -> None:
+        held = offer.used[:, cells] + given[cells] * offer.request[:, None]
+        self._held: list[list[int]] = held.T.tolist()
+        self._capacity: list[list[int]] = offer.capacity[:, cells].T.tolist()
+        self._request: list[int] = offer.request.tolist()
+
+    def after(self, place: int, nth: int) -> float:
+        """Of the cell after its `nth` task."""
+        columns = zip(self._held[place], self._request, self._capacity[place], strict=True)
+        shares = ((held + nth * each) / most if most > 0 else 0.0 for held, each, most in columns)
+        return max(shares, default=0.0)
 
 
 def _common_level(offer: Offer, room: Vector, count: int) -> Vector:
