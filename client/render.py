@@ -136,10 +136,10 @@ def cell_table(cells: Iterable[Cell]) -> Table:
 def explanation(document: Mapping[str, Any], title: str) -> RenderableType:
     """What the API says on why a task is where it is: its text first, then the figures."""
     lines = [Text.assemble((title, "bold"))]
-    reason = document.get("pending_reason")
+    reason = document.get("reason")
     if isinstance(reason, Mapping) and reason.get("text") == document.get("text"):
         figures = {name: value for name, value in reason.items() if name != "text"}
-        document = {**document, "pending_reason": figures}
+        document = {**document, "reason": figures}
     lines += _figures(document, indent=2)
     return Group(*lines)
 

@@ -58,6 +58,10 @@ class Session:
         """Submit a job. With a guid it is safe to repeat: the same job comes back."""
         return cast(Job, self._call("POST", "/jobs", body=spec))
 
+    def dry_run(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """Where a job would go now, and why the rest of it would wait. Changes nothing."""
+        return cast(dict[str, Any], self._call("POST", "/jobs:dry-run", body=spec))
+
     def jobs(self, *, limit: int = 50, **filters: str | None) -> Iterator[Job]:
         """The newest `limit` jobs; filters: state, pool, label, name."""
         return cast(Iterator[Job], self._pages("/jobs", limit, filters))

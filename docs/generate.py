@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from controlplane.domain.invariants import render_document
-from docs import scenarios_page, settings_page, states_page, states_picture
+from docs import placement_page, scenarios_page, settings_page, states_page, states_picture
 
 FOLDER = Path(__file__).parent
 
@@ -19,6 +19,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "images/job.svg": states_picture.draw_job,
     "scenarios.md": scenarios_page.write,
     "settings.md": settings_page.write,
+    "placement.md": placement_page.write,
     "invariants.md": render_document,
 }
 

@@ -9,6 +9,7 @@ import typer
 from client.commands.watch import end_of, follow, say_why, wait_for
 from client.documents import Job
 from client.errors import EXIT_FAILED, EXIT_INTERRUPTED, BadInput
+from client.forecast import forecast
 from client.render import state_text
 from client.session import Session, connect
 from client.spec_file import apply_change, read_spec
@@ -27,11 +28,20 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait", help="Wait for its end.")] = False,
     follow_logs: Annotated[bool, typer.Option("--follow", help="Follow its logs.")] = False,
     deadline: Deadline = None,
+    only_asks: Annotated[
+        bool, typer.Option("--dry-run", help="Say where it would go now, or why it would wait.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Submit a job. With --wait or --follow: exit with 0 only if it SUCCEEDED."""
     spec = read_spec(file, changes or ())
+    if only_asks and (wait or follow_logs):
+        raise BadInput("--dry-run submits nothing: there is nothing to wait for or to follow")
     with connect() as session:
+        if only_asks:
+            document = session.dry_run(spec)
+            show(as_json, document, forecast(document))
+            return
         job = session.submit(spec)
         if not (wait or follow_logs):
             show(as_json, job, f"job {job['id']} ({job['name']}) is {job['state'].lower()}")

@@ -17,6 +17,7 @@ _ANSWERS: tuple[type[BaseModel], ...] = (
     shapes.Batch,
     shapes.Task,
     shapes.Explanation,
+    shapes.DryRun,
     shapes.Attempt,
     shapes.Change,
     shapes.Cell,

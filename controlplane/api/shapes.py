@@ -252,6 +252,37 @@ class Explanation(Answer):
     nomination: KeptRoom | None
 
 
+class GroupForecast(Answer):
+    """What would become of one group of a job that was not submitted."""
+
+    name: str
+    cells: dict[str, int] = Field(description="How many of its tasks would go to which cell now.")
+    waiting: int = Field(description="How many would wait.")
+    reason: PendingReason | None = Field(description="Why they would.")
+    also: list[PendingReason] = Field(description="What else would stand against them.")
+    is_refused: bool = Field(description="They would end UNSCHEDULABLE, and the job with them.")
+    kept: dict[str, int] = Field(description="Where room would be made for how many.")
+
+
+class Victim(Answer):
+    """A task that would be evicted."""
+
+    task: int
+    name: str
+    job: int
+    cell: str | None
+
+
+class DryRun(Answer):
+    """What submitting a job now would come to. Nothing is kept: the next moment may differ."""
+
+    pool: str
+    existing_job: int | None = Field(description="That job would be answered, no other made.")
+    groups: list[GroupForecast]
+    evicts: list[Victim]
+    is_complete: bool = Field(description="Else more waits before it than was looked at.")
+
+
 class Attempt(Answer):
     """One try at a task."""
 

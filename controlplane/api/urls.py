@@ -2,7 +2,18 @@
 
 from django.urls import path, re_path, register_converter
 
-from controlplane.api import attempts, cells, explain, history, jobs, pools, quotas, store, tasks
+from controlplane.api import (
+    attempts,
+    cells,
+    dry_run,
+    explain,
+    history,
+    jobs,
+    pools,
+    quotas,
+    store,
+    tasks,
+)
 from controlplane.api.problems import nothing_here
 
 
@@ -50,6 +61,7 @@ register_converter(ScopeName, "scope_name")
 urlpatterns = [
     path("jobs", jobs.Jobs.as_view()),
     path("jobs:batch", jobs.JobBatch.as_view()),
+    path("jobs:dry-run", dry_run.JobDryRun.as_view()),
     path("jobs/<id:job_id>", jobs.JobDetail.as_view()),
     path("jobs/<id:job_id>/tasks", jobs.JobTasks.as_view()),
     path("jobs/<id:job_id>/history", history.JobHistory.as_view()),

@@ -10,12 +10,16 @@ from controlplane.queries.submission import count_open_tasks_of
 from controlplane.spec import Fault
 
 
-def check_cap(owner_id: int, jobs: Iterable[tuple[int, str, int]]) -> None:
+def check_cap(
+    owner_id: int, jobs: Iterable[tuple[int, str, int]], *, is_binding: bool = True
+) -> None:
     """Whether the user may have more jobs: (position, field, tasks) each. Raises JobsRefused.
 
-    Locks the user: one user's submissions follow each other, so that two cannot pass together.
+    Locks the user: one user's submissions follow each other, so that two cannot pass together. Not
+    `is_binding`: nothing will be submitted, nothing is locked.
     """
-    owner = get_user_model().objects.select_for_update(no_key=True).get(pk=owner_id)
+    users = get_user_model().objects
+    owner = (users.select_for_update(no_key=True) if is_binding else users).get(pk=owner_id)
     limit = settings.CELLRUN.max_unfinished_tasks_per_user
     open_tasks = count_open_tasks_of(owner_id)
     for position, field, tasks in jobs:

@@ -7,6 +7,7 @@ waits. A job can only name one that was there before it, so nothing ever goes ro
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.db import transaction
 
@@ -20,7 +21,7 @@ from controlplane.domain.jobs import JobRow, milestones_of
 from controlplane.domain.states import TERMINAL, Reason
 from controlplane.domain.submission import JobsRefused
 from controlplane.outbox import wakes
-from controlplane.queries.jobs_under_lock import lock_jobs
+from controlplane.queries.jobs_under_lock import lock_jobs, read_jobs
 from controlplane.queries.sql import execute
 from controlplane.queries.submission import find_guids, find_referenced
 from controlplane.spec import Fault
@@ -63,6 +64,25 @@ def link_jobs(
     ]
     send_after_commit(apply_changes([], jobs=others, now=now, actor="submission", endings=endings))
     transaction.on_commit(wakes.wake_convergence, robust=True)
+
+
+def look_at_links(job: PlannedJob, replaced: Sequence[int]) -> list[dict[str, Any]]:
+    """What a job that is not inserted would wait for: {"job", "name", "until", "is_vain"} each.
+
+    `is_vain`: it can no longer come. Raises JobsRefused as `link_jobs` does.
+    """
+    links = list(_links_of(job, replaced))
+    found = _resolve(links)
+    others = read_jobs(found.values())
+    _check_there([link for link in links if found[link] not in others])
+    _check_parents([link for link in links if link.until is None], found, others)
+    waits = []
+    for link in links:
+        stands = job_standing(milestones_of(others[found[link]]), link.until or "")
+        if link.until is not None and stands is not Standing.SATISFIED:
+            name, vain = str(link.named), stands is Standing.IMPOSSIBLE
+            waits.append({"job": found[link], "name": name, "until": link.until, "is_vain": vain})
+    return waits
 
 
 def _links_of(job: PlannedJob, replaced: Sequence[int]) -> Iterable[_Link]:
@@ -149,7 +169,7 @@ def _write_dependencies(
     )
 
 
-def _write_parents(
+def _check_parents(
     links: Sequence[_Link], found: Mapping[_Link, int], others: Mapping[int, JobRow]
 ) -> None:
     faults = []
@@ -160,6 +180,12 @@ def _write_parents(
             faults.append((link.job.position, Fault("parent", text)))
     if faults:
         raise JobsRefused(faults)
+
+
+def _write_parents(
+    links: Sequence[_Link], found: Mapping[_Link, int], others: Mapping[int, JobRow]
+) -> None:
+    _check_parents(links, found, others)
     if links:
         execute(
             """

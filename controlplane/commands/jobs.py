@@ -43,6 +43,19 @@ class Submission:
     created: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Jobs that may be taken. `known`: ids of those that are there already, by position.
+
+    `fresh`, `planned`: the others, each once, as asked for and as they would be written.
+    """
+
+    asked: Sequence[Asked]
+    known: dict[int, int]
+    fresh: Sequence[Asked]
+    planned: Sequence[PlannedJob]
+
+
 def submit_jobs(
     *, specs: Sequence[JobSpec], bodies: Sequence[Mapping[str, Any]], owner: User, now: datetime
 ) -> list[Submission]:
@@ -50,12 +63,8 @@ def submit_jobs(
 
     Raises JobsRefused, GuidTaken, NameTaken; then nothing was created.
     """
-    asked = _resolve(specs, bodies)
-    known = _find_known(asked)
-    fresh = _without_repeats([job for job in asked if job.position not in known])
-    _check_kinds(fresh)
-    check_sizes(fresh, owner_id=owner.pk, now=now)
-    planned = [_plan(job, owner, now) for job in fresh]
+    judged = judge_jobs(specs=specs, bodies=bodies, owner=owner, now=now)
+    asked, known, fresh, planned = judged.asked, judged.known, judged.fresh, judged.planned
     for job in planned:
         for group in job.groups:
             for content in group.contents.values():
@@ -68,8 +77,8 @@ def submit_jobs(
         kept.clear()
         if not planned:
             return
-        check_cap(owner.pk, [_tasks_of(job) for job in fresh])
-        replaced = _look_for_names(owner, fresh, kept)
+        check_cap(owner.pk, [tasks_of(job) for job in fresh])
+        replaced = look_for_names(owner, fresh, kept)
         taken = [job for job in planned if job.position not in kept]
         inserted.update(insert_jobs(taken, actor=owner.get_username(), now=now))
         link_jobs([job for job in taken if job.job_id in inserted], replaced, now=now)
@@ -90,7 +99,22 @@ def submit_jobs(
     ]
 
 
-def _look_for_names(
+def judge_jobs(
+    *, specs: Sequence[JobSpec], bodies: Sequence[Mapping[str, Any]], owner: User, now: datetime
+) -> Judged:
+    """What can be said of the jobs before anything is locked or written.
+
+    Raises JobsRefused, GuidTaken.
+    """
+    asked = _resolve(specs, bodies)
+    known = _find_known(asked)
+    fresh = _without_repeats([job for job in asked if job.position not in known])
+    _check_kinds(fresh)
+    check_sizes(fresh, owner_id=owner.pk, now=now)
+    return Judged(asked, known, fresh, [_plan(job, owner, now) for job in fresh])
+
+
+def look_for_names(
     owner: User, asked: Sequence[Asked], kept: dict[int, int]
 ) -> dict[int, list[int]]:
     """What to replace, by position; fills `kept`. The lock on the owner keeps this true.
@@ -201,7 +225,8 @@ def _check_kinds(asked: Sequence[Asked]) -> None:
         raise JobsRefused(faults)
 
 
-def _tasks_of(job: Asked) -> tuple[int, str, int]:
+def tasks_of(job: Asked) -> tuple[int, str, int]:
+    """How many tasks the job would add: (position, field that says so, tasks)."""
     field = "groups" if "groups" in job.body else "replicas"
     return job.position, field, job.spec.total_replicas()
 

@@ -49,7 +49,7 @@ def insert_jobs(jobs: Sequence[PlannedJob], *, actor: str, now: datetime) -> set
     groups = [(job.job_id, group) for job in kept for group in job.groups]
     group_ids = _draw_ids("controlplane_taskgroup", len(groups))
     shape_ids = insert_shapes(
-        [_shape_of(job, group) for job in kept for group in job.groups],
+        [shape_key_of(job, group) for job in kept for group in job.groups],
     )
     _insert_groups(groups, group_ids, shape_ids)
     _insert_tasks(groups, group_ids, shape_ids, now)
@@ -57,7 +57,8 @@ def insert_jobs(jobs: Sequence[PlannedJob], *, actor: str, now: datetime) -> set
     return written
 
 
-def _shape_of(job: PlannedJob, group: PlannedGroup) -> ShapeKey:
+def shape_key_of(job: PlannedJob, group: PlannedGroup) -> ShapeKey:
+    """What placement asks of a cell for the group."""
     return ShapeKey(
         pool_id=job.pool_id,
         band=band_of(job.spec),

@@ -12,13 +12,22 @@ from controlplane.queries.sql import rows
 
 def lock_jobs(job_ids: Iterable[int]) -> dict[int, JobRow]:
     """Lock the jobs by id; missing ones are absent. Whoever changes a task does this first."""
+    return _load_jobs(job_ids, "FOR NO KEY UPDATE")
+
+
+def read_jobs(job_ids: Iterable[int]) -> dict[int, JobRow]:
+    """The same without a lock, for who only asks."""
+    return _load_jobs(job_ids, "")
+
+
+def _load_jobs(job_ids: Iterable[int], lock: str) -> dict[int, JobRow]:
     found = rows(
-        """
+        f"""
         SELECT id, state, min_available, explicit_minimum, max_task_failures, ending_as,
                ending_reason, failure_reason, start_after, scheduling_timeout_seconds,
                started_at, finished_at, settled_at, coscheduled, is_bouncing, waits_for_jobs,
                is_watched, kind
-        FROM controlplane_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE
+        FROM controlplane_job WHERE id = ANY(%s) ORDER BY id {lock}
         """,
         [sorted(set(job_ids))],
     )

@@ -86,6 +86,21 @@ def is_task(task_id: int) -> bool:
     return bool(rows(statement, [task_id]))
 
 
+def name_tasks(task_ids: Sequence[int]) -> list[dict[str, Any]]:
+    """{"task", "name", "job", "cell"} of each, by id: which task of which job is where."""
+    found = rows(
+        """
+        SELECT t.id, g.name || '.' || t.index, t.job_id, c.name FROM controlplane_task t
+        JOIN controlplane_taskgroup g ON g.id = t.group_id
+        LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid
+        LEFT JOIN controlplane_cell c ON c.id = a.cell_id
+        WHERE t.id = ANY(%s) ORDER BY t.id
+        """,
+        [list(task_ids)],
+    )
+    return [dict(zip(("task", "name", "job", "cell"), row, strict=True)) for row in found]
+
+
 def find_task_owner(task_id: int) -> int:
     """Id of the user whose task it is. Raises NotFound."""
     found = rows(

@@ -21,8 +21,9 @@ WAITING_FOR_GANG_TO_LEAVE = "waiting_for_gang_to_leave"
 class Waiting:
     """What is known of a PENDING task. `found`: what placement last said of its group.
 
-    `waits_for`: {"job", "name", "until"} of each job that its own still waits for. `start_after`:
-    its job's, which counts while `startable_at` is not known.
+    `waits_for`: {"job", "name", "until"} of each job that its own still waits for; `is_vain`: it
+    can no longer come (asked of jobs that are not submitted yet). `start_after`: its job's, which
+    counts while `startable_at` is not known.
     """
 
     not_before: datetime | None
@@ -87,12 +88,22 @@ def _backing_off(not_before: datetime) -> Reason:
 
 
 def _jobs(waits_for: Sequence[Mapping[str, Any]]) -> Reason:
+    vain = [item for item in waits_for if item.get("is_vain")]
+    if vain:
+        lost = " and ".join(
+            f"job {item['name']} can no longer have {item['until']}" for item in vain
+        )
+        return {"code": WAITING_FOR_JOB, "text": f"would end at once: {lost}", "jobs": _told(vain)}
     wanted = " and ".join(f"job {item['name']} has {item['until']}" for item in waits_for)
     return {
         "code": WAITING_FOR_JOB,
         "text": f"waits until {wanted}",
-        "jobs": [{"job": item["job"], "until": item["until"]} for item in waits_for],
+        "jobs": _told(waits_for),
     }
+
+
+def _told(waits_for: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{"job": item["job"], "until": item["until"]} for item in waits_for]
 
 
 def _dependency(depends_on: Sequence[Mapping[str, str]]) -> Reason:

@@ -1,0 +1,31 @@
+"""The door that says where a job would go now, and changes nothing."""
+
+from dataclasses import asdict
+
+from django.http import HttpResponse
+from rest_framework.request import Request
+
+from controlplane import clock
+from controlplane.api import schema
+from controlplane.api.answers import answer
+from controlplane.api.bodies import Parameters, read_body
+from controlplane.api.door import Door, caller_of
+from controlplane.commands.dry_run import dry_run
+from controlplane.spec import parse_job
+
+
+class JobDryRun(Door):
+    """Where a job would go."""
+
+    @schema.describe(
+        "dry_run_job",
+        body="JobDocument",
+        answers={200: schema.ref("DryRun")},
+        problems=(400, 403, 409, 413, 415, 422),
+    )
+    def post(self, request: Request) -> HttpResponse:
+        """Say where a job would go now, why it would wait, or why it would be refused."""
+        Parameters(request)
+        body = read_body(request)
+        found = dry_run(spec=parse_job(body), body=body, owner=caller_of(request), now=clock.now())
+        return answer(asdict(found))

@@ -1,0 +1,240 @@
+"""Where a job would go now, were it submitted: one pass with it behind all that waits; pure.
+
+The pass is that of the ticks, with the job's groups as further rows, under numbers that no row
+has: those of groups are negative, that of the job is the largest. Their shapes are the real ones:
+what is alike is placed together.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.gangs import GangGroup
+from controlplane.domain.placement.explain import (
+    Reason,
+    explain_behind_itself,
+    explain_unreached,
+    explain_violations,
+)
+from controlplane.domain.placement.interfaces import Request
+from controlplane.domain.placement.ledger import Ledger
+from controlplane.domain.placement.one_pass import Plugins, check_all
+from controlplane.domain.placement.pending import Waiting as Pending
+from controlplane.domain.placement.pending import pending_reasons
+from controlplane.domain.placement.plan import Plan
+from controlplane.domain.placement.screen import Screened
+from controlplane.domain.placement.snapshot import (
+    GangFacts,
+    PassFacts,
+    PoolSnapshot,
+    ShapeFacts,
+    Waiting,
+)
+from controlplane.domain.placement.validators.dependencies import WAITING_FOR_DEPENDENCY
+from controlplane.domain.placement.validators.start_time import WAITING_FOR_START_TIME
+
+JOB_ID = (1 << 62) - 1
+"""Behind every job that there is."""
+
+# What `pending` tells with the names of what is waited for.
+_TOLD_BETTER = frozenset({WAITING_FOR_DEPENDENCY, WAITING_FOR_START_TIME})
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateGroup:
+    """A group that is not there yet, with `tasks` of the shape. `group_id`: negative.
+
+    `startable_at`: None: something that it depends on is open.
+    """
+
+    group_id: int
+    name: str
+    tasks: int
+    shape: ShapeFacts
+    min_available: int
+    startable_at: datetime | None
+    depends_on: Sequence[Mapping[str, str]] = ()
+    timeout_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A job that is not there yet. `waits_for`: {"job", "name", "until"} of other jobs."""
+
+    groups: Sequence[CandidateGroup]
+    min_available: int
+    group_by: str = ""
+    is_child: bool = False
+    start_after: datetime | None = None
+    waits_for: Sequence[Mapping[str, object]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupForecast:
+    """What would become of a group: tasks by cell, and why the `waiting` others would wait.
+
+    `is_refused`: for good, they would end UNSCHEDULABLE. `also`: what else stands against them.
+    `kept`: on which cells others would have to make room for them.
+    """
+
+    name: str
+    cells: Mapping[str, int]
+    waiting: int
+    reason: Reason | None = None
+    also: Sequence[Reason] = ()
+    is_refused: bool = False
+    kept: Mapping[str, int] = field(default_factory=dict)
+
+
+def add_shapes(waiting: Sequence[ShapeFacts], candidate: Candidate) -> list[ShapeFacts]:
+    """The shapes that wait with those of the candidate, of which nothing is known yet."""
+    shapes = {shape.shape_id: shape for shape in waiting}
+    for group in candidate.groups:
+        there = shapes.get(group.shape.shape_id)
+        count = group.tasks + (there.count if there is not None else 0)
+        shapes[group.shape.shape_id] = replace(group.shape, count=count, reason=None)
+    return [shapes[shape_id] for shape_id in sorted(shapes)]
+
+
+def add_rows(
+    facts: PassFacts, candidate: Candidate, snapshot: PoolSnapshot, screened: Screened
+) -> PassFacts:
+    """The rows of a pass with those of the candidate that may start, last in its band."""
+    groups = [
+        group
+        for group in candidate.groups
+        if _may_start(group, snapshot.now)
+        and group.shape.shape_id in screened.full | screened.heads
+    ]
+    if not groups:
+        return facts
+    bands = {shape.shape_id: shape.band for shape in snapshot.shapes}
+    band = groups[0].shape.band
+    place = sum(bands[shape_id] <= band for shape_id in facts.waiting.shape_ids)
+    count = len(groups)
+    fresh = Waiting(
+        shape_ids=[group.shape.shape_id for group in groups],
+        group_ids=[group.group_id for group in groups],
+        job_ids=[JOB_ID] * count,
+        counts=[group.tasks for group in groups],
+        is_first=[False] * count,
+        is_child=[candidate.is_child] * count,
+        since=[group.startable_at for group in groups],
+        timeout_seconds=[group.timeout_seconds for group in groups],
+        avoid_cell_ids=[None] * count,
+        nominated_cell_ids=[None] * count,
+        reasons=[None] * count,
+    )
+    columns = {}
+    for name in Waiting.__dataclass_fields__:
+        there = list(getattr(facts.waiting, name))
+        columns[name] = [*there[:place], *getattr(fresh, name), *there[place:]]
+    gangs = dict(facts.gangs)
+    if groups[0].shape.coscheduled:
+        gangs[JOB_ID] = _gang_of(candidate)
+    return replace(facts, waiting=Waiting(**columns), gangs=gangs)
+
+
+def _may_start(group: CandidateGroup, now: datetime) -> bool:
+    return group.startable_at is not None and group.startable_at <= now
+
+
+def _gang_of(candidate: Candidate) -> GangFacts:
+    return GangFacts(
+        group_ids=tuple(group.group_id for group in candidate.groups),
+        groups=tuple(
+            GangGroup({TaskState.PENDING: group.tasks}, group.min_available)
+            for group in candidate.groups
+        ),
+        min_available=candidate.min_available,
+        group_by=candidate.group_by,
+    )
+
+
+def read_off(
+    candidate: Candidate,
+    snapshot: PoolSnapshot,
+    plugins: Plugins,
+    screened: Screened,
+    plan: Plan,
+    kept: Mapping[int, Mapping[str, int]],
+) -> list[GroupForecast]:
+    """What the plan says of each group of the candidate; `kept`: room made for it, by group."""
+    names = {cell.cell_id: cell.name for cell in snapshot.cells}
+    cells: dict[int, dict[str, int]] = {group.group_id: {} for group in candidate.groups}
+    placements = plan.placements
+    for group_id, cell_id, count in zip(
+        placements.group_ids, placements.cell_ids, placements.counts, strict=True
+    ):
+        if group_id in cells:
+            there = cells[group_id]
+            there[names[cell_id]] = there.get(names[cell_id], 0) + count
+    found, ledger = _Found(screened, plan), Ledger(snapshot)
+    forecasts = []
+    for group in candidate.groups:
+        placed = dict(sorted(cells[group.group_id].items()))
+        waiting = group.tasks - sum(placed.values())
+        one = GroupForecast(group.name, placed, waiting, kept=kept.get(group.group_id, {}))
+        if waiting:
+            reason = found.of(group)
+            if not _may_start(group, snapshot.now):
+                reason = _objections(group, snapshot, ledger, plugins) or reason
+            first, *also = _reasons(candidate, group, reason, snapshot.now)
+            is_refused = group.group_id in found.rejected
+            one = replace(one, reason=first, also=also, is_refused=is_refused)
+        forecasts.append(one)
+    return forecasts
+
+
+class _Found:
+    """Why groups wait, by what said so: a validator for good, its gang, its shape."""
+
+    def __init__(self, screened: Screened, plan: Plan) -> None:
+        self.rejected = {item.group_id: dict(item.reason) for item in plan.rejected}
+        self._shapes = {item.shape_id: item.reason for item in (*screened.reasons, *plan.shapes)}
+        self._groups = {item.group_id: item.reason for item in plan.groups}
+
+    def of(self, group: CandidateGroup) -> Reason | None:
+        """The nearest of them; None: nobody said anything."""
+        key = group.group_id
+        reason = self.rejected.get(key) or self._groups.get(key)
+        reason = reason or self._shapes.get(group.shape.shape_id)
+        if reason is None:
+            return None
+        return explain_behind_itself() if reason.get("behind") == JOB_ID else dict(reason)
+
+
+def _reasons(
+    candidate: Candidate, group: CandidateGroup, found: Reason | None, now: datetime
+) -> list[Reason]:
+    """All that would stand against the group's tasks, in the words of a submitted job."""
+    if _may_start(group, now):
+        return [found or explain_unreached()]
+    pending = Pending(
+        not_before=None,
+        attempt_open=False,
+        startable_at=group.startable_at,
+        depends_on=group.depends_on,
+        found=found,
+        waits_for=candidate.waits_for,
+        start_after=candidate.start_after,
+    )
+    return pending_reasons(pending, now=now)
+
+
+def _objections(
+    group: CandidateGroup, snapshot: PoolSnapshot, ledger: Ledger, plugins: Plugins
+) -> Reason | None:
+    """What validators have against one task of a group that may not start, but for just that."""
+    request = Request(
+        shape=group.shape,
+        tasks=1,
+        resources=group.shape.resources,
+        quotas=ledger.quotas_of(group.shape),
+        now=snapshot.now,
+        startable_at=group.startable_at,
+    )
+    _, violations = check_all(plugins.validators, request)
+    others = [item for item in violations if item.code not in _TOLD_BETTER]
+    return explain_violations(others) if others else None

@@ -1,0 +1,262 @@
+"""A dry run says what a submission would come to, in placement's words, and changes nothing."""
+
+import json
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from controlplane import clock
+from controlplane.commands.accounts import SCOPE_SUBMIT, create_api_token
+from controlplane.commands.dry_run import DryRun, dry_run
+from controlplane.commands.endings import cancel_job
+from controlplane.models import Attempt, Job, Pool, Quota
+from controlplane.queries.sql import rows
+from controlplane.queries.tasks import list_tasks
+from controlplane.spec import parse_job
+from tests.integration.loop.conftest import Loop
+
+SMALL = {"cpu": 1, "memory": "64Mi"}
+
+
+def a_job(**more: Any) -> dict[str, Any]:
+    body: dict[str, Any] = {"name": "asked", **more}
+    if "groups" not in body:
+        body = {"image": "x", "resources": SMALL, **body}
+    return body
+
+
+def a_group(name: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "image": "x", "resources": SMALL, **more}
+
+
+def ask(loop: Loop, **more: Any) -> DryRun:
+    body = a_job(**more)
+    return dry_run(spec=parse_job(body), body=body, owner=loop.owner, now=clock.now())
+
+
+def everything() -> dict[str, list[tuple[Any, ...]]]:
+    """Each row of each table, with the transaction that wrote it, and every sequence."""
+    tables = rows("SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
+    found = {table: rows(f'SELECT xmin::text, * FROM "{table}" ORDER BY 2') for (table,) in tables}
+    found["sequences"] = rows("SELECT sequencename, last_value FROM pg_sequences ORDER BY 1")
+    return found
+
+
+class Door:
+    """The API, with a token of the loop's owner."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.token = create_api_token(
+            user=loop.owner, name="test", scopes=(SCOPE_SUBMIT,), now=clock.now()
+        )
+
+    def post(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        made = Client().post(
+            f"/api/v1{path}",
+            json.dumps(body),
+            content_type="application/json",
+            headers={"Authorization": f"Bearer {self.token}"},
+        )
+        return made.status_code, json.loads(made.content)
+
+
+# ------------------------------------------------------------------------- nothing is changed
+
+
+@pytest.mark.parametrize(
+    ("status", "more"),
+    [
+        (200, {"replicas": 3}),
+        (200, {"replicas": 9}),
+        (200, {"band": "production", "replicas": 4}),
+        (200, {"guid": "first"}),
+        (200, {"existing_job_policy": "replace", "name": "job"}),
+        (200, {"inputs": [{"content": "text", "path": "/in/text"}]}),
+        (409, {"guid": "first", "replicas": 2}),
+        (422, {"replicas": 0}),
+        (422, {"resources": {"cpu": 1000}}),
+        (422, {"depends_on": [{"job": "nobody"}]}),
+        (422, {"parent": 999_999}),
+    ],
+)
+def test_a_dry_run_changes_nothing_and_is_refused_as_a_submission_is(
+    loop: Loop, status: int, more: dict[str, Any]
+) -> None:
+    loop.cell("cell-1", 4000)
+    first = a_job(guid="first")
+    door = Door(loop)
+    assert door.post("/jobs", first)[0] == 201
+    loop.submit(replicas=2, band="batch")
+    loop.place()
+    before, sent = everything(), len(loop.wire.sent)
+    answered, document = door.post("/jobs:dry-run", a_job(**more))
+    assert answered == status, document
+    assert everything() == before
+    assert len(loop.wire.sent) == sent
+    if status != 200:
+        assert door.post("/jobs", a_job(**more)) == (status, document)
+
+
+# -------------------------------------------------------------------------- where it would go
+
+
+@pytest.mark.parametrize("selector", ["dispersed", "concentrated"])
+def test_it_goes_where_a_submission_goes(loop: Loop, selector: str) -> None:
+    Pool.objects.update(selector=selector)
+    for number in range(3):
+        loop.cell(f"cell-{number}", 4000)
+    loop.submit(replicas=2)
+    loop.place()
+    groups = [a_group("a", replicas=4), a_group("b", replicas=9)]
+    a, b = ask(loop, groups=groups).groups
+    job = loop.submit(groups=groups)
+    loop.place()
+    for group, told in zip(job.groups.order_by("position"), (a, b), strict=True):
+        placed = Attempt.objects.filter(task__group=group).select_related("cell")
+        names = [attempt.cell.name for attempt in placed]
+        assert told.cells == {name: names.count(name) for name in sorted(set(names))}
+        reason = next(
+            (
+                t["pending_reason"]
+                for t in tasks_of(loop, job)
+                if t["group"] == group.name and t["state"] == "PENDING"
+            ),
+            None,
+        )
+        assert (told.reason or {}).get("code") == (reason or {}).get("code")
+    assert (sum(a.cells.values()), sum(b.cells.values()), b.waiting) == (4, 6, 3)
+
+
+def tasks_of(loop: Loop, job: Job) -> list[dict[str, Any]]:
+    return list_tasks(job.pk, states=[], after=None, limit=1000, now=clock.now())
+
+
+def test_what_waits_already_goes_first(loop: Loop) -> None:
+    loop.cell("cell-1", 4000)
+    loop.submit(replicas=3)
+    found = ask(loop, replicas=2)
+    (group,) = found.groups
+    assert (group.cells, group.waiting) == ({"cell-1": 1}, 1)
+    assert group.reason is not None
+    assert group.reason["text"] == "no cell has enough free: cell-1 comes closest and lacks 1 core"
+    assert found.is_complete
+
+
+def test_a_new_job_is_the_first_where_the_last_is(loop: Loop) -> None:
+    Pool.objects.update(sequencer="lifo")
+    loop.cell("cell-1", 4000)
+    loop.submit(replicas=4)
+    (group,) = ask(loop, replicas=3).groups
+    assert (group.cells, group.waiting) == ({"cell-1": 3}, 0)
+
+
+def test_a_strict_pool_says_behind_whom_it_would_wait(loop: Loop) -> None:
+    Pool.objects.update(strict_fifo=True, preemption=False)
+    loop.cell("cell-1", 4000)
+    large = loop.submit(resources={"cpu": 3, "memory": "64Mi"}, replicas=2)
+    (group,) = ask(loop).groups
+    assert group.reason is not None
+    assert (group.reason["code"], group.reason["behind"]) == ("queue_position", large.pk)
+    other = a_group("b", resources={"cpu": 0.5, "memory": "64Mi"})
+    a, b = ask(loop, band="production", groups=[a_group("a", replicas=5), other]).groups
+    assert (a.cells, a.waiting, b.waiting) == ({"cell-1": 4}, 1, 1)
+    assert b.reason is not None
+    assert "behind another group of its job" in b.reason["text"]
+
+
+# ---------------------------------------------------------------------------- why it would wait
+
+
+def test_a_gang_that_does_not_fit_goes_nowhere(loop: Loop) -> None:
+    loop.cell("cell-1", 4000)
+    loop.submit(replicas=2)
+    loop.place()
+    (group,) = ask(loop, coscheduled=True, replicas=3).groups
+    assert (group.cells, group.waiting) == ({}, 3)
+    assert group.reason is not None
+    assert (group.reason["code"], group.reason["need"], group.reason["have"]) == (
+        "waiting_for_gang",
+        3,
+        2,
+    )
+    (group,) = ask(loop, coscheduled=True, replicas=3, min_available=2).groups
+    assert (group.cells, group.waiting) == ({"cell-1": 2}, 1)
+
+
+def test_what_depends_on_something_open_says_so_and_what_else_stands_against_it(
+    loop: Loop,
+) -> None:
+    loop.cell("cell-1", 4000)
+    Quota.objects.create(user=loop.owner, running_tasks=1)
+    first = loop.submit(guid="first")
+    loop.place()
+    groups = [a_group("a"), a_group("b", depends_on=[{"group": "a"}])]
+    found = ask(
+        loop, groups=groups, depends_on=[{"job": "first"}], start_after="2099-01-01T00:00:00Z"
+    )
+    for group, codes in zip(
+        found.groups,
+        (
+            ["waiting_for_job", "waiting_for_start_time", "quota_exceeded"],
+            [
+                "waiting_for_job",
+                "waiting_for_dependency",
+                "waiting_for_start_time",
+                "quota_exceeded",
+            ],
+        ),
+        strict=True,
+    ):
+        assert group.reason is not None
+        assert [item["code"] for item in (group.reason, *group.also)] == codes
+        assert group.reason["text"] == "waits until job first has succeeded"
+        assert group.reason["jobs"] == [{"job": first.pk, "until": "succeeded"}]
+
+
+def test_a_dependency_that_is_there_or_can_never_come_is_told(loop: Loop) -> None:
+    loop.cell("cell-1", 4000)
+    job = loop.submit(guid="first")
+    cancel_job(job_id=job.pk, reason="", force=False, actor="x", now=clock.now())
+    loop.converge()
+    (group,) = ask(loop, depends_on=[{"job": "first", "until": "finished"}]).groups
+    assert group.cells == {"cell-1": 1}
+    (group,) = ask(loop, depends_on=[{"job": "first", "until": "succeeded"}]).groups
+    assert group.reason is not None
+    assert group.reason["text"] == "would end at once: job first can no longer have succeeded"
+
+
+def test_what_a_quota_can_never_allow_is_refused_by_placement_too(loop: Loop) -> None:
+    loop.cell("cell-1", 4000)
+    Quota.objects.create(user=loop.owner, resources={"cpu_millis": 500})
+    (group,) = ask(loop, allow_unsatisfiable=True).groups
+    assert group.reason is not None
+    assert (group.reason["code"], group.is_refused) == ("quota_exceeded", False)
+
+
+def test_an_existing_job_is_named(loop: Loop) -> None:
+    body = a_job(guid="mine")
+    _, document = Door(loop).post("/jobs", body)
+    _, told = Door(loop).post("/jobs:dry-run", body)
+    assert (told["existing_job"], told["groups"]) == (document["id"], [])
+    _, told = Door(loop).post("/jobs:dry-run", a_job(existing_job_policy="keep"))
+    assert told["existing_job"] == document["id"]
+
+
+# ------------------------------------------------------------------------------ who would leave
+
+
+def test_whom_it_would_evict_is_told_and_lives(loop: Loop) -> None:
+    loop.cell("cell-1", 4000)
+    less = loop.submit(band="batch", replicas=4)
+    loop.place()
+    found = ask(loop, band="production", replicas=2)
+    (group,) = found.groups
+    assert (group.cells, group.waiting, group.kept) == ({}, 2, {"cell-1": 2})
+    assert group.reason is not None
+    assert group.reason["code"] == "insufficient_resources"
+    assert [(item["job"], item["cell"]) for item in found.evicts] == [(less.pk, "cell-1")] * 2
+    assert {item["name"] for item in found.evicts} <= {f"main.{n}" for n in range(4)}
+    assert loop.states(less) == ["ASSIGNED"] * 4
+    Pool.objects.update(preemption=False)
+    assert list(ask(loop, band="production").evicts) == []
