@@ -1,0 +1,247 @@
+"""The order of placement: as one task after the other by the rule, for every sequencer."""
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.domain.constraints import is_met
+from controlplane.domain.placement.policy import PoolPolicy
+from controlplane.domain.scopes import Limits, ScopeKind
+from tests.properties.placement_worlds import Wishes, worlds
+from tests.properties.plain_placement import OF_CELLS, Plain, lines
+from tests.unit.domain.placement.pools import Outcome, Pool, cell, pool, quota, row, run
+
+MANY = settings(max_examples=150)
+FIXED = ("fifo", "lifo")
+
+
+class OneByOne:
+    """Places tasks one after the other, by the text of the sequencers and selectors."""
+
+    def __init__(self, waited: Pool) -> None:
+        self.now, self.rows = Plain(waited), waited.rows
+        self.policy = waited.snapshot.policy
+        self.shapes = waited.facts.waiting.shape_ids
+        self.names = [one.name for one in waited.snapshot.cells]
+        self.found: Counter[tuple[int, int]] = Counter()
+        behind = [n for n, name in enumerate(self.names) if name > self.policy.cursor]
+        self.start = behind[0] if behind and self.policy.cursor else 0
+
+    def place(self) -> Counter[tuple[int, int]]:
+        """How many of each row go to each cell."""
+        for band in sorted({one.shape.band for one in self.rows}):
+            mine = [n for n, one in enumerate(self.rows) if one.shape.band == band]
+            if self.policy.sequencer == "lifo":
+                mine.sort(key=lambda n: -self.rows[n].job_id)
+            mine.sort(key=lambda n: not self.rows[n].is_child)
+            for turn in self._turns(mine):
+                got: Counter[int] = Counter()
+                for place in turn:
+                    if not self._place(place, got):
+                        return self.found
+        return self.found
+
+    def _turns(self, order: list[int]) -> list[list[int]]:
+        """Rows of one shape in a row take turns together, but for those that are special."""
+        turns: list[list[int]] = []
+        for place in order:
+            if turns and self.shapes[turns[-1][0]] == self.shapes[place]:
+                turns[-1].append(place)
+            else:
+                turns.append([place])
+        found = []
+        for turn in turns:
+            by_job = any(
+                account.quota.limits.running_jobs is not None
+                for account in self.now.accounts_of(self.rows[turn[0]])
+            )
+            is_alone = by_job or any(self.rows[n].avoid_cell_id is not None for n in turn)
+            found += [[place] for place in turn] if is_alone else [turn]
+        return found
+
+    def _place(self, place: int, got: Counter[int]) -> bool:
+        """Place what can be placed of a row; whether anybody behind it may be tried."""
+        while self.now.left[place]:
+            hindrance = self.now.hindrance(place)
+            if hindrance is not None:
+                return not (self.policy.strict_fifo and hindrance["code"] in OF_CELLS)
+            cell_id = self._choose(place, got)
+            got[cell_id] += 1
+            self.found[place, cell_id] += 1
+            self.now.put(place, cell_id)
+        return True
+
+    def _choose(self, place: int, got: Counter[int]) -> int:
+        one = self.rows[place]
+        preferred = [c for c in one.shape.constraints if not c.required]
+
+        def rank(cell_id: int) -> int:
+            return sum(is_met(c, self.now.cells[cell_id].labels) for c in preferred)
+
+        free = [item.cell_id for item in self.now.open_cells(place)]
+        best = max(map(rank, free))
+        free = [cell_id for cell_id in free if rank(cell_id) == best]
+        index = {item.cell_id: n for n, item in enumerate(self.now.cells.values())}
+        match self.policy.selector:
+            case "dispersed":
+                return min(free, key=lambda c: (self._after(place, c), got[c], index[c]))
+            case "concentrated":
+                return min(free, key=lambda c: (-self._after(place, c), index[c]))
+        count = len(index)
+        chosen = min(free, key=lambda c: (index[c] - self.start) % count)
+        self.start = (index[chosen] + 1) % count
+        return chosen
+
+    def _after(self, place: int, cell_id: int) -> float:
+        """How utilised a cell is with one more task."""
+        asked, used = self.now.asked(self.rows[place]), self.now.used[cell_id]
+        return max(
+            (used.get(name, 0) + asked.get(name, 0)) / most
+            for name, most in (*self.now.cells[cell_id].capacity.items(), ("", 1))
+            if most
+        )
+
+
+def _check_as_one_by_one(waited: Pool) -> None:
+    """As many of each row, and of each shape on each cell.
+
+    Which rows of one turn go to which of its cells is all the same to everybody.
+    """
+    placed: Counter[tuple[int, int]] = Counter()
+    for place, cell_id, count in lines(waited, waited.place()):
+        placed[place, cell_id] += count
+    expected = OneByOne(waited).place()
+    shapes = waited.facts.waiting.shape_ids
+    for name in (lambda place, cell_id: place, lambda place, cell_id: (shapes[place], cell_id)):
+        sums: list[Counter[object]] = [Counter(), Counter()]
+        for sum_, found in zip(sums, (placed, expected), strict=True):
+            for key, count in found.items():
+                sum_[name(*key)] += count
+        assert sums[0] == sums[1]
+
+
+@MANY
+@given(
+    worlds(
+        Wishes(
+            gangs=False,
+            nominations=False,
+            sequencers=FIXED,
+            selectors=("dispersed", "concentrated"),
+        )
+    )
+)
+def test_a_pass_gives_what_one_task_after_the_other_gives(waited: Pool) -> None:
+    _check_as_one_by_one(waited)
+
+
+@MANY
+@given(
+    worlds(
+        Wishes(
+            gangs=False,
+            nominations=False,
+            preferences=False,
+            sequencers=FIXED,
+            selectors=("round_robin",),
+        )
+    )
+)
+def test_a_pass_in_rounds_gives_what_one_task_after_the_other_gives(waited: Pool) -> None:
+    _check_as_one_by_one(waited)
+
+
+# ------------------------------------------------------------------------------------ shares
+
+
+@st.composite
+def rivals(draw: st.DrawFn, sequencer: str) -> tuple[Pool, dict[int, float]]:
+    """Owners who all want the same, hold something already, and have weights."""
+    cells = [cell(n, cpu=draw(st.integers(0, 20)), memory=100) for n in range(1, 4)]
+    owners = range(1, draw(st.integers(2, 4)) + 1)
+    weights = {owner: draw(st.sampled_from([1.0, 1.0, 2.0, 0.25])) for owner in owners}
+    rows = [
+        row(
+            n,
+            draw(st.integers(1, 12)),
+            owner_id=draw(st.sampled_from(owners)),
+            is_child=draw(st.booleans()),
+            resources={"cpu_millis": 2, "memory_mib": 1},
+        )
+        for n in range(1, draw(st.integers(1, 8)) + 1)
+    ]
+    holds = {owner: {"cpu_millis": draw(st.integers(0, 9))} for owner in owners}
+    quotas = tuple(
+        quota(ScopeKind.USER, owner, Limits(weight=weight)) for owner, weight in weights.items()
+    )
+    policy = PoolPolicy(sequencer=sequencer)
+    waited = pool(cells, *rows, policy=policy, quotas=quotas, owner_usage=holds)
+    return waited, weights
+
+
+def _check_shares(waited: Pool, weights: dict[int, float], limit: int) -> None:
+    """Nobody got a task while somebody with a smaller share waited."""
+    total = {
+        name: sum(one.capacity[name] for one in waited.snapshot.cells)
+        for name in ("cpu_millis", "memory_mib")
+    }
+    plan = waited.place(limit)
+    got: Counter[int] = Counter()
+    left = [one.count for one in waited.rows]
+    for place, _, count in lines(waited, plan):
+        got[waited.rows[place].shape.owner_id] += count
+        left[place] -= count
+    waits = {one.shape.owner_id for one, n in zip(waited.rows, left, strict=True) if n}
+
+    def share(owner: int, tasks: int) -> float:
+        held = waited.snapshot.owner_usage[owner]["cpu_millis"] + 2 * tasks
+        return max(held / total["cpu_millis"], tasks / total["memory_mib"]) / weights[owner]
+
+    for winner in +got:
+        for loser in waits - {winner}:
+            assert share(winner, got[winner] - 1) <= share(loser, got[loser]) + 1e-9
+    for owner in weights:
+        mine = [n for n, one in enumerate(waited.rows) if one.shape.owner_id == owner]
+        mine.sort(key=lambda n: not waited.rows[n].is_child)
+        untouched = [left[n] == waited.rows[n].count for n in mine]
+        # FIFO within an owner, children first: behind the first who waits nobody got anything.
+        first = next((k for k, n in enumerate(mine) if left[n]), len(mine))
+        assert all(untouched[first + 1 :])
+
+
+@MANY
+@given(rivals("drf"), st.integers(1, 40))
+def test_under_drf_shares_differ_by_at_most_one_tasks(
+    case: tuple[Pool, dict[int, float]], limit: int
+) -> None:
+    waited, weights = case
+    _check_shares(waited, dict.fromkeys(weights, 1.0), limit)
+
+
+@MANY
+@given(rivals("fair_share"), st.integers(1, 40))
+def test_under_fair_share_they_do_so_by_weight(
+    case: tuple[Pool, dict[int, float]], limit: int
+) -> None:
+    _check_shares(*case, limit)
+
+
+def test_the_example_of_the_paper_on_drf() -> None:
+    """9 cpus and 18 GB; A asks for 1 and 4, B for 3 and 1: A gets 3 tasks, B 2 (Ghodsi et al.)."""
+    one = cell(1, capacity={"cpu_millis": 9, "memory_mib": 18})
+    rows = [
+        row(1, 9, owner_id=1, resources={"cpu_millis": 1, "memory_mib": 4}),
+        row(2, 9, owner_id=2, resources={"cpu_millis": 3, "memory_mib": 1}),
+    ]
+    outcome: Outcome = run([one], *rows, policy=PoolPolicy(sequencer="drf"))
+    assert outcome.placed == {1: 3, 2: 2}
+
+
+def test_three_users_submit_alike_and_share_alike_whoever_came_first() -> None:
+    rows = [row(n, 100, owner_id=n) for n in (1, 2, 3)]
+    for sequencer in ("drf", "fair_share"):
+        outcome = run([cell(1, cpu=31_000)], *rows, policy=PoolPolicy(sequencer=sequencer))
+        assert sorted(outcome.placed.values()) == [10, 10, 11]
+    outcome = run([cell(1, cpu=30_000)], *rows)
+    assert outcome.placed == {1: 30}
