@@ -1,14 +1,16 @@
 """What operators set is in force from the next pass on: plugins, order, tokens, quotas."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from controlplane.commands.pools import put_pool
 from controlplane.commands.quotas import put_quota
 from controlplane.contract.states import TaskState
 from controlplane.domain.scopes import Scope, ScopeKind
-from controlplane.models import Attempt, Domain, Job, Project, Shape, Task
+from controlplane.models import Attempt, Domain, Job, Pool, Project, Shape, Task
 from controlplane.queries.quota_documents import get_quota
 from tests.integration.loop.conftest import Loop
 
@@ -125,3 +127,22 @@ def test_the_usage_that_is_shown_is_the_one_that_blocks(loop: Loop) -> None:
     }
     assert Attempt.objects.count() == 2
     assert reasons() == {"quota_exceeded"}
+
+
+def test_operators_at_the_same_time_do_not_trip_over_each_other(loop: Loop) -> None:
+    scope = Scope(ScopeKind.USER, loop.owner.pk)
+    limits = [{"running_tasks": limit} for limit in (1, None, 2, None)]
+
+    def set_often(change: dict[str, Any]) -> None:
+        try:
+            for number in range(10):
+                put_quota(scope=scope, changes=change)
+                put_pool(name=f"pool-{number}", changes={"starvation_seconds": 7})
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(len(limits)) as threads:
+        list(threads.map(set_often, limits))
+    put_quota(scope=scope, changes={"running_tasks": None})
+    assert get_quota(ScopeKind.USER, loop.owner.username)["running_tasks"] is None
+    assert Pool.objects.filter(starvation_seconds=7).count() == 10
