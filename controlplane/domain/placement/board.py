@@ -68,11 +68,13 @@ class Board:
 
     def with_label(self, label: str) -> dict[str, Mask]:
         """By value of the label, the cells that have it; values in order."""
-        values = sorted({cell.labels[label] for cell in self.cells if label in cell.labels})
-        return {
-            value: np.array([cell.labels.get(label) == value for cell in self.cells], dtype=bool)
-            for value in values
-        }
+        masks: dict[str, Mask] = {}
+        for index, cell in enumerate(self.cells):
+            value = cell.labels.get(label)
+            if value is not None:
+                mask = masks.setdefault(value, np.zeros(len(self.cells), dtype=bool))
+                mask[index] = True
+        return dict(sorted(masks.items()))
 
     def room(self, request: Vector, usable: Mask) -> Vector:
         """How many tasks of `request` each usable cell can take just now."""
