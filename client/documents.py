@@ -79,6 +79,7 @@ class Attempt(TypedDict):
     state: str
     phase: str
     cell_id: str
+    addresses: dict[str, str]
     exit_code: int | None
     failure_reason: str
     created_at: str
