@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import structlog
-from django.db import OperationalError, transaction
+from django.db import OperationalError, connection, transaction
 
 from controlplane import clock
 from controlplane.commands.effects import raise_alerts
@@ -43,8 +43,12 @@ def for_each_batch(
 
 
 def run_in_transaction(work: Callable[[], None]) -> None:
-    """`work` in a transaction; a deadlock or serialization failure gets three tries in all."""
-    for left in reversed(range(_TRIES)):
+    """`work` in a transaction; a deadlock or serialization failure gets three tries in all.
+
+    Within another transaction it gets one: that one holds on to its locks, so whoever began it has
+    to try again.
+    """
+    for left in reversed(range(1 if connection.in_atomic_block else _TRIES)):
         try:
             with transaction.atomic():
                 work()

@@ -15,6 +15,7 @@ from django.conf import settings
 from django.db import OperationalError, transaction
 
 from controlplane import clock
+from controlplane.commands.batches import run_in_transaction
 from controlplane.commands.effects import raise_alerts
 from controlplane.commands.ticks import leave_mark, note_run, take_wake
 from controlplane.commands.waiting import clear_nominations, explain
@@ -78,24 +79,37 @@ def run(*, woken: bool = True) -> bool:
 
 
 def run_pass() -> tuple[int, bool] | None:
-    """One pass over the due pools: tasks placed, and whether all was seen. None: not our turn."""
-    outcomes: list[Outcome] = []
-    with transaction.atomic():
-        if settings.CELLRUN.advisory_locks and not try_lock(_LOCK):
-            return None
-        now = clock.now()
-        clear_nominations(now=now)
-        for waiting in load_waiting_shapes(now):
-            outcome = _pass_safely(waiting, now)
-            if outcome is not None:
-                outcomes.append(outcome)
-        # Last, since no lock may be waited for once rows are held that others want.
-        explain(
-            [item for outcome in outcomes for item in outcome.shapes],
-            [item for outcome in outcomes for item in outcome.groups],
-        )
+    """One pass over the due pools: tasks placed, and whether all was seen. None: not our turn.
+
+    A deadlock lets go of everything, and all of it is done again: a pool's jobs are locked while
+    those of the pools before it still are.
+    """
+    outcomes: list[Outcome] | None = None
+
+    def work() -> None:
+        nonlocal outcomes
+        outcomes = _pass_pools()
+
+    run_in_transaction(work)
+    if outcomes is None:
+        return None
     # What could not be written as planned was overtaken: the next tick looks at it.
     return sum(item.placed for item in outcomes), all(item.covered for item in outcomes)
+
+
+def _pass_pools() -> list[Outcome] | None:
+    if settings.CELLRUN.advisory_locks and not try_lock(_LOCK):
+        return None
+    now = clock.now()
+    clear_nominations(now=now)
+    found = [_pass_safely(waiting, now) for waiting in load_waiting_shapes(now)]
+    outcomes = [outcome for outcome in found if outcome is not None]
+    # Last, since no lock may be waited for once rows are held that others want.
+    explain(
+        [item for outcome in outcomes for item in outcome.shapes],
+        [item for outcome in outcomes for item in outcome.groups],
+    )
+    return outcomes
 
 
 def _pass_safely(waiting: WaitingShapes, now: datetime) -> Outcome | None:
