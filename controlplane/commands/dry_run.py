@@ -180,8 +180,8 @@ def _evictions(
     for eviction in evictions:
         if eviction.need.group_id not in own:
             continue
-        places = kept.setdefault(eviction.need.group_id, {})
-        for cell_id, count in zip(eviction.cell_ids, eviction.counts, strict=True):
+        for group_id, cell_id, count in eviction.places():
+            places = kept.setdefault(group_id, {})
             places[names[cell_id]] = places.get(names[cell_id], 0) + count
         victims += eviction.victims
     return kept, name_tasks(victims)

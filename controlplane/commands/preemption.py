@@ -39,9 +39,9 @@ def evict(evictions: Sequence[Eviction], *, now: datetime) -> int:
         applied = apply_changes(changes, jobs=jobs, now=now, actor="placement")
         nominate(
             [
-                NominateTasks(eviction.need.group_id, cell_id, count, eviction.until)
+                NominateTasks(group_id, cell_id, count, eviction.until)
                 for eviction in evictions
-                for cell_id, count in zip(eviction.cell_ids, eviction.counts, strict=True)
+                for group_id, cell_id, count in eviction.places()
             ]
         )
         done = applied.changed
@@ -49,7 +49,7 @@ def evict(evictions: Sequence[Eviction], *, now: datetime) -> int:
 
     run_in_transaction(work)
     if done:
-        log.info("preempted", tasks=done, preemptors=sum(item.need.count for item in evictions))
+        log.info("preempted", tasks=done, preemptors=sum(item.need.tasks for item in evictions))
     return done
 
 

@@ -111,7 +111,7 @@ def _make_room(snapshot: PoolSnapshot, plan: Plan, facts: PassFacts) -> None:
         evictions = make_room(
             snapshot, plan, waiting, held.running, held.leaving, held.leaving_scopes
         )
-        served = {eviction.need.group_id for eviction in evictions}
+        served = {group for eviction in evictions for group in eviction.group_ids}
         starved = [item for item in starved if waiting.group_ids[item.row] not in served]
         if evictions:
             evict(evictions, now=clock.now())

@@ -6,7 +6,7 @@ value of a label.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -179,17 +179,25 @@ class Gangs:
     def _note_unplaced(
         self, gang: GangFacts, tried: _Try, needs: dict[int, int], rows: Sequence[int]
     ) -> None:
-        """Let room be made for the whole gang, if one row of it is all that is missing."""
+        """Let room be made for all that the gang needs, if all of it is ready."""
         work = self._work
-        wanting = [row for row in rows if needs[work.waiting.group_ids[row]] and work.left[row]]
         nominated = [row for row in rows if work.waiting.nominated_cell_ids[row] is not None]
-        if tried.why is None or tried.row < 0 or len(wanting) != 1 or nominated:
+        if tried.why is None or tried.row < 0 or nominated:
             return
-        row, shape = wanting[0], work.shape_of(wanting[0])
-        count = min(needs[work.waiting.group_ids[row]], int(work.left[row]))
-        if count < needs[work.waiting.group_ids[row]]:
+        needs, missing_rows = dict(needs), list[Unplaced]()
+        for row in rows:
+            group_id = work.waiting.group_ids[row]
+            count = min(needs[group_id], int(work.left[row]))
+            if count:
+                needs[group_id] -= count
+                missing_rows.append(self._unplaced(gang, row, count))
+        if any(needs.values()) or not missing_rows:
             return
+        one = replace(missing_rows[0], others=tuple(missing_rows[1:]))
+        work.note_gang(one, tried.why)
+
+    def _unplaced(self, gang: GangFacts, row: int, count: int) -> Unplaced:
+        work, shape = self._work, self._work.shape_of(row)
         places = tuple(work.usable(shape, row, within) for within in self._places(gang))
         is_new = not work.ledger.is_running(shape, work.waiting.job_ids[row])
-        one = Unplaced(row, shape, count, places, is_gang=True, is_new_job=is_new)
-        work.note_gang(one, tried.why)
+        return Unplaced(row, shape, count, places, is_gang=True, is_new_job=is_new)

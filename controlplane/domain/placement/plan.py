@@ -16,7 +16,8 @@ class Unplaced:
     """`count` tasks of a row that found no room, though some cell is large enough for them.
 
     `usable`: the cells that may take them; of several such sets all go within one. `is_gang`: all
-    of them at once. `lacks_room`: no quota and no token stands against them.
+    of them at once, and with them `others`, the gang's other rows. `lacks_room`: no quota and no
+    token stands against them.
     """
 
     row: int
@@ -26,6 +27,7 @@ class Unplaced:
     is_gang: bool = False
     lacks_room: bool = True
     is_new_job: bool = False
+    others: "tuple[Unplaced, ...]" = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ So none of them can be left out. A gang goes whole, wherever its members are, an
 of them must stay. Where a quota blocks, only what counts against that quota cures it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -42,6 +42,10 @@ class Eviction:
     counts: tuple[int, ...]
     victims: tuple[int, ...]
     until: datetime
+
+    def places(self) -> Iterator[tuple[int, int, int]]:
+        """Group, cell and how many of its tasks."""
+        return zip(self.group_ids, self.cell_ids, self.counts, strict=True)
 
 
 def choose_evictions(

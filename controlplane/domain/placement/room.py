@@ -61,16 +61,21 @@ def make_room(
 def _needs(plan: Plan, waiting: Waiting) -> Iterator[Need]:
     """One for each task; one for all that must be placed together."""
     for item in wants_room(plan):
-        need = Need(
-            shape=item.shape,
-            group_id=waiting.group_ids[item.row],
-            job_id=waiting.job_ids[item.row],
-            count=item.count if item.is_gang else 1,
-            usable=item.usable,
-            is_new_job=item.is_new_job,
-        )
+        need = _need(item, waiting)
         for _ in range(1 if item.is_gang else min(item.count, EVICTIONS_PER_PASS)):
             yield need
+
+
+def _need(item: Unplaced, waiting: Waiting) -> Need:
+    return Need(
+        shape=item.shape,
+        group_id=waiting.group_ids[item.row],
+        job_id=waiting.job_ids[item.row],
+        count=item.count if item.is_gang else 1,
+        usable=item.usable,
+        is_new_job=item.is_new_job,
+        others=tuple(_need(other, waiting) for other in item.others),
+    )
 
 
 def _allowances(

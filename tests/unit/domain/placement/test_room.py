@@ -1,0 +1,75 @@
+"""Room for a gang: what a pass could not place of it is one need, with all its groups."""
+
+from datetime import timedelta
+
+import pytest
+
+from controlplane.domain.placement.preempt import Eviction
+from controlplane.domain.placement.room import make_room
+from controlplane.domain.placement.snapshot import Running
+from controlplane.domain.states import Band
+from tests.unit.domain.facts import NOW
+from tests.unit.domain.placement.pools import Row, cell, gang, pool, row
+
+PRODUCTION = {"band": Band.PRODUCTION, "coscheduled": True, "job": 9}
+
+
+def full_cells(*cpu: int) -> tuple[list[Running], list[int]]:
+    """Two BATCH tasks on each cell of so many thousandths, which hold half of it each."""
+    running = [
+        Running(
+            task_id=10 * number + half,
+            job_id=100 + 10 * number + half,
+            group_id=1,
+            cell_id=number,
+            band=Band.BATCH,
+            resources={"cpu_millis": amount // 2, "memory_mib": 64},
+            owner_id=2,
+            project_id=2,
+            domain_id=1,
+            began_at=NOW - timedelta(seconds=60),
+            stop_seconds=10.0,
+        )
+        for number, amount in enumerate(cpu)
+        for half in (1, 2)
+    ]
+    return running, list(cpu)
+
+
+def evictions(*rows: Row, minima: tuple[tuple[int, int, int], ...]) -> list[Eviction]:
+    running, sizes = full_cells(8000, 8000)
+    cells = [
+        cell(number, cpu=cpu, used={"cpu_millis": cpu, "memory_mib": 128})
+        for number, cpu in enumerate(sizes)
+    ]
+    case = pool(cells, *rows, gangs={9: gang(*minima)})
+    return make_room(case.snapshot, case.place(), case.facts.waiting, running, (), {})
+
+
+def test_all_groups_of_a_gang_get_room_at_once() -> None:
+    leader, workers = row(1, 1, cpu=2000, **PRODUCTION), row(2, 2, cpu=4000, **PRODUCTION)
+    (eviction,) = evictions(leader, workers, minima=((1, 1, 1), (2, 2, 2)))
+    assert len(eviction.victims) == 3
+    assert sum(count for group, _, count in eviction.places() if group == 1) == 1
+    assert sum(count for group, _, count in eviction.places() if group == 2) == 2
+
+
+def test_no_more_than_the_minima_get_room() -> None:
+    leader, workers = row(1, 1, cpu=2000, **PRODUCTION), row(2, 5, cpu=2000, **PRODUCTION)
+    (eviction,) = evictions(leader, workers, minima=((1, 1, 1), (2, 1, 5)))
+    assert [*eviction.places()] in ([(1, 0, 1), (2, 0, 1)], [(2, 0, 1), (1, 0, 1)])
+    assert eviction.victims in ((1,), (2,))
+
+
+def test_members_that_avoid_a_cell_count_with_the_others_of_their_group() -> None:
+    here = row(1, 1, cpu=4000, **PRODUCTION)
+    elsewhere = row(1, 1, cpu=4000, avoid_cell_id=0, **PRODUCTION)
+    (eviction,) = evictions(here, elsewhere, minima=((1, 2, 2),))
+    assert sum(eviction.counts) == 2
+    assert 1 in eviction.cell_ids
+
+
+@pytest.mark.parametrize("workers", [4, 5])
+def test_nobody_leaves_for_a_gang_that_would_not_fit(workers: int) -> None:
+    leader, rest = row(1, 1, cpu=2000, **PRODUCTION), row(2, workers, cpu=4000, **PRODUCTION)
+    assert evictions(leader, rest, minima=((1, 1, 1), (2, workers, workers))) == []
