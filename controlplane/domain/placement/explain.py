@@ -100,7 +100,8 @@ def removed_by_conditions(shape: ShapeFacts, cells: Sequence[CellFacts]) -> dict
         if item.required:
             left = keep(str(item), [cell for cell in left if is_met(item, cell.labels)])
     tags = ", ".join(shape.placement_tags) or "none"
-    keep(f"placement tags {tags}", [c for c in left if c.tags.admit(shape.placement_tags)])
+    left = keep(f"placement tags {tags}", [c for c in left if c.tags.admit(shape.placement_tags)])
+    keep("where the rest of its gang is or fits", [])
     return removed
 
 

@@ -95,6 +95,11 @@ def test_who_is_nominated_takes_his_place_first_and_other_places_in_his_turn() -
     assert outcome.where(1) == {2: 1}
 
 
+def test_who_is_nominated_to_a_cell_that_is_gone_goes_where_there_is_room() -> None:
+    assert run([core(1)], row(1, nominated_cell_id=7)).where(1) == {1: 1}
+    assert run([core(1)], row(1, nominated_cell_id=1, avoid_cell_id=1)).where(1) == {1: 1}
+
+
 def test_a_nominated_place_that_is_not_free_yet_stops_no_strict_pool() -> None:
     busy = core(1, used={"cpu_millis": 1000})
     rows = [row(1), row(2, nominated_cell_id=1)]
