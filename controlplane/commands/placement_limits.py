@@ -61,7 +61,7 @@ class _Left:
 
 def within_quotas(placements: Sequence[Placement], requests: _Requests) -> list[Placement]:
     """Those that the quotas of their user, project and domain still allow, in order."""
-    if not placements or not lock_quotas():
+    if not placements or not lock_quotas(item.job_id for item in placements):
         return list(placements)
     tenants = find_tenants(item.job_id for item in placements)
     scopes_of = {

@@ -363,6 +363,20 @@ def find_tenants(job_ids: Iterable[int]) -> dict[int, tuple[int, int, int]]:
     return {job_id: (owner, project, domain) for job_id, owner, project, domain in found}
 
 
-def lock_quotas() -> bool:
-    """Lock all quotas, by id; whether there are any. Who places holds them for a short moment."""
-    return bool(rows("SELECT id FROM controlplane_quota ORDER BY id FOR NO KEY UPDATE"))
+def lock_quotas(job_ids: Iterable[int]) -> bool:
+    """Lock the quotas that the jobs count against, by id; whether there are any."""
+    found = rows(
+        """
+        WITH tenant AS MATERIALIZED (
+            SELECT DISTINCT j.owner_id, j.project_id, p.domain_id FROM controlplane_job j
+            JOIN controlplane_project p ON p.id = j.project_id WHERE j.id = ANY(%s)
+        )
+        SELECT q.id FROM controlplane_quota q
+        WHERE q.user_id IN (SELECT owner_id FROM tenant)
+           OR q.project_id IN (SELECT project_id FROM tenant)
+           OR q.domain_id IN (SELECT domain_id FROM tenant)
+        ORDER BY q.id FOR NO KEY UPDATE OF q
+        """,
+        [sorted(set(job_ids))],
+    )
+    return bool(found)
