@@ -35,6 +35,7 @@ class Board:
         self.index_of = {cell.cell_id: index for index, cell in enumerate(cells)}
         self._masks: dict[tuple[object, ...], Mask] = {}
         self._ranks: dict[tuple[object, ...], Vector] = {}
+        self._most = np.maximum(self.capacity, 1).astype(np.float64)
 
     def _matrix(self, amounts: Sequence[Mapping[str, int]]) -> Matrix:
         values = [[amount.get(name, 0) for amount in amounts] for name in self.names]
@@ -81,13 +82,29 @@ class Board:
         fits = np.minimum(self._fits(self.capacity - self.used, request), self.slots)
         return np.where(usable, fits, 0)
 
-    def room_but_for_slots(self, request: Vector, usable: Mask) -> Vector:
-        """As `room`, if cells could prepare any number of containers at once."""
-        return np.where(usable, self._fits(self.capacity - self.used, request), 0)
+    def has_room(self, request: Vector, usable: Mask) -> bool:
+        """Whether some usable cell can take a task of `request` just now."""
+        return bool((self.fitting(request, usable) & (self.slots > 0)).any())
 
-    def room_but_for_kept(self, request: Vector, usable: Mask) -> Vector:
-        """As `room`, if no room were kept for anybody."""
-        return np.where(usable, self._fits(self.capacity - self.used + self.kept, request), 0)
+    def fitting(self, request: Vector, usable: Mask) -> Mask:
+        """The usable cells with room, if cells could prepare any number of containers at once."""
+        return usable & _covers(self.capacity - self.used, request)
+
+    def could_ever_fit(self, request: Vector, usable: Mask) -> bool:
+        """Whether some usable cell could take a task if it held nothing."""
+        return bool((usable & _covers(self.capacity, request)).any())
+
+    def has_room_but_for_kept(self, request: Vector, usable: Mask) -> bool:
+        """Whether some usable cell could, if no room were kept for anybody."""
+        free = self.capacity - self.used + self.kept
+        return bool((usable & _covers(free, request)).any())
+
+    def closest(self, request: Vector, usable: Mask) -> tuple[int, Vector]:
+        """The usable cell that lacks the least share of what it has, and what it lacks."""
+        lacks = np.maximum(request[:, None] - np.maximum(self.capacity - self.used, 0), 0)
+        distance = (lacks / self._most).max(axis=0, initial=0.0)
+        best = int(np.where(usable, distance, np.inf).argmin())
+        return best, lacks[:, best]
 
     def room_when_empty(self, request: Vector, usable: Mask) -> Vector:
         """How many each usable cell could take if it held nothing."""
@@ -153,3 +170,10 @@ class Board:
                 dtype=np.int64,
             )
         return [ranks == rank for rank in sorted(set(ranks.tolist()), reverse=True)]
+
+
+def _covers(amounts: Matrix, request: Vector) -> Mask:
+    covered = np.ones(amounts.shape[1], dtype=bool)
+    for index in request.nonzero()[0].tolist():
+        covered &= amounts[index] >= request[index]
+    return covered

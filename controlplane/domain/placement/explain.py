@@ -6,8 +6,6 @@ A reason is {code, text, and figures}. API, admin and command show its text as i
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from controlplane.domain.constraints import is_met
 from controlplane.domain.placement.amounts import describe_shortfall
 from controlplane.domain.placement.board import Board, Mask
@@ -29,18 +27,14 @@ def explain_misfit(shape: ShapeFacts, snapshot: PoolSnapshot, board: Board, usab
     if not usable.any():
         return explain_no_cell(shape, snapshot)
     request = board.vector(shape.resources)
-    if board.room_but_for_slots(request, usable).any():
-        return _slots(board, request, usable)
-    free = np.maximum(board.capacity - board.used, 0)
-    lacks = np.maximum(request[:, None] - free, 0)
-    distance = (lacks / np.maximum(board.capacity, 1)).max(axis=0, initial=0.0)
-    best = int(np.where(usable, distance, np.inf).argmin())
-    missing = {
-        name: int(lack) for name, lack in zip(board.names, lacks[:, best], strict=True) if lack
-    }
-    never = not board.room_when_empty(request, usable).any()
+    fitting = board.fitting(request, usable)
+    if fitting.any():
+        return _slots(int(fitting.sum()))
+    best, lacks = board.closest(request, usable)
+    missing = {name: lack for name, lack in zip(board.names, lacks.tolist(), strict=True) if lack}
+    never = not board.could_ever_fit(request, usable)
     name, what = board.cells[best].name, describe_shortfall(missing)
-    is_kept = bool(board.kept.any() and board.room_but_for_kept(request, usable).any())
+    is_kept = bool(board.kept.any()) and board.has_room_but_for_kept(request, usable)
     lead = "larger than every cell of the pool" if never else "no cell has enough free"
     if is_kept:
         lead = "no cell has enough free that is not kept for others"
@@ -54,9 +48,7 @@ def explain_misfit(shape: ShapeFacts, snapshot: PoolSnapshot, board: Board, usab
     return {**reason, "kept": True} if is_kept else reason
 
 
-def _slots(board: Board, request: np.ndarray[Any, Any], usable: Mask) -> Reason:
-    fitting = board.room_but_for_slots(request, usable) > 0
-    count = int(fitting.sum())
+def _slots(count: int) -> Reason:
     text = (
         "1 cell with room for it prepares as many containers as it may at once"
         if count == 1

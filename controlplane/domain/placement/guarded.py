@@ -62,6 +62,12 @@ class _Validator:
     def check(self, request: Request) -> Verdict:
         try:
             verdict = self._plugin.check(request)
+            if (
+                type(verdict) is Verdict
+                and verdict.admitted is request.tasks
+                and verdict.violations == ()
+            ):
+                return verdict
             admitted = min(max(int(verdict.admitted), 0), request.tasks)
             violations = tuple(verdict.violations)
             if admitted < request.tasks or violations:
@@ -95,11 +101,12 @@ class _Sequencer:
         idle = 0
         try:
             for turn in self._plugin.turns(queue):
-                rows, before = self._checked(queue, turn), int(queue.left.sum())
-                if not before:
+                rows = self._checked(queue, turn)
+                before = int(queue.left[rows].sum())
+                if not before and not queue.left.any():
                     return
                 yield Turn(rows, int(turn.tasks))
-                idle = idle + 1 if int(queue.left.sum()) == before else 0
+                idle = idle + 1 if int(queue.left[rows].sum()) == before else 0
                 if idle > len(queue.left):
                     raise ValueError("its turns do not end")
             if queue.left.any():
@@ -111,7 +118,11 @@ class _Sequencer:
     @staticmethod
     def _checked(queue: Queue, turn: Turn) -> Vector:
         rows = np.asarray(turn.rows, dtype=np.int64)
-        if rows.ndim != 1 or not len(rows) or rows.min() < 0 or len(np.unique(rows)) < len(rows):
+        if rows.ndim != 1 or not len(rows) or rows.min() < 0:
+            raise ValueError("a turn must have rows, each once")
+        if len(rows) == 1:
+            return rows
+        if len(np.unique(rows)) < len(rows):
             raise ValueError("a turn must have rows, each once")
         if (queue.shape[rows] != queue.shape[rows[0]]).any():
             raise ValueError("the rows of a turn must be of one shape")

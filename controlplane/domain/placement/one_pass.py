@@ -3,7 +3,6 @@
 What a row is, and the order in which rows come, stands in `place`; gangs are in `gang`.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -35,6 +34,7 @@ from controlplane.domain.placement.interfaces import (
 from controlplane.domain.placement.ledger import Ledger
 from controlplane.domain.placement.plan import Columns, Plan, Unplaced
 from controlplane.domain.placement.queue import BandQueue
+from controlplane.domain.placement.rows import Rows
 from controlplane.domain.placement.snapshot import PassFacts, PoolSnapshot, ShapeFacts
 from controlplane.domain.placement.validators.quota import QUOTA_EXCEEDED
 
@@ -59,12 +59,18 @@ class Pass:
     """The state of one pass: the board, the books, and what is left of each row."""
 
     def __init__(
-        self, snapshot: PoolSnapshot, facts: PassFacts, plugins: Plugins, limit: int
+        self,
+        snapshot: PoolSnapshot,
+        facts: PassFacts,
+        plugins: Plugins,
+        limit: int,
+        board: Board | None = None,
     ) -> None:
         self.snapshot, self.facts, self.plugins = snapshot, facts, plugins
         self.waiting = facts.waiting
         self.shapes = {shape.shape_id: shape for shape in snapshot.shapes}
-        self.board = Board(snapshot.cells, snapshot.shapes, snapshot.policy.tokens)
+        self.rows = Rows(facts.waiting, snapshot.shapes)
+        self.board = board or Board(snapshot.cells, snapshot.shapes, snapshot.policy.tokens)
         self.ledger = Ledger(snapshot)
         self.columns = Columns(facts.waiting, snapshot)
         self.limit = limit
@@ -77,15 +83,7 @@ class Pass:
         self.unplaced: list[Unplaced] = []
         self.stopped_by: int | None = None
         self.start = self._find_start()
-        self.is_special = np.array(
-            [
-                avoid is not None or nominated is not None
-                for avoid, nominated in zip(
-                    facts.waiting.avoid_cell_ids, facts.waiting.nominated_cell_ids, strict=True
-                )
-            ],
-            dtype=bool,
-        )
+        self.is_special = self.rows.is_special
 
     def _find_start(self) -> int:
         names = [cell.name for cell in self.snapshot.cells]
@@ -94,7 +92,7 @@ class Pass:
 
     def place_rows(self, queue: BandQueue, shape: ShapeFacts, rows: Vector, tasks: int) -> None:
         """Rows that are alike together; what is avoided or nominated, or bound by jobs, apart."""
-        is_alone = self.is_special[rows].any() or self.ledger.is_bound_by_jobs(shape)
+        is_alone = self.any_special(rows) or self.ledger.is_bound_by_jobs(shape)
         for picked in np.split(rows, len(rows)) if is_alone else (rows,):
             if tasks <= 0 or self.limit <= 0 or self.stopped_by is not None:
                 return
@@ -105,7 +103,7 @@ class Pass:
                 continue
             self.stop_if_strict(picked, reason)
             self.ledger.note_waiting(shape, int(self.left[picked].sum()))
-            if self.is_special[picked].any() or (is_alone and "violations" in reason):
+            if self.any_special(picked) or (is_alone and "violations" in reason):
                 # It says nothing of rows that avoid no cell, or whose job runs already.
                 queue.close_rows(picked.tolist())
                 self.shape_reasons.setdefault(shape.shape_id, reason)
@@ -114,6 +112,10 @@ class Pass:
                 self.closed.add(shape.shape_id)
                 queue.close(shape.shape_id)
             self._note_unplaced(shape, picked, reason)
+
+    def any_special(self, rows: Vector) -> bool:
+        """Whether any of the rows avoids a cell, or has room kept on one."""
+        return self.rows.any_special and bool(self.rows.is_special[rows].any())
 
     # ---------------------------------------------------------------------------- placing
 
@@ -342,11 +344,8 @@ class Pass:
 
     def _news_of_shapes(self) -> tuple[ExplainShape, ...]:
         """Reasons that changed. What was not reached keeps its reason; what is placed has none."""
-        waits: dict[int, int] = defaultdict(int)
-        for shape_id, left in zip(self.waiting.shape_ids, self.left.tolist(), strict=True):
-            waits[shape_id] += left
         news = []
-        for shape_id, left in waits.items():
+        for shape_id, left in self.rows.waiting_by_shape(self.left).items():
             shape = self.shapes[shape_id]
             if shape.coscheduled:
                 continue
@@ -360,6 +359,8 @@ class Pass:
         return tuple(news)
 
     def _news_of_groups(self) -> tuple[ExplainGroup, ...]:
+        if not self.facts.gangs:
+            return ()
         known = dict(zip(self.waiting.group_ids, self.waiting.reasons, strict=True))
         if self.stopped_by is not None:
             gangs = (

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from controlplane.domain.placement.board import Board
 from controlplane.domain.placement.gang import Gangs
 from controlplane.domain.placement.interfaces import Turn
 from controlplane.domain.placement.one_pass import Pass, Plugins
@@ -30,24 +31,24 @@ def place(
     plugins: Plugins,
     *,
     limit: int,
+    board: Board | None = None,
     is_late: Callable[[], bool] = never,
 ) -> Plan:
     """The plan for the pool, of at most `limit` tasks, but for a gang that needs more at once.
 
     `is_late`: asked before each turn; what is decided by then is kept, the rest goes on in the
-    next pass.
+    next pass. `board`: of the snapshot, if there is one; what is placed is taken from it.
     """
-    work = Pass(snapshot, facts, plugins, limit)
+    work = Pass(snapshot, facts, plugins, limit, board)
     gangs = Gangs(work)
-    bands = np.array([work.shapes[key].band for key in work.waiting.shape_ids], dtype=np.int64)
-    first = np.array(work.waiting.is_first, dtype=bool)
-    for band in np.unique(bands):
-        work.honour_nominations(np.flatnonzero(bands == band).tolist())
+    bands = work.rows.band
+    for band in sorted(set(bands.tolist())):
+        work.honour_nominations(np.flatnonzero((bands == band) & work.rows.is_nominated).tolist())
         for is_first, sequencer in ((True, Fifo()), (False, plugins.sequencer)):
-            rows = np.flatnonzero((bands == band) & (first == is_first))
+            rows = np.flatnonzero((bands == band) & (work.rows.is_first == is_first))
             if not len(rows):
                 continue
-            queue = BandQueue(work.waiting, rows, work.shapes, work.left, work.ledger, work.board)
+            queue = BandQueue(work.rows, rows, work.shapes, work.left, work.ledger, work.board)
             for turn in sequencer.turns(queue):
                 if work.limit <= 0 or is_late():
                     return work.plan(is_cut=True)

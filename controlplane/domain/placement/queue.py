@@ -1,6 +1,5 @@
 """The rows of one band that wait, as sequencers see them; what is left of each moves."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,8 +8,9 @@ from numpy.typing import NDArray
 from controlplane.domain.placement.board import Board
 from controlplane.domain.placement.interfaces import Vector
 from controlplane.domain.placement.ledger import Ledger
+from controlplane.domain.placement.rows import Rows
 from controlplane.domain.placement.shares import dominant_share
-from controlplane.domain.placement.snapshot import ShapeFacts, Waiting
+from controlplane.domain.placement.snapshot import ShapeFacts
 
 
 class BandQueue:
@@ -21,7 +21,7 @@ class BandQueue:
 
     def __init__(
         self,
-        waiting: Waiting,
+        rows: Rows,
         place: Vector,
         shapes: dict[int, ShapeFacts],
         left: Vector,
@@ -29,20 +29,16 @@ class BandQueue:
         board: Board,
     ) -> None:
         self.place = place
-        self.job: Vector = np.array(waiting.job_ids, dtype=np.int64)[place]
-        self.shape: Vector = np.array(waiting.shape_ids, dtype=np.int64)[place]
-        self.is_child: NDArray[np.bool_] = np.array(waiting.is_child, dtype=bool)[place]
+        self.job: Vector = rows.job[place]
+        self.shape: Vector = rows.shape[place]
+        self.is_child: NDArray[np.bool_] = rows.is_child[place]
+        self.owner: Vector = rows.owner[place]
         self.left: Vector = left[place]
-        owners = {shape_id: shape.owner_id for shape_id, shape in shapes.items()}
-        self.owner: Vector = np.array(
-            [owners[shape_id] for shape_id in self.shape.tolist()], dtype=np.int64
-        )
         for column in (self.job, self.shape, self.is_child, self.owner):
             column.flags.writeable = False  # a sequencer reads, and changes nothing
         self._shapes, self._ledger, self._board = shapes, ledger, board
         self._total = board.total
-        self._row_of = {int(row): index for index, row in enumerate(place)}
-        self._rows_of: dict[int, list[int]] | None = None
+        self._by_shape: tuple[Vector, Vector] | None = None
 
     def __len__(self) -> int:
         return len(self.place)
@@ -62,15 +58,14 @@ class BandQueue:
 
     def close(self, shape_id: int) -> None:
         """Nothing of the shape can be placed any more in this pass."""
-        if self._rows_of is None:
-            self._rows_of = defaultdict(list)
-            for row, found in enumerate(self.shape.tolist()):
-                self._rows_of[found].append(row)
-        self.left[self._rows_of[shape_id]] = 0
+        if self._by_shape is None:
+            order = np.argsort(self.shape, kind="stable")
+            self._by_shape = order, self.shape[order]
+        order, shapes = self._by_shape
+        first, last = shapes.searchsorted(shape_id), shapes.searchsorted(shape_id, "right")
+        self.left[order[first:last]] = 0
 
     def close_rows(self, places: Sequence[int]) -> None:
         """Nothing of these rows (by their place in the pass) can be placed any more."""
-        for place in places:
-            row = self._row_of.get(place)
-            if row is not None:
-                self.left[row] = 0
+        if len(places):
+            self.left[np.isin(self.place, places)] = 0

@@ -33,10 +33,13 @@ class Screened:
     reasons: tuple[ExplainShape, ...]
 
 
-def screen(snapshot: PoolSnapshot, plugins: Plugins) -> Screened:
-    """Sort the shapes by what can become of them in this pass."""
+def screen(snapshot: PoolSnapshot, plugins: Plugins, board: Board | None = None) -> Screened:
+    """Sort the shapes by what can become of them in this pass.
+
+    `board`: of the snapshot, to be used for `place` afterwards, too; it is only read here.
+    """
     policy = snapshot.policy
-    board = Board(snapshot.cells, snapshot.shapes, policy.tokens)
+    board = board or Board(snapshot.cells, snapshot.shapes, policy.tokens)
     ledger = Ledger(snapshot)
     full, heads, reasons = set[int](), set[int](), list[ExplainShape]()
     for shape in snapshot.shapes:
@@ -44,9 +47,9 @@ def screen(snapshot: PoolSnapshot, plugins: Plugins) -> Screened:
         reason, may_be_made = deferred, not is_final
         if reason is None:
             usable, request = board.usable(shape), board.vector(shape.resources)
-            if not board.room(request, usable).any():
+            if not board.has_room(request, usable):
                 reason = explain_misfit(shape, snapshot, board, usable)
-                may_be_made = bool(board.room_when_empty(request, usable).any())
+                may_be_made = board.could_ever_fit(request, usable)
         # A gang says for itself why it waits, a strict pool asks who comes first, and what is
         # rejected is rejected group by group.
         is_counted_out = reason is not None and not is_final
