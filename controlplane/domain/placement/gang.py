@@ -12,7 +12,12 @@ import numpy as np
 
 from controlplane.domain.gangs import missing
 from controlplane.domain.placement.board import Mask
-from controlplane.domain.placement.explain import Reason, explain_gang, explain_misfit
+from controlplane.domain.placement.explain import (
+    NO_CELL_MATCHES,
+    Reason,
+    explain_gang,
+    explain_misfit,
+)
 from controlplane.domain.placement.interfaces import Vector
 from controlplane.domain.placement.one_pass import Pass
 from controlplane.domain.placement.plan import Unplaced
@@ -27,6 +32,13 @@ class _Try:
     count: int = 0
     row: int = -1
     why: Reason | None = None
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """The more, the better; but best where it could come true once others have left."""
+        why = self.why or {}
+        never = why.get("code") == NO_CELL_MATCHES or bool(why.get("never_fits"))
+        return not never, self.count
 
 
 class Gangs:
@@ -76,7 +88,7 @@ class Gangs:
             work.board.restore(board)
             work.ledger.restore(books)
             work.kept, work.start = kept, start
-            if best is None or tried.count > best.count:
+            if best is None or tried.rank > best.rank:
                 best = tried
         if best is None:
             why = {"text": f"no ready cell has the label {gang.group_by}"}

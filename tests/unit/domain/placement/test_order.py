@@ -94,6 +94,20 @@ def test_a_gang_that_keeps_to_one_value_takes_the_first_where_all_of_it_fits() -
     assert nowhere.reasons[1]["text"].endswith("no ready cell has the label zone")
 
 
+def test_a_gang_is_told_of_the_value_where_it_could_be_once_others_have_left() -> None:
+    capacity = {"cpu_millis": 2000, "memory_mib": 8192, "gpu": 1}
+    full = {"used": {"cpu_millis": 2000, "gpu": 1}}
+    cells = [zoned(1, "a", 9), zoned(2, "b", 2, capacity=capacity, **full)]
+    rows = [
+        row(1, 2, coscheduled=True),
+        row(2, 1, job=1, coscheduled=True, resources={"gpu": 1}),
+    ]
+    gangs = {1: gang((1, 2, 2), (2, 1, 1), group_by="zone")}
+    outcome = run(cells, *rows, gangs=gangs)
+    assert "cell-002 comes closest and lacks 1 core" in outcome.reasons[1]["text"]
+    assert outcome.plan.unplaced
+
+
 def test_members_that_are_there_already_decide_on_the_value() -> None:
     cells = [zoned(1, "a", 9), zoned(2, "b", 1)]
     facts = GangFacts(
