@@ -14,6 +14,7 @@ from controlplane.commands.preemption import evict
 from controlplane.commands.rejections import reject
 from controlplane.commands.waiting import nominate
 from controlplane.domain.effects import ExplainGroup, ExplainShape, RaiseAlert
+from controlplane.domain.placement.board import Board
 from controlplane.domain.placement.guarded import Faults
 from controlplane.domain.placement.place import place
 from controlplane.domain.placement.plan import Plan
@@ -63,7 +64,8 @@ def pass_pool(waiting: WaitingShapes, *, now: datetime) -> Outcome:
         now=now,
         with_owners=chosen.sequencer.uses_shares,
     )
-    screened = screen(snapshot, chosen)
+    board = Board(snapshot.cells, snapshot.shapes, policy.tokens)
+    screened = screen(snapshot, chosen, board)
     facts = load_pass_facts(
         screened, now=now, sequencer=policy.sequencer, by_owner=chosen.sequencer.uses_shares
     )
@@ -73,6 +75,7 @@ def pass_pool(waiting: WaitingShapes, *, now: datetime) -> Outcome:
         facts,
         chosen,
         limit=TASKS_PER_PASS,
+        board=board,
         is_late=lambda: time.monotonic() > ends_at,
     )
     placed = _carry_out(plan, waiting.pool_id, policy)

@@ -47,7 +47,7 @@ class Gangs:
     def __init__(self, work: Pass) -> None:
         self._work = work
         self._rows: dict[int, list[int]] = defaultdict(list)
-        for row, job_id in enumerate(work.waiting.job_ids):
+        for row, job_id in enumerate(work.waiting.job_ids if work.facts.gangs else ()):
             if job_id in work.facts.gangs:
                 self._rows[job_id].append(row)
         # Of gangs that are alike the first tells for all: room only shrinks in a pass.
