@@ -37,7 +37,7 @@ def is_any_below(cell_ids: Sequence[int], band: Band) -> bool:
 
 
 def load_held(cell_ids: Sequence[int]) -> Held:
-    """All unreleased attempts on the cells."""
+    """All unreleased attempts on the cells, and elsewhere those of gangs with members on them."""
     found = rows(
         """
         SELECT a.task_id, a.job_id, a.group_id, a.cell_id, j.band, g.resources, j.owner_id,
@@ -49,9 +49,18 @@ def load_held(cell_ids: Sequence[int]) -> Held:
         JOIN controlplane_taskgroup g ON g.id = a.group_id
         JOIN controlplane_job j ON j.id = a.job_id
         JOIN controlplane_project p ON p.id = j.project_id
-        WHERE a.cell_id = ANY(%s) AND a.released_at IS NULL ORDER BY a.task_id
+        WHERE a.uid IN (
+            SELECT uid FROM controlplane_attempt
+            WHERE cell_id = ANY(%(cells)s) AND released_at IS NULL
+            UNION ALL
+            SELECT b.uid FROM controlplane_attempt b
+            WHERE b.released_at IS NULL AND b.job_id IN (
+                SELECT c.job_id FROM controlplane_attempt c
+                JOIN controlplane_job k ON k.id = c.job_id AND k.coscheduled
+                WHERE c.cell_id = ANY(%(cells)s) AND c.released_at IS NULL))
+        ORDER BY a.task_id
         """,
-        [list(cell_ids)],
+        {"cells": list(cell_ids)},
     )
     held = Held([], [], {})
     for row in found:

@@ -1,0 +1,66 @@
+"""Gangs and preemption on real rows: of several groups, and on cells that take no new work."""
+
+from controlplane.commands.cells import cordon_cell
+from controlplane.contract.reports import AttemptReport
+from controlplane.contract.states import TaskState as S
+from controlplane.models import Job, Task
+from controlplane.queries.invariants import check_all
+from controlplane.queries.occupants import load_held
+from tests.integration.loop.conftest import Hand, Loop
+
+NAMES = ("cell-1", "cell-2")
+
+
+def group(name: str, cpu: int, replicas: int = 1) -> dict[str, object]:
+    return {
+        "name": name,
+        "image": "x",
+        "command": ["true"],
+        "replicas": replicas,
+        "resources": {"cpu": cpu, "memory": "64Mi"},
+    }
+
+
+def start_all(loop: Loop, job: Job, cells: list[Hand]) -> None:
+    """Each cell reports those of the job's attempts that it has as running."""
+    for cell in cells:
+        mine = [one for one in loop.attempts(job) if one.cell.name == cell.name]
+        cell.report(*[AttemptReport(str(attempt.uid), 0, S.RUNNING) for attempt in mine])
+
+
+def test_a_gang_of_two_groups_has_room_made_for_both(loop: Loop) -> None:
+    cells = [loop.cell(name, cpu=4000) for name in NAMES]
+    batch = loop.submit(band="batch", replicas=8)
+    loop.place()
+    start_all(loop, batch, cells)
+    groups = [group("leader", 1), group("workers", 2, replicas=2)]
+    urgent = loop.submit(band="production", coscheduled=True, groups=groups)
+    loop.place()
+    # 5 cores are needed, in pieces of 2, 2 and 1: five small tasks go.
+    assert loop.states(batch).count("PENDING") == 5
+    nominated = Task.objects.filter(job=urgent, nominated_cell_id__isnull=False)
+    assert nominated.count() == 3
+    for attempt in loop.attempts(batch):
+        cell = next(one for one in cells if one.name == attempt.cell.name)
+        if attempt.state == S.PREEMPTED:
+            cell.report(AttemptReport(str(attempt.uid), 0, S.KILLED, gone=True))
+    loop.place()
+    assert set(loop.states(urgent)) == {"ASSIGNED"}
+    assert loop.states(batch).count("RUNNING") == 3
+    assert check_all() == []
+
+
+def test_a_gang_is_seen_whole_also_where_a_member_is_on_a_closed_cell(loop: Loop) -> None:
+    closed, ready = (loop.cell(name, cpu=1000) for name in NAMES)
+    gang = loop.submit(band="batch", replicas=2, coscheduled=True)
+    loop.place()
+    start_all(loop, gang, [closed, ready])
+    cordon_cell(name=closed.name, actor="somebody")
+    ids = {attempt.cell.name: attempt.cell_id for attempt in loop.attempts(gang)}
+    held = load_held([ids[ready.name]])
+    assert sorted(one.cell_id for one in held.running) == sorted(ids.values())
+    assert {one.gang for one in held.running} == {gang.pk}
+    loop.submit(band="production")
+    loop.place()
+    assert loop.states(gang) == ["PENDING", "PENDING"]
+    assert {one.state for one in loop.attempts(gang)} == {S.PREEMPTED}
