@@ -11,7 +11,7 @@ from controlplane.commands.release import release_attempt
 from controlplane.domain.convergence.lost_cells import HELD
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.queries.sql import rows
-from tests.simulation import families
+from tests.simulation import contests, families
 from tests.simulation.bus import MessageFaults
 from tests.simulation.control import PARTS, TickPart
 from tests.simulation.machines import KILL_POINTS, Machine
@@ -36,6 +36,8 @@ def draw_mixture(seed: int) -> Mixture:
     rng = Random(f"faults of {seed}")
     count = rng.choice([0, 3, 8, 16])
     kinds = tuple(rng.sample(FAULTS, rng.randint(1, 6)))
+    if contests.choose_contests(seed) and rng.random() < 0.4:
+        return Mixture(kinds, 0, MessageFaults(), is_own=True)
     if rng.random() < 0.15:
         return Mixture(OWN_FAULTS, count, MessageFaults(), is_own=True)
     if families.exclusive in families.choose_families(seed):

@@ -38,6 +38,7 @@ class Submitted:
     waits: list[tuple["Submitted", str]] = field(default_factory=list)
     parent: "Submitted | None" = None
     retries: "Submitted | None" = None
+    owner: str = "submitter"
     # What became of it. `seen`: how it stood when somebody last looked; `end`: and deleted it.
     key: str = ""
     links: dict[str, Any] = field(default_factory=dict)

@@ -6,8 +6,8 @@ The process does what `workers.host.Host` does, round by round, with the product
 Reporter, Lease and MemoryDriver; it can be killed at any point of a round.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -48,7 +48,14 @@ class Machine:
     """One machine. `doom`: the point of a round (KILL_POINTS) at which its process is killed."""
 
     def __init__(
-        self, around: Surroundings, *, name: str, label: str, key: bytes, capacity: dict[str, int]
+        self,
+        around: Surroundings,
+        *,
+        name: str,
+        label: str,
+        key: bytes,
+        capacity: dict[str, int],
+        pool: str = "default",
     ) -> None:
         self.around = around
         self.name = name
@@ -62,6 +69,7 @@ class Machine:
             installation="simulation",
             capacity=capacity,
             driver="memory",
+            pool=pool,
         )
         self.engine = MemoryEngine()
         self.disk = Disk(around.rng)
@@ -80,6 +88,11 @@ class Machine:
         self.doom = ""
         self.is_engine_away = False
         self.on_killed: Callable[[], None] = lambda: None
+
+    def offer(self, *, labels: Mapping[str, str], more: Mapping[str, int]) -> None:
+        """It has these labels, and more than it had; before it is started."""
+        capacity = {**self.config.capacity, **more}
+        self.config = replace(self.config, labels=labels, capacity=capacity)
 
     def wall(self) -> float:
         """What the machine's clock shows."""

@@ -1,7 +1,7 @@
 """Who submits, cancels and deletes. A call may die at any statement; then it is made once more."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -31,9 +31,11 @@ _MOST_STATEMENTS = 30
 class Submitters:
     """The submitters of one simulation, and what they know of their jobs."""
 
-    def __init__(self, around: Surroundings, owner: User, jobs: list[Submitted]) -> None:
+    def __init__(
+        self, around: Surroundings, owners: Mapping[str, User], jobs: list[Submitted]
+    ) -> None:
         self._around = around
-        self._owner = owner
+        self._owners = owners
         self.jobs = jobs
         for number, job in enumerate(jobs):
             job.key = f"{job.name}-as-{number}"
@@ -108,7 +110,7 @@ class Submitters:
             (made,) = submit_jobs(
                 specs=[parse_job(body)],
                 bodies=[body],
-                owner=self._owner,
+                owner=self._owners[job.owner],
                 now=self._around.timeline.datetime(),
             )
         except (JobsRefused, NameTaken) as error:

@@ -13,6 +13,7 @@ from controlplane.queries.sql import rows
 from tests.simulation.alone import check_alone
 from tests.simulation.ends import check_ends
 from tests.simulation.machines import Machine
+from tests.simulation.shares import check_shares
 from tests.simulation.world import World
 
 
@@ -28,6 +29,7 @@ def check_step(world: World) -> None:
     violations += world.wrong
     violations += check_alone(world)
     violations += _lost_too_soon()
+    violations += check_shares(world)
     if violations:
         raise Violated("\n".join(violations))
 

@@ -2,13 +2,15 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
 from random import Random
 from typing import Any
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db import connection, transaction
 from django.test import override_settings
 
@@ -16,14 +18,28 @@ from controlplane import clock
 from controlplane.commands import attempt_uids
 from controlplane.commands.accounts import create_default_tenancy, create_user
 from controlplane.commands.cells import enroll_cell
+from controlplane.commands.pools import put_pool
+from controlplane.commands.quotas import put_quota
 from controlplane.contract.keys import decode_key
+from controlplane.domain.scopes import Scope, ScopeKind
+from controlplane.models import Project
 from controlplane.outbox import transport
 from controlplane.queries.sql import rows
 from tests.simulation.bus import SimulatedBus
+from tests.simulation.contests import choose_contests, draw_contests
 from tests.simulation.control import ControlPlane
 from tests.simulation.families import draw_families
 from tests.simulation.jobs import Submitted, draw_jobs
 from tests.simulation.machines import Machine, Surroundings
+from tests.simulation.policies import (
+    CONTENDER,
+    FPGA,
+    SECOND,
+    ZONE,
+    ZONES,
+    Policies,
+    draw_policies,
+)
 from tests.simulation.submitters import NAME, Submitters
 from tests.simulation.timeline import Timeline
 from tests.simulation.witness import Witness
@@ -64,6 +80,10 @@ class World:
         self.are_cells_disturbed = False
         self.are_journals_harmed = False
         self.harmed: set[str] = set()
+        self.policies = Policies()
+        # Whom others were evicted for, and when last; up to which line of the history.
+        self.evictors: dict[int, datetime] = {}
+        self.evictions_seen = 0
 
     def note(self, text: str) -> None:
         """Add a line to the trace."""
@@ -130,12 +150,25 @@ class World:
         ]
         return left
 
-    def add_machine(self, name: str, label: str) -> Machine:
+    def add_machine(
+        self,
+        name: str,
+        label: str,
+        *,
+        pool: str = "default",
+    ) -> Machine:
         """A machine for the cell `name`."""
-        key = decode_key(enroll_cell(name=name, pool="default", now=self.timeline.datetime()))
+        key = decode_key(enroll_cell(name=name, pool=pool, now=self.timeline.datetime()))
         cpu = self.rng.choice([1000, 2000, 4000])
         capacity = {"cpu_millis": cpu, "memory_mib": 2048, "disk_mib": 1000}
-        machine = Machine(self.around, name=name, label=label, key=key, capacity=capacity)
+        machine = Machine(
+            self.around,
+            name=name,
+            label=label,
+            key=key,
+            capacity=capacity,
+            pool=pool,
+        )
         self.machines.append(machine)
         self.witness.watch(machine)
         return machine
@@ -149,15 +182,39 @@ class World:
 
     def _prepare(self) -> None:
         create_default_tenancy()
-        owner, _ = create_user(name=NAME, password=None, is_operator=False)
+        owners = {NAME: create_user(name=NAME, password=None, is_operator=False)[0]}
         self.control = ControlPlane(self.around)
         self.bus.on_arrival = self._arrived
         for number in range(self.rng.randint(2, 4)):
             machine = self.add_machine(f"cell-{number}", f"cell-{number}")
             self.timeline.after(self.rng.uniform(0.0, 3.0), machine.start)
         jobs = [*draw_jobs(self.rng), *draw_families(self.seed)]
-        self.submitters = Submitters(self.around, owner, jobs)
+        if choose_contests(self.seed):
+            owners[CONTENDER], _ = create_user(name=CONTENDER, password=None, is_operator=False)
+            jobs += self._let_contend(owners)
+        self.submitters = Submitters(self.around, owners, jobs)
         self.submitters.plan()
+
+    def _let_contend(self, owners: Mapping[str, User]) -> list[Submitted]:
+        """Policies, what cells differ in, a second pool; and the jobs that contend."""
+        self.policies = draw_policies(Random(f"policies of {self.seed}"))
+        for name, fields in self.policies.pools.items():
+            put_pool(name=name, changes=fields)
+        project = Project.objects.get()
+        keys = {ScopeKind.PROJECT: project.pk, ScopeKind.DOMAIN: project.domain_id}
+        keys[ScopeKind.USER] = owners[CONTENDER].pk
+        for kind, limits in self.policies.quotas.items():
+            put_quota(scope=Scope(kind, keys[kind]), changes=limits)
+        for machine in self.machines:
+            zone = ZONES[0] if machine is self.machines[0] else self.rng.choice(ZONES)
+            machine.offer(labels={ZONE: zone}, more=_rare(zone))
+        for number in range(self.rng.randint(1, 2)):
+            zone = ZONES[number]
+            name = f"{SECOND}-{number}"
+            machine = self.add_machine(name, name, pool=SECOND)
+            machine.offer(labels={ZONE: zone}, more=_rare(zone))
+            self.timeline.after(self.rng.uniform(0.0, 3.0), machine.start)
+        return draw_contests(self.seed)
 
     def _arrived(self, queue: str) -> None:
         if queue.startswith("cell."):
@@ -178,6 +235,10 @@ class World:
         return execute(sql, *args)
 
 
+def _rare(zone: str) -> dict[str, int]:
+    return {FPGA: 1} if zone == ZONES[0] else {}
+
+
 _WATCHED = ("controlplane_task", "controlplane_attempt", "controlplane_job", '"controlplane_cell"')
 _WRITING = ("UPDATE", "INSERT", "DELETE")
 
@@ -193,7 +254,8 @@ def empty_tables() -> None:
         # Foreign keys are checked at commit: any order will do.
         for (table,) in cursor.fetchall():
             cursor.execute(f'DELETE FROM "{table}"')
-        cursor.execute("DELETE FROM auth_user WHERE username = %s", [NAME])
+        names = [NAME, CONTENDER]
+        cursor.execute("DELETE FROM auth_user WHERE username = ANY(%s)", [names])
         cursor.execute(
             "SELECT setval(format('%I.%I', schemaname, sequencename)::regclass, start_value, false)"
             " FROM pg_sequences WHERE sequencename LIKE 'controlplane\\_%'"

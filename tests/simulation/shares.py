@@ -1,0 +1,184 @@
+"""What must be true of shares at every instant: of machines, quotas, tokens, zones, kept room."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from datetime import datetime
+from uuid import UUID
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.states import Band, Reason, ReleaseKind
+from controlplane.queries.sql import decoded, rows
+from tests.simulation.policies import ZONE
+from tests.simulation.world import World
+
+_HELD = """
+SELECT a.uid, a.cell_id, c.name, c.pool_id, p.name, j.pool_id, j.id, j.owner_id, j.project_id,
+       g.resources, a.finished_at IS NULL, j.group_by, c.labels, g.constraints
+FROM controlplane_attempt a
+JOIN controlplane_job j ON j.id = a.job_id
+JOIN controlplane_cell c ON c.id = a.cell_id
+JOIN controlplane_pool p ON p.id = c.pool_id
+JOIN (SELECT g.id, g.resources, s.constraints FROM controlplane_taskgroup g
+      LEFT JOIN controlplane_shape s ON s.id = g.shape_id) g ON g.id = a.group_id
+WHERE a.released_at IS NULL ORDER BY a.uid
+"""
+
+
+def check_shares(world: World) -> list[str]:
+    """What is wrong, in words; of worlds in which somebody contends."""
+    if not world.policies.pools:
+        return []
+    held = rows(_HELD)
+    wrong = [*_tokens(held), *_quotas(held), *_places(held), *_machines(world)]
+    return [*wrong, *_evictions(world), *_kept_room(world)]
+
+
+def _tokens(held: list[tuple[object, ...]]) -> Iterator[str]:
+    used: Counter[tuple[int, str]] = Counter()
+    for row in held:
+        for name, amount in decoded(row[9]).items():
+            used[row[3], name] += amount  # type: ignore[index]
+    for pool_id, pool, tokens in rows("SELECT id, name, tokens FROM controlplane_pool"):
+        for name, limit in decoded(tokens).items():
+            if used[pool_id, name] > limit:
+                yield f"{used[pool_id, name]} of {limit} {name} of pool {pool} are held"
+
+
+def _quotas(held: list[tuple[object, ...]]) -> Iterator[str]:
+    """All jobs are of one project, and one domain."""
+    limits = rows(
+        """
+        SELECT user_id, project_id, domain_id, resources, running_tasks, running_jobs
+        FROM controlplane_quota
+        """
+    )
+    for user, project, domain, resources, tasks, jobs in limits:
+        mine = [row for row in held if user is None or row[7] == user]
+        whose = f"user {user}" if user else f"project {project}" if project else f"domain {domain}"
+        used: Counter[str] = Counter()
+        for row in mine:
+            used.update(decoded(row[9]))
+        counted = {"running tasks": len(mine), "running jobs": len({row[6] for row in mine})}
+        asked = {**decoded(resources), "running tasks": tasks, "running jobs": jobs}
+        for name, amount in {**used, **counted}.items():
+            limit = asked.get(name)
+            if limit is not None and amount > limit:
+                yield f"{whose} holds {amount} {name}, {limit} are allowed"
+
+
+def _places(held: list[tuple[object, ...]]) -> Iterator[str]:
+    """Each in its job's pool, where its constraints hold, and gangs of a group in one zone."""
+    zones = defaultdict[object, set[str]](set)
+    for uid, _, cell, pool_id, pool, wanted, job_id, *_, is_open, group_by, labels, asked in held:
+        found = decoded(labels)
+        if pool_id != wanted:
+            yield f"attempt {uid} of job {job_id} is on {cell} of pool {pool}, not of its own"
+        for wish in decoded(asked) or ():
+            if wish["required"] and found.get(wish["key"]) not in wish["values"]:
+                yield f"attempt {uid} of job {job_id} is on {cell}, which has not {wish}"
+        if group_by and is_open:
+            zones[job_id].add(found.get(ZONE, ""))
+    for job_id, values in zones.items():
+        if len(values) > 1 or "" in values:
+            yield f"members of the gang of job {job_id} are in zones {sorted(values)}"
+
+
+def _machines(world: World) -> Iterator[str]:
+    """By the engines: what runs on a machine fits it, but for what was given up with its cell."""
+    if world.are_journals_harmed:
+        return
+    names = Counter(machine.name for machine in world.machines)
+    living = {
+        UUID(life.launch.uid): machine for machine in world.machines for life in machine.living()
+    }
+    found = rows(
+        """
+        SELECT a.uid, g.resources FROM controlplane_attempt a
+        JOIN controlplane_taskgroup g ON g.id = a.group_id
+        WHERE a.uid = ANY(%s) AND a.release_kind <> %s
+        """,
+        [list(living), ReleaseKind.CELL_LOST.value],
+    )
+    used: dict[str, Counter[str]] = defaultdict(Counter)
+    for uid, resources in found:
+        used[living[uid].label].update(decoded(resources))
+    for machine in world.machines:
+        for name, amount in machine.config.capacity.items():
+            if names[machine.name] == 1 and used[machine.label][name] > amount:
+                yield f"{used[machine.label][name]} of {amount} {name} run on {machine.label}"
+
+
+def _evictions(world: World) -> Iterator[str]:
+    """Those since the last look: only for strictly more important work, never what runs once."""
+    found = rows(
+        """
+        SELECT h.id, h.task_id, j.band, h.message, h.at, g.at_most_once, p.preemption
+        FROM controlplane_transition h JOIN controlplane_task t ON t.id = h.task_id
+        JOIN controlplane_taskgroup g ON g.id = t.group_id
+        JOIN controlplane_job j ON j.id = h.job_id JOIN controlplane_pool p ON p.id = j.pool_id
+        WHERE h.id > %s AND h.reason = %s AND h.actor = 'placement' ORDER BY h.id
+        """,
+        [world.evictions_seen, Reason.PREEMPTED.value],
+    )
+    for number, task_id, band, message, at, is_once, may_evict in found:
+        world.evictions_seen = number
+        *_, job, said = message.split()
+        who = Band[said.strip("()").upper()]
+        world.evictors[int(job)] = at
+        if band <= who:
+            yield f"task {task_id} of band {Band(band).name} {message}"
+        if is_once or not may_evict:
+            yield f"task {task_id} was evicted, which may not be: {message}"
+
+
+def _kept_room(world: World) -> Iterator[str]:
+    """Where somebody had others evicted, nobody who is as important or less takes the room."""
+    if not world.evictors:
+        return
+    for cell_id, name, capacity, need, band, since in _kept(world.evictors):
+        held = Counter[str]()
+        newest: list[int] = []
+        found = rows(
+            """
+            SELECT a.created_at, a.finished_at IS NULL, j.band, g.resources, g.timeout_seconds
+            FROM controlplane_attempt a JOIN controlplane_taskgroup g ON g.id = a.group_id
+            JOIN controlplane_job j ON j.id = a.job_id
+            WHERE a.cell_id = %s AND a.released_at IS NULL
+            """,
+            [cell_id],
+        )
+        for created_at, is_open, other, resources, timeout in found:
+            if is_open and timeout is None:
+                held.update(decoded(resources))
+            if created_at > since:
+                newest.append(other)
+        lacks = [key for key in capacity if need[key] + held[key] > capacity[key]]
+        if lacks and newest and min(newest) >= band:
+            yield f"room of {name} that was made for somebody is given away: {lacks} lack"
+
+
+def _kept(
+    evictors: dict[int, datetime],
+) -> Iterator[tuple[int, str, dict[str, int], Counter[str], int, datetime]]:
+    """By cell, what is kept there for those who had somebody evicted; for the least important."""
+    found = rows(
+        """
+        SELECT t.nominated_cell_id, c.name, c.capacity, g.resources, j.band, j.id
+        FROM controlplane_task t JOIN controlplane_taskgroup g ON g.id = t.group_id
+        JOIN controlplane_job j ON j.id = g.job_id AND j.ending_as IS NULL
+        JOIN controlplane_cell c ON c.id = t.nominated_cell_id AND c.state = 'READY'
+        WHERE t.state = %s AND t.job_id = ANY(%s)
+        """,
+        [int(S.PENDING), list(evictors)],
+    )
+    need: dict[int, Counter[str]] = defaultdict(Counter)
+    whose: dict[int, list[tuple[int, datetime]]] = defaultdict(list)
+    cells = {}
+    for cell_id, name, capacity, resources, band, job_id in found:
+        cells[cell_id] = name, decoded(capacity)
+        need[cell_id].update(decoded(resources))
+        whose[cell_id].append((band, evictors[job_id]))
+    for cell_id, (name, capacity) in cells.items():
+        bands, moments = zip(*whose[cell_id], strict=True)
+        capacity = {key: amount for key, amount in capacity.items() if key in need[cell_id]}
+        yield cell_id, name, capacity, need[cell_id], max(bands), max(moments)
