@@ -2,7 +2,7 @@
 
 import contextlib
 import http.server
-import socketserver
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -239,35 +239,37 @@ def test_an_error_does_not_pass_and_is_told(server: str, status: int) -> None:
     assert get(server, f"/{status}", 30.0) == f"GET /{status}: HTTP status {status}"
 
 
-class Drips(socketserver.BaseRequestHandler):
-    """Answers a byte at a time, for ever."""
+@contextlib.contextmanager
+def speaker(words: bytes, *, pause: float) -> Iterator[str]:
+    """Takes one connection and says `words`, a byte after each pause, until nobody listens."""
+    over = threading.Event()
 
-    def handle(self) -> None:
+    def speak() -> None:
         with contextlib.suppress(OSError):
-            while True:
-                self.request.sendall(b"H")
-                threading.Event().wait(0.02)
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                for byte in words:
+                    connection.sendall(bytes([byte]))
+                    over.wait(pause)
 
-
-class Speaks(socketserver.BaseRequestHandler):
-    """Says something else than HTTP."""
-
-    def handle(self) -> None:
-        self.request.recv(4096)
-        self.request.sendall(b"+OK ready\r\n")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=speak)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        over.set()
+        thread.join()
 
 
 @pytest.mark.parametrize(
-    ("handler", "words"), [(Drips, "timed out"), (Speaks, "no answer of HTTP")]
+    ("words", "pause", "told"),
+    [(b"H" * 1000, 0.02, "timed out"), (b"+OK ready\r\n", 0.0, "no answer of HTTP")],
 )
 def test_what_does_not_speak_http_does_not_pass_and_holds_nobody_up(
-    handler: type[socketserver.BaseRequestHandler], words: str
+    words: bytes, pause: float, told: str
 ) -> None:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever).start()
-        found = get(f"127.0.0.1:{server.server_address[1]}", "/", 0.3)
-        server.shutdown()
-    assert found == f"GET /: {words}"
+    with speaker(words, pause=pause) as address:
+        assert get(address, "/", 0.3) == f"GET /: {told}"
 
 
 def test_nobody_there_does_not_pass(server: str) -> None:
