@@ -62,6 +62,18 @@ evicted for it, its gang left that room, or it waited longer than `starvation_se
 `cellrun submit FILE --dry-run` (`POST /jobs:dry-run`) places the job as a pass would, behind all
 that waits already, and says where its tasks would go, why the others would wait, and whom they
 would evict. Nothing is written.
+
+## A bad decision becomes a test
+
+`manage.py placement_snapshot --pool NAME > file.json` writes what a pass over the pool would look
+at: cells, shapes, quotas, rows, gangs, the policy. `manage.py placement_replay file.json` decides
+again, from that file alone, and prints the plan as a table (placements, reasons, rejections, who
+found no room) with the time of each step. Neither writes to the database.
+
+Names are in it as they are: of cells with their labels, of users and projects with quotas. Put
+the file into `tests/replays/` with the plan that is right (`placement_replay file.json --json`)
+as `NAME.plan.json`; `tests/unit/domain/placement/test_replays.py` decides each of them again and
+compares.
 """
 
 

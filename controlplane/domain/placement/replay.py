@@ -1,0 +1,187 @@
+"""What a pass looked at, as JSON, and the pass decided again from it; pure.
+
+A bad decision that is seen in production becomes a test: its record is kept with the plan that
+would have been right (docs/placement.md).
+"""
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import datetime
+from enum import Enum
+from functools import cache
+from itertools import pairwise
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from controlplane.domain.placement.one_pass import Plugins
+from controlplane.domain.placement.place import place
+from controlplane.domain.placement.plan import Plan
+from controlplane.domain.placement.preempt import Eviction
+from controlplane.domain.placement.room import make_room, wants_room
+from controlplane.domain.placement.screen import Screened, screen
+from controlplane.domain.placement.snapshot import Leaving, PassFacts, PoolSnapshot, Running
+from controlplane.domain.scopes import Scope
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a pass looked at. `running`, `leaving`, `leaving_scopes`: who could make room.
+
+    `limit`: the most tasks that the pass places.
+    """
+
+    snapshot: PoolSnapshot
+    facts: PassFacts
+    limit: int
+    running: tuple[Running, ...] = ()
+    leaving: tuple[Leaving, ...] = ()
+    leaving_scopes: Mapping[Scope, Mapping[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What came of it. `seconds`: by step ("screen", "place", "make room"), in order."""
+
+    screened: Screened
+    plan: Plan
+    evictions: Sequence[Eviction]
+    seconds: Mapping[str, float]
+
+
+class UnreadableRecord(ValueError):
+    """The document is no record, or one of another version."""
+
+
+def write_record(record: Record) -> dict[str, Any]:
+    """The record as a document of strings, numbers, lists and mappings."""
+    return {"version": VERSION, **_plain(record)}
+
+
+def read_record(document: object) -> Record:
+    """The record that `write_record` made a document of. Raises UnreadableRecord."""
+    if not isinstance(document, dict) or document.get("version") != VERSION:
+        raise UnreadableRecord(f"not a record of version {VERSION}")
+    try:
+        found = _read(Record, {name: document[name] for name in document if name != "version"})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UnreadableRecord(f"the record makes no sense: {error!r}") from error
+    assert isinstance(found, Record), "a record is read as one"
+    return found
+
+
+def replay(record: Record, plugins: Plugins, timer: Callable[[], float]) -> Replay:
+    """Decide again. `timer`: seconds from any beginning; asked between the steps only."""
+    snapshot, times = record.snapshot, [timer()]
+    screened = screen(snapshot, plugins)
+    times.append(timer())
+    plan = place(snapshot, record.facts, plugins, limit=record.limit)
+    times.append(timer())
+    evictions: Sequence[Eviction] = ()
+    if snapshot.policy.preemption and wants_room(plan):
+        evictions = make_room(
+            snapshot,
+            plan,
+            record.facts.waiting,
+            record.running,
+            record.leaving,
+            record.leaving_scopes,
+        )
+    times.append(timer())
+    spent = [end - begin for begin, end in pairwise(times)]
+    steps = dict(zip(("screen", "place", "make room"), spent, strict=True))
+    return Replay(screened, plan, evictions, steps)
+
+
+def plan_document(record: Record, replayed: Replay) -> dict[str, Any]:
+    """What was decided, in an order that does not depend on the machine; to be compared."""
+    plan, waiting = replayed.plan, record.facts.waiting
+    cells = {cell.cell_id: cell.name for cell in record.snapshot.cells}
+    columns = plan.placements
+    placed: dict[tuple[int, str], int] = {}
+    for group_id, cell_id, count in zip(
+        columns.group_ids, columns.cell_ids, columns.counts, strict=True
+    ):
+        key = group_id, cells[cell_id]
+        placed[key] = placed.get(key, 0) + count
+    news = {item.shape_id: item.reason for item in (*replayed.screened.reasons, *plan.shapes)}
+    jobs = dict(zip(waiting.group_ids, waiting.job_ids, strict=True))
+    return _plain(
+        {
+            "placements": [
+                {"job": jobs[group_id], "group": group_id, "cell": cell, "count": count}
+                for (group_id, cell), count in sorted(placed.items())
+            ],
+            "reasons": [
+                *({"shape": shape_id, "reason": news[shape_id]} for shape_id in sorted(news)),
+                *({"group": item.group_id, "reason": item.reason} for item in plan.groups),
+            ],
+            "rejected": [{"group": item.group_id, "reason": item.reason} for item in plan.rejected],
+            "unplaced": [
+                {"group": waiting.group_ids[item.row], "count": item.count}
+                for item in plan.unplaced
+            ],
+            "evictions": [
+                {
+                    "group": item.need.group_id,
+                    "cells": [cells[cell_id] for cell_id in item.cell_ids],
+                    "counts": list(item.counts),
+                    "victims": list(item.victims),
+                }
+                for item in replayed.evictions
+            ],
+            "complete": plan.complete,
+        }
+    )
+
+
+# ------------------------------------------------------------------------- JSON and dataclasses
+
+
+def _plain(value: Any) -> Any:
+    """`value` in what JSON has; a mapping whose keys are no texts becomes a list of pairs."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        if all(type(key) is str for key in value):
+            return {key: _plain(inner) for key, inner in sorted(value.items())}
+        return [[_plain(key), _plain(inner)] for key, inner in value.items()]
+    if isinstance(value, frozenset | set):
+        return sorted(_plain(inner) for inner in value)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def _read(kind: Any, plain: Any) -> Any:
+    """The value of type `kind` that `_plain` made `plain` of."""
+    if plain is None or kind in (Any, object):
+        return plain
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        [inner] = [item for item in arguments if item is not type(None)]
+        return _read(inner, plain)
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = _hints_of(kind)
+        return kind(**{name: _read(hints[name], inner) for name, inner in plain.items()})
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(plain)
+    if kind is datetime:
+        return datetime.fromisoformat(plain)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        pairs = plain.items() if isinstance(plain, dict) else plain
+        return {_read(arguments[0], key): _read(arguments[1], inner) for key, inner in pairs}
+    if isinstance(origin, type) and issubclass(origin, Sequence | frozenset):
+        build = frozenset if issubclass(origin, frozenset) else tuple
+        return build(_read(arguments[0], inner) for inner in plain)
+    return plain
+
+
+@cache
+def _hints_of(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)

@@ -1,0 +1,31 @@
+"""`manage.py placement_snapshot`: writes what a pass over a pool would look at, as JSON."""
+
+import json
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import transaction
+
+from controlplane import clock
+from controlplane.domain.placement.replay import write_record
+from controlplane.queries.placement_record import NoSuchPool, load_record
+
+
+class Command(BaseCommand):
+    """Print the record; nothing is written to the database."""
+
+    help = "Print what a placement pass over a pool would look at, for placement_replay."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """`--pool`."""
+        parser.add_argument("--pool", default="default", help="name of the pool")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Read, all at one moment, and print."""
+        now = clock.now()
+        try:
+            with transaction.atomic():
+                record = load_record(options["pool"], now=now)
+        except NoSuchPool as error:
+            raise CommandError(str(error)) from None
+        self.stdout.write(json.dumps(write_record(record), ensure_ascii=False, indent=1))

@@ -1,0 +1,333 @@
+"""Why a task waits: each reason by real rows and a real pass, in the same words everywhere.
+
+Shown in the API's list and explanation, by `cellrun explain` and `cellrun job`, and in the admin on
+the pages of the task, of its job and of all tasks.
+"""
+
+import gc
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from pytest_django.live_server_helper import LiveServer
+from typer.testing import CliRunner
+
+from client.cli import app
+from controlplane import clock, plugins
+from controlplane.commands.accounts import SCOPE_SUBMIT, create_api_token
+from controlplane.domain.states import Reason
+from controlplane.domain.transitions import Event
+from controlplane.models import Cell, Job, Pool, Quota, Task
+from docs.placement_page import EXAMPLES
+from tests.scenarios.conftest import loop as loop
+from tests.scenarios.conftest import stage as stage
+from tests.scenarios.stage import Stage
+
+LATER = "2040-01-01T00:00:00Z"
+
+
+class Onlooker:
+    """Somebody who asks every door why a task waits."""
+
+    def __init__(self, stage: Stage, url: str) -> None:
+        self._token = create_api_token(
+            user=stage.owner, name="test", scopes=(SCOPE_SUBMIT,), now=clock.now()
+        )
+        self._environ = {"CELLRUN_URL": url, "CELLRUN_TOKEN": self._token}
+        self._browser = Client()
+        self._browser.force_login(User.objects.create_superuser("olga", password="x"))
+
+    def call(self, path: str) -> Any:
+        """What the API answers."""
+        headers = {"Authorization": f"Bearer {self._token}"}
+        return json.loads(Client().get(f"/api/v1{path}", headers=headers).content)
+
+    def command(self, *words: str) -> str:
+        """What the command prints."""
+        done = CliRunner().invoke(app, list(words), env=self._environ)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    def page(self, address: str) -> str:
+        """What the admin shows."""
+        return unescape(self._browser.get(f"/admin/controlplane/{address}").content.decode())
+
+    def reason(self, task: Task) -> dict[str, Any]:
+        """The reason of a pending task, after all have said the same."""
+        [listed] = [
+            item
+            for item in self.call(f"/jobs/{task.job_id}/tasks")["results"]
+            if item["id"] == task.pk
+        ]
+        reason: dict[str, Any] = listed["pending_reason"]
+        explained = self.call(f"/tasks/{task.pk}/explain")
+        assert (explained["state"], explained["reason"]) == ("PENDING", reason)
+        text = reason["text"]
+        assert explained["text"] == text
+        assert text in self.command("explain", "--task", str(task.pk))
+        assert text in self.command("job", str(task.job_id))
+        for address in (f"task/{task.pk}/change/", f"job/{task.job_id}/change/", "task/"):
+            assert text in self.page(address), address
+        return reason
+
+
+@pytest.fixture
+def onlooker(stage: Stage, live_server: LiveServer, tmp_path: Path) -> Iterator[Onlooker]:
+    yield Onlooker(stage, live_server.url)
+    gc.collect()
+    for thread in threading.enumerate():
+        if "process_request_thread" in thread.name:
+            thread.join(timeout=10)
+
+
+# ------------------------------------------------------------------------- how each comes about
+
+Scene = Callable[[Stage], tuple[Task, str]]
+"""Brings a task to wait; the task, and what its text must say."""
+
+
+def waiting(stage: Stage, job: Job) -> Task:
+    """The first task of the job that waits."""
+    stage.place()
+    found = Task.objects.filter(job=job, state=1).order_by("group_id", "index").first()
+    assert found is not None
+    return found
+
+
+def lacks_memory(stage: Stage) -> tuple[Task, str]:
+    stage.cell("cell-1", memory=4096)
+    stage.cell("cell-2", memory=2048)
+    stage.submit(resources={"cpu": 0.1, "memory": "3Gi"})
+    stage.place()
+    job = stage.submit(resources={"cpu": 0.1, "memory": "2560Mi"})
+    text = "no cell has enough free: cell-2 comes closest and lacks 512 MiB of memory"
+    return waiting(stage, job), text
+
+
+def matches_no_cell(stage: Stage) -> tuple[Task, str]:
+    stage.cell()
+    wish = {"key": "zone", "op": "eq", "values": ["b"]}
+    job = stage.submit_small(constraints=[wish], allow_unsatisfiable=True)
+    return waiting(stage, job), "matches: removed by zone = b (1)"
+
+
+def exceeds_quota(stage: Stage) -> tuple[Task, str]:
+    stage.cell()
+    Quota.objects.create(user=stage.owner, running_tasks=1)
+    job = stage.submit_small(replicas=2)
+    return waiting(stage, job), "quota of user owner: 1 running tasks + 1 requested > 1 allowed"
+
+
+def lacks_tokens(stage: Stage) -> tuple[Task, str]:
+    Pool.objects.update(tokens={"licence": 3})
+    stage.cell()
+    job = stage.submit(replicas=2, resources={"cpu": 0.1, "memory": "64Mi", "licence": 2})
+    return waiting(stage, job), "tokens licence: 2 used + 2 requested > 3 of the pool"
+
+
+def finds_slots_full(stage: Stage) -> tuple[Task, str]:
+    Pool.objects.update(max_building_per_cell=1)
+    stage.cell()
+    Cell.objects.update(drivers=["docker"])
+    job = stage.submit_small(replicas=2)
+    return waiting(stage, job), "1 cell with room for it prepares as many containers"
+
+
+def depends_on_group(stage: Stage) -> tuple[Task, str]:
+    stage.cell()
+    groups = [stage.group("a"), stage.group("b", depends_on=[{"group": "a"}])]
+    return waiting(stage, stage.submit(groups=groups)), "waits until group a has succeeded"
+
+
+def depends_on_job(stage: Stage) -> tuple[Task, str]:
+    stage.cell()
+    stage.submit_small(guid="first")
+    job = stage.submit_small(depends_on=[{"job": "first"}])
+    return waiting(stage, job), "waits until job first has succeeded"
+
+
+def starts_later(stage: Stage) -> tuple[Task, str]:
+    stage.cell()
+    return waiting(stage, stage.submit_small(start_after=LATER)), "is not to start before 2040"
+
+
+def waits_for_gang(stage: Stage) -> tuple[Task, str]:
+    stage.cell(cpu=2000)
+    job = stage.submit(coscheduled=True, replicas=3, allow_unsatisfiable=True)
+    return waiting(stage, job), "its gang starts together: 3 more must be placed at once, 2 could"
+
+
+def waits_for_bounce(stage: Stage) -> tuple[Task, str]:
+    stage.cell()
+    job = stage.submit_small(coscheduled=True, replicas=2)
+    stage.place()
+    stage.start(*stage.newest(job))
+    stage.vanish(stage.newest(job)[0])
+    return waiting(stage, job), "waits until the rest of its gang, which fell below its minimum"
+
+
+def waits_for_container(stage: Stage) -> tuple[Task, str]:
+    stage.cell()
+    job, _ = stage.running()
+    stage.force(job, Event.PREEMPTED, Reason.PREEMPTED)
+    return waiting(stage, job), "container of its previous attempt is confirmed gone"
+
+
+def backs_off(stage: Stage) -> tuple[Task, str]:
+    stage.cell()
+    job, attempt = stage.running(retries={"failure": 1})
+    stage.fail(attempt)
+    return waiting(stage, job), "before it is tried again"
+
+
+def stands_behind(stage: Stage) -> tuple[Task, str]:
+    Pool.objects.update(strict_fifo=True, preemption=False)
+    stage.cell(cpu=2000)
+    large = stage.submit(replicas=2, resources={"cpu": 1.5, "memory": "64Mi"})
+    job = stage.submit_small()
+    return waiting(stage, job), f"waits behind job {large.pk}, which does not fit yet"
+
+
+def meets_broken_plugin(stage: Stage) -> tuple[Task, str]:
+    Pool.objects.update(validators=["broken"])
+    stage.cell()
+    return waiting(stage, stage.submit_small()), "validator broken failed: an operator has to look"
+
+
+SCENES: dict[str, Scene] = {
+    "insufficient_resources": lacks_memory,
+    "no_cell_matches": matches_no_cell,
+    "quota_exceeded": exceeds_quota,
+    "insufficient_tokens": lacks_tokens,
+    "build_slots_full": finds_slots_full,
+    "waiting_for_dependency": depends_on_group,
+    "waiting_for_job": depends_on_job,
+    "waiting_for_start_time": starts_later,
+    "waiting_for_gang": waits_for_gang,
+    "waiting_for_gang_to_leave": waits_for_bounce,
+    "waiting_for_previous_attempt": waits_for_container,
+    "backing_off": backs_off,
+    "queue_position": stands_behind,
+    "plugin_failed": meets_broken_plugin,
+}
+
+
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package with a validator that fails is installed, as pip would leave it."""
+    (tmp_path / "broken_validator.py").write_text(
+        "class Broken:\n    def check(self, request):\n        raise RuntimeError('no luck')\n"
+    )
+    folder = tmp_path / "broken_validator-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text(
+        "[cellrun.validators]\nbroken = broken_validator:Broken\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugins.forget()
+    yield
+    monkeypatch.undo()
+    plugins.forget()
+    sys.modules.pop("broken_validator", None)
+
+
+@pytest.mark.parametrize("code", SCENES)
+def test_each_reason_is_told_in_the_same_words_everywhere(
+    stage: Stage, onlooker: Onlooker, broken: None, code: str
+) -> None:
+    task, text = SCENES[code](stage)
+    reason = onlooker.reason(task)
+    assert reason["code"] == code
+    assert text in reason["text"]
+
+
+def test_every_reason_has_its_scene_and_its_line_in_the_documentation() -> None:
+    assert SCENES.keys() == EXAMPLES.keys()
+    for code, (make, _) in EXAMPLES.items():
+        assert make()["code"] == code
+
+
+# ------------------------------------------------------------------------ what an explanation has
+
+
+def test_what_no_pass_has_seen_waits_for_its_turn(stage: Stage, onlooker: Onlooker) -> None:
+    task = stage.task(stage.submit_small())
+    assert onlooker.reason(task)["code"] == "queue_position"
+    explained = onlooker.call(f"/tasks/{task.pk}/explain")
+    assert explained["considered_at"] is None
+    assert explained["queue"]["text"] == "1 of 1 that wait in its pool"
+
+
+def test_the_place_in_the_queue_is_told_and_behind_whom(stage: Stage, onlooker: Onlooker) -> None:
+    first = stage.submit_small(replicas=3)
+    other = stage.submit_small(replicas=2)
+    last = stage.submit_small(replicas=4, band="batch")
+    before = clock.now()
+    stage.place()
+    explained = onlooker.call(f"/tasks/{stage.tasks(other)[1].pk}/explain")
+    assert explained["queue"] == {
+        "position": 5,
+        "of": 9,
+        "behind": {"job": first.pk, "name": "job"},
+        "estimate": False,
+        "text": f"5 of 9 that wait in its pool, behind job {first.pk}",
+    }
+    assert explained["considered_at"] > before.isoformat()
+    Pool.objects.update(sequencer="fair_share")
+    queue = onlooker.call(f"/tasks/{stage.tasks(last)[0].pk}/explain")["queue"]
+    assert (queue["position"], queue["behind"]["job"], queue["estimate"]) == (6, other.pk, True)
+    assert queue["text"] in onlooker.command("explain", "--task", str(stage.tasks(last)[0].pk))
+
+
+def test_all_that_stands_against_a_task_is_told(stage: Stage, onlooker: Onlooker) -> None:
+    stage.cell()
+    Quota.objects.create(user=stage.owner, running_tasks=1)
+    stage.submit_small(guid="first")
+    stage.place()
+    groups = [stage.group("a"), stage.group("b", depends_on=[{"group": "a"}])]
+    job = stage.submit(groups=groups, depends_on=[{"job": "first"}], start_after=LATER)
+    stage.place()
+    explained = onlooker.call(f"/tasks/{stage.tasks(job)[1].pk}/explain")
+    assert [item["code"] for item in (explained["reason"], *explained["also"])] == [
+        "waiting_for_job",
+        "waiting_for_dependency",
+        "waiting_for_start_time",
+        "quota_exceeded",
+    ]
+    assert explained["queue"] is None
+
+
+def test_room_that_is_kept_is_told(stage: Stage, onlooker: Onlooker) -> None:
+    stage.cell(cpu=100)
+    stage.running(band="batch")
+    job = stage.submit_small(band="production")
+    task = waiting(stage, job)
+    kept = onlooker.call(f"/tasks/{task.pk}/explain")["nomination"]
+    assert kept["cell"] == "cell-1"
+    assert kept["until"] > clock.now().isoformat()
+
+
+def test_of_a_task_that_does_not_wait_it_is_told_where_it_is(
+    stage: Stage, onlooker: Onlooker
+) -> None:
+    stage.cell()
+    job, attempt = stage.running()
+    address = f"/tasks/{stage.task(job).pk}/explain"
+    explained = onlooker.call(address)
+    assert explained["reason"] == {
+        "code": "running",
+        "text": "is RUNNING on cell cell-1",
+        "cell": "cell-1",
+    }
+    assert (explained["queue"], explained["also"]) == (None, [])
+    stage.fail(attempt)
+    explained = onlooker.call(address)
+    assert (explained["reason"]["code"], explained["text"]) == ("failed", "exit status 1")
