@@ -334,6 +334,7 @@ class Pass:
             cursor=self._cursor(),
             board=self.board,
             ledger=self.ledger,
+            nominated=tuple((self.shape_of(row), count) for row, count in self.kept.items()),
         )
 
     def _cursor(self) -> str:

@@ -84,7 +84,7 @@ def _allowances(
     leaving_tokens: Mapping[str, int],
 ) -> list[Allowance]:
     """What each quota, and the pool's tokens, have left once what is leaving has left."""
-    found = []
+    found, owed = [], _owed(plan)
     for scope, state in plan.ledger.states():
         limits = dict(state.limits.resources)
         used = dict(state.resources)
@@ -95,14 +95,31 @@ def _allowances(
         for name, limit, amount in counted:
             if limit is not None:
                 limits[name], used[name] = limit, amount
-        gone = leaving_scopes.get(scope, {})
-        free = {name: limits[name] - used.get(name, 0) + gone.get(name, 0) for name in limits}
+        gone, due = leaving_scopes.get(scope, {}), owed[scope]
+        free = {
+            name: limits[name] - used.get(name, 0) + gone.get(name, 0) - due[name]
+            for name in limits
+        }
         found.append(Allowance(scope, limits, free))
     left = plan.ledger.tokens_left()
     if left:
-        free = {name: amount + leaving_tokens.get(name, 0) for name, amount in left.items()}
+        free = {
+            name: amount + leaving_tokens.get(name, 0) - owed[None][name]
+            for name, amount in left.items()
+        }
         found.append(Allowance(None, {name: plan.ledger.limit_of(name) for name in left}, free))
     return found
+
+
+def _owed(plan: Plan) -> Mapping[Scope | None, Mapping[str, int]]:
+    """What nominated tasks will take of quotas and tokens once their room is free."""
+    owed: dict[Scope | None, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for shape, count in plan.nominated:
+        for scope in (None, *shape.scopes()):
+            owed[scope][RUNNING_TASKS] += count
+            for name, amount in shape.resources.items():
+                owed[scope][name] += amount * count
+    return owed
 
 
 def starving(snapshot: PoolSnapshot, plan: Plan, waiting: Waiting) -> list[Unplaced]:

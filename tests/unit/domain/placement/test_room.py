@@ -1,15 +1,17 @@
 """Room for a gang: what a pass could not place of it is one need, with all its groups."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from controlplane.domain.placement.preempt import Eviction
 from controlplane.domain.placement.room import make_room
-from controlplane.domain.placement.snapshot import Running
+from controlplane.domain.placement.snapshot import Leaving, Running
+from controlplane.domain.scopes import Limits, ScopeKind
 from controlplane.domain.states import Band
 from tests.unit.domain.facts import NOW
-from tests.unit.domain.placement.pools import Row, cell, gang, pool, row
+from tests.unit.domain.placement.pools import Row, cell, gang, pool, quota, row
 
 PRODUCTION = {"band": Band.PRODUCTION, "coscheduled": True, "job": 9}
 
@@ -73,3 +75,21 @@ def test_members_that_avoid_a_cell_count_with_the_others_of_their_group() -> Non
 def test_nobody_leaves_for_a_gang_that_would_not_fit(workers: int) -> None:
     leader, rest = row(1, 1, cpu=2000, **PRODUCTION), row(2, workers, cpu=4000, **PRODUCTION)
     assert evictions(leader, rest, minima=((1, 1, 1), (2, workers, workers))) == []
+
+
+def test_quota_that_is_freed_for_one_is_not_there_for_the_next() -> None:
+    """One of two tasks of a full quota is leaving for who is nominated: the next needs another."""
+    running, sizes = full_cells(8000, 8000)
+    running = [replace(one, owner_id=1) for one in running if one.task_id in (1, 2)]
+    cells = [cell(0, cpu=sizes[0], used={"cpu_millis": 8000}), cell(1, cpu=sizes[1])]
+    first = row(1, 1, job=1, band=Band.PRODUCTION, nominated_cell_id=0)
+    second = row(2, 1, job=2, band=Band.PRODUCTION)
+    limits = Limits(running_tasks=2)
+    held = quota(ScopeKind.USER, 1, limits, running_tasks=2)
+    case = pool(cells, first, second, quotas=(held,))
+    gone = {held.scope: {"running_tasks": 1}}
+    plan = case.place()
+    assert plan.count == 0
+    staying, leaving = running[1:], [Leaving(0, {"cpu_millis": 4000})]
+    (eviction,) = make_room(case.snapshot, plan, case.facts.waiting, staying, leaving, gone)
+    assert (eviction.need.group_id, eviction.victims) == (2, (2,))
