@@ -1,6 +1,7 @@
 """Jobs: what was submitted, how far it is, and what may be done: cancel, retry, delete."""
 
 import json
+from datetime import datetime
 from typing import Any, ClassVar
 
 from django.contrib import admin
@@ -20,15 +21,16 @@ from controlplane.admin.badges import (
 )
 from controlplane.admin.base import Question, ReadOnlyAdmin, Rows, Section, Text
 from controlplane.admin.relations import relations_section
-from controlplane.admin.tasks import attach_attempts, attach_waits, cell_of, pending_note
+from controlplane.admin.tasks import attach_attempts, cell_of
 from controlplane.admin.timeline import job_timeline
+from controlplane.admin.waiting import attach_waits, group_notes, pending_note
 from controlplane.commands.deletion import delete_job
 from controlplane.commands.endings import cancel_job
 from controlplane.commands.retries import retry_job
 from controlplane.contract.states import TaskState
 from controlplane.domain.states import TERMINAL
 from controlplane.models import Job, Task, TaskGroup
-from controlplane.queries.overviews import count_tasks_of_jobs, load_shape_reasons
+from controlplane.queries.overviews import count_tasks_of_jobs
 
 # A job may have 10,000 tasks and 100 groups; its page shows the first of them.
 _SHOWN_GROUPS = 100
@@ -205,10 +207,10 @@ class JobAdmin(ReadOnlyAdmin):
         groups = list(
             TaskGroup.objects.filter(job=obj).defer("launch").order_by("position")[:_SHOWN_GROUPS]
         )
-        spec = json.dumps(obj.spec, indent=2, ensure_ascii=False)
+        spec, now = json.dumps(obj.spec, indent=2, ensure_ascii=False), clock.now()
         return [
-            _groups_section(groups, is_gang=obj.coscheduled),
-            _tasks_section(obj),
+            _groups_section(obj, groups, now),
+            _tasks_section(obj, now),
             relations_section(obj),
             job_timeline(obj.pk),
             Text("As submitted", text=spec, is_open=False),
@@ -233,11 +235,8 @@ def _promise(group: TaskGroup) -> str:
     return ", ".join(filter(None, (once, promises[group.exclusive])))
 
 
-def _groups_section(groups: list[TaskGroup], *, is_gang: bool) -> Rows:
-    # What placement found of a shape tells nothing of a group of which nothing waits.
-    waiting = [group for group in groups if group.counts[TaskState.PENDING]]
-    found = load_shape_reasons(group.shape_id for group in waiting)
-    reasons = {group.pk: group.pending_reason or found.get(group.shape_id, {}) for group in waiting}
+def _groups_section(job: Job, groups: list[TaskGroup], now: datetime) -> Rows:
+    notes = group_notes(job, groups, now)
     return Rows(
         "Task groups",
         columns=("group", "tasks", "by state", "minimum", "runs", "waits because"),
@@ -246,23 +245,23 @@ def _groups_section(groups: list[TaskGroup], *, is_gang: bool) -> Rows:
                 group.name,
                 _size(group),
                 counts_badges(dict(enumerate(group.counts))),
-                group.min_available if group.explicit_minimum or is_gang else "all",
+                group.min_available if group.explicit_minimum or job.coscheduled else "all",
                 _promise(group),
-                reasons.get(group.pk, {}).get("text", ""),
+                notes.get(group.pk, ""),
             )
             for group in groups
         ],
     )
 
 
-def _tasks_section(job: Job) -> Rows:
+def _tasks_section(job: Job, now: datetime) -> Rows:
     tasks = list(
         Task.objects.filter(job=job)
         .select_related("group")
         .defer("group__launch")
         .order_by("id")[: _SHOWN_TASKS + 1]
     )
-    shown, now = tasks[:_SHOWN_TASKS], clock.now()
+    shown = tasks[:_SHOWN_TASKS]
     for task in shown:
         task.job = job
     attach_attempts(shown)

@@ -1,7 +1,6 @@
 """Tasks: their state and why they wait, all their attempts, and their whole history."""
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any, ClassVar
 
 from django.contrib import admin
@@ -14,11 +13,9 @@ from controlplane.admin.attempts import attempt_rows
 from controlplane.admin.badges import duration, instant, page_link, state_badge, with_note
 from controlplane.admin.base import ReadOnlyAdmin, Rows, Section, Text
 from controlplane.admin.timeline import task_timeline
+from controlplane.admin.waiting import attach_waits, pending_note, waiting_facts
 from controlplane.contract.states import TaskState
-from controlplane.domain.placement.pending import Waiting, pending_reason
 from controlplane.models import Attempt, Task
-from controlplane.queries.overviews import load_shape_reasons
-from controlplane.queries.tasks import load_waits
 
 _SHOWN_ATTEMPTS = 50
 
@@ -153,6 +150,7 @@ class TaskAdmin(ReadOnlyAdmin):
             ("first start", instant(obj.started_at)),
             ("end", instant(obj.finished_at)),
             ("took", duration(obj.started_at, obj.finished_at)),
+            *waiting_facts(obj, now=clock.now()),
         ]
 
     def sections(self, obj: Task) -> list[Section]:
@@ -196,39 +194,7 @@ def attach_attempts(tasks: Iterable[Task]) -> None:
         wanted[attempt.pk].shown_attempt = attempt  # type: ignore[attr-defined]
 
 
-def attach_waits(tasks: Iterable[Task]) -> None:
-    """Give each task what its job waits for as `shown_waits`, and as `shown_found` what placement
-    found of it; two statements at most.
-    """
-    blocked = {task.job_id for task in tasks if task.job.waits_for_jobs}
-    waits = load_waits(sorted(blocked)) if blocked else {}
-    shapes = {task.shape_id for task in tasks if task.state == TaskState.PENDING}
-    found = load_shape_reasons(shapes) if shapes else {}
-    for task in tasks:
-        task.shown_waits = waits.get(task.job_id, ())  # type: ignore[attr-defined]
-        task.shown_found = (  # type: ignore[attr-defined]
-            task.group.pending_reason or found.get(task.shape_id)
-        )
-
-
 def cell_of(task: Task) -> SafeString | str:
     """A link to the cell of a task's latest attempt."""
     attempt: Attempt | None = task.shown_attempt  # type: ignore[attr-defined]
     return page_link("cell", attempt and attempt.cell_id, attempt and attempt.cell.name)
-
-
-def pending_note(task: Task, now: datetime) -> str:
-    """Why a task is pending, in the words that API and command use; empty if it is not."""
-    if task.state != TaskState.PENDING:
-        return ""
-    waiting = Waiting(
-        not_before=task.not_before,
-        attempt_open=task.attempt_open,
-        startable_at=task.group.startable_at,
-        depends_on=task.group.depends_on,
-        found=task.shown_found,  # type: ignore[attr-defined]
-        waits_for=task.shown_waits,  # type: ignore[attr-defined]
-        is_bouncing=task.job.is_bouncing,
-        start_after=task.job.start_after,
-    )
-    return str(pending_reason(waiting, now=now)["text"])

@@ -264,6 +264,7 @@ def test_what_no_pass_has_seen_waits_for_its_turn(stage: Stage, onlooker: Onlook
     explained = onlooker.call(f"/tasks/{task.pk}/explain")
     assert explained["considered_at"] is None
     assert explained["queue"]["text"] == "1 of 1 that wait in its pool"
+    assert explained["queue"]["text"] in onlooker.page(f"task/{task.pk}/change/")
 
 
 def test_the_place_in_the_queue_is_told_and_behind_whom(stage: Stage, onlooker: Onlooker) -> None:
@@ -303,6 +304,10 @@ def test_all_that_stands_against_a_task_is_told(stage: Stage, onlooker: Onlooker
         "quota_exceeded",
     ]
     assert explained["queue"] is None
+    page = onlooker.page(f"task/{stage.tasks(job)[1].pk}/change/")
+    assert "; ".join(item["text"] for item in explained["also"]) in page
+    # Each group says so for itself on the job's page, whatever single tasks may wait for.
+    assert onlooker.page(f"job/{job.pk}/change/").count(explained["text"]) == 4
 
 
 def test_room_that_is_kept_is_told(stage: Stage, onlooker: Onlooker) -> None:
@@ -313,6 +318,7 @@ def test_room_that_is_kept_is_told(stage: Stage, onlooker: Onlooker) -> None:
     kept = onlooker.call(f"/tasks/{task.pk}/explain")["nomination"]
     assert kept["cell"] == "cell-1"
     assert kept["until"] > clock.now().isoformat()
+    assert "on cell-1 until" in onlooker.page(f"task/{task.pk}/change/")
 
 
 def test_of_a_task_that_does_not_wait_it_is_told_where_it_is(
