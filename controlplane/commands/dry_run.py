@@ -149,7 +149,7 @@ def _place(asked: Asked, candidate: Candidate, now: datetime) -> DryRun:
         with_owners=by_owner,
     )
     screened = screen(snapshot, plugins)
-    facts = load_pass_facts(screened, now=now, sequencer=policy.sequencer, by_owner=by_owner)
+    facts = load_pass_facts(snapshot, screened, by_owner=by_owner)
     facts = forecast.add_rows(facts, candidate, snapshot, screened)
     ends_at = time.monotonic() + SECONDS
     plan = place(

@@ -227,9 +227,11 @@ FROM (
 JOIN controlplane_taskgroup g ON g.id = w.group_id
 JOIN controlplane_job j ON j.id = g.job_id
 WHERE j.ending_as IS NULL AND NOT j.is_bouncing AND g.startable_at <= %(now)s
-ORDER BY {order} LIMIT %(limit)s
+  AND (NOT %(only_jobs)s OR g.job_id = ANY(%(jobs)s))
+ORDER BY w.nominated_cell_id IS NULL, {order} LIMIT %(limit)s
 """
-# Which rows are read, if there are more than are looked at in one pass.
+# Which rows are read, if there are more than are looked at in one pass; those for whom room is kept
+# come first of all, or it would be kept for nobody.
 _OLDEST = "j.band, 2 DESC, g.job_id, g.position"
 _NEWEST = "j.band, 2 DESC, g.job_id DESC, g.position"
 _EACH_OWNER = """
@@ -238,31 +240,53 @@ _EACH_OWNER = """
 
 
 def load_pass_facts(
-    screened: Screened, *, now: datetime, sequencer: str, by_owner: bool, limit: int = MAX_ROWS
+    snapshot: PoolSnapshot,
+    screened: Screened,
+    *,
+    by_owner: bool,
+    limit: int = MAX_ROWS,
 ) -> PassFacts:
     """The second step: rows of the shapes that may be placed, and the gangs among them.
 
-    `sequencer`, `by_owner`: which rows come first, if there are more than `limit`.
+    `by_owner`: if there are more than `limit`, some of each owner come first.
     """
-    order = _EACH_OWNER if by_owner else _NEWEST if sequencer == "lifo" else _OLDEST
+    now, is_lifo = snapshot.now, snapshot.policy.sequencer == "lifo"
+    order = _EACH_OWNER if by_owner else _NEWEST if is_lifo else _OLDEST
     found = _load_rows(screened.full, now, order, limit)
     is_whole = len(found) < limit
-    found += _load_rows(screened.heads, now, _OLDEST, MAX_HEADS)
+    running = {job_id for quota in snapshot.quotas for job_id in quota.jobs}
+    of_running = _load_rows(screened.of_running, now, order, limit, jobs=running)
+    is_whole = is_whole and len(of_running) < limit
+    heads = _load_rows(screened.heads, now, _OLDEST, MAX_HEADS)
+    found += {_row_key(row): row for row in (*of_running, *heads)}.values()
     found.sort(key=_PLACE)
     gangs = {row[2] for row in found if row[13]}
-    return PassFacts(waiting=_waiting(found), gangs=load_gangs(gangs), is_whole=is_whole)
+    return PassFacts(
+        waiting=_waiting(found),
+        gangs=load_gangs(gangs),
+        is_whole=is_whole,
+        partial=screened.heads | screened.of_running,
+    )
 
 
 _PLACE = itemgetter(0, 2, 3)  # band, job, position; the sort is stable
+_row_key = itemgetter(5, 10, 11)  # group, avoided and nominated cell
 
 
 def _load_rows(
-    shape_ids: Iterable[int], now: datetime, order: str, limit: int
+    shape_ids: Iterable[int],
+    now: datetime,
+    order: str,
+    limit: int,
+    *,
+    jobs: Iterable[int] | None = None,
 ) -> list[tuple[Any, ...]]:
-    ids = sorted(shape_ids)
-    if not ids:
+    """At most `limit` rows of the shapes; of `jobs` alone, if they are given."""
+    ids, only = sorted(shape_ids), sorted(jobs or ())
+    if not ids or (jobs is not None and not only):
         return []
-    return rows(_ROWS.format(order=order), {"shapes": ids, "now": now, "limit": limit})
+    parameters = {"shapes": ids, "now": now, "limit": limit, "jobs": only}
+    return rows(_ROWS.format(order=order), {**parameters, "only_jobs": jobs is not None})
 
 
 def _waiting(found: Sequence[tuple[Any, ...]]) -> Waiting:

@@ -45,9 +45,7 @@ def load_record(name: str, *, now: datetime) -> Record:
         now=now,
         with_owners=by_owner,
     )
-    facts = load_pass_facts(
-        screen(snapshot, plugins), now=now, sequencer=policy.sequencer, by_owner=by_owner
-    )
+    facts = load_pass_facts(snapshot, screen(snapshot, plugins), by_owner=by_owner)
     held = load_held([cell.cell_id for cell in snapshot.cells])
     return Record(
         snapshot=snapshot,

@@ -66,9 +66,7 @@ def pass_pool(waiting: WaitingShapes, *, now: datetime) -> Outcome:
     )
     board = Board(snapshot.cells, snapshot.shapes, policy.tokens)
     screened = screen(snapshot, chosen, board)
-    facts = load_pass_facts(
-        screened, now=now, sequencer=policy.sequencer, by_owner=chosen.sequencer.uses_shares
-    )
+    facts = load_pass_facts(snapshot, screened, by_owner=chosen.sequencer.uses_shares)
     ends_at = time.monotonic() + SECONDS_PER_PASS
     plan = place(
         snapshot,

@@ -351,6 +351,8 @@ class Pass:
             if shape.coscheduled:
                 continue
             reason = self.shape_reasons.get(shape_id) if left else None
+            if reason is None and not left and shape_id in self.facts.partial:
+                continue  # others of it wait that were not read
             if reason is None and left:
                 if self.stopped_by is None:
                     continue

@@ -25,12 +25,14 @@ from controlplane.domain.states import Band
 class Screened:
     """Shapes by what is read of them: all rows, or only the first ones, for whom room may be made.
 
-    `reasons`: of those of which no row is read, or only the first; where they changed.
+    `of_running`: only rows of jobs that run already, since no other may begin. `reasons`: of those
+    of which not all rows are read; where they changed.
     """
 
     full: frozenset[int]
     heads: frozenset[int]
     reasons: tuple[ExplainShape, ...]
+    of_running: frozenset[int] = frozenset()
 
 
 def screen(snapshot: PoolSnapshot, plugins: Plugins, board: Board | None = None) -> Screened:
@@ -42,6 +44,7 @@ def screen(snapshot: PoolSnapshot, plugins: Plugins, board: Board | None = None)
     board = board or Board(snapshot.cells, snapshot.shapes, policy.tokens)
     ledger = Ledger(snapshot)
     full, heads, reasons = set[int](), set[int](), list[ExplainShape]()
+    of_running = set[int]()
     for shape in snapshot.shapes:
         deferred, is_final = _ask(shape, snapshot, ledger, plugins)
         reason, may_be_made = deferred, not is_final
@@ -58,9 +61,11 @@ def screen(snapshot: PoolSnapshot, plugins: Plugins, board: Board | None = None)
             continue
         if may_be_made and _may_make_room(shape, snapshot, deferred):
             heads.add(shape.shape_id)
+        if deferred is not None and _ask(shape, snapshot, ledger, plugins, new_jobs=0)[0] is None:
+            of_running.add(shape.shape_id)
         if reason != shape.reason:
             reasons.append(ExplainShape(shape.shape_id, reason))
-    return Screened(frozenset(full), frozenset(heads), tuple(reasons))
+    return Screened(frozenset(full), frozenset(heads), tuple(reasons), frozenset(of_running))
 
 
 def _may_make_room(shape: ShapeFacts, snapshot: PoolSnapshot, deferred: Reason | None) -> bool:
@@ -71,9 +76,14 @@ def _may_make_room(shape: ShapeFacts, snapshot: PoolSnapshot, deferred: Reason |
 
 
 def _ask(
-    shape: ShapeFacts, snapshot: PoolSnapshot, ledger: Ledger, plugins: Plugins
+    shape: ShapeFacts,
+    snapshot: PoolSnapshot,
+    ledger: Ledger,
+    plugins: Plugins,
+    *,
+    new_jobs: int = 1,
 ) -> tuple[Reason | None, bool]:
-    """What is against even one task of the shape, and whether for good."""
+    """What is against one task of the shape, and whether for good; `new_jobs` 1: of a new job."""
     request = Request(
         shape=shape,
         tasks=1,
@@ -81,7 +91,7 @@ def _ask(
         quotas=ledger.quotas_of(shape),
         now=snapshot.now,
         startable_at=snapshot.now,
-        new_jobs=0,
+        new_jobs=new_jobs,
     )
     admitted, violations = check_all(plugins.validators, request)
     if admitted < 1 and violations:

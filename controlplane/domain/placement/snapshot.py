@@ -146,12 +146,14 @@ class PoolSnapshot:
 class PassFacts:
     """The second step: the rows of the shapes that may be placed, and the gangs among them.
 
-    Not `is_whole`: more waits than was read, so nothing may be said about the rest.
+    `partial`: shapes of which not all rows were read. Not `is_whole`: more waits than was read of
+    the others, too, so nothing may be said about the rest.
     """
 
     waiting: Waiting = Waiting()
     gangs: Mapping[int, GangFacts] = field(default_factory=dict)
     is_whole: bool = True
+    partial: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,15 @@
 
 from datetime import timedelta
 
+import pytest
+from django.contrib.auth.models import User
+
 from controlplane import clock
 from controlplane.contract.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
-from controlplane.models import Attempt, Job, Pool, Task, TaskGroup, Transition
+from controlplane.models import Attempt, Job, Pool, Quota, Shape, Task, TaskGroup, Transition
 from controlplane.queries.invariants import check_all
+from controlplane.queries.placement import load_pass_facts
 from tests.integration.loop.conftest import Hand, Loop
 
 
@@ -131,6 +135,30 @@ def test_who_waited_too_long_has_a_place_kept_that_small_ones_cannot_take(loop: 
     cell.end(loop.attempts(small[1])[0], S.SUCCEEDED, exit_code=0)
     loop.place()
     assert (loop.states(late), loop.states(large)) == (["PENDING"], ["ASSIGNED"])
+
+
+def test_a_user_whose_jobs_may_not_begin_hides_nobody(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(load_pass_facts.__kwdefaults__, "limit", 2)
+    cell = loop.cell(cpu=9000)
+    Quota.objects.create(user=loop.owner, running_jobs=1)
+    first = running(loop, cell, retries={"failure": 1}, replicas=2)
+    held = [loop.submit() for _ in range(3)]
+    loop.owner = User.objects.create(username="other")
+    late = loop.submit()
+    loop.place()
+    assert loop.states(late) == ["ASSIGNED"]
+    assert {state for job in held for state in loop.states(job)} == {"PENDING"}
+    # What runs already goes on, and why the others wait is still told.
+    cell.end(loop.attempts(first)[0], S.FAILED, exit_code=1)
+    Task.objects.update(not_before=None)
+    loop.place()
+    assert sorted(loop.states(first)) == ["ASSIGNED", "RUNNING"]
+    shape = Shape.objects.get(pk=held[0].groups.get().shape_id)
+    assert shape.pending_reason["text"] == (
+        "quota of user owner: 1 running jobs + 1 requested > 1 allowed"
+    )
 
 
 def test_kept_room_is_given_up_when_its_cell_leaves_or_its_time_is_over(loop: Loop) -> None:
