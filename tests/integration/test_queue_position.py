@@ -1,0 +1,81 @@
+"""A task's place in the queue is the order in which tasks are really placed, one by one."""
+
+import pytest
+
+from controlplane import clock
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.placement.queue_place import QueuePlace
+from controlplane.models import Job, Pool, Task
+from controlplane.queries import queue_position
+from controlplane.queries.queue_position import find_queue_place
+from tests.integration.loop.conftest import Loop
+from tests.integration.loop.conftest import loop as loop
+
+LATER = "2099-01-01T00:00:00Z"
+
+
+def place_of(task_id: int) -> QueuePlace:
+    found = find_queue_place(task_id, now=clock.now())
+    assert found is not None
+    return found
+
+
+def a_crowd(loop: Loop) -> list[int]:
+    """Jobs of all bands, with children and groups; ids of the tasks that may start."""
+    jobs = [loop.submit(replicas=2, band="batch"), loop.submit(replicas=3)]
+    group = {"image": "x", "resources": {"cpu": 1, "memory": "64Mi"}}
+    jobs.append(loop.submit(groups=[{"name": name, **group} for name in ("b", "a")]))
+    jobs.append(loop.submit(parent=jobs[1].pk))
+    jobs.append(loop.submit(band="production", resources={"cpu": 0.9, "memory": "64Mi"}))
+    loop.submit(start_after=LATER)
+    loop.submit(depends_on=[{"job": jobs[0].pk}])
+    return list(Task.objects.filter(job__in=jobs).values_list("pk", flat=True))
+
+
+@pytest.mark.parametrize("sequencer", ["fifo", "lifo"])
+def test_it_is_the_order_in_which_tasks_are_placed(loop: Loop, sequencer: str) -> None:
+    Pool.objects.update(sequencer=sequencer, preemption=False)
+    tasks = a_crowd(loop)
+    places = {task: place_of(task) for task in tasks}
+    assert {place.of for place in places.values()} == {len(tasks)}
+    assert not any(place.is_estimate for place in places.values())
+    hand = loop.cell(cpu=1000)
+    for position in range(1, len(tasks) + 1):
+        loop.place()
+        [task] = Task.objects.filter(state=S.ASSIGNED)
+        assert places[task.pk].position == position
+        assert find_queue_place(task.pk, now=clock.now()) is None
+        before = [other for other in tasks if places[other].position == position - 1]
+        if before and Task.objects.get(pk=before[0]).job_id != task.job_id:
+            assert places[task.pk].behind_job == Task.objects.get(pk=before[0]).job_id
+        [attempt] = [one for one in loop.attempts(task.job) if one.task_id == task.pk]
+        hand.end(attempt, S.SUCCEEDED, exit_code=0)
+    assert not Task.objects.filter(pk__in=tasks, state=S.PENDING).exists()
+
+
+@pytest.mark.parametrize(
+    ("sequencer", "ahead", "behind"), [("fifo", 1 + 3, 1), ("lifo", 1 + 1 + 2, 3)]
+)
+def test_where_too_many_groups_wait_it_is_an_estimate(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch, sequencer: str, ahead: int, behind: int
+) -> None:
+    Pool.objects.update(sequencer=sequencer)
+    jobs: list[Job] = [loop.submit(band="production")]
+    jobs += [loop.submit(replicas=count) for count in (3, 2, 2, 1)]
+    jobs.append(loop.submit(band="batch"))
+    task = loop.tasks(jobs[2])[1]
+    exact = place_of(task.pk)
+    monkeypatch.setattr(queue_position, "MAX_GROUPS", 3)
+    found = place_of(task.pk)
+    assert (found.position, found.of, found.is_estimate) == (ahead + 2, 10, True)
+    assert (found.behind_job, found.behind_name) == (jobs[behind].pk, "job")
+    assert (found.position, found.behind_job) == (exact.position, exact.behind_job)
+
+
+def test_what_waits_for_something_else_has_no_place(loop: Loop) -> None:
+    for more in ({"start_after": LATER}, {"depends_on": [{"job": loop.submit().pk}]}):
+        [task] = loop.tasks(loop.submit(**more))
+        assert find_queue_place(task.pk, now=clock.now()) is None
+    Task.objects.update(not_before="2099-01-01T00:00Z")
+    assert find_queue_place(task.pk - 1, now=clock.now()) is None
+    assert find_queue_place(999_999, now=clock.now()) is None
