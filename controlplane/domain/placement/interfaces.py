@@ -113,6 +113,22 @@ class Queue(Protocol):
     def weight_of(self, owner: int) -> float:
         """The owner's weight, 1 unless a quota says otherwise."""
 
+    def sure_room(self, rows: Vector) -> "SureRoom | None":
+        """Room for tasks of these rows; None: it is not cells alone that limit them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SureRoom:
+    """Room for tasks of some rows, in whatever order they are placed.
+
+    `counts` tasks of the rows are sure to find it if `total` of them at most, and if of each row
+    with a count the sum of `weights[row] * counts` is at most `room[row]`.
+    """
+
+    weights: Matrix
+    room: Vector
+    total: int
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:

@@ -41,6 +41,11 @@ class Ledger:
         self._tokens_used = dict(snapshot.tokens_used)
         self._owners = {owner: dict(used) for owner, used in snapshot.owner_usage.items()}
 
+    @property
+    def limits_any(self) -> bool:
+        """Whether there are quotas or tokens at all."""
+        return bool(self._accounts or self._tokens)
+
     def save(self) -> "Ledger":
         """A copy of the books, to go back to."""
         return deepcopy(self)

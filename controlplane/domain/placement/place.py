@@ -48,7 +48,15 @@ def place(
             rows = np.flatnonzero((bands == band) & (work.rows.is_first == is_first))
             if not len(rows):
                 continue
-            queue = BandQueue(work.rows, rows, work.shapes, work.left, work.ledger, work.board)
+            queue = BandQueue(
+                work.rows,
+                rows,
+                work.shapes,
+                work.left,
+                work.ledger,
+                work.board,
+                lambda: work.limit,
+            )
             for turn in sequencer.turns(queue):
                 if work.limit <= 0 or is_late():
                     return work.plan(is_cut=True)
