@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -74,7 +75,7 @@ _CONSTRAINTS = st.builds(
 
 
 @st.composite
-def _shape(draw: st.DrawFn, wishes: Wishes) -> dict[str, object]:
+def _shape(draw: st.DrawFn, wishes: Wishes) -> dict[str, Any]:
     """What the tasks of a group ask for; few kinds, so that groups often ask for the same."""
     asked = {"cpu_millis": draw(st.integers(0, 3)), "memory_mib": draw(st.sampled_from([0, 1, 4]))}
     asked |= draw(st.sampled_from([{}, {}, {}, {"gpu": 1}, {LICENCE: 1}, {LICENCE: 2}]))
@@ -129,10 +130,10 @@ def policies(draw: st.DrawFn, wishes: Wishes) -> PoolPolicy:
 
 @st.composite
 def _job(
-    draw: st.DrawFn, job: int, shapes: Sequence[dict[str, object]], wishes: Wishes
+    draw: st.DrawFn, job: int, shapes: Sequence[dict[str, Any]], wishes: Wishes
 ) -> tuple[list[Row], GangFacts | None]:
     is_gang = wishes.gangs and draw(st.booleans())
-    terms = {
+    terms: dict[str, Any] = {
         "band": draw(st.sampled_from(Band)),
         "owner_id": draw(st.integers(1, 3)),
         "project_id": draw(st.integers(1, 2)),

@@ -232,12 +232,14 @@ class Plain:
             )
 
         best = min(usable, key=lambda cell: (distance(cell), cell.name))
-        return {
+        reason = {
             "code": "insufficient_resources",
             "cell": best.name,
             "shortfall": lacks[best.name],
             "never_fits": not any(self._ever(one, cell) for cell in usable),
         }
+        is_kept = any(self.fits(one, cell.cell_id, {}) for cell in usable)
+        return {**reason, "kept": True} if is_kept else reason
 
     def _lacks(self, one: Row, cell: CellFacts, kept: dict[int, dict[str, int]]) -> dict[str, int]:
         lacks = {}
@@ -252,14 +254,17 @@ class Plain:
     def _nothing_matches(self, one: Row) -> dict[str, Any]:
         snapshot, removed = self.pool.snapshot, dict[str, int]()
         left = list(self.cells.values())
-        conditions = [(f"task type {one.shape.task_type}", self._of_type)]
+        kind, tags = one.shape.task_type, ", ".join(one.shape.placement_tags) or "none"
+        of_kind = [cell for cell in left if kind in cell.task_types]
+        conditions = [(f"task type {kind}", of_kind)]
         for wish in one.shape.constraints:
             if wish.required:
-                conditions.append((str(wish), lambda _, cell, wish=wish: is_met(wish, cell.labels)))
-        tags = ", ".join(one.shape.placement_tags) or "none"
-        conditions.append((f"placement tags {tags}", self._of_tags))
-        for words, meets in conditions:
-            kept = [cell for cell in left if meets(one, cell)]
+                meeting = [cell for cell in left if is_met(wish, cell.labels)]
+                conditions.append((str(wish), meeting))
+        admitting = [cell for cell in left if cell.tags.admit(one.shape.placement_tags)]
+        conditions.append((f"placement tags {tags}", admitting))
+        for words, meeting in conditions:
+            kept = [cell for cell in left if cell in meeting]
             if len(kept) < len(left):
                 removed[words] = removed.get(words, 0) + len(left) - len(kept)
             left = kept
@@ -270,14 +275,6 @@ class Plain:
             "removed": removed,
         }
 
-    @staticmethod
-    def _of_type(one: Row, cell: CellFacts) -> bool:
-        return one.shape.task_type in cell.task_types
-
-    @staticmethod
-    def _of_tags(one: Row, cell: CellFacts) -> bool:
-        return cell.tags.admit(one.shape.placement_tags)
-
 
 def lines(pool: Pool, plan: Plan) -> Iterator[tuple[int, int, int]]:
     """The plan's lines in their order, as (place of the row, cell, count)."""
@@ -287,8 +284,8 @@ def lines(pool: Pool, plan: Plan) -> Iterator[tuple[int, int, int]]:
     }
     placed = plan.placements
     columns = (placed.group_ids, placed.avoid_cell_ids, placed.nominated_cell_ids)
-    for *key, cell_id, count in zip(*columns, placed.cell_ids, placed.counts, strict=True):
-        yield keys[tuple(key)], cell_id, count
+    places = [keys[key] for key in zip(*columns, strict=True)]
+    yield from zip(places, placed.cell_ids, placed.counts, strict=True)
 
 
 def ends_in_time(pool: Pool, one: Row, cell_id: int) -> bool:

@@ -12,7 +12,7 @@ from tests.properties.placement_worlds import Wishes, worlds
 from tests.properties.plain_placement import OF_CELLS, Plain, lines
 from tests.unit.domain.placement.pools import Outcome, Pool, cell, pool, quota, row, run
 
-MANY = settings(max_examples=150)
+MANY = settings(max_examples=100)
 FIXED = ("fifo", "lifo")
 
 

@@ -12,7 +12,7 @@ from tests.properties.placement_worlds import Wishes, worlds
 from tests.properties.plain_placement import Plain, bare, lines
 from tests.unit.domain.placement.pools import Outcome, Pool, Row, pool
 
-MANY = settings(max_examples=150)
+MANY = settings(max_examples=100)
 
 
 def moments(waited: Pool, plan: Plan) -> Iterator[Plain]:
@@ -67,15 +67,14 @@ def test_a_strict_pool_says_behind_whom_and_he_found_no_room(waited: Pool) -> No
 
 
 def _alone(waited: Pool) -> Pool:
-    """One row for each shape that avoids nothing and whose job runs already; no room is kept."""
+    """One row for each shape, of a new job, that avoids nothing; no room is kept."""
     rows = [
         Row(shape.shape_id, -1, 1, replace(shape, shape_id=0, count=0))
         for shape in waited.snapshot.shapes
     ]
-    quotas = tuple(replace(one, jobs=one.jobs | {-1}) for one in waited.snapshot.quotas)
     facts = waited.snapshot
     return replace(
-        pool(facts.cells, policy=facts.policy, quotas=quotas, tokens_used=facts.tokens_used),
+        pool(facts.cells, policy=facts.policy, quotas=facts.quotas, tokens_used=facts.tokens_used),
         rows=tuple(rows),
     )
 
@@ -95,16 +94,33 @@ def test_what_screening_says_of_a_shape_is_true_before_anything_is_placed(waited
             raise AssertionError("neither read nor told why")
         elif not (waited.snapshot.policy.strict_fifo or shape.coscheduled):
             # It is read because it may be placed, or to be rejected group by group.
-            assert hindrance is None or hindrance["requested"] > hindrance["limit"]
+            told = hindrance["violations"] if hindrance else []
+            assert hindrance is None or any(item["requested"] > item["limit"] for item in told)
+
+
+# Where turns are cut otherwise, ties between cells that lie even may be broken otherwise; so only
+# plugins for which it is all the same.
+UNCUT = Wishes(
+    gangs=False,
+    nominations=False,
+    preferences=False,
+    sequencers=("fifo", "lifo"),
+    selectors=("concentrated", "round_robin"),
+)
 
 
 @MANY
-@given(worlds(Wishes(gangs=False, nominations=False)))
+@given(worlds(UNCUT))
 def test_a_pass_over_what_screening_left_places_the_same(waited: Pool) -> None:
     waited = waited.with_policy(strict_fifo=False)
     screened = screen(waited.snapshot, waited.plugins)
     shapes = dict(zip(waited.facts.waiting.group_ids, waited.facts.waiting.shape_ids, strict=True))
-    kept = [one for one in waited.rows if shapes[one.group_id] in screened.full]
+    kept = [
+        one
+        for one in waited.rows
+        if shapes[one.group_id] in screened.full
+        or (shapes[one.group_id] in screened.of_running and Plain(waited).is_running(one))
+    ]
     facts = waited.snapshot
     again = pool(
         facts.cells,
@@ -114,7 +130,9 @@ def test_a_pass_over_what_screening_left_places_the_same(waited: Pool) -> None:
         tokens_used=facts.tokens_used,
         owner_usage=facts.owner_usage,
     )
-    assert again.place().placements == waited.place().placements
+    expected, found = Outcome(waited, waited.place()), Outcome(again, again.place())
+    assert found.placed == expected.placed
+    assert found.per_cell == expected.per_cell
 
 
 @MANY
