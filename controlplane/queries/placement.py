@@ -85,7 +85,7 @@ def _shape(row: Sequence[Any]) -> ShapeFacts:
         project_id=project,
         domain_id=domain,
         count=count,
-        resources={name: int(amount) for name, amount in decoded(resources).items()},
+        resources=_amounts(decoded(resources)),
         task_type=task_type,
         constraints=tuple(map(Constraint.read, decoded(constraints))),
         placement_tags=tuple(tags),
@@ -93,6 +93,14 @@ def _shape(row: Sequence[Any]) -> ShapeFacts:
         allow_unsatisfiable=unsatisfiable,
         reason=decoded(reason),
     )
+
+
+def _amounts(found: Mapping[str, Any]) -> dict[str, int]:
+    """What a task asks for, without zeros. Raises ValueError if it makes no sense."""
+    amounts = {name: int(amount) for name, amount in found.items()}
+    if not all(0 <= amount < 1 << 53 for amount in amounts.values()):
+        raise ValueError(f"an amount is below 0 or beyond 2^53: {found}")
+    return {name: amount for name, amount in amounts.items() if amount}
 
 
 def is_anything_pending() -> bool:
