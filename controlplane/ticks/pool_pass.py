@@ -1,6 +1,7 @@
 """One pass over one pool: its shapes and cells, its rows, the plan; and what the plan comes to."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -20,7 +21,7 @@ from controlplane.domain.placement.place import place
 from controlplane.domain.placement.plan import Plan
 from controlplane.domain.placement.policy import PoolPolicy
 from controlplane.domain.placement.room import make_room, reserve, starving, wants_room
-from controlplane.domain.placement.screen import Screened, screen
+from controlplane.domain.placement.screen import outdated, screen
 from controlplane.domain.placement.snapshot import PassFacts, PoolSnapshot
 from controlplane.queries.occupants import is_any_below, load_held
 from controlplane.queries.placement import (
@@ -79,7 +80,8 @@ def pass_pool(waiting: WaitingShapes, *, now: datetime) -> Outcome:
     placed = _carry_out(plan, waiting.pool_id, policy)
     _make_room(snapshot, plan, facts)
     _tell(name, waiting, faults, now)
-    return Outcome(placed, plan.complete, _merged(screened, plan), plan.groups)
+    news = (*screened.reasons, *outdated(snapshot, screened, facts), *plan.shapes)
+    return Outcome(placed, plan.complete, _latest(news), plan.groups)
 
 
 def _carry_out(plan: Plan, pool_id: int, policy: PoolPolicy) -> int:
@@ -120,9 +122,9 @@ def _make_room(snapshot: PoolSnapshot, plan: Plan, facts: PassFacts) -> None:
         nominate(reserve(snapshot, plan, waiting, starved, held.running, held.leaving))
 
 
-def _merged(screened: Screened, plan: Plan) -> tuple[ExplainShape, ...]:
-    """What the pass says of a shape is younger than what screening said."""
-    news = {item.shape_id: item for item in (*screened.reasons, *plan.shapes)}
+def _latest(told: Sequence[ExplainShape]) -> tuple[ExplainShape, ...]:
+    """Of each shape what was told last: what the pass says is younger than what screening said."""
+    news = {item.shape_id: item for item in told}
     return tuple(news[shape_id] for shape_id in sorted(news))
 
 

@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from client.cli import app
 from controlplane import clock, plugins
 from controlplane.commands.accounts import SCOPE_SUBMIT, create_api_token
+from controlplane.commands.endings import cancel_job
 from controlplane.domain.states import Reason
 from controlplane.domain.transitions import Event
 from controlplane.models import Cell, Job, Pool, Quota, Task
@@ -308,6 +309,30 @@ def test_all_that_stands_against_a_task_is_told(stage: Stage, onlooker: Onlooker
     assert "; ".join(item["text"] for item in explained["also"]) in page
     # Each group says so for itself on the job's page, whatever single tasks may wait for.
     assert onlooker.page(f"job/{job.pk}/change/").count(explained["text"]) == 4
+
+
+def test_what_no_longer_stands_against_a_task_that_may_not_start_is_taken_back(
+    stage: Stage, onlooker: Onlooker
+) -> None:
+    stage.cell(cpu=100)
+    _, attempt = stage.running()
+    other = stage.submit_small()
+    groups = [stage.group("a", resources={"cpu": 0.05, "memory": "64Mi"})]
+    groups.append(stage.group("b", depends_on=[{"group": "a"}]))
+    task = stage.tasks(stage.submit(groups=groups, start_after=LATER))[1]
+    stage.place()
+
+    def told() -> list[str]:
+        explained = onlooker.call(f"/tasks/{task.pk}/explain")
+        return [item["code"] for item in (explained["reason"], *explained["also"])]
+
+    blocked = ["waiting_for_dependency", "waiting_for_start_time"]
+    assert told() == [*blocked, "insufficient_resources"]
+    cancel_job(job_id=other.pk, reason="", force=False, actor="test", now=clock.now())
+    stage.settle()
+    stage.succeed(attempt)
+    stage.place()
+    assert told() == blocked
 
 
 def test_room_that_is_kept_is_told(stage: Stage, onlooker: Onlooker) -> None:

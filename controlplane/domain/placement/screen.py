@@ -17,7 +17,7 @@ from controlplane.domain.placement.explain import (
 from controlplane.domain.placement.interfaces import Request
 from controlplane.domain.placement.ledger import Ledger
 from controlplane.domain.placement.one_pass import Plugins, check_all
-from controlplane.domain.placement.snapshot import PoolSnapshot, ShapeFacts
+from controlplane.domain.placement.snapshot import PassFacts, PoolSnapshot, ShapeFacts
 from controlplane.domain.states import Band
 
 
@@ -66,6 +66,25 @@ def screen(snapshot: PoolSnapshot, plugins: Plugins, board: Board | None = None)
         if reason != shape.reason:
             reasons.append(ExplainShape(shape.shape_id, reason))
     return Screened(frozenset(full), frozenset(heads), tuple(reasons), frozenset(of_running))
+
+
+def outdated(
+    snapshot: PoolSnapshot, screened: Screened, facts: PassFacts
+) -> tuple[ExplainShape, ...]:
+    """What was said of shapes that could be placed now, but of which nothing may start yet.
+
+    No row of them is read, so nobody else takes it back.
+    """
+    if not facts.is_whole:
+        return ()
+    read = set(facts.waiting.shape_ids)
+    return tuple(
+        ExplainShape(shape.shape_id, None)
+        for shape in snapshot.shapes
+        if shape.reason is not None
+        and shape.shape_id in screened.full
+        and shape.shape_id not in read
+    )
 
 
 def _may_make_room(shape: ShapeFacts, snapshot: PoolSnapshot, deferred: Reason | None) -> bool:

@@ -7,6 +7,7 @@ import pytest
 from django.test import Client
 
 from controlplane import clock
+from controlplane.api import shapes
 from controlplane.commands.accounts import SCOPE_SUBMIT, create_api_token
 from controlplane.commands.dry_run import DryRun, dry_run
 from controlplane.commands.endings import cancel_job
@@ -94,7 +95,9 @@ def test_a_dry_run_changes_nothing_and_is_refused_as_a_submission_is(
     assert answered == status, document
     assert everything() == before
     assert len(loop.wire.sent) == sent
-    if status != 200:
+    if status == 200:
+        shapes.DryRun.model_validate(document)
+    else:
         assert door.post("/jobs", a_job(**more)) == (status, document)
 
 
