@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from itertools import count, islice
 from pathlib import Path
 
-from tests.mutations import catalogue, exclusives, families
+from tests.mutations import catalogue, contests, exclusives, families
 from tests.mutations.catalogue import Mutation
+from tests.simulation.contests import CONTESTS, choose_contests
 from tests.simulation.families import choose_families
 from tests.simulation.faults import draw_mixture
 
@@ -19,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("controlplane", "workers", "tests")
 TIMEOUT_SECONDS = 900
 
-MUTATIONS = (*catalogue.MUTATIONS, *families.MUTATIONS, *exclusives.MUTATIONS)
+MUTATIONS = (*catalogue.MUTATIONS, *families.MUTATIONS, *exclusives.MUTATIONS, *contests.MUTATIONS)
 _FAILED = re.compile(r"^seed (\d+): FAILS", re.MULTILINE)
 
 
@@ -37,7 +38,13 @@ def mutate(text: str, mutation: Mutation) -> str:
 def seeds_for(mutation: Mutation) -> list[int]:
     """The first seeds that have what the mutation needs."""
     needs = mutation.needs.split("+")
-    found = (seed for seed in count(1) if all(_has(seed, need) for need in needs))
+    # Others contend only where that is asked for.
+    is_contest = any(need in {contest.__name__ for contest in CONTESTS} for need in needs)
+    found = (
+        seed
+        for seed in count(1)
+        if bool(choose_contests(seed)) == is_contest and all(_has(seed, need) for need in needs)
+    )
     return list(islice(found, mutation.within))
 
 
@@ -48,6 +55,8 @@ def _has(seed: int, needs: str) -> bool:
     if needs == "own":
         return mixture.is_own and mixture.count > 0
     if not needs or needs in {family.__name__ for family in choose_families(seed)}:
+        return True
+    if needs in {contest.__name__ for contest in choose_contests(seed)}:
         return True
     return needs in {kind.__name__ for kind in mixture.kinds} and mixture.count > 0
 

@@ -19,6 +19,7 @@ def main() -> int:
     parser.add_argument("seeds", type=int, nargs="+")
     parser.add_argument("--count", type=int, default=1, help="so many seeds from each on")
     parser.add_argument("--trace", action="store_true", help="show what happened in any case")
+    parser.add_argument("--gangs", action="store_true", help="the bench of many large gangs")
     parser.add_argument("--stop", action="store_true", help="stop at the first that fails")
     options = parser.parse_args()
     django.setup()
@@ -36,12 +37,13 @@ def main() -> int:
 
 def run(options: argparse.Namespace) -> list[int]:
     """Run the seeds; those that fail."""
-    from tests.simulation.running import run_seed  # needs Django to be set up
+    from tests.simulation.gang_bench import run_bench  # needs Django to be set up
+    from tests.simulation.running import run_seed
 
     failed: list[int] = []
     for seed in (first + n for first in options.seeds for n in range(options.count)):
         began = time.monotonic()
-        outcome = run_seed(seed)
+        outcome = run_bench(seed) if options.gangs else run_seed(seed)
         took = time.monotonic() - began
         if outcome.failure:
             failed.append(seed)

@@ -57,8 +57,9 @@ def draw_mixture(seed: int) -> Mixture:
 class Faults:
     """The faults of one seed."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, mixture: Mixture | None = None) -> None:
         self.world = world
+        self.mixture = mixture or draw_mixture(world.seed)
         self.rng = world.rng
         self.is_over = False
         self.until = self.rng.uniform(40.0, 130.0)
@@ -67,7 +68,7 @@ class Faults:
     def plan(self) -> None:
         """Draw and plan them."""
         rng, world = self.rng, self.world
-        mixture = draw_mixture(world.seed)
+        mixture = self.mixture
         world.are_cells_disturbed = not mixture.is_own
         world.bus.faults = mixture.messages
         self.note(f"messages: {mixture.messages}")

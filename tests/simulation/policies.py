@@ -47,7 +47,7 @@ def draw_policies(rng: Random) -> Policies:
 
 def _draw_pool(rng: Random) -> dict[str, Any]:
     validators = list(DEFAULT_VALIDATORS)
-    if rng.random() < 0.1:
+    if rng.random() < 0.2:
         validators = []  # what is placed is held against quotas all the same
     return {
         "sequencer": rng.choice(["fifo", "fifo", "lifo", "drf", "fair_share"]),

@@ -5,7 +5,7 @@ import traceback
 from dataclasses import dataclass, field
 
 from controlplane.queries.sql import rows
-from tests.simulation.faults import Faults
+from tests.simulation.faults import Faults, Mixture
 from tests.simulation.starts import check_start
 from tests.simulation.truths import Violated, check_end, check_step
 from tests.simulation.world import World
@@ -24,23 +24,29 @@ class Outcome:
     failure: str = ""
     trace: list[str] = field(default_factory=list)
     digest: str = ""
+    options: str = ""
 
     def report(self) -> str:
         """For people: what is wrong, what happened before, and how to see it again."""
         shown = "\n".join(self.trace[-SHOWN_LINES:])
         return (
             f"seed {self.seed} fails after {self.elapsed:.3f} virtual seconds\n{shown}\n"
-            f"{self.failure}\nagain: python -m tests.simulation {self.seed}"
+            f"{self.failure}\nagain: python -m tests.simulation {self.seed}{self.options}"
         )
 
 
 def run_seed(seed: int) -> Outcome:
     """Simulate `seed`. The test database must be there and open to us; it is emptied."""
-    world, outcome = World(seed), Outcome(seed)
+    return run_world(World(seed))
+
+
+def run_world(world: World, mixture: Mixture | None = None) -> Outcome:
+    """Simulate `world`; with these faults, or those of its seed."""
+    outcome = Outcome(world.seed, options=world.options)
     try:
         with world.installed():
             try:
-                _simulate(world)
+                _simulate(world, Faults(world, mixture))
             finally:
                 outcome.digest = _digest()
     except Exception as error:
@@ -51,8 +57,7 @@ def run_seed(seed: int) -> Outcome:
     return outcome
 
 
-def _simulate(world: World) -> None:
-    faults = Faults(world)
+def _simulate(world: World, faults: Faults) -> None:
     faults.plan()
     checked_at = 0.0
 

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from tests.simulation.gang_bench import run_bench
 from tests.simulation.running import run_seed
 
 # The base is drawn once a run and printed in its head; SIMULATION_BASE takes one again.
@@ -29,6 +30,18 @@ def test_random_seeds_hold(first: int) -> None:
 @pytest.mark.parametrize("first", range(BASE + IN_TEST, BASE + IN_SOAK, 10 * AT_ONCE))
 def test_many_random_seeds_hold(first: int) -> None:
     simulate(range(first, first + 10 * AT_ONCE))
+
+
+def test_gangs_of_a_hundred_are_never_begun_in_part() -> None:
+    outcome = run_bench(BASE)
+    assert not outcome.failure, outcome.report()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(BASE + 1, BASE + 10))
+def test_many_runs_of_large_gangs_hold(seed: int) -> None:
+    outcome = run_bench(seed)
+    assert not outcome.failure, outcome.report()
 
 
 @pytest.mark.parametrize("seed", [3, BASE])

@@ -61,6 +61,9 @@ _PROFILES: tuple[dict[str, float], ...] = (
 class World:
     """Everything there is in one simulation. `elapsed` counts virtual seconds."""
 
+    # What `python -m tests.simulation` is told beside the seed.
+    options = ""
+
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.rng = Random(seed)
@@ -156,10 +159,11 @@ class World:
         label: str,
         *,
         pool: str = "default",
+        cpu: int | None = None,
     ) -> Machine:
         """A machine for the cell `name`."""
         key = decode_key(enroll_cell(name=name, pool=pool, now=self.timeline.datetime()))
-        cpu = self.rng.choice([1000, 2000, 4000])
+        cpu = cpu or self.rng.choice([1000, 2000, 4000])
         capacity = {"cpu_millis": cpu, "memory_mib": 2048, "disk_mib": 1000}
         machine = Machine(
             self.around,
@@ -185,6 +189,11 @@ class World:
         owners = {NAME: create_user(name=NAME, password=None, is_operator=False)[0]}
         self.control = ControlPlane(self.around)
         self.bus.on_arrival = self._arrived
+        self.submitters = Submitters(self.around, owners, self.furnish(owners))
+        self.submitters.plan()
+
+    def furnish(self, owners: dict[str, User]) -> list[Submitted]:
+        """Draw the machines and the jobs."""
         for number in range(self.rng.randint(2, 4)):
             machine = self.add_machine(f"cell-{number}", f"cell-{number}")
             self.timeline.after(self.rng.uniform(0.0, 3.0), machine.start)
@@ -192,8 +201,7 @@ class World:
         if choose_contests(self.seed):
             owners[CONTENDER], _ = create_user(name=CONTENDER, password=None, is_operator=False)
             jobs += self._let_contend(owners)
-        self.submitters = Submitters(self.around, owners, jobs)
-        self.submitters.plan()
+        return jobs
 
     def _let_contend(self, owners: Mapping[str, User]) -> list[Submitted]:
         """Policies, what cells differ in, a second pool; and the jobs that contend."""
@@ -256,6 +264,11 @@ def empty_tables() -> None:
             cursor.execute(f'DELETE FROM "{table}"')
         names = [NAME, CONTENDER]
         cursor.execute("DELETE FROM auth_user WHERE username = ANY(%s)", [names])
+        # The numbers of shapes are drawn from what they are, and that from their owners' numbers.
+        cursor.execute(
+            "SELECT setval(pg_get_serial_sequence('auth_user', 'id'),"
+            " coalesce((SELECT max(id) FROM auth_user), 0) + 1, false)"
+        )
         cursor.execute(
             "SELECT setval(format('%I.%I', schemaname, sequencename)::regclass, start_value, false)"
             " FROM pg_sequences WHERE sequencename LIKE 'controlplane\\_%'"

@@ -1,0 +1,100 @@
+"""Mistakes about what those who contend may have, which the simulation must find."""
+
+from tests.mutations.catalogue import Mutation
+
+_D, _C, _Q = "controlplane/domain/placement/", "controlplane/commands/", "controlplane/queries/"
+
+MUTATIONS: tuple[Mutation, ...] = (
+    Mutation(
+        "made-room-is-anybodys",
+        f"{_D}one_pass.py",
+        "                self.place_run(shape, picked, int(self.left[row]), here)\n"
+        "            if self.left[row]:\n",
+        "                self.place_run(shape, picked, int(self.left[row]), here)\n"
+        "            if self.left[row] < 0:\n",
+        "somebody is evicted, and another one than whom he left for takes his place",
+        needs="bands",
+        within=60,
+    ),
+    Mutation(
+        "capacity-is-free-at-sigterm",
+        f"{_Q}cell_facts.py",
+        "WHERE cell_id = ANY(%s) AND released_at IS NULL GROUP BY cell_id, group_id",
+        "WHERE cell_id = ANY(%s) AND finished_at IS NULL GROUP BY cell_id, group_id",
+        "what is being stopped runs beside what was placed in its stead",
+        needs="bands",
+        within=20,
+    ),
+    Mutation(
+        "everybody-is-batch",
+        f"{_Q}occupants.py",
+        "                band=Band(band),",
+        "                band=Band.BATCH,",
+        "work is evicted for what is no more important",
+        needs="bands",
+        within=30,
+    ),
+    Mutation(
+        "what-runs-once-is-evicted",
+        f"{_Q}occupants.py",
+        "j.coscheduled, NOT g.at_most_once, a.state = 9,",
+        "j.coscheduled, true, a.state = 9,",
+        "what may begin only once is evicted, and never begins again",
+        needs="bands+at_most_once",
+        within=30,
+    ),
+    Mutation(
+        "pools-cannot-forbid-preemption",
+        "controlplane/ticks/pool_pass.py",
+        "wanting = wants_room(plan) if snapshot.policy.preemption else []",
+        "wanting = wants_room(plan)",
+        "a pool that wants no preemption has it",
+        needs="bands",
+        within=60,
+    ),
+    Mutation(
+        "stopping-counts-for-no-quota",
+        f"{_Q}quotas.py",
+        "    SELECT group_id, count(*) FROM controlplane_attempt WHERE released_at IS NULL",
+        "    SELECT group_id, count(*) FROM controlplane_attempt WHERE finished_at IS NULL",
+        "more of a user's containers run than he may have",
+        needs="bands",
+        within=60,
+    ),
+    Mutation(
+        "quotas-are-not-looked-at-again",
+        f"{_C}placement.py",
+        "    allowed = within_quotas(allowed, requests)\n",
+        "",
+        "what validators let pass is placed beyond a quota",
+        needs="bands",
+        within=80,
+    ),
+    Mutation(
+        "zones-of-gangs-are-forgotten",
+        f"{_Q}placement.py",
+        "            group_by=group_by,\n",
+        '            group_by="",\n',
+        "a gang is spread over zones",
+        needs="grouped",
+        within=30,
+    ),
+    Mutation(
+        "wishes-are-required-and-the-reverse",
+        f"{_D}board.py",
+        "if item.required]",
+        "if not item.required]",
+        "a task runs where its constraints do not hold",
+        needs="named",
+        within=30,
+    ),
+    Mutation(
+        "cells-are-everybodys",
+        f"{_Q}cell_facts.py",
+        "\"c.pool_id = %s AND c.incarnation <> ''\"",
+        "\"c.pool_id >= %s AND c.incarnation <> ''\"",
+        "jobs run on cells of other pools",
+        needs="tokens",
+        within=20,
+    ),
+)
