@@ -227,6 +227,47 @@ def test_under_fair_share_they_do_so_by_weight(
     _check_shares(*case, limit)
 
 
+KINDS = (
+    {"cpu_millis": 1, "memory_mib": 4},
+    {"cpu_millis": 3, "memory_mib": 1},
+    {"cpu_millis": 0, "memory_mib": 7},
+)
+
+
+@MANY
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 60)), max_size=9),
+    st.lists(st.sampled_from(KINDS), min_size=4, max_size=4),
+    st.integers(1, 120),
+    st.sampled_from([1, 3]),
+)
+def test_under_drf_nobody_gets_a_task_while_another_waits_with_a_smaller_share(
+    jobs: list[tuple[int, int]], kinds: list[dict[str, int]], limit: int, number: int
+) -> None:
+    """Whatever each owner asks for, while there is room for all: the pass ends at its limit."""
+    total = {"cpu_millis": 3000, "memory_mib": 6000}
+    each = {name: amount // number for name, amount in total.items()}
+    rows = [
+        row(n, count, owner_id=owner, resources=kinds[owner - 1])
+        for n, (owner, count) in enumerate(jobs, 1)
+    ]
+    cells = [cell(n, capacity=each) for n in range(1, number + 1)]
+    waited = pool(cells, *rows, policy=PoolPolicy(sequencer="drf"))
+    outcome = Outcome(waited, waited.place(limit))
+    got = outcome.placed
+    assert sum(got.values()) == min(limit, sum(count for _, count in jobs))
+
+    def share(owner: int, but: int | None = None) -> float:
+        mine = [n for n, (his, _) in enumerate(jobs, 1) if his == owner]
+        tasks = sum(got.get(n, 0) - (n == but) for n in mine)
+        return max(tasks * kinds[owner - 1][name] / total[name] for name in total)
+
+    last = {owner: n for n, (owner, *_) in enumerate(jobs, 1) if got.get(n)}
+    waits = {owner for n, (owner, count) in enumerate(jobs, 1) if got.get(n, 0) < count}
+    for winner, n in last.items():
+        assert all(share(winner, n) <= share(loser) + 1e-9 for loser in waits - {winner})
+
+
 def test_the_example_of_the_paper_on_drf() -> None:
     """9 cpus and 18 GB; A asks for 1 and 4, B for 3 and 1: A gets 3 tasks, B 2 (Ghodsi et al.)."""
     one = cell(1, capacity={"cpu_millis": 9, "memory_mib": 18})
