@@ -97,7 +97,7 @@ def test_other_kinds_of_body_are_not_taken(submitter: Caller, content_type: str)
 
 
 def test_a_body_over_4_mib_is_refused_with_the_limit(submitter: Caller) -> None:
-    for path in ("/jobs", "/jobs:batch"):
+    for path in ("/jobs", "/jobs:batch", "/jobs:dry-run"):
         answer = submitter.post(path, {**JOB, "annotation": "x" * 4 * 1024 * 1024})
         assert answer.status == 413
         assert "4194304 bytes" in answer.json["detail"]
@@ -149,6 +149,7 @@ def test_a_token_without_a_scope_may_only_look(nobody: Caller) -> None:
     onlooker = make_caller("otto")
     assert onlooker.get("/jobs").status == 200
     assert onlooker.post("/jobs", JOB).status == 403
+    assert onlooker.post("/jobs:dry-run", JOB).status == 403
 
 
 @pytest.mark.parametrize("order", ["cordon", "uncordon", "drain"])
@@ -193,7 +194,7 @@ def test_an_unknown_id_is_not_found(operator: Caller, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/jobs/1/cancel", "/tasks/1/cancel", "/cells/none/drain", "/nowhere", "/jobs:dry-run"]
+    "path", ["/jobs/1/cancel", "/tasks/1/cancel", "/cells/none/drain", "/nowhere", "/jobs:wet-run"]
 )
 def test_an_order_for_an_unknown_thing_is_not_found(operator: Caller, path: str) -> None:
     assert operator.post(path, {}).status == 404
