@@ -362,3 +362,17 @@ def test_of_a_task_that_does_not_wait_it_is_told_where_it_is(
     stage.fail(attempt)
     explained = onlooker.call(address)
     assert (explained["reason"]["code"], explained["text"]) == ("failed", "exit status 1")
+
+
+def test_the_command_says_before_what_is_said_after_submitting(
+    stage: Stage, onlooker: Onlooker, tmp_path: Path
+) -> None:
+    stage.cell(cpu=1000)
+    stage.running()
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(stage.group("asked", replicas=2, resources={"cpu": 0.9})))
+    told = onlooker.command("submit", str(path), "--dry-run").splitlines()
+    assert told[0] == "main: 1 of 2 would go now: 1 on cell-1"
+    submitted = json.loads(onlooker.command("submit", str(path), "--json"))
+    task = waiting(stage, Job.objects.get(pk=submitted["id"]))
+    assert told[1] == f"main: 1 would wait: {onlooker.reason(task)['text']}"
