@@ -2,9 +2,9 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Any
 
@@ -24,6 +24,7 @@ from controlplane.domain.states import Band, CellState
 from controlplane.models import Pool
 from controlplane.queries.cell_facts import load_cells, load_usage
 from controlplane.queries.jobs_under_lock import load_groups
+from controlplane.queries.occupants import is_any_below
 from controlplane.queries.quotas import load_quotas
 from controlplane.queries.sql import decoded, rows
 
@@ -265,7 +266,8 @@ def load_pass_facts(
     running = {job_id for quota in snapshot.quotas for job_id in quota.jobs}
     of_running = _load_rows(screened.of_running, now, order, limit, jobs=running)
     is_whole = is_whole and len(of_running) < limit
-    heads = _load_rows(screened.heads, now, _OLDEST, MAX_HEADS)
+    may_be_served = _may_be_served(snapshot, screened.heads)
+    heads = _load_rows(screened.heads, now, _OLDEST, MAX_HEADS) if may_be_served else []
     found += {_row_key(row): row for row in (*of_running, *heads)}.values()
     found.sort(key=_PLACE)
     gangs = {row[2] for row in found if row[13]}
@@ -275,6 +277,36 @@ def load_pass_facts(
         is_whole=is_whole,
         partial=screened.heads | screened.of_running,
     )
+
+
+def _may_be_served(snapshot: PoolSnapshot, heads: Collection[int]) -> bool:
+    """Whether any of the shapes without room may have some made or kept: else why read its rows?
+
+    To read so many only to find nobody to evict, and nobody who starves, took half of a pass.
+    """
+    if not heads or snapshot.nominations:
+        return bool(heads)
+    policy = snapshot.policy
+    if policy.preemption:
+        highest = min(shape.band for shape in snapshot.shapes if shape.shape_id in heads)
+        if is_any_below([cell.cell_id for cell in snapshot.cells], highest):
+            return True
+    if policy.starvation_seconds is None:
+        return False
+    # Groups are numbered as they come: nobody waits for longer than the first one of his shape.
+    statement = """
+        SELECT EXISTS (
+            SELECT FROM unnest(%s::bigint[]) s (id), LATERAL (
+                SELECT group_id FROM controlplane_task
+                WHERE shape_id = s.id AND state = 1 AND NOT attempt_open
+                ORDER BY shape_id, group_id, index LIMIT 1
+            ) first
+            JOIN controlplane_taskgroup g ON g.id = first.group_id
+            JOIN controlplane_job j ON j.id = g.job_id
+            WHERE LEAST(j.created_at, g.startable_at) <= %s)
+        """
+    latest = snapshot.now - timedelta(seconds=policy.starvation_seconds)
+    return bool(rows(statement, [sorted(heads), latest])[0][0])
 
 
 _PLACE = itemgetter(0, 2, 3)  # band, job, position; the sort is stable
