@@ -3,13 +3,17 @@
 import argparse
 from collections.abc import Callable
 
-from benchmarks import cancel, latency, throughput
+from benchmarks import cancel, latency, matrix, placing, queues, throughput, unplaceable
 from benchmarks.report import Result, show, write
 
 ALL: dict[str, Callable[[int], Result]] = {
     "B1": throughput.run,
+    "B2": matrix.run,
+    "B3": queues.run,
+    "B5": placing.run,
     "B6": latency.run,
     "CANCEL": cancel.run,
+    "UNPLACEABLE": unplaceable.run,
 }
 
 

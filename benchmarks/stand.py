@@ -15,8 +15,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,16 @@ class NotReady(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a benchmark wants of its stand. `database_options`: PostgreSQL's, as name=value."""
+    """What a benchmark wants of its stand. `database_options`: PostgreSQL's, as name=value.
+
+    `settings`: of the control plane, where the shipped ones will not do; `capacity`: of each cell.
+    """
 
     cells: int = 100
     flower: bool = False
     database_options: Sequence[str] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    capacity: str = CAPACITY
 
 
 class Stand:
@@ -71,7 +76,7 @@ class Stand:
         """A connection of the benchmark's own; each statement is its own transaction."""
         return psycopg.connect(self.plan.database_url, autocommit=True)
 
-    def post(self, path: str, body: dict[str, Any], *, operator: bool = False) -> dict[str, Any]:
+    def post(self, path: str, body: Any, *, operator: bool = False) -> Any:
         """POST to the API; the answer."""
         secret = self.plan.credentials
         token = secret.operator_token if operator else secret.submitter_token
@@ -82,7 +87,7 @@ class Stand:
         )
         try:
             with _opener().open(request, timeout=60) as answer:
-                return dict(json.load(answer))
+                return json.load(answer)
         except urllib.error.HTTPError as fault:
             raise NotReady(f"POST {path}: {fault.code} {fault.read().decode()[:500]}") from None
 
@@ -100,6 +105,15 @@ class Stand:
             if time.monotonic() > give_up:
                 raise NotReady(f"after {seconds:g} s still not so: {what}")
             time.sleep(0.01)
+
+    def run_module(self, module: str, *arguments: str) -> str:
+        """Run one of our modules with the control plane's settings; what it printed."""
+        command = [sys.executable, "-m", module, *arguments]
+        environment = inherited_environment() | self.plan.control_environment("command")
+        done = subprocess.run(
+            command, cwd=PROJECT, env=environment, check=True, stdout=subprocess.PIPE, text=True
+        )
+        return done.stdout
 
     def stop(self, name: str) -> int:
         """Ask one process to end, and wait for it; its exit code."""
@@ -121,7 +135,7 @@ def standing(wanted: Wanted) -> Iterator[Stand]:
     folder.chmod(0o755)  # PostgreSQL runs as somebody else
     running: dict[str, subprocess.Popen[bytes]] = {}
     try:
-        stand = Stand(_plan(folder), running)
+        stand = Stand(_plan(folder, wanted), running)
         _start_services(stand, running, wanted)
         _prepare(stand, wanted)
         _start_processes(stand, running, wanted)
@@ -133,7 +147,7 @@ def standing(wanted: Wanted) -> Iterator[Stand]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _plan(folder: Path) -> Plan:
+def _plan(folder: Path, wanted: Wanted) -> Plan:
     home = Home(folder / "home")
     home.create()
     taken: set[int] = set()
@@ -152,6 +166,7 @@ def _plan(folder: Path) -> Plan:
         broker_url=f"redis://127.0.0.1:{redis_port}/0",
         database=cluster,
         redis_port=redis_port,
+        overrides=dict(wanted.settings),
     )
 
 
@@ -206,7 +221,7 @@ def _fleet_environment(plan: Plan, wanted: Wanted) -> dict[str, str]:
         "CELLRUN_FLEET_PREFIX": "fleet-",
         "CELLRUN_FLEET_KEYS": str(plan.home.root / "keys"),
         "CELLRUN_CELL_HOME": str(plan.home.cell(FLEET)),
-        "CELLRUN_CELL_CAPACITY": CAPACITY,
+        "CELLRUN_CELL_CAPACITY": wanted.capacity,
         "CELLRUN_CONTROL_URL": plan.url,
         "CELLRUN_INSTALLATION": plan.credentials.installation,
         "CELERY_BROKER_URL": plan.broker_url,

@@ -1,0 +1,187 @@
+"""B5: placement in memory, from a snapshot to columns of effects; no database, one thread.
+
+Screening and placing with the shipped plugins, guarded as they are in a tick. The sizes are those
+that Armada publishes for its own (0.65 s for 32,000 jobs on 1,000 nodes, 16 threads).
+"""
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from benchmarks.report import Result, median, others_note
+from benchmarks.usage import Others
+from controlplane.domain.placement.board import Board
+from controlplane.domain.placement.guarded import Faults, guard
+from controlplane.domain.placement.place import place
+from controlplane.domain.placement.plan import Plan
+from controlplane.domain.placement.policy import PoolPolicy
+from controlplane.domain.placement.screen import screen
+from controlplane.domain.placement.selectors import BUILT_IN as SELECTORS
+from controlplane.domain.placement.sequencers import BUILT_IN as SEQUENCERS
+from controlplane.domain.placement.snapshot import (
+    CellFacts,
+    PassFacts,
+    PoolSnapshot,
+    ShapeFacts,
+    Waiting,
+)
+from controlplane.domain.placement.validators import BUILT_IN as VALIDATORS
+from controlplane.domain.states import Band, CellState
+
+SEED = 1
+TASKS = 32_000
+# Armada's cells.
+CPU_MILLIS, MEMORY_MIB = 32_000, 256 * 1024
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One workload: `tasks` in so many groups, of so many shapes and owners."""
+
+    title: str
+    at_most: str
+    cells: int = 1_000
+    tasks: int = TASKS
+    groups: int = 1
+    shapes: int = 1
+    owners: int = 1
+    sequencer: str = "fifo"
+    is_full: bool = False
+
+
+CASES = (
+    Case("32,000 tasks, one group", "20"),
+    Case("32,000 tasks, 32,000 groups", "20", groups=TASKS),
+    Case(
+        "10,000 tasks, 10,000 full cells",
+        "20",
+        cells=10_000,
+        tasks=10_000,
+        groups=10_000,
+        is_full=True,
+    ),
+    Case("32,000 tasks, 1,000 shapes", "300", groups=1_000, shapes=1_000),
+    Case("32,000 tasks, 10,000 shapes", "1500", groups=10_000, shapes=10_000),
+    Case(
+        "10,000 tasks, 10,000 shapes, full cells", "", 1_000, 10_000, 10_000, 10_000, is_full=True
+    ),
+    Case("32,000 tasks of 30 owners by drf", "", groups=30, shapes=30, owners=30, sequencer="drf"),
+)
+
+
+def run(runs: int) -> Result:
+    """Each case `runs` times."""
+    result = Result(
+        "B5",
+        "placement in memory, to columns of effects, one thread",
+        ("", "cells", "placed", "ms", "worst ms", "CPU ms", "at most"),
+    )
+    for case in CASES:
+        others = Others({})
+        found = [_one_run(case) for _ in range(runs)]
+        seconds = [one["seconds"] for one in found]
+        result.figures[case.title] = {"runs": found, "cores_used_by_others": others.cores()}
+        result.rows.append(
+            (
+                case.title,
+                f"{case.cells:,}",
+                f"{found[0]['placed']:,}",
+                f"{1000 * median(seconds):.0f}",
+                f"{1000 * max(seconds):.0f}",
+                f"{1000 * median(one['cpu'] for one in found):.0f}",
+                case.at_most,
+            )
+        )
+    result.notes.append(others_note(one["cores_used_by_others"] for one in result.figures.values()))
+    return result
+
+
+def _one_run(case: Case) -> dict[str, Any]:
+    snapshot, waiting = _snapshot(case), _waiting(case)
+    began, cpu = time.perf_counter(), time.process_time()
+    plan = _decide(snapshot, waiting, case)
+    seconds, used = time.perf_counter() - began, time.process_time() - cpu
+    if case.is_full and plan.count:
+        raise RuntimeError(f"{case.title}: {plan.count} were placed on full cells")
+    return {"seconds": seconds, "cpu": used, "placed": plan.count}
+
+
+def _decide(snapshot: PoolSnapshot, waiting: Waiting, case: Case) -> Plan:
+    """What a tick does between reading and writing."""
+    plugins = guard(
+        Faults(),
+        sequencer=(case.sequencer, SEQUENCERS[case.sequencer]()),
+        selector=("dispersed", SELECTORS["dispersed"]()),
+        validators={name: build() for name, build in VALIDATORS.items()},
+    )
+    board = Board(snapshot.cells, snapshot.shapes)
+    screened = screen(snapshot, plugins, board)
+    facts = PassFacts(waiting if screened.full or screened.heads else Waiting())
+    return place(snapshot, facts, plugins, limit=case.tasks, board=board)
+
+
+def _snapshot(case: Case) -> PoolSnapshot:
+    used = {"cpu_millis": CPU_MILLIS} if case.is_full else {}
+    capacity = {"cpu_millis": CPU_MILLIS, "memory_mib": MEMORY_MIB}
+    cells = tuple(
+        CellFacts(
+            cell_id=number + 1,
+            name=f"cell-{number:05}",
+            state=CellState.READY,
+            incarnation="1",
+            capacity=capacity,
+            used=used,
+            task_types=frozenset({"container"}),
+        )
+        for number in range(case.cells)
+    )
+    shapes = tuple(
+        ShapeFacts(
+            shape_id=number + 1,
+            band=Band.INTERACTIVE,
+            owner_id=1 + number % case.owners,
+            project_id=1,
+            domain_id=1,
+            count=case.tasks // case.shapes,
+            resources=resources,
+            task_type="container",
+        )
+        for number, resources in enumerate(_requests(case.shapes))
+    )
+    return PoolSnapshot(1, "pool", NOW, PoolPolicy(sequencer=case.sequencer), cells, shapes)
+
+
+def _requests(count: int) -> Iterator[dict[str, int]]:
+    """Armada's 1 cpu and 4 GiB, if there is one; else so many different ones, 1 cpu on average."""
+    if count == 1:
+        yield {"cpu_millis": 1000, "memory_mib": 4096}
+        return
+    drawn, seen = random.Random(SEED), set[tuple[int, int]]()
+    while len(seen) < count:
+        one = (drawn.randint(100, 1900), drawn.randint(64, 8192))
+        if one not in seen:
+            seen.add(one)
+            yield {"cpu_millis": one[0], "memory_mib": one[1]}
+
+
+def _waiting(case: Case) -> Waiting:
+    rows, ends = case.groups, [case.tasks * n // case.groups for n in range(1, case.groups + 1)]
+    counts = [end - before for before, end in zip([0, *ends], ends, strict=False)]
+    nothing: Sequence[None] = [None] * rows
+    return Waiting(
+        shape_ids=[1 + row % case.shapes for row in range(rows)],
+        group_ids=list(range(1, rows + 1)),
+        job_ids=list(range(1, rows + 1)),
+        counts=counts,
+        is_first=[False] * rows,
+        is_child=[False] * rows,
+        since=[NOW] * rows,
+        timeout_seconds=nothing,
+        avoid_cell_ids=nothing,
+        nominated_cell_ids=nothing,
+        reasons=nothing,
+    )
