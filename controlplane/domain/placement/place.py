@@ -60,9 +60,12 @@ def place(
             for turn in sequencer.turns(queue):
                 if work.limit <= 0 or is_late():
                     return work.plan(is_cut=True)
+                _take_turn(work, gangs, queue, turn)
+                # Here, not at the next turn: who has none left to give need not be asked for it.
                 if work.stopped_by is not None:
                     return work.plan()
-                _take_turn(work, gangs, queue, turn)
+                if work.limit <= 0 and queue.left.any():
+                    return work.plan(is_cut=True)
     return work.plan()
 
 

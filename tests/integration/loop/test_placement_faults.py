@@ -12,8 +12,9 @@ from django.db import connection
 from controlplane import plugins
 from controlplane.commands.accounts import create_user
 from controlplane.contract.states import TaskState as S
-from controlplane.models import Alert, Job, Pool, Shape, Task, TaskGroup
+from controlplane.models import Alert, Cell, Job, Pool, Shape, Task, TaskGroup
 from controlplane.queries.sql import execute
+from controlplane.ticks import pool_pass
 from tests.integration.loop.conftest import Loop
 
 SMALL = {"cpu": 0.5, "memory": "64Mi"}
@@ -213,6 +214,22 @@ def test_plugins_that_are_not_installed_any_more_are_done_without(loop: Loop) ->
     assert told == {"sequencer gone", "selector lost", "validator missed"}
     cell.end(loop.attempts(job)[0], S.SUCCEEDED, exit_code=0)
     assert loop.state(job) == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("sequencer", ["fifo", "lifo", "drf", "fair_share"])
+def test_a_sequencer_is_not_at_fault_where_a_pass_ends_before_its_turns(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch, sequencer: str
+) -> None:
+    loop.cell()
+    Pool.objects.update(strict_fifo=True, sequencer=sequencer)
+    monkeypatch.setattr(pool_pass, "TASKS_PER_PASS", 2)
+    jobs = [loop.submit(replicas=3) for _ in range(2)]
+    # Of the first one a task avoids the only cell: it is looked at apart from the others.
+    avoiding = Task.objects.filter(job=jobs[0])[:1].values("pk")
+    Task.objects.filter(pk__in=avoiding).update(avoid_cell_id=Cell.objects.get().pk)
+    loop.place()
+    assert sorted(state for job in jobs for state in loop.states(job)).count("ASSIGNED") == 4
+    assert not Alert.objects.exists()
 
 
 def test_one_pool_that_cannot_be_looked_at_holds_up_no_other(loop: Loop) -> None:
