@@ -2,7 +2,8 @@
 
 A turn lasts until its owner holds more than the next one, so that at equal demand no two shares
 differ by more than one task's. As long as there is room for all of them whoever comes first, the
-owners are raised to one level together: it comes to the same, in fewer turns.
+owners are raised to one level together, in fewer turns. It comes to the same where each task counts
+in full; one whose dominant resource is not its owner's counts for less, and catches up afterwards.
 """
 
 from collections.abc import Callable, Iterator
