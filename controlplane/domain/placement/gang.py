@@ -69,8 +69,6 @@ class Gangs:
                 self._waiting[kind] = reason
         if reason is not None:
             self._explain(rows, reason)
-            if self._work.snapshot.policy.strict_fifo:
-                self._work.stopped_by = job_id
         return rows
 
     def _place(self, gang: GangFacts, needs: dict[int, int], rows: Sequence[int]) -> Reason | None:
@@ -91,11 +89,14 @@ class Gangs:
             if best is None or tried.rank > best.rank:
                 best = tried
         if best is None:
-            why = {"text": f"no ready cell has the label {gang.group_by}"}
+            text = f"no ready cell has the label {gang.group_by}"
+            why = {"code": NO_CELL_MATCHES, "text": text}
+            work.stop_if_strict(np.array(rows, dtype=np.int64), why)
             return explain_gang(need, 0, why, gang.group_by)
         self._note_unplaced(gang, best, needs, rows)
         for row in rows:
             work.ledger.note_waiting(work.shape_of(row), int(work.left[row]))
+        work.stop_if_strict(np.array(rows, dtype=np.int64), best.why or {})
         return explain_gang(need, best.count, best.why, gang.group_by)
 
     def _try(self, needs: dict[int, int], rows: Sequence[int], within: Mask | None) -> _Try:

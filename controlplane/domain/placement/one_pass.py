@@ -297,7 +297,7 @@ class Pass:
 
     def stop_if_strict(self, rows: Vector, reason: Reason) -> None:
         """In a strict pool nothing passes what found no room."""
-        if self.snapshot.policy.strict_fifo and reason["code"] in _MISFITS:
+        if self.snapshot.policy.strict_fifo and reason.get("code") in _MISFITS:
             waiting = rows[self.left[rows] > 0]
             self.stopped_by = self.waiting.job_ids[int(waiting[0])]
 

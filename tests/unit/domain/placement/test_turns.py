@@ -121,6 +121,15 @@ def test_a_quota_does_not_stop_a_strict_pool() -> None:
     assert run([core(1, 4)], *rows, quotas=(limited,), policy=STRICT).placed == {1: 1, 2: 1}
 
 
+def test_a_gang_stops_a_strict_pool_only_where_it_finds_no_room() -> None:
+    limited = quota(ScopeKind.USER, 1, Limits(running_tasks=1))
+    rows = [row(1, 2, coscheduled=True), row(2, owner_id=2)]
+    all_of_it: dict[str, Any] = {"gangs": {1: gang((1, 2, 2))}, "policy": STRICT}
+    assert run([core(1, 4)], *rows, quotas=(limited,), **all_of_it).placed == {2: 1}
+    outcome = run([core(1, 1)], *rows, **all_of_it)
+    assert (outcome.placed, outcome.reasons[2]["behind"]) == ({}, 1)
+
+
 def test_members_of_a_gang_beyond_its_minimum_use_what_is_kept_for_them() -> None:
     rows = [
         row(1, coscheduled=True, avoid_cell_id=9),
