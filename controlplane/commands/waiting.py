@@ -77,15 +77,23 @@ def nominate(nominations: Sequence[NominateTasks]) -> None:
 
 
 def clear_nominations(*, now: datetime) -> int:
-    """Room is kept no longer whose time is over, whose cell left, or whose task did; how many."""
+    """Room is kept no longer whose time is over, whose cell left, or whose task did; how many.
+
+    It waits for no lock, since it takes none on jobs; called outside of transactions that do.
+    """
     return execute(
         """
-        UPDATE controlplane_task t SET nominated_cell_id = NULL, nominated_until = NULL
-        WHERE nominated_cell_id IS NOT NULL AND (
-            nominated_until <= %s OR state <> 1 OR NOT EXISTS (
-                SELECT FROM controlplane_cell c
-                WHERE c.id = t.nominated_cell_id AND c.state = %s)
+        WITH over AS MATERIALIZED (
+            SELECT t.id FROM controlplane_task t
+            WHERE nominated_cell_id IS NOT NULL AND (
+                nominated_until <= %s OR state <> 1 OR NOT EXISTS (
+                    SELECT FROM controlplane_cell c
+                    WHERE c.id = t.nominated_cell_id AND c.state = %s)
+            )
+            ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
         )
+        UPDATE controlplane_task t SET nominated_cell_id = NULL, nominated_until = NULL
+        FROM over WHERE t.id = over.id
         """,
         [now, CellState.READY.value],
     )

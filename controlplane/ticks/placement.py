@@ -90,6 +90,7 @@ def run_pass() -> tuple[int, bool] | None:
         nonlocal outcomes
         outcomes = _pass_pools()
 
+    clear_nominations(now=clock.now())
     run_in_transaction(work)
     if outcomes is None:
         return None
@@ -101,9 +102,7 @@ def _pass_pools() -> list[Outcome] | None:
     if settings.CELLRUN.advisory_locks and not try_lock(_LOCK):
         return None
     now = clock.now()
-    clear_nominations(now=now)
-    found = [_pass_safely(waiting, now) for waiting in load_waiting_shapes(now)]
-    outcomes = [outcome for outcome in found if outcome is not None]
+    outcomes = [_pass_safely(waiting, now) for waiting in load_waiting_shapes(now)]
     # Last, since no lock may be waited for once rows are held that others want.
     explain(
         [item for outcome in outcomes for item in outcome.shapes],
@@ -112,8 +111,8 @@ def _pass_pools() -> list[Outcome] | None:
     return outcomes
 
 
-def _pass_safely(waiting: WaitingShapes, now: datetime) -> Outcome | None:
-    """One pool whose pass fails does not hold up the others; None: it did."""
+def _pass_safely(waiting: WaitingShapes, now: datetime) -> Outcome:
+    """One pool whose pass fails does not hold up the others; what waits in it was not looked at."""
     try:
         with transaction.atomic():
             return pass_pool(waiting, now=now)
@@ -123,7 +122,7 @@ def _pass_safely(waiting: WaitingShapes, now: datetime) -> Outcome | None:
         log.exception("pool_skipped", pool=waiting.pool_id)
         alert = RaiseAlert("pool_skipped", f"pool {waiting.pool_id}", repr(error)[:1000])
         raise_alerts([alert], now=now)
-        return None
+        return Outcome(placed=0, covered=False)
 
 
 def _is_recent(now: datetime) -> bool:

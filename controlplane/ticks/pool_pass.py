@@ -11,19 +11,14 @@ from django.conf import settings
 from controlplane import clock
 from controlplane.commands.effects import raise_alerts
 from controlplane.commands.placement import carry_out, keep_cursor
-from controlplane.commands.preemption import evict
 from controlplane.commands.rejections import reject
-from controlplane.commands.waiting import nominate
 from controlplane.domain.effects import ExplainGroup, ExplainShape, RaiseAlert
 from controlplane.domain.placement.board import Board
 from controlplane.domain.placement.guarded import Faults
 from controlplane.domain.placement.place import place
 from controlplane.domain.placement.plan import Plan
 from controlplane.domain.placement.policy import PoolPolicy
-from controlplane.domain.placement.room import make_room, reserve, starving, wants_room
 from controlplane.domain.placement.screen import outdated, screen
-from controlplane.domain.placement.snapshot import PassFacts, PoolSnapshot
-from controlplane.queries.occupants import is_any_below, load_held
 from controlplane.queries.placement import (
     WaitingShapes,
     load_pass_facts,
@@ -31,6 +26,7 @@ from controlplane.queries.placement import (
     load_snapshot,
 )
 from controlplane.queries.pool_plugins import resolve
+from controlplane.ticks.pool_room import make_room_safely
 
 # Tasks placed in one transaction: 50 orders a message with 100 cells, and half a second of locks.
 TASKS_PER_PASS = 5_000
@@ -78,7 +74,7 @@ def pass_pool(waiting: WaitingShapes, *, now: datetime) -> Outcome:
         is_late=lambda: time.monotonic() > ends_at,
     )
     placed = _carry_out(plan, waiting.pool_id, policy)
-    _make_room(snapshot, plan, facts)
+    make_room_safely(snapshot, plan, facts)
     _tell(name, waiting, faults, now)
     news = (*screened.reasons, *outdated(snapshot, screened, facts), *plan.shapes)
     return Outcome(placed, plan.complete, _latest(news), plan.groups)
@@ -97,29 +93,6 @@ def _carry_out(plan: Plan, pool_id: int, policy: PoolPolicy) -> int:
     if plan.cursor and plan.cursor != policy.cursor:
         keep_cursor(pool_id, plan.cursor)
     return placed
-
-
-def _make_room(snapshot: PoolSnapshot, plan: Plan, facts: PassFacts) -> None:
-    """Evict for those who are more important; reserve a place for those who starve."""
-    waiting = facts.waiting
-    wanting = wants_room(plan) if snapshot.policy.preemption else []
-    starved = starving(snapshot, plan, waiting)
-    cells = [cell.cell_id for cell in snapshot.cells]
-    if wanting and not is_any_below(cells, min(item.shape.band for item in wanting)):
-        wanting = []
-    if not wanting and not starved:
-        return
-    held = load_held(cells)
-    if wanting:
-        evictions = make_room(
-            snapshot, plan, waiting, held.running, held.leaving, held.leaving_scopes
-        )
-        served = {group for eviction in evictions for group in eviction.group_ids}
-        starved = [item for item in starved if waiting.group_ids[item.row] not in served]
-        if evictions:
-            evict(evictions, now=clock.now())
-    if starved:
-        nominate(reserve(snapshot, plan, waiting, starved, held.running, held.leaving))
 
 
 def _latest(told: Sequence[ExplainShape]) -> tuple[ExplainShape, ...]:

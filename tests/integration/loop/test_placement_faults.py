@@ -12,7 +12,7 @@ from django.db import connection
 from controlplane import plugins
 from controlplane.commands.accounts import create_user
 from controlplane.contract.states import TaskState as S
-from controlplane.models import Alert, Cell, Job, Pool, Shape, Task, TaskGroup
+from controlplane.models import Alert, Cell, Job, Pool, Shape, Task, TaskGroup, TickState
 from controlplane.queries.sql import execute
 from controlplane.ticks import pool_pass
 from tests.integration.loop.conftest import Loop
@@ -241,6 +241,25 @@ def test_one_pool_that_cannot_be_looked_at_holds_up_no_other(loop: Loop) -> None
     assert (loop.states(bad), loop.states(good)) == (["PENDING"], ["ASSIGNED"])
     [said] = alerts("pool_skipped")
     assert said.startswith(f"pool {Pool.objects.get(name='other').pk}: ")
+    # Nobody looked at what waits there: no scheduling deadline of it may pass.
+    assert TickState.objects.get(name="placement").covered_at is None
+
+
+def test_a_victim_that_makes_no_sense_keeps_nobody_from_being_placed(loop: Loop) -> None:
+    loop.cell(cpu=2000)
+    victim = loop.submit(band="batch", resources={"cpu": 1, "memory": "64Mi"})
+    loop.place()
+    Job.objects.filter(pk=victim.pk).update(band=7)
+    urgent = loop.submit(band="production", resources={"cpu": 2, "memory": "64Mi"})
+    small = loop.submit(resources=SMALL)
+    loop.place()
+    assert [loop.states(job) for job in (victim, urgent, small)] == [
+        ["ASSIGNED"],
+        ["PENDING"],
+        ["ASSIGNED"],
+    ]
+    assert len(alerts("no_room_made")) == 1
+    assert not alerts("pool_skipped")
 
 
 # ------------------------------------------------------------------- much that cannot be
