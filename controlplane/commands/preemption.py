@@ -11,9 +11,10 @@ from controlplane.commands.effects import apply_changes
 from controlplane.commands.waiting import nominate
 from controlplane.domain.changes import Cause, change_task
 from controlplane.domain.effects import ChangeTask, NominateTasks
+from controlplane.domain.jobs import JobRow
 from controlplane.domain.placement.preempt import Eviction
 from controlplane.domain.snapshots import TaskFacts
-from controlplane.domain.states import ACTIVE, Reason
+from controlplane.domain.states import ACTIVE, TERMINAL, Reason
 from controlplane.domain.transitions import Event
 from controlplane.queries.facts import load_facts_of_tasks
 from controlplane.queries.jobs_under_lock import lock_jobs
@@ -24,15 +25,17 @@ log = structlog.get_logger(__name__)
 def evict(evictions: Sequence[Eviction], *, now: datetime) -> int:
     """Evict the victims and nominate those who need their room, all or nothing; how many left.
 
-    A victim that ended meanwhile has left without us.
+    A victim that ended meanwhile has left without us; for a job that must end nobody leaves.
     """
     done = 0
 
     def work() -> None:
         nonlocal done
-        whom = {task_id: eviction for eviction in evictions for task_id in eviction.victims}
-        facts = load_facts_of_tasks(sorted(whom))
+        victims = {task_id for eviction in evictions for task_id in eviction.victims}
+        facts = load_facts_of_tasks(sorted(victims))
         jobs = lock_jobs({item.job_id for item in facts} | {item.need.job_id for item in evictions})
+        due = [item for item in evictions if _still_waits(jobs.get(item.need.job_id))]
+        whom = {task_id: eviction for eviction in due for task_id in eviction.victims}
         # Again, now that nobody else can change them.
         facts = [item for item in load_facts_of_tasks(sorted(whom)) if item.state in ACTIVE]
         changes = [_preempt(item, whom[item.task_id], now) for item in facts]
@@ -40,7 +43,7 @@ def evict(evictions: Sequence[Eviction], *, now: datetime) -> int:
         nominate(
             [
                 NominateTasks(group_id, cell_id, count, eviction.until)
-                for eviction in evictions
+                for eviction in due
                 for group_id, cell_id, count in eviction.places()
             ]
         )
@@ -51,6 +54,10 @@ def evict(evictions: Sequence[Eviction], *, now: datetime) -> int:
     if done:
         log.info("preempted", tasks=done, preemptors=sum(item.need.tasks for item in evictions))
     return done
+
+
+def _still_waits(job: JobRow | None) -> bool:
+    return job is not None and job.ending_as is None and job.state not in TERMINAL
 
 
 def _preempt(facts: TaskFacts, eviction: Eviction, now: datetime) -> ChangeTask:

@@ -6,11 +6,15 @@ import pytest
 from django.contrib.auth.models import User
 
 from controlplane import clock
+from controlplane.commands.endings import cancel_job
+from controlplane.commands.preemption import evict
 from controlplane.contract.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
+from controlplane.domain.placement.occupants import Need
+from controlplane.domain.placement.preempt import Eviction
 from controlplane.models import Attempt, Job, Pool, Quota, Shape, Task, TaskGroup, Transition
 from controlplane.queries.invariants import check_all
-from controlplane.queries.placement import load_pass_facts
+from controlplane.queries.placement import load_pass_facts, load_waiting_shapes
 from tests.integration.loop.conftest import Hand, Loop
 
 
@@ -62,6 +66,19 @@ def test_batch_goes_for_production_and_comes_back_when_there_is_room(loop: Loop)
         "placement",
     )
     assert check_all() == []
+
+
+def test_nobody_goes_for_a_job_that_was_cancelled_meanwhile(loop: Loop) -> None:
+    cell = loop.cell(cpu=1000)
+    batch, urgent = running(loop, cell, band="batch"), loop.submit(band="production")
+    [waiting] = load_waiting_shapes(clock.now())
+    [victim], group = loop.attempts(batch), TaskGroup.objects.get(job=urgent)
+    need = Need(waiting.shapes[0], group.pk, urgent.pk, 1, ())
+    until = clock.now() + timedelta(minutes=1)
+    eviction = Eviction(need, (group.pk,), (victim.cell_id,), (1,), (victim.task_id,), until)
+    cancel_job(job_id=urgent.pk, reason="", force=False, actor="ann", now=clock.now())
+    assert evict([eviction], now=clock.now()) == 0
+    assert (loop.states(batch), loop.states(urgent)) == (["RUNNING"], ["KILLED"])
 
 
 def test_one_who_has_not_begun_is_evicted_free_of_charge(loop: Loop) -> None:
