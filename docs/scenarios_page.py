@@ -65,8 +65,8 @@ ROWS = (
         "S0.7",
         "test_s0_7_preemption.py",
         "Iris",
-        "preempted while ASSIGNED: free; while BUILDING or RUNNING: the preemption budget;"
-        " PREEMPTED when that is exhausted",
+        "more important bands preempt less important ones: while ASSIGNED free, while BUILDING or"
+        " RUNNING from the preemption budget; PREEMPTED when that is exhausted",
     ),
     Row(
         "S0.8",
@@ -107,11 +107,44 @@ ROWS = (
         "at most once, where the submitter asks for it",
     ),
     Row(
+        "S3.1",
+        "test_s3_1_pools.py",
+        "Backend.AI",
+        "a handler for each state (SCHEDULED is ASSIGNED; PREPARING and PULLING are phases of"
+        " BUILDING; TERMINATING is ended and not released, TERMINATED released), and a policy for"
+        " each pool",
+    ),
+    Row(
+        "S3.2",
+        "test_s3_2_plugins.py",
+        "Backend.AI",
+        "plugins: validators (quotas, concurrency, dependencies), sequencers (FIFO, LIFO, DRF),"
+        " selectors (concentrated, dispersed, round-robin), hooks",
+    ),
+    Row(
+        "S3.3",
+        "test_s3_3_allocation.py",
+        "Backend.AI",
+        "atomic allocation: no cell, quota or token is given beyond what there is, whoever races",
+    ),
+    Row(
+        "S3.6",
+        "test_s3_6_pending.py",
+        "Backend.AI",
+        "a pending timeout for each pool; old work swept away; every stuck case told by history",
+    ),
+    Row(
         "S4.1",
         "test_s4_1_minima.py",
         "Volcano",
         "groups with `min_available` each, and for the job; checked at submission; by default all"
         " replicas",
+    ),
+    Row(
+        "S4.2",
+        "test_s4_2_gangs.py",
+        "Volcano",
+        "gangs: nothing starts unless the minimum of every group fits",
     ),
     Row(
         "S4.3",

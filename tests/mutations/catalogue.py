@@ -183,7 +183,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "ended-capacity-is-free",
-        "controlplane/queries/placement.py",
+        "controlplane/queries/cell_facts.py",
         "released_at IS NULL GROUP BY cell_id, group_id",
         "finished_at IS NULL GROUP BY cell_id, group_id",
         "a cell is over-committed while containers are stopped",

@@ -45,7 +45,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "pools-cannot-forbid-preemption",
-        "controlplane/ticks/pool_pass.py",
+        "controlplane/ticks/pool_room.py",
         "wanting = wants_room(plan) if snapshot.policy.preemption else []",
         "wanting = wants_room(plan)",
         "a pool that wants no preemption has it",

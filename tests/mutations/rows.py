@@ -5,6 +5,7 @@ The simulation need not find these: each has a test of its own, which must fail.
 
 from tests.mutations import rows_of_iris as iris
 from tests.mutations import rows_of_others as others
+from tests.mutations import rows_of_sokovan as sokovan
 from tests.mutations.row_mutation import RowMutation
 
 ROWS: tuple[RowMutation, ...] = (
@@ -21,7 +22,12 @@ ROWS: tuple[RowMutation, ...] = (
     *others.S1_2,
     *others.S1_6,
     *others.S2_2,
+    *sokovan.S3_1,
+    *sokovan.S3_2,
+    *sokovan.S3_3,
+    *sokovan.S3_6,
     *others.S4_1,
+    *others.S4_2,
     *others.S4_3,
     *others.S4_4,
     *others.SUBMISSION,

@@ -94,8 +94,8 @@ S0_2 = of_row(
     (
         "no-cap-of-a-job",
         f"{DOMAIN}submission.py",
-        "if spec.total_replicas() > max_tasks:",
-        "if spec.total_replicas() > 2 * max_tasks:",
+        "if count <= max_tasks:",
+        "if count <= 2 * max_tasks:",
         "a job may have more tasks than the setting says",
         "a_job_of_more_tasks_than_are_taken_is_refused_and_nothing_is_written",
     ),
@@ -355,6 +355,30 @@ S0_7 = of_row(
         "if tally.count(S.WORKER_FAILED):",
         "a job is FAILED because its tasks were preempted",
         "a_job_whose_tasks_were_preempted_too_often_is_worker_failed",
+    ),
+    (
+        "all-are-batch",
+        f"{QUERIES}occupants.py",
+        "                band=Band(band),",
+        "                band=Band.BATCH,",
+        "work is preempted for work that is no more important",
+        "more_important_work_takes_the_place_of_the_least_important",
+    ),
+    (
+        "once-is-preempted",
+        f"{QUERIES}occupants.py",
+        "j.coscheduled, NOT g.at_most_once, a.state = 9,",
+        "j.coscheduled, true, a.state = 9,",
+        "what may run only once is preempted, and never runs again",
+        "what_runs_at_most_once_is_never_preempted",
+    ),
+    (
+        "pools-cannot-refuse",
+        "controlplane/ticks/pool_room.py",
+        "wanting = wants_room(plan) if snapshot.policy.preemption else []",
+        "wanting = wants_room(plan)",
+        "work is preempted in a pool that wants none of it",
+        "nobody_is_preempted_where_the_pool_does_not_want_it",
     ),
 )
 

@@ -191,6 +191,35 @@ S4_1 = of_row(
     ),
 )
 
+S4_2 = of_row(
+    "S4.2",
+    "test_s4_2_gangs",
+    (
+        "minima-of-groups-are-nothing",
+        f"{DOMAIN}gangs.py",
+        "    needs = [max(group.min_available - group.present, 0) for group in groups]",
+        "    needs = [0 for group in groups]",
+        "a gang takes whatever members come first for the ones that its groups need",
+        "what_is_beyond_the_minima_comes_as_there_is_room",
+    ),
+    (
+        "jobs-minimum-counts-twice",
+        f"{DOMAIN}gangs.py",
+        "    more = min_available - sum(group.present for group in groups) - sum(needs)",
+        "    more = min_available - sum(group.present for group in groups)",
+        "a gang waits for members that it does not need",
+        "the_jobs_own_minimum_counts_beside_its_groups",
+    ),
+    (
+        "zones-do-not-matter",
+        f"{QUERIES}placement.py",
+        "            group_by=group_by,\n",
+        '            group_by="",\n',
+        "a gang is spread over cells of several zones",
+        "group_by_keeps_it_on_cells_of_one_value_even_if_others_have_room",
+    ),
+)
+
 S4_3 = of_row(
     "S4.3",
     "test_s4_3_final_status",

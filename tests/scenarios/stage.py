@@ -1,11 +1,13 @@
 """What scenarios play on: cells that say what the scenario says, and time that it moves."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from controlplane.commands.accounts import create_user
 from controlplane.commands.convergence import apply_task_rule
 from controlplane.commands.hearing import send_probes
+from controlplane.commands.pools import put_pool
 from controlplane.commands.reports import Reported, record_reports
 from controlplane.contract.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
@@ -14,9 +16,10 @@ from controlplane.domain.convergence.converge import TaskRule
 from controlplane.domain.reports import Sender
 from controlplane.domain.states import Reason
 from controlplane.domain.transitions import Event
-from controlplane.models import Attempt, Cell, Job, Task, TaskGroup, Transition
+from controlplane.models import Attempt, Cell, Job, Pool, Task, TaskGroup, Transition
 from controlplane.queries.convergence import Candidate
 from controlplane.queries.invariants import check_all
+from controlplane.queries.tasks import get_task
 from tests.integration.loop.conftest import Hand, Loop
 
 BEGIN = datetime(2031, 5, 4, 12, tzinfo=UTC)
@@ -194,3 +197,32 @@ class Stage(Loop):
     def check(self) -> None:
         """Nothing that must always be true is violated."""
         assert check_all() == []
+
+    def cell_of(self, pool: str, name: str, cpu: int = 4000, **labels: str) -> Hand:
+        """A cell of another pool, or with labels."""
+        home, _ = Pool.objects.get_or_create(name=pool)
+        hand = self.cell(name, cpu=cpu)
+        Cell.objects.filter(name=name).update(pool=home, labels=labels)
+        return hand
+
+    def policy(self, pool: str = "default", **fields: Any) -> None:
+        """An operator edits the pool."""
+        put_pool(name=pool, changes=fields)
+
+    def user(self, name: str) -> "Stage":
+        """The same stage as somebody else sees it."""
+        owner, _ = create_user(name=name, password=None, is_operator=False)
+        return replace(self, owner=owner)
+
+    def why(self, job: Job) -> dict[str, Any]:
+        """Why the tasks of the job's first group wait, as whoever asks is told."""
+        task = Task.objects.filter(job=job, state=S.PENDING).order_by("id").first()
+        assert task is not None
+        found = get_task(task.pk, now=self.now())["pending_reason"]
+        assert found is not None
+        return dict(found)
+
+    def cells(self, job: Job) -> list[str]:
+        """Where its tasks are, in order; tasks that are nowhere are left out."""
+        held = Attempt.objects.filter(job=job, released_at=None).order_by("task_id")
+        return [str(name) for name in held.values_list("cell__name", flat=True)]

@@ -1,5 +1,7 @@
 """S0.7: what a preempted task becomes, and which budget pays for it."""
 
+from typing import Any
+
 import pytest
 
 from controlplane.contract.states import TaskState as S
@@ -102,3 +104,75 @@ def test_what_was_preempted_is_told_by_its_history(stage: Stage) -> None:
     job, _ = stage.running()
     preempt(stage, job)
     assert stage.history(job)[-1][:2] == ("PENDING", "preempted")
+
+
+# ------------------------------------------------------------------ who is preempted for whom
+
+
+def fill(stage: Stage, band: str, **more: Any) -> Job:
+    """One task of that band, which runs and has all of a cell of its own."""
+    count = len(stage.hands) + 1
+    stage.cell(f"cell-{count}", cpu=100)
+    job, _ = stage.running(band=band, name=band, **more)
+    return job
+
+
+def test_more_important_work_takes_the_place_of_the_least_important(stage: Stage) -> None:
+    batch, interactive, production = (
+        fill(stage, band) for band in ("batch", "interactive", "production")
+    )
+    urgent = stage.submit_small(band="production")
+    stage.place()
+    assert stage.states(batch) == ["PENDING"]
+    assert (stage.states(production), stage.states(interactive)) == (["RUNNING"], ["RUNNING"])
+    # The place is free, and the preemptor's, when the victim is confirmed gone.
+    assert stage.states(urgent) == ["PENDING"]
+    other = stage.submit_small(band="interactive")
+    stage.confirm(stage.last(batch))
+    stage.place()
+    assert (stage.states(urgent), stage.cells(urgent)) == (["ASSIGNED"], ["cell-1"])
+    assert stage.states(other) == ["PENDING"]
+    assert stage.counters(batch) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("band", ["production", "interactive", "batch"])
+def test_nobody_is_preempted_for_work_of_the_same_band(stage: Stage, band: str) -> None:
+    job = fill(stage, band)
+    stage.submit_small(band=band)
+    stage.place()
+    assert stage.states(job) == ["RUNNING"]
+
+
+def test_nobody_is_preempted_in_vain(stage: Stage) -> None:
+    job = fill(stage, "batch")
+    large = {"cpu": 0.2, "memory": "64Mi"}
+    stage.submit(resources=large, band="production", allow_unsatisfiable=True)
+    stage.place()
+    assert stage.states(job) == ["RUNNING"]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_nobody_is_preempted_where_the_pool_does_not_want_it(stage: Stage, strict: bool) -> None:
+    job = fill(stage, "batch")
+    stage.policy(preemption=False, strict_fifo=strict)
+    stage.submit_small(band="production")
+    stage.place()
+    assert stage.states(job) == ["RUNNING"]
+    stage.policy(preemption=True)
+    stage.place()
+    assert stage.states(job) == ["PENDING"]
+
+
+def test_what_runs_at_most_once_is_never_preempted(stage: Stage) -> None:
+    job = fill(stage, "batch", delivery="at_most_once")
+    stage.submit_small(band="production")
+    stage.place()
+    assert stage.states(job) == ["RUNNING"]
+
+
+def test_a_preemptor_has_others_evicted_once_however_long_they_take(stage: Stage) -> None:
+    jobs = [fill(stage, "batch") for _ in range(2)]
+    stage.submit_small(band="production")
+    for _ in range(3):
+        stage.place()
+    assert sorted(stage.states(job)[0] for job in jobs) == ["PENDING", "RUNNING"]

@@ -1,0 +1,160 @@
+"""S3.2: what validators hold back, how sequencers order, which cells selectors choose."""
+
+from typing import Any
+
+import pytest
+
+from controlplane.models import Domain, Job, Project, Quota
+from tests.integration.loop.test_kinds import SERVICE
+from tests.scenarios.stage import Stage
+
+
+def quota(stage: Stage, scope: str, **limits: Any) -> None:
+    whose = {"user": stage.owner, "project": Project.objects.get(), "domain": Domain.objects.get()}
+    Quota.objects.create(**{scope: whose[scope], **limits})
+
+
+# --------------------------------------------------------------------------- validators
+
+
+@pytest.mark.parametrize("scope", ["user", "project", "domain"])
+def test_a_quota_in_use_defers_and_says_used_requested_and_allowed(
+    stage: Stage, scope: str
+) -> None:
+    stage.cell()
+    quota(stage, scope, resources={"cpu_millis": 250})
+    job = stage.submit_small(replicas=3)
+    stage.place()
+    assert sorted(stage.states(job)) == ["ASSIGNED", "ASSIGNED", "PENDING"]
+    why = stage.why(job)
+    assert why["code"] == "quota_exceeded"
+    said = "0.2 cores used + 0.1 cores requested > 0.25 cores allowed"
+    assert (f"quota of {scope}" in why["text"], said in why["text"]) == (True, True)
+    stage.succeed(stage.newest(job)[0])
+    stage.place()
+    assert sorted(stage.states(job)) == ["ASSIGNED", "ASSIGNED", "SUCCEEDED"]
+
+
+def test_a_users_quota_is_nobody_elses(stage: Stage) -> None:
+    stage.cell()
+    quota(stage, "user", running_tasks=1)
+    mine, other = stage.submit_small(replicas=2), stage.user("ann").submit_small(replicas=2)
+    stage.place()
+    assert sorted(stage.states(mine)) == ["ASSIGNED", "PENDING"]
+    assert stage.states(other) == ["ASSIGNED", "ASSIGNED"]
+
+
+def test_concurrency_counts_jobs_and_what_is_being_stopped_still_counts(stage: Stage) -> None:
+    stage.cell()
+    quota(stage, "user", running_jobs=1)
+    first, second = stage.submit_small(replicas=2), stage.submit_small()
+    stage.place()
+    assert (stage.states(first), stage.states(second)) == (["ASSIGNED"] * 2, ["PENDING"])
+    assert "running jobs" in stage.why(second)["text"]
+    one, two = stage.newest(first)
+    stage.succeed(one)
+    stage.place()
+    assert stage.states(second) == ["PENDING"]
+    stage.succeed(two)
+    stage.place()
+    assert stage.states(second) == ["ASSIGNED"]
+
+
+def test_what_depends_on_something_open_waits_for_it(stage: Stage) -> None:
+    stage.cell()
+    first, attempt = stage.running()
+    later = stage.submit_small(depends_on=[{"job": first.pk}], name="later")
+    stage.place()
+    assert stage.states(later) == ["PENDING"]
+    assert stage.why(later)["code"] == "waiting_for_job"
+    stage.succeed(attempt)
+    stage.converge()
+    stage.place()
+    assert stage.states(later) == ["ASSIGNED"]
+
+
+# --------------------------------------------------------------------------- sequencers
+
+
+@pytest.mark.parametrize(("sequencer", "winner"), [("fifo", 0), ("lifo", 2)])
+def test_fifo_takes_the_oldest_and_lifo_the_newest(
+    stage: Stage, sequencer: str, winner: int
+) -> None:
+    stage.policy(sequencer=sequencer)
+    stage.cell(cpu=100)
+    jobs = [stage.submit_small() for _ in range(3)]
+    stage.place()
+    placed = [stage.states(job) == ["ASSIGNED"] for job in jobs]
+    assert placed == [number == winner for number in range(3)]
+
+
+def test_drf_gives_to_who_holds_least_as_tasks_are_placed(stage: Stage) -> None:
+    stage.policy(sequencer="drf")
+    stage.cell(cpu=800)
+    ann, ben = stage.user("ann"), stage.user("ben")
+    greedy = ann.submit_small(replicas=20)
+    modest = ben.submit_small(replicas=20)
+    stage.place()
+    assert [stage.states(job).count("ASSIGNED") for job in (greedy, modest)] == [4, 4]
+
+
+def test_fair_share_gives_in_proportion_to_weights(stage: Stage) -> None:
+    stage.policy(sequencer="fair_share")
+    stage.cell(cpu=800)
+    ann, ben = stage.user("ann"), stage.user("ben")
+    Quota.objects.create(user=ann.owner, weight=3.0)
+    jobs = [ann.submit_small(replicas=20), ben.submit_small(replicas=20)]
+    stage.place()
+    assert [stage.states(job).count("ASSIGNED") for job in jobs] == [6, 2]
+
+
+# ---------------------------------------------------------------------------- selectors
+
+
+def spread(stage: Stage, selector: str, replicas: int) -> Job:
+    stage.policy(selector=selector)
+    for number in (1, 2, 3):
+        stage.cell(f"cell-{number}", cpu=400)
+    job = stage.submit_small(replicas=replicas)
+    stage.place()
+    return job
+
+
+def test_dispersed_takes_the_least_utilised_cells(stage: Stage) -> None:
+    job = spread(stage, "dispersed", 3)
+    assert sorted(stage.cells(job)) == ["cell-1", "cell-2", "cell-3"]
+
+
+def test_concentrated_fills_one_cell_before_the_next(stage: Stage) -> None:
+    job = spread(stage, "concentrated", 6)
+    assert sorted(stage.cells(job)) == ["cell-1"] * 4 + ["cell-2"] * 2
+
+
+def test_round_robin_goes_on_where_it_stopped(stage: Stage) -> None:
+    job = spread(stage, "round_robin", 1)
+    assert stage.cells(job) == ["cell-1"]
+    for name in ("cell-2", "cell-3", "cell-1"):
+        stage.succeed(stage.last(job))
+        job = stage.submit_small()
+        stage.place()
+        assert stage.cells(job) == [name]
+
+
+# -------------------------------------------------------------------------------- hooks
+
+
+def test_a_service_is_started_for_ever_and_batch_once(stage: Stage) -> None:
+    stage.cell()
+    service, batch = stage.submit_small(**SERVICE), stage.submit_small(name="batch")
+    stage.place()
+    for job in (service, batch):
+        stage.start(stage.last(job))
+        stage.succeed(stage.last(job))
+    assert (stage.states(batch), stage.state(batch)) == (["SUCCEEDED"], "SUCCEEDED")
+    for number in (2, 3):
+        assert (stage.states(service), stage.counters(service)) == (["PENDING"], (0, 0, 0))
+        stage.wait(300)
+        stage.place()
+        assert stage.last(service).number == number
+        stage.start(stage.last(service))
+        stage.succeed(stage.last(service))

@@ -1,0 +1,110 @@
+"""S3.3: a plan is carried out against the rows as they are then: never more than there is."""
+
+from typing import Any
+
+from controlplane.commands.endings import cancel_job
+from controlplane.commands.placement import carry_out
+from controlplane.domain.effects import PlaceTasks
+from controlplane.models import Attempt, Cell, Job, Pool, Project, Quota
+from tests.scenarios.stage import SMALL, Stage
+
+RARE = {**SMALL["resources"], "fpga": 1}  # type: ignore[dict-item]
+
+
+def plan(stage: Stage, *jobs: Job, cell: str = "cell-1") -> int:
+    """Somebody planned all of the jobs for that cell a moment ago; how many tasks come there."""
+    groups = [job.groups.get() for job in jobs]
+    cell_id = Cell.objects.get(name=cell).pk
+    placements = PlaceTasks(
+        [group.pk for group in groups],
+        [cell_id] * len(groups),
+        [group.task_count for group in groups],
+        [None] * len(groups),
+        [None] * len(groups),
+    )
+    pool = Pool.objects.get(name="default")
+    return carry_out(placements, pool_id=pool.pk, now=stage.now(), start_seconds=60)
+
+
+def test_a_cell_that_was_filled_meanwhile_takes_only_what_still_fits(stage: Stage) -> None:
+    stage.cell(cpu=300)
+    early, late = stage.submit_small(replicas=2), stage.submit_small(replicas=2)
+    stage.place()
+    late_again = stage.submit_small(replicas=3)
+    assert Attempt.objects.count() == 3
+    assert plan(stage, late_again) == 0
+    stage.succeed(stage.newest(early)[0])
+    assert plan(stage, late, late_again) == 1
+    stage.check()
+
+
+def test_every_resource_counts_also_one_that_somebody_named(stage: Stage) -> None:
+    stage.cell()
+    cell = Cell.objects.get()
+    Cell.objects.update(capacity={**cell.capacity, "fpga": 2})
+    job = stage.submit(resources=RARE, replicas=5)
+    assert plan(stage, job) == 2
+    stage.place()
+    assert sorted(stage.states(job)) == ["ASSIGNED"] * 2 + ["PENDING"] * 3
+    assert stage.why(job)["code"] == "insufficient_resources"
+    memory = stage.submit(resources={"cpu": 0.1, "memory": "3Gi"}, replicas=2)
+    assert plan(stage, memory) == 1
+
+
+def test_what_has_ended_holds_its_place_until_its_cell_says_that_it_is_gone(stage: Stage) -> None:
+    stage.cell(cpu=100)
+    job, attempt = stage.running()
+    cancel_job(job_id=job.pk, reason="", force=False, actor="owner", now=stage.now())
+    stage.settle()
+    waiting = stage.submit_small()
+    assert plan(stage, waiting) == 0
+    stage.place()
+    assert stage.states(waiting) == ["PENDING"]
+    stage.confirm(attempt)
+    assert plan(stage, waiting) == 1
+
+
+def test_a_task_is_placed_once_by_whoever_comes_first(stage: Stage) -> None:
+    stage.cell("cell-1")
+    stage.cell("cell-2")
+    job = stage.submit_small(replicas=2)
+    assert plan(stage, job) == 2
+    assert plan(stage, job, cell="cell-2") == 0
+    assert stage.cells(job) == ["cell-1", "cell-1"]
+
+
+def test_what_was_cancelled_meanwhile_or_whose_cell_was_closed_is_left_out(stage: Stage) -> None:
+    stage.cell()
+    gone, there = stage.submit_small(), stage.submit_small()
+    cancel_job(job_id=gone.pk, reason="", force=False, actor="owner", now=stage.now())
+    assert plan(stage, gone, there) == 1
+    assert stage.attempts(gone) == []
+    Cell.objects.update(state="CORDONED")
+    assert plan(stage, stage.submit_small()) == 0
+
+
+def test_quotas_are_looked_at_again_when_tasks_are_placed(stage: Stage) -> None:
+    stage.cell()
+    Quota.objects.create(user=stage.owner, running_tasks=3)
+    Quota.objects.create(project=Project.objects.get(), resources={"cpu_millis": 200})
+    job = stage.submit_small(replicas=5)
+    assert plan(stage, job) == 2
+
+
+def test_tokens_are_looked_at_again_when_tasks_are_placed(stage: Stage) -> None:
+    stage.cell("cell-1")
+    stage.cell("cell-2")
+    stage.policy(tokens={"licence": 3})
+    asked: dict[str, Any] = {"resources": {**SMALL["resources"], "licence": 2}}  # type: ignore[dict-item]
+    first, second = stage.submit(**asked), stage.submit(**asked)
+    assert plan(stage, first) == 1
+    assert plan(stage, second, cell="cell-2") == 0
+    stage.place()
+    assert stage.why(second)["code"] == "insufficient_tokens"
+
+
+def test_a_gang_of_which_a_part_no_longer_fits_is_left_out_whole(stage: Stage) -> None:
+    stage.cell(cpu=250)
+    gang, other = stage.submit_small(replicas=3, coscheduled=True), stage.submit_small()
+    assert plan(stage, other, gang) == 1
+    assert (stage.states(gang), stage.states(other)) == (["PENDING"] * 3, ["ASSIGNED"])

@@ -1,0 +1,111 @@
+"""S3.6: pools bound how long work waits or is prepared, and history tells of each stuck case."""
+
+import pytest
+
+from controlplane.commands.deletion import delete_job
+from controlplane.contract.states import Phase
+from controlplane.models import Alert, Attempt, Cell, Job, Pool, Task, Transition
+from tests.scenarios.stage import Stage
+
+
+def reasons(stage: Stage, job: Job) -> list[str]:
+    return [reason for _, reason, _ in stage.history(job)]
+
+
+def overdue(stage: Stage, seconds: float) -> None:
+    stage.wait(seconds)
+    stage.place()
+    stage.converge()
+
+
+def test_each_pool_bounds_how_long_its_jobs_wait(stage: Stage) -> None:
+    stage.policy("hasty", pending_timeout_seconds=30)
+    patient, hasty = stage.submit_small(), stage.submit_small(pool="hasty")
+    own = stage.submit_small(pool="hasty", scheduling_timeout_seconds=300)
+    overdue(stage, 31)
+    ends = [stage.state(job) for job in (patient, hasty, own)]
+    assert ends == ["PENDING", "UNSCHEDULABLE", "PENDING"]
+    assert reasons(stage, hasty)[-1] == "scheduling_deadline"
+
+
+def test_an_edited_bound_counts_for_what_is_submitted_from_then_on(stage: Stage) -> None:
+    before = stage.submit_small()
+    stage.policy(pending_timeout_seconds=30)
+    after = stage.submit_small()
+    overdue(stage, 31)
+    assert (stage.state(before), stage.state(after)) == ("PENDING", "UNSCHEDULABLE")
+
+
+@pytest.mark.parametrize(
+    ("phase", "field"),
+    [(Phase.PULLING, "pull_timeout_seconds"), (Phase.CREATING, "create_timeout_seconds")],
+)
+def test_a_pull_or_a_creation_that_takes_too_long_is_a_system_failure(
+    stage: Stage, phase: Phase, field: str
+) -> None:
+    Pool.objects.update(pull_timeout_seconds=500, create_timeout_seconds=500)
+    Pool.objects.update(**{field: 100})
+    cell = stage.cell()
+    job, attempt = stage.placed()
+    stage.build(attempt, phase=phase)
+    overdue(stage, 99)
+    assert stage.states(job) == ["BUILDING"]
+    overdue(stage, 2)
+    assert (stage.states(job), stage.counters(job)) == (["PENDING"], (0, 0, 1))
+    assert reasons(stage, job)[-1] == "build_timeout"
+    assert cell.stop_orders() == [str(attempt.uid)]
+    # It is tried elsewhere, if there is an elsewhere.
+    stage.cell("cell-2")
+    stage.confirm(attempt)
+    overdue(stage, 60)
+    assert stage.cells(job) == ["cell-2"]
+
+
+def test_an_order_without_an_answer_is_given_up_and_told(stage: Stage) -> None:
+    stage.cell()
+    job, _ = stage.placed()
+    overdue(stage, 61)
+    assert reasons(stage, job)[-1] == "start_expired"
+    assert stage.counters(job) == (0, 0, 0)
+
+
+def test_a_stop_that_is_not_confirmed_puts_its_cell_aside_and_alerts(stage: Stage) -> None:
+    stage.cell()
+    job, _ = stage.running(timeout_seconds=10, stop_grace_seconds=5)
+    overdue(stage, 41)
+    assert reasons(stage, job)[-1] == "timeout"
+    overdue(stage, 66)
+    assert Cell.objects.get().state == "QUARANTINED"
+    [alert] = Alert.objects.filter(cleared_at=None)
+    assert (alert.kind, alert.subject) == ("stop_unconfirmed", "cell-1")
+
+
+def test_a_lost_cell_is_told_in_the_history_of_what_it_had(stage: Stage) -> None:
+    cell = stage.cell()
+    job, _ = stage.running()
+    stage.lose(cell)
+    stage.settle()
+    assert "cell_lost" in reasons(stage, job)
+    assert stage.states(job) == ["PENDING"]
+
+
+def test_a_pending_task_says_what_it_waits_for_each_time(stage: Stage) -> None:
+    job = stage.submit_small()
+    stage.place()
+    assert stage.why(job)["text"] == "the pool has no cell"
+    stage.cell(cpu=50)
+    stage.place()
+    assert (stage.why(job)["code"], stage.why(job)["cell"]) == ("insufficient_resources", "cell-1")
+    stage.cell("cell-2", cpu=100)
+    stage.place()
+    assert stage.states(job) == ["ASSIGNED"]
+
+
+def test_old_work_is_swept_away_when_it_is_deleted_and_all_of_it_is_gone(stage: Stage) -> None:
+    stage.cell()
+    job, attempt = stage.running()
+    stage.succeed(attempt)
+    delete_job(job_id=job.pk, actor="owner", now=stage.now())
+    stage.settle()
+    kept = [model.objects.filter(job_id=job.pk) for model in (Task, Attempt, Transition)]
+    assert [rows.exists() for rows in kept] == [False, False, False]
