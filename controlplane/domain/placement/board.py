@@ -1,6 +1,7 @@
 """The cells of a pool as matrices, resources x cells; what is used grows as tasks are placed."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +11,26 @@ from controlplane.domain.placement.interfaces import Matrix, Offer, Selector, Ve
 from controlplane.domain.placement.snapshot import CellFacts, ShapeFacts
 
 Mask = NDArray[np.bool_]
+# Of a matrix requests x cells so many numbers are computed in one go: they stay in the cache.
+_AT_ONCE = 1 << 14
 
 _PLENTY = int(np.iinfo(np.int32).max)
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """Why no cell takes a task just now.
+
+    `fitting`: cells with room, if they could prepare any number of containers at once. `best`: the
+    cell that lacks the least share of what it has, `lacks`: what it lacks. `ever`: some cell could
+    if it held nothing, `but_for_kept`: if no room were kept for anybody.
+    """
+
+    fitting: int
+    best: int
+    lacks: list[int]
+    ever: bool
+    but_for_kept: bool
 
 
 class Board:
@@ -84,27 +103,39 @@ class Board:
 
     def has_room(self, request: Vector, usable: Mask) -> bool:
         """Whether some usable cell can take a task of `request` just now."""
-        return bool((self.fitting(request, usable) & (self.slots > 0)).any())
+        free = usable & (self.slots > 0)
+        for index in request.nonzero()[0].tolist():
+            free &= self.capacity[index] - self.used[index] >= request[index]
+        return bool(free.any())
 
-    def fitting(self, request: Vector, usable: Mask) -> Mask:
-        """The usable cells with room, if cells could prepare any number of containers at once."""
-        return usable & _covers(self.capacity - self.used, request)
+    def misfits(self, requests: Sequence[Vector], usable: Mask) -> list[Misfit]:
+        """What stands against one task of each of the requests, on cells of which some is usable.
 
-    def could_ever_fit(self, request: Vector, usable: Mask) -> bool:
-        """Whether some usable cell could take a task if it held nothing."""
-        return bool((usable & _covers(self.capacity, request)).any())
-
-    def has_room_but_for_kept(self, request: Vector, usable: Mask) -> bool:
-        """Whether some usable cell could, if no room were kept for anybody."""
-        free = self.capacity - self.used + self.kept
-        return bool((usable & _covers(free, request)).any())
-
-    def closest(self, request: Vector, usable: Mask) -> tuple[int, Vector]:
-        """The usable cell that lacks the least share of what it has, and what it lacks."""
-        lacks = np.maximum(request[:, None] - np.maximum(self.capacity - self.used, 0), 0)
-        distance = (lacks / self._most).max(axis=0, initial=0.0)
-        best = int(np.where(usable, distance, np.inf).argmin())
-        return best, lacks[:, best]
+        For many requests at once: there may be thousands of shapes without room.
+        """
+        cells = np.flatnonzero(usable)
+        capacity, most = self.capacity[:, cells], self._most[:, cells]
+        free = np.maximum(capacity - self.used[:, cells], 0)
+        kept = free
+        if self.kept.any():
+            kept = np.maximum(capacity - self.used[:, cells] + self.kept[:, cells], 0)
+        found, step = list[Misfit](), max(_AT_ONCE // max(len(cells), 1), 1)
+        for first in range(0, len(requests), step):
+            asked = np.array(requests[first : first + step])
+            distance = np.zeros((len(asked), len(cells)))
+            for index in np.flatnonzero(asked.any(axis=0)).tolist():
+                lack = (asked[:, index, None] - free[index]) / most[index]
+                np.maximum(distance, lack, out=distance)
+            best = distance.argmin(axis=1)
+            columns = (
+                (distance <= 0).sum(axis=1).tolist(),
+                cells[best].tolist(),
+                np.maximum(asked - free[:, best].T, 0).tolist(),
+                _covers(capacity, asked).tolist(),
+                _covers(kept, asked).tolist() if kept is not free else [False] * len(asked),
+            )
+            found += map(Misfit, *columns)
+        return found
 
     def room_when_empty(self, request: Vector, usable: Mask) -> Vector:
         """How many each usable cell could take if it held nothing."""
@@ -172,8 +203,9 @@ class Board:
         return [ranks == rank for rank in sorted(set(ranks.tolist()), reverse=True)]
 
 
-def _covers(amounts: Matrix, request: Vector) -> Mask:
-    covered = np.ones(amounts.shape[1], dtype=bool)
-    for index in request.nonzero()[0].tolist():
-        covered &= amounts[index] >= request[index]
-    return covered
+def _covers(amounts: Matrix, requests: Matrix) -> Mask:
+    """By request (requests x resources), whether some cell has as much as it asks for."""
+    covered = np.ones((len(requests), amounts.shape[1]), dtype=bool)
+    for index in np.flatnonzero(requests.any(axis=0)).tolist():
+        covered &= amounts[index] >= requests[:, index, None]
+    return np.asarray(covered.any(axis=1))

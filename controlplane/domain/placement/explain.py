@@ -3,12 +3,13 @@
 A reason is {code, text, and figures}. API, admin and command show its text as it is.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controlplane.domain.constraints import is_met
 from controlplane.domain.placement.amounts import describe_shortfall
-from controlplane.domain.placement.board import Board, Mask
+from controlplane.domain.placement.board import Board, Mask, Misfit
 from controlplane.domain.placement.interfaces import Violation
 from controlplane.domain.placement.snapshot import CellFacts, PoolSnapshot, ShapeFacts
 
@@ -26,15 +27,36 @@ def explain_misfit(shape: ShapeFacts, snapshot: PoolSnapshot, board: Board, usab
     """Why no cell takes a task of the shape now: the best cell, and what it lacks."""
     if not usable.any():
         return explain_no_cell(shape, snapshot)
-    request = board.vector(shape.resources)
-    fitting = board.fitting(request, usable)
-    if fitting.any():
-        return _slots(int(fitting.sum()))
-    best, lacks = board.closest(request, usable)
-    missing = {name: lack for name, lack in zip(board.names, lacks.tolist(), strict=True) if lack}
-    never = not board.could_ever_fit(request, usable)
-    name, what = board.cells[best].name, describe_shortfall(missing)
-    is_kept = bool(board.kept.any()) and board.has_room_but_for_kept(request, usable)
+    [found] = board.misfits([board.vector(shape.resources)], usable)
+    return _misfit(found, board)
+
+
+def explain_misfits(
+    shapes: Sequence[ShapeFacts], snapshot: PoolSnapshot, board: Board
+) -> list[tuple[Reason, bool]]:
+    """As `explain_misfit`, for each of the shapes; and whether room could be made for it."""
+    by_cells: dict[int, list[int]] = defaultdict(list)
+    masks = [board.usable(shape) for shape in shapes]
+    for index, usable in enumerate(masks):
+        by_cells[id(usable)].append(index)
+    found: dict[int, tuple[Reason, bool]] = {}
+    for indices in by_cells.values():
+        usable = masks[indices[0]]
+        if not usable.any():
+            found |= {at: (explain_no_cell(shapes[at], snapshot), False) for at in indices}
+            continue
+        requests = [board.vector(shapes[at].resources) for at in indices]
+        for at, misfit in zip(indices, board.misfits(requests, usable), strict=True):
+            found[at] = _misfit(misfit, board), misfit.ever
+    return [found[at] for at in range(len(shapes))]
+
+
+def _misfit(found: Misfit, board: Board) -> Reason:
+    if found.fitting:
+        return _slots(found.fitting)
+    missing = {name: lack for name, lack in zip(board.names, found.lacks, strict=True) if lack}
+    name, what = board.cells[found.best].name, describe_shortfall(missing)
+    never, is_kept = not found.ever, found.but_for_kept
     lead = "larger than every cell of the pool" if never else "no cell has enough free"
     if is_kept:
         lead = "no cell has enough free that is not kept for others"

@@ -4,13 +4,14 @@ There are few shapes, however many tasks wait. What fits nowhere, or is over its
 reason at once, and its rows are not even read.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controlplane.domain.effects import ExplainShape
 from controlplane.domain.placement.board import Board
 from controlplane.domain.placement.explain import (
     Reason,
-    explain_misfit,
+    explain_misfits,
     explain_tokens,
     explain_violations,
 )
@@ -45,14 +46,12 @@ def screen(snapshot: PoolSnapshot, plugins: Plugins, board: Board | None = None)
     ledger = Ledger(snapshot)
     full, heads, reasons = set[int](), set[int](), list[ExplainShape]()
     of_running = set[int]()
-    for shape in snapshot.shapes:
-        deferred, is_final = _ask(shape, snapshot, ledger, plugins)
-        reason, may_be_made = deferred, not is_final
-        if reason is None:
-            usable, request = board.usable(shape), board.vector(shape.resources)
-            if not board.has_room(request, usable):
-                reason = explain_misfit(shape, snapshot, board, usable)
-                may_be_made = board.could_ever_fit(request, usable)
+    asked = [(shape, *_ask(shape, snapshot, ledger, plugins)) for shape in snapshot.shapes]
+    misfits = _find_misfits(
+        [shape for shape, deferred, _ in asked if not deferred], snapshot, board
+    )
+    for shape, deferred, is_final in asked:
+        reason, may_be_made = misfits.get(shape.shape_id, (deferred, not is_final))
         # A gang says for itself why it waits, a strict pool asks who comes first, and what is
         # rejected is rejected group by group.
         is_counted_out = reason is not None and not is_final
@@ -66,6 +65,19 @@ def screen(snapshot: PoolSnapshot, plugins: Plugins, board: Board | None = None)
         if reason != shape.reason:
             reasons.append(ExplainShape(shape.shape_id, reason))
     return Screened(frozenset(full), frozenset(heads), tuple(reasons), frozenset(of_running))
+
+
+def _find_misfits(
+    shapes: Sequence[ShapeFacts], snapshot: PoolSnapshot, board: Board
+) -> dict[int, tuple[Reason, bool]]:
+    """Of the shapes for which no cell has room: why, and whether some could be made."""
+    found = [
+        shape
+        for shape in shapes
+        if not board.has_room(board.vector(shape.resources), board.usable(shape))
+    ]
+    reasons = explain_misfits(found, snapshot, board)
+    return {shape.shape_id: told for shape, told in zip(found, reasons, strict=True)}
 
 
 def outdated(
