@@ -9,7 +9,7 @@ from controlplane.domain.states import ACTIVE, COLOURS, Budget
 from controlplane.domain.transitions import TRANSITIONS, Event, Rule, Wait
 from docs.rollup_rules import RULES
 
-NOT_YET = frozenset({Event.CACHE_HIT, Event.REJECTED, Event.PREEMPTED})
+NOT_YET = frozenset({Event.CACHE_HIT})
 """Events that the table knows and that nothing raises in this version."""
 
 BOX_WIDTH, BOX_HEIGHT = 170, 40

@@ -1,4 +1,4 @@
-"""Why one task waits: what concerns it alone, or what placement found for its whole group."""
+"""Why one task waits: what concerns it alone, or what placement found for its whole shape."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,8 @@ WAITING_FOR_GANG_TO_LEAVE = "waiting_for_gang_to_leave"
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What is known of a PENDING task. `found`: what placement last said of its group.
+    """What is known of a PENDING task. `found`: what placement last said of its shape (in a
+    gang: of its group).
 
     `waits_for`: {"job", "name", "until"} of each job that its own still waits for; `is_vain`: it
     can no longer come (asked of jobs that are not submitted yet). `start_after`: its job's, which
