@@ -12,7 +12,7 @@ from controlplane.domain.states import Reason
 from controlplane.domain.transitions import Event
 from controlplane.queries.convergence import find_pending_of_groups
 from controlplane.queries.facts import load_facts_of_tasks
-from controlplane.queries.jobs_under_lock import lock_jobs
+from controlplane.queries.jobs_under_lock import load_groups, lock_jobs
 from controlplane.queries.placement import find_jobs_of_groups
 
 # Tasks of one transaction; the job follows the first of them, and what is left ends with it.
@@ -27,7 +27,14 @@ def reject(groups: Sequence[RejectGroup], *, now: datetime) -> int:
     def work(batch: Sequence[int]) -> None:
         nonlocal ended
         jobs = lock_jobs(batch)
-        tasks = load_facts_of_tasks(find_pending_of_groups(sorted(reasons), PAGE))
+        # Of this batch alone: else many tasks of a job that is skipped would hold up the others.
+        groups = [
+            group.facts.group_id
+            for listed in load_groups(list(jobs)).values()
+            for group in listed
+            if group.facts.group_id in reasons
+        ]
+        tasks = load_facts_of_tasks(find_pending_of_groups(groups, PAGE))
         changes = [
             change_task(
                 facts,
@@ -40,7 +47,6 @@ def reject(groups: Sequence[RejectGroup], *, now: datetime) -> int:
                 now=now,
             )
             for facts in tasks
-            if facts.job_id in jobs
         ]
         applied = apply_changes(changes, jobs=jobs, now=now, actor="placement")
         ended += applied.changed
