@@ -68,16 +68,6 @@ class Scarcity:
             freed[dimension] = (gone == sizes).sum()
         return freed
 
-    def freed_by_sets(self, units: Vector, sets: Matrix) -> Matrix:
-        """The same of many sets at once: `sets` x units, 1 where the unit is in the set."""
-        freed = sets @ self.frees[units]
-        for dimension, (number, sizes) in self._jobs.items():
-            freed[:, dimension] = 0
-            for index, size in enumerate(sizes.tolist()):
-                members = number[units] == index
-                freed[:, dimension] += sets[:, members].sum(axis=1) == size
-        return np.asarray(freed)
-
     def is_curable(self) -> bool:
         """Whether all that could go frees enough."""
         return bool((self.frees.sum(axis=0) >= self.amounts).all())
