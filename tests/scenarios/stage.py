@@ -161,7 +161,7 @@ class Stage(Loop):
             self.end(attempt, S.KILLED, reason="stopped")
 
     def force(self, job: Job, event: Event, reason: Reason) -> None:
-        """What nothing causes by itself yet happens to each task of the job."""
+        """The event happens to each task of the job, without what causes it."""
         for task in self.tasks(job):
             self.force_task(task, event, reason)
 

@@ -189,7 +189,7 @@ def test_an_operator_may_release_what_has_ended_and_nothing_else(stage: Stage) -
     ],
     ids=lambda value: str(value),
 )
-def test_what_nothing_causes_yet_moves_the_rows_as_the_table_says(
+def test_an_event_moves_the_rows_as_the_table_says_whatever_causes_it(
     stage: Stage, stands: str, event: Event, becomes: str, attempt: str | None, job_is: str
 ) -> None:
     stage.cell()
