@@ -70,6 +70,7 @@ class Faults:
         rng, world = self.rng, self.world
         mixture = self.mixture
         world.are_cells_disturbed = not mixture.is_own
+        world.is_peaceful = not mixture.count and mixture.messages == MessageFaults()
         world.bus.faults = mixture.messages
         self.note(f"messages: {mixture.messages}")
         for _ in range(mixture.count):

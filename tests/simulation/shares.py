@@ -2,14 +2,18 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from controlplane.contract.states import TaskState as S
+from controlplane.domain.placement.preempt import NOMINATION_SECONDS
 from controlplane.domain.states import Band, Reason, ReleaseKind
 from controlplane.queries.sql import decoded, rows
 from tests.simulation.policies import ZONE
 from tests.simulation.world import World
+
+# The longest grace, as long as a nomination lasts after it, and a tick or two.
+_PATIENCE = timedelta(seconds=10 + NOMINATION_SECONDS + 5)
 
 _HELD = """
 SELECT a.uid, a.cell_id, c.name, c.pool_id, p.name, j.pool_id, j.id, j.owner_id, j.project_id,
@@ -125,10 +129,33 @@ def _evictions(world: World) -> Iterator[str]:
         *_, job, said = message.split()
         who = Band[said.strip("()").upper()]
         world.evictors[int(job)] = at
+        world.evictions.add((int(job), at))
         if band <= who:
             yield f"task {task_id} of band {Band(band).name} {message}"
         if is_once or not may_evict:
             yield f"task {task_id} was evicted, which may not be: {message}"
+
+
+def check_evictions(world: World) -> list[str]:
+    """If nothing else happens, whoever others were evicted for is placed as soon as they may be."""
+    if not world.is_peaceful:
+        return []
+    wrong = []
+    for job_id, at in sorted(world.evictions):
+        found = rows(
+            """
+            SELECT j.finished_at, j.ending_reason, EXISTS (
+                SELECT FROM controlplane_transition h
+                WHERE h.job_id = j.id AND h.reason = 'placed' AND h.at > %s AND h.at < %s)
+            FROM controlplane_job j WHERE j.id = %s AND j.deleted_at IS NULL
+            """,
+            [at, at + _PATIENCE, job_id],
+        )
+        for finished_at, ending_reason, is_placed in found:
+            was_ended = bool(ending_reason) and finished_at < at + _PATIENCE
+            if not is_placed and not was_ended:
+                wrong.append(f"nobody of job {job_id} was placed, for whom others went at {at}")
+    return wrong
 
 
 def _kept_room(world: World) -> Iterator[str]:

@@ -13,7 +13,7 @@ from controlplane.queries.sql import rows
 from tests.simulation.alone import check_alone
 from tests.simulation.ends import check_ends
 from tests.simulation.machines import Machine
-from tests.simulation.shares import check_shares
+from tests.simulation.shares import check_evictions, check_shares
 from tests.simulation.world import World
 
 
@@ -74,6 +74,7 @@ def check_end(world: World) -> None:
         f"put aside: {error}" for (error,) in rows("SELECT error FROM controlplane_deadletter")
     ]
     wrong += _started_too_early()
+    wrong += check_evictions(world)
     wrong += _vanished_by_itself(world)
     if not world.are_cells_disturbed:
         wrong += _lost_without_cause()

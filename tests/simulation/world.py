@@ -82,10 +82,12 @@ class World:
         # What the faults did, for the truths that depend on it.
         self.are_cells_disturbed = False
         self.are_journals_harmed = False
+        self.is_peaceful = False
         self.harmed: set[str] = set()
         self.policies = Policies()
         # Whom others were evicted for, and when last; up to which line of the history.
         self.evictors: dict[int, datetime] = {}
+        self.evictions: set[tuple[int, datetime]] = set()
         self.evictions_seen = 0
 
     def note(self, text: str) -> None:
