@@ -163,7 +163,7 @@ class Board:
             return None
         given = np.zeros_like(room)
         for level in self._levels(shape):
-            here = np.where(level, room, 0)
+            here = room if level is None else np.where(level, room, 0)
             left = min(wanted - int(given.sum()), int(here.sum()))
             if left > 0:
                 offer = Offer(self.capacity, self.used, request, here, start)
@@ -189,11 +189,11 @@ class Board:
         """Go back to what was saved."""
         self.used, self.kept, self.slots = saved
 
-    def _levels(self, shape: ShapeFacts) -> list[Mask]:
-        """The cells by how many preferred constraints they meet, the most first."""
+    def _levels(self, shape: ShapeFacts) -> Sequence[Mask | None]:
+        """The cells by how many preferred constraints they meet, the most first; None: all."""
         preferred = tuple(item for item in shape.constraints if not item.required)
         if not preferred:
-            return [np.ones(len(self.cells), dtype=bool)]
+            return [None]
         ranks = self._ranks.get(preferred)
         if ranks is None:
             ranks = self._ranks[preferred] = np.array(

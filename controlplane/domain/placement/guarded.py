@@ -122,7 +122,8 @@ class _Sequencer:
             raise ValueError("a turn must have rows, each once")
         if len(rows) == 1:
             return rows
-        if len(np.unique(rows)) < len(rows):
+        is_rising = bool((rows[1:] > rows[:-1]).all())
+        if not is_rising and len(np.unique(rows)) < len(rows):
             raise ValueError("a turn must have rows, each once")
         if (queue.shape[rows] != queue.shape[rows[0]]).any():
             raise ValueError("the rows of a turn must be of one shape")
