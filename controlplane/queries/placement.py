@@ -28,6 +28,8 @@ from controlplane.queries.occupants import is_any_below
 from controlplane.queries.quotas import load_quotas
 from controlplane.queries.sql import decoded, rows
 
+# Tasks placed in one pass: 50 orders a message with 100 cells, and half a second of locks.
+TASKS_PER_PASS = 5_000
 # Rows (groups of waiting tasks) looked at in one pass; what lies behind them is looked at by the
 # next one.
 MAX_ROWS = 20_000

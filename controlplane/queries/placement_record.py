@@ -8,6 +8,7 @@ from controlplane.domain.placement.screen import screen
 from controlplane.models import Pool
 from controlplane.queries.occupants import load_held
 from controlplane.queries.placement import (
+    TASKS_PER_PASS,
     load_pass_facts,
     load_snapshot,
     load_waiting_shapes,
@@ -15,9 +16,6 @@ from controlplane.queries.placement import (
 )
 from controlplane.queries.pool_plugins import resolve
 from controlplane.queries.sql import execute
-
-# As many as a pass of the ticks places at most (a test holds them equal).
-TASKS_PER_PASS = 5_000
 
 
 class NoSuchPool(LookupError):

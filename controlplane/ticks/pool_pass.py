@@ -20,6 +20,7 @@ from controlplane.domain.placement.plan import Plan
 from controlplane.domain.placement.policy import PoolPolicy
 from controlplane.domain.placement.screen import outdated, screen
 from controlplane.queries.placement import (
+    TASKS_PER_PASS,
     WaitingShapes,
     load_pass_facts,
     load_policy,
@@ -28,8 +29,6 @@ from controlplane.queries.placement import (
 from controlplane.queries.pool_plugins import resolve
 from controlplane.ticks.pool_room import make_room_safely
 
-# Tasks placed in one transaction: 50 orders a message with 100 cells, and half a second of locks.
-TASKS_PER_PASS = 5_000
 # A pass decides for so long; what is decided by then is kept, the rest goes on in the next one.
 SECONDS_PER_PASS = 2.0
 PLUGIN_ALERT = "plugin_failed"

@@ -8,8 +8,6 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from controlplane.models import Attempt, Pool, Quota, TaskGroup
-from controlplane.queries import placement_record
-from controlplane.ticks import pool_pass
 from tests.integration.loop.conftest import Loop
 
 
@@ -88,7 +86,3 @@ def test_an_empty_pool_and_a_wrong_file_are_told(loop: Loop, tmp_path: Path) -> 
     path.write_text("{}")
     with pytest.raises(CommandError, match="not a record of version 1"):
         decide(path)
-
-
-def test_a_record_allows_as_much_as_a_pass_of_the_ticks() -> None:
-    assert placement_record.TASKS_PER_PASS == pool_pass.TASKS_PER_PASS
