@@ -47,7 +47,7 @@ class WaitingShapes:
 
 
 def load_waiting_shapes(now: datetime) -> list[WaitingShapes]:
-    """By pool, what waits and may be tried: the one cheap statement of an idle tick.
+    """By pool, what waits and may be tried.
 
     Counted from the index of waiting tasks alone, so that it costs little however many wait. What
     may not start yet for other reasons is found out when its rows are read.
@@ -104,6 +104,16 @@ def _amounts(found: Mapping[str, Any]) -> dict[str, int]:
     if not all(0 <= amount < 1 << 53 for amount in amounts.values()):
         raise ValueError(f"an amount is below 0 or beyond 2^53: {found}")
     return {name: amount for name, amount in amounts.items() if amount}
+
+
+def is_anything_placeable(now: datetime) -> bool:
+    """Whether `load_waiting_shapes` finds something: the one cheap statement of an idle tick."""
+    statement = """
+        SELECT EXISTS (
+            SELECT 1 FROM controlplane_task WHERE state = 1 AND NOT attempt_open
+            AND (not_before IS NULL OR not_before <= %s))
+        """
+    return bool(rows(statement, [now])[0][0])
 
 
 def is_anything_pending() -> bool:

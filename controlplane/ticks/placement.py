@@ -23,6 +23,7 @@ from controlplane.domain.effects import RaiseAlert
 from controlplane.queries.placement import (
     WaitingShapes,
     is_anything_pending,
+    is_anything_placeable,
     load_waiting_shapes,
 )
 from controlplane.queries.ticks import load_tick, try_lock
@@ -54,7 +55,7 @@ def placement(woken: bool = False) -> None:
 def run(*, woken: bool = True) -> bool:
     """Place what can be placed; whether anything waits or waited."""
     started_at = clock.now()
-    if not load_waiting_shapes(started_at):
+    if not is_anything_placeable(started_at):
         if not woken:
             # A wake for nothing, one for each batch of reports, writes nothing: the clock's tick
             # does.
