@@ -1,4 +1,4 @@
-"""Amounts of resources, in words and compared: what explanations, quotas and refusals share."""
+"""Amounts of resources in words: what explanations, quotas and refusals share."""
 
 from collections.abc import Mapping
 
@@ -10,15 +10,6 @@ def describe_amount(name: str, amount: int) -> str:
     if name == "cpu_millis":
         return f"{amount / 1000:g} {'core' if amount == 1000 else 'cores'}"
     return f"{amount} {_UNITS.get(name, name)}"
-
-
-def shortfall(request: Mapping[str, int], free: Mapping[str, int]) -> dict[str, int]:
-    """What `free` lacks of `request`, per resource; empty if it fits."""
-    return {
-        name: amount - free.get(name, 0)
-        for name, amount in sorted(request.items())
-        if amount > free.get(name, 0)
-    }
 
 
 def describe_shortfall(lacks: Mapping[str, int]) -> str:

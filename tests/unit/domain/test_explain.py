@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controlplane.domain.constraints import Constraint, Operator, Tags
-from controlplane.domain.placement.amounts import describe_shortfall, shortfall
+from controlplane.domain.placement.amounts import describe_shortfall
 from controlplane.domain.placement.board import Board
 from controlplane.domain.placement.explain import (
     explain_behind,
@@ -50,9 +50,9 @@ def explain(
 
 
 def test_what_is_lacking_is_told_per_resource_in_order_of_name() -> None:
-    assert shortfall({MEMORY: 10, CPU: 5, "gpu": 1}, {CPU: 4, MEMORY: 10}) == {CPU: 1, "gpu": 1}
-    assert list(shortfall({"z": 1, "a": 1}, {})) == ["a", "z"]
-    assert shortfall({CPU: 5}, {CPU: 5}) == {}
+    asked = {MEMORY: 10, "gpu": 1, CPU: 5}
+    lacks = explain(asked, cell("a", {CPU: 4, MEMORY: 10}))["shortfall"]
+    assert list(lacks.items()) == [(CPU, 1), ("gpu", 1)]
 
 
 def test_a_cell_that_holds_more_than_it_has_lacks_no_more_than_is_asked_for() -> None:
