@@ -18,8 +18,8 @@ S3_1 = of_row(
     (
         "strict-is-not-strict",
         f"{PLACEMENT}one_pass.py",
-        'if self.snapshot.policy.strict_fifo and reason["code"] in _MISFITS:',
-        'if self.snapshot.policy.strict_fifo and reason["code"] not in _MISFITS:',
+        'if self.snapshot.policy.strict_fifo and reason.get("code") in _MISFITS:',
+        'if self.snapshot.policy.strict_fifo and reason.get("code") not in _MISFITS:',
         "small tasks pass the first one in a strict pool",
         "a_strict_pool_stops_at_the_first_that_does_not_fit",
     ),
