@@ -43,7 +43,9 @@ WORKERS = 4
 # Rounds: about 10 s of a test, and 5 minutes of the long suite.
 IN_TEST, IN_SOAK = 60, 2_000
 NAMES = ("default", "second", "third", "fourth")
-CPU, TOKENS, FPGAS = 6000, 3, 2
+# By number of pools: so little of each cell that bands compete for it.
+CPU = {1: 6000, 4: 1000}
+TOKENS, FPGAS = 3, 2
 USER_CPU, USER_TASKS, USER_JOBS, PROJECT_TASKS = 5000, 7, 3, 14
 
 pytestmark = pytest.mark.serial
@@ -133,7 +135,7 @@ def scene(loop: Loop, count: int) -> tuple[list[User], list[Hand]]:
         Pool.objects.filter(pk=pool.pk).update(tokens={"licence": TOKENS})
         for number in range(2):
             own = Loop(loop.owner, loop.wire, Inbox(sync_seconds=0.0))
-            hand = own.cell(f"{name}-{number}", cpu=CPU // count)
+            hand = own.cell(f"{name}-{number}", cpu=CPU[count])
             Cell.objects.filter(name=hand.name).update(pool=pool)
             hands.append(hand)
     for cell in Cell.objects.all():
