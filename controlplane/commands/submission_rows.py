@@ -6,14 +6,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.db import connection
-
 from controlplane.commands.shapes import insert_shapes
 from controlplane.contract.states import TaskState
 from controlplane.domain.shapes import ShapeKey
 from controlplane.domain.states import Reason
 from controlplane.domain.submission import PlannedGroup, band_of
-from controlplane.queries.sql import rows
+from controlplane.queries.sql import execute, rows
 from controlplane.spec import JobSpec
 
 
@@ -194,8 +192,7 @@ def _insert_groups(
         "pending": int(TaskState.PENDING),
         "others": int(max(TaskState) - TaskState.PENDING),
     }
-    with connection.cursor() as cursor:
-        cursor.execute(_INSERT_GROUPS, columns)
+    execute(_INSERT_GROUPS, columns)
 
 
 # Ids grow with group and index: that is the order in which tasks are listed.
@@ -223,8 +220,7 @@ def _insert_tasks(
         for first, last in _runs_of(group.indices)
     ]
     columns = [[run[place] for run in runs] for place in range(5)]
-    with connection.cursor() as cursor:
-        cursor.execute(_INSERT_TASKS, [int(TaskState.PENDING), now, *columns])
+    execute(_INSERT_TASKS, [int(TaskState.PENDING), now, *columns])
 
 
 def _runs_of(indices: Sequence[int]) -> list[tuple[int, int]]:
@@ -241,11 +237,10 @@ def _runs_of(indices: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _insert_history(job_ids: Sequence[int], actor: str, now: datetime) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            """
-            INSERT INTO controlplane_transition (job_id, to_state, reason, message, actor, at)
-            SELECT job_id, %s, %s, '', %s, %s FROM unnest(%s::bigint[]) AS job_id
-            """,
-            [int(TaskState.PENDING), str(Reason.SUBMITTED), actor[:100], now, list(job_ids)],
-        )
+    execute(
+        """
+        INSERT INTO controlplane_transition (job_id, to_state, reason, message, actor, at)
+        SELECT job_id, %s, %s, '', %s, %s FROM unnest(%s::bigint[]) AS job_id
+        """,
+        [int(TaskState.PENDING), str(Reason.SUBMITTED), actor[:100], now, list(job_ids)],
+    )

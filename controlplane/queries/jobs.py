@@ -16,6 +16,9 @@ from controlplane.queries.sql import decoded, rows
 # A thousand jobs of 4 MiB would be an answer of 4 GB: in lists, larger specs are left out.
 LISTED_SPEC_BYTES = 4_096
 
+# An enumeration is slow to go through, and here it is done for each of up to 1,000 groups.
+_NAMES = tuple((int(state), state.name) for state in TaskState)
+
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
@@ -142,7 +145,7 @@ def _load_counts(job_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
     )
     counts: dict[int, dict[str, Any]] = {}
     for job_id, name, numbers in found:
-        phase = {state.name: numbers[state] for state in TaskState if numbers[state]}
+        phase = {name: numbers[number] for number, name in _NAMES if numbers[number]}
         counts.setdefault(job_id, {})[name] = {"phase": phase}
     return counts
 
