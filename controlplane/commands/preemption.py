@@ -1,6 +1,7 @@
 """Evictions: victims are stopped, and the room that they leave is kept for whom they leave for."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import structlog
@@ -18,6 +19,7 @@ from controlplane.domain.states import ACTIVE, TERMINAL, Reason
 from controlplane.domain.transitions import Event
 from controlplane.queries.facts import load_facts_of_tasks
 from controlplane.queries.jobs_under_lock import lock_jobs
+from controlplane.queries.occupants import count_without_room
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +36,7 @@ def evict(evictions: Sequence[Eviction], *, now: datetime) -> int:
         victims = {task_id for eviction in evictions for task_id in eviction.victims}
         facts = load_facts_of_tasks(sorted(victims))
         jobs = lock_jobs({item.job_id for item in facts} | {item.need.job_id for item in evictions})
-        due = [item for item in evictions if _still_waits(jobs.get(item.need.job_id))]
+        due = _still_due(evictions, jobs)
         whom = {task_id: eviction for eviction in due for task_id in eviction.victims}
         # Again, now that nobody else can change them.
         facts = [item for item in load_facts_of_tasks(sorted(whom)) if item.state in ACTIVE]
@@ -56,8 +58,20 @@ def evict(evictions: Sequence[Eviction], *, now: datetime) -> int:
     return done
 
 
-def _still_waits(job: JobRow | None) -> bool:
-    return job is not None and job.ending_as is None and job.state not in TERMINAL
+def _still_due(evictions: Sequence[Eviction], jobs: Mapping[int, JobRow]) -> list[Eviction]:
+    """Those for tasks that still wait, and for which nobody else was faster with an eviction."""
+    left = count_without_room({group for item in evictions for group in item.group_ids})
+    due = []
+    for item in evictions:
+        job, wanted = jobs.get(item.need.job_id), Counter[int]()
+        for group_id, _, count in item.places():
+            wanted[group_id] += count
+        is_open = job is not None and job.ending_as is None and job.state not in TERMINAL
+        if is_open and all(left.get(group, 0) >= count for group, count in wanted.items()):
+            due.append(item)
+            for group, count in wanted.items():
+                left[group] -= count
+    return due
 
 
 def _preempt(facts: TaskFacts, eviction: Eviction, now: datetime) -> ChangeTask:

@@ -1,6 +1,6 @@
 """Who holds a pool's cells, and what is leaving them: read only when somebody finds no room."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from controlplane.domain.placement.snapshot import Leaving, Running
@@ -99,3 +99,16 @@ def load_held(cell_ids: Sequence[int]) -> Held:
             )
         )
     return held
+
+
+def count_without_room(group_ids: Iterable[int]) -> dict[int, int]:
+    """By group, the waiting tasks for which no room is kept."""
+    found = rows(
+        """
+        SELECT group_id, count(*) FROM controlplane_task
+        WHERE group_id = ANY(%s) AND state = 1 AND NOT attempt_open AND nominated_cell_id IS NULL
+        GROUP BY group_id
+        """,
+        [sorted(set(group_ids))],
+    )
+    return dict(found)

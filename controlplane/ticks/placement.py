@@ -1,22 +1,22 @@
 """The placement tick: what waits is placed, or gets its reason; at every wake, and by the clock.
 
 By the clock it looks every second while something waits, else every ten seconds; one message serves
-all pools. A pass is one transaction of bounded work; a backlog goes on in the next pass, so it can
-never starve itself.
+all pools. A pass is bounded work, in short transactions; a backlog goes on in the next pass, so it
+can never starve itself.
 """
 
 import time
-import zlib
 from datetime import datetime, timedelta
 
 import structlog
 from celery import shared_task
 from django.conf import settings
-from django.db import OperationalError, transaction
+from django.db import OperationalError
 
 from controlplane import clock
 from controlplane.commands.batches import run_in_transaction
 from controlplane.commands.effects import raise_alerts
+from controlplane.commands.rejections import reject
 from controlplane.commands.ticks import leave_mark, note_run, take_wake
 from controlplane.commands.waiting import clear_nominations, explain
 from controlplane.domain.effects import RaiseAlert
@@ -26,14 +26,15 @@ from controlplane.queries.placement import (
     is_anything_placeable,
     load_waiting_shapes,
 )
-from controlplane.queries.ticks import load_tick, try_lock
-from controlplane.ticks.pool_pass import Outcome, pass_pool
+from controlplane.queries.ticks import load_tick
+from controlplane.ticks.pool_pass import pass_pool
+from controlplane.ticks.pool_room import make_room_safely
+from controlplane.ticks.turns import in_turn
 
 NAME = "placement"
 # One message works through at most so many passes; the next message goes on.
 MAX_PASSES = 50
 IDLE_SECONDS = 10.0
-_LOCK = zlib.crc32(b"cellrun placement")
 
 log = structlog.get_logger(__name__)
 _idle_until = 0.0
@@ -80,50 +81,42 @@ def run(*, woken: bool = True) -> bool:
 
 
 def run_pass() -> tuple[int, bool] | None:
-    """One pass over the due pools: tasks placed, and whether all was seen. None: not our turn.
-
-    A deadlock lets go of everything, and all of it is done again: a pool's jobs are locked while
-    those of the pools before it still are.
-    """
-    outcomes: list[Outcome] | None = None
-
-    def work() -> None:
-        nonlocal outcomes
-        outcomes = _pass_pools()
-
-    clear_nominations(now=clock.now())
-    run_in_transaction(work)
-    if outcomes is None:
-        return None
-    # What could not be written as planned was overtaken: the next tick looks at it.
-    return sum(item.placed for item in outcomes), all(item.covered for item in outcomes)
-
-
-def _pass_pools() -> list[Outcome] | None:
-    if settings.CELLRUN.advisory_locks and not try_lock(_LOCK):
-        return None
+    """One pass over the due pools: tasks placed, and whether all was seen. None: not our turn."""
     now = clock.now()
-    outcomes = [_pass_safely(waiting, now) for waiting in load_waiting_shapes(now)]
-    # Last, since no lock may be waited for once rows are held that others want.
-    explain(
-        [item for outcome in outcomes for item in outcome.shapes],
-        [item for outcome in outcomes for item in outcome.groups],
-    )
-    return outcomes
+    clear_nominations(now=now)
+    placed, covered = 0, True
+    for waiting in load_waiting_shapes(now):
+        done = _pass_safely(waiting, now)
+        if done is None:
+            return None
+        placed += done[0]
+        # What could not be written as planned was overtaken: the next tick looks at it.
+        covered &= done[1]
+    return placed, covered
 
 
-def _pass_safely(waiting: WaitingShapes, now: datetime) -> Outcome:
-    """One pool whose pass fails does not hold up the others; what waits in it was not looked at."""
+def _pass_safely(waiting: WaitingShapes, now: datetime) -> tuple[int, bool] | None:
+    """One pool whose pass fails does not hold up the others; what waits in it was not looked at.
+
+    Placing, ending and evicting lock other jobs each, so each is a transaction of its own. Reasons
+    come last: nobody waits for words.
+    """
     try:
-        with transaction.atomic():
-            return pass_pool(waiting, now=now)
+        outcome = in_turn(lambda: pass_pool(waiting, now=now))
+        if outcome is None:
+            return None
+        if outcome.plan.rejected:
+            reject(outcome.plan.rejected, now=clock.now())
+        make_room_safely(outcome.snapshot, outcome.plan, outcome.facts)
+        run_in_transaction(lambda: explain(outcome.shapes, outcome.plan.groups))
     except OperationalError:
         raise
     except Exception as error:
         log.exception("pool_skipped", pool=waiting.pool_id)
         alert = RaiseAlert("pool_skipped", f"pool {waiting.pool_id}", repr(error)[:1000])
         raise_alerts([alert], now=now)
-        return Outcome(placed=0, covered=False)
+        return 0, False
+    return outcome.placed, outcome.covered
 
 
 def _is_recent(now: datetime) -> bool:

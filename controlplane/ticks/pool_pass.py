@@ -11,14 +11,14 @@ from django.conf import settings
 from controlplane import clock
 from controlplane.commands.effects import raise_alerts
 from controlplane.commands.placement import carry_out, keep_cursor
-from controlplane.commands.rejections import reject
-from controlplane.domain.effects import ExplainGroup, ExplainShape, RaiseAlert
+from controlplane.domain.effects import ExplainShape, RaiseAlert
 from controlplane.domain.placement.board import Board
 from controlplane.domain.placement.guarded import Faults
 from controlplane.domain.placement.place import place
 from controlplane.domain.placement.plan import Plan
 from controlplane.domain.placement.policy import PoolPolicy
 from controlplane.domain.placement.screen import outdated, screen
+from controlplane.domain.placement.snapshot import PassFacts, PoolSnapshot
 from controlplane.queries.placement import (
     TASKS_PER_PASS,
     WaitingShapes,
@@ -27,7 +27,6 @@ from controlplane.queries.placement import (
     load_snapshot,
 )
 from controlplane.queries.pool_plugins import resolve
-from controlplane.ticks.pool_room import make_room_safely
 
 # A pass decides for so long; what is decided by then is kept, the rest goes on in the next one.
 SECONDS_PER_PASS = 2.0
@@ -43,12 +42,14 @@ class Outcome:
 
     placed: int
     covered: bool
-    shapes: tuple[ExplainShape, ...] = ()
-    groups: tuple[ExplainGroup, ...] = ()
+    snapshot: PoolSnapshot
+    facts: PassFacts
+    plan: Plan
+    shapes: tuple[ExplainShape, ...]
 
 
 def pass_pool(waiting: WaitingShapes, *, now: datetime) -> Outcome:
-    """Decide and carry out one pass over the pool in which `waiting` waits."""
+    """Decide one pass over the pool in which `waiting` waits, and place; the rest is left to do."""
     name, policy = load_policy(waiting.pool_id)
     faults = Faults()
     chosen = resolve(policy, faults)
@@ -73,10 +74,9 @@ def pass_pool(waiting: WaitingShapes, *, now: datetime) -> Outcome:
         is_late=lambda: time.monotonic() > ends_at,
     )
     placed = _carry_out(plan, waiting.pool_id, policy)
-    make_room_safely(snapshot, plan, facts)
     _tell(name, waiting, faults, now)
     news = (*screened.reasons, *outdated(snapshot, screened, facts), *plan.shapes)
-    return Outcome(placed, plan.complete, _latest(news), plan.groups)
+    return Outcome(placed, plan.complete, snapshot, facts, plan, _latest(news))
 
 
 def _carry_out(plan: Plan, pool_id: int, policy: PoolPolicy) -> int:
@@ -87,8 +87,6 @@ def _carry_out(plan: Plan, pool_id: int, policy: PoolPolicy) -> int:
         now=clock.now(),
         start_seconds=settings.CELLRUN.start_seconds,
     )
-    if plan.rejected:
-        reject(plan.rejected, now=clock.now())
     if plan.cursor and plan.cursor != policy.cursor:
         keep_cursor(pool_id, plan.cursor)
     return placed

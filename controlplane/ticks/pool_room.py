@@ -4,7 +4,7 @@ What goes wrong here undoes nothing of what the pass has placed.
 """
 
 import structlog
-from django.db import OperationalError, transaction
+from django.db import OperationalError
 
 from controlplane import clock
 from controlplane.commands.effects import raise_alerts
@@ -15,6 +15,7 @@ from controlplane.domain.placement.plan import Plan
 from controlplane.domain.placement.room import make_room, reserve, starving, wants_room
 from controlplane.domain.placement.snapshot import PassFacts, PoolSnapshot
 from controlplane.queries.occupants import is_any_below, load_held
+from controlplane.ticks.turns import in_turn
 
 ROOM_ALERT = "no_room_made"
 
@@ -24,8 +25,7 @@ log = structlog.get_logger(__name__)
 def make_room_safely(snapshot: PoolSnapshot, plan: Plan, facts: PassFacts) -> None:
     """Make room for who found none in `plan`; a victim that cannot be evicted is an alert."""
     try:
-        with transaction.atomic():
-            _make_room(snapshot, plan, facts)
+        in_turn(lambda: _make_room(snapshot, plan, facts))
     except OperationalError:
         raise
     except Exception as error:  # one poisoned row must not end the pass
