@@ -41,7 +41,7 @@ from tests.integration.loop.test_races import DOUBLED, Nowhere
 BASE = int(os.environ["SIMULATION_BASE"])
 WORKERS = 4
 # Rounds: about 10 s of a test, and 5 minutes of the long suite.
-IN_TEST, IN_SOAK = 60, 2_000
+IN_TEST, IN_SOAK = 100, 3_000
 NAMES = ("default", "second", "third", "fourth")
 # By number of pools: so little of each cell that bands compete for it.
 CPU = {1: 6000, 4: 1000}
@@ -115,10 +115,12 @@ def ask(owners: list[User], pools: list[str]) -> Work:
             "resources": {"cpu": dice.choice([0.5, 1, 2]), "memory": "64Mi"},
         }
         if body["coscheduled"]:
-            body["min_available"] = dice.randint(1, replicas)
+            # So that it fits the smallest pool when that is empty: a larger one waits for ever.
+            body["min_available"] = dice.randint(1, min(replicas, TOKENS))
+            body["resources"]["cpu"] = 0.5
         if dice.random() < 0.4:
             body["resources"][dice.choice(["licence", "fpga"])] = 1
-        with suppress(JobsRefused):  # a gang may ask for more than a quota allows
+        with suppress(JobsRefused):  # larger than every cell, or than a quota
             owner = dice.choice(owners)
             now = clock.now()
             submit_jobs(specs=[parse_job(body)], bodies=[body], owner=owner, now=now)
