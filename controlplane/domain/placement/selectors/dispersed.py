@@ -116,5 +116,7 @@ def _below(offer: Offer, asked: np.ndarray, request: Matrix, room: Vector, level
     spare = level * offer.capacity - offer.used
     fits = np.floor(spare[asked] / request).min(axis=0)
     if not asked.all():
-        fits[(spare[~asked] < 0).any(axis=0)] = 0
+        # What a cell has none of does not count, whatever is kept there.
+        above = (spare[~asked] < 0) & (offer.capacity[~asked] > 0)
+        fits[above.any(axis=0)] = 0
     return np.clip(fits, 0, room).astype(np.int64)
