@@ -83,7 +83,8 @@ def get(kind: Kind, name: str) -> Any:
     try:
         return _installed(kind)[name]
     except KeyError:
-        raise NotInstalled(f"no {kind} named {name} is installed") from None
+        what = str(kind).removesuffix("s")
+        raise NotInstalled(f"no {what} named {name} is installed") from None
 
 
 def forget() -> None:

@@ -26,7 +26,7 @@ def attach_waits(tasks: Iterable[Task]) -> None:
     for task in tasks:
         task.shown_waits = waits.get(task.job_id, ())  # type: ignore[attr-defined]
         task.shown_found = (  # type: ignore[attr-defined]
-            task.group.pending_reason or found.get(task.shape_id)
+            found.get(task.shape_id) or task.group.pending_reason
         )
 
 
@@ -59,7 +59,7 @@ def group_notes(job: Job, groups: Sequence[TaskGroup], now: datetime) -> Mapping
             attempt_open=False,
             startable_at=group.startable_at,
             depends_on=group.depends_on,
-            found=group.pending_reason or found.get(group.shape_id),
+            found=found.get(group.shape_id) or group.pending_reason,
             waits_for=waits,
             is_bouncing=job.is_bouncing,
             start_after=job.start_after,

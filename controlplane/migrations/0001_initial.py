@@ -253,7 +253,7 @@ class Migration(migrations.Migration):
                 ('timeout_seconds', models.FloatField(blank=True, null=True)),
                 ('startable_at', models.DateTimeField(blank=True, help_text='When its tasks may first be placed; empty while a dependency is open.', null=True)),
                 ('deadline_at', models.DateTimeField(blank=True, help_text='Scheduling deadline of its first start.', null=True)),
-                ('pending_reason', models.JSONField(blank=True, help_text='Why it waits as part of a gang; else its shape says so.', null=True)),
+                ('pending_reason', models.JSONField(blank=True, help_text='Why it waits as part of a gang, unless its shape says so.', null=True)),
                 ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='groups', to='controlplane.job')),
             ],
         ),

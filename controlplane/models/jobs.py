@@ -248,7 +248,7 @@ class TaskGroup(models.Model):
         null=True, blank=True, help_text="Scheduling deadline of its first start."
     )
     pending_reason = models.JSONField(
-        null=True, blank=True, help_text="Why it waits as part of a gang; else its shape says so."
+        null=True, blank=True, help_text="Why it waits as part of a gang, unless its shape says so."
     )
 
     class Meta:

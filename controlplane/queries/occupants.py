@@ -44,7 +44,8 @@ def load_held(cell_ids: Sequence[int]) -> Held:
                j.project_id, p.domain_id, COALESCE(a.started_at, a.created_at),
                COALESCE((g.launch->>'stop_grace_seconds')::float8, 10),
                j.coscheduled, NOT g.at_most_once, a.state = 9,
-               a.started_at + make_interval(secs => g.timeout_seconds), a.finished_at IS NOT NULL
+               COALESCE(a.started_at, a.created_at) + make_interval(secs => g.timeout_seconds),
+               a.finished_at IS NOT NULL
         FROM controlplane_attempt a
         JOIN controlplane_taskgroup g ON g.id = a.group_id
         JOIN controlplane_job j ON j.id = a.job_id

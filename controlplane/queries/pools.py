@@ -36,7 +36,7 @@ FROM (
     JOIN controlplane_taskgroup g ON g.id = w.group_id
     JOIN controlplane_job j ON j.id = g.job_id
     LEFT JOIN controlplane_shape s ON s.id = g.shape_id
-    CROSS JOIN LATERAL (SELECT coalesce(g.pending_reason, s.pending_reason) AS reason) why
+    CROSS JOIN LATERAL (SELECT coalesce(s.pending_reason, g.pending_reason) AS reason) why
     WHERE j.pool_id = ANY(%(pools)s)
 ) found
 GROUP BY 1, 2 ORDER BY 1, 3 DESC, 2

@@ -22,7 +22,7 @@ SELECT t.id AS id, t.job_id AS job, g.name AS "group", t.index AS index, t.state
        j.annotation AS annotation, j.created_at AS created_at, g.startable_at AS startable_at,
        g.depends_on AS depends_on, j.waits_for_jobs AS waits_for_jobs,
        j.is_bouncing AS is_bouncing, j.start_after AS start_after, a.stop_reason AS stop_reason,
-       CASE WHEN g.pending_reason IS NULL THEN s.pending_reason ELSE g.pending_reason END AS found,
+       CASE WHEN s.pending_reason IS NULL THEN g.pending_reason ELSE s.pending_reason END AS found,
        a.exit_code AS exit_code, a.failure_kind AS failure_kind, a.result AS result,
        a.result_truncated AS result_truncated, c.name AS cell
 FROM controlplane_task t

@@ -224,7 +224,11 @@ class Plain:
             return None
         if fitting:
             return {"code": "build_slots_full", "cells": len(fitting)}
-        lacks = {cell.name: self._lacks(one, cell, kept) for cell in usable}
+        ever = any(self._ever(one, cell) for cell in usable)
+        lacks = {
+            cell.name: self._lacks(one, cell, kept) if ever else self._lacks_empty(one, cell)
+            for cell in usable
+        }
 
         def distance(cell: CellFacts) -> float:
             return max(
@@ -236,10 +240,19 @@ class Plain:
             "code": "insufficient_resources",
             "cell": best.name,
             "shortfall": lacks[best.name],
-            "never_fits": not any(self._ever(one, cell) for cell in usable),
+            "never_fits": not ever,
         }
         is_kept = any(self.fits(one, cell.cell_id, {}) for cell in usable)
         return {**reason, "kept": True} if is_kept else reason
+
+    def _lacks_empty(self, one: Row, cell: CellFacts) -> dict[str, int]:
+        """What the cell would lack if it held nothing."""
+        tokens = self.pool.snapshot.policy.tokens
+        return {
+            name: amount - cell.capacity.get(name, 0)
+            for name, amount in one.shape.resources.items()
+            if name not in tokens and amount > cell.capacity.get(name, 0)
+        }
 
     def _lacks(self, one: Row, cell: CellFacts, kept: dict[int, dict[str, int]]) -> dict[str, int]:
         lacks = {}

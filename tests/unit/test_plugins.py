@@ -161,7 +161,7 @@ def test_what_is_broken_or_taken_is_logged_and_not_installed() -> None:
     for key, words in why.items():
         assert words in refused[key]
     assert isinstance(plugins.get(Kind.SELECTOR, "dispersed"), SELECTORS["dispersed"])
-    with pytest.raises(plugins.NotInstalled, match="no validators named mute is installed"):
+    with pytest.raises(plugins.NotInstalled, match="no validator named mute is installed"):
         plugins.get(Kind.VALIDATOR, "mute")
 
 

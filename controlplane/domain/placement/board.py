@@ -123,15 +123,19 @@ class Board:
         for first in range(0, len(requests), step):
             asked = np.array(requests[first : first + step])
             distance = np.zeros((len(asked), len(cells)))
+            ever = _covers(capacity, asked)
+            # What fits on no empty cell lacks what it would lack there, whatever is in use now.
+            has = free if ever.all() else np.where(ever[:, None], free[:, None], capacity[:, None])
             for index in np.flatnonzero(asked.any(axis=0)).tolist():
-                lack = (asked[:, index, None] - free[index]) / most[index]
+                lack = (asked[:, index, None] - has[index]) / most[index]
                 np.maximum(distance, lack, out=distance)
             best = distance.argmin(axis=1)
+            there = has[:, best] if has is free else has[:, np.arange(len(asked)), best]
             columns = (
                 (distance <= 0).sum(axis=1).tolist(),
                 cells[best].tolist(),
-                np.maximum(asked - free[:, best].T, 0).tolist(),
-                _covers(capacity, asked).tolist(),
+                np.maximum(asked - there.T, 0).tolist(),
+                ever.tolist(),
                 _covers(kept, asked).tolist() if kept is not free else [False] * len(asked),
             )
             found += map(Misfit, *columns)

@@ -191,9 +191,9 @@ class Pass:
             return self.admit(shape, rows, 1)
         if violations:
             reason = explain_violations(violations)
-            if any(item.is_final for item in violations):
-                for one in rows.tolist():
-                    self.rejected[self.waiting.group_ids[one]] = reason
+            final = [item for item in violations if item.is_final]
+            for one in rows.tolist() if final else ():
+                self.rejected[self.waiting.group_ids[one]] = explain_violations(final)
         else:
             reason = explain_tokens(self.ledger.missing_tokens(shape, tasks if whole else 1))
         return 0 if whole else max(admitted, 0), reason

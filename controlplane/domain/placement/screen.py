@@ -83,19 +83,18 @@ def _find_misfits(
 def outdated(
     snapshot: PoolSnapshot, screened: Screened, facts: PassFacts
 ) -> tuple[ExplainShape, ...]:
-    """What was said of shapes that could be placed now, but of which nothing may start yet.
+    """What was said of shapes that could be placed now, and that nobody else takes back.
 
-    No row of them is read, so nobody else takes it back.
+    Of some nothing may start yet, so no row of them is read; gangs say for themselves from now on
+    why they wait.
     """
-    if not facts.is_whole:
-        return ()
     read = set(facts.waiting.shape_ids)
     return tuple(
         ExplainShape(shape.shape_id, None)
         for shape in snapshot.shapes
         if shape.reason is not None
         and shape.shape_id in screened.full
-        and shape.shape_id not in read
+        and (shape.coscheduled or (facts.is_whole and shape.shape_id not in read))
     )
 
 

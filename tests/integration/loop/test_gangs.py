@@ -2,9 +2,12 @@
 
 from typing import Any
 
+from controlplane import clock
+from controlplane.commands.cells import cordon_cell, uncordon_cell
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, Job
 from controlplane.queries.invariants import check_all
+from controlplane.queries.tasks import get_task
 from tests.integration.loop.conftest import Loop
 
 
@@ -90,3 +93,18 @@ def test_a_gang_whose_member_was_lost_for_good_ends_worker_failed(loop: Loop) ->
     assert loop.states(job) == ["WORKER_FAILED"] * 3
     assert loop.state(job) == "WORKER_FAILED"
     assert check_all() == []
+
+
+def test_a_gang_that_was_told_why_it_waits_is_told_anew_when_every_cell_closes(loop: Loop) -> None:
+    loop.cell(cpu=2000)
+    job = gang(loop)
+    loop.place()
+    task_id = loop.tasks(job)[0].pk
+    assert get_task(task_id, now=clock.now())["pending_reason"]["code"] == "waiting_for_gang"
+    cordon_cell(name="cell-1", actor="me")
+    loop.place()
+    told = get_task(task_id, now=clock.now())["pending_reason"]["text"]
+    assert told == "the pool has no ready cell (1 CORDONED)"
+    uncordon_cell(name="cell-1", actor="me")
+    loop.place()
+    assert get_task(task_id, now=clock.now())["pending_reason"]["code"] == "waiting_for_gang"

@@ -81,8 +81,15 @@ def test_the_cell_that_comes_closest_lacks_the_least_part_of_what_it_has() -> No
 
 def test_a_cell_is_as_far_as_its_scarcest_resource() -> None:
     scarce, even = cell("a", {CPU: 100, MEMORY: 100}), cell("b", {CPU: 100, MEMORY: 100})
-    request, used = {CPU: 120, MEMORY: 120}, [{CPU: 0, MEMORY: 30}, {}]
+    request, used = {CPU: 80, MEMORY: 80}, [{MEMORY: 50}, {CPU: 30, MEMORY: 30}]
     assert explain(request, scarce, even, used=used)["cell"] == "b"
+
+
+def test_what_never_fits_lacks_the_same_whatever_is_in_use() -> None:
+    large, small = cell("large", {CPU: 1000}), cell("small", {CPU: 400})
+    for used in ({}, {CPU: 900}):
+        reason = explain({CPU: 1200}, large, small, used=[used, {}])
+        assert (reason["cell"], reason["shortfall"]) == ("large", {CPU: 200})
 
 
 def test_a_cell_without_any_of_it_is_farther_than_one_with_some() -> None:

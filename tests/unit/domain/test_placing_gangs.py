@@ -71,7 +71,7 @@ def test_the_first_hindrance_is_told_and_nothing_behind_it_is_counted() -> None:
     three = gang((1, 2, 2), (2, 1, 1), (3, 1, 1))
     outcome = run([cell(1, 2)], shape(1, 2), shape(2, 1, cpu=5), shape(3, 1), gang=three)
     assert outcome.reasons[3]["have"] == 2
-    assert "lacks 5 cpu" in outcome.reasons[3]["text"]
+    assert "lacks 3 cpu" in outcome.reasons[3]["text"]
 
 
 def test_the_jobs_own_minimum_is_needed_at_once_too() -> None:
