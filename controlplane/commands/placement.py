@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -21,13 +21,27 @@ from controlplane.domain.jobs import JobRow, gang_of
 from controlplane.domain.states import TERMINAL, CellState
 from controlplane.queries.cell_facts import lock_cells
 from controlplane.queries.jobs_under_lock import load_groups, lock_jobs
-from controlplane.queries.placement import find_jobs_of_groups, load_requests, load_tokens
+from controlplane.queries.placement import find_jobs_of_groups, load_requests
 from controlplane.queries.sql import execute, rows
 
 _Chosen = tuple[int, int, int, int, int, int]
 
 
-def carry_out(placements: PlaceTasks, *, pool_id: int, now: datetime, start_seconds: float) -> int:
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """What a pool's pass saw of limits beyond cells. `has_quotas`: some count what it places.
+
+    Only which limits there are; what is left of them is read again under lock.
+    """
+
+    pool_id: int
+    tokens: Mapping[str, int]
+    has_quotas: bool
+
+
+def carry_out(
+    placements: PlaceTasks, *, limits: PoolLimits, now: datetime, start_seconds: float
+) -> int:
     """Place what the plan says; how many tasks were placed.
 
     Each batch is one transaction, orders leave after its commit. A job that cannot be written is
@@ -39,7 +53,7 @@ def carry_out(placements: PlaceTasks, *, pool_id: int, now: datetime, start_seco
 
     def place(job_ids: Sequence[int]) -> None:
         nonlocal placed
-        done = _place_jobs(set(job_ids), placements, pool_id, now, start_before)
+        done = _place_jobs(set(job_ids), placements, limits, now, start_before)
         placed += len(done)
         transaction.on_commit(lambda: send_runs(done, start_before=start_before), robust=True)
 
@@ -55,7 +69,7 @@ def keep_cursor(pool_id: int, cell: str) -> None:
 def _place_jobs(
     job_ids: set[int],
     placements: PlaceTasks,
-    pool_id: int,
+    limits: PoolLimits,
     now: datetime,
     start_before: datetime,
 ) -> list[Placement]:
@@ -68,10 +82,10 @@ def _place_jobs(
     now = clock.now()
     chosen = _choose_tasks(placements, set(jobs), now)
     requests = load_requests({group_id for _, _, _, group_id, _, _ in chosen})
-    tokens = load_tokens(pool_id)
-    allowed = _check_cells(placements, chosen, requests, tokens, now)
-    allowed = within_tokens(allowed, requests, tokens, pool_id)
-    allowed = within_quotas(allowed, requests)
+    allowed = _check_cells(placements, chosen, requests, limits.tokens, now)
+    allowed = within_tokens(allowed, requests, limits.tokens, limits.pool_id)
+    if limits.has_quotas:
+        allowed = within_quotas(allowed, requests)
     allowed = _without_parts_of_gangs(allowed, jobs)
     return place_tasks(allowed, jobs=jobs, now=now, start_before=start_before, actor="placement")
 

@@ -39,9 +39,13 @@ MAX_HEADS = 200
 
 @dataclass(frozen=True, slots=True)
 class WaitingShapes:
-    """The shapes that wait in one pool. `unreadable`: ids of those whose rows make no sense."""
+    """The shapes that wait in one pool. `unreadable`: ids of those whose rows make no sense.
+
+    `is_room_kept`: room is kept for some task, in whatever pool.
+    """
 
     pool_id: int
+    is_room_kept: bool = False
     shapes: list[ShapeFacts] = field(default_factory=list)
     unreadable: list[tuple[int, str]] = field(default_factory=list)
 
@@ -56,7 +60,8 @@ def load_waiting_shapes(now: datetime) -> list[WaitingShapes]:
         """
         SELECT s.pool_id, s.id, s.band, s.owner_id, s.project_id, p.domain_id, w.count,
                s.resources, s.task_type, s.constraints, s.placement_tags, s.coscheduled,
-               s.allow_unsatisfiable, s.pending_reason
+               s.allow_unsatisfiable, s.pending_reason,
+               EXISTS (SELECT FROM controlplane_task WHERE nominated_cell_id IS NOT NULL)
         FROM (
             SELECT shape_id, count(*) FROM controlplane_task
             WHERE state = 1 AND NOT attempt_open
@@ -69,8 +74,8 @@ def load_waiting_shapes(now: datetime) -> list[WaitingShapes]:
         [now],
     )
     pools: dict[int, WaitingShapes] = {}
-    for pool_id, *row in found:
-        pool = pools.setdefault(pool_id, WaitingShapes(pool_id))
+    for pool_id, *row, is_room_kept in found:
+        pool = pools.setdefault(pool_id, WaitingShapes(pool_id, is_room_kept))
         try:
             pool.shapes.append(_shape(row))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -153,10 +158,12 @@ def load_snapshot(
     *,
     now: datetime,
     with_owners: bool,
+    with_nominations: bool = True,
 ) -> PoolSnapshot:
     """The first step: the pool's cells, what is used, and the `shapes` that wait.
 
-    `with_owners`: what each owner holds in the pool is asked for.
+    `with_owners`: what each owner holds in the pool is asked for; `with_nominations`: so is what
+    room is kept.
     """
     cells = load_cells(pool_id)
     ready = sorted((c for c in cells if c.state is CellState.READY), key=lambda cell: cell.name)
@@ -179,7 +186,7 @@ def load_snapshot(
         quotas=load_quotas(scopes),
         tokens_used=dict(tokens_used),
         owner_usage=_load_owner_usage([cell.cell_id for cell in cells]) if with_owners else {},
-        nominations=_load_nominations([cell.cell_id for cell in ready]),
+        nominations=_load_nominations([c.cell_id for c in ready]) if with_nominations else (),
     )
 
 
@@ -408,12 +415,6 @@ def find_jobs_of_groups(group_ids: Iterable[int]) -> list[int]:
     """The jobs that groups belong to."""
     statement = "SELECT DISTINCT job_id FROM controlplane_taskgroup WHERE id = ANY(%s)"
     return sorted(job_id for (job_id,) in rows(statement, [sorted(set(group_ids))]))
-
-
-def load_tokens(pool_id: int) -> dict[str, int]:
-    """The limited tokens of a pool, by name."""
-    found = rows("SELECT tokens FROM controlplane_pool WHERE id = %s", [pool_id])
-    return dict(decoded(found[0][0])) if found else {}
 
 
 def lock_tokens(pool_id: int, names: Iterable[str]) -> dict[str, int]:

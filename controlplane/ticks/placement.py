@@ -83,9 +83,11 @@ def run(*, woken: bool = True) -> bool:
 def run_pass() -> tuple[int, bool] | None:
     """One pass over the due pools: tasks placed, and whether all was seen. None: not our turn."""
     now = clock.now()
-    clear_nominations(now=now)
+    due = load_waiting_shapes(now)
+    if any(waiting.is_room_kept for waiting in due):
+        clear_nominations(now=now)
     placed, covered = 0, True
-    for waiting in load_waiting_shapes(now):
+    for waiting in due:
         done = _pass_safely(waiting, now)
         if done is None:
             return None
@@ -107,8 +109,10 @@ def _pass_safely(waiting: WaitingShapes, now: datetime) -> tuple[int, bool] | No
             return None
         if outcome.plan.rejected:
             reject(outcome.plan.rejected, now=clock.now())
-        make_room_safely(outcome.snapshot, outcome.plan, outcome.facts)
-        run_in_transaction(lambda: explain(outcome.shapes, outcome.plan.groups))
+        if outcome.plan.unplaced:
+            make_room_safely(outcome.snapshot, outcome.plan, outcome.facts)
+        if outcome.shapes or outcome.plan.groups:
+            run_in_transaction(lambda: explain(outcome.shapes, outcome.plan.groups))
     except OperationalError:
         raise
     except Exception as error:

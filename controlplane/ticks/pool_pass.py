@@ -10,13 +10,12 @@ from django.conf import settings
 
 from controlplane import clock
 from controlplane.commands.effects import raise_alerts
-from controlplane.commands.placement import carry_out, keep_cursor
+from controlplane.commands.placement import PoolLimits, carry_out, keep_cursor
 from controlplane.domain.effects import ExplainShape, RaiseAlert
 from controlplane.domain.placement.board import Board
 from controlplane.domain.placement.guarded import Faults
 from controlplane.domain.placement.place import place
 from controlplane.domain.placement.plan import Plan
-from controlplane.domain.placement.policy import PoolPolicy
 from controlplane.domain.placement.screen import outdated, screen
 from controlplane.domain.placement.snapshot import PassFacts, PoolSnapshot
 from controlplane.queries.placement import (
@@ -60,6 +59,7 @@ def pass_pool(waiting: WaitingShapes, *, now: datetime) -> Outcome:
         waiting.shapes,
         now=now,
         with_owners=chosen.sequencer.uses_shares,
+        with_nominations=waiting.is_room_kept,
     )
     board = Board(snapshot.cells, snapshot.shapes, policy.tokens)
     screened = screen(snapshot, chosen, board)
@@ -73,22 +73,23 @@ def pass_pool(waiting: WaitingShapes, *, now: datetime) -> Outcome:
         board=board,
         is_late=lambda: time.monotonic() > ends_at,
     )
-    placed = _carry_out(plan, waiting.pool_id, policy)
+    placed = _carry_out(plan, snapshot)
     _tell(name, waiting, faults, now)
     news = (*screened.reasons, *outdated(snapshot, screened, facts), *plan.shapes)
     return Outcome(placed, plan.complete, snapshot, facts, plan, _latest(news))
 
 
-def _carry_out(plan: Plan, pool_id: int, policy: PoolPolicy) -> int:
+def _carry_out(plan: Plan, snapshot: PoolSnapshot) -> int:
+    policy = snapshot.policy
     # The snapshot may show a release that is younger than `now`; what is placed is younger.
     placed = carry_out(
         plan.placements,
-        pool_id=pool_id,
+        limits=PoolLimits(snapshot.pool_id, policy.tokens, bool(snapshot.quotas)),
         now=clock.now(),
         start_seconds=settings.CELLRUN.start_seconds,
     )
     if plan.cursor and plan.cursor != policy.cursor:
-        keep_cursor(pool_id, plan.cursor)
+        keep_cursor(snapshot.pool_id, plan.cursor)
     return placed
 
 

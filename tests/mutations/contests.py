@@ -64,8 +64,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "quotas-are-not-looked-at-again",
         f"{_C}placement.py",
-        "    allowed = within_quotas(allowed, requests)\n",
-        "",
+        "    if limits.has_quotas:\n",
+        "    if False:\n",
         "what validators let pass is placed beyond a quota",
         needs="bands",
         within=80,

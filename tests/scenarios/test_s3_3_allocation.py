@@ -3,7 +3,7 @@
 from typing import Any
 
 from controlplane.commands.endings import cancel_job
-from controlplane.commands.placement import carry_out
+from controlplane.commands.placement import PoolLimits, carry_out
 from controlplane.domain.effects import PlaceTasks
 from controlplane.models import Attempt, Cell, Job, Pool, Project, Quota
 from tests.scenarios.stage import SMALL, Stage
@@ -23,7 +23,12 @@ def plan(stage: Stage, *jobs: Job, cell: str = "cell-1") -> int:
         [None] * len(groups),
     )
     pool = Pool.objects.get(name="default")
-    return carry_out(placements, pool_id=pool.pk, now=stage.now(), start_seconds=60)
+    return carry_out(
+        placements,
+        limits=PoolLimits(pool.pk, pool.tokens, has_quotas=True),
+        now=stage.now(),
+        start_seconds=60,
+    )
 
 
 def test_a_cell_that_was_filled_meanwhile_takes_only_what_still_fits(stage: Stage) -> None:
