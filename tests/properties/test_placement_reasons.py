@@ -28,7 +28,12 @@ def moments(waited: Pool, plan: Plan) -> Iterator[Plain]:
 @given(worlds(Wishes(gangs=False)))
 def test_every_task_that_waits_has_a_reason_that_was_true_when_it_was_found(waited: Pool) -> None:
     outcome = Outcome(waited, waited.place())
-    told = outcome.reasons | {item.group_id: item.reason for item in outcome.plan.rejected}
+    rejected = {item.group_id: item.reason for item in outcome.plan.rejected}
+    told = rejected | outcome.reasons
+    for group_id, reason in rejected.items():
+        # Of all that stands against it, what ends it is what time cannot cure.
+        all_of_it = outcome.reasons.get(group_id, reason)["violations"]
+        assert [one for one in all_of_it if one in reason["violations"]] == reason["violations"]
     *_, after = moments(waited, outcome.plan)
     open_shapes: dict[int, list[int]] = {}
     for place, left in enumerate(after.left):

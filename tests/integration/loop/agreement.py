@@ -139,11 +139,28 @@ def free_of(model: Model, ready: dict[int, Cell]) -> dict[int, int]:
 
 
 def check_nothing_was_left(model: Model, free: dict[int, int], now: datetime) -> None:
-    """What still waits for a place alone fits nowhere; a gang's minima do not fit together."""
+    """What still waits for a place alone fits nowhere; a gang's minima do not fit together.
+
+    Room that is kept for others is none.
+    """
+    kept = rows(
+        """
+        SELECT nominated_cell_id, job_id, count(*) FROM controlplane_task
+        WHERE nominated_cell_id IS NOT NULL AND nominated_until > %s AND state = 1 GROUP BY 1, 2
+        """,
+        [now],
+    )
     for job in model.living():
         waiting = [task for task in job.tasks() if may_be_placed(task, now)]
         avoided = {task.avoids for task in waiting}
-        room = sum(count for cell_id, count in free.items() if cell_id not in avoided)
+        others: Counter[int] = Counter()
+        for cell_id, job_id, count in kept:
+            others[cell_id] += count if job_id != job.id else 0
+        room = sum(
+            max(count - others[cell_id], 0)
+            for cell_id, count in free.items()
+            if cell_id not in avoided
+        )
         if not job.coscheduled:
             assert not (waiting and room > 0), f"job {job.id} waits, {room} places are free"
             continue
