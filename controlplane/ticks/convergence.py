@@ -89,7 +89,7 @@ def _run_rules(
     if "unsettled_jobs" in due:
         commands.roll_again(list_jobs_with("unsettled_jobs", JOBS_PER_TICK), now=now)
     # What the rules before left behind is looked for once more.
-    due |= find_due(now, None, policy, among=(*CASCADES, "held_attempts"))
+    due |= find_due(now, None, policy, among=(*CASCADES, "held_attempts", "deleted_jobs"))
     if "held_attempts" in due:
         commands.alert_held(now=now)
     counts |= run_cascades(due, now=now, policy=policy)
