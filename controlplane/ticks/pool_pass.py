@@ -1,4 +1,4 @@
-"""One pass over one pool: its shapes and cells, its rows, the plan; and what the plan comes to."""
+"""One pass over one pool: its shapes and cells, its rows, the plan; and what is placed by it."""
 
 import time
 from collections.abc import Sequence
