@@ -36,7 +36,7 @@ def evict(evictions: Sequence[Eviction], *, now: datetime) -> int:
         victims = {task_id for eviction in evictions for task_id in eviction.victims}
         facts = load_facts_of_tasks(sorted(victims))
         jobs = lock_jobs({item.job_id for item in facts} | {item.need.job_id for item in evictions})
-        due = _still_due(evictions, jobs)
+        due = _still_due(evictions, jobs, now)
         whom = {task_id: eviction for eviction in due for task_id in eviction.victims}
         # Again, now that nobody else can change them.
         facts = [item for item in load_facts_of_tasks(sorted(whom)) if item.state in ACTIVE]
@@ -47,7 +47,8 @@ def evict(evictions: Sequence[Eviction], *, now: datetime) -> int:
                 NominateTasks(group_id, cell_id, count, eviction.until)
                 for eviction in due
                 for group_id, cell_id, count in eviction.places()
-            ]
+            ],
+            now=now,
         )
         done = applied.changed
         send_after_commit(applied)
@@ -58,9 +59,11 @@ def evict(evictions: Sequence[Eviction], *, now: datetime) -> int:
     return done
 
 
-def _still_due(evictions: Sequence[Eviction], jobs: Mapping[int, JobRow]) -> list[Eviction]:
+def _still_due(
+    evictions: Sequence[Eviction], jobs: Mapping[int, JobRow], now: datetime
+) -> list[Eviction]:
     """Those for tasks that still wait, and for which nobody else was faster with an eviction."""
-    left = count_without_room({group for item in evictions for group in item.group_ids})
+    left = count_without_room({group for item in evictions for group in item.group_ids}, now=now)
     due = []
     for item in evictions:
         job, wanted = jobs.get(item.need.job_id), Counter[int]()

@@ -40,8 +40,12 @@ def _columns(reasons: Sequence[tuple[int, Mapping[str, Any] | None]]) -> list[li
     return [ids, [None if reason is None else json.dumps(dict(reason)) for _, reason in reasons]]
 
 
-def nominate(nominations: Sequence[NominateTasks]) -> None:
-    """Keep room for waiting tasks, the first of each group that have none kept yet."""
+def nominate(nominations: Sequence[NominateTasks], *, now: datetime) -> None:
+    """Keep room for waiting tasks, the first of each group that have none kept yet.
+
+    Not for who still backs off: what is kept for him the others of his group would take. Those who
+    avoid a cell come last: the room may be on it.
+    """
     if not nominations:
         return
     execute(
@@ -58,9 +62,10 @@ def nominate(nominations: Sequence[NominateTasks]) -> None:
                      WITH ORDINALITY AS i(group_id, cell_id, count, until, n)
             ) i
             JOIN LATERAL (
-                SELECT id, row_number() OVER (ORDER BY index) AS n FROM controlplane_task
+                SELECT id, row_number() OVER (ORDER BY avoid_cell_id IS NOT NULL, index) AS n
+                FROM controlplane_task
                 WHERE group_id = i.group_id AND state = 1 AND NOT attempt_open
-                  AND nominated_cell_id IS NULL
+                  AND nominated_cell_id IS NULL AND (not_before IS NULL OR not_before <= %s)
                   AND shape_id = (SELECT shape_id FROM controlplane_taskgroup g
                                   WHERE g.id = i.group_id)
             ) found ON found.n > i.first AND found.n <= i.last
@@ -72,6 +77,7 @@ def nominate(nominations: Sequence[NominateTasks]) -> None:
             [item.cell_id for item in nominations],
             [item.count for item in nominations],
             [item.until for item in nominations],
+            now,
         ],
     )
 

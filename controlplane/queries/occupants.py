@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from controlplane.domain.placement.snapshot import Leaving, Running
 from controlplane.domain.scopes import Scope, ScopeKind
@@ -102,14 +103,15 @@ def load_held(cell_ids: Sequence[int]) -> Held:
     return held
 
 
-def count_without_room(group_ids: Iterable[int]) -> dict[int, int]:
-    """By group, the waiting tasks for which no room is kept."""
+def count_without_room(group_ids: Iterable[int], *, now: datetime) -> dict[int, int]:
+    """By group, the tasks that could be placed now and for which no room is kept."""
     found = rows(
         """
         SELECT group_id, count(*) FROM controlplane_task
         WHERE group_id = ANY(%s) AND state = 1 AND NOT attempt_open AND nominated_cell_id IS NULL
+          AND (not_before IS NULL OR not_before <= %s)
         GROUP BY group_id
         """,
-        [sorted(set(group_ids))],
+        [sorted(set(group_ids)), now],
     )
     return dict(found)

@@ -54,4 +54,5 @@ def _make_room(snapshot: PoolSnapshot, plan: Plan, facts: PassFacts) -> None:
         if evictions:
             evict(evictions, now=clock.now())
     if starved:
-        nominate(reserve(snapshot, plan, waiting, starved, held.running, held.leaving))
+        reserved = reserve(snapshot, plan, waiting, starved, held.running, held.leaving)
+        nominate(reserved, now=snapshot.now)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from controlplane import clock
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.placement.preempt import NOMINATION_SECONDS
 from controlplane.domain.states import Band, Reason, ReleaseKind
@@ -159,25 +160,27 @@ def check_evictions(world: World) -> list[str]:
 
 
 def _kept_room(world: World) -> Iterator[str]:
-    """Where somebody had others evicted, nobody who is as important or less takes the room."""
+    """Where room is kept, nobody who is as important or less takes it from then on."""
     if not world.evictors:
         return
-    for cell_id, name, capacity, need, band, since in _kept(world.evictors):
+    before = {(cell_id, task_id) for task_id, cell_id, _ in world.kept}
+    for cell_id, name, capacity, need, band, since in _kept(world):
         held = Counter[str]()
         newest: list[int] = []
         found = rows(
             """
-            SELECT a.created_at, a.finished_at IS NULL, j.band, g.resources, g.timeout_seconds
+            SELECT a.task_id, a.created_at, a.finished_at IS NULL, j.band, g.resources,
+                   g.timeout_seconds
             FROM controlplane_attempt a JOIN controlplane_taskgroup g ON g.id = a.group_id
             JOIN controlplane_job j ON j.id = a.job_id
             WHERE a.cell_id = %s AND a.released_at IS NULL
             """,
             [cell_id],
         )
-        for created_at, is_open, other, resources, timeout in found:
+        for task_id, created_at, is_open, other, resources, timeout in found:
             if is_open and timeout is None:
                 held.update(decoded(resources))
-            if created_at > since:
+            if created_at > since and (cell_id, task_id) not in before:
                 newest.append(other)
         lacks = [key for key in capacity if need[key] + held[key] > capacity[key]]
         if lacks and newest and min(newest) >= band:
@@ -185,27 +188,29 @@ def _kept_room(world: World) -> Iterator[str]:
 
 
 def _kept(
-    evictors: dict[int, datetime],
+    world: World,
 ) -> Iterator[tuple[int, str, dict[str, int], Counter[str], int, datetime]]:
-    """By cell, what is kept there for those who had somebody evicted; for the least important."""
+    """By cell, what is kept there, for the least important, and since when it was seen to be."""
     found = rows(
         """
-        SELECT t.nominated_cell_id, c.name, c.capacity, g.resources, j.band, j.id
+        SELECT t.id, t.nominated_until, t.nominated_cell_id, c.name, c.capacity, g.resources, j.band
         FROM controlplane_task t JOIN controlplane_taskgroup g ON g.id = t.group_id
         JOIN controlplane_job j ON j.id = g.job_id AND j.ending_as IS NULL
         JOIN controlplane_cell c ON c.id = t.nominated_cell_id AND c.state = 'READY'
         WHERE t.state = %s AND t.job_id = ANY(%s)
         """,
-        [int(S.PENDING), list(evictors)],
+        [int(S.PENDING), list(world.evictors)],
     )
     need: dict[int, Counter[str]] = defaultdict(Counter)
-    whose: dict[int, list[tuple[int, datetime]]] = defaultdict(list)
+    bands: dict[int, int] = defaultdict(int)
+    since: dict[int, datetime] = {}
     cells = {}
-    for cell_id, name, capacity, resources, band, job_id in found:
+    for task_id, until, cell_id, name, capacity, resources, band in found:
+        seen_at = world.kept.setdefault((task_id, cell_id, until), clock.now())
         cells[cell_id] = name, decoded(capacity)
         need[cell_id].update(decoded(resources))
-        whose[cell_id].append((band, evictors[job_id]))
+        bands[cell_id] = max(bands[cell_id], band)
+        since[cell_id] = max(since.get(cell_id, seen_at), seen_at)
     for cell_id, (name, capacity) in cells.items():
-        bands, moments = zip(*whose[cell_id], strict=True)
         capacity = {key: amount for key, amount in capacity.items() if key in need[cell_id]}
-        yield cell_id, name, capacity, need[cell_id], max(bands), max(moments)
+        yield cell_id, name, capacity, need[cell_id], bands[cell_id], since[cell_id]

@@ -89,6 +89,8 @@ class World:
         self.evictors: dict[int, datetime] = {}
         self.evictions: set[tuple[int, datetime]] = set()
         self.evictions_seen = 0
+        # Room that is kept, by task, cell and end, and since when it was seen.
+        self.kept: dict[tuple[int, int, datetime], datetime] = {}
 
     def note(self, text: str) -> None:
         """Add a line to the trace."""

@@ -122,6 +122,19 @@ def test_each_preemptor_has_others_evicted_once(loop: Loop) -> None:
     assert sorted(loop.states(batch)) == ["PENDING", "PENDING", "RUNNING", "RUNNING"]
 
 
+def test_room_is_not_kept_for_one_who_still_backs_off(loop: Loop) -> None:
+    cell = loop.cell(cpu=2000)
+    urgent = running(loop, cell, band="production", replicas=2, retries={"failure": 3})
+    first, second = loop.tasks(urgent)
+    for attempt in loop.attempts(urgent):
+        cell.end(attempt, S.FAILED, exit_code=1)
+    Task.objects.filter(pk=first.pk).update(not_before=clock.now() + timedelta(minutes=5))
+    running(loop, cell, band="batch", replicas=2)
+    Task.objects.filter(pk=second.pk).update(not_before=None)
+    loop.place()
+    assert [task.nominated_cell_id is not None for task in loop.tasks(urgent)] == [False, True]
+
+
 def test_a_gang_goes_whole_and_a_gang_has_room_made_for_all_of_it(loop: Loop) -> None:
     cell = loop.cell(cpu=4000)
     victims = running(loop, cell, band="batch", replicas=3, coscheduled=True)
