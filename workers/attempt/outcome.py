@@ -26,6 +26,10 @@ ENGINE = "engine"  # the engine fails or does not answer
 INPUTS = "inputs"  # an input could not be fetched or placed
 LEASE_OVER = "lease_over"  # an exclusive attempt must not outlive its cell's lease
 GUARD = "guard"  # the guard of exclusive attempts does not answer
+WEB = "web"  # the control plane's web process does not answer, or refuses
+SECRET = "secret"  # a secret that the task names does not exist, or cannot be used
+OUTPUTS = "outputs"  # an output could not be kept
+RUNNER = "runner"  # the runner of its task type failed
 DISK = "disk"  # no space left on the cell
 SPEC = "spec"  # the engine refuses what the task asks for: user, workdir, too little memory, …
 
@@ -126,6 +130,8 @@ _DISK_FULL = _WordsRule(r"no space left on device|disk quota exceeded", FailureK
 # registry's or the network's fault. "toomanyrequests" stands before the denials it comes with.
 _PULL_WORDS: tuple[_WordsRule, ...] = (
     _DISK_FULL,
+    # A registry, or a proxy before it, that says no without the protocol's own words for it.
+    _WordsRule(r"parsing http 40[134] response", FailureKind.USER, IMAGE),
     _WordsRule(
         r"toomanyrequests|too many requests|rate limit|\b429\b", FailureKind.SYSTEM, REGISTRY
     ),
@@ -140,7 +146,7 @@ _PULL_WORDS: tuple[_WordsRule, ...] = (
         r"not found|manifest unknown|name unknown|does not exist|no such image|no matching manifest"
         r"|unauthori[sz]ed|denied|authentication required|no basic auth|forbidden"
         r"|invalid reference|invalid repository|repository name|must be lowercase|invalid tag"
-        r"|unsupported media type|does not match the specified platform",
+        r"|name invalid|unsupported media type|does not match the specified platform",
         FailureKind.USER,
         IMAGE,
     ),
@@ -155,7 +161,7 @@ _START_WORDS: tuple[_WordsRule, ...] = (
     _WordsRule(
         r"minimum memory limit|unable to find (user|group)|no matching entries in (passwd|group)"
         r"|cwd must be|working directory|invalid (signal|env|user)|chdir to cwd"
-        r"|no command specified"
+        r"|no command specified|uids and gids must be|is not a directory|can't contain null"
         r"|range of cpus|is not an absolute path",
         FailureKind.USER,
         SPEC,
@@ -173,6 +179,8 @@ _START_WORDS: tuple[_WordsRule, ...] = (
         EXIT,
         NOT_EXECUTABLE,
     ),
+    # Somebody removed it between its creation and its start.
+    _WordsRule(r"no such container|container vanished", FailureKind.OUTSIDE, VANISHED),
 )
 
 

@@ -13,6 +13,9 @@ def ensure_image(attempt: Attempt) -> None:
     image = attempt.launch.spec.image
     if not image:
         raise AttemptFailed(FailureKind.USER, IMAGE, "pull: the task names no image")
+    if "://" in image:
+        message = f"pull: {image} is an address, and no image's name"
+        raise AttemptFailed(FailureKind.USER, IMAGE, message)
 
     def get_image() -> None:
         policy = attempt.launch.spec.pull_policy
