@@ -33,6 +33,7 @@ def judge_end(
         result=event.result,
         result_truncated=event.result_truncated,
         usage=event.usage,
+        outputs=event.outputs,
         addresses=book.addresses,
         started_at=event.started_at or book.started_at,
         finished_at=event.at,

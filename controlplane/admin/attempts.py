@@ -28,7 +28,6 @@ from controlplane.domain.errors import Conflict
 from controlplane.domain.states import REASONS, Reason
 from controlplane.models import Attempt
 from controlplane.outbox.store import STREAMS, find_tail, read_log
-from controlplane.queries.attempts import addresses_of, usage_of
 
 # Of each stream; the whole is there by API and command.
 _SHOWN_LINES = 200
@@ -199,8 +198,8 @@ class AttemptAdmin(ReadOnlyAdmin):
             ("took", duration(obj.started_at, obj.finished_at)),
             ("released", _released(obj)),
             ("stop asked because", obj.stop_reason),
-            ("addresses", _pairs(addresses_of(obj.usage))),
-            ("usage", _pairs(usage_of(obj.usage) or {})),
+            ("addresses", _pairs((obj.details or {}).get("addresses") or {})),
+            ("usage", _pairs(obj.usage or {})),
             ("Flower", flower_link(obj)),
         ]
 

@@ -7,7 +7,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 
 from controlplane.domain.placement.policy import DEFAULT_VALIDATORS
-from controlplane.spec.fields import MAX_COUNT, MAX_SECONDS, Model, Name, only
+from controlplane.spec.fields import MAX_COUNT, MAX_SECONDS, Folder, Model, Name, only
 from controlplane.spec.limits import LimitedResources, Tokens
 
 MAX_REASON = 1_000
@@ -35,6 +35,13 @@ Seconds = Annotated[int, Field(ge=1, le=MAX_SECONDS)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 
+class AllowedMount(Model):
+    """A file or folder of the cells' hosts that tasks may mount, with all below it."""
+
+    path: Folder
+    read_only: bool = True
+
+
 class PoolRequest(Model):
     """What a pool shall be; what is left out stays as it is, and has its default in a new pool."""
 
@@ -55,12 +62,16 @@ class PoolRequest(Model):
     )
     mass_loss: Annotated[str | None, only(None)] = None
     tokens: Tokens = Tokens({})
-    allowed_mounts: Annotated[list[Any], only([])] = Field(default=[])
-    privileged_allowed: Annotated[bool, only(False)] = False
+    allowed_mounts: list[AllowedMount] = Field(
+        default=[], max_length=64, description="What of a cell's host tasks may mount."
+    )
+    privileged_allowed: bool = Field(
+        default=False, description="Whether tasks may be privileged, or have any capability."
+    )
 
     def changes(self) -> dict[str, Any]:
         """The fields that stand in the body, as the row has them."""
-        fixed = {"name", "mass_loss", "allowed_mounts", "privileged_allowed"}
+        fixed = {"name", "mass_loss"}
         return self.model_dump(exclude_unset=True, exclude=fixed)
 
 
@@ -375,7 +386,7 @@ class Pool(Answer):
     starvation_seconds: int | None
     mass_loss: str | None
     tokens: dict[str, int]
-    allowed_mounts: list[str]
+    allowed_mounts: list[AllowedMount]
     privileged_allowed: bool
 
 

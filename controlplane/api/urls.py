@@ -4,6 +4,7 @@ from django.urls import path, re_path, register_converter
 
 from controlplane.api import (
     attempts,
+    cell_doors,
     cells,
     dry_run,
     explain,
@@ -77,6 +78,7 @@ urlpatterns = [
     path("attempts/<uuid:uid>/release", attempts.AttemptRelease.as_view()),
     path("attempts/<uuid:uid>/logs", attempts.AttemptLogs.as_view()),
     path("attempts/<uuid:uid>/logs/<slug:stream>", attempts.LogUpload.as_view()),
+    path("attempts/<uuid:uid>/briefing", cell_doors.BriefingDoor.as_view()),
     path("cells", cells.Cells.as_view()),
     path("cells/<name:name>", cells.CellDetail.as_view()),
     path("cells/<name:name>/cordon", cells.CellCordon.as_view()),

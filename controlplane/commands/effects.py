@@ -254,6 +254,10 @@ def _change_attempts(changes: Sequence[ChangeTask]) -> None:
     parameters["usage"] = [
         None if attempt.usage is None else json.dumps(dict(attempt.usage)) for attempt, _ in pairs
     ]
+    parameters["details"] = [
+        None if attempt.details is None else json.dumps(dict(attempt.details))
+        for attempt, _ in pairs
+    ]
     parameters["at"] = [at for _, at in pairs]
     execute(statements.CHANGE_ATTEMPTS, parameters)
 

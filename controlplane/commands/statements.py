@@ -56,6 +56,8 @@ UPDATE controlplane_attempt a SET
     result = COALESCE(a.result, i.result),
     result_truncated = a.result_truncated OR i.result_truncated,
     usage = COALESCE(i.usage::jsonb, a.usage),
+    details = CASE WHEN i.details IS NULL THEN a.details
+                   ELSE COALESCE(a.details, '{}') || i.details::jsonb END,
     -- Who waited for the lock looked at the clock before: no instant precedes those it follows.
     started_at = LEAST(a.started_at, CASE WHEN i.started_at IS NOT NULL
                                           THEN GREATEST(i.started_at, a.created_at) END),
@@ -75,10 +77,10 @@ FROM unnest(
     %(result_truncated)s::boolean[], %(usage)s::text[], %(started_at)s::timestamptz[],
     %(finished_at)s::timestamptz[], %(release)s::text[], %(stop_reason)s::text[],
     %(stop_force)s::boolean[], %(at)s::timestamptz[], %(charge)s::integer[],
-    %(releasable_at)s::timestamptz[]
+    %(releasable_at)s::timestamptz[], %(details)s::text[]
 ) AS i(uid, state_from, state_to, charged, report_seq, phase, progress, container_id, exit_code,
        failure_kind, reason, message, result, result_truncated, usage, started_at, finished_at,
-       release, stop_reason, stop_force, at, charge, releasable_at)
+       release, stop_reason, stop_force, at, charge, releasable_at, details)
 WHERE a.uid = i.uid AND a.state = i.state_from AND a.released_at IS NULL
 """
 

@@ -10,6 +10,7 @@ KEY_BYTES = 32
 TO_CONTROL = b"cellrun mac: cell to control plane"
 TO_CELL = b"cellrun mac: control plane to cell"
 UPLOAD = b"cellrun mac: upload"
+SEAL = b"cellrun seal: control plane to cell"
 
 
 class MalformedKey(ValueError):
@@ -24,7 +25,7 @@ def derive_key(secret: bytes, *, salt: bytes, info: bytes) -> bytes:
 
 @lru_cache(maxsize=8192)
 def mac_key(cell_key: bytes, direction: bytes) -> bytes:
-    """The MAC key of one direction (TO_CONTROL, TO_CELL or UPLOAD)."""
+    """The key of one use (TO_CONTROL, TO_CELL, UPLOAD; SEAL is not for MACs)."""
     return derive_key(cell_key, salt=b"cellrun", info=direction)
 
 

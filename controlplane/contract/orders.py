@@ -7,15 +7,29 @@ from typing import Any
 from controlplane.contract import fields
 from controlplane.contract.fields import Malformed
 from controlplane.contract.health import HealthCheck, read_health_check
+from controlplane.contract.wishes import (
+    Mount,
+    Output,
+    SecretUse,
+    Tmpfs,
+    bodies,
+    read_mount,
+    read_output,
+    read_secret_use,
+    read_tmpfs,
+)
 
 MAX_ORDER_BYTES = 64 * 1024
+# What cells run by themselves; every other task type is an installed runner's.
+OWN_TASK_TYPES = ("container", "process")
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
     """One file (or, with `bundle`, one folder of files) that must stand at `path` before the start.
 
-    `url` is a signed link; a bundle is JSON lines `{"name": ..., "content": ...}`.
+    `url`: a signed link, or what the submitter named; a bundle is JSON lines
+    `{"name": ..., "content": ...}`.
     """
 
     path: str
@@ -41,6 +55,8 @@ class GroupSpec:
 
     `exclusive`: no container of it may run on when the lease of its cell is over. `ports`: names of
     what is published. `idle_timeout_seconds`, `lifetime_seconds`: after which the cell ends it.
+    `is_gang`: its tasks start together, and know each other. What a task reads beside its order
+    (secrets, the last checkpoint, …) its cell fetches as a briefing, if `needs_briefing`.
     """
 
     id: int
@@ -71,6 +87,24 @@ class GroupSpec:
     health_check: HealthCheck | None = None
     idle_timeout_seconds: float | None = None
     lifetime_seconds: float | None = None
+    secrets: tuple[SecretUse, ...] = ()
+    registry_secret: str | None = None
+    outputs: tuple[Output, ...] = ()
+    checkpoint_path: str | None = None
+    mounts: tuple[Mount, ...] = ()
+    tmpfs: tuple[Tmpfs, ...] = ()
+    privileged: bool = False
+    capabilities: tuple[str, ...] = ()
+    is_gang: bool = False
+
+    @property
+    def needs_briefing(self) -> bool:
+        """Whether a cell must ask for more than the order before it runs an attempt of it."""
+        return (
+            bool(self.secrets or self.outputs or self.registry_secret or self.checkpoint_path)
+            or self.is_gang
+            or self.task_type not in OWN_TASK_TYPES
+        )
 
     def body(self) -> dict[str, Any]:
         """As JSON."""
@@ -86,6 +120,13 @@ class GroupSpec:
                 "exclusive": self.exclusive or None,
                 "ports": list(self.ports) or None,
                 "health_check": None if self.health_check is None else self.health_check.body(),
+                "secrets": bodies(self.secrets),
+                "outputs": bodies(self.outputs),
+                "mounts": bodies(self.mounts),
+                "tmpfs": bodies(self.tmpfs),
+                "privileged": self.privileged or None,
+                "capabilities": list(self.capabilities) or None,
+                "is_gang": self.is_gang or None,
             }
         )
 
@@ -233,6 +274,8 @@ _SPEC_PLAIN = (
     "read_only",
     "idle_timeout_seconds",
     "lifetime_seconds",
+    "registry_secret",
+    "checkpoint_path",
 )
 
 
@@ -273,6 +316,15 @@ def read_spec(item: Any) -> GroupSpec:
         health_check=read_health_check(fields.mapping(body, "health_check", None)),
         idle_timeout_seconds=fields.number(body, "idle_timeout_seconds", None),
         lifetime_seconds=fields.number(body, "lifetime_seconds", None),
+        secrets=fields.listing(body, "secrets", read_secret_use),
+        registry_secret=fields.text(body, "registry_secret", None),
+        outputs=fields.listing(body, "outputs", read_output),
+        checkpoint_path=fields.text(body, "checkpoint_path", None),
+        mounts=fields.listing(body, "mounts", read_mount),
+        tmpfs=fields.listing(body, "tmpfs", read_tmpfs),
+        privileged=fields.flag(body, "privileged", False),
+        capabilities=fields.listing(body, "capabilities", fields.as_text),
+        is_gang=fields.flag(body, "is_gang", False),
     )
 
 

@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controlplane.contract import fields
+from controlplane.contract.briefing import MAX_PLUGIN_STATE_BYTES
 from controlplane.contract.fields import Malformed
 from controlplane.contract.states import STATE_OF, FailureKind, Phase, TaskState
 
 RESULT_BYTES = 10_240  # Diego: the first 10 KB of the result file
 MESSAGE_CHARS = 2_000
+MAX_OUTPUTS = 1_000  # files that one attempt may keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +65,10 @@ class Heartbeat:
 class AttemptReport:
     """All facts of one attempt so far; instants in seconds.
 
-    `addresses`: "host:port" by name of a published port. `gone`: its container is gone and will not
-    come. `never_created`: the cell knows that it never
-    was, neither by this process of the cell nor by an earlier one.
+    `addresses`: "host:port" by name of a published port. `outputs`: what was kept, each {name,
+    size, sha256, uri}. `plugin_phase`, `plugin_state`: of its runner, in its own words. `gone`: its
+    container is gone and will not come. `never_created`: the cell knows that it never was, neither
+    by this process of the cell nor by an earlier one.
     """
 
     uid: str
@@ -82,6 +85,9 @@ class AttemptReport:
     result_truncated: bool = False
     usage: Mapping[str, Any] | None = None
     addresses: Mapping[str, str] | None = None
+    outputs: tuple[Mapping[str, Any], ...] | None = None
+    plugin_phase: str | None = None
+    plugin_state: Mapping[str, Any] | None = None
     started_at: float | None = None
     finished_at: float | None = None
     gone: bool = False
@@ -105,6 +111,9 @@ class AttemptReport:
                 "cut": self.result_truncated or None,
                 "usage": self.usage,
                 "addresses": self.addresses,
+                "outputs": None if self.outputs is None else list(self.outputs),
+                "plugin_phase": self.plugin_phase,
+                "plugin_state": self.plugin_state,
                 "started_at": self.started_at,
                 "finished_at": self.finished_at,
                 "gone": self.gone or None,
@@ -222,11 +231,35 @@ def read_report(item: Any) -> AttemptReport:
         result_truncated=fields.flag(body, "cut", False),
         usage=fields.mapping(body, "usage", None),
         addresses=_read_texts(body, "addresses") if body.get("addresses") is not None else None,
+        outputs=_read_outputs(body) if body.get("outputs") is not None else None,
+        plugin_phase=fields.text(body, "plugin_phase", None, 63),
+        plugin_state=_read_plugin_state(body),
         started_at=fields.instant(body, "started_at", None),
         finished_at=fields.instant(body, "finished_at", None),
         gone=fields.flag(body, "gone", False),
         never_created=fields.flag(body, "never", False),
     )
+
+
+def _read_outputs(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    return fields.listing(body, "outputs", _read_kept, MAX_OUTPUTS)
+
+
+def _read_kept(item: Any) -> Mapping[str, Any]:
+    body = fields.as_object(item)
+    return {
+        "name": fields.text(body, "name", limit=255),
+        "size": fields.whole(body, "size"),
+        "sha256": fields.text(body, "sha256", limit=64),
+        "uri": fields.text(body, "uri", limit=2_000),
+    }
+
+
+def _read_plugin_state(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    state: Mapping[str, Any] | None = fields.mapping(body, "plugin_state", None)
+    if state is not None and len(fields.compact_json(state)) > MAX_PLUGIN_STATE_BYTES:
+        raise Malformed(f"plugin_state has more than {MAX_PLUGIN_STATE_BYTES} bytes")
+    return state
 
 
 def _one_of(kind: Any, value: str | None) -> Any:

@@ -47,6 +47,7 @@ class ChangeAttempt:
     result: str | None = None
     result_truncated: bool = False
     usage: Mapping[str, Any] | None = None
+    details: Mapping[str, Any] | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
     releasable_at: datetime | None = None

@@ -119,17 +119,22 @@ def _facts_said(report: AttemptReport, attempt: AttemptFacts, now: datetime) -> 
         message=report.message,
         result=report.result,
         result_truncated=report.result_truncated,
-        usage=_usage(report),
+        usage=report.usage,
+        details=_details(report),
         started_at=started_at,
         finished_at=_instant(report.finished_at, _start(attempt, started_at), now),
     )
 
 
-def _usage(report: AttemptReport) -> Mapping[str, Any] | None:
-    """What it used, and where it is reached, which has no column of its own."""
-    if report.addresses is None:
-        return report.usage
-    return {**(report.usage or {}), "addresses": dict(report.addresses)}
+def _details(report: AttemptReport) -> Mapping[str, Any] | None:
+    """What few attempts have: where they are reached, what they kept, the word of a runner."""
+    found = {
+        "addresses": report.addresses,
+        "outputs": report.outputs,
+        "plugin_phase": report.plugin_phase,
+        "plugin_state": report.plugin_state,
+    }
+    return {name: value for name, value in found.items() if value is not None} or None
 
 
 def _start(attempt: AttemptFacts, told: datetime | None) -> datetime:

@@ -14,6 +14,7 @@ from controlplane.domain.hooks.batch import Batch
 from controlplane.domain.hooks.interface import Hook
 from controlplane.domain.states import Band, Exclusive
 from controlplane.spec import Fault, JobSpec, TaskGroupSpec
+from controlplane.spec.files import body_of
 from controlplane.spec.job import minimum_of
 
 # Fields that a cell is told as they are; inputs and quantities need a hand.
@@ -33,7 +34,15 @@ _TOLD = (
     "network",
     "max_pids",
     "read_only",
+    "registry_secret",
+    "checkpoint_path",
+    "output_base",
+    "privileged",
+    "capabilities",
 )
+# Those that are kept only where they are asked for: few are, and every group has a row.
+_RARE = ("registry_secret", "checkpoint_path", "output_base", "privileged", "capabilities")
+_WISHES = ("secrets", "outputs", "mounts", "tmpfs")
 
 
 _EXCLUSIVE = {False: Exclusive.NO, True: Exclusive.LEASE, "strict": Exclusive.STRICT}
@@ -132,7 +141,9 @@ def _plan_group(
     if startable_at is not None and timeout_seconds is not None:
         deadline_at = startable_at + timedelta(seconds=timeout_seconds)
     retries = spec.retries_of(group)
-    launch, contents = launch_of(group, exclusive=bool(spec.exclusive_of(group)))
+    launch, contents = launch_of(
+        group, exclusive=bool(spec.exclusive_of(group)), is_gang=spec.coscheduled
+    )
     terms = hook.prepare(terms_of(group))
     launch |= told_of(group, terms)
     return PlannedGroup(
@@ -171,9 +182,20 @@ def waits_for_jobs(spec: JobSpec) -> bool:
     return bool(spec.depends_on) or spec.existing_job_policy == "replace"
 
 
-def launch_of(group: TaskGroupSpec, *, exclusive: bool) -> tuple[dict[str, Any], dict[str, bytes]]:
+def launch_of(
+    group: TaskGroupSpec, *, exclusive: bool, is_gang: bool = False
+) -> tuple[dict[str, Any], dict[str, bytes]]:
     """What a cell is told of `group`, and the contents of its inputs by SHA-256."""
-    launch: dict[str, Any] = {name: getattr(group, name) for name in _TOLD}
+    launch: dict[str, Any] = {
+        name: getattr(group, name) for name in _TOLD if name not in _RARE or getattr(group, name)
+    }
+    launch |= {
+        name: [body_of(item) for item in getattr(group, name)]
+        for name in _WISHES
+        if getattr(group, name)
+    }
+    if is_gang:
+        launch["is_gang"] = True
     launch["exclusive"] = exclusive
     launch["shm_mib"] = group.shm
     inputs: list[dict[str, str]] = []
@@ -186,6 +208,9 @@ def launch_of(group: TaskGroupSpec, *, exclusive: bool) -> tuple[dict[str, Any],
             digest = hashlib.sha256(content).hexdigest()
             contents[digest] = content
             inputs.append({"path": item.path, "sha256": digest})
+        elif item.url is not None:
+            told = {"path": item.path, "url": item.url}
+            inputs.append(told | ({"sha256": item.sha256} if item.sha256 else {}))
     launch["inputs"] = inputs
     return launch, contents
 

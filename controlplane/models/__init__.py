@@ -7,6 +7,7 @@ from controlplane.models.history import Transition
 from controlplane.models.jobs import Domain, Job, JobDependency, Project, TaskGroup
 from controlplane.models.operations import Alert, DeadLetter, InboxProbe, TickState
 from controlplane.models.pools import Pool, Quota, Shape
+from controlplane.models.secrets import Secret
 from controlplane.models.tasks import Task
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Pool",
     "Project",
     "Quota",
+    "Secret",
     "Shape",
     "Task",
     "TaskGroup",

@@ -64,6 +64,11 @@ class Attempt(models.Model):
     result = models.TextField(null=True, blank=True)
     result_truncated = models.BooleanField(default=False)
     usage = models.JSONField(null=True, blank=True)
+    details = models.JSONField(
+        null=True,
+        blank=True,
+        help_text="addresses of its ports, outputs that were kept, plugin_phase, plugin_state.",
+    )
     created_at = models.DateTimeField()
     state_since = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)

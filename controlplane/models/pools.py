@@ -24,6 +24,20 @@ def check_amounts(amounts: object) -> None:
             raise ValidationError(f"{name} must be a whole number, zero or more")
 
 
+def check_allowed_mounts(allowed: object) -> None:
+    """`allowed` is a list of {path: absolute, read_only: bool}. Raises ValidationError."""
+    if not isinstance(allowed, list):
+        raise ValidationError("must be a list of {path, read_only}")
+    for item in allowed:
+        if not isinstance(item, dict) or set(item) - {"path", "read_only"}:
+            raise ValidationError("must be a list of {path, read_only}")
+        path = item.get("path")
+        if not isinstance(path, str) or not path.startswith("/") or ".." in path.split("/"):
+            raise ValidationError(f"{path!r} is not an absolute path without ..")
+        if not isinstance(item.get("read_only", True), bool):
+            raise ValidationError("read_only must be true or false")
+
+
 class Pool(models.Model):
     """A named set of cells and how work is given to them (Backend.AI: scaling group; Volcano:
     queue).
@@ -79,6 +93,15 @@ class Pool(models.Model):
         blank=True,
         validators=[check_amounts],
         help_text="Limited tokens: how many of each name may be held at once, in the whole pool.",
+    )
+    allowed_mounts = models.JSONField(
+        default=list,
+        blank=True,
+        validators=[check_allowed_mounts],
+        help_text="What of a cell's host tasks may mount: [{path, read_only}], with all below it.",
+    )
+    privileged_allowed = models.BooleanField(
+        default=False, help_text="Whether tasks may be privileged, or have any capability."
     )
     cursor = models.CharField(
         max_length=63,

@@ -1,6 +1,5 @@
 """Attempts as everybody sees them, and what an upload from a cell is checked with."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -17,7 +16,7 @@ from controlplane.queries.tasks import is_task
 _COLUMNS = """
 SELECT a.uid, a.task_id, a.job_id, a.number, a.state, a.phase, a.progress, c.name, a.container_id,
        a.exit_code, a.failure_kind, a.reason, a.message, a.usage, a.created_at, a.started_at,
-       a.finished_at, a.released_at, a.release_kind
+       a.finished_at, a.released_at, a.release_kind, a.details
 FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
 JOIN controlplane_job j ON j.id = a.job_id
 """
@@ -72,19 +71,9 @@ def find_uploader(cell: str, uid: UUID) -> Uploader | None:
     return Uploader(cell_key(settings.SECRET_KEY, name=cell, salt=salt), owns_attempt)
 
 
-def addresses_of(usage: Mapping[str, Any] | None) -> dict[str, str]:
-    """Where the ports of an attempt are reached, by name: kept with what it used."""
-    return dict((usage or {}).get("addresses") or {})
-
-
-def usage_of(usage: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What an attempt used; None: nothing is known."""
-    used = {name: value for name, value in (usage or {}).items() if name != "addresses"}
-    return used or None
-
-
 def _document(row: tuple[Any, ...]) -> dict[str, Any]:
     state = TaskState(row[4])
+    details = decoded(row[19]) or {}
     return {
         "uid": row[0],
         "task": row[1],
@@ -93,14 +82,14 @@ def _document(row: tuple[Any, ...]) -> dict[str, Any]:
         "state": state.name,
         "phase": row[5] or None,
         "progress": row[6],
-        "plugin_phase": None,
+        "plugin_phase": details.get("plugin_phase"),
         "cell_id": row[7],
         "container_id": row[8] or None,
-        "addresses": addresses_of(decoded(row[13])),
+        "addresses": details.get("addresses") or {},
         "exit_code": row[9],
         "failure_kind": row[10] or None,
         "failure_reason": _failure_reason(state, row[11], row[12]),
-        "usage": usage_of(decoded(row[13])),
+        "usage": decoded(row[13]),
         "created_at": row[14],
         "started_at": row[15],
         "finished_at": row[16],

@@ -9,11 +9,27 @@ from django.conf import settings
 from controlplane import clock
 from controlplane.contract.health import read_health_check
 from controlplane.contract.orders import GroupSpec, Input
+from controlplane.contract.wishes import (
+    read_mount,
+    read_output,
+    read_secret_use,
+    read_tmpfs,
+)
 from controlplane.domain.links import VALID_SECONDS, link_key, sign_link
 from controlplane.queries.sql import decoded, rows
 
 INPUT_PATH = "/api/v1/store/inputs/"
 RESULTS_PATH = "/api/v1/store/results/"
+
+_WISHES: dict[str, Callable[[Any], Any]] = {
+    "secrets": read_secret_use,
+    "outputs": read_output,
+    "mounts": read_mount,
+    "tmpfs": read_tmpfs,
+}
+
+# What is looked at when a cell asks for the briefing of an attempt.
+_NOT_TOLD = ("inputs", "output_base")
 
 Link = Callable[[str], str]
 """Makes of a path an address from which whoever holds it may read."""
@@ -61,11 +77,14 @@ def _group_spec(
     row: tuple[Any, ...], link: Link, sources: Mapping[tuple[int, str], int]
 ) -> GroupSpec:
     group_id, job_id, job_name, name, replicas, resources, launch = row
-    told = {key: value for key, value in launch.items() if key != "inputs"}
+    told = {key: value for key, value in launch.items() if key not in _NOT_TOLD}
     told["command"] = tuple(told["command"])
     if told["entrypoint"] is not None:
         told["entrypoint"] = tuple(told["entrypoint"])
     told["ports"] = tuple(told.get("ports", ()))
+    told["capabilities"] = tuple(told.get("capabilities", ()))
+    for name, read in _WISHES.items():
+        told[name] = tuple(map(read, told.get(name, ())))
     told["health_check"] = read_health_check(told.get("health_check"))
     inputs = tuple(_input(item, job_id, link, sources) for item in launch["inputs"])
     return GroupSpec(
@@ -87,4 +106,6 @@ def _input(
     if "from_group" in item:
         source = sources[job_id, item["from_group"]]
         return Input(path=path, url=link(f"{RESULTS_PATH}{source}"), bundle=True)
+    if "url" in item:
+        return Input(path=path, url=item["url"], sha256=item.get("sha256"))
     return Input(path=path, url=link(INPUT_PATH + item["sha256"]), sha256=item["sha256"])

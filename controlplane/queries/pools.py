@@ -73,8 +73,8 @@ def _document(pool: Pool) -> dict[str, Any]:
         "starvation_seconds": pool.starvation_seconds,
         "mass_loss": None,
         "tokens": pool.tokens,
-        "allowed_mounts": [],
-        "privileged_allowed": False,
+        "allowed_mounts": pool.allowed_mounts,
+        "privileged_allowed": pool.privileged_allowed,
     }
 
 

@@ -105,6 +105,23 @@ Folder = Annotated[str, AfterValidator(_check_folder)]
 TargetPath = Annotated[str, AfterValidator(check_target)]
 FilePath = Annotated[str, AfterValidator(_check_file_path)]
 
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{0,31}://[!-~]+", re.ASCII)
+MAX_ADDRESS_LENGTH = 2_000
+
+
+def _check_address(text: str) -> str:
+    if len(text) > MAX_ADDRESS_LENGTH:
+        raise ValueError(f"must have at most {MAX_ADDRESS_LENGTH} characters")
+    if not _ADDRESS.fullmatch(text):
+        raise ValueError("must be an address like https://host/path or s3://bucket/key")
+    if ".." in re.split(r"[/?#]", text.partition("://")[2]):
+        raise ValueError("must not have '..' as a part")
+    return text
+
+
+Address = Annotated[str, AfterValidator(_check_address)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")]
+
 _RFC_3339 = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?"
     r"([Zz]|[+-][0-9]{2}:[0-9]{2})",

@@ -1,6 +1,6 @@
 """What all tasks of one group share, field by field, each with its limit and its default."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
@@ -8,6 +8,7 @@ from controlplane.spec.fields import (
     MAX_COUNT,
     MAX_SECONDS,
     MIN_SECONDS,
+    Address,
     EnvName,
     FilePath,
     Folder,
@@ -15,8 +16,19 @@ from controlplane.spec.fields import (
     Model,
     Name,
     SharedMemory,
+    TargetPath,
     UserName,
-    only,
+)
+from controlplane.spec.files import (
+    MAX_MOUNTS,
+    MAX_OUTPUTS,
+    MAX_SECRETS,
+    Capability,
+    Mount,
+    Output,
+    Secret,
+    SecretName,
+    Tmpfs,
 )
 from controlplane.spec.parts import Cache, GroupDependency, Input, Resources, Retries
 from controlplane.spec.placing import Constraints, PlacementTags
@@ -74,19 +86,26 @@ class GroupFields(Defaults):
     min_available: int | None = Field(
         None, ge=0, le=MAX_COUNT, description="So many must succeed; default: replicas."
     )
-    task_type: Literal["container", "process"] = "container"
+    task_type: Name = Field(
+        default="container",
+        description="container, process, or the name of a runner that is installed on cells.",
+    )
     image: Image | None = None
     command: Words = Field(default=[], description="Empty: the image's own.")
     entrypoint: Words | None = None
     workdir: Folder | None = None
     user: UserName | None = None
     env: dict[EnvName, str] = Field(default={}, max_length=MAX_ENV)
-    secrets: Annotated[list[Any], only([])] = Field(default=[])
+    secrets: list[Secret] = Field(default=[], max_length=MAX_SECRETS)
     resources: Resources = Resources()
     inputs: list[Input] = Field(default=[], max_length=MAX_INPUTS)
-    outputs: Annotated[list[Any], only([])] = Field(default=[])
-    checkpoint_path: Annotated[str | None, only(None)] = None
-    output_base: Annotated[str | None, only(None)] = None
+    outputs: list[Output] = Field(default=[], max_length=MAX_OUTPUTS)
+    checkpoint_path: TargetPath | None = Field(
+        default=None, description="A folder that each attempt finds as the one before left it."
+    )
+    output_base: Address | None = Field(
+        default=None, description="Where outputs are kept; default: the control plane's store."
+    )
     result_file: FilePath | None = "/out/result"
     timeout_seconds: float | None = Field(
         None,
@@ -98,15 +117,19 @@ class GroupFields(Defaults):
     stop_signal: StopSignal = "TERM"
     ports: Ports = Field(default=[], description="Each is published at a port of the cell's host.")
     pull_policy: Literal["always", "if_not_present", "never"] = "if_not_present"
-    registry_secret: Annotated[str | None, only(None)] = None
+    registry_secret: SecretName | None = Field(
+        default=None, description="A secret {username, password} for the image's registry."
+    )
     network: Literal["none", "default", "gang"] = "default"
-    mounts: Annotated[list[Any], only([])] = Field(default=[])
+    mounts: list[Mount] = Field(default=[], max_length=MAX_MOUNTS)
     max_pids: int = Field(default=1024, ge=1, le=MAX_COUNT)
     shm: SharedMemory = 64
-    tmpfs: Annotated[list[Any], only([])] = Field(default=[])
+    tmpfs: list[Tmpfs] = Field(default=[], max_length=MAX_MOUNTS)
     read_only: bool = False
-    privileged: Annotated[bool, only(False)] = False
-    capabilities: Annotated[list[str], only([])] = Field(default=[])
+    privileged: bool = Field(default=False, description="Only in a pool that allows it.")
+    capabilities: list[Capability] = Field(
+        default=[], max_length=64, description="Added to the small set that every container has."
+    )
     health_check: HealthCheck | None = Field(
         default=None, description="Of kind inference: RUNNING from when it passed."
     )

@@ -6,11 +6,13 @@ from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from controlplane.spec.fields import (
     MAX_COUNT,
+    Address,
     Cpu,
     Disk,
     Memory,
     Model,
     Name,
+    Sha256,
     TargetPath,
     is_guid,
     only,
@@ -102,17 +104,19 @@ class GroupResult(Model):
 
 
 class Input(Model):
-    """What must stand at `path` before the start: a text, or a folder with another group's results.
+    """What must stand at `path` before the start: a text, a file from elsewhere, or a folder.
 
-    Results lie in files named by task index: `path` is that folder. The reader waits for the other
-    group to succeed, unless its `depends_on` says otherwise.
+    The folder holds another group's results, in files named by task index. The reader waits for the
+    other group to succeed, unless its `depends_on` says otherwise.
     """
 
     path: TargetPath
     content: str | None = None
     from_: GroupResult | None = Field(default=None, alias="from")
-    url: Annotated[str | None, only(None)] = None
-    sha256: Annotated[str | None, only(None)] = None
+    url: Address | None = Field(
+        default=None, description="http, https, or what the cell has a file system for: s3, file…"
+    )
+    sha256: Sha256 | None = Field(default=None, description="Of what the url gives.")
 
 
 class GroupDependency(Model):

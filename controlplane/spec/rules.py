@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 
 from controlplane.spec.faults import Place
+from controlplane.spec.files import check_files
 from controlplane.spec.group import GroupFields, TaskGroupSpec
 from controlplane.spec.job import JobSpec, minimum_of
 from controlplane.spec.placing import check_constraints, check_resources, check_tags
@@ -16,7 +17,19 @@ Finding = tuple[Place, str]
 
 _CARRIED = ("image", "command", "entrypoint", "workdir", "user", "env", "result_file")
 # What a plain process has no use for would be ignored silently: so it is refused.
-_CONTAINER_ONLY = ("image", "entrypoint", "pull_policy", "network", "shm", "read_only")
+_CONTAINER_ONLY = (
+    "image",
+    "entrypoint",
+    "pull_policy",
+    "registry_secret",
+    "network",
+    "shm",
+    "read_only",
+    "mounts",
+    "tmpfs",
+    "privileged",
+    "capabilities",
+)
 
 
 def find_faults(job: JobSpec) -> Iterator[Finding]:
@@ -54,8 +67,15 @@ def _rules_of_group(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
     if job.coscheduled and group.dependencies():
         text = "groups of a coscheduled job start together: they cannot wait for each other"
         yield ("depends_on",), text
-    if group.network == "gang":
-        yield ("network",), "gang is not supported by this version (only default and none are)"
+    if group.network == "gang" and not job.coscheduled:
+        yield ("network",), "gang means something only for a coscheduled job"
+    yield from check_files(
+        group.secrets,
+        group.outputs,
+        group.mounts,
+        group.tmpfs,
+        [item.path for item in group.inputs],
+    )
 
 
 def _check_task_type(group: TaskGroupSpec) -> Iterator[Finding]:
@@ -63,6 +83,8 @@ def _check_task_type(group: TaskGroupSpec) -> Iterator[Finding]:
         if group.image is None:
             yield ("image",), "is required for task_type container"
         return
+    if group.task_type != "process":
+        return  # what another runner needs, it says itself
     if not group.command:
         yield ("command",), "is required for task_type process"
     for name in _CONTAINER_ONLY:
@@ -82,9 +104,9 @@ def _check_inputs(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
     for position, item in enumerate(group.inputs):
         place: Place = ("inputs", position)
         path = item.path.rstrip("/")
-        if (item.content is None) == (item.from_ is None):
-            yield place, "must have either content or from"
-        elif item.content is not None and item.path.endswith("/"):
+        if sum(one is not None for one in (item.content, item.from_, item.url)) != 1:
+            yield place, "must have either content, url or from"
+        elif item.from_ is None and item.path.endswith("/"):
             yield (*place, "path"), "must be the path of a file, without '/' at its end"
         if any(_overlap(path, other) for other in taken):
             yield (*place, "path"), "is, or lies in, or holds the path of another input"

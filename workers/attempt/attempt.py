@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from controlplane.contract.briefing import Briefing
 from controlplane.contract.states import Phase
 from workers import clock
 from workers.attempt.capture import Capture
@@ -15,6 +17,7 @@ from workers.attempt.events import Building, DriverEvent, Launch, Listener, Star
 from workers.attempt.outcome import AttemptFailed
 from workers.attempt.pulls import Pulls
 from workers.logs import LogShipper
+from workers.web import Web
 
 TURN_SECONDS = 0.2  # how often one that waits for its turn looks for a stop order
 
@@ -37,6 +40,7 @@ class Surroundings:
     turns: threading.Semaphore
     pulls: Pulls
     shipper: LogShipper
+    web: Web
     back_off: tuple[float, ...] = (1.0, 4.0)
     closed: threading.Event = field(default_factory=threading.Event)
     now: Callable[[], float] = clock.wall_seconds
@@ -87,6 +91,11 @@ class Attempt:
         self.started_at: float | None = None  # RUNNING: what has a health check, since it passed
         self.container_id: str | None = None
         self.addresses: Mapping[str, str] | None = None
+        self.briefing = Briefing()
+        # Files that were kept: {name, size, sha256, uri}.
+        self.outputs: tuple[Mapping[str, Any], ...] | None = None
+        self.usage: dict[str, Any] = {}  # what is told of its use of things at its end
+        self.step_seconds: dict[str, float] = {}
         self.unhealthy = ""  # why we stopped it, in words
         self.over = threading.Event()  # no process runs any more; told_end: the listener knows
         self.told_end = False
@@ -239,6 +248,21 @@ class Attempt:
         with self._lock:
             if self._stop is not None:
                 self._stop.delivered = True
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Count the time of the block as that of the step `name`."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            took = time.monotonic() - began
+            self.step_seconds[name] = self.step_seconds.get(name, 0.0) + took
+
+    def used(self) -> Mapping[str, Any]:
+        """What is told at the end: the time of each step in seconds, and what was measured."""
+        steps = {name: round(took, 4) for name, took in self.step_seconds.items()}
+        return {**self.usage, "steps": steps}
 
     @contextmanager
     def turn(self) -> Iterator[None]:

@@ -71,12 +71,14 @@ class Use:
 class Placed:
     """What must stand in the container before its start: a file with `source`'s bytes, or a folder.
 
-    A folder that exists keeps its owner; `writable` makes it so for everybody.
+    A folder that exists keeps its owner; `writable` makes it so for everybody. `bound`: no copy,
+    but `source` itself stands there, read-only unless `writable`; what changes in it is seen.
     """
 
     path: str
     source: Path | None = None
     writable: bool = False
+    bound: bool = False
 
 
 @dataclass(frozen=True, slots=True)

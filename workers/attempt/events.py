@@ -83,6 +83,7 @@ class Ended:
     message: str | None = None
     result: str | None = None
     result_truncated: bool = False
+    outputs: tuple[Mapping[str, Any], ...] | None = None
     started_at: float | None = None
     container_id: str | None = None
     usage: Mapping[str, Any] | None = None

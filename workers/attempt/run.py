@@ -14,6 +14,7 @@ from workers.attempt.attempt import Attempt, Closed
 from workers.attempt.engine import View
 from workers.attempt.events import Ended
 from workers.attempt.outcome import ENGINE, HEALTH, VANISHED, AttemptFailed, Exit, judge_exit
+from workers.attempt.steps.briefing import read_briefing
 from workers.attempt.steps.clean import make_sure_it_is_over
 from workers.attempt.steps.collect import collect_output, collect_result
 from workers.attempt.steps.create import create_container
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 Step = Callable[[Attempt], None]
 
 BUILD: tuple[Step, ...] = (
+    read_briefing,
     fetch_inputs,
     ensure_image,
     await_permit,
@@ -41,6 +43,19 @@ BUILD: tuple[Step, ...] = (
 LOOKS: tuple[Step, ...] = (make_workspace, look_for_own, look_for_adopted)
 START: tuple[Step, ...] = (make_workspace, look_for_own, *BUILD)
 ADOPT: tuple[Step, ...] = (make_workspace, look_for_adopted, *BUILD)
+# What the time of a step is called in an attempt's usage; steps that are alike are told together.
+NAMES: dict[Step, str] = {
+    make_workspace: "workspace",
+    look_for_own: "workspace",
+    look_for_adopted: "workspace",
+    read_briefing: "briefing",
+    fetch_inputs: "inputs",
+    ensure_image: "pull",
+    await_permit: "permit",
+    create_container: "create",
+    place_inputs: "inputs",
+    start_container: "start",
+}
 
 
 def run(attempt: Attempt, steps: tuple[Step, ...]) -> None:
@@ -49,7 +64,9 @@ def run(attempt: Attempt, steps: tuple[Step, ...]) -> None:
         try:
             look_whether_begun(attempt)
             build(attempt, steps)
-            ended = _ended(attempt, wait_for_end(attempt))
+            with attempt.step("wait"):
+                view = wait_for_end(attempt)
+            ended = _ended(attempt, view)
         except AttemptFailed as failure:
             ended = _failed(attempt, failure)
         except Closed:
@@ -69,14 +86,16 @@ def build(attempt: Attempt, steps: tuple[Step, ...]) -> None:
     for step in steps:
         if step not in LOOKS:
             attempt.check()
-        step(attempt)
+        with attempt.step(NAMES.get(step, step.__name__)):
+            step(attempt)
         if attempt.is_started:
             return
 
 
 def _ended(attempt: Attempt, view: View | None) -> Ended:
     """What is told of a process that ran."""
-    collect_output(attempt)
+    with attempt.step("collect"):
+        collect_output(attempt)
     stopped_for = attempt.stopped_for
     if view is None or view.exit_code is None:
         kind = None if stopped_for else FailureKind.OUTSIDE
@@ -88,10 +107,14 @@ def _ended(attempt: Attempt, view: View | None) -> Ended:
             message="its container is gone" if view is None else "its end was not recorded",
             started_at=attempt.started_at,
             container_id=attempt.container_id,
+            usage=attempt.used(),
         )
     verdict = judge_exit(Exit(view.exit_code, view.out_of_memory, stopped_for))
     message = attempt.unhealthy if verdict.reason == HEALTH else verdict.message
-    result, truncated = collect_result(attempt) if view.exit_code == 0 else (None, False)
+    result, truncated = None, False
+    if view.exit_code == 0:
+        with attempt.step("collect"):
+            result, truncated = collect_result(attempt)
     # The start was told when the engine had answered, which for a short process may be after its
     # end: the engine knows better, but not when a health check passed.
     started_at = view.started_at or attempt.started_at or 0.0
@@ -106,8 +129,10 @@ def _ended(attempt: Attempt, view: View | None) -> Ended:
         message=message,
         result=result,
         result_truncated=truncated,
+        outputs=attempt.outputs,
         started_at=started_at or None,
         container_id=attempt.container_id,
+        usage=attempt.used(),
     )
 
 
@@ -125,5 +150,6 @@ def _failed(attempt: Attempt, failure: AttemptFailed) -> Ended:
         message=clean_text(failure.message, MESSAGE_CHARS),
         started_at=attempt.started_at,
         container_id=attempt.container_id,
+        usage=attempt.used(),
         never_created=attempt.never_created,
     )

@@ -19,6 +19,7 @@ from workers.drivers.memory import MemoryDriver
 from workers.drivers.pipeline import PipelineDriver
 from workers.drivers.process import ProcessEngine
 from workers.logs import LogShipper
+from workers.web import Web
 
 OPEN_FILES = 16_384  # two connections and a few files for each of a thousand attempts
 BACK_OFF_SECONDS = (1.0, 4.0)  # a stage is tried three times, and a short restart lies between
@@ -72,6 +73,7 @@ def make_pipeline(
         turns=threading.BoundedSemaphore(config.concurrency),
         pulls=Pulls(engine),
         shipper=shipper,
+        web=Web(control_url=config.control_url, cell=config.name, key=config.key),
         back_off=back_off,
         address=partial(address_of, config),
     )

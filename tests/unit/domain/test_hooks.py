@@ -158,7 +158,8 @@ def test_addresses_are_kept_with_what_was_used() -> None:
     said = report(S.RUNNING, usage={"peak": 1}, addresses={"http": "10.0.0.1:8080"})
     change = decided(S.BUILDING, said, Batch())
     assert change.attempt is not None
-    assert change.attempt.usage == {"peak": 1, "addresses": {"http": "10.0.0.1:8080"}}
+    assert change.attempt.usage == {"peak": 1}
+    assert change.attempt.details == {"addresses": {"http": "10.0.0.1:8080"}}
 
 
 # ----------------------------------------------------------------------------- of others

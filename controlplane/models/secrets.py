@@ -1,0 +1,30 @@
+"""Secrets of projects, kept encrypted: their values are written, used, and never shown."""
+
+from django.conf import settings
+from django.db import models
+
+
+class Secret(models.Model):
+    """A named value that tasks of a project may use. `sealed` is read by `domain.sealing` only."""
+
+    project = models.ForeignKey("Project", on_delete=models.CASCADE, related_name="secrets")
+    name = models.CharField(max_length=63)
+    sealed = models.BinaryField()
+    size = models.PositiveIntegerField(help_text="Bytes of the value.")
+    version = models.PositiveIntegerField(default=1, help_text="How often it was written.")
+    written_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, related_name="+"
+    )
+    created_at = models.DateTimeField()
+    updated_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("name",)
+        constraints = (
+            models.UniqueConstraint(
+                fields=("project", "name"), name="secret_name_unique_in_project"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name

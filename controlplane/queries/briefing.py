@@ -1,0 +1,64 @@
+"""What a cell is told of an attempt beside its order, when it asks; see `contract.briefing`."""
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from controlplane.contract.briefing import Briefing
+from controlplane.domain.errors import NotFound
+from controlplane.queries.sql import decoded, rows
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The attempt that is asked about, with what its briefing is made of."""
+
+    uid: UUID
+    number: int
+    task_id: int
+    group_id: int
+    job_id: int
+    project_id: int
+    task_type: str
+    index: int
+    launch: dict[str, Any]
+
+
+def load_briefing(uid: UUID) -> Briefing:
+    """The briefing of an attempt that has not ended. Raises NotFound."""
+    asked = _load_asked(uid)
+    return Briefing(
+        plugin_state=_load_plugin_state(asked),
+    )
+
+
+def _load_asked(uid: UUID) -> Asked:
+    found = rows(
+        """
+        SELECT a.uid, a.number, a.task_id, a.group_id, a.job_id, j.project_id, g.task_type,
+               t.index, g.launch
+        FROM controlplane_attempt a
+        JOIN controlplane_task t ON t.id = a.task_id
+        JOIN controlplane_taskgroup g ON g.id = a.group_id
+        JOIN controlplane_job j ON j.id = a.job_id
+        WHERE a.uid = %s AND a.finished_at IS NULL
+        """,
+        [uid],
+    )
+    if not found:
+        raise NotFound(f"there is no attempt {uid} that has not ended")
+    *plain, launch = found[0]
+    names = ("uid", "number", "task_id", "group_id", "job_id", "project_id", "task_type", "index")
+    return Asked(**dict(zip(names, plain, strict=True)), launch=decoded(launch))
+
+
+def _load_plugin_state(asked: Asked) -> dict[str, Any] | None:
+    """As the attempt before left it, unless that failed by its own fault (Flyte: cleared)."""
+    found = rows(
+        """
+        SELECT details -> 'plugin_state' FROM controlplane_attempt
+        WHERE task_id = %s AND number = %s AND charged <> 'failure'
+        """,
+        [asked.task_id, asked.number - 1],
+    )
+    return decoded(found[0][0]) if found and found[0][0] is not None else None

@@ -1,0 +1,119 @@
+"""What stands in a task's container beside its image: secrets, outputs, mounts, room in memory."""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from controlplane.spec.faults import Place
+from controlplane.spec.fields import EnvName, FilePath, Folder, Memory, Model, Name, TargetPath
+
+MAX_SECRETS = 64
+MAX_OUTPUTS = 64
+MAX_MOUNTS = 32
+
+SecretName = Name
+_ARTIFACT_PART = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"
+ArtifactName = Annotated[str, Field(pattern=rf"^{_ARTIFACT_PART}(/{_ARTIFACT_PART}){{0,7}}$")]
+Capability = Annotated[str, Field(pattern=r"^[A-Z][A-Z_]{1,31}$")]
+# What the engine gives by default and we do not: everybody may ask for these. All others need a
+# pool that allows privileged tasks.
+HARMLESS_CAPABILITIES = frozenset({"AUDIT_WRITE", "MKNOD", "NET_RAW", "SETFCAP", "SETPCAP"})
+
+
+class Secret(Model):
+    """A secret of the project, as an environment variable or as a file in memory."""
+
+    name: SecretName
+    env: EnvName | None = Field(default=None, description="Variable that holds the value.")
+    path: FilePath | None = Field(default=None, description="File that holds the value.")
+
+    @model_validator(mode="after")
+    def _check(self) -> "Secret":
+        if (self.env is None) == (self.path is None):
+            raise ValueError("must have either env or path")
+        return self
+
+
+class Output(Model):
+    """A file or folder that is kept when the task has succeeded."""
+
+    path: TargetPath
+    name: ArtifactName | None = Field(
+        default=None, description="What it is called; default: the last part of its path."
+    )
+
+    def artifact_name(self) -> str:
+        """Its name, as written or by default."""
+        return self.name or self.path.rstrip("/").rpartition("/")[2]
+
+
+class Mount(Model):
+    """A file or folder of the cell's host; only what the pool's `allowed_mounts` names."""
+
+    source: Folder
+    target: TargetPath
+    read_only: bool = True
+
+
+class Tmpfs(Model):
+    """A folder in memory; what lies in it counts as memory of the task."""
+
+    path: TargetPath
+    size: Memory = Field(default=64, description="64Mi")
+
+
+def check_files(
+    secrets: Sequence[Secret],
+    outputs: Sequence[Output],
+    mounts: Sequence[Mount],
+    tmpfs: Sequence[Tmpfs],
+    inputs: Sequence[str],
+) -> Iterator[tuple[Place, str]]:
+    """What is wrong between these fields of a group; `inputs`: their paths."""
+    names: list[str] = []
+    for position, output in enumerate(outputs):
+        if output.artifact_name() in names:
+            yield ("outputs", position, "name"), f"{output.artifact_name()} is named twice"
+        names.append(output.artifact_name())
+    variables: list[str] = []
+    for position, secret in enumerate(secrets):
+        if secret.env is not None and secret.env in variables:
+            yield ("secrets", position, "env"), f"{secret.env} is set twice"
+        if secret.env is not None and secret.env.startswith("CELLRUN_"):
+            yield ("secrets", position, "env"), "names that begin with CELLRUN_ are set by Cellrun"
+        variables.append(secret.env or "")
+    yield from _check_places(secrets, mounts, tmpfs, inputs)
+
+
+def _check_places(
+    secrets: Sequence[Secret],
+    mounts: Sequence[Mount],
+    tmpfs: Sequence[Tmpfs],
+    inputs: Sequence[str],
+) -> Iterator[tuple[Place, str]]:
+    taken = [path.rstrip("/") for path in inputs]
+    wanted: list[tuple[Place, str]] = [
+        (("secrets", n, "path"), item.path) for n, item in enumerate(secrets) if item.path
+    ]
+    wanted += [(("mounts", n, "target"), item.target) for n, item in enumerate(mounts)]
+    wanted += [(("tmpfs", n, "path"), item.path) for n, item in enumerate(tmpfs)]
+    for place, path in wanted:
+        path = path.rstrip("/")
+        if path in taken:
+            yield place, "is the path of something else, too"
+        taken.append(path)
+
+
+def body_of(item: Any) -> dict[str, Any]:
+    """A wish as a cell is told it."""
+    match item:
+        case Secret():
+            return {"name": item.name, "env": item.env, "path": item.path}
+        case Output():
+            return {"path": item.path, "name": item.artifact_name()}
+        case Mount():
+            return {"source": item.source, "target": item.target, "read_only": item.read_only}
+        case Tmpfs():
+            return {"path": item.path, "size_mib": item.size}
+    raise TypeError(f"{item!r} is no wish")

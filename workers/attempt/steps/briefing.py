@@ -1,0 +1,36 @@
+"""What the order did not carry is here: secrets, the last checkpoint, the state of a runner."""
+
+from controlplane.contract.briefing import Briefing
+from controlplane.contract.fields import Malformed
+from controlplane.contract.states import FailureKind, Phase
+from workers.attempt.attempt import Attempt
+from workers.attempt.outcome import SECRET, WEB, AttemptFailed
+from workers.web import WebAway, WebRefused
+
+# A restart of web, or a short outage, must not cost a task one of its tries.
+PATIENCE_SECONDS = (0.2, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0)
+
+
+def read_briefing(attempt: Attempt) -> None:
+    """Ask web, if there is anything to ask for. Raises AttemptFailed."""
+    if not attempt.launch.spec.needs_briefing:
+        return
+    attempt.enter(Phase.PREPARING)
+    attempt.briefing = _ask(attempt)
+    if attempt.briefing.missing:
+        names = ", ".join(attempt.briefing.missing)
+        raise AttemptFailed(FailureKind.USER, SECRET, f"secrets: the project has no {names}")
+
+
+def _ask(attempt: Attempt) -> Briefing:
+    words = ""
+    for seconds in (*PATIENCE_SECONDS, None):
+        try:
+            return attempt.around.web.briefing(attempt.uid)
+        except (WebAway, Malformed) as error:
+            words = str(error)
+        except WebRefused as error:
+            raise AttemptFailed(FailureKind.SYSTEM, WEB, f"briefing: {error}") from error
+        if seconds is not None:
+            attempt.pause(seconds)
+    raise AttemptFailed(FailureKind.SYSTEM, WEB, f"briefing: web does not answer: {words}")

@@ -1,0 +1,99 @@
+"""What a cell asks the control plane's web process, each request signed with the cell's key."""
+
+import json
+from collections.abc import Callable
+
+import requests
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from controlplane.contract import keys
+from controlplane.contract.briefing import Briefing, read_briefing
+from workers import clock
+from workers.logs import upload_headers
+
+HTTP_SECONDS = (3.05, 10.0)
+_NONCE_BYTES = 12
+_POOL = 16
+
+
+class WebAway(Exception):
+    """Web did not answer, or not as it should: the same may be asked again."""
+
+
+class WebRefused(Exception):
+    """Web answered that this will not be: the attempt is not ours, or has ended."""
+
+
+class Web:
+    """Asks web; one for all threads of a cell."""
+
+    def __init__(
+        self,
+        *,
+        control_url: str,
+        cell: str,
+        key: bytes,
+        now: Callable[[], float] = clock.wall_seconds,
+    ) -> None:
+        """`control_url`: empty in a cell that has no web; then everything raises WebAway."""
+        self._url = control_url
+        self._cell = cell
+        self._mac_key = keys.mac_key(key, keys.UPLOAD)
+        self._seal_key = keys.mac_key(key, keys.SEAL)
+        self._now = now
+        self._session = requests.Session()
+        # No proxy and no netrc between a cell and its control plane.
+        self._session.trust_env = False
+        adapter = requests.adapters.HTTPAdapter(pool_maxsize=_POOL)
+        self._session.mount(control_url or "http://", adapter)
+
+    def briefing(self, uid: str) -> Briefing:
+        """The briefing of an attempt. Raises WebAway, WebRefused."""
+        return read_briefing(self.ask(uid, "briefing"))
+
+    def ask(self, uid: str, what: str, body: bytes = b"") -> object:
+        """The opened JSON answer to a question about an attempt. Raises WebAway, WebRefused."""
+        sealed = self.call("POST", f"/api/v1/attempts/{uid}/{what}", body)
+        try:
+            text = ChaCha20Poly1305(self._seal_key).decrypt(
+                sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], f"{self._cell} {uid}".encode()
+            )
+            found: object = json.loads(text)
+        except (InvalidTag, ValueError) as error:
+            raise WebAway(f"its answer was not sealed for this cell: {error!r}") from error
+        return found
+
+    def call(self, method: str, path: str, body: bytes) -> bytes:
+        """The body of the answer to a signed request. Raises WebAway, WebRefused."""
+        if not self._url:
+            raise WebAway("this cell has no address of web")
+        url = self._url + path
+        headers = upload_headers(self._mac_key, self._cell, url, body, int(self._now()))
+        try:
+            answer = self._session.request(
+                method,
+                url,
+                data=body,
+                headers=headers,
+                timeout=HTTP_SECONDS,
+                allow_redirects=False,
+            )
+        except requests.RequestException as error:
+            raise WebAway(str(error)) from error
+        if answer.status_code in (400, 404, 409, 410, 413):
+            raise WebRefused(f"HTTP status {answer.status_code}: {_words(answer)}")
+        if answer.status_code != 200:
+            raise WebAway(f"HTTP status {answer.status_code}: {_words(answer)}")
+        return answer.content
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._session.close()
+
+
+def _words(answer: requests.Response) -> str:
+    try:
+        return str(answer.json().get("detail", ""))[:500]
+    except (ValueError, AttributeError):
+        return ""
