@@ -11,6 +11,7 @@ from controlplane.contract.states import STATE_OF, FailureKind, Phase, TaskState
 
 RESULT_BYTES = 10_240  # Diego: the first 10 KB of the result file
 MESSAGE_CHARS = 2_000
+UNFIT_CHARS = 200
 MAX_OUTPUTS = 1_000  # files that one attempt may keep
 
 
@@ -52,13 +53,26 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The cell lives and holds these attempts."""
+    """The cell lives and holds these attempts.
+
+    `unfit`: why it takes no new work; empty: it does. `clock_ahead`: by so many seconds its clock
+    is ahead of the control plane's, as far as it can tell.
+    """
 
     held: tuple[Held, ...]
+    unfit: str = ""
+    clock_ahead: float | None = None
 
     def body(self) -> dict[str, Any]:
-        """As JSON."""
-        return {"type": "heartbeat", "held": _write_held(self.held)}
+        """As JSON; absent facts are left out."""
+        return fields.without_none(
+            {
+                "type": "heartbeat",
+                "held": _write_held(self.held),
+                "unfit": self.unfit or None,
+                "clock": self.clock_ahead,
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +214,11 @@ def _read_register(body: Mapping[str, Any]) -> Register:
 
 
 def _read_heartbeat(body: Mapping[str, Any]) -> Heartbeat:
-    return Heartbeat(fields.listing(body, "held", _read_held))
+    return Heartbeat(
+        fields.listing(body, "held", _read_held),
+        unfit=fields.text(body, "unfit", "", UNFIT_CHARS),
+        clock_ahead=fields.number(body, "clock", None),
+    )
 
 
 def _read_reports(body: Mapping[str, Any]) -> Reports:

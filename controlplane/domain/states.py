@@ -62,6 +62,18 @@ class CellState(StrEnum):
     LOST = "LOST"
 
 
+ORDERED_STATES = (CellState.READY, CellState.CORDONED, CellState.DRAINING)
+"""What operators order; a cell that was LOST or QUARANTINED is that again."""
+
+
+class Quarantine(StrEnum):
+    """What a cell is QUARANTINED for, and who lifts it."""
+
+    STOPS = "stops"  # it does not confirm stops: until it does
+    FAILURES = "failures"  # whatever was sent there failed: for some minutes
+    UNFIT = "unfit"  # it says itself that it takes no work: until it says that it does
+
+
 class ReleaseKind(StrEnum):
     """Who says that an attempt holds no capacity any more."""
 

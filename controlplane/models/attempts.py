@@ -3,7 +3,7 @@
 from django.db import models
 from django.db.models import Q
 
-from controlplane.contract.states import TaskState
+from controlplane.contract.states import FailureKind, TaskState
 from controlplane.domain.states import ATTEMPT_STATES, Budget, ReleaseKind
 from controlplane.models.choices import finished_iff_terminal
 
@@ -110,6 +110,11 @@ class Attempt(models.Model):
             ),
             models.Index(
                 fields=("job",), name="attempt_unreleased_of_job", condition=Q(released_at=None)
+            ),
+            models.Index(
+                fields=("cell", "uid"),
+                name="attempt_failed_by_cell",
+                condition=Q(failure_kind=FailureKind.SYSTEM),
             ),
         )
 

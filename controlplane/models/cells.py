@@ -3,7 +3,7 @@
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
-from controlplane.domain.states import CellState
+from controlplane.domain.states import ORDERED_STATES, CellState, Quarantine
 
 
 class Cell(models.Model):
@@ -17,6 +17,25 @@ class Cell(models.Model):
         default=CellState.LOST,
     )
     state_reason = models.CharField(max_length=255, default="", blank=True)
+    ordered_state = models.CharField(
+        max_length=12,
+        choices=[(state.value, state.value) for state in ORDERED_STATES],
+        default=CellState.READY,
+        help_text="What an operator ordered: it is that whenever nothing else keeps it.",
+    )
+    drain_deadline_at = models.DateTimeField(
+        null=True, blank=True, help_text="DRAINING: when what still runs there has to leave."
+    )
+    quarantined_for = models.CharField(
+        max_length=12,
+        choices=[(cause.value, cause.value) for cause in Quarantine],
+        default="",
+        blank=True,
+    )
+    quarantined_until = models.DateTimeField(null=True, blank=True)
+    trusted_at = models.DateTimeField(
+        null=True, blank=True, help_text="What failed there before does not count any more."
+    )
     incarnation = models.CharField(max_length=64, default="", blank=True)
     register_seq = models.BigIntegerField(default=0)
     key_salt = models.CharField(max_length=64)
@@ -54,6 +73,9 @@ class CellLease(models.Model):
     silent_ticks = models.PositiveIntegerField(default=0)
     heartbeat_seq = models.BigIntegerField(default=0)
     acked_seq = models.BigIntegerField(default=0)
+    clock_ahead_seconds = models.FloatField(
+        null=True, blank=True, help_text="By its own estimate; below 0, its clock is behind ours."
+    )
 
     def __str__(self) -> str:
         return f"lease of cell {self.cell_id}"
