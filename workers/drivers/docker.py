@@ -35,7 +35,7 @@ from workers.drivers.docker_checks import Checks, choose_gpus
 from workers.drivers.docker_container import (
     GPUS_LABEL,
     container_body,
-    mounts_for_read_only,
+    mounts_for,
     ports_of,
     use_of,
 )
@@ -113,9 +113,8 @@ class DockerEngine:
 
     def create(self, launch: Launch, placed: Sequence[Placed]) -> Created:
         """Make the container; the name makes a second one impossible."""
-        mounts = []
-        if launch.spec.read_only:
-            mounts = mounts_for_read_only(placed, self._workspace(launch.uid) / "folders")
+        folders = self._workspace(launch.uid) / "folders"
+        mounts = mounts_for(placed, folders, read_only=launch.spec.read_only)
         labels = attempt_labels(launch, installation=self._installation, cell=self._cell)
         api = self._api
         try:
@@ -139,15 +138,16 @@ class DockerEngine:
             return Created(view.container_id, is_new=False)
 
     def put(self, launch: Launch, placed: Sequence[Placed]) -> None:
-        """Copy into the container; a read-only one has mounts instead."""
-        if launch.spec.read_only:
+        """Copy into the container, but what is mounted: all in a read-only one."""
+        copied = [item for item in placed if not item.bound]
+        if launch.spec.read_only or not copied:
             return
         name = container_name(launch.uid)
         inside = docker_archive.Inside(
             stat=lambda path: self._stat(name, path), header=lambda path: self._header(name, path)
         )
         tar = self._workspace(launch.uid) / "placed.tar"
-        if docker_archive.write_tar(tar, placed, inside):
+        if docker_archive.write_tar(tar, copied, inside):
             with answered(), open(tar, "rb") as file:
                 self._api.put_archive(name, "/", file)
         tar.unlink(missing_ok=True)

@@ -124,20 +124,25 @@ def host_config(
     return config
 
 
-def mounts_for_read_only(placed: Sequence[Placed], folder: Path) -> list[dict[str, Any]]:
-    """Bind mounts that make `placed` stand where nothing can be copied to; `folder` is on the host.
+def mounts_for(placed: Sequence[Placed], folder: Path, *, read_only: bool) -> list[dict[str, Any]]:
+    """Bind mounts for what is bound, and for all of `placed` where nothing can be copied to.
 
-    Unlike a copy, a mount hides what the image has in a folder of the same path.
+    `folder`: of the host, for folders that are to be writable. Unlike a copy, a mount hides what
+    the image has in a folder of the same path.
     """
     mounts: list[dict[str, Any]] = []
     for number, item in enumerate(placed):
         source = item.source
-        if source is None and not item.writable:
+        if not item.bound and (not read_only or (source is None and not item.writable)):
             continue
         if source is None:
             source = folder / str(number)
             source.mkdir(parents=True, exist_ok=True)
             source.chmod(0o777)
-        mount = {"Type": "bind", "Source": str(source), "Target": item.path}
-        mounts.append({**mount, "ReadOnly": not item.writable})
+        mounts.append(bind_mount(str(source.absolute()), item.path, read_only=not item.writable))
     return mounts
+
+
+def bind_mount(source: str, target: str, *, read_only: bool) -> dict[str, Any]:
+    """The host's `source` stands at `target`; the engine refuses one that does not exist."""
+    return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": read_only}
