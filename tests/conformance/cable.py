@@ -3,7 +3,9 @@
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 
+BLOCK_BYTES = 4096  # at once: a slow line is as smooth as that
 Address = str | tuple[str, int]
 """A path, or a host and its port."""
 
@@ -16,6 +18,8 @@ class Cable:
         self._lock = threading.Lock()
         self._ends: list[socket.socket] = []
         self._is_plugged = True
+        self._changed = threading.Condition()
+        self._rate = float("inf")
         self._server = _socket_for(address)
         self._server.bind(address)
         self._server.listen(64)
@@ -25,6 +29,18 @@ class Cable:
     def port(self) -> int:
         """Where it listens, if that is a port."""
         return int(self._server.getsockname()[1])
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody is connected."""
+        with self._lock:
+            return not self._ends
+
+    def throttle(self, rate: float) -> None:
+        """Let so many bytes of answers pass in a second, on each connection."""
+        with self._changed:
+            self._rate = rate
+            self._changed.notify_all()
 
     def pull(self) -> None:
         """Cut every connection, and take no new one."""
@@ -58,11 +74,22 @@ class Cable:
                     far.connect(self._target)
                     self._ends += [near, far]
                 for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._copy, args=(source, sink), daemon=True).start()
+                    wait = self._go_slowly if source is far else _at_once
+                    copying = (source, sink, wait)
+                    threading.Thread(target=self._copy, args=copying, daemon=True).start()
 
-    def _copy(self, source: socket.socket, sink: socket.socket) -> None:
+    def _go_slowly(self, size: int) -> None:
+        """Return when `size` bytes of an answer may pass."""
+        with self._changed:
+            rate = self._rate
+            self._changed.wait_for(lambda: self._rate != rate, size / rate)
+
+    def _copy(
+        self, source: socket.socket, sink: socket.socket, wait: Callable[[int], None]
+    ) -> None:
         with contextlib.suppress(OSError):
-            while block := source.recv(65536):
+            while block := source.recv(BLOCK_BYTES):
+                wait(len(block))
                 sink.sendall(block)
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
@@ -73,6 +100,10 @@ class Cable:
                     self._ends.remove(end)
                 else:
                     end.close()
+
+
+def _at_once(size: int) -> None:
+    """What is asked is never held back."""
 
 
 def _socket_for(address: Address) -> socket.socket:

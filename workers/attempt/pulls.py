@@ -1,9 +1,19 @@
-"""Image pulls of one cell: an image is pulled once at a time, however many attempts wait for it."""
+"""Image pulls of one cell: an image is pulled once at a time, however many attempts wait for it.
 
+One that nobody waits for any more is broken off at its next sign of life.
+"""
+
+import logging
 import threading
 from collections.abc import Callable
 
 from workers.attempt.engine import Engine, EngineAway, EngineError
+
+log = logging.getLogger(__name__)
+
+
+class Abandoned(Exception):
+    """Nobody waits for the pull any more."""
 
 
 class Pull:
@@ -12,6 +22,7 @@ class Pull:
     def __init__(self, image: str) -> None:
         self.image = image
         self.progress: int | None = None
+        self.waiting = 0  # how many attempts; guarded by Pulls
         self.error: EngineAway | EngineError | None = None
         self._done = threading.Event()
 
@@ -25,6 +36,8 @@ class Pull:
             engine.pull(self.image, self._set_progress)
         except (EngineAway, EngineError) as error:
             self.error = error
+        except Abandoned:
+            log.info("the pull of %s is broken off: nobody waits for it", self.image)
         except Exception as error:
             self.error = EngineError(f"{type(error).__name__}: {error}")
         finally:
@@ -33,6 +46,9 @@ class Pull:
 
     def _set_progress(self, percent: int) -> None:
         self.progress = percent
+        if not self.waiting:
+            # Raised in the midst of the engine's answer: to hang up is how a pull is broken off.
+            raise Abandoned
 
 
 class Pulls:
@@ -44,11 +60,13 @@ class Pulls:
         self._under_way: dict[str, Pull] = {}
 
     def join(self, image: str) -> Pull:
-        """The pull of `image` that is under way, begun now if there is none."""
+        """The pull of `image` that is under way, begun now if there is none; `leave` it later."""
         with self._lock:
             pull = self._under_way.get(image)
             if pull is None:
                 pull = self._under_way[image] = Pull(image)
+            pull.waiting += 1
+            if pull.waiting == 1:
                 threading.Thread(
                     target=pull.run,
                     args=(self._engine, self._forget),
@@ -57,7 +75,17 @@ class Pulls:
                 ).start()
             return pull
 
+    def leave(self, pull: Pull) -> None:
+        """An attempt waits no more. What nobody waits for is joined by nobody."""
+        with self._lock:
+            pull.waiting -= 1
+            if not pull.waiting:
+                self._drop(pull)
+
     def _forget(self, pull: Pull) -> None:
         with self._lock:
-            if self._under_way.get(pull.image) is pull:
-                del self._under_way[pull.image]
+            self._drop(pull)
+
+    def _drop(self, pull: Pull) -> None:
+        if self._under_way.get(pull.image) is pull:
+            del self._under_way[pull.image]

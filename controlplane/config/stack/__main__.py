@@ -18,6 +18,7 @@ def main(arguments: list[str]) -> int:
         "demo": demo.run,
         "engine": require_engine,
         "browser": require_browser,
+        "registry": require_registry,
     }
     if len(arguments) != 1 or arguments[0] not in commands:
         print(f"usage: python -m controlplane.config.stack {'|'.join(commands)}")
@@ -49,6 +50,16 @@ def require_browser() -> int:
             raise StackError("no Chromium found: install it, the browser tests need it")
         print("installing Debian's chromium with apt-get")
         engine.apt_install("chromium")
+    return 0
+
+
+def require_registry() -> int:
+    """Make sure that there is an image registry to start, for the tests that pull from one."""
+    if not shutil.which("docker-registry"):
+        if os.geteuid() != 0 or not shutil.which("apt-get"):
+            raise StackError("no docker-registry found: install it, the engine's tests start one")
+        print("installing Debian's docker-registry with apt-get")
+        engine.apt_install("docker-registry")
     return 0
 
 

@@ -38,9 +38,12 @@ def ensure_image(attempt: Attempt) -> None:
 def _pull(attempt: Attempt, image: str) -> None:
     attempt.enter(Phase.PULLING)
     pull = attempt.around.pulls.join(image)
-    while not pull.wait(TURN_SECONDS):
-        attempt.check()
-        if pull.progress is not None:
-            attempt.enter(Phase.PULLING, pull.progress)
+    try:
+        while not pull.wait(TURN_SECONDS):
+            attempt.check()
+            if pull.progress is not None:
+                attempt.enter(Phase.PULLING, pull.progress)
+    finally:
+        attempt.around.pulls.leave(pull)
     if pull.error is not None:
         raise pull.error

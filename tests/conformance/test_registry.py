@@ -1,0 +1,136 @@
+"""Images from a real registry: fetched as the policy says, refused as it refuses, told how far."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane.contract.states import FailureKind, Phase
+from tests.conformance.cable import Cable
+from tests.conformance.distribution import Distribution, serving
+from tests.conformance.kit import DockerKit, until
+from workers.attempt.events import Building, Ended
+from workers.attempt.outcome import EXIT, IMAGE, REGISTRY, STOPPED
+
+pytestmark = pytest.mark.engine
+
+NOISE = 1_000_000
+SLOW = 100_000.0  # bytes a second
+QUICKER = 800_000.0
+AT_ONCE = float("inf")
+
+
+@pytest.fixture
+def registry(docker_kit: DockerKit, tmp_path: Path) -> Iterator[Distribution]:
+    """A registry that everybody may read."""
+    with serving(tmp_path / "registry") as registry:
+        yield registry
+
+
+@pytest.fixture
+def line(registry: Distribution) -> Iterator[Cable]:
+    """A line to the registry that can be cut and made slow."""
+    cable = Cable(("127.0.0.1", 0), ("127.0.0.1", registry.port))
+    yield cable
+    cable.throttle(AT_ONCE)
+    cable.close()
+
+
+def ran(kit: DockerKit, image: str, policy: str = "if_not_present") -> Ended:
+    """The end of `true` in that image."""
+    launch = kit.launch("true", image=image, pull_policy=policy)
+    kit.driver.start(launch)
+    ended = kit.told.ended(launch.uid)
+    kit.driver.remove(launch.uid)
+    return ended
+
+
+def progress(kit: DockerKit, uid: str) -> list[int]:
+    """The percents told of an attempt's pull."""
+    told = [event for event in kit.told.of(uid) if isinstance(event, Building)]
+    return [e.progress for e in told if e.phase is Phase.PULLING and e.progress is not None]
+
+
+def test_image_is_pulled_and_runs(docker_kit: DockerKit, registry: Distribution) -> None:
+    image = registry.push()
+    ended = ran(docker_kit, image)
+    assert (ended.exit_code, ended.reason) == (0, None), ended.message
+
+
+def test_pull_policy_decides_whether_the_registry_is_asked(
+    docker_kit: DockerKit, registry: Distribution
+) -> None:
+    image = registry.push()
+    assert ran(docker_kit, image, "never").reason == IMAGE
+    assert ran(docker_kit, image, "always").exit_code == 0
+    registry.stop()
+    assert ran(docker_kit, image, "never").exit_code == 0
+    assert ran(docker_kit, image).exit_code == 0
+    ended = ran(docker_kit, image, "always")
+    assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, REGISTRY)
+    assert "connection refused" in str(ended.message)
+
+
+def test_image_that_is_missing_is_the_user_s(docker_kit: DockerKit, registry: Distribution) -> None:
+    image = registry.push()
+    for name in (f"{image}-other", image.replace("/conformance/", "/nowhere/")):
+        ended = ran(docker_kit, name)
+        assert (ended.failure_kind, ended.reason) == (FailureKind.USER, IMAGE)
+        assert "manifest unknown" in str(ended.message)
+
+
+def test_image_that_may_not_be_read_is_the_user_s(docker_kit: DockerKit, tmp_path: Path) -> None:
+    with serving(tmp_path / "closed", closed=True) as closed:
+        ended = ran(docker_kit, closed.push())
+        assert (ended.failure_kind, ended.reason) == (FailureKind.USER, IMAGE)
+        assert "no basic auth credentials" in str(ended.message)
+
+
+def test_slow_pull_is_told_in_percent(
+    docker_kit: DockerKit, registry: Distribution, line: Cable
+) -> None:
+    image = registry.seen_through(line.port, registry.push(NOISE))
+    line.throttle(QUICKER)
+    launch = docker_kit.launch("/nothing", image=image)
+    docker_kit.driver.start(launch)
+    assert docker_kit.told.ended(launch.uid).reason == EXIT
+    told = progress(docker_kit, launch.uid)
+    assert told == sorted(told)
+    assert len([percent for percent in told if 0 < percent < 100]) >= 3
+
+
+def test_pull_that_nobody_waits_for_is_broken_off(
+    docker_kit: DockerKit, registry: Distribution, line: Cable
+) -> None:
+    image = registry.seen_through(line.port, registry.push(NOISE))
+    line.throttle(SLOW)
+    first, second = (docker_kit.launch("/nothing", image=image) for _ in range(2))
+    for launch in (first, second):
+        docker_kit.driver.start(launch)
+        until(lambda uid=launch.uid: progress(docker_kit, uid))  # type: ignore[misc]
+    docker_kit.driver.stop(first.uid, grace_seconds=60, force=False)
+    assert docker_kit.told.ended(first.uid).reason == STOPPED
+    known = progress(docker_kit, second.uid)
+    until(lambda: len(progress(docker_kit, second.uid)) > len(known) + 1)
+    docker_kit.driver.stop(second.uid, grace_seconds=60, force=False)
+    ended = docker_kit.told.ended(second.uid)
+    assert (ended.failure_kind, ended.reason, ended.started_at) == (None, STOPPED, None)
+    assert ended.never_created
+    until(lambda: line.is_idle)
+    assert not docker_kit.driver.find()
+
+
+@pytest.mark.soak
+def test_line_that_is_cut_in_the_middle_of_a_layer_and_comes_back_is_enough(
+    docker_kit: DockerKit, registry: Distribution, line: Cable
+) -> None:
+    # The engine itself waits five seconds until it asks again.
+    image = registry.seen_through(line.port, registry.push(NOISE))
+    line.throttle(SLOW)
+    launch = docker_kit.launch("/nothing", image=image)
+    docker_kit.driver.start(launch)
+    until(lambda: progress(docker_kit, launch.uid))
+    line.pull()
+    line.throttle(AT_ONCE)
+    line.plug()
+    assert docker_kit.told.ended(launch.uid).reason == EXIT
