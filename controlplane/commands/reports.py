@@ -8,8 +8,10 @@ from uuid import UUID
 
 from controlplane.commands.dispatch import send_after_commit
 from controlplane.commands.effects import apply_changes
+from controlplane.commands.images import note_image_failures
 from controlplane.commands.kinds import hook_of
-from controlplane.contract.reports import AttemptReport
+from controlplane.contract.reports import REGISTRY, AttemptReport
+from controlplane.contract.states import FailureKind
 from controlplane.domain.effects import ChangeTask
 from controlplane.domain.hooks.interface import Hook
 from controlplane.domain.jobs import JobRow
@@ -57,6 +59,7 @@ def record_reports(
     jobs = lock_jobs(job_of.values())
     facts = load_facts_of_attempts(list(job_of))
     changes: list[ChangeTask] = []
+    not_pulled: list[tuple[int, int]] = []
     for (uid, sender), report in latest.items():
         decision = decide_report(
             facts.get(uid), report, sender, now=now, hook=_hook_of(jobs.get(job_of.get(uid, 0)))
@@ -65,9 +68,12 @@ def record_reports(
             recorded.ignored[decision.why] += 1
         else:
             changes.append(decision)
+            if report.failure_kind is FailureKind.SYSTEM and report.reason == REGISTRY:
+                not_pulled.append((decision.group_id, sender.cell_id))
     applied = apply_changes(changes, jobs=jobs, now=now, actor="cell")
     recorded.applied = applied.changed
     recorded.ignored["stale"] += applied.stale
+    note_image_failures(not_pulled, now=now)
     _note_safe(acknowledgements)
     send_after_commit(applied)
     return recorded

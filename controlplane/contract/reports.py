@@ -12,6 +12,7 @@ from controlplane.contract.states import STATE_OF, FailureKind, Phase, TaskState
 RESULT_BYTES = 10_240  # Diego: the first 10 KB of the result file
 MESSAGE_CHARS = 2_000
 UNFIT_CHARS = 200
+REGISTRY = "registry"  # the reason of an end: the image's registry does not answer
 MAX_OUTPUTS = 1_000  # files that one attempt may keep
 
 

@@ -4,6 +4,7 @@ from controlplane.models.accounts import ApiToken
 from controlplane.models.attempts import Attempt
 from controlplane.models.cells import Cell, CellLease
 from controlplane.models.history import Transition
+from controlplane.models.images import ImageFailure
 from controlplane.models.jobs import Domain, Job, JobDependency, Project, TaskGroup
 from controlplane.models.operations import Alert, DeadLetter, InboxProbe, TickState
 from controlplane.models.pools import Pool, Quota, Shape
@@ -18,6 +19,7 @@ __all__ = [
     "CellLease",
     "DeadLetter",
     "Domain",
+    "ImageFailure",
     "InboxProbe",
     "Job",
     "JobDependency",

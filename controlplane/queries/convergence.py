@@ -117,6 +117,7 @@ _OTHER_WORK = {
                           WHERE x.kind = 'exclusive_held' AND x.cleared_at IS NULL
                             AND x.subject = 'attempt ' || a.uid)
         """,
+    "images": "FROM controlplane_imagefailure f WHERE true",
     "freed_attempts": """
         FROM controlplane_alert x WHERE x.kind = 'exclusive_held' AND x.cleared_at IS NULL
           AND NOT EXISTS (SELECT 1 FROM controlplane_attempt a

@@ -24,13 +24,18 @@ SELECT t.id AS id, t.job_id AS job, g.name AS "group", t.index AS index, t.state
        j.is_bouncing AS is_bouncing, j.start_after AS start_after, a.stop_reason AS stop_reason,
        CASE WHEN s.pending_reason IS NULL THEN g.pending_reason ELSE s.pending_reason END AS found,
        a.exit_code AS exit_code, a.failure_kind AS failure_kind, a.result AS result,
-       a.result_truncated AS result_truncated, c.name AS cell
+       a.result_truncated AS result_truncated, c.name AS cell, i.image AS held_image
 FROM controlplane_task t
 JOIN controlplane_taskgroup g ON g.id = t.group_id
 JOIN controlplane_job j ON j.id = t.job_id
 LEFT JOIN controlplane_shape s ON s.id = t.shape_id
 LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid
 LEFT JOIN controlplane_cell c ON c.id = a.cell_id
+LEFT JOIN LATERAL (
+    SELECT image FROM controlplane_imagefailure f
+    WHERE t.not_before IS NOT NULL AND f.held_until = t.not_before
+      AND f.image = g.launch ->> 'image' LIMIT 1
+) i ON true
 """
 _NAMES = [part.rsplit(" AS ", 1)[1].strip(' "\n') for part in _COLUMNS.split("FROM")[0].split(",")]
 
@@ -193,4 +198,5 @@ def _waiting(task: Mapping[str, Any], waits_for: Sequence[Mapping[str, Any]]) ->
         waits_for=waits_for,
         is_bouncing=task["is_bouncing"],
         start_after=task["start_after"],
+        held_image=task["held_image"],
     )

@@ -12,6 +12,7 @@ from controlplane.commands import convergence as commands
 from controlplane.commands.cascades import CASCADES, run_cascades
 from controlplane.commands.deletion import purge_jobs
 from controlplane.commands.hearing import find_deaf_since, send_probes
+from controlplane.commands.images import hold_images
 from controlplane.commands.ticks import claim_turn, note_run, take_wake
 from controlplane.domain.convergence.converge import TASK_RULES
 from controlplane.domain.convergence.policy import Policy
@@ -84,6 +85,8 @@ def _run_rules(
             counts["cells_suspected"] = commands.suspect_cells(now=now, policy=policy)
         if "cleared_cells" in due:
             counts["cells_cleared"] = commands.clear_cells(now=now, policy=policy)
+    if "images" in due:
+        counts["held_by_images"] = hold_images(now=now)
     if "freed_attempts" in due:
         commands.clear_held(now=now)
     if "unsettled_jobs" in due:

@@ -24,7 +24,8 @@ class Waiting:
 
     `waits_for`: {"job", "name", "until"} of each job that its own still waits for; `is_vain`: it
     can no longer come (asked of jobs that are not submitted yet). `start_after`: its job's, which
-    counts while `startable_at` is not known.
+    counts while `startable_at` is not known. `held_image`: it is not before then because no cell
+    could pull its image.
     """
 
     not_before: datetime | None
@@ -35,6 +36,7 @@ class Waiting:
     waits_for: Sequence[Mapping[str, Any]] = ()
     is_bouncing: bool = False
     start_after: datetime | None = None
+    held_image: str | None = None
 
 
 def pending_reason(task: Waiting, *, now: datetime) -> Reason:
@@ -46,7 +48,7 @@ def pending_reasons(task: Waiting, *, now: datetime) -> list[Reason]:
     """All that stands against the task, what is nearest to it first; never nothing."""
     reasons = list[Reason]()
     if task.not_before is not None and task.not_before > now:
-        reasons.append(_backing_off(task.not_before))
+        reasons.append(_backing_off(task.not_before, task.held_image))
     if task.attempt_open:
         reasons.append(
             {
@@ -82,9 +84,11 @@ def whereabouts(state: TaskState, *, cell: str | None, failure_reason: str) -> R
     return {"code": code, "text": f"is {state.name} on cell {cell}", "cell": cell}
 
 
-def _backing_off(not_before: datetime) -> Reason:
+def _backing_off(not_before: datetime, image: str | None) -> Reason:
     until = not_before.isoformat(timespec="milliseconds")
     text = f"waits until {until} before it is tried again"
+    if image is not None:
+        text = f"waits until {until}: several cells could not pull its image {image}"
     return {"code": BACKING_OFF, "text": text, "until": until}
 
 

@@ -1,0 +1,127 @@
+"""Images that cannot be pulled are noted and hold up their tasks, until one of them runs."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime
+
+from django.db import transaction
+
+from controlplane.commands.batches import run_in_transaction
+from controlplane.commands.effects import clear_alerts, raise_alerts
+from controlplane.domain.effects import RaiseAlert
+from controlplane.domain.images import FORGOTTEN_AFTER, Failures, held_until
+from controlplane.models import ImageFailure
+from controlplane.outbox import wakes
+from controlplane.queries.sql import execute, rows
+
+ALERT = "image_not_pulled"
+# Tasks that are held up by one statement; the next tick goes on.
+TASKS_PER_TICK = 10_000
+
+
+def note_image_failures(failed: Iterable[tuple[int, int]], *, now: datetime) -> None:
+    """Each (group, cell): that cell could not pull the image of that group."""
+    pairs = sorted(set(failed))
+    if not pairs:
+        return
+    execute(
+        """
+        INSERT INTO controlplane_imagefailure (image, cell_id, failures, failed_at)
+        SELECT g.launch ->> 'image', i.cell_id, count(*), %s
+        FROM unnest(%s::bigint[], %s::bigint[]) AS i(group_id, cell_id)
+        JOIN controlplane_taskgroup g ON g.id = i.group_id
+        WHERE g.launch ->> 'image' IS NOT NULL
+        GROUP BY 1, 2 ORDER BY 1, 2
+        ON CONFLICT (image, cell_id) DO UPDATE SET
+            failures = controlplane_imagefailure.failures + excluded.failures,
+            failed_at = GREATEST(controlplane_imagefailure.failed_at, excluded.failed_at)
+        """,
+        [now, [group_id for group_id, _ in pairs], [cell_id for _, cell_id in pairs]],
+    )
+
+
+def hold_images(*, now: datetime) -> int:
+    """Hold up the tasks of images that fail everywhere, and let go those that do not; how many."""
+    held = 0
+
+    def work() -> None:
+        nonlocal held
+        _forget(now)
+        found: dict[str, list[Failures]] = defaultdict(list)
+        for image, cell_id, count, failed_at in ImageFailure.objects.order_by(
+            "image", "cell_id"
+        ).values_list("image", "cell_id", "failures", "failed_at"):
+            found[image].append(Failures(cell_id, count, failed_at))
+        for image, failures in found.items():
+            until = held_until(failures, now=now)
+            ImageFailure.objects.filter(image=image).exclude(held_until=until).update(
+                held_until=until
+            )
+            if until is not None:
+                held += _hold(image, until)
+                text = f"{image} could not be pulled on {len(failures)} cells; held until {until}"
+                raise_alerts([RaiseAlert(ALERT, image[:255], text)], now=now)
+            else:
+                clear_alerts(ALERT, image[:255], now=now)
+
+    run_in_transaction(work)
+    return held
+
+
+def _hold(image: str, until: datetime) -> int:
+    """Who is changed by somebody else just now has his turn in the next tick."""
+    return execute(
+        """
+        WITH waiting AS MATERIALIZED (
+            SELECT t.id FROM controlplane_task t
+            WHERE t.state = 1 AND NOT t.attempt_open
+              AND (t.not_before IS NULL OR t.not_before < %s)
+              AND t.group_id IN (
+                SELECT g.id FROM controlplane_taskgroup g
+                JOIN (SELECT DISTINCT group_id FROM controlplane_task WHERE state = 1) w
+                  ON w.group_id = g.id
+                WHERE g.launch ->> 'image' = %s)
+            ORDER BY t.id LIMIT %s FOR NO KEY UPDATE OF t SKIP LOCKED
+        )
+        UPDATE controlplane_task t SET not_before = %s FROM waiting WHERE t.id = waiting.id
+        """,
+        [until, image, TASKS_PER_TICK, until],
+    )
+
+
+def _forget(now: datetime) -> None:
+    """What failed long ago, or runs by now, holds up nobody any more."""
+    forgotten = rows(
+        """
+        DELETE FROM controlplane_imagefailure f
+        WHERE f.failed_at < %s OR EXISTS (
+            SELECT FROM controlplane_attempt a JOIN controlplane_taskgroup g ON g.id = a.group_id
+            WHERE a.released_at IS NULL AND a.started_at > (
+                SELECT max(o.failed_at) FROM controlplane_imagefailure o WHERE o.image = f.image)
+              AND g.launch ->> 'image' = f.image)
+        RETURNING image, held_until
+        """,
+        [now - FORGOTTEN_AFTER],
+    )
+    freed = {image: until for image, until in forgotten if until is not None and until > now}
+    for image, until in sorted(freed.items()):
+        _let_go(image, until)
+    for image in {image for image, _ in forgotten}:
+        clear_alerts(ALERT, image[:255], now=now)
+    if freed:
+        transaction.on_commit(wakes.wake_placement, robust=True)
+
+
+def _let_go(image: str, until: datetime) -> None:
+    execute(
+        """
+        WITH held AS MATERIALIZED (
+            SELECT t.id FROM controlplane_task t
+            JOIN controlplane_taskgroup g ON g.id = t.group_id
+            WHERE t.state = 1 AND t.not_before = %s AND g.launch ->> 'image' = %s
+            ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
+        )
+        UPDATE controlplane_task t SET not_before = NULL FROM held WHERE t.id = held.id
+        """,
+        [until, image],
+    )

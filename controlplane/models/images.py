@@ -1,0 +1,23 @@
+"""Images that cells could not pull, through no fault of their tasks."""
+
+from django.db import models
+
+
+class ImageFailure(models.Model):
+    """An image that the registry did not give to a cell; forgotten when it is pulled again."""
+
+    image = models.CharField(max_length=512)
+    cell = models.ForeignKey("Cell", on_delete=models.CASCADE, related_name="+")
+    failures = models.PositiveIntegerField(default=1)
+    failed_at = models.DateTimeField()
+    held_until = models.DateTimeField(
+        null=True, blank=True, help_text="Until when no task of that image is placed."
+    )
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("image", "cell"), name="image_failure_once_per_cell"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.image} on {self.cell_id}"
