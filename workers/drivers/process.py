@@ -35,6 +35,7 @@ from workers.attempt.engine import (
 )
 from workers.attempt.events import Found, Launch
 from workers.drivers.process_looks import Ports, cpu_seconds_of, run_check
+from workers.drivers.rooted import place_below, read_head_below
 from workers.environment import port_variable
 
 SUPERVISOR = Path(__file__).with_name("process_supervisor.py")
@@ -99,13 +100,8 @@ class ProcessEngine:
         }
 
     def put(self, launch: Launch, placed: Sequence[Placed]) -> None:
-        """Copy under the attempt's root."""
-        for item in placed:
-            target = self._root(launch.uid) / item.path.lstrip("/")
-            folder = target if item.source is None else target.parent
-            folder.mkdir(parents=True, exist_ok=True)
-            if item.source is not None:
-                shutil.copyfile(item.source, target)
+        """Copy, or link what is bound, under the attempt's root."""
+        place_below(self._root(launch.uid), placed)
 
     def start(self, uid: str) -> None:
         """Start a supervisor, once: the claim file makes a second one impossible."""
@@ -196,12 +192,7 @@ class ProcessEngine:
 
     def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
         """The head of a regular file; a link is not followed."""
-        target = self._root(launch.uid) / path.lstrip("/")
-        try:
-            with open(os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-                return file.read(limit) if target.is_file() else None
-        except OSError:
-            return None
+        return read_head_below(self._root(launch.uid), path, limit)
 
     def copy_logs(self, uid: str, capture: Capture, *, follow: bool) -> None:
         """Nothing to copy: the supervisor writes to the log folder itself."""

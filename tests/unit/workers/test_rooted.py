@@ -1,0 +1,42 @@
+"""Files of a task without a container: copied, or bound by a link, below its folder."""
+
+from pathlib import Path
+
+from workers.attempt.engine import Placed
+from workers.drivers.rooted import place_below, read_head_below
+
+
+def test_a_copy_is_the_task_s_own_and_what_is_bound_changes_with_its_source(tmp_path: Path) -> None:
+    source, root = tmp_path / "source", tmp_path / "root"
+    source.write_text("one")
+    for _ in range(2):  # a successor of a killed cell places again
+        place_below(root, [Placed("/in/copy", source), Placed("/in/bound", source, bound=True)])
+    source.write_text("two")
+    assert (root / "in" / "copy").read_text() == "one"
+    assert (root / "in" / "bound").read_text() == "two"
+
+
+def test_a_bound_folder_shows_what_comes_later_and_an_empty_one_is_made(tmp_path: Path) -> None:
+    source, root = tmp_path / "source", tmp_path / "root"
+    source.mkdir()
+    place_below(root, [Placed("/run/cellrun", source, bound=True), Placed("/out", writable=True)])
+    (source / "hosts").write_text("127.0.0.1 main-0")
+    assert (root / "run" / "cellrun" / "hosts").read_text() == "127.0.0.1 main-0"
+    assert (root / "out").is_dir()
+
+
+def test_a_copy_takes_the_place_of_a_link_and_not_of_what_it_leads_to(tmp_path: Path) -> None:
+    first, second, root = tmp_path / "first", tmp_path / "second", tmp_path / "root"
+    first.write_text("first")
+    second.write_text("second")
+    place_below(root, [Placed("/in", first, bound=True)])
+    place_below(root, [Placed("/in", second)])
+    assert (first.read_text(), (root / "in").read_text()) == ("first", "second")
+
+
+def test_the_head_of_a_result_is_read_and_no_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "result").write_text("0123456789")
+    (tmp_path / "link").symlink_to(tmp_path / "result")
+    assert read_head_below(tmp_path, "/result", 4) == b"0123"
+    assert read_head_below(tmp_path, "/link", 4) is None
+    assert read_head_below(tmp_path, "/none", 4) is None
