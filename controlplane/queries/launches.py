@@ -83,8 +83,8 @@ def _group_spec(
         told["entrypoint"] = tuple(told["entrypoint"])
     told["ports"] = tuple(told.get("ports", ()))
     told["capabilities"] = tuple(told.get("capabilities", ()))
-    for name, read in _WISHES.items():
-        told[name] = tuple(map(read, told.get(name, ())))
+    for wish, read in _WISHES.items():
+        told[wish] = tuple(map(read, told.get(wish, ())))
     told["health_check"] = read_health_check(told.get("health_check"))
     inputs = tuple(_input(item, job_id, link, sources) for item in launch["inputs"])
     return GroupSpec(
