@@ -19,7 +19,7 @@ from workers.attempt.events import Building, DriverEvent, Ended, Launch, Started
 from workers.config import CellConfig
 from workers.drivers.base import Driver
 from workers.drivers.memory import MemoryDriver, MemoryEngine
-from workers.drivers.process import read_whole
+from workers.drivers.process import ProcessEngine
 from workers.drivers.registry import make_driver
 
 SECONDS = 60.0  # a deadline for what takes a moment: the machine may be busy with other tests
@@ -207,16 +207,22 @@ class ProcessKit(Kit):
         self.count = f"echo start >> {home}/starts-$CELLRUN_ATTEMPT_UID;"
         super().__init__(home)
 
-    def begin(self, uid: str) -> dict[str, Any]:
-        begin = read_whole(self.home / "work" / uid / "process" / "begin.json")
-        assert begin is not None
-        return begin
+    def pid(self, uid: str) -> int:
+        """Of the task's first process."""
+        with contextlib.closing(ProcessEngine(home=self.home, max_log_bytes=0)) as engine:
+            view = engine.view(uid)
+        assert view is not None
+        assert view.pid is not None
+        return view.pid
+
+    def spawner(self) -> int:
+        return int((self.home / "spawner" / "lock").read_text())
 
     def kill_outside(self, uid: str) -> None:
-        os.kill(self.begin(uid)["task"]["pid"], signal.SIGKILL)
+        os.kill(self.pid(uid), signal.SIGKILL)
 
     def remove_outside(self, uid: str) -> None:
-        os.kill(self.begin(uid)["supervisor"]["pid"], signal.SIGKILL)
+        os.kill(self.spawner(), signal.SIGKILL)
 
     def starts(self, uid: str) -> int:
         path = self.home / f"starts-{uid}"

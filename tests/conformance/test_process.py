@@ -1,9 +1,13 @@
 """What is particular to plain processes."""
 
+import os
+import signal
+
 import pytest
 
+from controlplane.contract.states import FailureKind
 from tests.conformance.kit import ProcessKit, until
-from workers.drivers.process import start_mark
+from workers.spawner.looking import look_at
 
 
 def test_nothing_of_the_cell_s_environment_reaches_a_task(
@@ -17,13 +21,89 @@ def test_nothing_of_the_cell_s_environment_reaches_a_task(
     assert "PATH=" in process_kit.log(launch.uid)
 
 
-def test_task_dies_with_its_supervisor(process_kit: ProcessKit) -> None:
-    launch = process_kit.launch("sh", "-c", "trap '' TERM; sleep 300")
+def test_task_whose_spawner_was_killed_ends_from_outside_with_all_it_left(
+    process_kit: ProcessKit,
+) -> None:
+    script = "trap '' TERM; echo $$; setsid sleep 300 & echo $!; sleep 300 & echo $!; wait"
+    launch = process_kit.launch("sh", "-c", script)
+    process_kit.driver.start(launch)
+    until(lambda: process_kit.log(launch.uid).count("\n") == 3)
+    os.kill(process_kit.spawner(), signal.SIGKILL)
+    ended = process_kit.told.ended(launch.uid)
+    assert (ended.exit_code, ended.failure_kind) == (None, FailureKind.OUTSIDE)
+    for pid in process_kit.log(launch.uid).split():
+        assert look_at(int(pid)) is None
+
+
+def test_tasks_go_on_with_a_new_spawner(process_kit: ProcessKit) -> None:
+    first, second = process_kit.launch("sleep", "300"), process_kit.launch("true")
+    process_kit.driver.start(first)
+    process_kit.told.started(first.uid)
+    os.kill(process_kit.spawner(), signal.SIGKILL)
+    process_kit.told.ended(first.uid)
+    process_kit.driver.start(second)
+    assert process_kit.told.ended(second.uid).exit_code == 0
+
+
+def test_cell_and_spawner_killed_together_leave_nothing_unseen(process_kit: ProcessKit) -> None:
+    launch = process_kit.launch("sh", "-c", f"{process_kit.count} exec sleep 300")
     process_kit.driver.start(launch)
     process_kit.told.started(launch.uid)
-    task = process_kit.begin(launch.uid)["task"]["pid"]
-    process_kit.remove_outside(launch.uid)
-    until(lambda: start_mark(task) is None)
+    task, spawner = process_kit.pid(launch.uid), process_kit.spawner()
+    process_kit.driver.close()
+    os.kill(spawner, signal.SIGKILL)
+    process_kit.begin_again()
+    process_kit.driver.adopt(launch)
+    assert process_kit.told.ended(launch.uid).failure_kind is FailureKind.OUTSIDE
+    assert look_at(task) is None
+    assert process_kit.starts(launch.uid) == 1
+
+
+def test_of_two_cells_processes_one_spawner_serves_both(process_kit: ProcessKit) -> None:
+    launch = process_kit.launch("sleep", "300")
+    process_kit.driver.start(launch)
+    process_kit.told.started(launch.uid)
+    spawner = process_kit.spawner()
+    process_kit.begin_again()
+    process_kit.driver.adopt(launch)
+    process_kit.told.started(launch.uid)
+    assert process_kit.spawner() == spawner
+    assert process_kit.pid(launch.uid)
+
+
+def test_spawner_ends_when_it_has_no_tasks_and_no_cell(process_kit: ProcessKit) -> None:
+    launch = process_kit.launch("true")
+    process_kit.driver.start(launch)
+    process_kit.told.ended(launch.uid)
+    spawner = process_kit.spawner()
+    process_kit.driver.close()
+    until(lambda: look_at(spawner) is None)
+    process_kit.begin_again()
+    process_kit.driver.adopt(launch)
+    assert process_kit.told.ended(launch.uid).exit_code == 0
+
+
+def test_who_fled_and_hid_its_environment_ends_with_the_task(process_kit: ProcessKit) -> None:
+    fled = "env -i setsid sh -c 'echo $$; : > fled; exec sleep 300'"
+    launch = process_kit.launch("sh", "-c", f"{fled} & until [ -e fled ]; do :; done")
+    process_kit.driver.start(launch)
+    process_kit.told.ended(launch.uid)
+    assert look_at(int(process_kit.log(launch.uid))) is None
+
+
+def test_memory_too_small_for_the_spawner_itself_is_given_all_the_same(
+    process_kit: ProcessKit,
+) -> None:
+    launch = process_kit.launch("true", resources={"memory_mib": 8})
+    process_kit.driver.start(launch)
+    assert process_kit.told.ended(launch.uid).exit_code == 0
+
+
+def test_broken_pipe_ends_a_task_as_it_does_in_a_shell(process_kit: ProcessKit) -> None:
+    launch = process_kit.launch("sh", "-c", "(yes; echo $? >&2) | head -1")
+    process_kit.driver.start(launch)
+    process_kit.told.ended(launch.uid)
+    assert process_kit.log(launch.uid, "stderr") == "141\n"
 
 
 def test_no_process_is_left_after_a_stop(process_kit: ProcessKit) -> None:
@@ -34,7 +114,7 @@ def test_no_process_is_left_after_a_stop(process_kit: ProcessKit) -> None:
     process_kit.driver.stop(launch.uid, grace_seconds=10, force=False)
     process_kit.told.ended(launch.uid)
     for pid in process_kit.log(launch.uid).split():
-        assert start_mark(int(pid)) is None
+        assert look_at(int(pid)) is None
 
 
 def test_memory_is_limited_by_address_space(process_kit: ProcessKit) -> None:

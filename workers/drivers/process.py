@@ -4,20 +4,14 @@ A task sees the whole machine, as the user the cell runs as; `user`, `network`, 
 `max_pids` are not enforced, cpu is not limited, and memory only by address space (RLIMIT_AS). Every
 path of a task lies under CELLRUN_ROOT, a folder of the attempt's own, where it also starts.
 
-Each attempt has a small supervisor (process_supervisor.py) that outlives the cell: it writes
-down what started and how it ended, so that a new cell process learns the real exit status.
+One spawner (workers.spawner) for the cell starts all tasks and outlives the cell: it writes down
+what started and how it ended, so that a new cell process learns the real exit status.
 """
 
-import fcntl
 import json
 import os
-import select
 import shutil
 import signal
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,13 +28,12 @@ from workers.attempt.engine import (
     container_name,
 )
 from workers.attempt.events import Found, Launch
+from workers.drivers.process_link import SpawnerLink, Unanswered
 from workers.drivers.process_looks import Ports, cpu_seconds_of, run_check
 from workers.drivers.rooted import place_below, read_head_below
 from workers.environment import port_variable
+from workers.spawner.looking import look_at
 
-SUPERVISOR = Path(__file__).with_name("process_supervisor.py")
-READY_SECONDS = 20.0  # for a supervisor to say that its task runs, on a machine under load
-POLL_SECONDS = 0.05  # where the system has no pidfd_open
 # Of the cell's own environment a task gets only these; the cell's secrets are none of its business.
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
 
@@ -53,10 +46,11 @@ class ProcessEngine:
     keeps_logs = False
 
     def __init__(self, *, home: Path, max_log_bytes: int) -> None:
-        self._work = home / "work"
-        self._logs = home / "logs"
+        self._work = home.absolute() / "work"
+        self._logs = home.absolute() / "logs"
         self._max_log_bytes = max_log_bytes
         self._ports = Ports()
+        self._link = SpawnerLink(home)
 
     def has_image(self, image: str) -> bool:
         """No image is needed."""
@@ -69,7 +63,7 @@ class ProcessEngine:
 
     def create(self, launch: Launch, placed: Sequence[Placed]) -> Created:
         """Write down what is to be run, as one step."""
-        order_path = self._folder(launch.uid) / "order.json"
+        order_path = self._order_path(launch.uid)
         is_new = not order_path.exists()
         if is_new:
             root = self._root(launch.uid)
@@ -93,6 +87,7 @@ class ProcessEngine:
             "env": {**own, **spec.env, **launch.env, **listens, "CELLRUN_ROOT": str(root)},
             "ports": ports,
             "cwd": str(workdir),
+            "root": str(root),
             "memory_bytes": spec.resources.get("memory_mib", 0) * 2**20,
             "logs": str(self._logs / launch.uid),
             "max_log_bytes": self._max_log_bytes,
@@ -104,63 +99,53 @@ class ProcessEngine:
         place_below(self._root(launch.uid), placed)
 
     def start(self, uid: str) -> None:
-        """Start a supervisor, once: the claim file makes a second one impossible."""
-        folder = self._folder(uid)
-        try:
-            claim = os.open(folder / "claim", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        except FileExistsError:
-            raise EngineError("it was started before") from None
-        except FileNotFoundError:
-            raise NoSuchContainer("there is no such process") from None
-        try:
-            supervisor = _start_supervisor(folder, claim)
-        finally:
-            os.close(claim)
-        answer = _read_line(supervisor)
-        if answer == "running":
-            _reap_later(supervisor)
-            return
-        supervisor.kill()
-        supervisor.wait()
-        if answer.startswith("exec "):
-            raise EngineError(answer, 400)
-        (folder / "claim").unlink()  # nothing ran, and its supervisor is dead
-        raise EngineError(f"the supervisor failed: {answer or _tail(folder)}")
+        """Have it started, once: who comes second is told so."""
+        word, *words = self._link.ask("run", uid)
+        match word:
+            case "running":
+                return
+            case "again":
+                raise EngineError("it was started before")
+            case "gone":
+                raise NoSuchContainer("there is no such process")
+            case "exec":
+                raise EngineError(words[0], 400)
+            case _:
+                raise EngineError(f"it could not be started: {words[0]}")
 
     def view(self, uid: str) -> View | None:
-        """The process, from what its supervisor wrote."""
-        folder = self._folder(uid)
-        if not (folder / "order.json").exists():
-            return None
+        """The process, as the spawner told of it."""
+        task = self._link.find(uid)
         name = container_name(uid)
-        if not (folder / "claim").exists():
-            return View(Life.CREATED, name)
-        begin = _read_begin(folder)
-        started_at = begin["at"] if begin else None
-        if begin is not None and _is_alive(begin["supervisor"]):
-            return View(Life.RUNNING, name, started_at=started_at)
-        end = read_whole(folder / "end.json")
-        if end is None:  # its supervisor was killed, and the task with it
-            return View(Life.ENDED, name, started_at=started_at)
-        return View(Life.ENDED, name, end["code"], started_at=started_at, ended_at=end["at"])
+        if task is None:
+            return View(Life.CREATED, name) if self._order_path(uid).exists() else None
+        if not task.is_over:
+            return View(Life.RUNNING, name, started_at=task.began_at, pid=task.pid)
+        # Without a code its spawner was killed, and it was ended by the next one.
+        return View(Life.ENDED, name, task.code, started_at=task.began_at, ended_at=task.ended_at)
 
     def wait(self, uid: str, seconds: float) -> bool:
-        """Wait until the supervisor has written down the end, or is no more."""
-        begin = read_whole(self._folder(uid) / "begin.json")
-        if begin is None or (self._folder(uid) / "end.json").exists():
-            return True
-        is_over = wait_for_exit(begin["supervisor"], seconds)
-        _reap()
-        return is_over
+        """Wait until the spawner tells the end, or is no more."""
+        task = self._link.find(uid)
+        return task is None or task.is_over or task.news.wait(seconds)
 
     def signal(self, uid: str, name: str) -> bool:
-        """Send a signal to the task's first process; its supervisor ends the others after it."""
+        """Send a signal to the task's first process; the spawner ends the others after it."""
         number = _signal_number(name)
-        begin = read_whole(self._folder(uid) / "begin.json")
-        if begin is None or not _is_alive(begin["task"]):
+        task = self._link.find(uid)
+        if task is None or task.is_over:
             return False
         try:
-            os.kill(begin["task"]["pid"], number)
+            # By a descriptor, which stands for this process and no later one; and not by the
+            # spawner, which may be stopped.
+            descriptor = os.pidfd_open(task.pid)
+            try:
+                seen = look_at(task.pid)
+                if seen is None or seen[1] != task.mark:
+                    return False
+                signal.pidfd_send_signal(descriptor, number)
+            finally:
+                os.close(descriptor)
         except ProcessLookupError:
             return False
         except PermissionError as error:
@@ -171,21 +156,21 @@ class ProcessEngine:
 
     def ports(self, launch: Launch) -> Mapping[str, int]:
         """The ports that were chosen for it: it shares the network of this machine."""
-        order = read_whole(self._folder(launch.uid) / "order.json")
+        order = read_whole(self._order_path(launch.uid))
         if order is None:
             raise NoSuchContainer("there is no such process")
         return dict(order.get("ports") or {})
 
     def use(self, uid: str) -> Use:
-        """The time of the process and all its children; nobody can tell what they sent."""
-        begin = read_whole(self._folder(uid) / "begin.json")
-        if begin is None or not _is_alive(begin["supervisor"]):
+        """The time of its processes and all their children; nobody can tell what they sent."""
+        pids = self._link.ask("pids", uid)[1:]
+        if not pids:
             raise NoSuchContainer("the process is over")
-        return Use(cpu_seconds_of(begin["supervisor"]["pid"]))
+        return Use(sum(cpu_seconds_of(pid) for pid in pids))
 
     def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
         """Run a command with the task's own environment, in its folder."""
-        order = read_whole(self._folder(launch.uid) / "order.json")
+        order = read_whole(self._order_path(launch.uid))
         if order is None:
             raise NoSuchContainer("there is no such process")
         return run_check(command, order, seconds)
@@ -195,31 +180,33 @@ class ProcessEngine:
         return read_head_below(self._root(launch.uid), path, limit)
 
     def copy_logs(self, uid: str, capture: Capture, *, follow: bool) -> None:
-        """Nothing to copy: the supervisor writes to the log folder itself."""
+        """Nothing to copy: the spawner writes to the log folder itself."""
 
     def remove(self, uid: str) -> None:
         """Kill it if it runs, and forget it."""
-        begin = read_whole(self._folder(uid) / "begin.json")
-        if begin is not None and not (self._folder(uid) / "end.json").exists():
-            self.signal(uid, "KILL")
-            if not wait_for_exit(begin["supervisor"], READY_SECONDS):
-                raise EngineError("the process does not end")
+        # Without its order it cannot be started any more, by whoever was about to ask for that.
+        self._order_path(uid).unlink(missing_ok=True)
+        try:
+            self._link.ask("remove", uid)
+        except Unanswered as error:
+            raise EngineError("the process does not end") from error
         shutil.rmtree(self._work / uid, ignore_errors=True)
         self._ports.forget(uid)
 
     def find(self) -> Iterable[Found]:
-        """The attempts that have a folder here."""
+        """The attempts that have an order here, and those that run without."""
+        found = {uid: not task.is_over for uid, task in self._link.known()}
         for order in self._work.glob("*/process/order.json"):
-            uid = order.parent.parent.name
-            view = self.view(uid)
-            if view is not None:
-                yield Found(uid, view.life is Life.RUNNING, view.container_id)
+            found.setdefault(order.parent.parent.name, False)
+        for uid, is_running in found.items():
+            yield Found(uid, is_running, container_name(uid))
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Hang up; what runs has its spawner still."""
+        self._link.close()
 
-    def _folder(self, uid: str) -> Path:
-        return self._work / uid / "process"
+    def _order_path(self, uid: str) -> Path:
+        return self._work / uid / "process" / "order.json"
 
     def _root(self, uid: str) -> Path:
         return self._work / uid / "root"
@@ -241,118 +228,6 @@ def read_whole(path: Path) -> dict[str, Any] | None:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return None
-
-
-def _tail(folder: Path) -> str:
-    return (folder / "supervisor.log").read_text(encoding="utf-8", errors="replace")[-500:]
-
-
-# ----------------------------------------------------------------------------- processes
-
-
-def _start_supervisor(folder: Path, claim: int) -> "subprocess.Popen[bytes]":
-    """It inherits `claim`, locked: so the lock lives exactly as long as it does."""
-    fcntl.flock(claim, fcntl.LOCK_EX)
-    with open(folder / "supervisor.log", "wb") as errors:
-        # -I -S: no site-packages; starting one takes about 10 ms.
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", str(SUPERVISOR), str(folder), str(claim)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            start_new_session=True,
-            pass_fds=(claim,),
-            cwd="/",
-        )
-
-
-def _read_begin(folder: Path) -> dict[str, Any] | None:
-    """What the supervisor wrote of the start; one that is only just starting is waited for."""
-    end = time.monotonic() + READY_SECONDS
-    while (begin := read_whole(folder / "begin.json")) is None and time.monotonic() < end:
-        if not _is_locked(folder / "claim"):
-            return read_whole(folder / "begin.json")
-        time.sleep(POLL_SECONDS)
-    return begin
-
-
-def _is_locked(path: Path) -> bool:
-    """Whether a supervisor holds `path`; one that is being removed is held by nobody."""
-    try:
-        with open(path, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
-
-
-def _read_line(supervisor: "subprocess.Popen[bytes]") -> str:
-    """The one line a supervisor says when its task runs, or cannot."""
-    assert supervisor.stdout is not None
-    with supervisor.stdout as pipe:
-        poller = select.poll()  # select() knows no descriptor above 1023
-        poller.register(pipe, select.POLLIN)
-        ready = poller.poll(READY_SECONDS * 1000)
-        return pipe.readline().decode("utf-8", "replace").strip() if ready else "no answer"
-
-
-_children: list["subprocess.Popen[bytes]"] = []
-_children_lock = threading.Lock()
-
-
-def _reap_later(supervisor: "subprocess.Popen[bytes]") -> None:
-    """Remember a child of ours, so that it does not stay a zombie."""
-    with _children_lock:
-        _children.append(supervisor)
-
-
-def _reap() -> None:
-    """Forget the children that are over."""
-    with _children_lock:
-        _children[:] = [child for child in _children if child.poll() is None]
-
-
-def start_mark(pid: int) -> str | None:
-    """When the process started, in the kernel's own count: tells it from a later one of its pid."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in ("Z", "X") else fields[19]
-
-
-def _is_alive(process: Mapping[str, Any]) -> bool:
-    return start_mark(process["pid"]) == str(process["mark"])
-
-
-def wait_for_exit(process: Mapping[str, Any], seconds: float) -> bool:
-    """Whether the process is over, `seconds` from now at the latest; it need not be our child."""
-    try:
-        descriptor = os.pidfd_open(process["pid"])
-    except ProcessLookupError:
-        return True
-    except (AttributeError, OSError):
-        return _poll_for_exit(process, seconds)
-    try:
-        if not _is_alive(process):
-            return True
-        poller = select.poll()
-        poller.register(descriptor, select.POLLIN)
-        return bool(poller.poll(int(seconds * 1000)))
-    finally:
-        os.close(descriptor)
-
-
-def _poll_for_exit(process: Mapping[str, Any], seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while _is_alive(process):
-        if time.monotonic() >= end:
-            return False
-        time.sleep(POLL_SECONDS)
-    return True
 
 
 def _signal_number(name: str) -> int:

@@ -1,0 +1,19 @@
+"""Starts the tasks of one cell, sees their ends and writes them down, whoever else dies meanwhile.
+
+Started by workers.drivers.process_link as a program of its own, one for a cell, from the standard
+library alone. The folder `work` of the cell holds one for each attempt, in it `process/order.json`:
+argv, env, cwd, root, memory_bytes, logs, max_log_bytes, cut_note. In its own folder stand:
+
+    lock      held as long as it lives: one spawner for a cell
+    socket    where it is asked
+    journal   what was claimed, begun, over and forgotten
+
+All speak in JSON arrays, one a line. It greets with ["known", [facts, …]], answers each request
+[number, verb, uid] with ["answer", number, word, …], and tells everybody ["fact", facts] of what
+began and of what is over: when no process of the task is left, those that fled its session too (it
+is their reaper). Facts: uid, pid, mark, began_at, is_over, code, ended_at, cpu_seconds, peak_bytes.
+
+A task never runs twice: it is claimed in the journal before its start. When a spawner was killed,
+the next one ends its tasks before it greets anybody; their exit status is lost. Nothing of the
+journal is forced to disk: with the machine the tasks die as well.
+"""

@@ -1,0 +1,32 @@
+"""A connection to the spawner: JSON arrays, one a line."""
+
+import json
+import socket
+from typing import Any
+
+ASKED_BYTES = 262144
+
+
+class Client:
+    """A connection: the cell's, or its guard's."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.asked = b""
+        self.told: list[bytes] = []
+        self.is_waiting = False  # until it reads on
+
+    def tell(self, *what: Any) -> None:
+        """Say it at the end of this round."""
+        self.told.append(json.dumps(what).encode() + b"\n")
+
+    def requests(self) -> tuple[list[Any], bool]:
+        """What it asks, and whether it is still there."""
+        try:
+            block = self.connection.recv(ASKED_BYTES)
+        except BlockingIOError:
+            return [], True
+        except OSError:
+            block = b""
+        *lines, self.asked = (self.asked + block).split(b"\n")
+        return [json.loads(line) for line in lines], bool(block)

@@ -1,0 +1,285 @@
+"""The spawner's one loop: output, ends and requests of all tasks of a cell."""
+
+import contextlib
+import errno
+import json
+import os
+import select
+import socket
+import time
+from typing import Any
+
+from workers import clock
+from workers.spawner.client import Client
+from workers.spawner.journal import Journal
+from workers.spawner.looking import (
+    KILLED_SECONDS,
+    children,
+    end_left_behind,
+    kill,
+    look_at,
+    mark_of,
+    root_of,
+)
+from workers.spawner.starting import spawn
+from workers.spawner.task import Log, Task
+
+FIRST_SECONDS = 20.0  # for whoever started it to connect
+REWRITE_LINES = 20_000  # of the journal, before what is forgotten is left out
+# Not the command's fault that it could not be executed.
+SHORT_OF = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
+
+
+class Spawner:
+    """The loop: output, ends, requests, in this order, since descriptors are given anew."""
+
+    def __init__(self, work: str, listener: socket.socket, wake: int) -> None:
+        self.work = work
+        self.listener = listener
+        self.wake = wake
+        self.journal = Journal()
+        self.tasks: dict[str, Task] = {}
+        self.running: dict[int, Task] = {}  # by process id, until it is over
+        self.roots: dict[bytes, Task] = {}
+        self.ending: list[Task] = []  # the first process has ended
+        self.strays: dict[int, Task] = {}  # killed ones that fell to us, by process id
+        self.clients: dict[int, Client] = {}
+        self.logs: dict[int, Log] = {}
+        self.poll = select.epoll()
+
+    def begin(self) -> None:
+        """Read what an earlier one has written, and end what it has left."""
+        boot, self.tasks = self.journal.read()
+        open_tasks = {uid: task for uid, task in self.tasks.items() if not task.is_over}
+        if open_tasks:
+            end_left_behind(open_tasks, self.work, is_same_boot=boot == clock.boot_id())
+        for task in open_tasks.values():
+            task.is_over, task.ended_at = True, clock.wall_seconds()
+        self.journal.rewrite(self.tasks)
+        for descriptor in (self.wake, self.listener.fileno()):
+            self.poll.register(descriptor, select.EPOLLIN)
+
+    def serve(self) -> None:
+        """Return when nobody is there any more, neither task nor cell."""
+        give_up = time.monotonic() + FIRST_SECONDS
+        while self.clients or self.running or time.monotonic() < give_up:
+            timeout = KILLED_SECONDS if self.ending else FIRST_SECONDS
+            events = dict(self.poll.poll(timeout if self.clients or self.running else 1.0))
+            for descriptor, mask in events.items():
+                if descriptor in self.logs:
+                    self.copy(descriptor, mask)
+            if self.wake in events:
+                os.read(self.wake, 4096)
+            if self.wake in events or self.ending:
+                self.reap()
+            for descriptor in list(events):
+                if descriptor in self.clients:
+                    self.hear(self.clients[descriptor])
+            if self.listener.fileno() in events:
+                self.greet()
+                give_up = 0.0
+            for client in list(self.clients.values()):
+                self.flush(client)
+
+    def copy(self, descriptor: int, mask: int) -> None:
+        """Keep output; a stream that came to its end is not looked at any more."""
+        if not self.logs[descriptor].copy() and mask & select.EPOLLHUP:
+            self.poll.unregister(descriptor)
+            del self.logs[descriptor]
+
+    # ------------------------------------------------------------------ ends
+
+    def reap(self) -> None:
+        """Wait for whoever has ended; end with each task all that is left of it."""
+        with contextlib.suppress(ChildProcessError):
+            while (
+                seen := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            ) is not None:
+                pid = seen.si_pid
+                task = self.running.get(pid)
+                if task is not None:
+                    kill(pid, group=True)  # before its number can be given to another
+                _, status, used = os.wait4(pid, 0)
+                if task is not None:
+                    code = os.waitstatus_to_exitcode(status)
+                    task.code = 128 - code if code < 0 else code
+                    self.ending.append(task)
+                owner = task or self.strays.pop(pid, None)
+                if owner is not None:
+                    owner.count(used)
+        if self.ending:
+            left = self.left_of(self.ending)
+            for task in self.ending:
+                if task not in left:
+                    self.close(task)
+            self.ending = left
+
+    def left_of(self, ending: list[Task]) -> list[Task]:
+        """Kill what is left of these tasks; of which there was something."""
+        left: list[Task] = []
+        ended = {task.pid for task in ending}
+        for pid in children():
+            if pid in self.running and pid not in ended:
+                continue
+            seen = look_at(pid)
+            if seen is None:
+                continue
+            owner = self.running.get(seen[0]) or self.roots.get(root_of(pid))
+            if owner is None:
+                # It fled its session and hid its environment. It may belong to whoever runs longer
+                # than it; when none of those is left, it goes with this one.
+                others = (task for task in self.running.values() if task.pid not in ended)
+                if any(task.mark <= seen[1] for task in others):
+                    continue
+                owner = ending[-1]
+            if owner.pid in ended:
+                kill(pid)
+                self.strays[pid] = owner
+                left.append(owner)
+        return left
+
+    def close(self, task: Task) -> None:
+        """The task is over."""
+        for log in task.logs:
+            self.logs.pop(log.descriptor, None)
+            log.close()
+        task.logs = []
+        task.is_over, task.ended_at = True, clock.wall_seconds()
+        del self.running[task.pid]
+        self.roots.pop(task.root, None)
+        self.note(task)
+        if task.forgetters:
+            self.forget(task.uid)
+        for client, number in task.forgetters:
+            client.tell("answer", number, "forgotten")
+
+    def note(self, task: Task) -> None:
+        """Write down what has become of it, and tell everybody."""
+        facts = task.facts()
+        with contextlib.suppress(OSError):  # a full disk: it is known as long as we live
+            self.journal.add("fact", facts)
+        for client in self.clients.values():
+            client.tell("fact", facts)
+
+    def forget(self, uid: str) -> None:
+        """Nobody will ask for it again."""
+        if self.tasks.pop(uid, None) is None:
+            return
+        for client in self.clients.values():
+            client.tell("forget", uid)
+        with contextlib.suppress(OSError):
+            self.journal.add("forget", uid)
+            if self.journal.lines > REWRITE_LINES + 4 * len(self.tasks):
+                self.journal.rewrite(self.tasks)
+
+    # ------------------------------------------------------------------ requests
+
+    def greet(self) -> None:
+        """Somebody came."""
+        with contextlib.suppress(OSError):
+            connection, _ = self.listener.accept()
+            connection.setblocking(False)
+            client = self.clients[connection.fileno()] = Client(connection)
+            self.poll.register(connection.fileno(), select.EPOLLIN)
+            client.tell("known", [task.facts() for task in self.tasks.values()])
+
+    def hear(self, client: Client) -> None:
+        """Do what is asked."""
+        requests, is_there = client.requests()
+        for number, verb, uid in requests:
+            if verb == "run":
+                client.tell("answer", number, *self.run(uid))
+            elif verb == "pids":
+                client.tell("answer", number, "pids", *self.pids(uid))
+            else:
+                self.remove(uid, client, number)
+        if not is_there:
+            self.drop(client)
+
+    def run(self, uid: str) -> list[str]:
+        """Start the task of the order that stands in its folder, once."""
+        if uid in self.tasks:
+            return ["again"]
+        try:
+            with open(f"{self.work}/{uid}/process/order.json", encoding="utf-8") as file:
+                order = json.load(file)
+        except FileNotFoundError:
+            return ["gone"]
+        pipes: list[int] = []
+        try:
+            self.journal.add("claim", uid)
+            pipes += os.pipe()
+            pipes += os.pipe()
+            task = self.tasks[uid] = Task(uid)
+            task.pid = spawn(order, pipes[1], pipes[3])
+        except (OSError, ValueError) as error:
+            for descriptor in pipes:
+                os.close(descriptor)
+            return self.fail(uid, order, error)
+        os.close(pipes[1])
+        os.close(pipes[3])
+        task.mark, task.began_at = mark_of(task.pid), clock.wall_seconds()
+        task.root = os.fsencode(order["root"])
+        task.logs = [Log(order, "stdout", pipes[0]), Log(order, "stderr", pipes[2])]
+        for log in task.logs:
+            self.logs[log.descriptor] = log
+            self.poll.register(log.descriptor, select.EPOLLIN)
+        self.running[task.pid] = self.roots[task.root] = task
+        self.note(task)
+        return ["running"]
+
+    def fail(self, uid: str, order: dict[str, Any], error: Exception) -> list[str]:
+        """It could not be started, and may be tried again."""
+        self.tasks.setdefault(uid, Task(uid))
+        self.forget(uid)
+        if not isinstance(error, OSError):
+            error = OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        words = (error.strerror or str(error)).lower()
+        if error.errno in SHORT_OF:
+            return ["failed", words]
+        return ["exec", f"exec {order['argv'][0]!r}: {words}"]
+
+    def pids(self, uid: str) -> list[int]:
+        """The processes of a task whose parent we are."""
+        task = self.tasks.get(uid)
+        if task is None or task.is_over:
+            return []
+        fallen = [pid for pid in children() if pid not in self.running]
+        ours = [pid for pid in fallen if root_of(pid) == task.root]
+        return [task.pid, *ours]
+
+    def remove(self, uid: str, client: Client, number: int) -> None:
+        """Kill it if it runs; answer when it is over and forgotten."""
+        task = self.tasks.get(uid)
+        if task is not None and not task.is_over:
+            kill(task.pid)
+            task.forgetters.append((client, number))
+        else:
+            self.forget(uid)
+            client.tell("answer", number, "forgotten")
+
+    # ------------------------------------------------------------------ connections
+
+    def flush(self, client: Client) -> None:
+        """Say what is to be said; the rest when it can be taken."""
+        if not client.told:
+            return
+        text = b"".join(client.told)
+        try:
+            sent = client.connection.send(text)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.drop(client)
+            return
+        client.told = [text[sent:]] if sent < len(text) else []
+        if bool(client.told) != client.is_waiting:
+            client.is_waiting = bool(client.told)
+            mask = select.EPOLLIN | (select.EPOLLOUT if client.is_waiting else 0)
+            self.poll.modify(client.connection.fileno(), mask)
+
+    def drop(self, client: Client) -> None:
+        """It hung up."""
+        self.clients.pop(client.connection.fileno(), None)
+        client.told = []
+        client.connection.close()

@@ -1,0 +1,79 @@
+"""A process becomes a task: in a session of its own, under its limits, with its output in pipes."""
+
+import contextlib
+import errno
+import os
+import resource
+import signal
+import subprocess
+from typing import Any
+
+
+def spawn(order: dict[str, Any], out: int, err: int) -> int:
+    """Start the task in a session of its own; its process id. Raises OSError, ValueError."""
+    memory = order["memory_bytes"]
+    if not memory:
+        return spawn_fast(order, out, err)
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        # Between vfork and exec nothing of ours can run in the child, so that it has to inherit its
+        # limit from us; fork, which copies our page tables, takes 0.55 ms instead of 0.2.
+        resource.setrlimit(resource.RLIMIT_AS, (memory, hard))
+        pid = spawn_fast(order, out, err)
+    except MemoryError:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        pid = spawn_small(order, out, err)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    with contextlib.suppress(OSError):  # it is over, or runs as somebody else
+        resource.prlimit(pid, resource.RLIMIT_AS, (memory, memory))
+    return pid
+
+
+def spawn_fast(order: dict[str, Any], out: int, err: int) -> int:
+    """By vfork. All our descriptors close at exec: nobody need look for them."""
+    process = subprocess.Popen(
+        order["argv"],
+        env=order["env"],
+        cwd=order["cwd"],
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=err,
+        start_new_session=True,
+        close_fds=False,
+    )
+    process.returncode = 0  # it is ours to wait for, not subprocess's
+    return process.pid
+
+
+def spawn_small(order: dict[str, Any], out: int, err: int) -> int:
+    """By fork, where there is less room under the limit than we need ourselves."""
+    fail_read, fail_write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        become_task(order, out, err, fail_write)
+    os.close(fail_write)
+    failure = os.read(fail_read, 16)
+    os.close(fail_read)
+    if failure:
+        os.waitpid(pid, 0)
+        raise OSError(int(failure), os.strerror(int(failure)))
+    return pid
+
+
+def become_task(order: dict[str, Any], out: int, err: int, fail_write: int) -> None:
+    """In the child: turn into the task; never returns."""
+    try:
+        os.setsid()
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        os.chdir(order["cwd"])
+        resource.setrlimit(resource.RLIMIT_AS, (order["memory_bytes"],) * 2)
+        os.execvpe(order["argv"][0], order["argv"], order["env"])
+    except OSError as error:
+        os.write(fail_write, str(error.errno).encode())
+    except BaseException:
+        os.write(fail_write, str(errno.EINVAL).encode())
+    os._exit(127)

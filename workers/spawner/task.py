@@ -1,0 +1,95 @@
+"""One task: what is known of it, and its output on the way to the log files."""
+
+import os
+import resource
+from typing import Any, Self
+
+from workers.spawner.client import Client
+
+PIPE_BYTES = 65536
+Facts = list[Any]
+
+
+class Log:
+    """One stream of a task, copied to its file up to the limit; no output, no file."""
+
+    def __init__(self, order: dict[str, Any], name: str, descriptor: int) -> None:
+        self.folder: str = order["logs"]
+        self.name = name
+        self.descriptor = descriptor
+        self.file = -1
+        self.room: int = order["max_log_bytes"]
+        self.cut_note: bytes = order["cut_note"].encode()
+        self.is_cut = False
+        os.set_blocking(descriptor, False)
+
+    def copy(self) -> bool:
+        """Copy what is there, a block at most; False if there is nothing more now."""
+        try:
+            block = os.read(self.descriptor, PIPE_BYTES)
+        except BlockingIOError:
+            return False
+        if block and not self.is_cut:
+            self._keep(block)
+        return bool(block)
+
+    def _keep(self, block: bytes) -> None:
+        kept = block[: self.room]
+        self.room -= len(kept)
+        if len(kept) < len(block):
+            self.is_cut = True
+            kept += self.cut_note
+        try:
+            if self.file < 0:
+                os.makedirs(self.folder, exist_ok=True)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+                self.file = os.open(f"{self.folder}/{self.name}", flags, 0o644)
+            os.write(self.file, kept)
+        except OSError:
+            self.is_cut = True  # a full disk must not stop the task
+
+    def close(self) -> None:
+        """Let go, after what was written so far; whoever fled with the pipe is not waited for."""
+        for _ in range(1 + 2**20 // PIPE_BYTES):  # no pipe holds more
+            if not self.copy():
+                break
+        os.close(self.descriptor)
+        if self.file >= 0:
+            os.close(self.file)
+
+
+class Task:
+    """What is known of one task."""
+
+    def __init__(self, uid: str) -> None:
+        self.uid = uid
+        self.pid = 0
+        self.mark = 0  # when its first process started, in the kernel's own count
+        self.began_at: float | None = None
+        self.is_over = False
+        self.code: int | None = None
+        self.ended_at: float | None = None
+        self.cpu_seconds = 0.0
+        self.peak_bytes = 0
+        self.root = b""
+        self.logs: list[Log] = []
+        self.forgetters: list[tuple[Client, int]] = []  # who waits until it is over and forgotten
+
+    def facts(self) -> Facts:
+        """What is told and written down of it."""
+        began = [self.uid, self.pid, self.mark, self.began_at]
+        cpu_seconds = round(self.cpu_seconds, 6)
+        return [*began, self.is_over, self.code, self.ended_at, cpu_seconds, self.peak_bytes]
+
+    @classmethod
+    def of(cls, facts: Facts) -> Self:
+        """The task of such facts."""
+        task = cls(facts[0])
+        task.pid, task.mark, task.began_at, task.is_over, task.code = facts[1:6]
+        task.ended_at, task.cpu_seconds, task.peak_bytes = facts[6:9]
+        return task
+
+    def count(self, used: resource.struct_rusage) -> None:
+        """Add what a process of it, which has ended, and those it waited for have used."""
+        self.cpu_seconds += used.ru_utime + used.ru_stime
+        self.peak_bytes = max(self.peak_bytes, used.ru_maxrss * 1024)
