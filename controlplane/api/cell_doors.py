@@ -11,6 +11,7 @@ from controlplane.api import schema
 from controlplane.api.bodies import read_bytes
 from controlplane.api.door import Door
 from controlplane.commands.briefing import seal_briefing
+from controlplane.commands.gang import seal_gang
 from controlplane.commands.logs import check_upload
 
 
@@ -39,7 +40,7 @@ class BriefingDoor(Door):
         "get_briefing",
         body=schema.BYTES["application/octet-stream"],
         answers={200: schema.BYTES["application/octet-stream"]},
-        problems=(401, 404),
+        problems=(401, 404, 409),
         is_open=True,
     )
     def post(self, request: Request, uid: UUID) -> HttpResponse:
@@ -48,3 +49,22 @@ class BriefingDoor(Door):
         return HttpResponse(
             seal_briefing(cell=cell, uid=uid), content_type="application/octet-stream"
         )
+
+
+class GangDoor(Door):
+    """Where a cell asks what became of the other members of an attempt's gang."""
+
+    authentication_classes = ()
+    permission_classes = ()
+
+    @schema.describe(
+        "get_gang",
+        body=schema.BYTES["application/octet-stream"],
+        answers={200: schema.BYTES["application/octet-stream"]},
+        problems=(401, 404),
+        is_open=True,
+    )
+    def post(self, request: Request, uid: UUID) -> HttpResponse:
+        """Ask where the members of an attempt's gang are reached (cells only, signed); sealed."""
+        cell = check_cell(request, uid)
+        return HttpResponse(seal_gang(cell=cell, uid=uid), content_type="application/octet-stream")

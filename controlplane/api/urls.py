@@ -79,6 +79,7 @@ urlpatterns = [
     path("attempts/<uuid:uid>/logs", attempts.AttemptLogs.as_view()),
     path("attempts/<uuid:uid>/logs/<slug:stream>", attempts.LogUpload.as_view()),
     path("attempts/<uuid:uid>/briefing", cell_doors.BriefingDoor.as_view()),
+    path("attempts/<uuid:uid>/gang", cell_doors.GangDoor.as_view()),
     path("cells", cells.Cells.as_view()),
     path("cells/<name:name>", cells.CellDetail.as_view()),
     path("cells/<name:name>/cordon", cells.CellCordon.as_view()),

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from controlplane.contract.briefing import Briefing
 from controlplane.domain.errors import NotFound
+from controlplane.queries.gang import load_gang
 from controlplane.queries.sql import decoded, rows
 
 
@@ -29,7 +30,14 @@ def load_briefing(uid: UUID) -> Briefing:
     asked = _load_asked(uid)
     return Briefing(
         plugin_state=_load_plugin_state(asked),
+        gang=_load_gang(asked),
     )
+
+
+def _load_gang(asked: Asked) -> dict[str, Any] | None:
+    if not asked.launch.get("is_gang"):
+        return None
+    return load_gang(asked.job_id, with_key=True).body()
 
 
 def _load_asked(uid: UUID) -> Asked:

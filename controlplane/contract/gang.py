@@ -1,0 +1,163 @@
+"""What the members of a gang are told of each other: who they are, and where each is reached.
+
+Its cells ask web for it while members run, since addresses are known only once the peers run.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from controlplane.contract import fields
+from controlplane.contract.fields import Malformed
+from controlplane.contract.states import STATE_OF, TaskState
+
+# A member in one of these may still move, or come.
+_OPEN = (TaskState.PENDING, TaskState.ASSIGNED, TaskState.BUILDING)
+
+
+@dataclass(frozen=True, slots=True)
+class GangGroup:
+    """What the members of one group share. `network` and `ports` as in its GroupSpec."""
+
+    name: str
+    task_type: str = "container"
+    network: str = "default"
+    ports: tuple[str, ...] = ()
+
+    def body(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "name": self.name,
+            "task_type": self.task_type,
+            "network": self.network,
+            "ports": list(self.ports),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class GangMember:
+    """One task of the gang and its present attempt.
+
+    `rank`: its place among all of the job's tasks, by group and index. `number`: of the attempt, 0
+    before the first. `cell`: where that is, if it has one that is not over. `addresses`:
+    "host:port" of its published ports, from when it is RUNNING.
+    """
+
+    rank: int
+    group: GangGroup
+    index: int
+    state: TaskState
+    number: int = 0
+    cell: str | None = None
+    addresses: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """By which the others know it."""
+        return f"{self.group.name}-{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class GangKey:
+    """The key pair of a gang, ed25519 in OpenSSH's formats; the same for all its members."""
+
+    private: str = field(repr=False)
+    public: str
+
+    def body(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"private": self.private, "public": self.public}
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """All members by rank. `is_ready`: as many as the minima ask for run, or have succeeded.
+
+    `key`: in a briefing only.
+    """
+
+    members: tuple[GangMember, ...]
+    is_ready: bool = False
+    key: GangKey | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nobody is still to come: every member runs, or is over."""
+        return not any(member.state in _OPEN for member in self.members)
+
+    def find(self, group: str, index: int) -> GangMember | None:
+        """The member with that place in that group."""
+        for member in self.members:
+            if member.index == index and member.group.name == group:
+                return member
+        return None
+
+    def body(self) -> dict[str, Any]:
+        """As JSON; each group once."""
+        shared = {member.group.name: member.group for member in self.members}
+        place = {name: position for position, name in enumerate(shared)}
+        return fields.without_none(
+            {
+                "groups": [group.body() for group in shared.values()],
+                "members": [
+                    [
+                        place[member.group.name],
+                        member.index,
+                        int(member.state),
+                        member.number,
+                        member.cell,
+                        dict(member.addresses),
+                    ]
+                    for member in self.members
+                ],
+                "ready": self.is_ready,
+                "key": None if self.key is None else self.key.body(),
+            }
+        )
+
+
+def read_gang(item: Any) -> Gang:
+    """A gang. Raises Malformed."""
+    body = fields.as_object(item)
+    groups = fields.listing(body, "groups", _read_group)
+    rows = fields.listing(body, "members", lambda row: row)
+    key = fields.mapping(body, "key", None)
+    return Gang(
+        members=tuple(_read_member(row, rank, groups) for rank, row in enumerate(rows)),
+        is_ready=fields.flag(body, "ready", False),
+        key=None
+        if key is None
+        else GangKey(fields.text(key, "private"), fields.text(key, "public")),
+    )
+
+
+def _read_group(item: Any) -> GangGroup:
+    body = fields.as_object(item)
+    return GangGroup(
+        name=fields.text(body, "name"),
+        task_type=fields.text(body, "task_type", "container"),
+        network=fields.text(body, "network", "default"),
+        ports=fields.listing(body, "ports", fields.as_text),
+    )
+
+
+def _read_member(item: Any, rank: int, groups: tuple[GangGroup, ...]) -> GangMember:
+    match item:
+        case [
+            int(position),
+            int(index),
+            int(state),
+            int(number),
+            str() | None as cell,
+            dict(addresses),
+        ] if 0 <= position < len(groups) and state in STATE_OF:
+            return GangMember(
+                rank=rank,
+                group=groups[position],
+                index=index,
+                state=STATE_OF[state],
+                number=number,
+                cell=cell,
+                addresses={name: fields.as_text(text) for name, text in addresses.items()},
+            )
+    raise Malformed("a member is [group, index, state, number, cell, addresses]")

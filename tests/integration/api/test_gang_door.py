@@ -1,0 +1,163 @@
+"""What a cell is told of a gang: who its members are and where they are reached, for it alone."""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable
+
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+
+from controlplane import clock
+from controlplane.contract import keys
+from controlplane.contract.briefing import read_briefing
+from controlplane.contract.gang import Gang, GangKey, read_gang
+from controlplane.contract.states import TaskState as S
+from controlplane.models import Attempt, Cell, Job, Task
+from controlplane.queries.addresses import key_of
+from tests.integration.api.conftest import Answer, Caller
+from tests.integration.api.test_reading import place, submit
+
+GANG = {
+    "coscheduled": True,
+    "groups": [
+        {
+            "name": "driver",
+            "image": "busybox",
+            "command": ["true"],
+            "ports": ["ssh"],
+            "network": "gang",
+        },
+        {
+            "name": "worker",
+            "image": "busybox",
+            "command": ["true"],
+            "replicas": 3,
+            "min_available": 2,
+        },
+    ],
+}
+
+
+def ask(cell: Cell, uid: object, what: str = "gang") -> Answer:
+    """POST as a cell does."""
+    path = f"/api/v1/attempts/{uid}/{what}"
+    at = str(int(clock.now().timestamp()))
+    text = f"{cell.name}\n{at}\n{path}\n{hashlib.sha256(b'').hexdigest()}"
+    headers = {
+        "X-Cellrun-Cell": cell.name,
+        "X-Cellrun-Time": at,
+        "X-Cellrun-Mac": keys.sign(keys.mac_key(key_of(cell), keys.UPLOAD), text),
+    }
+    return Caller(None).send("POST", path.removeprefix("/api/v1"), **headers)
+
+
+def opened(cell: Cell, uid: object, answer: Answer) -> object:
+    """The answer as the cell reads it."""
+    key = keys.mac_key(key_of(cell), keys.SEAL)
+    about = f"{cell.name} {uid}".encode()
+    return json.loads(
+        ChaCha20Poly1305(key).decrypt(answer.content[:12], answer.content[12:], about)
+    )
+
+
+def told(cell: Cell, attempt: Attempt) -> Gang:
+    answer = ask(cell, attempt.uid)
+    assert answer.status == 200
+    return read_gang(opened(cell, attempt.uid, answer))
+
+
+def briefed(cell: Cell, attempt: Attempt) -> GangKey:
+    answer = ask(cell, attempt.uid, "briefing")
+    assert answer.status == 200
+    gang = read_gang(read_briefing(opened(cell, attempt.uid, answer)).gang)
+    assert gang.key is not None
+    assert [member.rank for member in gang.members] == list(range(len(gang.members)))
+    return gang.key
+
+
+@pytest.fixture
+def cell(make_cell: Callable[..., Cell]) -> Cell:
+    return make_cell()
+
+
+def tasks_of(job_id: int) -> list[Task]:
+    """By rank."""
+    return list(Task.objects.filter(job_id=job_id).order_by("group__position", "index"))
+
+
+def submit_gang(caller: Caller) -> list[Task]:
+    answer = caller.post("/jobs", {"name": "gang", **GANG})
+    assert answer.status == 201, answer.json
+    return tasks_of(answer.json["id"])
+
+
+def test_members_are_told_by_rank_with_what_is_known_of_each(
+    submitter: Caller, make_cell: Callable[..., Cell], cell: Cell
+) -> None:
+    other = make_cell("cell-2")
+    driver, first, second, _ = submit_gang(submitter)
+    asked = place(driver, cell, state=S.BUILDING)
+    place(first, other, details={"addresses": {"ssh": "10.0.0.2:4711"}})
+    place(second, other, state=S.ASSIGNED)
+    gang = told(cell, asked)
+    assert gang.key is None
+    assert [(m.rank, m.name, m.state, m.cell, dict(m.addresses)) for m in gang.members] == [
+        (0, "driver-0", S.BUILDING, "cell-1", {}),
+        (1, "worker-0", S.RUNNING, "cell-2", {"ssh": "10.0.0.2:4711"}),
+        (2, "worker-1", S.ASSIGNED, "cell-2", {}),
+        (3, "worker-2", S.PENDING, None, {}),
+    ]
+    shared = gang.members[0].group
+    assert (shared.network, shared.ports, shared.task_type) == ("gang", ("ssh",), "container")
+    assert (gang.is_ready, gang.is_settled) == (False, False)
+
+    Attempt.objects.filter(pk=asked.pk).update(state=S.RUNNING)
+    Task.objects.filter(pk__in=[driver.pk, second.pk]).update(state=S.RUNNING)
+    ready = told(cell, asked)
+    assert (ready.is_ready, ready.is_settled) == (True, False)
+
+
+def test_a_member_that_went_back_to_wait_is_told_without_its_old_place(
+    submitter: Caller, make_cell: Callable[..., Cell], cell: Cell
+) -> None:
+    other = make_cell("cell-2")
+    driver, worker, *_ = submit_gang(submitter)
+    asked = place(driver, cell)
+    place(worker, other, details={"addresses": {"ssh": "10.0.0.2:4711"}})
+    Task.objects.filter(pk=worker.pk).update(state=S.PENDING)
+    member = told(cell, asked).find("worker", 0)
+    assert member is not None
+    assert (member.state, member.cell, member.addresses) == (S.PENDING, None, {})
+
+
+def test_every_member_of_a_gang_has_its_key_and_no_other_gang_has(
+    submitter: Caller, cell: Cell
+) -> None:
+    tasks, others = submit_gang(submitter), submit_gang(submitter)
+    keys_told = [briefed(cell, place(task, cell)) for task in (*tasks[:2], others[0])]
+    assert len({key.public.split()[1] for key in keys_told}) == 2
+    assert keys_told[0].public == keys_told[1].public != keys_told[2].public
+    for key in keys_told:
+        private = load_ssh_private_key(key.private.encode(), password=None)
+        public = load_ssh_public_key(key.public.encode())
+        assert private.public_key() == public
+    assert keys_told[0].private not in repr(keys_told[0])
+
+
+def test_only_the_cell_of_an_attempt_that_runs_is_told(
+    submitter: Caller, make_cell: Callable[..., Cell], cell: Cell
+) -> None:
+    driver, *_ = submit_gang(submitter)
+    attempt = place(driver, cell)
+    assert ask(make_cell("cell-2"), attempt.uid).status == 404
+    assert ask(cell, uuid.uuid4()).status == 404
+    assert Caller(None).send("POST", f"/attempts/{attempt.uid}/gang").status == 401
+    Attempt.objects.filter(pk=attempt.pk).update(
+        state=S.SUCCEEDED, finished_at=clock.now(), released_at=clock.now()
+    )
+    assert ask(cell, attempt.uid).status == 404
+    alone = submit(submitter)
+    assert Job.objects.get(pk=alone).coscheduled is False
+    assert ask(cell, place(tasks_of(alone)[0], cell).uid).status == 404
