@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from controlplane.contract.wishes import Mount, Tmpfs
 from tests.conformance.kit import DockerKit, until
 from workers.attempt.capture import Capture
 from workers.attempt.engine import Life, Placed
@@ -59,3 +62,112 @@ def test_what_is_bound_stands_there_itself_and_can_be_written_only_if_it_may(
     assert (tmp_path / "ours" / "from").read_text() == "seen\n"
     mounts = docker_kit.inspect(launch.uid)["HostConfig"]["Mounts"]
     assert len(mounts) == (3 if read_only else 2)
+
+
+# ----------------------------------------------------------------------------- networks
+
+
+def networks_of(kit: DockerKit) -> list[str]:
+    labels = [f"cellrun.installation={kit.installation}"]
+    return [one["Name"] for one in kit.outside.networks(filters={"label": labels})]
+
+
+def test_gang_has_a_network_of_its_own_in_which_members_are_found_by_name(
+    docker_kit: DockerKit,
+) -> None:
+    greeting = "hostname; echo hello | nc -l -p 7000"
+    first = docker_kit.launch("sh", "-c", greeting, network="gang", is_gang=False)
+    ask = (
+        "until a=$(nslookup main-0 127.0.0.11 | tail -n +3 | grep -m 1 -o '[0-9]*[.][0-9.]*$');"
+        " do sleep 0.05; done; until nc $a 7000 | grep hello; do sleep 0.05; done"
+    )
+    second = docker_kit.launch("sh", "-c", ask, network="gang")
+    second = replace(second, run=replace(second.run, task_index=1))
+    stranger = docker_kit.launch("nslookup", "main-0", "127.0.0.11", network="default")
+    for launch in (first, second, stranger):
+        docker_kit.driver.start(launch)
+    assert docker_kit.told.ended(second.uid).exit_code == 0
+    assert docker_kit.log(second.uid) == "hello\n"
+    assert docker_kit.told.ended(first.uid).exit_code == 0
+    assert docker_kit.log(first.uid) == "main-0\n"
+    assert docker_kit.told.ended(stranger.uid).exit_code != 0
+    assert networks_of(docker_kit) == [f"cellrun-{docker_kit.installation}-cell-1-gang-7"]
+    # It goes with the last one, also when another process of the cell removes that.
+    docker_kit.driver.remove(first.uid)
+    until(lambda: first.uid not in {found.uid for found in docker_kit.driver.find()})
+    assert len(networks_of(docker_kit)) == 1
+    docker_kit.begin_again()
+    assert len(list(docker_kit.driver.find())) == 2
+    docker_kit.driver.remove(second.uid)
+    until(lambda: networks_of(docker_kit) == [])
+
+
+# ----------------------------------------------------------------------------- wishes
+
+
+def lines_of(kit: DockerKit, script: str, **spec: Any) -> list[str]:
+    """What a shell script printed that succeeded."""
+    launch = kit.launch("sh", "-c", script, **spec)
+    kit.driver.start(launch)
+    ended = kit.told.ended(launch.uid)
+    assert ended.exit_code == 0, (ended.message, kit.log(launch.uid, "stderr"))
+    return kit.log(launch.uid).splitlines()
+
+
+def test_mounts_and_rooms_in_memory_stand_as_they_were_asked_for(
+    docker_kit: DockerKit, tmp_path: Path
+) -> None:
+    for name in ("read", "written"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "read" / "text").write_text("of the host\n")
+    script = (
+        "cat /data/text; touch /data/new 2>/dev/null || echo refused;"
+        " echo done > /out/result; touch /scratch/x; "
+        "grep -E ' /(data|out|scratch|dev/shm) ' /proc/mounts | cut -d ' ' -f 2-4"
+    )
+    for read_only in (False, True):
+        lines = lines_of(
+            docker_kit,
+            script,
+            user="0",
+            mounts=(
+                Mount(str(tmp_path / "read"), "/data"),
+                Mount(str(tmp_path / "written"), "/out", read_only=False),
+            ),
+            tmpfs=(Tmpfs("/scratch", 3),),
+            shm_mib=2,
+            result_file="/out/result",
+            read_only=read_only,
+        )
+        assert lines[:2] == ["of the host", "refused"]
+        mounted = {line.split()[0]: line.split()[1:] for line in lines[2:]}
+        assert set(mounted) == {"/data", "/out", "/scratch", "/dev/shm"}
+        assert (mounted["/data"][1].split(",")[0], mounted["/out"][1].split(",")[0]) == ("ro", "rw")
+        assert mounted["/scratch"][0] == "tmpfs"
+        assert {"size=3072k", "nosuid", "nodev", "noexec"} <= set(mounted["/scratch"][1].split(","))
+        assert "size=2048k" in mounted["/dev/shm"][1].split(",")
+        assert (tmp_path / "written" / "result").read_text() == "done\n"
+        # A folder of the host is not made writable for all, as the task's own would be.
+        assert (tmp_path / "written").stat().st_mode & 0o777 == 0o755
+
+
+def test_privileges_are_the_ones_that_were_asked_for(docker_kit: DockerKit) -> None:
+    script = "grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status | cut -f 2"
+    few = lines_of(docker_kit, script, user="0")
+    more = lines_of(docker_kit, script, user="0", capabilities=("CAP_NET_RAW", "SYS_NICE", "KILL"))
+    other = lines_of(docker_kit, script, user="123:45", capabilities=("NET_RAW",))
+    # Not as root: where the engine itself lacks a capability, it can start no privileged root.
+    everything = lines_of(docker_kit, script, privileged=True)
+    [few_bits, more_bits] = [int(lines[0], 16) for lines in (few, more)]
+    assert few_bits.bit_count() == 9
+    assert more_bits & ~few_bits == 1 << 13 | 1 << 23  # NET_RAW, SYS_NICE
+    # A program that is not root has what its file gives it: nothing.
+    assert (int(other[0], 16), int(other[1], 16).bit_count()) == (0, 10)
+    assert int(everything[1], 16).bit_count() > 30
+    assert [lines[2:] for lines in (few, more, other, everything)] == [
+        ["1", "2"],
+        ["1", "2"],
+        ["1", "2"],
+        ["0", "0"],
+    ]

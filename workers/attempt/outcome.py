@@ -155,6 +155,8 @@ _PULL_WORDS: tuple[_WordsRule, ...] = (
 # … and these when a container is created or started.
 _START_WORDS: tuple[_WordsRule, ...] = (
     _DISK_FULL,
+    # The engine has no address left for another network; some versions say it with a plain 4xx.
+    _WordsRule(r"address pool", FailureKind.SYSTEM, ENGINE),
     _WordsRule(r"no such image", FailureKind.USER, IMAGE),
     _WordsRule(r"invalid reference|invalid repository|must be lowercase", FailureKind.USER, IMAGE),
     _WordsRule(r"oom-?killed|memory limit too low", FailureKind.USER, OUT_OF_MEMORY),

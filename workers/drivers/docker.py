@@ -36,9 +36,11 @@ from workers.drivers.docker_container import (
     GPUS_LABEL,
     container_body,
     mounts_for,
+    not_of_the_host,
     ports_of,
     use_of,
 )
+from workers.drivers.docker_networks import GANG_LABEL, GangNetworks
 
 SOCKETS = ("/var/run/docker.sock", "/run/podman/podman.sock")
 USER_SOCKETS = ("docker.sock", "podman/podman.sock")  # under XDG_RUNTIME_DIR
@@ -76,6 +78,7 @@ class DockerEngine:
         self._gpus = gpus
         self._choosing = threading.Lock()  # of GPUs, until the container holds them
         self._checks = Checks()
+        self._networks = GangNetworks(installation=installation, cell=cell)
         self._installation = installation
         self._cell = cell
         self._home = home
@@ -114,11 +117,18 @@ class DockerEngine:
     def create(self, launch: Launch, placed: Sequence[Placed]) -> Created:
         """Make the container; the name makes a second one impossible."""
         folders = self._workspace(launch.uid) / "folders"
-        mounts = mounts_for(placed, folders, read_only=launch.spec.read_only)
-        labels = attempt_labels(launch, installation=self._installation, cell=self._cell)
+        ours = not_of_the_host(launch.spec, placed)
+        mounts = mounts_for(ours, folders, read_only=launch.spec.read_only)
+        labels = {**attempt_labels(launch, installation=self._installation, cell=self._cell)}
+        if launch.spec.network == "gang":
+            labels[GANG_LABEL] = str(launch.spec.job_id)
         api = self._api
         try:
-            with self._chosen_gpus(launch) as gpus, answered():
+            with (
+                self._chosen_gpus(launch) as gpus,
+                answered(),
+                self._networks.joined(api, launch) as joining,
+            ):
                 body = container_body(
                     launch,
                     labels=labels,
@@ -126,6 +136,7 @@ class DockerEngine:
                     log_driver=self._log_driver,
                     publish_on=self._publish_on() if launch.spec.ports else "",
                     gpus=gpus,
+                    joining=joining,
                 )
                 answer = api.create_container_from_config(body, container_name(launch.uid))
             return Created(str(answer["Id"]), is_new=True)
@@ -139,7 +150,7 @@ class DockerEngine:
 
     def put(self, launch: Launch, placed: Sequence[Placed]) -> None:
         """Copy into the container, but what is mounted: all in a read-only one."""
-        copied = [item for item in placed if not item.bound]
+        copied = [item for item in not_of_the_host(launch.spec, placed) if not item.bound]
         if launch.spec.read_only or not copied:
             return
         name = container_name(launch.uid)
@@ -243,12 +254,15 @@ class DockerEngine:
             with answered():
                 self._api.remove_container(container_name(uid), v=True, force=True)
         except NoSuchContainer:
-            return
+            pass
+        with answered():
+            self._networks.leave(self._api, uid)
 
     def find(self) -> Iterable[Found]:
         """The containers with our labels."""
         labels = [f"cellrun.installation={self._installation}", f"cellrun.cell={self._cell}"]
         with answered():
+            self._networks.sweep(self._api)
             rows = self._api.containers(all=True, filters={"label": labels})
         for row in rows:
             uid = (row.get("Labels") or {}).get("cellrun.attempt")

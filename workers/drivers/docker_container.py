@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from controlplane.contract.orders import GroupSpec
 from workers.attempt.engine import Placed, Use
 from workers.attempt.events import Launch
 from workers.environment import port_variable
@@ -36,10 +37,13 @@ def container_body(
     log_driver: str,
     publish_on: str = "",
     gpus: Sequence[int] = (),
+    joining: Mapping[str, Any] | None = None,
+    cgroup_parent: str = "",
 ) -> dict[str, Any]:
     """The body of POST /containers/create for `launch`.
 
     `publish_on`: the address of the host at which ports are published; empty: all. `gpus`: which.
+    `joining`: what it needs to stand in its gang's network. `cgroup_parent`: empty: the engine's.
     """
     spec = launch.spec
     env = {**spec.env, **launch.env}
@@ -63,6 +67,11 @@ def container_body(
         body["HostConfig"]["DeviceRequests"] = [
             {"DeviceIDs": [str(number) for number in gpus], "Capabilities": [["gpu"]]}
         ]
+    if joining is not None:
+        body["HostConfig"] |= joining["HostConfig"]
+        body |= {name: part for name, part in joining.items() if name != "HostConfig"}
+    if cgroup_parent:
+        body["HostConfig"]["CgroupParent"] = cgroup_parent
     if spec.command:
         body["Cmd"] = list(spec.command)
     if spec.entrypoint is not None:
@@ -103,9 +112,7 @@ def host_config(
     """Limits and isolation. A resource that is not asked for is not limited."""
     spec = launch.spec
     config: dict[str, Any] = {
-        "CapDrop": ["ALL"],
-        "CapAdd": list(CAPABILITIES),
-        "SecurityOpt": ["no-new-privileges"],
+        **privileges(spec),
         "PidsLimit": spec.max_pids,
         "ShmSize": spec.shm_mib * 2**20,
         "ReadonlyRootfs": spec.read_only,
@@ -114,14 +121,45 @@ def host_config(
     }
     if log_driver:
         config["LogConfig"] = {"Type": log_driver, "Config": {}}
-    if mounts:
-        config["Mounts"] = list(mounts)
+    wished = [
+        bind_mount(item.source, item.target, read_only=item.read_only) for item in spec.mounts
+    ]
+    if mounts or wished:
+        config["Mounts"] = [*wished, *mounts]
+    if spec.tmpfs:
+        # The rest is the engine's: nothing in it is executed, and everybody may write.
+        config["Tmpfs"] = {item.path: f"size={item.size_mib}m" for item in spec.tmpfs}
     if cpu_millis := spec.resources.get("cpu_millis"):
         config["NanoCpus"] = max(cpu_millis, LEAST_CPU_MILLIS) * 1_000_000
     if memory_mib := spec.resources.get("memory_mib"):
         config["Memory"] = memory_mib * 2**20
         config["MemorySwap"] = memory_mib * 2**20  # memory and swap together: so no swap
     return config
+
+
+def privileges(spec: GroupSpec) -> dict[str, Any]:
+    """What the main process may do beyond an ordinary one. A privileged container may do all."""
+    if spec.privileged:
+        return {"Privileged": True}
+    more = sorted({name.removeprefix("CAP_") for name in spec.capabilities} - set(CAPABILITIES))
+    return {
+        "CapDrop": ["ALL"],
+        "CapAdd": [*CAPABILITIES, *more],
+        "SecurityOpt": ["no-new-privileges"],
+    }
+
+
+def not_of_the_host(spec: GroupSpec, placed: Sequence[Placed]) -> list[Placed]:
+    """`placed` less what would be made, or made writable for all, in the task's mounts.
+
+    There nothing is ours to change: the folders are the host's.
+    """
+    targets = [item.target.rstrip("/") for item in spec.mounts]
+
+    def is_of_the_host(item: Placed) -> bool:
+        return any(item.path == one or item.path.startswith(f"{one}/") for one in targets)
+
+    return [item for item in placed if item.bound or not is_of_the_host(item)]
 
 
 def mounts_for(placed: Sequence[Placed], folder: Path, *, read_only: bool) -> list[dict[str, Any]]:

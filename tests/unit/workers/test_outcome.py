@@ -121,6 +121,7 @@ def test_refused_pull_has_one_meaning(
         ("some bad parameter", 400, USER, SPEC, None),
         ("failed to create endpoint on network bridge", 500, SYSTEM, ENGINE, None),
         ("mkdir /var/lib/docker/x: no space left on device", 500, SYSTEM, DISK, None),
+        ("all predefined address pools have been fully subnetted", 400, SYSTEM, ENGINE, None),
     ],
 )
 def test_refused_start_has_one_meaning(
