@@ -41,6 +41,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_PUBLIC_URL": "Where browsers and cells reach web. Cells fetch inputs from there.",
         "CELLRUN_SECRET_KEY": "Signs sessions and links; all cells' keys are derived from it.",
         "CELLRUN_START_SECONDS": "How long a cell may take to begin with an attempt.",
+        "CELLRUN_SECRET_KEY_FALLBACKS": "Former secret keys: what they signed or sealed is still"
+        " read, until `manage.py reseal_secrets` has sealed it anew ([secrets](secrets.md)).",
         "CELLRUN_SYNC_SECONDS": "How often the inbox answers heartbeats, in one group.",
         "CELLRUN_CELL_ADDRESS": "The host at which others reach the ports that tasks publish on"
         " this cell. Unset: the address that this host has on the way to web; if that is a loopback"
@@ -121,7 +123,7 @@ def write() -> str:
                 "## Control plane",
                 _table(control, defaults("controlplane/config/env.py"), expects),
                 "A name that holds a password (`DATABASE_URL`, `CELERY_BROKER_URL`,"
-                " `CELLRUN_SECRET_KEY`) is refused without\nrepeating its value. What is left open"
+                " `CELLRUN_SECRET_KEY` and its fallbacks) is refused without\nrepeating its value. What is left open"
                 " is taken from the stack that runs in `CELLRUN_HOME`, if one does.",
                 "## Cell",
                 _table(cell, defaults("workers/config.py"), CELL_EXPECTS),

@@ -8,7 +8,7 @@ from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_sche
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from controlplane.api import shapes
+from controlplane.api import secret_shapes, shapes
 from controlplane.spec.parsing import job_schemas
 
 _REF = "#/components/schemas/{model}"
@@ -24,6 +24,7 @@ _ANSWERS: tuple[type[BaseModel], ...] = (
     shapes.Pool,
     shapes.Quota,
     shapes.UploadSize,
+    secret_shapes.StoredSecret,
     shapes.Problem,
 )
 _REQUESTS: tuple[type[BaseModel], ...] = (
@@ -33,6 +34,7 @@ _REQUESTS: tuple[type[BaseModel], ...] = (
     shapes.PoolRequest,
     shapes.QuotaRequest,
 )
+    secret_shapes.SecretRequest,
 _PROBLEMS = {
     400: "The body or the query cannot be read.",
     401: "The token is missing, unknown or expired.",

@@ -13,6 +13,7 @@ from controlplane.api import (
     pools,
     quotas,
     store,
+    secrets,
     tasks,
 )
 from controlplane.api.problems import nothing_here
@@ -92,4 +93,6 @@ urlpatterns = [
     path("store/inputs/<slug:digest>", store.StoredInput.as_view()),
     path("store/results/<id:group_id>", store.StoredResults.as_view()),
     re_path("", nothing_here),
+    path("secrets", secrets.Secrets.as_view()),
+    path("secrets/<name:name>", secrets.SecretDetail.as_view()),
 ]

@@ -44,6 +44,7 @@ class Settings:
 
     home: Path
     secret_key: str = field(repr=False)
+    secret_key_fallbacks: tuple[str, ...] = field(repr=False)
     database: Database
     broker_url: str = field(repr=False)
     public_url: str
@@ -81,6 +82,8 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
         "home": home,
         "secret_key": reader.read("CELLRUN_SECRET_KEY", "", _secret_key),
         "database": reader.read("DATABASE_URL", "", _database),
+        # Former keys: what they signed or sealed is still read.
+        "secret_key_fallbacks": reader.read("CELLRUN_SECRET_KEY_FALLBACKS", "", _secret_keys),
         "broker_url": reader.read("CELERY_BROKER_URL", "", _redis_url),
         "public_url": public_url,
         # Where people's browsers find Flower; without it pages do not link there.
@@ -138,7 +141,12 @@ class _Reader:
             return None
 
 
-_SECRETS = ("CELLRUN_SECRET_KEY", "DATABASE_URL", "CELERY_BROKER_URL")
+_SECRETS = (
+    "CELLRUN_SECRET_KEY",
+    "CELLRUN_SECRET_KEY_FALLBACKS",
+    "DATABASE_URL",
+    "CELERY_BROKER_URL",
+)
 
 
 def _running_stack(home: Path) -> dict[str, str]:
@@ -218,6 +226,15 @@ def _secret_key(text: str) -> str:
 
 def _split(text: str, expected: str) -> SplitResult:
     try:
+def _secret_keys(text: str) -> tuple[str, ...]:
+    keys = tuple(text.split(",")) if text else ()
+    if any(len(key) < MIN_SECRET_KEY_LENGTH for key in keys):
+        raise ValueError(
+            f"former keys of at least {MIN_SECRET_KEY_LENGTH} characters, separated by commas"
+        )
+    return keys
+
+
         parts = urlsplit(text)
         _ = parts.port  # read only now, and refused if it is no number
     except ValueError:

@@ -15,6 +15,7 @@ except InvalidSettings as fault:
 """The typed settings: `django.conf.settings.CELLRUN` wherever one is needed."""
 
 SECRET_KEY = CELLRUN.secret_key
+SECRET_KEY_FALLBACKS = list(CELLRUN.secret_key_fallbacks)
 DEBUG = CELLRUN.debug
 ALLOWED_HOSTS = list(CELLRUN.allowed_hosts)
 CSRF_TRUSTED_ORIGINS = [CELLRUN.public_url]

@@ -29,6 +29,7 @@ class Registry:
 class Briefing:
     """The briefing of one attempt. `missing`: secrets that the task names and nobody has set.
 
+    `unusable`: those that are not what the task uses them for: a `registry_secret` without a login.
     `secrets`: values by name, base64. `output_base`: the address below which this attempt, and no
     other, keeps its outputs and checkpoint. `checkpoint`: the address of what the last attempt that
     left one kept, with its manifest. `plugin_state`: of the runner, from the attempt before, unless
@@ -37,6 +38,7 @@ class Briefing:
 
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     missing: tuple[str, ...] = ()
+    unusable: tuple[str, ...] = ()
     registry: Registry | None = None
     output_base: str | None = None
     checkpoint: Mapping[str, Any] | None = None
@@ -49,6 +51,7 @@ class Briefing:
             {
                 "secrets": dict(self.secrets) or None,
                 "missing": list(self.missing) or None,
+                "unusable": list(self.unusable) or None,
                 "registry": None if self.registry is None else self.registry.body(),
                 "output_base": self.output_base,
                 "checkpoint": self.checkpoint,
@@ -68,6 +71,7 @@ def read_briefing(item: Any) -> Briefing:
             for name, value in fields.mapping(body, "secrets", {}).items()
         },
         missing=fields.listing(body, "missing", fields.as_text),
+        unusable=fields.listing(body, "unusable", fields.as_text),
         registry=None
         if registry is None
         else Registry(fields.text(registry, "username"), fields.text(registry, "password")),

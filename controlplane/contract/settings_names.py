@@ -26,6 +26,7 @@ CONTROL_PLANE = (
     "CELLRUN_PUBLIC_URL",
     "CELLRUN_SECRET_KEY",
     "CELLRUN_START_SECONDS",
+    "CELLRUN_SECRET_KEY_FALLBACKS",
     "CELLRUN_SYNC_SECONDS",
 )
 """Read by controlplane.config.env."""

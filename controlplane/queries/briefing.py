@@ -1,5 +1,6 @@
 """What a cell is told of an attempt beside its order, when it asks; see `contract.briefing`."""
 
+import base64
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -7,7 +8,11 @@ from uuid import UUID
 from controlplane.contract.briefing import Briefing
 from controlplane.domain.errors import NotFound
 from controlplane.queries.gang import load_gang
+from controlplane.domain.secrets import read_registry
+from controlplane.queries.artifacts import find_checkpoint, find_output_base
 from controlplane.queries.sql import decoded, rows
+from controlplane.queries.launches import links_at
+from controlplane.queries.secrets import open_secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +31,13 @@ class Asked:
 
 
 def load_briefing(uid: UUID) -> Briefing:
-    """The briefing of an attempt that has not ended. Raises NotFound."""
+    """The briefing of an attempt that has not ended. Raises NotFound, SealedOtherwise."""
     asked = _load_asked(uid)
     return Briefing(
         plugin_state=_load_plugin_state(asked),
+        **_load_secrets(asked),
+        output_base=find_output_base(uid, asked.launch),
+        checkpoint=_load_checkpoint(asked),
         gang=_load_gang(asked),
     )
 
@@ -41,6 +49,33 @@ def _load_gang(asked: Asked) -> dict[str, Any] | None:
 
 
 def _load_asked(uid: UUID) -> Asked:
+def _load_secrets(asked: Asked) -> dict[str, Any]:
+    """The secrets that the group names, and the login to its image's registry."""
+    used = {item["name"] for item in asked.launch.get("secrets", ())}
+    login = asked.launch.get("registry_secret")
+    opened = open_secrets(asked.project_id, {*used, *filter(None, [login])})
+    value = None if login is None else opened.values.get(login)
+    registry = None if value is None else read_registry(value)
+    return {
+        "secrets": {name: base64.b64encode(opened.values[name]).decode() for name in used}
+        if not opened.missing
+        else {},
+        "missing": opened.missing,
+        "unusable": (login,) if value is not None and registry is None else (),
+        "registry": registry,
+    }
+
+
+def _load_checkpoint(asked: Asked) -> dict[str, Any] | None:
+    """What an earlier attempt left for this one; in our store, by a link that opens it now."""
+    if not asked.launch.get("checkpoint_path"):
+        return None
+    found = find_checkpoint(asked.task_id, asked.number)
+    if found is not None and found["uri"].startswith("/"):
+        found["url"] = links_at(clock.now())(found["uri"])
+    return found
+
+
     found = rows(
         """
         SELECT a.uid, a.number, a.task_id, a.group_id, a.job_id, j.project_id, g.task_type,

@@ -67,6 +67,8 @@ def test_names_of_a_cell_and_of_a_task_are_accepted() -> None:
         ("DATABASE_URL", "postgresql://db:port/x", "an address like postgresql://"),
         ("CELERY_BROKER_URL", "amqp://broker", "an address like redis://"),
         ("CELLRUN_SECRET_KEY", "short", "at least 32 characters"),
+        ("CELLRUN_SECRET_KEY_FALLBACKS", "short", "former keys of at least 32 characters"),
+        ("CELLRUN_SECRET_KEY_FALLBACKS", "k" * 40 + ",", "former keys of at least 32"),
     ],
 )
 def test_malformed_value_is_refused_by_name_and_says_what_was_expected(
@@ -85,7 +87,13 @@ def test_all_faults_are_told_at_once() -> None:
 
 def test_secrets_are_neither_in_a_refusal_nor_in_the_settings_shown() -> None:
     assert "hunter2" not in refusal(DATABASE_URL="mysql://me:hunter2@db/x")
-    shown = repr(load(DATABASE_URL="postgresql://me:hunter2@db/x"))
+    assert "hunter2" not in refusal(CELLRUN_SECRET_KEY_FALLBACKS="hunter2")
+    former = f"{'hunter2' * 5},{'k' * 40}"
+    settings = load(
+        DATABASE_URL="postgresql://me:hunter2@db/x", CELLRUN_SECRET_KEY_FALLBACKS=former
+    )
+    assert settings.secret_key_fallbacks == ("hunter2" * 5, "k" * 40)
+    shown = repr(settings)
     assert "hunter2" not in shown
     assert GOOD["CELLRUN_SECRET_KEY"] not in shown
 

@@ -20,6 +20,10 @@ def read_briefing(attempt: Attempt) -> None:
     if attempt.briefing.missing:
         names = ", ".join(attempt.briefing.missing)
         raise AttemptFailed(FailureKind.USER, SECRET, f"secrets: the project has no {names}")
+    if attempt.briefing.unusable:
+        names = ", ".join(attempt.briefing.unusable)
+        message = f"registry_secret: {names} is no login (username and password) to a registry"
+        raise AttemptFailed(FailureKind.USER, SECRET, message)
 
 
 def _ask(attempt: Attempt) -> Briefing:

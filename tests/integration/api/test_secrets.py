@@ -1,0 +1,327 @@
+"""Secrets over the API: written and used, and shown to nobody but the cell that runs the task."""
+
+import base64
+import hashlib
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from django.core.management import CommandError, call_command
+
+from controlplane import clock
+from controlplane.api.secret_shapes import StoredSecret
+from controlplane.contract import keys
+from controlplane.contract.briefing import Briefing, Registry, read_briefing
+from controlplane.domain.sealing import NotOpened, rest_key, unseal
+from controlplane.models import Attempt, Cell, Domain, Job, Project, Secret, Task
+from controlplane.queries.addresses import key_of
+from tests.integration.api.conftest import Answer, Caller, make_caller
+from tests.integration.api.test_reading import JOB, pages, place, submit
+
+VALUE = "hunter2-hunter2"
+SHORT = {"name": "token", "env": "TOKEN"}
+
+
+def put(caller: Caller, name: str = "token", body: Any = None, query: str = "") -> Answer:
+    return caller.put(f"/secrets/{name}{query}", body or {"value": VALUE})
+
+
+def ask(cell: Cell, uid: object) -> Answer:
+    """Ask for a briefing as a cell does."""
+    path, at = f"/api/v1/attempts/{uid}/briefing", str(int(clock.now().timestamp()))
+    text = f"{cell.name}\n{at}\n{path}\n{hashlib.sha256(b'').hexdigest()}"
+    headers = {
+        "X-Cellrun-Cell": cell.name,
+        "X-Cellrun-Time": at,
+        "X-Cellrun-Mac": keys.sign(keys.mac_key(key_of(cell), keys.UPLOAD), text),
+    }
+    return Caller(None).send("POST", path.removeprefix("/api/v1"), **headers)
+
+
+def briefed(cell: Cell, uid: object) -> Briefing:
+    answer = ask(cell, uid)
+    assert answer.status == 200, answer.content
+    opener = ChaCha20Poly1305(keys.mac_key(key_of(cell), keys.SEAL))
+    about = f"{cell.name} {uid}".encode()
+    return read_briefing(
+        json.loads(opener.decrypt(answer.content[:12], answer.content[12:], about))
+    )
+
+
+@pytest.fixture
+def run(submitter: Caller, make_cell: Callable[..., Cell]) -> Callable[..., tuple[Cell, Attempt]]:
+    """Submits a job and places its task."""
+
+    def run(**fields: Any) -> tuple[Cell, Attempt]:
+        job_id = submit(submitter, **fields)
+        cell = Cell.objects.first() or make_cell()
+        return cell, place(Task.objects.get(job_id=job_id), cell)
+
+    return run
+
+
+def test_a_secret_is_written_and_told_without_its_value(submitter: Caller) -> None:
+    first = put(submitter)
+    assert first.status == 201
+    StoredSecret.model_validate(first.json)
+    told = {name: first.json[name] for name in ("name", "domain", "project", "size", "version")}
+    assert told == {
+        "name": "token",
+        "domain": "default",
+        "project": "default",
+        "size": len(VALUE),
+        "version": 1,
+    }
+    second = put(make_caller("bob", "submit"), body={"value_base64": "AP8="})
+    assert (second.status, second.json["version"], second.json["size"]) == (200, 2, 2)
+    assert (first.json["written_by"], second.json["written_by"]) == ("ann", "bob")
+    assert second.json["created_at"] == first.json["created_at"] < second.json["updated_at"]
+    assert submitter.get("/secrets/token").json == second.json
+    assert submitter.get("/secrets").json["results"] == [second.json]
+    for answer in (first, second, submitter.get("/secrets/token"), submitter.get("/secrets")):
+        assert VALUE.encode() not in answer.content
+        assert b"AP8" not in answer.content
+
+
+def test_a_row_holds_the_value_sealed_for_this_very_row(submitter: Caller, settings: Any) -> None:
+    put(submitter)
+    put(submitter, "other")
+    row, other = Secret.objects.order_by("-name")
+    sealed = bytes(row.sealed)
+    assert VALUE.encode() not in sealed
+    assert sealed[:12] != bytes(other.sealed)[:12], "a nonce came twice"
+    about = f"secret {row.project_id} token"
+    assert unseal(rest_key(settings.SECRET_KEY), sealed, about=about) == VALUE.encode()
+    for key, name in ((rest_key("x" * 40), about), (rest_key(settings.SECRET_KEY), about + "2")):
+        with pytest.raises(NotOpened):
+            unseal(key, sealed, about=name)
+    put(submitter)
+    row.refresh_from_db()
+    assert bytes(row.sealed) != sealed
+    assert VALUE not in repr(row) + str(row)
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "text"),
+    [
+        ({}, "", "must have one of value, value_base64 and registry"),
+        ({"value": "hush", "value_base64": ""}, "", "must have one of value, value_base64"),
+        ({"value": 471147}, "value", "must be a text"),
+        ({"value": ["hush"]}, "value", "must be a text"),
+        ({"value": "hush" * 16385}, "value", "must have at most 65536 characters"),
+        ({"value": "é" * 40000}, "", "the value has more than 65536 bytes"),
+        ({"value": "hush\0"}, "", "a text holds the sign NUL"),
+        ({"value_base64": "hush!"}, "", "value_base64 is not base64"),
+        ({"value_base64": "é"}, "", "value_base64 is not base64"),
+        ({"registry": "hush"}, "registry", "must be a mapping"),
+        ({"registry": {"username": "hush"}}, "registry.password", "is required"),
+        ({"registry": {"username": "", "password": "hush"}}, "registry.username", "must have at"),
+        ({"registry": {"username": "a", "password": 471147}}, "registry.password", "must be a"),
+        ({"hush": 471147}, "", "unknown field; known are value, value_base64, registry"),
+        ({"value": "a", "registry": {"hush": 1}}, "", None),
+        (["hush"], "", "must be a mapping"),
+    ],
+)
+def test_what_is_wrong_is_named_and_never_repeated(
+    submitter: Caller, body: Any, field: str, text: str | None
+) -> None:
+    answer = submitter.put("/secrets/token", body)
+    assert answer.status == 422
+    if text is not None:
+        assert list(answer.faults) == [field]
+        assert answer.faults[field].startswith(text)
+    assert b"hush" not in answer.content
+    assert b"471147" not in answer.content
+    assert not Secret.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["*hush", "!hush x", "value: {a: hush", "{hush: 1, hush: 2}", "a: hush: hush", "&hush"]
+)
+@pytest.mark.parametrize("language", ["json", "yaml"])
+def test_a_body_that_cannot_be_read_is_not_repeated(
+    submitter: Caller, text: str, language: str
+) -> None:
+    content_type = f"application/{language}"
+    answer = submitter.send("PUT", "/secrets/token", text.encode(), content_type=content_type)
+    assert answer.status in (400, 422)
+    assert b"hush" not in answer.content
+
+
+def test_nothing_of_a_value_is_logged(
+    submitter: Caller, caplog: pytest.LogCaptureFixture, settings: Any
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    settings.DEBUG = True
+    put(submitter)
+    put(submitter, body={"value": VALUE, "x": VALUE})
+    put(submitter, "%00")
+    assert VALUE not in caplog.text
+    assert base64.b64encode(VALUE.encode()).decode() not in caplog.text
+
+
+def test_the_largest_and_the_smallest_values_are_taken(
+    submitter: Caller, run: Callable[..., tuple[Cell, Attempt]]
+) -> None:
+    large = bytes(range(256)) * 256
+    put(submitter, "large", {"value_base64": base64.b64encode(large).decode()})
+    put(submitter, "empty", {"value": ""})
+    cell, attempt = run(secrets=[{"name": "large", "path": "/l"}, {"name": "empty", "env": "E"}])
+    told = briefed(cell, attempt.uid).secrets
+    assert {name: base64.b64decode(value) for name, value in told.items()} == {
+        "large": large,
+        "empty": b"",
+    }
+
+
+def test_secrets_are_of_one_project(submitter: Caller) -> None:
+    lab = Domain.objects.create(name="lab")
+    Project.objects.create(domain=lab, name="genes")
+    there = "?domain=lab&project=genes"
+    put(submitter, "a")
+    put(submitter, "b", query=there)
+    assert [item["name"] for item in submitter.get("/secrets").json["results"]] == ["a"]
+    assert [item["name"] for item in submitter.get(f"/secrets{there}").json["results"]] == ["b"]
+    assert submitter.get(f"/secrets/b{there}").json["project"] == "genes"
+    for answer in (
+        submitter.get("/secrets/b"),
+        submitter.get("/secrets?project=none"),
+        put(submitter, query="?project=none"),
+        submitter.send("DELETE", "/secrets/b"),
+        submitter.get("/secrets/B"),
+    ):
+        assert answer.status == 404
+    assert submitter.get("/secrets?user=ann").status == 400
+    refused = submitter.post("/jobs", {**JOB, "secrets": [{"name": "b", "env": "B"}]})
+    assert refused.status == 422
+    taken = {**JOB, "domain": "lab", "project": "genes", "secrets": [{"name": "b", "env": "B"}]}
+    assert submitter.post("/jobs", taken).status == 201
+
+
+def test_secrets_are_listed_by_name_in_pages(submitter: Caller) -> None:
+    for name in ("c", "a", "b", "d.e"):
+        put(submitter, name)
+    found = pages(submitter, "/secrets?limit=3")
+    assert [[item["name"] for item in page] for page in found] == [["a", "b", "c"], ["d.e"]]
+
+
+def test_who_may_submit_may_write_and_delete(nobody: Caller, submitter: Caller) -> None:
+    onlooker = make_caller("otto")
+    assert put(nobody).status == nobody.get("/secrets/token").status == 401
+    assert put(onlooker).status == 403
+    assert put(submitter).status == 201
+    assert onlooker.get("/secrets/token").status == 200
+    assert onlooker.send("DELETE", "/secrets/token").status == 403
+    assert submitter.send("DELETE", "/secrets/token").status == 204
+    assert submitter.send("DELETE", "/secrets/token").status == 404
+
+
+def test_a_job_that_names_no_such_secret_is_refused_unless_it_may_wait(submitter: Caller) -> None:
+    spec = {**JOB, "secrets": [SHORT], "registry_secret": "hub"}
+    refused = submitter.post("/jobs", spec)
+    assert refused.status == 422
+    assert set(refused.faults) == {"secrets[0].name", "registry_secret"}
+    assert refused.faults["registry_secret"] == (
+        "the project default/default has no secret hub: write it first"
+    )
+    group = {key: value for key, value in spec.items() if key != "name"}
+    refused = submitter.post("/jobs", {"name": "two", "groups": [{**group, "name": "g"}]})
+    assert set(refused.faults) == {"groups[0].secrets[0].name", "groups[0].registry_secret"}
+    assert submitter.post("/jobs:dry-run", spec).status == 422
+    assert submitter.post("/jobs", {**spec, "allow_unsatisfiable": True}).status == 201
+    put(submitter)
+    put(submitter, "hub", {"registry": {"username": "ann", "password": VALUE}})
+    answer = submitter.post("/jobs", spec)
+    assert answer.status == 201
+    assert VALUE.encode() not in answer.content
+    assert VALUE not in str(list(Job.objects.values()))
+
+
+def test_a_cell_is_told_what_the_task_names_and_no_more(
+    submitter: Caller, run: Callable[..., tuple[Cell, Attempt]]
+) -> None:
+    for name in ("token", "key", "other"):
+        put(submitter, name, {"value": f"{VALUE}-{name}"})
+    put(submitter, "hub", {"registry": {"username": "ann", "password": "pass"}})
+    uses = [SHORT, {"name": "token", "path": "/run/t"}, {"name": "key", "path": "/run/k"}]
+    cell, attempt = run(secrets=uses, registry_secret="hub")
+    assert VALUE.encode() not in ask(cell, attempt.uid).content
+    told = briefed(cell, attempt.uid)
+    assert {name: base64.b64decode(value).decode() for name, value in told.secrets.items()} == {
+        "token": f"{VALUE}-token",
+        "key": f"{VALUE}-key",
+    }
+    assert told.registry == Registry("ann", "pass")
+    assert VALUE not in repr(told)
+    assert "pass" not in repr(told.registry)
+
+
+def test_a_cell_is_told_what_is_missing_or_no_login(
+    submitter: Caller, run: Callable[..., tuple[Cell, Attempt]]
+) -> None:
+    put(submitter)
+    put(submitter, "key")
+    both = [SHORT, {"name": "key", "path": "/key"}]
+    cell, attempt = run(secrets=both, registry_secret="token")
+    assert briefed(cell, attempt.uid).unusable == ("token",)
+    submitter.send("DELETE", "/secrets/key")
+    told = briefed(cell, attempt.uid)
+    assert (told.missing, told.secrets) == (("key",), {})
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 60000, "7", '{"username": "a"}', '{"username": "a", "password": 7}', "\0"]
+)
+def test_a_value_that_is_no_login_hurts_nobody(
+    submitter: Caller, run: Callable[..., tuple[Cell, Attempt]], text: str
+) -> None:
+    put(submitter, "hub", {"value_base64": base64.b64encode(text.encode()).decode()})
+    cell, attempt = run(registry_secret="hub")
+    told = briefed(cell, attempt.uid)
+    assert (told.registry, told.unusable) == (None, ("hub",))
+
+
+def test_another_key_opens_nothing_until_it_is_told_of_the_old_one(
+    submitter: Caller, run: Callable[..., tuple[Cell, Attempt]], settings: Any
+) -> None:
+    put(submitter)
+    cell, attempt = run(secrets=[SHORT])
+    old, settings.SECRET_KEY = settings.SECRET_KEY, "another key of more than 32 characters"
+    answer = ask(cell, attempt.uid)
+    assert answer.status == 409
+    assert answer.json["detail"].startswith("the secret token cannot be opened")
+    with pytest.raises(CommandError, match="the secret token cannot be opened"):
+        call_command("reseal_secrets")
+
+    settings.SECRET_KEY_FALLBACKS = [old]
+    assert base64.b64decode(briefed(cell, attempt.uid).secrets["token"]) == VALUE.encode()
+    call_command("reseal_secrets")
+    settings.SECRET_KEY_FALLBACKS = []
+    assert base64.b64decode(briefed(cell, attempt.uid).secrets["token"]) == VALUE.encode()
+    assert Secret.objects.get().version == 1
+
+
+def test_all_are_sealed_anew_page_by_page(
+    submitter: Caller,
+    settings: Any,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("controlplane.commands.secrets.PAGE", 2)
+    for number in range(4):
+        put(submitter, f"s{number}")
+    old, settings.SECRET_KEY = settings.SECRET_KEY, "another key of more than 32 characters"
+    settings.SECRET_KEY_FALLBACKS = ["neither of more than 32 characters", old]
+    put(submitter, "s5")
+    call_command("reseal_secrets")
+    call_command("reseal_secrets")
+    assert capsys.readouterr().out == "4 secrets sealed anew\n0 secrets sealed anew\n"
+
+
+def test_the_keys_are_in_no_settings_that_are_shown(settings: Any) -> None:
+    shown = repr(replace(settings.CELLRUN, secret_key_fallbacks=(VALUE * 3,)))
+    assert VALUE not in shown
