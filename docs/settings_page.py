@@ -40,9 +40,9 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_PROCESS": "Which process this is, for its log lines; web also pools connections.",
         "CELLRUN_PUBLIC_URL": "Where browsers and cells reach web. Cells fetch inputs from there.",
         "CELLRUN_SECRET_KEY": "Signs sessions and links; all cells' keys are derived from it.",
-        "CELLRUN_START_SECONDS": "How long a cell may take to begin with an attempt.",
         "CELLRUN_SECRET_KEY_FALLBACKS": "Former secret keys: what they signed or sealed is still"
         " read, until `manage.py reseal_secrets` has sealed it anew ([secrets](secrets.md)).",
+        "CELLRUN_START_SECONDS": "How long a cell may take to begin with an attempt.",
         "CELLRUN_SYNC_SECONDS": "How often the inbox answers heartbeats, in one group.",
         "CELLRUN_CELL_ADDRESS": "The host at which others reach the ports that tasks publish on"
         " this cell. Unset: the address that this host has on the way to web; if that is a loopback"

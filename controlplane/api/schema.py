@@ -23,8 +23,8 @@ _ANSWERS: tuple[type[BaseModel], ...] = (
     shapes.Cell,
     shapes.Pool,
     shapes.Quota,
-    shapes.UploadSize,
     secret_shapes.StoredSecret,
+    shapes.UploadSize,
     shapes.Problem,
 )
 _REQUESTS: tuple[type[BaseModel], ...] = (
@@ -33,8 +33,8 @@ _REQUESTS: tuple[type[BaseModel], ...] = (
     shapes.NoRequest,
     shapes.PoolRequest,
     shapes.QuotaRequest,
-)
     secret_shapes.SecretRequest,
+)
 _PROBLEMS = {
     400: "The body or the query cannot be read.",
     401: "The token is missing, unknown or expired.",

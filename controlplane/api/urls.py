@@ -12,8 +12,8 @@ from controlplane.api import (
     jobs,
     pools,
     quotas,
-    store,
     secrets,
+    store,
     tasks,
 )
 from controlplane.api.problems import nothing_here
@@ -90,9 +90,9 @@ urlpatterns = [
     path("pools/<name:name>", pools.PoolDetail.as_view()),
     path("quotas", quotas.Quotas.as_view()),
     path("quotas/<scope_kind:kind>/<scope_name:name>", quotas.QuotaDetail.as_view()),
+    path("secrets", secrets.Secrets.as_view()),
+    path("secrets/<name:name>", secrets.SecretDetail.as_view()),
     path("store/inputs/<slug:digest>", store.StoredInput.as_view()),
     path("store/results/<id:group_id>", store.StoredResults.as_view()),
     re_path("", nothing_here),
-    path("secrets", secrets.Secrets.as_view()),
-    path("secrets/<name:name>", secrets.SecretDetail.as_view()),
 ]

@@ -81,9 +81,9 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
     values: dict[str, Any] = {
         "home": home,
         "secret_key": reader.read("CELLRUN_SECRET_KEY", "", _secret_key),
-        "database": reader.read("DATABASE_URL", "", _database),
         # Former keys: what they signed or sealed is still read.
         "secret_key_fallbacks": reader.read("CELLRUN_SECRET_KEY_FALLBACKS", "", _secret_keys),
+        "database": reader.read("DATABASE_URL", "", _database),
         "broker_url": reader.read("CELERY_BROKER_URL", "", _redis_url),
         "public_url": public_url,
         # Where people's browsers find Flower; without it pages do not link there.
@@ -224,8 +224,6 @@ def _secret_key(text: str) -> str:
     return text
 
 
-def _split(text: str, expected: str) -> SplitResult:
-    try:
 def _secret_keys(text: str) -> tuple[str, ...]:
     keys = tuple(text.split(",")) if text else ()
     if any(len(key) < MIN_SECRET_KEY_LENGTH for key in keys):
@@ -235,6 +233,8 @@ def _secret_keys(text: str) -> tuple[str, ...]:
     return keys
 
 
+def _split(text: str, expected: str) -> SplitResult:
+    try:
         parts = urlsplit(text)
         _ = parts.port  # read only now, and refused if it is no number
     except ValueError:

@@ -7,12 +7,10 @@ from uuid import UUID
 
 from controlplane.contract.briefing import Briefing
 from controlplane.domain.errors import NotFound
-from controlplane.queries.gang import load_gang
 from controlplane.domain.secrets import read_registry
-from controlplane.queries.artifacts import find_checkpoint, find_output_base
-from controlplane.queries.sql import decoded, rows
-from controlplane.queries.launches import links_at
+from controlplane.queries.gang import load_gang
 from controlplane.queries.secrets import open_secrets
+from controlplane.queries.sql import decoded, rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +32,8 @@ def load_briefing(uid: UUID) -> Briefing:
     """The briefing of an attempt that has not ended. Raises NotFound, SealedOtherwise."""
     asked = _load_asked(uid)
     return Briefing(
-        plugin_state=_load_plugin_state(asked),
         **_load_secrets(asked),
-        output_base=find_output_base(uid, asked.launch),
-        checkpoint=_load_checkpoint(asked),
+        plugin_state=_load_plugin_state(asked),
         gang=_load_gang(asked),
     )
 
@@ -48,7 +44,6 @@ def _load_gang(asked: Asked) -> dict[str, Any] | None:
     return load_gang(asked.job_id, with_key=True).body()
 
 
-def _load_asked(uid: UUID) -> Asked:
 def _load_secrets(asked: Asked) -> dict[str, Any]:
     """The secrets that the group names, and the login to its image's registry."""
     used = {item["name"] for item in asked.launch.get("secrets", ())}
@@ -66,16 +61,7 @@ def _load_secrets(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _load_checkpoint(asked: Asked) -> dict[str, Any] | None:
-    """What an earlier attempt left for this one; in our store, by a link that opens it now."""
-    if not asked.launch.get("checkpoint_path"):
-        return None
-    found = find_checkpoint(asked.task_id, asked.number)
-    if found is not None and found["uri"].startswith("/"):
-        found["url"] = links_at(clock.now())(found["uri"])
-    return found
-
-
+def _load_asked(uid: UUID) -> Asked:
     found = rows(
         """
         SELECT a.uid, a.number, a.task_id, a.group_id, a.job_id, j.project_id, g.task_type,
