@@ -71,7 +71,12 @@ class Cable:
                         near.close()
                         continue
                     far = _socket_for(self._target)
-                    far.connect(self._target)
+                    try:
+                        far.connect(self._target)
+                    except OSError:  # nobody is at the other end, for now
+                        far.close()
+                        near.close()
+                        continue
                     self._ends += [near, far]
                 for source, sink in ((near, far), (far, near)):
                     wait = self._go_slowly if source is far else _at_once
