@@ -183,5 +183,6 @@ def _waiting(case: Case) -> Waiting:
         timeout_seconds=nothing,
         avoid_cell_ids=nothing,
         nominated_cell_ids=nothing,
+        prefer_cell_ids=nothing,
         reasons=nothing,
     )

@@ -210,6 +210,7 @@ def _change_tasks(changes: Sequence[ChangeTask]) -> set[int]:
         "refusal_row": [counter.refusal_row for counter in counters],
         "not_before": [change.not_before for change in changes],
         "avoid": [change.avoid_cell_id for change in changes],
+        "prefer": [change.prefer_cell_id for change in changes],
         "started_at": [change.started_at for change in changes],
         "failure_reason": [change.failure_reason for change in changes],
         "at": [change.at for change in changes],

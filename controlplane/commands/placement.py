@@ -114,17 +114,23 @@ def _choose_tasks(placements: PlaceTasks, job_ids: set[int], now: datetime) -> l
 
     Rows of one group are chosen together, then shared out, so that no task is chosen twice.
     """
-    wanted: dict[tuple[int, int | None, int | None], list[int]] = defaultdict(list)
+    wanted: dict[tuple[int, int | None, int | None, int | None], list[int]] = defaultdict(list)
     for row, group_id in enumerate(placements.group_ids):
-        key = (group_id, placements.avoid_cell_ids[row], placements.nominated_cell_ids[row])
+        key = (
+            group_id,
+            placements.avoid_cell_ids[row],
+            placements.nominated_cell_ids[row],
+            placements.prefer_cell_ids[row],
+        )
         wanted[key] += [row] * placements.counts[row]
     keys = list(wanted)
     found = rows(
         statements.CHOOSE_TASKS,
         {
-            "group_id": [group_id for group_id, _, _ in keys],
-            "avoid": [avoid for _, avoid, _ in keys],
-            "nominated": [nominated for _, _, nominated in keys],
+            "group_id": [key[0] for key in keys],
+            "avoid": [key[1] for key in keys],
+            "nominated": [key[2] for key in keys],
+            "prefer": [key[3] for key in keys],
             "count": [len(wanted[key]) for key in keys],
             "now": now,
         },

@@ -11,6 +11,7 @@ UPDATE controlplane_task t SET
     refusal_row = i.refusal_row,
     not_before = CASE WHEN i.state_from <> i.state_to THEN i.not_before ELSE t.not_before END,
     avoid_cell_id = CASE WHEN i.state_from <> i.state_to THEN i.avoid ELSE t.avoid_cell_id END,
+    prefer_cell_id = CASE WHEN i.state_from <> i.state_to THEN i.prefer ELSE t.prefer_cell_id END,
     nominated_cell_id = CASE WHEN i.state_from <> i.state_to THEN i.nominated_cell
                              ELSE t.nominated_cell_id END,
     nominated_until = CASE WHEN i.state_from <> i.state_to THEN i.nominated_until
@@ -27,10 +28,10 @@ FROM unnest(
     %(system_row)s::integer[], %(refusal_row)s::integer[],
     %(not_before)s::timestamptz[], %(avoid)s::bigint[], %(started_at)s::timestamptz[],
     %(failure_reason)s::text[], %(at)s::timestamptz[], %(nominated_cell)s::bigint[],
-    %(nominated_until)s::timestamptz[]
+    %(nominated_until)s::timestamptz[], %(prefer)s::bigint[]
 ) AS i(task_id, state_from, state_to, terminal, uid, attempt_open, failure, preemption, system,
        system_row, refusal_row, not_before, avoid, started_at, failure_reason, at, nominated_cell,
-       nominated_until)
+       nominated_until, prefer)
 WHERE t.id = i.task_id AND t.state = i.state_from
   AND (i.uid IS NULL OR t.attempt_uid = i.uid)
 RETURNING t.id
@@ -139,14 +140,15 @@ WHERE d.id = i.id AND d.met_at IS NULL AND d.failed_at IS NULL
 CHOOSE_TASKS = """
 SELECT p.n, t.id, t.job_id, t.group_id, t.attempt_number, t.index
 FROM unnest(%(group_id)s::bigint[], %(avoid)s::bigint[], %(nominated)s::bigint[],
-            %(count)s::integer[])
-     WITH ORDINALITY AS p(group_id, avoid, nominated, count, n)
+            %(prefer)s::bigint[], %(count)s::integer[])
+     WITH ORDINALITY AS p(group_id, avoid, nominated, prefer, count, n)
 JOIN controlplane_taskgroup g ON g.id = p.group_id,
 LATERAL (
     SELECT id, job_id, group_id, attempt_number, index FROM controlplane_task
     WHERE shape_id = g.shape_id AND group_id = p.group_id AND state = 1 AND NOT attempt_open
       AND avoid_cell_id IS NOT DISTINCT FROM p.avoid
       AND nominated_cell_id IS NOT DISTINCT FROM p.nominated
+      AND prefer_cell_id IS NOT DISTINCT FROM p.prefer
       AND (not_before IS NULL OR not_before <= %(now)s)
     ORDER BY index LIMIT p.count
 ) t

@@ -81,6 +81,7 @@ def change_task(
         attempt_open=attempt is not None and (change is None or change.release is None),
         not_before=_not_before(facts, outcome, now),
         avoid_cell_id=attempt.cell_id if attempt and outcome.avoids_cell else None,
+        prefer_cell_id=attempt.cell_id if attempt and outcome.prefers_cell else None,
         started_at=started_at,
         failure_reason=_failure_reason(outcome, cause),
         by_dependency=cause.by_dependency,

@@ -72,6 +72,7 @@ class ChangeTask:
     attempt_open: bool = False
     not_before: datetime | None = None
     avoid_cell_id: int | None = None
+    prefer_cell_id: int | None = None
     nominated_cell_id: int | None = None
     nominated_until: datetime | None = None
     started_at: datetime | None = None
@@ -88,6 +89,7 @@ class PlaceTasks:
     counts: Sequence[int] = ()
     avoid_cell_ids: Sequence[int | None] = ()
     nominated_cell_ids: Sequence[int | None] = ()
+    prefer_cell_ids: Sequence[int | None] = ()
 
 
 @dataclass(frozen=True, slots=True)

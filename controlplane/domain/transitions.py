@@ -70,6 +70,7 @@ class Rule:
     requeue: bool = False
     wait: Wait = Wait.NONE
     avoids_cell: bool = False
+    prefers_cell: bool = False
     exhausts: bool = False
 
 
@@ -104,6 +105,7 @@ class Outcome:
     charge: int = 0
     wait: Wait = Wait.NONE
     avoids_cell: bool = False
+    prefers_cell: bool = False
 
 
 _BUILT = frozenset({S.BUILDING, S.RUNNING})
@@ -116,7 +118,12 @@ _ROWS: tuple[tuple[frozenset[S], Event, Rule], ...] = (
     (frozenset({S.ASSIGNED}), Event.BUILDING, Rule(S.BUILDING, S.BUILDING)),
     (frozenset({S.ASSIGNED, S.BUILDING}), Event.STARTED, Rule(S.RUNNING, S.RUNNING)),
     (ACTIVE, Event.EXITED_ZERO, Rule(S.SUCCEEDED, S.SUCCEEDED)),
-    (ACTIVE, Event.USER_FAILED, Rule(S.FAILED, S.FAILED, Budget.FAILURE, wait=Wait.FAILURE)),
+    # Its image and inputs are there already (Flyte: restarted in place).
+    (
+        ACTIVE,
+        Event.USER_FAILED,
+        Rule(S.FAILED, S.FAILED, Budget.FAILURE, wait=Wait.FAILURE, prefers_cell=True),
+    ),
     (
         ACTIVE,
         Event.SYSTEM_FAILED,
@@ -201,6 +208,7 @@ def advance(
         charge=charge,
         wait=rule.wait if requeued else Wait.NONE,
         avoids_cell=rule.avoids_cell and requeued,
+        prefers_cell=rule.prefers_cell and requeued,
     )
 
 

@@ -38,6 +38,9 @@ class Task(models.Model):
     refusal_row = models.PositiveIntegerField(default=0, help_text="Refusals in a row.")
     not_before = models.DateTimeField(null=True, blank=True)
     avoid_cell_id = models.BigIntegerField(null=True, blank=True)
+    prefer_cell_id = models.BigIntegerField(
+        null=True, blank=True, help_text="Where its program failed: it is tried there again."
+    )
     nominated_cell_id = models.BigIntegerField(
         null=True, blank=True, help_text="Where room is kept for it, until nominated_until."
     )

@@ -244,13 +244,14 @@ _ROWS = """
 SELECT j.band, (j.coscheduled AND j.started_at IS NOT NULL) AS first, g.job_id, g.position,
        w.shape_id, w.group_id, w.count, j.parent_id IS NOT NULL,
        GREATEST(g.startable_at, w.since), g.timeout_seconds, w.avoid_cell_id,
-       w.nominated_cell_id, g.pending_reason, j.coscheduled
+       w.nominated_cell_id, w.prefer_cell_id, g.pending_reason, j.coscheduled
 FROM (
-    SELECT shape_id, group_id, avoid_cell_id, nominated_cell_id, count(*), min(updated_at) AS since
+    SELECT shape_id, group_id, avoid_cell_id, nominated_cell_id, prefer_cell_id, count(*),
+           min(updated_at) AS since
     FROM controlplane_task
     WHERE state = 1 AND NOT attempt_open AND shape_id = ANY(%(shapes)s)
       AND (not_before IS NULL OR not_before <= %(now)s)
-    GROUP BY shape_id, group_id, avoid_cell_id, nominated_cell_id
+    GROUP BY shape_id, group_id, avoid_cell_id, nominated_cell_id, prefer_cell_id
 ) w
 JOIN controlplane_taskgroup g ON g.id = w.group_id
 JOIN controlplane_job j ON j.id = g.job_id
@@ -289,7 +290,7 @@ def load_pass_facts(
     heads = _load_rows(screened.heads, now, _OLDEST, MAX_HEADS) if may_be_served else []
     found += {_row_key(row): row for row in (*of_running, *heads)}.values()
     found.sort(key=_PLACE)
-    gangs = {row[2] for row in found if row[13]}
+    gangs = {row[2] for row in found if row[14]}
     return PassFacts(
         waiting=_waiting(found),
         gangs=load_gangs(gangs),
@@ -329,7 +330,7 @@ def _may_be_served(snapshot: PoolSnapshot, heads: Collection[int]) -> bool:
 
 
 _PLACE = itemgetter(0, 2, 3)  # band, job, position; the sort is stable
-_row_key = itemgetter(5, 10, 11)  # group, avoided and nominated cell
+_row_key = itemgetter(5, 10, 11, 12)  # group; avoided, nominated and preferred cell
 
 
 def _load_rows(
@@ -351,10 +352,9 @@ def _load_rows(
 def _waiting(found: Sequence[tuple[Any, ...]]) -> Waiting:
     if not found:
         return Waiting()
-    _, first, jobs, _, shapes, groups, counts, children, since, timeouts, avoided, nominated = zip(
-        *(row[:12] for row in found), strict=True
-    )
-    reasons = [decoded(row[12]) if row[13] else None for row in found]
+    columns = zip(*(row[:13] for row in found), strict=True)
+    _, first, jobs, _, shapes, groups, counts, children, since, timeouts, *cells = columns
+    reasons = [decoded(row[13]) if row[14] else None for row in found]
     return Waiting(
         shape_ids=shapes,
         group_ids=groups,
@@ -364,8 +364,9 @@ def _waiting(found: Sequence[tuple[Any, ...]]) -> Waiting:
         is_child=children,
         since=since,
         timeout_seconds=timeouts,
-        avoid_cell_ids=avoided,
-        nominated_cell_ids=nominated,
+        avoid_cell_ids=cells[0],
+        nominated_cell_ids=cells[1],
+        prefer_cell_ids=cells[2],
         reasons=reasons,
     )
 

@@ -214,6 +214,13 @@ OTHER_OWNERS: tuple[Owner, ...] = (
         "cleared",
         rule="freed_attempts",
     ),
+    Owner(
+        "an image that cells could not pull",
+        "convergence",
+        "its tasks wait 1 to 10 min from the last failure on three cells",
+        "forgotten once an attempt with it runs, or an hour after the last failure",
+        rule="images",
+    ),
     Owner("a deleted job, settled", "convergence, rule 11", _TICK, "gone", rule="deleted_jobs"),
     Owner(
         "a cell that is silent",

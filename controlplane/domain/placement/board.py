@@ -180,6 +180,12 @@ class Board:
         self.used += request[:, None] * given
         self.slots -= given
 
+    def only(self, cell_id: int) -> Mask:
+        """That cell alone."""
+        here = np.zeros(len(self.cells), dtype=bool)
+        here[self.index_of[cell_id]] = True
+        return here
+
     def keep(self, cell_id: int, request: Vector, count: int) -> None:
         """Keep room for `count` tasks on a cell, be it free or not; negative: give it back."""
         self.used[:, self.index_of[cell_id]] += request * count

@@ -124,6 +124,7 @@ def add_rows(
         timeout_seconds=[group.timeout_seconds for group in groups],
         avoid_cell_ids=[None] * count,
         nominated_cell_ids=[None] * count,
+        prefer_cell_ids=[None] * count,
         reasons=[None] * count,
     )
     columns = {}

@@ -91,13 +91,17 @@ class Pass:
         return behind[0] if behind and self.snapshot.policy.cursor else 0
 
     def place_rows(self, queue: BandQueue, shape: ShapeFacts, rows: Vector, tasks: int) -> None:
-        """Rows that are alike together; what is avoided or nominated, or bound by jobs, apart."""
+        """Rows that are alike together; with a wish for a cell, or bound by jobs, each apart."""
         is_alone = self.any_special(rows) or self.ledger.is_bound_by_jobs(shape)
         for picked in np.split(rows, len(rows)) if is_alone else (rows,):
             if tasks <= 0 or self.limit <= 0 or self.stopped_by is not None:
                 return
             wanted = min(tasks, int(self.left[picked].sum()))
-            placed, reason = self.place_run(shape, picked, wanted)
+            there = self.place_where_preferred(shape, picked, wanted)
+            tasks -= there
+            if there == wanted:
+                continue
+            placed, reason = self.place_run(shape, picked, wanted - there)
             tasks -= placed
             if reason is None:
                 continue
@@ -113,8 +117,17 @@ class Pass:
                 queue.close(shape.shape_id)
             self._note_unplaced(shape, picked, reason)
 
+    def place_where_preferred(self, shape: ShapeFacts, rows: Vector, wanted: int) -> int:
+        """Place a row's tasks on the cell that they prefer, as long as it has room; how many."""
+        if not self.rows.prefers[rows[0]]:
+            return 0
+        cell_id = self.waiting.prefer_cell_ids[int(rows[0])]
+        if cell_id is None or cell_id not in self.board.index_of:
+            return 0
+        return self.place_run(shape, rows, wanted, self.board.only(cell_id))[0]
+
     def any_special(self, rows: Vector) -> bool:
-        """Whether any of the rows avoids a cell, or has room kept on one."""
+        """Whether any of the rows avoids or prefers a cell, or has room kept on one."""
         return self.rows.any_special and bool(self.rows.is_special[rows].any())
 
     # ---------------------------------------------------------------------------- placing
@@ -240,8 +253,7 @@ class Pass:
             shape = self.shape_of(row)
             picked = np.array([row], dtype=np.int64)
             if not shape.coscheduled and self.limit > 0:
-                here = np.zeros(len(self.board.cells), dtype=bool)
-                here[self.board.index_of[cell_id]] = True
+                here = self.board.only(cell_id)
                 self.place_run(shape, picked, int(self.left[row]), here)
             if self.left[row]:
                 self.keep(row)

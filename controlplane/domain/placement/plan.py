@@ -100,4 +100,5 @@ class Columns:
             counts,
             [waiting.avoid_cell_ids[row] for row in rows],
             [waiting.nominated_cell_ids[row] for row in rows],
+            [waiting.prefer_cell_ids[row] for row in rows],
         )

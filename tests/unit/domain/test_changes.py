@@ -138,6 +138,13 @@ def test_a_retry_after_a_system_failure_avoids_the_cell_and_others_do_not() -> N
     failed = change_task(facts, Event.SYSTEM_FAILED, Cause(Reason.SYSTEM_FAILURE), now=NOW)
     lost = change_task(facts, Event.CELL_LOST, Cause(Reason.CELL_LOST), now=NOW)
     assert (failed.avoid_cell_id, lost.avoid_cell_id) == (5, None)
+    assert (failed.prefer_cell_id, lost.prefer_cell_id) == (None, None)
+
+
+def test_a_retry_after_its_own_failure_prefers_the_cell() -> None:
+    facts = task(S.RUNNING, attempt(S.RUNNING), limits=Limits(failure=1))
+    failed = change_task(facts, Event.USER_FAILED, Cause(Reason.EXIT_STATUS), now=NOW)
+    assert (failed.task_to, failed.prefer_cell_id, failed.avoid_cell_id) == (S.PENDING, 5, None)
 
 
 @pytest.mark.parametrize(

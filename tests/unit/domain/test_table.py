@@ -29,6 +29,7 @@ class Row(NamedTuple):
     budget: Budget | None = None
     wait: Wait = Wait.NONE
     avoids_cell: bool = False
+    prefers_cell: bool = False
 
 
 def final(task: S, attempt: S | None = None) -> Row:
@@ -36,7 +37,7 @@ def final(task: S, attempt: S | None = None) -> Row:
 
 
 REFUSED = Row(S.PENDING, S.PENDING, S.WORKER_FAILED, wait=Wait.SYSTEM, avoids_cell=True)
-FAILED = Row(S.PENDING, S.FAILED, S.FAILED, Budget.FAILURE, Wait.FAILURE)
+FAILED = Row(S.PENDING, S.FAILED, S.FAILED, Budget.FAILURE, Wait.FAILURE, prefers_cell=True)
 SYSTEM_FAILED = Row(S.PENDING, S.FAILED, S.FAILED, Budget.SYSTEM, Wait.SYSTEM, avoids_cell=True)
 LOST = Row(S.PENDING, S.WORKER_FAILED, S.WORKER_FAILED, Budget.PREEMPTION)
 EVICTED = Row(S.PENDING, S.PREEMPTED, S.PREEMPTED, Budget.PREEMPTION)
@@ -120,6 +121,7 @@ def test_a_row_is_as_specified(key: tuple[S, Event]) -> None:
         requeued = outcome.task is S.PENDING
         assert outcome.wait is (row.wait if requeued else Wait.NONE)
         assert outcome.avoids_cell is (row.avoids_cell and requeued)
+        assert outcome.prefers_cell is (row.prefers_cell and requeued)
 
 
 @pytest.mark.parametrize("key", SPECIFIED, ids=lambda key: f"{key[0].name}-{key[1]}")
@@ -128,7 +130,8 @@ def test_what_runs_at_most_once_never_goes_back_to_wait(key: tuple[S, Event]) ->
     assert outcome.task is (FINAL[key[1]] if usual.task is S.PENDING else usual.task)
     assert outcome.attempt is usual.attempt
     assert (outcome.charged, outcome.counters) == (usual.charged, usual.counters)
-    assert (outcome.wait, outcome.avoids_cell) == (Wait.NONE, False)
+    wishes = (outcome.wait, outcome.avoids_cell, outcome.prefers_cell)
+    assert wishes == (Wait.NONE, False, False)
 
 
 CHARGED = {key: row.budget for key, row in SPECIFIED.items() if row.budget and row is not BROKEN}

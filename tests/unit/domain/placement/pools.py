@@ -58,6 +58,7 @@ class Row:
     since: datetime | None = NOW
     timeout_seconds: float | None = None
     avoid_cell_id: int | None = None
+    prefer_cell_id: int | None = None
     nominated_cell_id: int | None = None
     reason: Mapping[str, object] | None = None
 
@@ -162,6 +163,7 @@ def _waiting(rows: Sequence[Row], shape_ids: Sequence[int]) -> Waiting:
         timeout_seconds=[one.timeout_seconds for one in rows],
         avoid_cell_ids=[one.avoid_cell_id for one in rows],
         nominated_cell_ids=[one.nominated_cell_id for one in rows],
+        prefer_cell_ids=[one.prefer_cell_id for one in rows],
         reasons=[one.reason for one in rows],
     )
 

@@ -32,6 +32,15 @@ def test_who_avoids_the_only_free_cell_holds_up_nobody_who_does_not() -> None:
     assert run([core(1, 2), full], *rows).placed == {2: 1, 3: 1}
 
 
+def test_who_prefers_a_cell_goes_there_as_long_as_it_has_room_and_elsewhere_else() -> None:
+    cells = [core(1, 9), core(2, 2), core(3, 9)]
+    outcome = run(cells, row(1, 3, prefer_cell_id=2), row(2))
+    assert outcome.where(1)[2] == 2
+    assert outcome.placed == {1: 3, 2: 1}
+    gone = run([core(1, 9)], row(1, prefer_cell_id=7))
+    assert gone.placed == {1: 1}
+
+
 def test_a_job_that_runs_goes_on_behind_one_that_may_not_begin() -> None:
     one = quota(ScopeKind.USER, 1, Limits(running_jobs=1), jobs=frozenset({5}), running_tasks=1)
     rows = [row(3), row(4, cpu=500, owner_id=2), row(5, 2)]
