@@ -200,6 +200,8 @@ def _waits(rule: Rule) -> str:
         parts.append(f"{rule.wait.value} back-off")
     if rule.avoids_cell:
         parts.append("another cell")
+    if rule.prefers_cell:
+        parts.append("the same cell if it has room")
     return ", ".join(parts)
 
 
