@@ -123,8 +123,8 @@ def write() -> str:
                 "## Control plane",
                 _table(control, defaults("controlplane/config/env.py"), expects),
                 "A name that holds a password (`DATABASE_URL`, `CELERY_BROKER_URL`,"
-                " `CELLRUN_SECRET_KEY` and its fallbacks) is refused without\nrepeating its value. What is left open"
-                " is taken from the stack that runs in `CELLRUN_HOME`, if one does.",
+                " `CELLRUN_SECRET_KEY` and its fallbacks) is refused without\nrepeating its value. What"
+                " is left open is taken from the stack that runs in `CELLRUN_HOME`, if one does.",
                 "## Cell",
                 _table(cell, defaults("workers/config.py"), CELL_EXPECTS),
                 "`DOCKER_HOST` is Docker's own: where the engine answers, else the usual sockets.",
