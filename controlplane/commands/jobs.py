@@ -12,7 +12,7 @@ from controlplane.commands.batches import run_in_transaction
 from controlplane.commands.caps import check_cap
 from controlplane.commands.job_links import link_jobs
 from controlplane.commands.kinds import describe_unknown, find_hook, hook_of
-from controlplane.commands.refusals import Asked, check_sizes
+from controlplane.commands.refusals import Asked, check_hosts, check_sizes
 from controlplane.commands.secret_refusals import check_secrets
 from controlplane.commands.submission_rows import PlannedJob, insert_jobs
 from controlplane.domain.hooks.asking import find_kind_faults
@@ -111,6 +111,7 @@ def judge_jobs(
     known = _find_known(asked)
     fresh = _without_repeats([job for job in asked if job.position not in known])
     _check_kinds(fresh)
+    check_hosts(fresh)
     check_sizes(fresh, owner_id=owner.pk, now=now)
     check_secrets(fresh)
     return Judged(asked, known, fresh, [_plan(job, owner, now) for job in fresh])

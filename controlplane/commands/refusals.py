@@ -1,4 +1,4 @@
-"""Refuses what is too large to be taken, or could never run; cheap for jobs that could."""
+"""Refuses what is too large to be taken, could never run, or asks too much of hosts; cheaply."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,6 +8,7 @@ from typing import Any
 
 from django.conf import settings
 
+from controlplane.domain.host_policy import find_policy_faults
 from controlplane.domain.satisfiability import Candidate, OfferedPool, find_unsatisfiable
 from controlplane.domain.scopes import Quota, Scope, ScopeKind
 from controlplane.domain.submission import JobsRefused, find_count_faults
@@ -34,6 +35,28 @@ class Asked:
     def is_short(self) -> bool:
         """Whether the fields of its one group stand at the top."""
         return "groups" not in self.body
+
+
+def check_hosts(jobs: Sequence[Asked]) -> None:
+    """Whether the pool of each job lets it have what it asks of hosts. Raises JobsRefused."""
+    faults = [
+        (job.position, fault)
+        for job in jobs
+        for fault in faults_of_hosts(job.spec, job.pool, is_short=job.is_short)
+    ]
+    if faults:
+        raise JobsRefused(faults)
+
+
+def faults_of_hosts(spec: JobSpec, pool: Pool, *, is_short: bool) -> list[Fault]:
+    """What `spec` asks of hosts that `pool` does not allow now."""
+    return find_policy_faults(
+        spec,
+        pool=pool.name,
+        allowed_mounts=pool.allowed_mounts,
+        privileged_allowed=pool.privileged_allowed,
+        is_short=is_short,
+    )
 
 
 def check_sizes(jobs: Sequence[Asked], *, owner_id: int, now: datetime) -> None:

@@ -14,6 +14,7 @@ from controlplane.commands.effects import apply_changes
 from controlplane.commands.job_links import link_jobs
 from controlplane.commands.jobs import Submission
 from controlplane.commands.kinds import describe_unknown, find_hook, hook_of
+from controlplane.commands.refusals import faults_of_hosts
 from controlplane.commands.submission_rows import PlannedJob, insert_jobs
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.hooks.asking import find_kind_faults
@@ -59,6 +60,7 @@ def retry_job(*, job_id: int, guid: str | None, actor: str, now: datetime) -> Su
     old = _find(job_id)
     spec = parse_job(dict(old.document))
     _check_kind(spec)
+    _check_hosts(spec, old.pool_id)
     for group in plan_groups(spec, now=now, timeout_seconds=None, hook=hook_of(spec.kind)):
         for content in group.contents.values():
             store.put_input(content)
@@ -81,6 +83,12 @@ def _check_kind(spec: JobSpec) -> None:
     if hook is None:
         raise Conflict(describe_unknown(spec.kind))
     if faults := find_kind_faults(spec, hook, is_short=False):
+        raise Conflict("; ".join(map(str, faults)))
+
+
+def _check_hosts(spec: JobSpec, pool_id: int) -> None:
+    """An operator may have taken back what its pool allowed when the job was submitted."""
+    if faults := faults_of_hosts(spec, Pool.objects.get(pk=pool_id), is_short=False):
         raise Conflict("; ".join(map(str, faults)))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from controlplane.spec.faults import Place
 from controlplane.spec.files import check_files
 from controlplane.spec.group import GroupFields, TaskGroupSpec
+from controlplane.spec.hidden import check_hidden
 from controlplane.spec.job import JobSpec, minimum_of
 from controlplane.spec.placing import check_constraints, check_resources, check_tags
 from controlplane.spec.services import check_services
@@ -76,6 +77,7 @@ def _rules_of_group(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
         group.tmpfs,
         [item.path for item in group.inputs],
     )
+    yield from check_hidden(group)
 
 
 def _check_task_type(group: TaskGroupSpec) -> Iterator[Finding]:

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from controlplane.contract.states import FailureKind
 from controlplane.contract.wishes import Mount, Tmpfs
 from tests.conformance.kit import DockerKit, until
 from workers.attempt.capture import Capture
 from workers.attempt.engine import Life, Placed
 from workers.attempt.events import Launch
+from workers.attempt.outcome import SPEC
 from workers.drivers.docker import DockerEngine
 
 pytestmark = pytest.mark.engine
@@ -150,6 +152,20 @@ def test_mounts_and_rooms_in_memory_stand_as_they_were_asked_for(
         assert (tmp_path / "written" / "result").read_text() == "done\n"
         # A folder of the host is not made writable for all, as the task's own would be.
         assert (tmp_path / "written").stat().st_mode & 0o777 == 0o755
+
+
+def test_mounts_that_lead_elsewhere_or_nowhere_are_the_user_s_mistake(
+    docker_kit: DockerKit, tmp_path: Path
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    words = {"link": f"leads through a symbolic link to {tmp_path}/real", "none": "does not exist"}
+    for name, expected in words.items():
+        launch = docker_kit.launch("true", mounts=(Mount(str(tmp_path / name), "/in"),))
+        docker_kit.driver.start(launch)
+        ended = docker_kit.told.ended(launch.uid)
+        assert (ended.failure_kind, ended.reason) == (FailureKind.USER, SPEC)
+        assert expected in str(ended.message)
 
 
 def test_privileges_are_the_ones_that_were_asked_for(docker_kit: DockerKit) -> None:

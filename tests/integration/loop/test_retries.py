@@ -18,7 +18,7 @@ from controlplane.commands.retries import retry_job
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.submission import GuidTaken, JobsRefused
-from controlplane.models import Job, Task, TaskGroup, Transition
+from controlplane.models import Job, Pool, Task, TaskGroup, Transition
 from controlplane.queries.artifacts import iterate_results
 from controlplane.queries.invariants import check_all
 from controlplane.ticks import convergence
@@ -393,3 +393,15 @@ def test_ten_thousand_tasks_are_retried_in_one_go(loop: Loop) -> None:
     new = retry(job)
     assert TaskGroup.objects.get(job=new).counts[S.PENDING] == 10_000
     assert Task.objects.filter(job=new, state=S.PENDING).count() == 10_000
+
+
+def test_what_the_pool_does_not_allow_any_more_is_not_retried(loop: Loop) -> None:
+    cell = loop.cell()
+    Pool.objects.update(allowed_mounts=[{"path": "/data"}])
+    job = loop.submit(groups=[group("main", mounts=[{"source": "/data/a", "target": "/in"}])])
+    play(loop, cell, job, "main.0")
+    Pool.objects.update(allowed_mounts=[])
+    with pytest.raises(Conflict, match="allows no mount of /data/a"):
+        retry(job)
+    Pool.objects.update(allowed_mounts=[{"path": "/"}])
+    assert names(retry(job)) == ["main.0"]

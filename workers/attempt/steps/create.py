@@ -1,7 +1,10 @@
 """The container exists, made by us or found, with the attempt's name, labels and limits."""
 
+import os
+
+from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import Attempt
-from workers.attempt.outcome import judge_start_error
+from workers.attempt.outcome import SPEC, AttemptFailed, judge_start_error
 from workers.attempt.steps.look import take_over
 from workers.attempt.steps.workspace import begin_creation
 from workers.attempt.tries import with_tries
@@ -9,6 +12,8 @@ from workers.attempt.tries import with_tries
 
 def create_container(attempt: Attempt) -> None:
     """Create it, or take over the one of the same name. Raises AttemptFailed."""
+
+    check_mounts(attempt)
 
     def create() -> None:
         with attempt.turn():
@@ -25,3 +30,16 @@ def create_container(attempt: Attempt) -> None:
         pause=attempt.pause,
         back_off=attempt.around.back_off,
     )
+
+
+def check_mounts(attempt: Attempt) -> None:
+    """No mount leads through a link, which some task may have put there. Raises AttemptFailed.
+
+    The pool's list was asked about names: the engine follows links, also out of what is allowed.
+    """
+    for mount in attempt.launch.spec.mounts:
+        source = mount.source.rstrip("/") or "/"
+        found = os.path.realpath(source)
+        if found != source:
+            message = f"create: the mount {source} leads through a symbolic link to {found}"
+            raise AttemptFailed(FailureKind.USER, SPEC, message)

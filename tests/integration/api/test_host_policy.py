@@ -1,0 +1,44 @@
+"""Mounts and privileges over the API: only what the pool allows, wherever a job comes in."""
+
+from typing import Any
+
+import pytest
+
+from controlplane.models import Job
+from controlplane.queries.launches import load_group_specs
+from tests.integration.api.conftest import Caller
+
+JOB: dict[str, Any] = {"name": "a", "image": "busybox"}
+MOUNT = {"source": "/data/a", "target": "/in", "read_only": True}
+WISH: dict[str, Any] = {"mounts": [MOUNT], "privileged": True, "capabilities": ["SYS_PTRACE"]}
+FIELDS = ["mounts[0].source", "privileged", "capabilities[0]"]
+
+
+@pytest.mark.parametrize("door", ["/jobs", "/jobs:dry-run", "/jobs:batch"])
+def test_what_the_pool_does_not_allow_is_refused_at_every_door(
+    submitter: Caller, door: str
+) -> None:
+    body: Any = {**JOB, **WISH}
+    prefix = ""
+    if door == "/jobs:batch":
+        body, prefix = [body], "[0]."
+    answer = submitter.post(door, body)
+    assert (answer.status, list(answer.faults)) == (422, [prefix + field for field in FIELDS])
+    expected = "pool default allows no mount of /data/a; it allows none"
+    assert answer.faults[prefix + FIELDS[0]] == expected
+    assert not Job.objects.exists()
+
+
+def test_what_an_operator_allows_reaches_the_cell(submitter: Caller, operator: Caller) -> None:
+    allowed = {"allowed_mounts": [{"path": "/data", "read_only": True}], "privileged_allowed": True}
+    assert operator.put("/pools/default", allowed).status == 200
+    assert submitter.post("/jobs", {**JOB, **WISH}).status == 201
+    [group] = Job.objects.get().groups.all()
+    told = load_group_specs([group.pk])[group.pk]
+    assert [mount.body() for mount in told.mounts] == [MOUNT]
+    assert (told.privileged, told.capabilities) == (True, ("SYS_PTRACE",))
+    writable = {**JOB, "mounts": [{**MOUNT, "read_only": False}]}
+    assert list(submitter.post("/jobs", writable).faults) == ["mounts[0].read_only"]
+    # Taken back, it holds for what is submitted from now on.
+    assert operator.put("/pools/default", {"allowed_mounts": []}).status == 200
+    assert submitter.post("/jobs", {**JOB, "mounts": [MOUNT]}).status == 422

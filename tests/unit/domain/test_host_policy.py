@@ -1,0 +1,111 @@
+"""What of its hosts a pool lets tasks have: table, and for any paths."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.domain.host_policy import USUAL_CAPABILITIES, find_policy_faults
+from controlplane.spec import parse_job
+from controlplane.spec.files import HARMLESS_CAPABILITIES
+from workers.drivers.docker_container import CAPABILITIES
+
+ALLOWED: list[dict[str, Any]] = [
+    {"path": "/data", "read_only": True},
+    {"path": "/data/scratch/", "read_only": False},
+    {"path": "/models"},
+]
+
+
+def faults(
+    *, allowed: Sequence[Mapping[str, Any]] = ALLOWED, privileged: bool = False, **group: Any
+) -> dict[str, str]:
+    spec = parse_job({"name": "a", "image": "busybox", **group})
+    found = find_policy_faults(
+        spec,
+        pool="gpu",
+        allowed_mounts=allowed,
+        privileged_allowed=privileged,
+        is_short=True,
+    )
+    return {fault.field: fault.detail for fault in found}
+
+
+def mount(source: str, *, read_only: bool = True) -> dict[str, Any]:
+    return {"mounts": [{"source": source, "target": "/in", "read_only": read_only}]}
+
+
+@pytest.mark.parametrize(
+    ("source", "read_only"),
+    [
+        ("/data", True),
+        ("/data/", True),
+        ("/data/a/b", True),
+        ("/data/scratch", False),
+        ("/data/scratch/x", False),
+        ("/models/x", True),
+    ],
+)
+def test_a_mount_of_what_is_allowed_or_below_it_is_taken(source: str, read_only: bool) -> None:
+    assert faults(**mount(source, read_only=read_only)) == {}
+
+
+@pytest.mark.parametrize("source", ["/", "/dat", "/data2", "/etc", "/scratch", "/Data"])
+def test_a_mount_of_anything_else_is_refused_and_says_what_is_allowed(source: str) -> None:
+    assert faults(**mount(source)) == {
+        "mounts[0].source": f"pool gpu allows no mount of {source};"
+        " it allows /data (read only), /data/scratch/, /models (read only)"
+    }
+    expected = f"pool gpu allows no mount of {source}; it allows none"
+    assert faults(allowed=[], **mount(source)) == {"mounts[0].source": expected}
+    assert faults(allowed=[{"path": "/"}], **mount(source)) == {}
+
+
+@pytest.mark.parametrize("source", ["/data", "/data/scratch2", "/models"])
+def test_what_may_only_be_read_is_not_mounted_writable(source: str) -> None:
+    text = f"pool gpu allows {source} to be read only: must be true"
+    assert faults(**mount(source, read_only=False)) == {"mounts[0].read_only": text}
+
+
+def test_a_field_is_named_as_it_was_written() -> None:
+    spec = parse_job(
+        {
+            "name": "a",
+            "groups": [
+                {"name": "x", "image": "busybox"},
+                {"name": "y", "image": "busybox", "privileged": True},
+            ],
+        }
+    )
+    [fault] = find_policy_faults(
+        spec, pool="p", allowed_mounts=[], privileged_allowed=False, is_short=False
+    )
+    assert str(fault) == "groups[1].privileged: pool p allows no privileged tasks"
+
+
+def test_capabilities_beyond_the_harmless_need_a_pool_that_allows_privileges() -> None:
+    harmless = ["NET_RAW", "CAP_MKNOD", "CHOWN", "CAP_KILL"]
+    assert faults(capabilities=harmless) == {}
+    found = faults(capabilities=["NET_RAW", "SYS_ADMIN", "ALL"], privileged=False)
+    assert list(found) == ["capabilities[1]", "capabilities[2]"]
+    assert "only AUDIT_WRITE, MKNOD, NET_RAW, SETFCAP, SETPCAP" in found["capabilities[1]"]
+    assert faults(capabilities=["SYS_ADMIN", "ALL"], privileged=True) == {}
+
+
+def test_what_every_container_has_is_what_the_driver_gives() -> None:
+    assert set(CAPABILITIES) == USUAL_CAPABILITIES
+    assert not USUAL_CAPABILITIES & HARMLESS_CAPABILITIES
+
+
+parts = st.lists(st.sampled_from(["a", "b", "ab", "..."]), min_size=1, max_size=4)
+
+
+@given(allowed=parts, source=parts, slashes=st.integers(0, 2))
+def test_only_what_lies_below_an_allowed_path_passes(
+    allowed: list[str], source: list[str], slashes: int
+) -> None:
+    path = "/" + "/".join(allowed) + "/" * slashes
+    found = faults(allowed=[{"path": path}], **mount("/" + "/".join(source)))
+    assert (found == {}) == (source[: len(allowed)] == allowed)
