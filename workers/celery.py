@@ -13,6 +13,9 @@ from workers.broker import RETRY_SECONDS_MAX, PromptAmqp
 
 log = logging.getLogger(__name__)
 
+# So long after an answer of Redis was due, kombu gives its connection up and makes another.
+HEALTH_SECONDS = 5
+
 
 def make_app(broker_url: str, order_queues: list[str]) -> Celery:
     """A Celery app that consumes these queues."""
@@ -34,7 +37,7 @@ def make_app(broker_url: str, order_queues: list[str]) -> Celery:
             "socket_connect_timeout": 1,
             "socket_timeout": 5,
             "socket_keepalive": True,
-            "health_check_interval": 10,
+            "health_check_interval": HEALTH_SECONDS,
             "interval_start": 0,
             "interval_step": 1,
             "interval_max": RETRY_SECONDS_MAX,

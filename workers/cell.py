@@ -9,11 +9,11 @@ code.
 import logging
 import uuid
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
-from controlplane.contract import broker, envelope, keys, queues
+from controlplane.contract import envelope, keys, queues
 from controlplane.contract.fields import Malformed
 from controlplane.contract.orders import (
     Orders,
@@ -34,14 +34,17 @@ from workers.attempt.events import Building, DriverEvent, Ended, Launch, Started
 from workers.attempt.outcome import STOPPED
 from workers.books import Book, Books
 from workers.config import CellConfig
+from workers.deeds import Deeds
 from workers.drivers.base import Driver
 from workers.environment import build_environment
 from workers.guard.exclusive import Exclusives
 from workers.guard.link import Link
+from workers.happenings import Happening, Moment, OrderMessage, Sighting
 from workers.journal import Journal
 from workers.lease import Lease
 from workers.offer import TASK_TYPES, make_register
-from workers.reporting import Numbers, Reporter
+from workers.outbox import Outbox
+from workers.reporting import Reporter
 from workers.verdicts import judge_end, refusal
 
 log = logging.getLogger(__name__)
@@ -57,30 +60,12 @@ _SPREAD = 0.1
 KNOWN_SECONDS = 24 * 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """Now: `wall` in seconds since 1970, `boot` in seconds since boot (sleep included)."""
-
-    wall: float
-    boot: float
-
-
-@dataclass(frozen=True, slots=True)
-class OrderMessage:
-    """The text of an order as it came from the broker."""
-
-    text: str
-
-
-Happening = OrderMessage | DriverEvent
-
-
 def _draw_incarnation() -> str:
     return uuid.uuid4().hex
 
 
 class Cell:
-    """One cell. `outgoing`: messages as (queue, message), taken by whoever drives it."""
+    """One cell."""
 
     def __init__(
         self,
@@ -99,14 +84,13 @@ class Cell:
         self.lease = Lease()
         self.books = Books()
         self.exclusives = Exclusives(guard)
-        self.outgoing: list[tuple[str, str]] = []
+        self.outbox = Outbox(config, journal)
+        self.deeds = Deeds(driver)
         self.ended: list[Book] = []
         self.is_registered = False
         self.is_leaving = False
         self.is_drawing_anew = False
-        self._actions: list[Callable[[], None]] = []
         self._orders_key = keys.mac_key(config.key, keys.TO_CELL)
-        self._reports_key = keys.mac_key(config.key, keys.TO_CONTROL)
         self._next_beat = 0.0
         # Cells that were answered together, after an outage, must not beat together ever after.
         self._pace = 1.0 - _SPREAD * (zlib.crc32(config.name.encode()) % 1000) / 1000
@@ -115,7 +99,8 @@ class Cell:
         self._evacuating = False
         self._has_swept = False
         self._early: list[Orders] = []
-        self._count_from(0)
+        self.reporter = Reporter(self.outbox.numbers, acked=0)
+        self.unfit = ""
 
     @property
     def name(self) -> str:
@@ -138,7 +123,7 @@ class Cell:
         """Read the journal, adopt what runs, end what nobody knows, ask to be registered."""
         memory = self.journal.memory
         self.journal.begin(memory.incarnation or self._draw_incarnation())
-        self._count_from(memory.acked)
+        self.reporter = Reporter(self.outbox.numbers, acked=memory.acked)
         for uid, item in list(memory.attempts.items()):
             spec = memory.specs.get(item.run.spec_id)
             if spec is None:
@@ -160,14 +145,13 @@ class Cell:
     def leave(self, now: Moment, *, expected_seconds: int) -> None:
         """The process ends. With evacuation everything is stopped first; else containers run on."""
         self.is_leaving = True
-        self._send(Goodbye(0 if self._evacuating else expected_seconds).body())
+        self.outbox.send(Goodbye(0 if self._evacuating else expected_seconds).body())
 
-    def evacuate(self) -> None:
+    def evacuate(self, *, force: bool = False) -> None:
         """Stop everything; what is stopped goes back to wait for another cell, free of charge."""
         self._evacuating = True
         for book in self.books.running():
-            stop = StopAttempt(book.uid, "drained", book.spec.stop_grace_seconds)
-            self._actions.append(self._stop_action(stop))
+            self.deeds.stop(StopAttempt(book.uid, "drained", book.spec.stop_grace_seconds, force))
 
     @property
     def is_empty(self) -> bool:
@@ -186,6 +170,8 @@ class Cell:
                     log.warning("order dropped: %s", error)
             case Building() | Started() | Ended():
                 self._take_event(happening, now)
+            case Sighting():
+                self._take_sighting(happening, now)
 
     def tick(self, now: Moment) -> None:
         """Let time pass: register again until it is answered, then beat."""
@@ -194,6 +180,7 @@ class Cell:
             return
         self._next_beat = now.boot + self._heartbeat_seconds * self._pace
         self.journal.forget(now.wall)
+        self._look_whether_fit()
         self.exclusives.keep()
         if not self._has_swept:
             self._has_swept = self._sweep(now)
@@ -201,7 +188,8 @@ class Cell:
             self._draw_anew(now)
         if self.is_registered:
             held = tuple(Held(book.uid, book.state) for book in self.books.running())
-            self.lease.note_sent(self._send(Heartbeat(held).body()), now.boot)
+            beat = Heartbeat(held, self.unfit, self.lease.clock_ahead)
+            self.lease.note_sent(self.outbox.send(beat.body()), now.boot)
         elif not self.is_drawing_anew:
             self._register(now)
 
@@ -210,23 +198,20 @@ class Cell:
         """When `tick` has something to do, in seconds since boot."""
         return min(self._next_beat, self.exclusives.wakes_at)
 
-    def act(self, *, flush: bool = True) -> None:
-        """Do what is safe on disk now, and, with `flush`, say it."""
+    def act(self, *, flush: bool = True, is_safe: bool = True) -> None:
+        """Do what is safe on disk now, and, with `flush`, say it.
+
+        `is_safe`: the journal was synced. Else what is stopped is stopped, and the rest waits.
+        """
         self.exclusives.tell(self.lease)
-        actions, self._actions = self._actions, []
-        for action in actions:
-            try:
-                action()
-            except Exception:  # a driver's fault must not keep the others from being served
-                log.exception("an action of the driver failed")
-        if flush and self.is_registered and not self.is_drawing_anew:
-            for reports in self.reporter.flush():
-                self._send(reports.body())
+        self.deeds.carry_out(is_safe=is_safe)
+        if flush and is_safe and self.is_registered and not self.is_drawing_anew:
+            for reports in self.reporter.flush(self.lease.clock_to_correct):
+                self.outbox.send(reports.body())
 
     def take_outgoing(self) -> list[tuple[str, str]]:
         """The messages to send, oldest first."""
-        messages, self.outgoing = self.outgoing, []
-        return messages
+        return self.outbox.take()
 
     # ------------------------------------------------------------------ orders
 
@@ -260,7 +245,7 @@ class Cell:
                 answer.register_seq,
                 lease_seconds=answer.lease_seconds,
                 server_time=answer.server_time,
-                boot=now.boot,
+                now=now,
             )
             self._next_beat = now.boot
             early, self._early = self._early, []
@@ -280,13 +265,13 @@ class Cell:
             sync.heartbeat_seq,
             lease_seconds=sync.lease_seconds,
             server_time=sync.server_time,
-            boot=now.boot,
+            now=now,
         )
         self._heartbeat_seconds = sync.heartbeat_seconds
         safe, again = self.reporter.hear(sync.acked, sent_before=sync.heartbeat_seq)
         self._forget_safe(safe)
         for reports in again:
-            self._send(reports.body())
+            self.outbox.send(reports.body())
         self._take_orders(sync.orders, now)
 
     def _take_orders(self, orders: Orders, now: Moment) -> None:
@@ -325,13 +310,15 @@ class Cell:
             self.exclusives.add(book, self.lease)
         self.journal.take(book.run, book.spec)
         launch = self._launch(book)
-        self._actions.append(lambda: self.driver.start(launch))
+        self.deeds.start(launch)
 
     def _why_not(self, book: Book, now: Moment) -> str | None:
         """Why an order is refused; None: it is taken."""
         server_time = self.lease.server_time(now.boot)
         if self.is_leaving or self.is_drawing_anew or self._evacuating:
             return "the cell is leaving"
+        if self.unfit:
+            return f"the cell takes no new work: {self.unfit}"
         if server_time is None or server_time > book.run.start_before:
             return "the order arrived too late"
         if book.spec.task_type not in TASK_TYPES[self.config.driver]:
@@ -357,12 +344,7 @@ class Cell:
             if book.stop is None or (stop.force and not book.stop.force):
                 book.stop = stop
                 self.journal.stop(stop)
-            self._actions.append(self._stop_action(stop))
-
-    def _stop_action(self, stop: StopAttempt) -> Callable[[], None]:
-        return lambda: self.driver.stop(
-            stop.uid, grace_seconds=stop.grace_seconds, force=stop.force
-        )
+            self.deeds.stop(stop)
 
     # ------------------------------------------------------------------ attempts
 
@@ -383,8 +365,7 @@ class Cell:
                 report = judge_end(book, event, evacuating=self._evacuating, is_struck=is_struck)
                 self.journal.end(report)
                 self._end(book, report)
-                uid = book.uid
-                self._actions.append(lambda: self.driver.remove(uid))
+                self.deeds.remove(book.uid)
                 return
         self.reporter.say(book.report())
 
@@ -401,14 +382,12 @@ class Cell:
                 report = refusal(book.uid, "handling it crashed the cell", now.wall)
                 self.journal.end(report)
                 self._end(book, report)
-                uid = book.uid
-                self._actions.append(lambda: self.driver.stop(uid, grace_seconds=0.0, force=True))
-                self._actions.append(lambda: self.driver.remove(uid))
+                self.deeds.remove(book.uid)
                 return
         launch, stop = self._launch(book), book.stop
-        self._actions.append(lambda: self.driver.adopt(launch))
+        self.deeds.adopt(launch)
         if stop is not None:
-            self._actions.append(self._stop_action(stop))
+            self.deeds.stop(stop)
 
     def _launch(self, book: Book) -> Launch:
         env = build_environment(book.run, book.spec, self.name)
@@ -438,27 +417,49 @@ class Cell:
     def _sweep(self, now: Moment) -> bool:
         """Remove containers of this cell that nobody knows. False if the engine is away."""
         try:
-            found = list(self.driver.find())
+            found = [item.uid for item in self.driver.find()]
         except EngineAway as error:
             log.warning("the engine does not answer: %s", error)
             return False
-        for item in found:
-            book = self.books.find(item.uid)
-            if book is None or book.end is not None:
-                log.warning("container of unknown attempt %s is removed", item.uid)
-                # An order for it may yet come, again: it was started once, and that was enough.
-                if book is None:
-                    self._remember_ended(item.uid, now.wall)
-                self._actions.append(partial(self.driver.remove, item.uid))
+        gone = [uid for uid in found if (book := self.books.find(uid)) is None or book.end]
+        self._remove_strangers(gone, now)
         return True
+
+    def _take_sighting(self, seen: Sighting, now: Moment) -> None:
+        """Remove what nobody knows any more.
+
+        A container or folder that could be seen had its book before: none means that it is over.
+        """
+        if self.unfit or self._evacuating:
+            return  # what has ended may have to be looked at again by a successor
+        strangers = [uid for uid in seen.containers if self.books.find(uid) is None]
+        self._remove_strangers(strangers, now)
+        for uid in seen.folders:
+            if self.books.find(uid) is None and uid not in strangers:
+                log.info("the folder of attempt %s is removed", uid)
+                self.deeds.remove(uid)
+
+    def _remove_strangers(self, uids: Iterable[str], now: Moment) -> None:
+        for uid in uids:
+            log.warning("container of unknown attempt %s is removed", uid)
+            # An order for it may yet come, again: it was started once, and that was enough.
+            if self.books.find(uid) is None:
+                self._remember_ended(uid, now.wall)
+            self.deeds.remove(uid)
+
+    def _look_whether_fit(self) -> None:
+        unfit = "the disk of its folder is full" if self.journal.lacks_room() else ""
+        if unfit != self.unfit:
+            log.warning("%s", unfit or "the disk has room again")
+        self.unfit = unfit
 
     # ------------------------------------------------------------------ identity
 
     def _register(self, now: Moment) -> None:
         body = make_register(self.config, self.books.running()).body()
         memory = self.journal.memory
-        number = self.numbers.draw_claim(memory.claim or 0, memory.starts)
-        self._register_seq = self._send(body, number)
+        number = self.outbox.numbers.draw_claim(memory.claim or 0, memory.starts)
+        self._register_seq = self.outbox.send(body, number)
         self.lease.note_sent(self._register_seq, now.boot)
 
     def _begin_drawing(self) -> None:
@@ -470,30 +471,17 @@ class Cell:
             # Noted, so that its end is never taken for the program's own.
             book.stop = StopAttempt(book.uid, "drawn anew", 0.0, True)
             self.journal.stop(book.stop)
-            self._actions.append(self._stop_action(book.stop))
+            self.deeds.stop(book.stop)
 
     def _draw_anew(self, now: Moment) -> None:
         """Begin a new incarnation once nothing of the old one runs."""
         if not self.is_empty:
             return
         for reports in self.reporter.unheard():  # who waits for a word of this incarnation has it
-            self._send(reports.body())
+            self.outbox.send(reports.body())
         self.journal.begin(self._draw_incarnation())
         self.books, self.lease = Books(), Lease()
-        self._count_from(0)
+        self.outbox.begin()
+        self.reporter = Reporter(self.outbox.numbers, acked=0)
         self.is_drawing_anew = False
         log.info("cell %s begins incarnation %s", self.name, self.incarnation)
-
-    def _count_from(self, acked: int) -> None:
-        self.numbers = Numbers(lambda: self.journal.memory.written)
-        self.reporter = Reporter(self.numbers, acked=acked)
-
-    def _send(self, body: dict[str, object], number: int | None = None) -> int:
-        """Seal a message and put it in line; its number."""
-        seq = self.numbers.draw() if number is None else number
-        text = envelope.seal(
-            self._reports_key, cell=self.name, incarnation=self.incarnation, seq=seq, body=body
-        )
-        queue = queues.inbox_queue(self.name)
-        self.outgoing.append((queue, broker.plain_message(queue, text)))
-        return seq

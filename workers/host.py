@@ -16,7 +16,8 @@ from workers import clock
 from workers.attempt.engine import EngineAway
 from workers.books import Book
 from workers.bus import Bus
-from workers.cell import Cell, Happening, Moment
+from workers.cell import Cell
+from workers.happenings import Happening, Moment
 from workers.journal import JournalFile
 from workers.reporting import MAX_REPORTS
 
@@ -29,7 +30,9 @@ ANNOUNCE_SECONDS = 1.0
 # The longest sleep: what else changes is found at the next round.
 _NAP_SECONDS = 1.0
 _MAX_ROUND = 2_000
-# The longest that evacuation waits beyond the grace of what it stops.
+# The longest grace in an evacuation: supervisors kill a cell after 60 s, and ours does.
+EVACUATION_SECONDS = 50.0
+# So long it waits for what was killed, once that grace is over.
 _EVACUATION_MARGIN_SECONDS = 5.0
 # How often evacuation looks whether the engine has let go of everything.
 _REMOVAL_LOOK_SECONDS = 0.05
@@ -136,16 +139,21 @@ class Host:
                 self._cells[name].note(happening, now)
         for cell in self._cells.values():
             cell.tick(now)
-        self._journals.sync()
-        flush = self._is_flush_due(now)
+        is_safe = self._journals.sync()
+        flush = is_safe and self._is_flush_due(now)
         messages: list[tuple[str, str]] = []
         for cell in self._cells.values():
-            cell.act(flush=flush)
-            messages += cell.take_outgoing()
+            cell.act(flush=flush, is_safe=is_safe)
+            said = cell.take_outgoing()
+            # A disk that is full lets it beat on, but not under a name that may be forgotten.
+            if is_safe or self._incarnations[cell.name] == cell.incarnation:
+                messages += said
         if messages:
             self._bus.push(messages)
         self._tell_events(now)
-        if any(self._incarnations[cell.name] != cell.incarnation for cell in self._cells.values()):
+        if is_safe and any(
+            self._incarnations[cell.name] != cell.incarnation for cell in self._cells.values()
+        ):
             self._on_new_incarnation()
 
     def _drain(self, timeout: float) -> list[Incoming]:
@@ -218,24 +226,32 @@ class Host:
             for cell in self._cells.values()
             for book in cell.books.running()
         ]
-        return max(graces, default=0.0) + _EVACUATION_MARGIN_SECONDS
+        return min(max(graces, default=0.0), EVACUATION_SECONDS)
 
     def _leave(self) -> None:
-        now = read_moment()
         if self._evacuate_for is not None:
-            for cell in self._cells.values():
-                cell.evacuate()
-            deadline = now.boot + self._evacuate_for
-            while not all(cell.is_empty for cell in self._cells.values()):
-                if clock.boot_seconds() > deadline:
-                    log.warning("evacuation took too long; the rest is left to its successor")
-                    break
-                self._round(min(self._nap(), 0.1))
-            self._wait_until_removed(deadline)
+            self._evacuate(clock.boot_seconds() + self._evacuate_for)
         for cell in self._cells.values():
             cell.leave(read_moment(), expected_seconds=self._expected_seconds)
         self._journals.sync()
         self._bus.push(self._last_words(list(self._cells.values())))
+
+    def _evacuate(self, until: float) -> None:
+        """Stop everything and wait for it; what has not ended `until` then is killed."""
+        deadline = until + _EVACUATION_MARGIN_SECONDS
+        is_forced = False
+        for cell in self._cells.values():
+            cell.evacuate()
+        while not all(cell.is_empty for cell in self._cells.values()):
+            if clock.boot_seconds() > deadline:
+                log.warning("evacuation took too long; the rest is left to its successor")
+                break
+            if not is_forced and clock.boot_seconds() > until:
+                is_forced = True
+                for cell in self._cells.values():
+                    cell.evacuate(force=True)
+            self._round(min(self._nap(), 0.1))
+        self._wait_until_removed(deadline)
 
     def _wait_until_removed(self, deadline: float) -> None:
         """Drivers remove in threads of their own, which end with this process."""

@@ -4,14 +4,12 @@ One line a record: a CRC, then JSON. A torn last line is cut off. Many cells of 
 share a file (`JournalFile`), so that one fsync serves all; each has its own `Journal` on it.
 """
 
-import errno
 import json
-import os
+import logging
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from controlplane.contract.fields import compact_json
 from controlplane.contract.orders import (
@@ -23,77 +21,12 @@ from controlplane.contract.orders import (
     read_stop,
 )
 from controlplane.contract.reports import AttemptReport, read_report
+from workers.store import NO_ROOM, Store
+
+log = logging.getLogger(__name__)
 
 # A file is written anew when it has grown at least so far beyond what it was when last written.
 COMPACT_BYTES = 16 << 20
-
-
-class Store(Protocol):
-    """Where lines are kept. What was appended is safe only after `sync`."""
-
-    def read(self) -> bytes:
-        """Everything that survived."""
-
-    def append(self, lines: bytes) -> None:
-        """Add lines at the end."""
-
-    def sync(self) -> None:
-        """Make everything appended survive a crash of the machine."""
-
-    def replace(self, content: bytes) -> None:
-        """Put `content` in place of everything, atomically and durably."""
-
-    def size(self) -> int:
-        """Bytes appended so far."""
-
-
-class FileStore:
-    """A file. Whoever opens it sees to it that no other process of the cell does (`serving`)."""
-
-    def __init__(self, path: Path, *, fsync: bool = True) -> None:
-        self._path = path
-        self._fsync = fsync
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab", buffering=0)
-
-    def read(self) -> bytes:
-        """See Store."""
-        return self._path.read_bytes()
-
-    def append(self, lines: bytes) -> None:
-        """See Store."""
-        if self._file.write(lines) != len(lines):
-            # Lines behind a torn one would be lost when it is cut off: whoever comes next cuts it.
-            raise OSError(errno.ENOSPC, "the disk is full", str(self._path))
-
-    def sync(self) -> None:
-        """See Store."""
-        if self._fsync:
-            os.fdatasync(self._file.fileno())
-
-    def replace(self, content: bytes) -> None:
-        """See Store."""
-        fresh = self._path.with_suffix(".new")
-        with fresh.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-        self._file.close()
-        self._file = self._path.open("ab", buffering=0)
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._file.close()
-
-    def size(self) -> int:
-        """See Store."""
-        return self._file.tell() or self._path.stat().st_size
 
 
 @dataclass(slots=True)
@@ -157,6 +90,7 @@ class JournalFile:
         self._journals: dict[str, Journal] = {}
         self._buffer: list[bytes] = []
         self._memories: dict[str, Memory] = {}
+        self.is_stuck = False
         intact = self._replay(store.read())
         self._compact_at = _next_compaction(intact)
 
@@ -170,18 +104,45 @@ class JournalFile:
         """Note an entry; it is safe after `sync`."""
         self._buffer.append(_line([cell, *entry]))
 
-    def sync(self) -> None:
-        """Make all entries safe: one write and one fsync for all cells."""
+    def sync(self) -> bool:
+        """Make all entries safe: one write and one fsync for all cells.
+
+        False: the disk is full. The entries are kept and written with those that follow; until
+        then nothing that rests on them may be done or said.
+        """
         if not self._buffer:
-            return
-        lines, self._buffer = b"".join(self._buffer), []
-        self._store.append(lines)
-        self._store.sync()
+            return True
+        try:
+            self._store.append(b"".join(self._buffer))
+            self._store.sync()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            if not self.is_stuck:
+                log.error("the journal has no room: %s", error)
+            self.is_stuck = True
+            return False
+        self._buffer.clear()
+        self.is_stuck = False
         if self._store.size() > self._compact_at:
+            self._try_to_compact()
+        return True
+
+    def lacks_room(self) -> bool:
+        """Whether work that is begun now might not be told to its end."""
+        return self.is_stuck or self._store.lacks_room()
+
+    def _try_to_compact(self) -> None:
+        try:
             self.compact()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            log.warning("the journal is not compacted: %s", error)
+            self._compact_at = self._store.size() + COMPACT_BYTES
 
     def compact(self) -> None:
-        """Write the file anew, with only what is still worth knowing."""
+        """Write the file anew, with only what is still worth knowing. Raises OSError."""
         lines = [
             _line([cell, *entry])
             for cell, journal in sorted(self._journals.items())
@@ -203,7 +164,7 @@ class JournalFile:
             memory.written += 1
             _apply(memory, kind, rest)
         if intact < len(content):
-            self._store.replace(content[:intact])
+            self._store.cut(intact)
         return intact
 
 
@@ -261,6 +222,10 @@ class Journal:
         """The control plane has all reports up to this number. Needs no fsync of its own."""
         if acked > self.memory.acked:
             self._note("acked", acked)
+
+    def lacks_room(self) -> bool:
+        """Whether the disk is full, or nearly so."""
+        return self._file.lacks_room()
 
     def forget(self, now: float) -> None:
         """Let go of uids and specs that nobody needs; the file loses them when it is compacted."""

@@ -77,9 +77,17 @@ class Reporter:
         """How many reports are not acknowledged."""
         return len(self._dirty.keys() | self._sent.keys())
 
-    def flush(self) -> Iterable[Reports]:
-        """The messages that say what is new."""
-        fresh = [replace(report, seq=self._numbers.draw()) for report in list(self._dirty.values())]
+    def flush(self, clock_ahead: float = 0.0) -> Iterable[Reports]:
+        """The messages that say what is new; by `clock_ahead` seconds instants are put back."""
+        fresh = [
+            replace(
+                report,
+                seq=self._numbers.draw(),
+                started_at=_put_back(report.started_at, clock_ahead),
+                finished_at=_put_back(report.finished_at, clock_ahead),
+            )
+            for report in self._dirty.values()
+        ]
         self._dirty.clear()
         self._sent.update((report.uid, report) for report in fresh)
         after = self._last_sent
@@ -108,6 +116,10 @@ class Reporter:
         """All that is not acknowledged, once more: whoever says it will not be asked again."""
         self.flush()
         return _messages(self.acked, sorted(self._sent.values(), key=lambda report: report.seq))
+
+
+def _put_back(at: float | None, seconds: float) -> float | None:
+    return None if at is None else at - seconds
 
 
 def _messages(after: int, reports: list[AttemptReport]) -> list[Reports]:

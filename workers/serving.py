@@ -16,15 +16,19 @@ from celery.signals import worker_shutting_down
 from workers import clock
 from workers.bus import RedisBus
 from workers.celery import make_app, register_orders, worker_arguments
-from workers.cell import Cell, OrderMessage
+from workers.cell import Cell
 from workers.config import CellConfig
 from workers.drivers.base import Driver, Listener
 from workers.drivers.memory import MemoryDriver
 from workers.flower import FlowerEvents
 from workers.guard.link import Link, ProcessLink
 from workers.guard.local import LocalLink
-from workers.host import Clockwork, Host
-from workers.journal import FileStore, JournalFile
+from workers.happenings import Happening, OrderMessage
+from workers.host import Clockwork, Host, restart_process
+from workers.journal import JournalFile
+from workers.reaper import Reaper
+from workers.store import FileStore
+from workers.watch import ConsumerWatch
 
 log = logging.getLogger("workers")
 
@@ -56,28 +60,42 @@ def serve(
         return 3
     journals = JournalFile(FileStore(config.home / "journal"))
     host = Host(journals, RedisBus(config.broker_url), clockwork)
-    cells = []
+    cells, reapers = [], []
     for one in configs:
         driver = make_driver(one, _teller(host, one.name))
         cells.append(Cell(one, journals.journal(one.name), driver, guard=make_link(one, driver)))
         host.add(cells[-1])
-    _run(host, cells, name, config)
+        if not isinstance(driver, MemoryDriver):  # of what it pretends nothing is ever left over
+            reapers.append(Reaper(driver, one.home / "work", _teller(host, one.name)))
+    _run(host, cells, reapers, name, config)
     return 0
 
 
-def _run(host: Host, cells: Sequence[Cell], name: str, config: CellConfig) -> None:
+def _run(
+    host: Host, cells: Sequence[Cell], reapers: Sequence[Reaper], name: str, config: CellConfig
+) -> None:
     """Run the loop and the worker that feeds it; returns when the worker was told to end."""
     host.prepare()
     app = make_app(config.broker_url, [cell.queue for cell in cells])
     events = FlowerEvents(app, name)
     host.watch(events)
-    register_orders(app, lambda cell, text: host.put(cell, OrderMessage(text)))
+    watch = ConsumerWatch(config.broker_url, [cell.queue for cell in cells], restart_process)
+
+    watchers: tuple[ConsumerWatch | Reaper, ...] = (watch, *reapers)
+
+    def take_order(cell: str, text: str) -> None:
+        watch.note_taken()
+        host.put(cell, OrderMessage(text))
+
+    register_orders(app, take_order)
     ended: list[bool] = []
 
     @worker_shutting_down.connect(weak=False)
     def leave(**_: object) -> None:
         if not ended:
             ended.append(True)
+            for watcher in watchers:
+                watcher.close()
             host.stop(expected_seconds=EXPECTED_SECONDS, evacuate=config.evacuate)
             for cell in cells:
                 cell.exclusives.dismiss()
@@ -85,13 +103,15 @@ def _run(host: Host, cells: Sequence[Cell], name: str, config: CellConfig) -> No
 
     events.start()
     host.start()
+    for watcher in watchers:
+        watcher.start()
     for cell in cells:
         log.info("cell %s serves incarnation %s", cell.name, cell.incarnation)
     app.worker_main(worker_arguments(name))
     leave()
 
 
-def _teller(host: Host, cell: str) -> Listener:
+def _teller(host: Host, cell: str) -> Callable[[Happening], None]:
     return lambda event: host.put(cell, event)
 
 

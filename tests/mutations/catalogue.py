@@ -266,7 +266,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "nothing-is-adopted",
         f"{_W}cell.py",
-        "        self._actions.append(lambda: self.driver.adopt(launch))",
+        "        self.deeds.adopt(launch)",
         "        pass",
         "a restarted cell never hears of its containers again",
         needs="kill_cell_now",

@@ -16,11 +16,12 @@ from tests.simulation.stores import Disk
 from tests.simulation.timeline import Killed, Timeline
 from workers.attempt.engine import EngineAway
 from workers.attempt.events import DriverEvent, Found, Launch, Permit
-from workers.cell import Cell, Happening, Moment, OrderMessage
+from workers.cell import Cell
 from workers.config import CellConfig
 from workers.drivers.memory import Life, MemoryDriver, MemoryEngine
 from workers.guard.local import LocalLink
 from workers.guard.watchlist import Watchlist
+from workers.happenings import Happening, Moment, OrderMessage
 from workers.host import COALESCE_SECONDS
 from workers.journal import JournalFile
 

@@ -8,7 +8,7 @@ COPIES = 20
 
 
 class Disk:
-    """`workers.journal.Store` in memory."""
+    """`workers.store.Store` in memory."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -41,6 +41,14 @@ class Disk:
     def replace(self, content: bytes) -> None:
         """Put `content` in place of everything."""
         self._durable, self._unsynced = content, b""
+
+    def cut(self, length: int) -> None:
+        """Drop what is behind."""
+        self._durable, self._unsynced = self.read()[:length], b""
+
+    def lacks_room(self) -> bool:
+        """It is large enough."""
+        return False
 
     def size(self) -> int:
         """Bytes."""

@@ -19,11 +19,13 @@ from controlplane.contract.reports import AttemptReport, Message, Reports, read_
 from controlplane.contract.states import TaskState
 from workers.attempt.engine import EngineAway
 from workers.attempt.events import Found
-from workers.cell import Cell, Moment, OrderMessage
+from workers.cell import Cell
 from workers.config import CellConfig
 from workers.drivers.memory import MemoryDriver, MemoryEngine
 from workers.guard.local import LocalLink
-from workers.journal import FileStore, JournalFile
+from workers.happenings import Moment, OrderMessage
+from workers.journal import JournalFile
+from workers.store import FileStore
 
 KEY = b"k" * 32
 
@@ -48,13 +50,16 @@ class Driver(MemoryDriver):
 class Bench:
     """Time stands still until `wait`. Boot and wall clock show the same."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, ahead: float = 0.0, **disk: int) -> None:
+        """`ahead`: of the control plane's clock is the wall clock here; `disk`: see FileStore."""
         self.folder = folder
+        self.disk: dict[str, Any] = disk
+        self.ahead = ahead
         self.now = 1000.0
         self.engine = MemoryEngine()
         self.is_engine_away = False
         self.guard = LocalLink(
-            self.engine, wall=lambda: self.now, boot=lambda: self.now, boot_id="this"
+            self.engine, wall=lambda: self.moment.wall, boot=lambda: self.now, boot_id="this"
         )
         self.said: list[Message] = []
         self.stores: list[FileStore] = []
@@ -62,10 +67,10 @@ class Bench:
 
     def boot(self) -> None:
         """A process of the cell starts, on the journal that is there."""
-        self.stores.append(FileStore(self.folder / "journal"))
+        self.stores.append(FileStore(self.folder / "journal", **self.disk))
         self.journals = JournalFile(self.stores[-1])
         self.events: list[Any] = []
-        self.driver = Driver(self.events.append, clock=lambda: self.now, engine=self.engine)
+        self.driver = Driver(self.events.append, clock=lambda: self.moment.wall, engine=self.engine)
         self.driver.is_away = self.is_engine_away
         config = CellConfig(
             name="a",
@@ -84,20 +89,20 @@ class Bench:
 
     @property
     def moment(self) -> Moment:
-        return Moment(self.now, self.now)
+        return Moment(self.now + self.ahead, self.now)
 
     def round(self, *texts: str) -> None:
         """One round of the host: orders in, driver's events in, sync, act, messages out."""
         for text in texts:
             self.cell.note(OrderMessage(text), self.moment)
         for _ in range(3):
-            self.driver.advance(self.now)
+            self.driver.advance(self.moment.wall)
             events, self.events[:] = list(self.events), []
             for event in events:
                 self.cell.note(event, self.moment)
             self.cell.tick(self.moment)
-            self.journals.sync()
-            self.cell.act()
+            is_safe = self.journals.sync()
+            self.cell.act(flush=is_safe, is_safe=is_safe)
         for _, message in self.cell.take_outgoing():
             self.said.append(self.read(message))
 

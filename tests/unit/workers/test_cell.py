@@ -10,9 +10,11 @@ from controlplane.contract.orders import GroupSpec, Orders, Registered, RunAttem
 from controlplane.contract.reports import Goodbye, Heartbeat, Register
 from controlplane.contract.states import TaskState as S
 from tests.unit.workers.cell_bench import Bench
+from tests.unit.workers.small_disk import SmallDisk, mounted
 from workers.attempt.events import Ended
 from workers.attempt.outcome import STOPPED
 from workers.books import Book
+from workers.happenings import Sighting
 from workers.verdicts import judge_end
 
 
@@ -352,3 +354,144 @@ def test_an_attempt_whose_handling_crashes_the_cell_again_and_again_is_refused(
         ready.boot()
     ready.accept()
     assert ready.states_of("u")[-1] is S.WORKER_FAILED
+
+
+# ------------------------------------------------------------------ a full disk
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with mounted(tmp_path / "disk") as disk:
+        yield disk
+
+
+@pytest.fixture
+def cramped(disk: SmallDisk) -> Iterator[Bench]:
+    """On a disk of 4 MB, of which the journal keeps so much room ahead."""
+    bench = Bench(disk.folder, reserve_bytes=32 << 10, min_free_bytes=512 << 10)
+    bench.accept()
+    yield bench
+    bench.close()
+
+
+def last_beat(bench: Bench) -> Heartbeat:
+    bench.wait(5)
+    beat = next(m for m in reversed(bench.said) if isinstance(m, Heartbeat))
+    bench.sync(max((r.seq for r in bench.reports()), default=0))
+    return beat
+
+
+def test_on_a_full_disk_it_serves_ends_and_refuses_work_until_there_is_room(
+    cramped: Bench, disk: SmallDisk
+) -> None:
+    cramped.run("u", "sleep", "7")
+    disk.fill()
+    assert last_beat(cramped).unfit == "the disk of its folder is full"
+    cramped.run("v", "noop")
+    refused = cramped.reports()[-1]
+    assert (refused.state, refused.never_created) == (S.WORKER_FAILED, True)
+    assert refused.message == "the cell takes no new work: the disk of its folder is full"
+    assert last_beat(cramped).held == ()
+    assert cramped.states_of("u")[-1] is S.SUCCEEDED
+    disk.clear()
+    assert last_beat(cramped).unfit == ""
+    cramped.run("w", "noop")
+    assert cramped.states_of("w")[-1] is S.SUCCEEDED
+    cramped.run("v", "noop")
+    assert cramped.engine.starts["v"] == 0
+
+
+def test_without_any_room_it_beats_and_stops_and_says_the_rest_later(
+    cramped: Bench, disk: SmallDisk
+) -> None:
+    for uid in ("ends", "stopped", "deaf"):
+        cramped.run(uid, *(["deaf"] if uid == "deaf" else []), "sleep", "9")
+    disk.fill()
+    number = 0
+    while not cramped.journals.is_stuck:
+        # What is noted of it fills the room that was kept.
+        cramped.stop(f"{number}" * 60)
+        number += 1
+    said = len(cramped.reports())
+    cramped.stop("stopped")
+    assert cramped.engine.running(cramped.now) == 2
+    before = sum(isinstance(m, Heartbeat) for m in cramped.said)
+    cramped.wait(10)
+    assert sum(isinstance(m, Heartbeat) for m in cramped.said) > before
+    assert len(cramped.reports()) == said
+    cramped.run("late", "noop")
+    disk.clear()
+    cramped.wait(5)
+    states = {uid: cramped.states_of(uid)[-1] for uid in ("ends", "stopped", "deaf", "late")}
+    assert states == {
+        "ends": S.SUCCEEDED, "stopped": S.KILLED, "deaf": S.SUCCEEDED, "late": S.WORKER_FAILED
+    }  # fmt: skip
+    assert cramped.engine.starts["late"] == 0
+
+
+def test_a_cell_that_is_killed_on_a_full_disk_has_lost_nothing_that_it_said(
+    cramped: Bench, disk: SmallDisk
+) -> None:
+    cramped.run("ended", "noop")
+    cramped.run("runs", "sleep", "30")
+    disk.fill()
+    cramped.run("ends full", "noop")
+    cramped.boot()
+    cramped.accept()
+    assert cramped.cell.books.find("runs") is not None
+    cramped.wait(30)
+    assert cramped.states_of("ended")[-1] is S.SUCCEEDED
+    assert cramped.states_of("runs")[-1] is S.SUCCEEDED
+    assert cramped.engine.starts["runs"] == 1
+
+
+# ------------------------------------------------------------------ what lies about
+
+
+def test_what_is_seen_and_not_known_is_removed_and_what_is_known_is_left(ready: Bench) -> None:
+    ready.run("known", "sleep", "60")
+    ready.run("ended", "noop")
+    ready.engine.lives["stranger"] = ready.engine.lives["known"]
+    seen = Sighting(("known", "ended", "stranger"), ("known", "folder"))
+    ready.cell.note(seen, ready.moment)
+    ready.round()
+    assert set(ready.engine.lives) == {"known"}
+    # It was started once, by whomever: that was enough.
+    ready.run("stranger", "noop")
+    assert ready.engine.starts["stranger"] == 0
+    ready.run("folder", "noop")
+    assert ready.engine.starts["folder"] == 1
+
+
+def test_what_a_look_of_before_the_order_did_not_see_is_left_alone(ready: Bench) -> None:
+    before = Sighting((), ())
+    ready.run("u", "sleep", "60")
+    ready.cell.note(before, ready.moment)
+    ready.round()
+    assert ready.engine.running(ready.now) == 1
+
+
+# ------------------------------------------------------------------ evacuation, clocks
+
+
+def test_evacuation_with_force_waits_for_nobody(ready: Bench) -> None:
+    ready.run("u", "deaf", "sleep", "60")
+    ready.cell.evacuate()
+    ready.round()
+    assert not ready.cell.is_empty
+    ready.cell.evacuate(force=True)
+    ready.round()
+    assert ready.states_of("u")[-1] is S.PREEMPTED
+
+
+def test_a_clock_that_is_off_is_told_and_put_right_in_reports(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, ahead=40.0)
+    bench.accept()
+    bench.run("u", "sleep", "3")
+    bench.wait(5)
+    (beat,) = [m for m in bench.said if isinstance(m, Heartbeat)][-1:]
+    assert beat.clock_ahead == pytest.approx(40.0, abs=0.1)
+    end = bench.reports()[-1]
+    assert end.started_at == pytest.approx(1000.0, abs=0.1)
+    assert end.finished_at == pytest.approx(1003.0, abs=0.1)
+    bench.close()

@@ -1,7 +1,6 @@
 """The journal: what was synced survives, what is torn is cut off, what is done forgotten."""
 
 from collections.abc import Iterator
-from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,9 @@ import pytest
 from controlplane.contract.orders import GroupSpec, RunAttempt, StopAttempt
 from controlplane.contract.reports import AttemptReport
 from controlplane.contract.states import TaskState
-from workers.journal import Done, FileStore, Journal, JournalFile, Memory
+from tests.unit.workers.small_disk import mounted
+from workers.journal import Done, Journal, JournalFile, Memory
+from workers.store import RESERVE_BYTES, FileStore
 
 SPEC = GroupSpec(id=1, job_id=1, job_name="j", group="g", replicas=1, command=("noop",))
 
@@ -72,7 +73,7 @@ def test_what_was_not_synced_is_not_there(tmp_path: Path) -> None:
 def test_every_torn_end_leaves_a_readable_journal(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     filled(path)
-    whole = path.read_bytes()
+    whole = path.read_bytes().rstrip(b"\0")
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
         file, journal = opened(path)
@@ -84,12 +85,12 @@ def test_every_torn_end_leaves_a_readable_journal(tmp_path: Path) -> None:
 def test_a_damaged_line_and_all_behind_it_are_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     filled(path)
-    lines = path.read_bytes().splitlines(keepends=True)
+    lines = path.read_bytes().rstrip(b"\0").splitlines(keepends=True)
     lines[4] = lines[4].replace(b"take", b"tAke")
     path.write_bytes(b"".join(lines))
     _, journal = opened(path)
     assert set(journal.memory.attempts) == {"taken"}
-    assert path.read_bytes() == b"".join(lines[:4])
+    assert _stores[-1].read() == b"".join(lines[:4])
 
 
 def test_compacting_changes_nothing_that_is_remembered(tmp_path: Path) -> None:
@@ -112,7 +113,7 @@ def test_the_file_is_compacted_when_it_has_grown(
         journal.finish(str(number), 1.0)
         journal.forget(2.0)
         file.sync()
-    assert (tmp_path / "journal").stat().st_size < 40_000
+    assert _stores[-1].size() < 40_000
 
 
 def test_a_uid_is_known_until_its_time_and_then_forgotten(tmp_path: Path) -> None:
@@ -177,29 +178,73 @@ def test_a_spec_is_let_go_when_no_attempt_needs_it_and_written_again_for_the_nex
     assert again.memory.specs == {1: SPEC}
 
 
-def test_a_line_that_does_not_fit_on_the_disk_is_not_written_behind(tmp_path: Path) -> None:
+def test_a_full_disk_keeps_what_is_written_in_line_and_loses_nothing(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk") as disk:
+        path = disk.folder / "journal"
+        store = FileStore(path, reserve_bytes=64 << 10, min_free_bytes=256 << 10)
+        _stores.append(store)
+        file = JournalFile(store)
+        journal = file.journal("a")
+        journal.begin("one")
+        assert file.sync()
+        assert not file.lacks_room()
+        disk.fill()
+        assert file.lacks_room()
+        written = 0
+        while file.sync():
+            journal.take(run(f"{written}" * 100), SPEC)
+            written += 1
+        # Half of what was kept ahead was there for the ends of what was begun.
+        assert store.size() > 32 << 10
+        assert file.is_stuck
+        before = journal.memory
+        disk.clear()
+        assert file.sync()
+        assert not file.lacks_room()
+        again = JournalFile(FileStore(path, reserve_bytes=0)).journal("a")
+        assert len(again.memory.attempts) == written
+        assert again.memory == before
+        store.close()
+        _stores.remove(store)
+
+
+def test_a_disk_that_fills_up_while_the_file_is_compacted_harms_nothing(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", 16) as disk:
+        path = disk.folder / "journal"
+        before = filled(path)
+        store = FileStore(path)
+        _stores.append(store)
+        file = JournalFile(store)
+        journal = file.journal("a")
+        disk.fill()
+        with pytest.raises(OSError, match="No space"):
+            file.compact()
+        journal.hear(43)
+        assert file.sync()
+        assert not path.with_suffix(".new").exists()
+        before.acked, before.written = 43, before.written + 1
+        assert opened(path)[1].memory == before
+        for one in _stores:
+            one.close()
+        _stores.clear()
+
+
+def test_a_torn_end_is_cut_off_on_a_full_disk_too(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", 16) as disk:
+        path = disk.folder / "journal"
+        before = filled(path)
+        _stores.pop().close()
+        path.write_bytes(path.read_bytes().rstrip(b"\0") + b"0badcafe [torn")
+        disk.fill()
+        store = FileStore(path)
+        assert JournalFile(store).journal("a").memory == before
+        assert store.read().endswith(b"]\n")
+        store.close()
+
+
+def test_the_room_ahead_is_no_part_of_what_is_read(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    filled(path)
-    with pytest.raises(OSError, match="full"):
-        _FullStore(path).append(b"0" * 100)
-
-
-class _FullStore(FileStore):
-    """Its disk takes half of what is written."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        _stores.append(self)
-        file = self._file
-        self._file = _HalfFile(file)  # type: ignore[assignment]
-
-
-class _HalfFile:
-    def __init__(self, file: FileIO) -> None:
-        self._whole = file
-
-    def write(self, content: bytes) -> int:
-        return self._whole.write(content[: len(content) // 2])
-
-    def close(self) -> None:
-        self._whole.close()
+    before = filled(path)
+    assert path.stat().st_size >= RESERVE_BYTES
+    assert b"\0" not in _stores[-1].read()
+    assert opened(path)[1].memory == before

@@ -1,10 +1,13 @@
 """Reports: numbered, coalesced, said again until heard; leases: from the moment of asking."""
 
+from dataclasses import replace
+
 import pytest
 
 from controlplane.contract.reports import AttemptReport
 from controlplane.contract.states import TaskState
-from workers.lease import Lease
+from workers.happenings import Moment
+from workers.lease import CLOCK_SECONDS, Lease
 from workers.reporting import MAX_REPORTS, Numbers, Reporter
 
 
@@ -93,7 +96,7 @@ def test_a_control_plane_that_knows_less_than_before_is_told_from_where_it_stand
 def test_the_lease_runs_from_the_moment_of_asking() -> None:
     lease = Lease()
     lease.note_sent(1, 100.0)
-    assert lease.renew(1, lease_seconds=30.0, server_time=5000.0, boot=103.0)
+    assert lease.renew(1, lease_seconds=30.0, server_time=5000.0, now=Moment(0.0, 103.0))
     assert lease.remaining(110.0) == 20.0
 
 
@@ -101,20 +104,43 @@ def test_the_lease_only_grows() -> None:
     lease = Lease()
     lease.note_sent(1, 100.0)
     lease.note_sent(2, 105.0)
-    lease.renew(2, lease_seconds=30.0, server_time=0.0, boot=106.0)
-    lease.renew(1, lease_seconds=30.0, server_time=0.0, boot=107.0)
+    lease.renew(2, lease_seconds=30.0, server_time=0.0, now=Moment(0.0, 106.0))
+    lease.renew(1, lease_seconds=30.0, server_time=0.0, now=Moment(0.0, 107.0))
     assert lease.expires_at == 135.0
 
 
 def test_an_answer_to_a_question_nobody_asked_renews_nothing() -> None:
     lease = Lease()
-    assert not lease.renew(9, lease_seconds=30.0, server_time=0.0, boot=0.0)
+    assert not lease.renew(9, lease_seconds=30.0, server_time=0.0, now=Moment(0.0, 0.0))
     assert lease.server_time(0.0) is None
 
 
 def test_the_servers_clock_is_never_taken_to_be_behind() -> None:
     lease = Lease()
     lease.note_sent(1, 100.0)
-    lease.renew(1, lease_seconds=30.0, server_time=5001.0, boot=103.0)
+    lease.renew(1, lease_seconds=30.0, server_time=5001.0, now=Moment(0.0, 103.0))
     server = lease.server_time(103.0)
     assert server == pytest.approx(5004.0)
+
+
+@pytest.mark.parametrize("ahead", [-30.0, 0.5, 7.0])
+def test_the_clock_here_is_measured_by_the_fastest_answer(ahead: float) -> None:
+    lease = Lease()
+    assert lease.clock_ahead is None
+    for seq, trip in enumerate((4.0, 0.2, 3.0)):
+        lease.note_sent(seq, 100.0 + seq)
+        boot = 100.0 + seq + trip
+        # Answered at once, and long on the way back: the worst for an estimate.
+        server = 5000.0 + seq
+        lease.renew(
+            seq, lease_seconds=30.0, server_time=server, now=Moment(4900 + boot + ahead, boot)
+        )
+    assert lease.clock_ahead == pytest.approx(ahead, abs=0.101)
+    assert lease.clock_to_correct == (0.0 if abs(ahead) < CLOCK_SECONDS else lease.clock_ahead)
+
+
+def test_instants_are_put_back_by_what_the_clock_is_ahead() -> None:
+    numbering, _ = reporter()
+    numbering.say(replace(said("u"), started_at=100.0, finished_at=110.0))
+    ((told,),) = [item.reports for item in numbering.flush(7.0)]
+    assert (told.started_at, told.finished_at) == (93.0, 103.0)

@@ -1,0 +1,76 @@
+"""Looks each minute for what is left of attempts that nobody knows, and tells their cell.
+
+In a thread of its own: an engine that hangs must hold up no heartbeat. It only looks; the cell,
+which alone knows its books, decides. Engines list what carries this installation's and this cell's
+labels, and the folder is the cell's own: nothing of anybody else is ever seen.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from workers.attempt.engine import EngineAway
+from workers.drivers.base import Driver
+from workers.happenings import Sighting
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 60.0
+# Of a heap that somebody left behind so many go in one look: attempts come first.
+MAX_AT_ONCE = 200
+
+
+class Reaper:
+    """Looks after one cell's engine and workspaces."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        workspaces: Path,
+        tell: Callable[[Sighting], None],
+        *,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        self._driver = driver
+        self._workspaces = workspaces
+        self._tell = tell
+        self._look_seconds = look_seconds
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="reaper", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more; one that waits for the engine ends with the process."""
+        self._closed.set()
+
+    def look(self) -> Sighting | None:
+        """What is there now; None: the engine does not answer."""
+        # Folders first: one that is made for a container that is seen is not taken for its own.
+        folders = _names(self._workspaces)
+        try:
+            containers = [item.uid for item in self._driver.find()]
+        except EngineAway as error:
+            log.warning("nobody can look for what is left over: %s", error)
+            return None
+        return Sighting(tuple(containers), tuple(folders))
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._look_seconds):
+            try:
+                seen = self.look()
+            except Exception:  # it looks again in a minute, whatever it was
+                log.exception("the look for what is left over failed")
+                continue
+            if seen is not None and not self._closed.is_set():
+                self._tell(seen)
+
+
+def _names(folder: Path) -> Sequence[str]:
+    try:
+        return sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+    except FileNotFoundError:
+        return ()

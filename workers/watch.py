@@ -1,0 +1,85 @@
+"""Notices that orders wait at the broker while the process takes none, and begins it anew.
+
+A consumer may be connected and take nothing (kombu mends a connection that is half open by itself,
+within seconds; other causes were seen in each of its versions). Heartbeats without an answer prove
+nothing: the control plane may be away. Orders that lie in the cell's own queue do.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+import redis
+
+from workers import clock
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 5.0
+# Longer than kombu needs to find out about a dead connection; shorter than a lease.
+STUCK_SECONDS = 20.0
+_TIMEOUT_SECONDS = 2.0
+
+
+class ConsumerWatch:
+    """Looks from a thread of its own, by a connection of its own."""
+
+    def __init__(
+        self,
+        broker_url: str,
+        queues: Sequence[str],
+        on_stuck: Callable[[], None],
+        *,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        self._redis = redis.Redis.from_url(
+            broker_url, socket_connect_timeout=_TIMEOUT_SECONDS, socket_timeout=_TIMEOUT_SECONDS
+        )
+        self._queues = queues
+        self._on_stuck = on_stuck
+        self._look_seconds = look_seconds
+        self._taken = 0
+        self._seen_taken = -1
+        self._since: float | None = None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="consumer-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._closed.set()
+
+    def note_taken(self) -> None:
+        """An order was taken; from any thread."""
+        self._taken += 1
+
+    def look(self, now: float) -> bool:
+        """Whether orders have waited for long, by `now` in seconds, and none was taken."""
+        taken = self._taken
+        waits = self._waits()
+        if not waits or taken != self._seen_taken:
+            self._seen_taken = taken
+            self._since = now if waits else None
+            return False
+        if self._since is None:
+            self._since = now
+        return now - self._since >= STUCK_SECONDS
+
+    def _waits(self) -> bool:
+        pipeline = self._redis.pipeline(transaction=False)
+        for name in self._queues:
+            pipeline.llen(name)
+        try:
+            return any(pipeline.execute())
+        except redis.RedisError:
+            return False  # then nobody could take anything
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._look_seconds):
+            if self.look(clock.boot_seconds()):
+                log.error("orders wait at the broker and none is taken")
+                self._since = None
+                self._on_stuck()
