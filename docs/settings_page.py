@@ -59,6 +59,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_CELL_NAME": "The cell's name, as enrolled.",
         "CELLRUN_CELL_POOL": "The pool that the cell joins when it registers, if there is one of"
         " that name.",
+        "CELLRUN_CELL_RUNNERS": "Which installed [runners](runners.md) the cell offers as task types:"
+        " names, or `all`.",
         "CELLRUN_CELL_TAGS": "Placement tags: `a` is required of a task, `b?` is optional.",
         "CELLRUN_CONTROL_URL": "Where web answers for this cell: logs go there.",
         "CELLRUN_INSTALLATION": "Put on every container as a label, so that two installations on"
@@ -85,6 +87,7 @@ CELL_EXPECTS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_CELL_LABELS": "pairs like zone=a,disk=ssd",
         "CELLRUN_CELL_NAME": "a name",
         "CELLRUN_CELL_POOL": "a name",
+        "CELLRUN_CELL_RUNNERS": "names separated by commas, or all",
         "CELLRUN_CELL_TAGS": "names separated by commas",
         "CELLRUN_CONTROL_URL": "an address like http://host:8000",
         "CELLRUN_INSTALLATION": "a name",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from controlplane.contract.orders import GroupSpec, RunAttempt, StopAttempt
 from controlplane.contract.reports import AttemptReport
@@ -20,6 +21,8 @@ class Book:
     container_id: str | None = None
     started_at: float | None = None
     addresses: Mapping[str, str] | None = None
+    plugin_phase: str | None = None
+    plugin_state: Mapping[str, Any] | None = None
     stop: StopAttempt | None = None
     end: AttemptReport | None = None
 
@@ -46,6 +49,8 @@ class Book:
             container_id=self.container_id,
             started_at=self.started_at,
             addresses=self.addresses,
+            plugin_phase=self.plugin_phase,
+            plugin_state=self.plugin_state,
         )
 
 

@@ -30,7 +30,7 @@ from controlplane.contract.reports import (
 )
 from controlplane.contract.states import TaskState
 from workers.attempt.engine import EngineAway
-from workers.attempt.events import Building, DriverEvent, Ended, Launch, Started, always
+from workers.attempt.events import Building, DriverEvent, Ended, Launch, Reconciled, Started, always
 from workers.attempt.outcome import STOPPED
 from workers.books import Book, Books
 from workers.config import CellConfig
@@ -42,7 +42,7 @@ from workers.guard.link import Link
 from workers.happenings import Happening, Moment, OrderMessage, Sighting
 from workers.journal import Journal
 from workers.lease import Lease
-from workers.offer import TASK_TYPES, make_register
+from workers.offer import make_register, offered_types
 from workers.outbox import Outbox
 from workers.reporting import Reporter
 from workers.verdicts import judge_end, refusal
@@ -168,7 +168,7 @@ class Cell:
                     self._take_order(text, now)
                 except Malformed as error:
                     log.warning("order dropped: %s", error)
-            case Building() | Started() | Ended():
+            case Building() | Started() | Reconciled() | Ended():
                 self._take_event(happening, now)
             case Sighting():
                 self._take_sighting(happening, now)
@@ -321,7 +321,7 @@ class Cell:
             return f"the cell takes no new work: {self.unfit}"
         if server_time is None or server_time > book.run.start_before:
             return "the order arrived too late"
-        if book.spec.task_type not in TASK_TYPES[self.config.driver]:
+        if book.spec.task_type not in offered_types(self.config):
             return f"tasks of type {book.spec.task_type} do not run here"
         if book.spec.exclusive:
             return self.exclusives.why_not(book, self.lease, now.boot)
@@ -356,6 +356,8 @@ class Cell:
             case Building():
                 book.phase, book.progress = event.phase, event.progress
                 book.move(TaskState.BUILDING)
+            case Reconciled():
+                book.plugin_phase, book.plugin_state = event.phase, event.state
             case Started():
                 self.journal.start(event.uid, event.at, event.container_id)
                 book.container_id, book.addresses = event.container_id, event.addresses

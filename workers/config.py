@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from controlplane.contract import keys, settings_names
+from workers.runners.installed import ALL, chosen_names
 
 DRIVERS = ("docker", "process", "memory")
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -52,6 +53,7 @@ class CellConfig:
     `a` is required of a task, `b?` is optional. `home` is this cell's own folder for journal,
     workspaces and logs. `address`: the host at which others reach ports published here; empty: the
     one that web sees. An empty `control_url` means that logs stay here (used by tests).
+    `runners`: task types, beside the driver's, that installed packages run.
     `concurrency` bounds the engine calls made at once, not the attempts running.
     """
 
@@ -70,6 +72,7 @@ class CellConfig:
     evacuate: bool = False
     log_level: str = "INFO"
     max_log_bytes: int = MAX_LOG_BYTES
+    runners: tuple[str, ...] = ()
     concurrency: int = field(default_factory=default_concurrency)
 
     @classmethod
@@ -92,6 +95,7 @@ class CellConfig:
             labels=read("CELLRUN_CELL_LABELS", _labels, ""),
             tags=read("CELLRUN_CELL_TAGS", _tags, ""),
             evacuate=read("CELLRUN_CELL_EVACUATE", _flag, "false"),
+            runners=read("CELLRUN_CELL_RUNNERS", chosen_names, ALL),
             log_level=read("CELLRUN_LOG_LEVEL", _one_of(LOG_LEVELS), "INFO"),
         )
         read.raise_problems()

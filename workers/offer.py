@@ -15,6 +15,12 @@ TASK_TYPES = {
 VERSIONS = {"contract": str(envelope.VERSION)}
 
 
+def offered_types(config: CellConfig) -> tuple[str, ...]:
+    """The task types of its driver, and of its runners; what runs nothing has no runners."""
+    runners = config.runners if config.driver != "memory" else ()
+    return (*TASK_TYPES[config.driver], *runners)
+
+
 def make_register(config: CellConfig, running: Iterable[Book]) -> Register:
     """The Register of a cell that still has `running`."""
     return Register(
@@ -23,7 +29,7 @@ def make_register(config: CellConfig, running: Iterable[Book]) -> Register:
         tags=config.tags,
         pool=config.pool,
         drivers=(config.driver,),
-        task_types=TASK_TYPES[config.driver],
+        task_types=offered_types(config),
         versions=VERSIONS,
         inventory=tuple(Held(book.uid, book.state) for book in running),
     )

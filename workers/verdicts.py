@@ -35,6 +35,8 @@ def judge_end(
         usage=event.usage,
         outputs=event.outputs,
         addresses=book.addresses,
+        plugin_phase=book.plugin_phase,
+        plugin_state=book.plugin_state,
         started_at=event.started_at or book.started_at,
         finished_at=event.at,
         gone=True,

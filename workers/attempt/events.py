@@ -65,6 +65,15 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class Reconciled:
+    """The runner of the attempt looked: the phase in its words, and the state that was kept."""
+
+    uid: str
+    phase: str
+    state: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """The attempt is over and its container is gone or stopped for good.
 
@@ -90,7 +99,7 @@ class Ended:
     never_created: bool = False
 
 
-DriverEvent = Building | Started | Ended
+DriverEvent = Building | Started | Reconciled | Ended
 
 
 class Listener(Protocol):

@@ -29,7 +29,8 @@ GUARD = "guard"  # the guard of exclusive attempts does not answer
 WEB = "web"  # the control plane's web process does not answer, or refuses
 SECRET = "secret"  # a secret that the task names does not exist, or cannot be used
 OUTPUTS = "outputs"  # an output could not be kept
-RUNNER = "runner"  # the runner of its task type failed
+RUNNER = "runner"  # the runner of its task type failed, or says that the task did
+RUNNER_FINAL = "runner_final"  # its runner says that no other attempt would do better
 DISK = "disk"  # no space left on the cell
 SPEC = "spec"  # the engine refuses what the task asks for: user, workdir, too little memory, …
 

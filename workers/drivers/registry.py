@@ -4,6 +4,7 @@ import resource
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -18,7 +19,10 @@ from workers.drivers.docker import DockerEngine
 from workers.drivers.memory import MemoryDriver
 from workers.drivers.pipeline import PipelineDriver
 from workers.drivers.process import ProcessEngine
+from workers.drivers.routed import RoutedDriver
+from workers.drivers.runner import Offered, RunnerDriver, Runners
 from workers.logs import LogShipper
+from workers.runners.installed import load_runners
 from workers.web import Web
 
 OPEN_FILES = 16_384  # two connections and a few files for each of a thousand attempts
@@ -54,9 +58,13 @@ def _make_process(config: CellConfig, tell: Listener, back_off: tuple[float, ...
 
 
 def make_pipeline(
-    engine: Engine, config: CellConfig, tell: Listener, back_off: tuple[float, ...]
-) -> PipelineDriver:
-    """A driver of `engine` in the surroundings that `config` describes."""
+    engine: Engine,
+    config: CellConfig,
+    tell: Listener,
+    back_off: tuple[float, ...],
+    offered: Offered | None = None,
+) -> Driver:
+    """A driver of `engine`, and of the runners `offered`; None: those that `config` names."""
     allow_open_files()
     shipper = LogShipper(
         control_url=config.control_url,
@@ -77,7 +85,13 @@ def make_pipeline(
         back_off=back_off,
         address=partial(address_of, config),
     )
-    return PipelineDriver(around)
+    own = PipelineDriver(around)
+    if offered is None:
+        offered = Offered(load_runners(config.runners))
+    if not offered.runners:
+        return own
+    asked = Runners(offered, cell=config.name, around=around)
+    return RoutedDriver(own, RunnerDriver(replace(around, engine=asked.engine), asked))
 
 
 def address_of(config: CellConfig) -> str:

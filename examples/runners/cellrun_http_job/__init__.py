@@ -1,0 +1,1 @@
+"""A runner that drives jobs of an HTTP service."""

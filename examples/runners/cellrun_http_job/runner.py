@@ -1,0 +1,97 @@
+"""Tasks of type `http-job`: each is one job of the HTTP service that JOB_SERVICE names.
+
+The service understands three requests under a key that the caller chooses:
+
+    PUT    /jobs/KEY   {"command": [...]}    begins the job; the same again changes nothing
+    GET    /jobs/KEY   -> {"state": "queued" | "running" | "done" | "failed" | "cancelled",
+                           "lines": [...], "result": ..., "message": ...}
+    DELETE /jobs/KEY   cancels it; 404: there is none
+"""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from workers.runners.interface import Aborted, Context, Fault, Look, Phase
+
+# Well below the time that a call of a runner may take.
+HTTP_SECONDS = 10.0
+POLL_SECONDS = 1.0
+PHASES = {"queued": Phase.QUEUED, "running": Phase.RUNNING}
+
+
+class HttpJob:
+    """The runner. Its state: `key`, the job's name at the service; `said`, lines copied so far."""
+
+    def reconcile(self, context: Context) -> Look:
+        """One step: choose a key; begin the job; then look how it is."""
+        if "JOB_SERVICE" not in context.task.env:
+            return Look(Phase.FAILED, message="the variable JOB_SERVICE names no service")
+        key = context.state.get("key")
+        if key is None:
+            # Not one request has been made. The key is safe on disk before the first is, so that
+            # whoever comes after us asks for this job, and begins no second one.
+            state = {"key": context.task.uid, "said": 0}
+            return Look(Phase.QUEUED, state, next_look_seconds=0)
+        job = ask(context, "GET")
+        if job is None:
+            job = ask(context, "PUT", {"command": list(context.task.command)})
+            context.log.out(f"job {key} was submitted")
+        return self._judge(context, job or {})
+
+    def abort(self, context: Context) -> Aborted:
+        """Cancel the job until the service says that it is over; a next attempt begins another."""
+        if context.state.get("key") is None:
+            return Aborted(is_done=True)
+        job = ask(context, "DELETE")
+        is_over = job is None or job.get("state") not in PHASES
+        return Aborted(is_done=is_over, state={} if is_over else None)
+
+    def _judge(self, context: Context, job: Mapping[str, Any]) -> Look:
+        lines = [str(line) for line in job.get("lines", [])]
+        for line in lines[context.state["said"] :]:
+            context.log.out(line)
+        state = {**context.state, "said": len(lines)}
+        match job.get("state"):
+            case "done":
+                return Look(Phase.SUCCEEDED, state, result=str(job.get("result", "")))
+            case "failed":
+                message = str(job.get("message", "the job failed"))
+                return Look(Phase.RETRYABLE_FAILURE, state, message=message, reason="job_failed")
+            case "cancelled":
+                return Look(
+                    Phase.RETRYABLE_FAILURE,
+                    {},
+                    message="somebody cancelled the job at the service",
+                    reason="job_cancelled",
+                    fault=Fault.SYSTEM,
+                )
+            case word:
+                phase = PHASES.get(str(word), Phase.INITIALIZING)
+                return Look(phase, state, words=str(word), next_look_seconds=POLL_SECONDS)
+
+
+def ask(
+    context: Context, method: str, body: Mapping[str, Any] | None = None
+) -> dict[str, Any] | None:
+    """The service's answer about the attempt's job; None: it knows of none.
+
+    Raises OSError when it does not answer: the cell asks us again after a pause.
+    """
+    address = f"{context.task.env['JOB_SERVICE'].rstrip('/')}/jobs/{context.state['key']}"
+    content = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(address, content, method=method)
+    request.add_header("Content-Type", "application/json")
+    if "job-service-token" in context.secrets:
+        token = context.secrets["job-service-token"].decode()
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=HTTP_SECONDS) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            return None
+        raise

@@ -1,0 +1,142 @@
+"""A real HTTP server with what runners meet: jobs of a service, and the briefing of an attempt."""
+
+import base64
+import json
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+
+from controlplane.contract import keys
+from controlplane.contract.briefing import Briefing
+from controlplane.contract.fields import compact_json
+from controlplane.domain import sealing
+
+
+@dataclass(slots=True)
+class OutsideJob:
+    """One job of the service. `begun`: how often it was begun; a second time would be a fault."""
+
+    command: list[str]
+    begun: int = 1
+    state: str = "running"
+    lines: list[str] = field(default_factory=list)
+    result: str = ""
+    message: str = ""
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "state": self.state,
+            "lines": self.lines,
+            "result": self.result,
+            "message": self.message,
+        }
+
+
+class Outside:
+    """The service. `files`: inputs, by path; `briefings`: what web would answer, by uid."""
+
+    def __init__(self, *, cell: str = "cell-1", key: bytes = b"k" * 32) -> None:
+        self.jobs: dict[str, OutsideJob] = {}
+        self.files: dict[str, bytes] = {}
+        self.briefings: dict[str, Briefing] = {}
+        self.requests: list[tuple[str, str]] = []
+        self.cancels_at_once = True
+        self._cell = cell
+        self._seal_key = keys.mac_key(key, keys.SEAL)
+        outside = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def _answer(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                status, content = outside.answer(self.command, self.path, body)
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def do_GET(self) -> None:
+                self._answer()
+
+            def do_PUT(self) -> None:
+                self._answer()
+
+            def do_POST(self) -> None:
+                self._answer()
+
+            def do_DELETE(self) -> None:
+                self._answer()
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), daemon=True
+        )
+
+    def __enter__(self) -> "Outside":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def finish(self, key: str, **facts: Any) -> None:
+        """The job ends, or says something."""
+        for name, value in facts.items():
+            setattr(self.jobs[key], name, value)
+
+    def asked(self, method: str, key: str) -> int:
+        """How often the service was asked so for a job."""
+        return self.requests.count((method, f"/jobs/{key}"))
+
+    def answer(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+        """What a request is answered."""
+        self.requests.append((method, path))
+        parts = path.strip("/").split("/")
+        if parts[0] == "jobs":
+            return self._answer_for_job(method, parts[1], json.loads(body) if body else {})
+        if path in self.files:
+            return 200, self.files[path]
+        if method == "POST" and parts[-1] == "briefing":
+            return 200, self._sealed(parts[-2])
+        return 404, b"{}"
+
+    def _answer_for_job(self, method: str, key: str, body: Mapping[str, Any]) -> tuple[int, bytes]:
+        job = self.jobs.get(key)
+        if method == "PUT":
+            if job is None:
+                job = self.jobs[key] = OutsideJob(list(body["command"]))
+            else:
+                job.begun += 1
+        if job is None:
+            return 404, b"{}"
+        if method == "DELETE" and self.cancels_at_once and job.state == "running":
+            job.state = "cancelled"
+        return 200, json.dumps(job.body()).encode()
+
+    def _sealed(self, uid: str) -> bytes:
+        briefing = self.briefings.get(uid, Briefing())
+        text = compact_json(briefing.body()).encode()
+        about = f"{self._cell} {uid}"
+        return sealing.seal(self._seal_key, text, about=about, nonce=os.urandom(12))
+
+
+def secret(value: str) -> str:
+    """A value as a briefing carries it."""
+    return base64.b64encode(value.encode()).decode()

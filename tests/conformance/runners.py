@@ -1,0 +1,92 @@
+"""A cell's driver with runners of the tests' own: what they are asked, and what they answer."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.conformance.kit import ProcessKit, until
+from tests.conformance.outside import Outside
+from workers.attempt.events import DriverEvent, Launch, Reconciled
+from workers.drivers.base import Driver
+from workers.drivers.process import ProcessEngine
+from workers.drivers.registry import make_pipeline
+from workers.drivers.runner import Offered
+from workers.runners.interface import CALL_SECONDS, Aborted, Context, Look, Phase, Runner
+
+Step = Callable[[Context], Look]
+
+
+class Scripted:
+    """A runner that answers what a test tells it, and remembers what it was asked."""
+
+    def __init__(self, reconcile: Step | None = None) -> None:
+        self.step: Step = reconcile or (lambda context: Look(Phase.RUNNING, next_look_seconds=0.05))
+        self.end: Callable[[Context], Aborted] = lambda context: Aborted(is_done=True)
+        self.looks: list[Context] = []
+        self.aborts: list[Context] = []
+        self._lock = threading.Lock()
+
+    def reconcile(self, context: Context) -> Look:
+        with self._lock:
+            self.looks.append(context)
+        return self.step(context)
+
+    def abort(self, context: Context) -> Aborted:
+        with self._lock:
+            self.aborts.append(context)
+        return self.end(context)
+
+
+class RunnerKit(ProcessKit):
+    """A cell with the driver `process` and one runner, `scripted`."""
+
+    def __init__(
+        self, home: Path, outside: Outside, runners: Mapping[str, Runner], call_seconds: float
+    ) -> None:
+        self.outside = outside
+        self.call_seconds = call_seconds
+        self.runners = runners
+        super().__init__(home)
+
+    def config(self, **changes: Any) -> Any:
+        return super().config(**{"control_url": self.outside.url, **changes})
+
+    def make(self) -> Driver:
+        config = self.config()
+        engine = ProcessEngine(home=self.home, max_log_bytes=config.max_log_bytes)
+        offered = Offered(self.runners, self.call_seconds)
+        return make_pipeline(engine, config, self.told, (0.05, 0.1), offered)
+
+    def launch(self, *command: str, **spec: Any) -> Launch:
+        return super().launch(*command, **{"task_type": "scripted", **spec})
+
+    def said(self, uid: str) -> list[str]:
+        """The phases that were told, in order, without repetitions."""
+        phases = [event.phase for event in self.told.of(uid) if isinstance(event, Reconciled)]
+        return [phase for at, phase in enumerate(phases) if at == 0 or phases[at - 1] != phase]
+
+    def last_state(self, uid: str) -> Mapping[str, Any]:
+        """The state that was told last."""
+        states = [event.state for event in self.told.of(uid) if isinstance(event, Reconciled)]
+        return states[-1]
+
+    def kinds(self, uid: str) -> list[type[DriverEvent]]:
+        """What was told, in order, but for what its runner said."""
+        return [type(e) for e in self.told.of(uid) if not isinstance(e, Reconciled)]
+
+
+@contextlib.contextmanager
+def runner_kit(
+    home: Path, outside: Outside, *, call_seconds: float = CALL_SECONDS, **runners: Runner
+) -> Iterator[RunnerKit]:
+    """A kit, and nothing left of it afterwards."""
+    kit = RunnerKit(home / "cell", outside, runners, call_seconds)
+    try:
+        yield kit
+    finally:
+        kit.close()
+
+
+__all__ = ["RunnerKit", "Scripted", "runner_kit", "until"]

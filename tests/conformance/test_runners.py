@@ -1,0 +1,324 @@
+"""What a runner says becomes of its attempt, how it is stopped, and what survives a killed cell."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane.contract.briefing import Briefing
+from controlplane.contract.orders import Input
+from controlplane.contract.states import FailureKind
+from controlplane.contract.wishes import Output
+from tests.conformance.kit import until
+from tests.conformance.outside import Outside, secret
+from tests.conformance.runners import RunnerKit, Scripted, runner_kit
+from workers.attempt.events import Building, Ended, Started
+from workers.attempt.outcome import RUNNER, RUNNER_FINAL, SPEC, STOPPED, TIMEOUT, VANISHED
+from workers.runners.interface import Aborted, Context, Fault, Look, Phase
+
+
+@pytest.fixture
+def outside() -> Iterator[Outside]:
+    with Outside() as outside:
+        yield outside
+
+
+@pytest.fixture
+def runner() -> Scripted:
+    return Scripted()
+
+
+@pytest.fixture
+def kit(tmp_path: Path, outside: Outside, runner: Scripted) -> Iterator[RunnerKit]:
+    with runner_kit(tmp_path, outside, scripted=runner) as kit:
+        yield kit
+
+
+def start(kit: RunnerKit, *command: str, **spec: object) -> str:
+    launch = kit.launch(*command, **spec)
+    kit.driver.start(launch)
+    return launch.uid
+
+
+# ------------------------------------------------------------------------------- phases
+
+
+def test_phases_are_building_then_running_and_success_has_a_result(
+    kit: RunnerKit, runner: Scripted
+) -> None:
+    looks = [
+        Look(Phase.QUEUED, {"n": 1}, next_look_seconds=0),
+        Look(Phase.INITIALIZING, {"n": 2}, words="making room", next_look_seconds=0),
+        Look(Phase.RUNNING, {"n": 3}, next_look_seconds=0),
+        Look(Phase.SUCCEEDED, {"n": 4}, result="42"),
+    ]
+    runner.step = lambda context: looks[context.state.get("n", 0)]
+    uid = start(kit)
+    ended = kit.told.ended(uid)
+    assert (ended.failure_kind, ended.exit_code, ended.result) == (None, 0, "42")
+    assert ended.started_at == kit.told.started(uid).at
+    assert kit.said(uid) == ["queued", "making room", "running", "succeeded"]
+    assert kit.last_state(uid) == {"n": 4}
+    assert kit.kinds(uid) == [Building, Building, Started, Ended]
+    assert runner.aborts == []
+
+
+@pytest.mark.parametrize(
+    ("look", "kind", "reason", "aborts"),
+    [
+        (Look(Phase.FAILED, message="no such table"), FailureKind.USER, RUNNER_FINAL, 0),
+        (Look(Phase.RETRYABLE_FAILURE, message="bad row"), FailureKind.USER, RUNNER, 1),
+        (
+            Look(Phase.RETRYABLE_FAILURE, message="it is down", fault=Fault.SYSTEM),
+            FailureKind.SYSTEM,
+            RUNNER,
+            1,
+        ),
+    ],
+)
+def test_a_failure_is_whose_the_runner_says_and_is_aborted_unless_it_is_for_good(
+    kit: RunnerKit, runner: Scripted, look: Look, kind: FailureKind, reason: str, aborts: int
+) -> None:
+    runner.step = lambda context: look
+    ended = kit.told.ended(start(kit))
+    assert (ended.failure_kind, ended.reason, ended.message) == (kind, reason, look.message)
+    assert len(runner.aborts) == aborts
+
+
+def test_a_runner_is_given_the_task_its_files_secrets_and_what_was_left_for_it(
+    kit: RunnerKit, runner: Scripted, outside: Outside
+) -> None:
+    outside.briefings["attempt-9"] = Briefing(
+        secrets={"token": secret("hush")}, plugin_state={"job": "from before"}
+    )
+
+    def step(context: Context) -> Look:
+        content = context.task.path("/in/text").read_text()
+        context.task.path("/out/result").write_text(content.upper())
+        context.log.out("a line")
+        context.log.err("another")
+        return Look(Phase.SUCCEEDED)
+
+    runner.step = step
+    kit.outside.files["/text"] = b"some text"
+    launch = kit.launch(
+        "do",
+        "it",
+        uid="attempt-9",
+        number=2,
+        inputs=(Input("/in/text", f"{outside.url}/text"),),
+        result_file="/out/result",
+        resources={"cpu_millis": 100},
+    )
+    kit.driver.start(launch)
+    assert kit.told.ended(launch.uid).result == "SOME TEXT"
+    [context] = runner.looks
+    task = context.task
+    assert (task.uid, task.number, task.command) == (launch.uid, 2, ("do", "it"))
+    assert (task.resources, task.inputs) == ({"cpu_millis": 100}, ("/in/text",))
+    assert task.env["CELLRUN_ATTEMPT_UID"] == launch.uid
+    assert context.state == {"job": "from before"}
+    assert context.secrets == {"token": b"hush"}
+    assert (kit.log(launch.uid), kit.log(launch.uid, "stderr")) == ("a line\n", "another\n")
+    assert "hush" not in repr(context)
+
+
+def test_limits_of_a_container_are_refused_by_name(kit: RunnerKit, runner: Scripted) -> None:
+    ended = kit.told.ended(start(kit, ports=("http",), idle_timeout_seconds=3.0))
+    assert (ended.failure_kind, ended.reason, ended.never_created) == (FailureKind.USER, SPEC, True)
+    assert ended.message is not None
+    assert "idle_timeout_seconds, ports: not for task_type scripted" in ended.message
+    assert runner.looks == []
+
+
+# ------------------------------------------------------------------------------- faults
+
+
+def test_a_fault_is_tried_again_and_the_third_in_a_row_fails_the_system(
+    kit: RunnerKit, runner: Scripted
+) -> None:
+    def step(context: Context) -> Look:
+        if len(runner.looks) == 2:
+            return Look(Phase.RUNNING, {"kept": True}, next_look_seconds=0)
+        raise OSError("the service does not answer")
+
+    runner.step = step
+    uid = start(kit)
+    ended = kit.told.ended(uid)
+    assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, RUNNER)
+    assert "3 times in a row: OSError: the service does not answer" in str(ended.message)
+    assert len(runner.looks) == 5
+    assert [context.state for context in runner.aborts] == [{"kept": True}]
+    assert kit.log(uid, "stderr").count("the service does not answer") == 5
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"text": "x" * 70_000}, "65536 are allowed"),
+        ({"text": "a\x00b"}, "NUL"),
+        ({"number": float("nan")}, "not JSON"),
+        ([1, 2], "no JSON object"),
+    ],
+)
+def test_a_state_that_cannot_be_kept_fails_the_system(
+    kit: RunnerKit, runner: Scripted, state: object, words: str
+) -> None:
+    runner.step = lambda context: Look(Phase.RUNNING, state)  # type: ignore[arg-type]
+    ended = kit.told.ended(start(kit))
+    assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, RUNNER)
+    assert words in str(ended.message)
+    assert [context.state for context in runner.aborts] == [{}]
+
+
+def test_a_call_that_hangs_is_left_behind_and_others_go_on(
+    tmp_path: Path, outside: Outside
+) -> None:
+    may_return = threading.Event()
+
+    def hang(context: Context) -> Look:
+        may_return.wait()
+        return Look(Phase.SUCCEEDED)
+
+    hanging, well = Scripted(hang), Scripted(lambda context: Look(Phase.SUCCEEDED))
+    with runner_kit(tmp_path, outside, call_seconds=0.3, hanging=hanging, well=well) as kit:
+        uid = start(kit, task_type="hanging")
+        ended = kit.told.ended(uid)
+        assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, RUNNER)
+        assert "did not return within 0.3 s" in str(ended.message)
+        assert len(hanging.aborts) == 1
+        assert kit.told.ended(start(kit, task_type="well")).exit_code == 0
+        may_return.set()
+
+
+# ------------------------------------------------------------------------------- stops
+
+
+def test_a_stop_is_asked_for_until_it_is_done_and_forced_when_the_grace_is_over(
+    kit: RunnerKit, runner: Scripted
+) -> None:
+    def end(context: Context) -> Aborted:
+        assert context.stop is not None
+        is_forced = context.stop.is_forced
+        return Aborted(is_done=is_forced, state={"ended": is_forced}, next_look_seconds=0.05)
+
+    runner.end = end
+    uid = start(kit)
+    kit.told.started(uid)
+    kit.driver.stop(uid, grace_seconds=0.5, force=False)
+    ended = kit.told.ended(uid)
+    assert (ended.failure_kind, ended.exit_code, ended.reason) == (None, None, STOPPED)
+    stops = [context.stop for context in runner.aborts]
+    assert len(stops) > 2
+    assert {stop.reason for stop in stops if stop} == {STOPPED}
+    assert [stop.is_forced for stop in stops if stop] == [False] * (len(stops) - 1) + [True]
+    assert kit.last_state(uid) == {"ended": True}
+
+
+def test_an_abort_that_fails_is_tried_again_and_nothing_is_told_before_it_is_done(
+    kit: RunnerKit, runner: Scripted
+) -> None:
+    def end(context: Context) -> Aborted:
+        if len(runner.aborts) < 3:
+            assert Ended not in kit.kinds(context.task.uid)
+            raise OSError("not now")
+        return Aborted(is_done=True)
+
+    runner.end = end
+    uid = start(kit)
+    kit.told.started(uid)
+    kit.driver.stop(uid, grace_seconds=0.0, force=True)
+    assert kit.told.ended(uid).reason == STOPPED
+    assert len(runner.aborts) == 3
+
+
+def test_its_time_limit_counts_from_running(kit: RunnerKit, runner: Scripted) -> None:
+    uid = start(kit, timeout_seconds=0.3)
+    assert kit.told.ended(uid).reason == TIMEOUT
+    assert runner.looks[-1].deadline == kit.told.started(uid).at + 0.3
+    assert [context.stop.reason for context in runner.aborts if context.stop] == [TIMEOUT]
+
+
+def test_what_is_removed_is_aborted_and_its_folder_goes(kit: RunnerKit, runner: Scripted) -> None:
+    uid = start(kit)
+    kit.told.started(uid)
+    kit.driver.remove(uid)
+    until(lambda: not list(kit.driver.find()))
+    until(lambda: not (kit.home / "work" / uid).exists())
+    assert len(runner.aborts) == 1
+
+
+# ------------------------------------------------------------------------------- deaths
+
+
+def test_a_successor_goes_on_with_the_last_state_that_was_kept(
+    kit: RunnerKit, runner: Scripted
+) -> None:
+    def step(context: Context) -> Look:
+        return Look(Phase.RUNNING, {"n": context.state.get("n", 0) + 1}, next_look_seconds=3600)
+
+    runner.step = step
+    launch = kit.launch()
+    kit.driver.start(launch)
+    at = kit.told.started(launch.uid).at
+    kit.begin_again()
+    assert [(found.uid, found.running) for found in kit.driver.find()] == [(launch.uid, True)]
+    runner.step = lambda context: Look(Phase.SUCCEEDED, result=str(context.state["n"]))
+    kit.driver.adopt(launch)
+    ended = kit.told.ended(launch.uid)
+    assert (ended.result, ended.started_at) == ("1", at)
+    assert kit.said(launch.uid) == ["running", "succeeded"]
+    assert len(runner.looks) == 2
+
+
+def test_what_was_being_stopped_is_stopped_by_the_successor(
+    kit: RunnerKit, runner: Scripted
+) -> None:
+    runner.end = lambda context: Aborted(is_done=False, next_look_seconds=3600)
+    launch = kit.launch()
+    kit.driver.start(launch)
+    kit.told.started(launch.uid)
+    kit.driver.stop(launch.uid, grace_seconds=300, force=False)
+    until(lambda: runner.aborts)
+    kit.begin_again()
+    looks = len(runner.looks)
+    runner.end = lambda context: Aborted(is_done=True)
+    kit.driver.adopt(launch)
+    assert kit.told.ended(launch.uid).reason == STOPPED
+    assert len(runner.looks) == looks
+
+
+def test_a_strangers_attempt_is_aborted_with_what_was_kept_before_it_is_removed(
+    kit: RunnerKit, runner: Scripted
+) -> None:
+    runner.step = lambda context: Look(Phase.RUNNING, {"job": 7}, next_look_seconds=3600)
+    uid = start(kit)
+    kit.told.started(uid)
+    kit.begin_again()
+    kit.driver.remove(uid)
+    until(lambda: not list(kit.driver.find()))
+    assert [context.state for context in runner.aborts] == [{"job": 7}]
+
+
+def test_what_no_runner_was_asked_for_will_not_come(kit: RunnerKit) -> None:
+    launch = kit.launch()
+    kit.driver.adopt(launch)
+    ended = kit.told.ended(launch.uid)
+    assert (ended.failure_kind, ended.reason) == (FailureKind.OUTSIDE, VANISHED)
+
+
+def test_processes_and_runners_share_a_cell(kit: RunnerKit, runner: Scripted) -> None:
+    runner.step = lambda context: Look(Phase.SUCCEEDED)
+    uids = [start(kit, "sh", "-c", "exit 3", task_type="process"), start(kit)]
+    assert [kit.told.ended(uid).exit_code for uid in uids] == [3, 0]
+    assert sorted(found.uid for found in kit.driver.find()) == sorted(uids)
+    for uid in uids:
+        kit.driver.remove(uid)
+    until(lambda: not list(kit.driver.find()))
+
+
+def test_outputs_are_named_where_they_stand(kit: RunnerKit, runner: Scripted) -> None:
+    runner.step = lambda context: Look(Phase.FAILED, message=str(dict(context.task.outputs)))
+    uid = start(kit, outputs=(Output("/out/table.csv", "table"),))
+    assert kit.told.ended(uid).message == "{'table': '/out/table.csv'}"

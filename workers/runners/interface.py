@@ -1,0 +1,173 @@
+"""What a runner is: asked again and again how its attempt is, it looks, acts, and says when again.
+
+A runner keeps nothing in memory. What it must not forget is its state, a JSON object, which is on
+the cell's disk before the runner is asked again: so it writes down what it is about to do, and does
+it at the next look. A killed cell's successor goes on with the last state that was kept. A call may
+be repeated at any time, so whatever is done outside has to be done under a name of its own, like
+the attempt's uid.
+
+Source: Flyte's plugins. Phase, state and abort are theirs; their names are kept where they fit.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from controlplane.contract.briefing import MAX_PLUGIN_STATE_BYTES
+
+# 64 KiB as JSON: it travels with each report of the attempt.
+MAX_STATE_BYTES = MAX_PLUGIN_STATE_BYTES
+MAX_WORDS = 63
+NEXT_LOOK_SECONDS = 1.0
+# A call that takes longer is given up. Whoever asks others over a network waits shorter.
+CALL_SECONDS = 30.0
+
+
+class Phase(StrEnum):
+    """How far the attempt is. The last three are ends."""
+
+    QUEUED = "queued"  # accepted, and not begun
+    INITIALIZING = "initializing"  # what it needs is being made
+    RUNNING = "running"  # its own work has begun: limits of time count from here
+    SUCCEEDED = "succeeded"
+    RETRYABLE_FAILURE = "retryable_failure"  # another attempt may do better, if the budget lasts
+    FAILED = "failed"  # for good: no budget makes another attempt
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the attempt is over."""
+        return self in _ENDS
+
+
+_ENDS = (Phase.SUCCEEDED, Phase.RETRYABLE_FAILURE, Phase.FAILED)
+
+
+class Fault(StrEnum):
+    """Whose fault a retryable failure is, and so whose budget pays."""
+
+    USER = "user"  # what the task asked for
+    SYSTEM = "system"  # what the runner depends on
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a call of `reconcile` found.
+
+    `state`: to be kept; None: as it was. `words`: the phase in words of the runner's own, at most
+    63 characters. `message`, `reason`: of a failure, for people and for programs. `result`: of a
+    success, in place of the result file. `next_look_seconds`: when to ask again, if not an end.
+    """
+
+    phase: Phase
+    state: Mapping[str, Any] | None = None
+    words: str = ""
+    message: str = ""
+    reason: str = ""
+    fault: Fault = Fault.USER
+    result: str | None = None
+    next_look_seconds: float = NEXT_LOOK_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """What a call of `abort` came to. `is_done`: nothing of the attempt runs, or will.
+
+    `state`: to be kept, for the next attempt of the task too; None: as it was.
+    """
+
+    is_done: bool
+    state: Mapping[str, Any] | None = None
+    next_look_seconds: float = NEXT_LOOK_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The attempt and what was asked for. `resources`: cpu_millis, memory_mib, disk_mib, gpu, ….
+
+    `env`: the task's own variables, those of secrets, and CELLRUN_*. `inputs`, `outputs`,
+    `result_file`, `checkpoint_path`: as the job names them; they stand below `root` (see `path`).
+    Inputs are there from the first look on; outputs and result file are read after a success.
+    """
+
+    uid: str
+    number: int
+    task_id: int
+    index: int
+    job_id: int
+    job_name: str
+    group: str
+    replicas: int
+    cell: str
+    image: str | None
+    command: tuple[str, ...]
+    env: Mapping[str, str] = field(repr=False)
+    resources: Mapping[str, int]
+    inputs: tuple[str, ...]
+    outputs: Mapping[str, str]
+    result_file: str | None
+    checkpoint_path: str | None
+    root: Path
+
+    def path(self, path: str) -> Path:
+        """Where a path of the job stands on this host. Raises ValueError for one with `..`."""
+        if ".." in path.split("/"):
+            raise ValueError(f"{path!r} leads elsewhere")
+        return self.root / path.lstrip("/")
+
+
+class Log(Protocol):
+    """The attempt's own log, as a container's output is."""
+
+    def out(self, text: str) -> None:
+        """Add a line, or lines, to stdout."""
+
+    def err(self, text: str) -> None:
+        """Add a line, or lines, to stderr."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why and how the attempt is to end. `is_forced`: its grace is over, or it was given none."""
+
+    reason: str
+    is_forced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """All that a call is given. Instants in seconds since 1970.
+
+    `state` is what was kept last; at a task's first look empty, or what its attempt before left on
+    a cell that was lost, failed or took work away. `secrets`: values by name. `deadline`: when
+    `timeout_seconds` end it. `stop` is None but in `abort`.
+    """
+
+    task: Task
+    state: Mapping[str, Any]
+    log: Log
+    now: float
+    secrets: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    deadline: float | None = None
+    stop: Stop | None = None
+
+
+class Runner(Protocol):
+    """Runs attempts of one task type. One object for all of them, called from several threads."""
+
+    def reconcile(self, context: Context) -> Look:
+        """See how the attempt is and bring it on. Quick: `CALL_SECONDS` at most.
+
+        What it raises is tried again after a pause; the third time in a row ends the attempt as a
+        failure of the system.
+        """
+
+    def abort(self, context: Context) -> Aborted:
+        """End what the attempt does outside, and say whether it has ended. Repeatable.
+
+        Called when the attempt was told to stop or has failed, until it is done; not after a
+        success, nor after a failure for good. With `context.stop.is_forced` at once, else within
+        the task's grace.
+        """
