@@ -1,8 +1,12 @@
 """The environment variables that every task finds, beside its own."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from controlplane.contract.orders import GroupSpec, RunAttempt
+
+# Where programs listen in their containers: no root is needed, and few programs have these as
+# their own.
+FIRST_PORT = 20_000
 
 
 def build_environment(run: RunAttempt, spec: GroupSpec, cell: str) -> Mapping[str, str]:
@@ -24,3 +28,8 @@ def build_environment(run: RunAttempt, spec: GroupSpec, cell: str) -> Mapping[st
 def port_variable(name: str) -> str:
     """The variable that tells a program at which port to listen for the port of that name."""
     return f"CELLRUN_PORT_{name.upper().replace('-', '_')}"
+
+
+def inner_ports(names: Sequence[str]) -> dict[str, int]:
+    """The port in the container for each name."""
+    return {name: FIRST_PORT + position for position, name in enumerate(names)}

@@ -50,6 +50,9 @@ class Web:
             def do_PUT(self) -> None:
                 self._answer()
 
+            def do_POST(self) -> None:
+                self._answer()
+
             def _answer(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 request = Request(self.command, self.path, dict(self.headers), body)

@@ -18,6 +18,7 @@ from workers.attempt.steps.briefing import read_briefing
 from workers.attempt.steps.clean import make_sure_it_is_over
 from workers.attempt.steps.collect import collect_output, collect_result
 from workers.attempt.steps.create import create_container
+from workers.attempt.steps.gang import join_gang
 from workers.attempt.steps.inputs import fetch_inputs, place_inputs
 from workers.attempt.steps.look import look_for_adopted, look_for_own
 from workers.attempt.steps.permit import await_permit
@@ -33,6 +34,7 @@ BUILD: tuple[Step, ...] = (
     read_briefing,
     fetch_inputs,
     ensure_image,
+    join_gang,
     await_permit,
     create_container,
     place_inputs,
@@ -51,6 +53,7 @@ NAMES: dict[Step, str] = {
     read_briefing: "briefing",
     fetch_inputs: "inputs",
     ensure_image: "pull",
+    join_gang: "gang",
     await_permit: "permit",
     create_container: "create",
     place_inputs: "inputs",

@@ -7,7 +7,8 @@ from typing import Any
 from controlplane.contract.orders import GroupSpec
 from workers.attempt.engine import Placed, Use
 from workers.attempt.events import Launch
-from workers.environment import port_variable
+from workers.drivers.docker_networks import MAX_HOST_NAME, member_name
+from workers.environment import inner_ports, port_variable
 
 # Docker's default set without MKNOD, NET_RAW, SETFCAP, SETPCAP and AUDIT_WRITE: enough to start as
 # root, give files away and change to another user.
@@ -23,9 +24,6 @@ CAPABILITIES = (
     "SYS_CHROOT",
 )
 LEAST_CPU_MILLIS = 10  # the engine's own minimum, 0.01 core
-# Where programs listen in their containers: no root is needed, and few programs have these as
-# their own.
-FIRST_PORT = 20_000
 GPUS_LABEL = "cellrun.gpus"
 
 
@@ -67,6 +65,8 @@ def container_body(
         body["HostConfig"]["DeviceRequests"] = [
             {"DeviceIDs": [str(number) for number in gpus], "Capabilities": [["gpu"]]}
         ]
+    if spec.is_gang and len(name := member_name(launch)) <= MAX_HOST_NAME:
+        body["Hostname"] = name
     if joining is not None:
         body["HostConfig"] |= joining["HostConfig"]
         body |= {name: part for name, part in joining.items() if name != "HostConfig"}
@@ -81,11 +81,6 @@ def container_body(
     if spec.user is not None:
         body["User"] = spec.user
     return body
-
-
-def inner_ports(names: Sequence[str]) -> dict[str, int]:
-    """The port in the container for each name."""
-    return {name: FIRST_PORT + position for position, name in enumerate(names)}
 
 
 def ports_of(body: Mapping[str, Any], names: Sequence[str]) -> dict[str, int]:

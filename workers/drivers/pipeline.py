@@ -8,6 +8,7 @@ from functools import partial
 from workers.attempt.attempt import Attempt, Surroundings
 from workers.attempt.engine import EngineAway, EngineError
 from workers.attempt.events import Found, Launch
+from workers.attempt.gang import Gangs
 from workers.attempt.health import watch_health
 from workers.attempt.idleness import watch_idleness
 from workers.attempt.outcome import HEALTH, IDLE, LIFETIME, STOPPED, TIMEOUT
@@ -37,6 +38,7 @@ class PipelineDriver:
         self._stopping = DaemonPool("stop", STOPPING_THREADS)
         self._removing = DaemonPool("remove", REMOVING_THREADS)
         self._timer = Timer()
+        self._gangs = Gangs()
 
     # ------------------------------------------------------------------------- Driver
 
@@ -107,6 +109,8 @@ class PipelineDriver:
     def _on_running(self, attempt: Attempt) -> None:
         if attempt.started_at is not None:
             self._begin_limits(attempt)
+        if attempt.launch.spec.is_gang:
+            self._gangs.watch(attempt)
         if attempt.launch.spec.health_check is not None:
             stop = self._stop_for(attempt, HEALTH)
             _watch("health", attempt, lambda: watch_health(attempt, self._begin_limits, stop))

@@ -1,0 +1,245 @@
+"""Members of a gang on one cell: what each finds, and that it is told when the others move."""
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from controlplane.contract import keys
+from controlplane.contract.gang import Gang, GangGroup, GangKey, GangMember
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.sealing import NONCE_BYTES, seal
+from tests.conformance.kit import DockerKit, Kit, ProcessKit, until
+from tests.conformance.web import Answer, Request, Web
+from workers.attempt.events import Launch
+
+KEY = GangKey("-----BEGIN OPENSSH PRIVATE KEY-----\nnot one\n", "ssh-ed25519 AAAA gang")
+
+
+class GangWeb(Web):
+    """Tells of one gang, as its test says it stands; refuses the attempts in `refused`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.route = self._tell
+        self.gang = Gang(())
+        self.refused: set[str] = set()
+        self.is_away = threading.Event()
+
+    def _tell(self, request: Request) -> Answer:
+        *_, uid, what = request.path.split("/")
+        if request.method == "PUT":  # output
+            offset = int(request.path.rpartition("offset=")[2])
+            return Answer(200, json.dumps({"size": offset + len(request.body)}).encode())
+        if self.is_away.is_set():
+            return Answer(503)
+        if uid in self.refused:
+            return Answer(404)
+        told = replace(self.gang, key=KEY).body() if what == "briefing" else self.gang.body()
+        body = {"gang": told} if what == "briefing" else told
+        key = keys.mac_key(b"k" * 32, keys.SEAL)
+        about = f"cell-1 {uid}"
+        nonce = os.urandom(NONCE_BYTES)
+        return Answer(200, seal(key, json.dumps(body).encode(), about=about, nonce=nonce))
+
+    def asked(self, uid: str = "") -> int:
+        """How often it was asked for the gang, as that attempt."""
+        return sum(request.path.endswith(f"{uid}/gang") for request in self.requests)
+
+
+@pytest.fixture
+def web() -> Iterator[GangWeb]:
+    with GangWeb() as web:
+        yield web
+
+
+def begin(kit: Kit, web: GangWeb) -> None:
+    """The cell is one that has a control plane."""
+    plain = kit.config
+
+    def config(**changes: Any) -> Any:
+        return plain(control_url=web.url, **changes)
+
+    kit.config = config  # type: ignore[method-assign]
+    kit.begin_again()
+
+
+def gang_of(kit: Kit, size: int, **shared: Any) -> list[GangMember]:
+    kind = "process" if isinstance(kit, ProcessKit) else "container"
+    group = GangGroup(
+        "main", **{"task_type": kind, "network": "gang", "ports": ("http",), **shared}
+    )
+    return [GangMember(n, group, n, S.BUILDING, 1, "cell-1") for n in range(size)]
+
+
+def launch(kit: Kit, script: str, index: int = 0, **spec: Any) -> Launch:
+    kind = "process" if isinstance(kit, ProcessKit) else "container"
+    wishes = {"network": "gang", "ports": ("http",), "is_gang": True, "task_type": kind, **spec}
+    made = kit.launch("sh", "-c", script, **wishes)
+    env = {**made.env, "CELLRUN_CELL": "cell-1"}
+    return replace(made, run=replace(made.run, task_index=index), env=env)
+
+
+def running(member: GangMember, address: str = "", **more: Any) -> GangMember:
+    addresses = {"http": address} if address else {}
+    return replace(member, state=S.RUNNING, addresses=addresses, **more)
+
+
+LOOK = """
+cd $CELLRUN_ROOT/run/cellrun
+echo $CELLRUN_GANG_RANK of $CELLRUN_GANG_SIZE: $CELLRUN_GANG_HOSTS
+cat ssh/id_ed25519 ssh/authorized_keys
+grep IdentityFile ssh/config | { read -r _ path; cat $path | head -1; }
+until [ -e gang/ready ]; do sleep 0.02; done
+cat gang/peers
+until grep -q '"attempt": 2' gang/peers.json; do sleep 0.02; done
+cat gang/peers
+"""
+
+
+def test_a_member_finds_its_rank_the_key_and_where_the_others_come_to_be(
+    real_kit: Kit, web: GangWeb
+) -> None:
+    begin(real_kit, web)
+    me, other, late = gang_of(real_kit, 3)
+    web.gang = Gang((me, other, late))
+    made = launch(real_kit, LOOK)
+    real_kit.driver.start(made)
+    until(lambda: "0 of 3: main-0,main-1,main-2" in real_kit.log(made.uid))
+    far = running(other, "10.0.0.2:4711", cell="cell-2")
+    web.gang = Gang((running(me), far, late), is_ready=True)
+    until(lambda: "main-1 RUNNING 10.0.0.2 http=4711" in real_kit.log(made.uid))
+    moved = replace(far, number=2, addresses={"http": "10.0.0.3:4712"})
+    web.gang = Gang((running(me), moved, late), is_ready=True)
+    assert real_kit.told.ended(made.uid).exit_code == 0
+    lines = real_kit.log(made.uid).splitlines()
+    assert lines[1:5] == [
+        "-----BEGIN OPENSSH PRIVATE KEY-----",
+        "not one",
+        "ssh-ed25519 AAAA gang",
+        "-----BEGIN OPENSSH PRIVATE KEY-----",
+    ]
+    assert [line for line in lines if line.startswith("1 ")] == [
+        "1 main-1 RUNNING 10.0.0.2 http=4711",
+        "1 main-1 RUNNING 10.0.0.3 http=4712",
+    ]
+
+
+SERVE = """
+hostname
+until [ -e /run/cellrun/gang/ready ]; do sleep 0.02; done
+echo from $CELLRUN_GANG_RANK | nc -l -p $CELLRUN_PORT_HTTP
+"""
+FETCH = """
+until [ -e /run/cellrun/gang/ready ]; do sleep 0.02; done
+read -r rank name state host port < /run/cellrun/gang/peers
+until nc -w 5 $host ${port#http=} | grep from; do sleep 0.02; done
+cat /etc/hosts
+"""
+
+
+@pytest.mark.engine
+def test_two_on_one_cell_speak_by_name_in_a_network_of_their_own(
+    docker_kit: DockerKit, web: GangWeb
+) -> None:
+    begin(docker_kit, web)
+    members = gang_of(docker_kit, 2)
+    web.gang = Gang(tuple(members))
+    first, second = launch(docker_kit, SERVE), launch(docker_kit, FETCH, index=1)
+    for made in (first, second):
+        docker_kit.driver.start(made)
+    address = docker_kit.told.started(first.uid).addresses
+    assert address is not None, "it is published, too"
+    docker_kit.told.started(second.uid)
+    web.gang = Gang(tuple(running(member, address["http"]) for member in members), is_ready=True)
+    assert docker_kit.told.ended(second.uid).exit_code == 0
+    assert docker_kit.told.ended(first.uid).exit_code == 0
+    assert docker_kit.log(first.uid) == "main-0\n"
+    log = docker_kit.log(second.uid)
+    assert log.startswith("from 0\n127.0.0.1\tlocalhost\n")
+    assert "main-0" not in log, "the hosts file does not shadow what the engine answers"
+    asked = web.asked()
+    assert asked == max(web.asked(first.uid), web.asked(second.uid)), "one question for both"
+
+
+WATCH = """
+stat -c '%a %u' /run/cellrun/ssh/id_ed25519
+stat -c '%a' /run/cellrun/ssh
+echo x > /run/cellrun/ssh/id_ed25519
+echo x > /etc/hosts
+seen=
+while :; do
+  now=$(grep main-1 /etc/hosts)
+  [ "$now" = "$seen" ] || echo "$now"
+  seen=$now
+  case "$now" in 10.0.0.3*) exit;; esac
+  sleep 0.02
+done
+"""
+
+
+@pytest.mark.engine
+def test_the_hosts_file_follows_a_peer_through_an_outage_and_a_new_process_of_the_cell(
+    docker_kit: DockerKit, web: GangWeb
+) -> None:
+    begin(docker_kit, web)
+    me, other, late = gang_of(docker_kit, 3, network="default")
+    web.gang = Gang((running(me), other, late))
+    made = launch(docker_kit, WATCH, network="default", user="12345:12345")
+    docker_kit.driver.start(made)
+    docker_kit.told.started(made.uid)
+    until(lambda: "it does not run" in docker_kit.log(made.uid))
+    web.is_away.set()
+    until(lambda: any(request.path.endswith("/gang") for request in web.requests[-1:]))
+    web.gang = Gang((running(me), running(other, "10.0.0.2:1", cell="cell-2"), late))
+    web.is_away.clear()
+    until(lambda: "10.0.0.2\tmain-1" in docker_kit.log(made.uid))
+    # What the control plane holds for ended elsewhere is not told any more of its gang.
+    web.gang = Gang((running(me, number=2), running(other, "10.0.0.9:1", cell="cell-2"), late))
+    count = web.asked()
+    until(lambda: web.asked() > count + 1)
+    docker_kit.begin_again()
+    docker_kit.driver.adopt(made)
+    web.gang = Gang((running(me), running(other, "10.0.0.3:1", cell="cell-3"), late))
+    assert docker_kit.told.ended(made.uid).exit_code == 0
+    lines = docker_kit.log(made.uid).splitlines()
+    assert lines[0].startswith("444 "), "ssh takes a key that others may read only of another user"
+    assert lines[0] != "444 12345"
+    assert lines[1] == "755"
+    found = [line for line in lines[2:] if not line.startswith("#")]
+    assert found == ["10.0.0.2\tmain-1", "10.0.0.3\tmain-1"]
+    assert docker_kit.log(made.uid, "stderr").count("Read-only file system") == 2
+
+
+def test_a_gang_is_heard_of_through_any_member_that_is_told(
+    process_kit: ProcessKit, web: GangWeb
+) -> None:
+    begin(process_kit, web)
+    members = gang_of(process_kit, 2)
+    web.gang = Gang(tuple(members))
+    wait = "until [ -e $CELLRUN_ROOT/run/cellrun/gang/ready ]; do sleep 0.02; done"
+    made = [launch(process_kit, wait, index=n) for n in (0, 1)]
+    for one in made:
+        process_kit.driver.start(one)
+        process_kit.told.started(one.uid)
+    web.refused.add(made[0].uid)
+    web.gang = Gang(tuple(running(member) for member in members), is_ready=True)
+    for one in made:
+        assert process_kit.told.ended(one.uid).exit_code == 0
+
+
+def test_a_member_whose_briefing_is_of_another_gang_does_not_start(
+    process_kit: ProcessKit, web: GangWeb
+) -> None:
+    begin(process_kit, web)
+    web.gang = Gang(tuple(gang_of(process_kit, 1)))
+    made = launch(process_kit, "true", index=1)
+    process_kit.driver.start(made)
+    ended = process_kit.told.ended(made.uid)
+    assert (ended.failure_kind, ended.reason) == ("system", "web")
+    assert ended.message == "gang: its briefing is not of this member"
+    assert process_kit.starts(made.uid) == 0

@@ -1,0 +1,227 @@
+"""Keeps the members of a gang on this cell told of the others: one question to web for all of them.
+
+While somebody is still to come it is asked each second, then each five: who was moved to another
+cell is seen by the rest. When web is away the files stay as they are, and it is asked less often.
+"""
+
+import logging
+import os
+import socket
+import threading
+from pathlib import Path
+
+from controlplane.contract.fields import Malformed
+from controlplane.contract.gang import Gang, GangMember, read_gang
+from workers.attempt import gang_files
+from workers.attempt.attempt import Attempt
+from workers.attempt.gang_files import KEY_FILE, see_peers
+from workers.web import WebAway, WebRefused
+
+log = logging.getLogger(__name__)
+
+FIRST_SECONDS = (0.2, 0.4, 0.8)  # the members of a small gang come within a second
+SOON_SECONDS, LATER_SECONDS = 1.0, 5.0
+PATIENT_AFTER = 60  # questions; who has not come in a minute is not there in the next second
+KEY_OWNER = 2**31 - 2
+AWAY_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+
+
+class Gangs:
+    """The gangs of one cell, a thread for each as long as a member of it runs here."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._members: dict[int, dict[str, Attempt]] = {}
+
+    def watch(self, attempt: Attempt) -> None:
+        """Keep the files of a member up to date until it ends."""
+        job_id = attempt.launch.spec.job_id
+        with self._lock:
+            members = self._members.setdefault(job_id, {})
+            is_first = not members
+            members[attempt.uid] = attempt
+        if is_first:
+            name = f"gang-{job_id}"
+            threading.Thread(target=self._follow, args=(job_id,), name=name, daemon=True).start()
+
+    def _follow(self, job_id: int) -> None:
+        pace = Pace()
+        while members := self._living(job_id):
+            closed = members[0].around.closed
+            gang = ask_for_gang(members)
+            if gang is not None:
+                for attempt in members:
+                    keep_up(attempt, gang)
+            if closed.wait(pace.after(gang)):
+                return
+
+    def _living(self, job_id: int) -> list[Attempt]:
+        """The members here that have not ended; with none left the gang is forgotten."""
+        with self._lock:
+            living = {
+                uid: attempt
+                for uid, attempt in self._members[job_id].items()
+                if not attempt.ended and not attempt.around.closed.is_set()
+            }
+            if living:
+                self._members[job_id] = living
+            else:
+                del self._members[job_id]
+        return list(living.values())
+
+
+class Pace:
+    """How long to wait between two questions, by what came of them."""
+
+    def __init__(self) -> None:
+        self._asked = 0
+        self._unanswered = 0
+
+    def after(self, gang: Gang | None) -> float:
+        """Seconds to the next question after an answer, or none."""
+        if gang is None:
+            self._unanswered += 1
+            return AWAY_SECONDS[min(self._unanswered, len(AWAY_SECONDS)) - 1]
+        self._unanswered = 0
+        self._asked += 1
+        if gang.is_settled:
+            return LATER_SECONDS
+        if self._asked <= len(FIRST_SECONDS):
+            return FIRST_SECONDS[self._asked - 1]
+        return SOON_SECONDS if self._asked < PATIENT_AFTER else LATER_SECONDS
+
+
+def ask_for_gang(members: list[Attempt]) -> Gang | None:
+    """What web says of the gang; None: nothing.
+
+    It refuses what it holds for ended, which says nothing of the other members.
+    """
+    for attempt in members:
+        try:
+            return read_gang(attempt.around.web.ask(attempt.uid, "gang"))
+        except (WebAway, Malformed) as error:
+            log.warning("nothing is heard of the gang of attempt %s: %s", attempt.uid, error)
+            return None
+        except WebRefused as error:
+            log.info("nothing is told to attempt %s of its gang: %s", attempt.uid, error)
+    return None
+
+
+def keep_up(attempt: Attempt, gang: Gang) -> None:
+    """Write what is told of the gang into the files of one member, unless it is a member no more.
+
+    What was removed meanwhile is not made again.
+    """
+    me = find_self(attempt, gang)
+    if me is None or me.number != attempt.launch.run.number:
+        return
+    try:
+        write_files(attempt, gang, me)
+    except OSError as error:
+        if not attempt.ended:
+            log.warning("the gang files of attempt %s are not written: %s", attempt.uid, error)
+
+
+def find_self(attempt: Attempt, gang: Gang) -> GangMember | None:
+    """The member that `attempt` runs."""
+    return gang.find(attempt.launch.spec.group, attempt.launch.run.task_index)
+
+
+# ------------------------------------------------------------------------------------- the files
+
+
+def gang_folder(attempt: Attempt) -> Path:
+    """What stands at `gang_files.GANG_FOLDER` in the container."""
+    return attempt.workspace / "gang"
+
+
+def hosts_path(attempt: Attempt) -> Path:
+    """What stands at /etc/hosts in the container."""
+    return attempt.workspace / "hosts"
+
+
+def ssh_folder(attempt: Attempt) -> Path:
+    """What stands at `gang_files.SSH_FOLDER` in the container."""
+    return attempt.workspace / "ssh"
+
+
+def key_path(attempt: Attempt) -> str:
+    """Where the program finds the private key."""
+    if attempt.launch.spec.task_type == "container":
+        return f"{gang_files.SSH_FOLDER}/{KEY_FILE}"
+    return str(ssh_folder(attempt) / KEY_FILE)
+
+
+def make_files(attempt: Attempt, gang: Gang, me: GangMember) -> None:
+    """Write all files of a member before its start. Raises OSError."""
+    assert gang.key is not None
+    folder = ssh_folder(attempt)
+    for made in (gang_folder(attempt), folder):
+        made.mkdir(parents=True, exist_ok=True)
+        made.chmod(0o755)  # whoever the task runs as
+    write_whole(folder / f"{KEY_FILE}.pub", f"{gang.key.public}\n")
+    write_whole(folder / "authorized_keys", f"{gang.key.public}\n")
+    _write_key(folder / KEY_FILE, gang.key.private, attempt.launch.spec.task_type == "container")
+    write_files(attempt, gang, me)
+
+
+def _write_key(path: Path, text: str, is_contained: bool) -> None:
+    """Readable for whoever the task runs as, and for nobody on the host: above it is a closed door.
+
+    ssh refuses a key of its own user that others may read; one of another user it takes. So it is
+    given to a user whom no task has.
+    """
+    write_whole(path, text, mode=0o444 if is_contained else 0o600)
+    if is_contained and os.geteuid() == 0:
+        os.chown(path, KEY_OWNER, KEY_OWNER)
+
+
+def write_files(attempt: Attempt, gang: Gang, me: GangMember) -> None:
+    """Write all that changes in the life of a gang. Raises OSError."""
+    peers = see_peers(gang, me)
+    folder = gang_folder(attempt)
+    if attempt.launch.spec.task_type == "container":
+        write_in_place(hosts_path(attempt), gang_files.hosts_text(me, peers, resolve))
+    write_whole(ssh_folder(attempt) / "config", gang_files.ssh_config(peers, key_path(attempt)))
+    write_whole(folder / "peers", gang_files.peers_table(peers))
+    write_whole(folder / "peers.json", gang_files.peers_json(gang, me, peers))
+    # The last, so that whoever waits for it finds the others.
+    if gang.is_ready:
+        (folder / "ready").touch()
+    else:
+        (folder / "ready").unlink(missing_ok=True)
+
+
+def write_in_place(path: Path, text: str) -> None:
+    """Write into the very file that is there: a file that is bound is seen by its inode."""
+    content = text.encode()
+    if path.exists() and path.read_bytes() == content:
+        return
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        os.pwrite(file, content, 0)
+        os.ftruncate(file, len(content))
+    finally:
+        os.close(file)
+
+
+def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Replace the file in one step: a reader finds the old text or the new."""
+    content = text.encode()
+    if path.exists() and path.read_bytes() == content:
+        return
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(file, "wb") as stream:
+        stream.write(content)
+    fresh.chmod(mode)
+    os.replace(fresh, path)
+
+
+def resolve(host: str) -> str | None:
+    """The address of a host's name, as this machine knows it."""
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except (OSError, UnicodeError):
+        return None

@@ -1,0 +1,55 @@
+"""A member of a gang finds its rank, its peers' names and addresses, and the key of them all."""
+
+import errno
+from dataclasses import replace
+
+from controlplane.contract.fields import Malformed
+from controlplane.contract.gang import Gang, GangMember, read_gang
+from controlplane.contract.states import FailureKind, Phase
+from workers.attempt import gang, gang_files
+from workers.attempt.attempt import Attempt
+from workers.attempt.engine import Placed
+from workers.attempt.outcome import DISK, ENGINE, WEB, AttemptFailed
+
+# Of all names together; Linux takes no variable of more than 128 KiB.
+MAX_HOSTS_CHARS = 64 * 1024
+
+
+def join_gang(attempt: Attempt) -> None:
+    """Write the files of a member and say what must be bound. Raises AttemptFailed."""
+    spec = attempt.launch.spec
+    if not spec.is_gang:
+        return
+    attempt.enter(Phase.PREPARING)
+    told, me = _read(attempt)
+    try:
+        gang.make_files(attempt, told, me)
+    except OSError as error:
+        reason = DISK if error.errno in (errno.ENOSPC, errno.EDQUOT) else ENGINE
+        raise AttemptFailed(FailureKind.SYSTEM, reason, f"gang: {error}") from error
+    bound = [
+        Placed(gang_files.GANG_FOLDER, gang.gang_folder(attempt), bound=True),
+        Placed(gang_files.SSH_FOLDER, gang.ssh_folder(attempt), bound=True),
+    ]
+    if spec.task_type == "container":
+        bound.append(Placed(gang_files.HOSTS_FILE, gang.hosts_path(attempt), bound=True))
+    attempt.placed = [*attempt.placed, *bound]
+    env = {**attempt.launch.env, **_variables(told, me)}
+    attempt.launch = replace(attempt.launch, env=env)
+
+
+def _read(attempt: Attempt) -> tuple[Gang, GangMember]:
+    try:
+        told = read_gang(attempt.briefing.gang)
+    except Malformed as error:
+        raise AttemptFailed(FailureKind.SYSTEM, WEB, f"gang: {error}") from error
+    me = gang.find_self(attempt, told)
+    if me is None or told.key is None:
+        raise AttemptFailed(FailureKind.SYSTEM, WEB, "gang: its briefing is not of this member")
+    return told, me
+
+
+def _variables(told: Gang, me: GangMember) -> dict[str, str]:
+    names = ",".join(member.name for member in told.members)
+    found = {"CELLRUN_GANG_SIZE": str(len(told.members)), "CELLRUN_GANG_RANK": str(me.rank)}
+    return found | ({"CELLRUN_GANG_HOSTS": names} if len(names) <= MAX_HOSTS_CHARS else {})
