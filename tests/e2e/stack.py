@@ -178,6 +178,11 @@ class Companion:
             )
         return self
 
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended; None: it runs."""
+        return self._process.poll() if self._process is not None else None
+
     def __exit__(
         self,
         kind: type[BaseException] | None,
