@@ -3,7 +3,16 @@
 import argparse
 from collections.abc import Callable
 
-from benchmarks import cancel, latency, matrix, placing, queues, throughput, unplaceable
+from benchmarks import (
+    cancel,
+    latency,
+    matrix,
+    placing,
+    processes,
+    queues,
+    throughput,
+    unplaceable,
+)
 from benchmarks.report import Result, show, write
 
 ALL: dict[str, Callable[[int], Result]] = {
@@ -12,6 +21,7 @@ ALL: dict[str, Callable[[int], Result]] = {
     "B3": queues.run,
     "B5": placing.run,
     "B6": latency.run,
+    "B8": processes.run,
     "CANCEL": cancel.run,
     "UNPLACEABLE": unplaceable.run,
 }

@@ -1,7 +1,8 @@
 """A benchmark's stand: an own PostgreSQL (fsync on), an own Redis, the real processes as shipped.
 
 The processes, their commands and their settings are those of `make up`; only supervisor is left
-out, so that each benchmark says itself which of them run. The cells are one fleet process.
+out, so that each benchmark says itself which of them run. The cells are one fleet process, or, with
+a driver that runs something, one real cell.
 """
 
 import contextlib
@@ -51,9 +52,11 @@ class Wanted:
     """What a benchmark wants of its stand. `database_options`: PostgreSQL's, as name=value.
 
     `settings`: of the control plane, where the shipped ones will not do; `capacity`: of each cell.
+    With a `driver` other than memory there is one cell.
     """
 
     cells: int = 100
+    driver: str = "memory"
     flower: bool = False
     database_options: Sequence[str] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -210,16 +213,28 @@ def _start_processes(
     if wanted.flower:
         address = f"{plan.flower_url}/healthcheck"
         stand.wait_until(lambda: _answers(address), "Flower answers", seconds=READY_SECONDS)
-    command = [sys.executable, "-m", "workers.fleet"]
+    module = "workers.fleet" if wanted.driver == "memory" else "workers"
+    command = [sys.executable, "-m", module]
     fleet = Process(FLEET, "cells", command, environment=_fleet_environment(plan, wanted))
     running[FLEET] = _start(plan, fleet, fleet.command)
 
 
 def _fleet_environment(plan: Plan, wanted: Wanted) -> dict[str, str]:
-    return {
+    keys = plan.home.root / "keys"
+    which = {
         "CELLRUN_FLEET_SIZE": str(wanted.cells),
         "CELLRUN_FLEET_PREFIX": "fleet-",
-        "CELLRUN_FLEET_KEYS": str(plan.home.root / "keys"),
+        "CELLRUN_FLEET_KEYS": str(keys),
+    }
+    if wanted.driver != "memory":
+        (name,) = fleet_names("fleet-", 1)
+        which = {
+            "CELLRUN_CELL_NAME": name,
+            "CELLRUN_CELL_KEY_FILE": str(keys / name),
+            "CELLRUN_CELL_DRIVER": wanted.driver,
+        }
+    return {
+        **which,
         "CELLRUN_CELL_HOME": str(plan.home.cell(FLEET)),
         "CELLRUN_CELL_CAPACITY": wanted.capacity,
         "CELLRUN_CONTROL_URL": plan.url,

@@ -101,6 +101,14 @@ def submit_and_wait(
         stand.post("/api/v1/jobs", noop_job(size), operator=bool(number % 2))["id"]
         for number, size in enumerate(sizes)
     ]
+    wait_for_jobs(stand, connection, jobs)
+    return time.perf_counter() - began
+
+
+def wait_for_jobs(
+    stand: Stand, connection: psycopg.Connection[tuple[Any, ...]], jobs: list[str]
+) -> None:
+    """Return when every task SUCCEEDED. Raises RuntimeError if that can no longer be."""
     statement = (
         "SELECT count(*) FILTER (WHERE finished_at IS NULL), count(*) FILTER (WHERE state = 4)"
         " FROM controlplane_job WHERE id = ANY(%s)"
@@ -113,10 +121,8 @@ def submit_and_wait(
         return open_jobs == 0
 
     stand.wait_until(is_over, "all jobs are finished", seconds=WAIT_SECONDS)
-    seconds = time.perf_counter() - began
     if succeeded != len(jobs):
         raise RuntimeError(f"only {succeeded} of {len(jobs)} jobs succeeded")
-    return seconds
 
 
 def noop_job(replicas: int) -> dict[str, Any]:

@@ -242,7 +242,8 @@ class LogShipper:
                 return
             del self._uploads[upload.uid]
             try:
-                (upload.folder / SHIPPED).touch()
+                if upload.folder.exists():  # without output there may be none
+                    (upload.folder / SHIPPED).touch()
             except OSError:
                 log.info("the output folder of attempt %s is gone", upload.uid)
 

@@ -1,5 +1,6 @@
 """Threads that never hold up the end of the process, and a timer that calls back."""
 
+import collections
 import heapq
 import itertools
 import logging
@@ -49,6 +50,37 @@ class DaemonPool:
                 log.exception("unexpected failure in %s", self._name)
             with self._lock:
                 self._free += 1
+
+
+class Gate:
+    """Lets at most `limit` in at a time; work for the others is kept, without a thread for it."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._inside: set[str] = set()
+        self._waiting: collections.deque[tuple[str, Work]] = collections.deque()
+
+    def enter(self, name: str, work: Work) -> None:
+        """Call `work`, which must be quick, now or when somebody leaves."""
+        with self._lock:
+            if len(self._inside) >= self._limit:
+                self._waiting.append((name, work))
+                return
+            self._inside.add(name)
+        work()
+
+    def leave(self, name: str) -> None:
+        """Let the next one in, if `name` is inside."""
+        with self._lock:
+            if name not in self._inside:
+                return
+            self._inside.discard(name)
+            if not self._waiting:
+                return
+            following, work = self._waiting.popleft()
+            self._inside.add(following)
+        work()
 
 
 class Timer:

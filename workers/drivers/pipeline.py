@@ -14,10 +14,13 @@ from workers.attempt.idleness import watch_idleness
 from workers.attempt.outcome import HEALTH, IDLE, LIFETIME, STOPPED, TIMEOUT
 from workers.attempt.run import ADOPT, START, Step, run
 from workers.attempt.steps.clean import remove_all
-from workers.attempt.threads import DaemonPool, Timer
+from workers.attempt.threads import DaemonPool, Gate, Timer
 
 log = logging.getLogger(__name__)
 
+# Attempts that are built at once, of those where that takes a moment: a thread each for hundreds of
+# them, which all want to run, took three times their CPU time (measured).
+MAX_QUICK = 8
 MAX_ATTEMPTS = 1024  # threads for attempts of one cell; further ones queue
 STOPPING_THREADS = 8  # a signal that the engine does not answer holds up one of them
 REMOVING_THREADS = 4
@@ -34,6 +37,7 @@ class PipelineDriver:
         self._lock = threading.Lock()
         self._attempts: dict[str, Attempt] = {}
         self._doomed: set[str] = set()  # in charge, to be removed once they have ended
+        self._quick = Gate(MAX_QUICK)
         self._running = DaemonPool("attempt", MAX_ATTEMPTS)
         self._stopping = DaemonPool("stop", STOPPING_THREADS)
         self._removing = DaemonPool("remove", REMOVING_THREADS)
@@ -96,10 +100,23 @@ class PipelineDriver:
             if launch.uid in self._attempts or self._around.closed.is_set():
                 return
             self._attempts[launch.uid] = attempt
-        self._running.submit(partial(self._live, attempt, steps))
+        live = partial(self._live, attempt, steps)
+        if steps is START and self._is_quick(launch):
+            self._quick.enter(attempt.uid, partial(self._running.submit, live))
+        else:
+            self._running.submit(live)
+
+    def _is_quick(self, launch: Launch) -> bool:
+        """Whether nothing is fetched or waited for before it starts."""
+        spec = launch.spec
+        slow = spec.inputs or spec.needs_briefing or spec.exclusive
+        return self._engine.name == "process" and not slow
 
     def _live(self, attempt: Attempt, steps: tuple[Step, ...]) -> None:
-        run(attempt, steps)
+        try:
+            run(attempt, steps)
+        finally:
+            self._quick.leave(attempt.uid)
         with self._lock:
             doomed = attempt.uid in self._doomed
             self._doomed.discard(attempt.uid)
@@ -107,6 +124,7 @@ class PipelineDriver:
             self.remove(attempt.uid)
 
     def _on_running(self, attempt: Attempt) -> None:
+        self._quick.leave(attempt.uid)
         if attempt.started_at is not None:
             self._begin_limits(attempt)
         if attempt.launch.spec.is_gang:

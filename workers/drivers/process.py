@@ -10,7 +10,6 @@ what started and how it ended, so that a new cell process learns the real exit s
 
 import json
 import os
-import shutil
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -64,7 +63,7 @@ class ProcessEngine:
     def create(self, launch: Launch, placed: Sequence[Placed]) -> Created:
         """Write down what is to be run, as one step."""
         order_path = self._order_path(launch.uid)
-        is_new = not order_path.exists()
+        is_new = read_whole(order_path) is None
         if is_new:
             root = self._root(launch.uid)
             workdir = root / (launch.spec.workdir or "/").strip("/")
@@ -72,9 +71,9 @@ class ProcessEngine:
                 raise EngineError("working directory: .. is not allowed", 400)
             if not (launch.spec.entrypoint or ()) + launch.spec.command:
                 raise EngineError("no command specified", 400)
-            order_path.parent.mkdir(parents=True, exist_ok=True)
             workdir.mkdir(parents=True, exist_ok=True)
-            write_whole(order_path, self._order(launch, root, workdir))
+            # Half a file of a process that was killed is no JSON, and written again.
+            order_path.write_text(json.dumps(self._order(launch, root, workdir)), encoding="utf-8")
         return Created(container_name(launch.uid), is_new)
 
     def _order(self, launch: Launch, root: Path, workdir: Path) -> dict[str, Any]:
@@ -190,14 +189,13 @@ class ProcessEngine:
             self._link.ask("remove", uid)
         except Unanswered as error:
             raise EngineError("the process does not end") from error
-        shutil.rmtree(self._work / uid, ignore_errors=True)
         self._ports.forget(uid)
 
     def find(self) -> Iterable[Found]:
         """The attempts that have an order here, and those that run without."""
         found = {uid: not task.is_over for uid, task in self._link.known()}
-        for order in self._work.glob("*/process/order.json"):
-            found.setdefault(order.parent.parent.name, False)
+        for order in self._work.glob("*/order.json"):
+            found.setdefault(order.parent.name, False)
         for uid, is_running in found.items():
             yield Found(uid, is_running, container_name(uid))
 
@@ -206,20 +204,13 @@ class ProcessEngine:
         self._link.close()
 
     def _order_path(self, uid: str) -> Path:
-        return self._work / uid / "process" / "order.json"
+        return self._work / uid / "order.json"
 
     def _root(self, uid: str) -> Path:
         return self._work / uid / "root"
 
 
 # ----------------------------------------------------------------------------- files
-
-
-def write_whole(path: Path, body: Mapping[str, Any]) -> None:
-    """Write a JSON file that is there as a whole or not at all."""
-    temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(body), encoding="utf-8")
-    os.replace(temporary, path)
 
 
 def read_whole(path: Path) -> dict[str, Any] | None:

@@ -201,9 +201,9 @@ class Spawner:
         if uid in self.tasks:
             return ["again"]
         try:
-            with open(f"{self.work}/{uid}/process/order.json", encoding="utf-8") as file:
+            with open(f"{self.work}/{uid}/order.json", encoding="utf-8") as file:
                 order = json.load(file)
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):  # none, or half of one
             return ["gone"]
         pipes: list[int] = []
         try:

@@ -4,8 +4,10 @@ import contextlib
 import errno
 import os
 import resource
+import shutil
 import signal
 import subprocess
+from functools import lru_cache
 from typing import Any
 
 
@@ -32,8 +34,26 @@ def spawn(order: dict[str, Any], out: int, err: int) -> int:
 
 def spawn_fast(order: dict[str, Any], out: int, err: int) -> int:
     """By vfork. All our descriptors close at exec: nobody need look for them."""
+    executable = find_program(order["argv"][0], order["env"].get("PATH"))
+    if executable is not None:
+        with contextlib.suppress(FileNotFoundError):  # it has moved since
+            return spawn_program(order, out, err, executable)
+        find_program.cache_clear()
+    return spawn_program(order, out, err, None)
+
+
+@lru_cache(maxsize=256)
+def find_program(name: str, path: str | None) -> str | None:
+    """Where it was when first asked for: to try all of a long PATH takes longer than a start."""
+    found = None if "/" in name or path is None else shutil.which(name, path=path)
+    return found if found is not None and found.startswith("/") else None
+
+
+def spawn_program(order: dict[str, Any], out: int, err: int, executable: str | None) -> int:
+    """Start the program; None: that of its name, which is looked for."""
     process = subprocess.Popen(
         order["argv"],
+        executable=executable,
         env=order["env"],
         cwd=order["cwd"],
         stdin=subprocess.DEVNULL,

@@ -1,6 +1,7 @@
 """Nothing of the attempt is left: first no running process; when asked, no container at all."""
 
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -28,12 +29,23 @@ def make_sure_it_is_over(attempt: Attempt) -> None:
             tries += 1
 
 
+def delete_folder(folder: Path) -> None:
+    """Delete a folder and all below it, as far as possible; quick if there are only empty ones."""
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                os.rmdir(entry.path)
+        os.rmdir(folder)
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def remove_all(engine: Engine, uid: str, workspace: Path, pause: Callable[[float], bool]) -> bool:
     """Delete container and workspace; whether that worked, after tries. `pause` may end them."""
     for seconds in (*PATIENCE_SECONDS, 0.0):
         try:
             engine.remove(uid)
-            shutil.rmtree(workspace, ignore_errors=True)
+            delete_folder(workspace)
             return True
         except (EngineAway, EngineError) as error:
             log.warning("attempt %s is not removed yet: %s", uid, error)

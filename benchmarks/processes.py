@@ -1,0 +1,79 @@
+"""B8: tasks that are processes of one machine, submission to SUCCEEDED, against HyperQueue."""
+
+import time
+from typing import Any
+
+import psycopg
+
+from benchmarks import hyperqueue_true
+from benchmarks.report import Result, median, others_note
+from benchmarks.stand import CONTROL, FLEET, Stand, Wanted, standing
+from benchmarks.throughput import noop_job, wait_for_jobs
+from benchmarks.usage import Others, cpu_seconds, spent
+
+TASKS = 10_000
+WARM_UP_TASKS = 500
+REST_SECONDS = 3.0
+
+
+def run(runs: int) -> Result:
+    """Both, one after the other, as often as asked for."""
+    result = Result(
+        "B8",
+        f"{TASKS:,} processes `true` of 0.01 cpu on one machine",
+        ("", "tasks/s", "of HyperQueue", "CPU ms/task: cell", "control plane", "PostgreSQL"),
+    )
+    yardsticks: list[float] = []
+    found: list[dict[str, Any]] = []
+    with (
+        hyperqueue_true.installed() as hyperqueue_rate,
+        standing(Wanted(cells=1, driver="process")) as stand,
+        stand.connect() as connection,
+    ):
+        _submit_and_wait(stand, connection, WARM_UP_TASKS)
+        for _ in range(runs):
+            yardsticks.append(hyperqueue_rate(TASKS))
+            found.append(_one_run(stand, connection))
+            time.sleep(REST_SECONDS)
+    yardstick = median(yardsticks)
+    ours = median(one["rate"] for one in found)
+    cpu = [
+        f"{median(one['cpu_ms'][name] for one in found):.2f}"
+        for name in ("cell", "control", "postgres")
+    ]
+    result.rows.append(("HyperQueue", f"{yardstick:,.0f}", "1.0", "", "", ""))
+    result.rows.append(("Cellrun", f"{ours:,.0f}", f"{ours / yardstick:.2f}", *cpu))
+    result.notes.append("CPU of the cell: without its spawner and the tasks themselves.")
+    result.notes.append(others_note(one["cores_used_by_others"] for one in found))
+    result.figures = {
+        "hyperqueue": hyperqueue_true.VERSION,
+        "hyperqueue_tasks_per_second": yardsticks,
+        "runs": found,
+        "ratio": ours / yardstick,
+    }
+    return result
+
+
+def _one_run(stand: Stand, connection: psycopg.Connection[tuple[Any, ...]]) -> dict[str, Any]:
+    before, others = cpu_seconds(stand.pids), Others(stand.pids)
+    seconds = _submit_and_wait(stand, connection, TASKS)
+    used = spent(before, cpu_seconds(stand.pids))
+    cpu_ms = {name: 1000 * amount / TASKS for name, amount in used.items()}
+    cpu_ms["cell"] = cpu_ms[FLEET]
+    cpu_ms["control"] = sum(cpu_ms[name] for name in CONTROL)
+    return {
+        "tasks": TASKS,
+        "seconds": seconds,
+        "rate": TASKS / seconds,
+        "cpu_ms": cpu_ms,
+        "cores_used_by_others": others.cores(),
+    }
+
+
+def _submit_and_wait(
+    stand: Stand, connection: psycopg.Connection[tuple[Any, ...]], tasks: int
+) -> float:
+    began = time.perf_counter()
+    job = {**noop_job(tasks), "name": "true", "command": ["true"]}
+    wait_for_jobs(stand, connection, [stand.post("/api/v1/jobs", job)["id"]])
+    return time.perf_counter() - began
