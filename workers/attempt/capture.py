@@ -97,7 +97,10 @@ class Capture:
         return self._sizes[name] > self.limit
 
     def add(self, reader: int, entries: Sequence[Entry]) -> None:
-        """Keep entries of the engine's log, oldest first, as one step. Raises Superseded."""
+        """Keep entries of the engine's log, oldest first, as one step.
+
+        Raises Superseded, and OSError: then nothing of them is kept, and they may be offered again.
+        """
         with self._lock:
             if reader != self._reader:
                 raise Superseded
@@ -107,11 +110,22 @@ class Capture:
             for entry in entries:
                 count = count + 1 if entry.nanoseconds == at else 1
                 at = entry.nanoseconds
-            for name in STREAMS:
-                self._append(name, b"".join(e.content for e in entries if e.stream == name))
+            try:
+                for name in STREAMS:
+                    self._append(name, b"".join(e.content for e in entries if e.stream == name))
+            except OSError:
+                self._take_back()
+                raise
             self._cursor = Cursor(at, count, self._sizes["stdout"], self._sizes["stderr"])
             if time.monotonic() - self._noted_at >= CURSOR_SECONDS:
                 self._write_cursor()
+
+    def _take_back(self) -> None:
+        """Cut off what was written of entries that did not all find room."""
+        for name in STREAMS:
+            size = self._sizes[name] = getattr(self._cursor, name)
+            if name in self._open:
+                os.ftruncate(self._open[name], size)
 
     def settle(self) -> None:
         """Write down where the files stand: a reader came to the end of what there is."""
