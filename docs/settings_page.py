@@ -61,6 +61,9 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         " that name.",
         "CELLRUN_CELL_RUNNERS": "Which installed [runners](runners.md) the cell offers as task types:"
         " names, or `all`.",
+        "CELLRUN_CELL_SECRETS": "Where secrets lie that tasks get as files: a folder in memory,"
+        " this cell's own, at the same path for the engine.",
+        "CELLRUN_CELL_SECRETS_ON_DISK": "`true` lets that folder lie on a disk.",
         "CELLRUN_CELL_TAGS": "Placement tags: `a` is required of a task, `b?` is optional.",
         "CELLRUN_CONTROL_URL": "Where web answers for this cell: logs go there.",
         "CELLRUN_INSTALLATION": "Put on every container as a label, so that two installations on"
@@ -88,6 +91,8 @@ CELL_EXPECTS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_CELL_NAME": "a name",
         "CELLRUN_CELL_POOL": "a name",
         "CELLRUN_CELL_RUNNERS": "names separated by commas, or all",
+        "CELLRUN_CELL_SECRETS": "a folder in memory (tmpfs)",
+        "CELLRUN_CELL_SECRETS_ON_DISK": "true or false",
         "CELLRUN_CELL_TAGS": "names separated by commas",
         "CELLRUN_CONTROL_URL": "an address like http://host:8000",
         "CELLRUN_INSTALLATION": "a name",
@@ -102,6 +107,7 @@ DERIVED: Mapping[str, str] = MappingProxyType(
         "CELLRUN_ARTIFACT_ROOT": "`artifacts` in `CELLRUN_HOME`",
         "CELLRUN_CELL_CAPACITY": "the host's",
         "CELLRUN_CELL_HOME": "`.cellrun/cells/` and its name",
+        "CELLRUN_CELL_SECRETS": "a folder of its own in `/dev/shm`",
         "CELLRUN_HOME": "`.cellrun`",
         "CELLRUN_MAX_BODY_BYTES": "`4194304`",
         "CELLRUN_PROCESS": "`command`; each unit sets its own",
@@ -126,8 +132,9 @@ def write() -> str:
                 "## Control plane",
                 _table(control, defaults("controlplane/config/env.py"), expects),
                 "A name that holds a password (`DATABASE_URL`, `CELERY_BROKER_URL`,"
-                " `CELLRUN_SECRET_KEY` and its fallbacks) is refused without\nrepeating its value. What"
-                " is left open is taken from the stack that runs in `CELLRUN_HOME`, if one does.",
+                " `CELLRUN_SECRET_KEY` and its fallbacks) is refused without\nrepeating its value."
+                " What is left open is taken from the stack that runs in\n`CELLRUN_HOME`, if one"
+                " does.",
                 "## Cell",
                 _table(cell, defaults("workers/config.py"), CELL_EXPECTS),
                 "`DOCKER_HOST` is Docker's own: where the engine answers, else the usual sockets.",

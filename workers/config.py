@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from controlplane.contract import keys, settings_names
 from workers.runners.installed import ALL, chosen_names
+from workers.secret_folder import is_in_memory
 
 DRIVERS = ("docker", "process", "memory")
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -54,6 +55,7 @@ class CellConfig:
     workspaces and logs. `address`: the host at which others reach ports published here; empty: the
     one that web sees. An empty `control_url` means that logs stay here (used by tests).
     `runners`: task types, beside the driver's, that installed packages run.
+    `secrets`: where those lie that tasks get as files; None: in a folder of its own in /dev/shm.
     `concurrency` bounds the engine calls made at once, not the attempts running.
     """
 
@@ -72,6 +74,8 @@ class CellConfig:
     evacuate: bool = False
     log_level: str = "INFO"
     max_log_bytes: int = MAX_LOG_BYTES
+    secrets: Path | None = None
+    secrets_on_disk: bool = False
     runners: tuple[str, ...] = ()
     concurrency: int = field(default_factory=default_concurrency)
 
@@ -81,6 +85,7 @@ class CellConfig:
         read = _Reader(env)
         name = read("CELLRUN_CELL_NAME", _name)
         home = read("CELLRUN_CELL_HOME", _folder, f".cellrun/cells/{name or 'unnamed'}")
+        on_disk = bool(read("CELLRUN_CELL_SECRETS_ON_DISK", _flag, "false"))
         config = cls(
             name=name,
             key=read("CELLRUN_CELL_KEY_FILE", _key_in_file),
@@ -94,6 +99,8 @@ class CellConfig:
             pool=read("CELLRUN_CELL_POOL", _name, "default"),
             labels=read("CELLRUN_CELL_LABELS", _labels, ""),
             tags=read("CELLRUN_CELL_TAGS", _tags, ""),
+            secrets=read("CELLRUN_CELL_SECRETS", _secret_folder(on_disk), ""),
+            secrets_on_disk=on_disk,
             evacuate=read("CELLRUN_CELL_EVACUATE", _flag, "false"),
             runners=read("CELLRUN_CELL_RUNNERS", chosen_names, ALL),
             log_level=read("CELLRUN_LOG_LEVEL", _one_of(LOG_LEVELS), "INFO"),
@@ -135,6 +142,22 @@ def _name(text: str) -> str:
 
 def _folder(text: str) -> Path:
     return Path(text).expanduser().absolute()
+
+
+def _secret_folder(may_be_on_disk: bool) -> Callable[[str], Path | None]:
+    def parse(text: str) -> Path | None:
+        if not text:
+            return None  # see default_folder
+        folder = existing = _folder(text)
+        while not existing.exists():
+            existing = existing.parent
+        if not may_be_on_disk and not is_in_memory(existing):
+            raise ValueError(
+                f"{folder} is not in memory (tmpfs), and CELLRUN_CELL_SECRETS_ON_DISK is not true"
+            )
+        return folder
+
+    return parse
 
 
 def _key_in_file(text: str) -> bytes:

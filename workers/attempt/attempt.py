@@ -17,6 +17,7 @@ from workers.attempt.events import Building, DriverEvent, Launch, Listener, Star
 from workers.attempt.outcome import AttemptFailed
 from workers.attempt.pulls import Pulls
 from workers.logs import LogShipper
+from workers.secret_folder import SecretFolder
 from workers.web import Web
 
 TURN_SECONDS = 0.2  # how often one that waits for its turn looks for a stop order
@@ -41,6 +42,7 @@ class Surroundings:
     pulls: Pulls
     shipper: LogShipper
     web: Web
+    secrets: SecretFolder
     back_off: tuple[float, ...] = (1.0, 4.0)
     closed: threading.Event = field(default_factory=threading.Event)
     now: Callable[[], float] = clock.wall_seconds

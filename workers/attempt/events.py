@@ -32,7 +32,7 @@ class Launch:
 
     run: RunAttempt
     spec: GroupSpec
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     permit: Callable[[], Permit] = field(default=always, compare=False)
     started_at: float | None = field(default=None, compare=False)
 

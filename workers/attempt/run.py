@@ -23,6 +23,7 @@ from workers.attempt.steps.inputs import fetch_inputs, place_inputs
 from workers.attempt.steps.look import look_for_adopted, look_for_own
 from workers.attempt.steps.permit import await_permit
 from workers.attempt.steps.pull import ensure_image
+from workers.attempt.steps.secrets import write_secrets
 from workers.attempt.steps.start import start_container
 from workers.attempt.steps.wait import wait_for_end
 from workers.attempt.steps.workspace import look_whether_begun, make_workspace
@@ -34,6 +35,7 @@ BUILD: tuple[Step, ...] = (
     read_briefing,
     fetch_inputs,
     ensure_image,
+    write_secrets,
     join_gang,
     await_permit,
     create_container,
@@ -53,6 +55,7 @@ NAMES: dict[Step, str] = {
     read_briefing: "briefing",
     fetch_inputs: "inputs",
     ensure_image: "pull",
+    write_secrets: "secrets",
     join_gang: "gang",
     await_permit: "permit",
     create_container: "create",

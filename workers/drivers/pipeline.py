@@ -155,7 +155,8 @@ class PipelineDriver:
             return self._around.closed.wait(seconds)
 
         with self._around.turns:
-            remove_all(self._engine, uid, self._around.home / "work" / uid, pause)
+            if remove_all(self._engine, uid, self._around.home / "work" / uid, pause):
+                self._around.secrets.remove(uid)
 
     # ------------------------------------------------------------------------- stopping
 

@@ -23,6 +23,7 @@ from workers.drivers.routed import RoutedDriver
 from workers.drivers.runner import Offered, RunnerDriver, Runners
 from workers.logs import LogShipper
 from workers.runners.installed import load_runners
+from workers.secret_folder import SecretFolder, default_folder
 from workers.web import Web
 
 OPEN_FILES = 16_384  # two connections and a few files for each of a thousand attempts
@@ -73,6 +74,11 @@ def make_pipeline(
         folder=config.home / "logs",
     )
     shipper.start()
+    secrets = SecretFolder(
+        config.secrets or default_folder(config.installation, config.name, config.home),
+        may_be_on_disk=config.secrets_on_disk,
+    )
+    secrets.sweep(config.home / "work")
     around = Surroundings(
         engine=engine,
         tell=tell,
@@ -82,6 +88,7 @@ def make_pipeline(
         pulls=Pulls(engine),
         shipper=shipper,
         web=Web(control_url=config.control_url, cell=config.name, key=config.key),
+        secrets=secrets,
         back_off=back_off,
         address=partial(address_of, config),
     )

@@ -32,6 +32,20 @@ def test_defaults_are_the_host_s(env: dict[str, str]) -> None:
     assert "kkk" not in repr(config)
 
 
+def test_secrets_lie_in_memory_unless_a_disk_is_allowed(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    config = CellConfig.from_env(env)
+    assert (config.secrets, config.secrets_on_disk) == (None, False)
+    in_memory = {**env, "CELLRUN_CELL_SECRETS": "/dev/shm/not/there/yet"}
+    assert CellConfig.from_env(in_memory).secrets == Path("/dev/shm/not/there/yet")
+    on_disk = {**env, "CELLRUN_CELL_SECRETS": "/proc/secrets"}
+    with pytest.raises(MalformedSettings, match="CELLRUN_CELL_SECRETS: /proc/secrets is not in"):
+        CellConfig.from_env(on_disk)
+    config = CellConfig.from_env({**on_disk, "CELLRUN_CELL_SECRETS_ON_DISK": "true"})
+    assert (config.secrets, config.secrets_on_disk) == (Path("/proc/secrets"), True)
+
+
 def test_everything_can_be_said(env: dict[str, str]) -> None:
     config = CellConfig.from_env(
         {

@@ -1,0 +1,221 @@
+"""Secrets reach the task that names them, as a file in memory or as a variable, and nobody else."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from controlplane.contract import keys
+from controlplane.contract.briefing import Briefing
+from controlplane.contract.states import FailureKind
+from controlplane.contract.wishes import SecretUse
+from tests.conformance.kit import DockerKit, Kit, until
+from tests.conformance.test_files import ROOT
+from tests.conformance.web import Answer, Request, Web
+from workers.attempt.events import Ended
+from workers.attempt.outcome import SECRET, WEB
+from workers.drivers.registry import make_driver
+from workers.secret_folder import default_folder, is_in_memory
+
+TOKEN, KEY = b"hush-hush token", bytes(range(256)) * 256
+FILE = SecretUse("key", path="/run/secrets/key")
+VARIABLE = SecretUse("token", env="TOKEN")
+PRINT = f'printf %s "$TOKEN" | sha256sum; sha256sum < {ROOT}/run/secrets/key'
+
+
+class Briefer:
+    """What web knows; answers a cell as web does, sealed for it."""
+
+    def __init__(self, web: Web) -> None:
+        self.secrets = {"token": TOKEN, "key": KEY}
+        self.more: dict[str, Any] = {}
+        self.url = web.url
+        web.route = self._answer
+
+    def _answer(self, request: Request) -> Answer:
+        if not request.path.endswith("/briefing"):
+            return Answer(410, b'{"size": 0}')  # output: it is kept here and nowhere else
+        uid = request.path.split("/")[-2]
+        told = {name: base64.b64encode(value).decode() for name, value in self.secrets.items()}
+        text = json.dumps(Briefing(secrets=told, **self.more).body()).encode()
+        sealer, nonce = ChaCha20Poly1305(keys.mac_key(b"k" * 32, keys.SEAL)), b"n" * 12
+        return Answer(200, nonce + sealer.encrypt(nonce, text, f"cell-1 {uid}".encode()))
+
+
+@pytest.fixture
+def briefer(web: Web) -> Briefer:
+    return Briefer(web)
+
+
+@pytest.fixture
+def kit(real_kit: Kit, briefer: Briefer) -> Iterator[Kit]:
+    """A kit whose cell asks the briefer; nothing of its secrets is left in memory."""
+    begin_again(real_kit, briefer)
+    yield real_kit
+    for found in list(real_kit.driver.find()):
+        real_kit.driver.remove(found.uid)
+    until(lambda: not folder_of(real_kit).exists())
+
+
+def begin_again(kit: Kit, briefer: Briefer, **changes: Any) -> None:
+    """The cell's process ends, and its successor asks the briefer."""
+    kit.driver.close()
+    config = kit.config(control_url=briefer.url, **changes)
+    kit.driver = make_driver(config, kit.told, back_off=(0.05, 0.1))
+
+
+def folder_of(kit: Kit) -> Path:
+    config = kit.config()
+    return default_folder(config.installation, config.name, config.home)
+
+
+def ran(kit: Kit, script: str, *uses: SecretUse, **spec: Any) -> Ended:
+    launch = kit.launch("sh", "-c", script, secrets=uses, **spec)
+    kit.driver.start(launch)
+    return kit.told.ended(launch.uid)
+
+
+def stands_in(folder: Path, *values: bytes) -> list[Path]:
+    """The files in `folder` that hold one of the values, be it encoded."""
+    signs = [sign for value in values for sign in (value, base64.b64encode(value))]
+    return [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink()
+        if any(sign in path.read_bytes() for sign in signs)
+    ]
+
+
+def test_secrets_stand_where_the_task_looks_for_them(kit: Kit) -> None:
+    ended = ran(kit, PRINT, FILE, VARIABLE, user="1000:1000")
+    assert ended.exit_code == 0, ended
+    digests = [hashlib.sha256(value).hexdigest() for value in (TOKEN, KEY)]
+    assert [line.split()[0] for line in kit.log(ended.uid).splitlines()] == digests
+    assert ended.usage is not None
+    assert "secrets" in ended.usage["steps"]
+
+
+def test_a_file_stays_in_memory_and_goes_with_its_attempt(kit: Kit) -> None:
+    launch = kit.launch("sleep", "300", secrets=(FILE,))
+    kit.driver.start(launch)
+    kit.told.started(launch.uid)
+    folder = folder_of(kit)
+    assert is_in_memory(folder / launch.uid)
+    assert stands_in(folder, KEY) == [folder / launch.uid / "0"]
+    assert stands_in(kit.home, KEY) == []
+    kit.driver.stop(launch.uid, grace_seconds=0, force=True)
+    kit.told.ended(launch.uid)
+    kit.driver.remove(launch.uid)
+    until(lambda: not folder.exists())
+
+
+def test_a_successor_leaves_the_files_of_what_runs_and_removes_them_at_its_end(
+    kit: Kit, briefer: Briefer
+) -> None:
+    script = f"echo ready; until [ -e {ROOT}/tmp/go ]; do sleep 0.05; done; {PRINT}"
+    launch = kit.launch("sh", "-c", script, secrets=(FILE,))
+    kit.driver.start(launch)
+    kit.wait_until_ready(launch.uid)
+    briefer.secrets = {}  # what runs keeps what it was given
+    stranger = folder_of(kit) / "stranger"
+    stranger.mkdir()
+    begin_again(kit, briefer)
+    assert not stranger.exists()
+    kit.driver.adopt(launch)
+    kit.told.started(launch.uid)
+    if isinstance(kit, DockerKit):
+        made = kit.outside.exec_create(f"cellrun-{launch.uid}", ["touch", "/tmp/go"])
+        kit.outside.exec_start(made["Id"])
+    else:
+        (go,) = kit.home.glob("work/*/root")
+        (go / "tmp").mkdir(exist_ok=True)
+        (go / "tmp" / "go").touch()
+    ended = kit.told.ended(launch.uid)
+    assert hashlib.sha256(KEY).hexdigest() in kit.log(ended.uid)
+
+
+@pytest.mark.parametrize(
+    ("secrets", "more", "use", "kind", "reason", "words"),
+    [
+        ({}, {"missing": ("key",)}, FILE, FailureKind.USER, SECRET, "has no key"),
+        ({}, {"unusable": ("hub",)}, FILE, FailureKind.USER, SECRET, "hub is no login"),
+        ({"token": b"\xff"}, {}, VARIABLE, FailureKind.USER, SECRET, "TOKEN cannot hold token"),
+        ({"token": b"hush\0"}, {}, VARIABLE, FailureKind.USER, SECRET, "TOKEN cannot hold token"),
+        ({}, {}, FILE, FailureKind.SYSTEM, WEB, "did not tell the value of key"),
+    ],
+)
+def test_what_cannot_be_given_ends_the_attempt_and_says_why(
+    kit: Kit,
+    briefer: Briefer,
+    secrets: Any,
+    more: Any,
+    use: Any,
+    kind: Any,
+    reason: Any,
+    words: Any,
+) -> None:
+    briefer.secrets, briefer.more = secrets, more
+    ended = ran(kit, "true", use)
+    assert (ended.failure_kind, ended.reason, ended.started_at) == (kind, reason, None)
+    assert ended.message is not None
+    assert words in ended.message
+    assert "hush" not in ended.message
+
+
+def test_no_secret_is_written_where_it_would_stay(
+    kit: Kit, briefer: Briefer, tmp_path: Path
+) -> None:
+    begin_again(kit, briefer, secrets=Path("/proc/cellrun-secrets"))
+    ended = ran(kit, "true", FILE)
+    assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, SECRET)
+    begin_again(kit, briefer)
+
+
+# ----------------------------------------------------------------------------- containers
+
+
+@pytest.fixture
+def container_kit(docker_kit: DockerKit, briefer: Briefer) -> DockerKit:
+    begin_again(docker_kit, briefer)
+    return docker_kit
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_file_is_no_copy_and_the_engine_knows_its_path_alone(
+    container_kit: DockerKit, read_only: bool
+) -> None:
+    kit = container_kit
+    script = "grep ' /run/secrets/key ' /proc/mounts; stat -c %a /run/secrets/key; " + (
+        "echo x > /run/secrets/key; echo $?"
+    )
+    ended = ran(kit, script, FILE, SecretUse("token", path="/token"), read_only=read_only)
+    kind, *others = kit.log(ended.uid).splitlines()
+    assert kind.split()[2] == "tmpfs"
+    assert kind.split()[3].split(",")[0] == "ro"
+    assert others == ["444", "1"]
+    told = json.dumps(kit.inspect(ended.uid))
+    assert "/run/secrets/key" in told
+    assert TOKEN.decode() not in told
+    assert base64.b64encode(KEY).decode() not in told
+    assert stands_in(kit.home, TOKEN, KEY) == []
+
+
+@pytest.mark.engine
+def test_a_variable_is_known_to_the_engine_and_to_no_file_of_the_cell(
+    container_kit: DockerKit,
+) -> None:
+    kit = container_kit
+    launch = kit.launch("sleep", "300", secrets=(VARIABLE,), env={"TOKEN": "plain", "A": "b"})
+    kit.driver.start(launch)
+    kit.told.started(launch.uid)
+    env = kit.inspect(launch.uid)["Config"]["Env"]
+    assert {f"TOKEN={TOKEN.decode()}", "A=b"} < set(env)
+    assert "TOKEN=plain" not in env
+    assert stands_in(kit.home, TOKEN) == []
+    assert TOKEN.decode() not in repr(launch)

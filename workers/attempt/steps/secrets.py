@@ -1,0 +1,59 @@
+"""Secrets are where the task looks for them: in its environment, or in files that lie in memory.
+
+They are in no journal and no log. The environment of a container can be seen by whoever may use
+the engine; a file's value cannot.
+"""
+
+import base64
+import binascii
+import errno
+from dataclasses import replace
+
+from controlplane.contract.states import FailureKind
+from controlplane.contract.wishes import SecretUse
+from workers.attempt.attempt import Attempt
+from workers.attempt.engine import Placed
+from workers.attempt.outcome import DISK, SECRET, WEB, AttemptFailed
+from workers.attempt.steps.inputs import checked_path
+from workers.secret_folder import Unfit
+
+
+def write_secrets(attempt: Attempt) -> None:
+    """Add what the briefing told to the environment and to what is placed. Raises AttemptFailed."""
+    uses = attempt.launch.spec.secrets
+    if not uses:
+        return
+    env = {use.env: _text(use, _value(attempt, use)) for use in uses if use.env is not None}
+    attempt.launch = replace(attempt.launch, env={**attempt.launch.env, **env})
+    files = [use for use in uses if use.path is not None]
+    if not files:
+        return
+    paths = [checked_path("secret", use.path or "", SECRET) for use in files]
+    try:
+        sources = attempt.around.secrets.write(attempt.uid, [_value(attempt, use) for use in files])
+    except (OSError, Unfit) as error:
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        reason = DISK if is_full else SECRET
+        raise AttemptFailed(FailureKind.SYSTEM, reason, f"secrets: {error}") from error
+    attempt.placed = attempt.placed + [
+        Placed(path, source, bound=True) for path, source in zip(paths, sources, strict=True)
+    ]
+
+
+def _value(attempt: Attempt, use: SecretUse) -> bytes:
+    try:
+        return base64.b64decode(attempt.briefing.secrets[use.name], validate=True)
+    except (KeyError, binascii.Error, ValueError):
+        message = f"secrets: web did not tell the value of {use.name}"
+        raise AttemptFailed(FailureKind.SYSTEM, WEB, message) from None
+
+
+def _text(use: SecretUse, value: bytes) -> str:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        message = f"secrets: the variable {use.env} cannot hold {use.name}, which is not plain text"
+        raise AttemptFailed(FailureKind.USER, SECRET, f"{message}: take it as a file")
+    return text
