@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,7 @@ def fill(folder: Path) -> Path:
     return path
 
 
-def ran(kit: Kit, script: str, **spec: object) -> Ended:
+def ran(kit: Kit, script: str, **spec: Any) -> Ended:
     """The end of a shell script."""
     launch = kit.launch("sh", "-c", script, **spec)
     kit.driver.start(launch)
