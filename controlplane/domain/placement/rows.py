@@ -20,9 +20,7 @@ class Rows:
         self.is_first: NDArray[np.bool_] = np.array(waiting.is_first, dtype=bool)
         self.is_nominated = _is_given(waiting.nominated_cell_ids)
         self.prefers: Mask = _is_given(waiting.prefer_cell_ids)
-        self.is_special: Mask = (
-            self.is_nominated | self.prefers | _is_given(waiting.avoid_cell_ids)
-        )
+        self.is_special: Mask = self.is_nominated | self.prefers | _is_given(waiting.avoid_cell_ids)
         self.any_special = bool(self.is_special.any())
         ordered = sorted(shapes, key=lambda shape: shape.shape_id)
         self._ids: Vector = np.array([shape.shape_id for shape in ordered], dtype=np.int64)
