@@ -97,10 +97,11 @@ bench: setup ## print the benchmarks' tables: ONLY=B1,B6 RUNS=3
 	@test "$(ENGINE)" = none || $(STACK) engine
 	@$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(RUNS),--runs $(RUNS))
 
-# A browser and an image registry, where the tests want them and installing them is ours to do.
+# A browser, an image registry and an SSH server, where the tests want them and installing them is ours to do.
 tools: setup
 	@grep -rqs 'mark.browser' tests && $(STACK) browser || true
 	@test "$(ENGINE)" = none || $(STACK) registry
+	@test "$(ENGINE)" = none || $(STACK) dropbear
 
 lock: setup ## compile requirements/*.txt from requirements/*.in; UPGRADE=1 takes newer versions
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check uv

@@ -19,6 +19,7 @@ def main(arguments: list[str]) -> int:
         "engine": require_engine,
         "browser": require_browser,
         "registry": require_registry,
+        "dropbear": require_dropbear,
     }
     if len(arguments) != 1 or arguments[0] not in commands:
         print(f"usage: python -m controlplane.config.stack {'|'.join(commands)}")
@@ -60,6 +61,16 @@ def require_registry() -> int:
             raise StackError("no docker-registry found: install it, the engine's tests start one")
         print("installing Debian's docker-registry with apt-get")
         engine.apt_install("docker-registry")
+    return 0
+
+
+def require_dropbear() -> int:
+    """Make sure that there is an SSH server for a container, for the tests that log in to one."""
+    if not shutil.which("dropbear"):
+        if os.geteuid() != 0 or not shutil.which("apt-get"):
+            raise StackError("no dropbear found: install it, the tests of gangs take it along")
+        print("installing Debian's dropbear-bin with apt-get")
+        engine.apt_install("dropbear-bin")
     return 0
 
 

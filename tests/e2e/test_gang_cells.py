@@ -1,0 +1,116 @@
+"""A gang on two cells, and on one: its members speak by name, and log in to each other."""
+
+from collections.abc import Iterator
+
+import docker
+import pytest
+import requests
+
+from client import Session
+from client.documents import Task
+from tests.e2e.engine import remove_containers
+from tests.e2e.ssh_image import IMAGE, require_ssh_image
+from tests.e2e.stack import RunningStack, open_folder, remnants
+from tests.e2e.work import session_of, wait_for_end, whole_log
+
+pytestmark = [pytest.mark.serial, pytest.mark.engine]
+
+READY = "until [ -e /run/cellrun/gang/ready ]; do sleep 0.05; done"
+# Rank 0 says a word to whoever calls, and lets in whoever has the gang's key.
+SERVE = """
+export PATH=$PATH:/usr/bin:/usr/sbin:/usr/lib/dropbear
+mkdir -p /root/.ssh
+cp /run/cellrun/ssh/authorized_keys /root/.ssh/
+dropbearkey -t ed25519 -f /tmp/host > /tmp/made 2>&1
+dropbear -F -E -s -r /tmp/host -p $CELLRUN_PORT_SSH 2> /tmp/log &
+hostname > /tmp/word
+( while :; do nc -l -p $CELLRUN_PORT_TALK < /tmp/word; done ) &
+until [ -e /tmp/visited ]; do sleep 0.05; done
+cat /tmp/visited
+"""
+# Rank 1 finds the ports in its table of peers, and for all else uses the name.
+VISIT = f"""
+export PATH=$PATH:/usr/bin:/usr/lib/dropbear
+{READY}
+read -r rank name state host ports < /run/cellrun/gang/peers
+for port in $ports; do eval "port_${{port%%=*}}=${{port#*=}}"; done
+until nc -w 5 worker-0 $port_talk > /tmp/heard && [ -s /tmp/heard ]; do sleep 0.05; done
+echo heard $(cat /tmp/heard) from $name at $host
+dropbearconvert openssh dropbear /run/cellrun/ssh/id_ed25519 /tmp/key 2> /tmp/converted
+dbclient -y -y -i /tmp/key -p $port_ssh root@worker-0 \\
+    "echo rank $CELLRUN_GANG_RANK was here > /tmp/visited; hostname" 2> /tmp/log || cat /tmp/log
+"""
+
+
+@pytest.fixture(scope="module")
+def gateway() -> str:
+    """The address at which containers of any network reach this host."""
+    engine = docker.APIClient(version="auto")
+    try:
+        [config] = engine.inspect_network("bridge")["IPAM"]["Config"]
+        return str(config["Gateway"])
+    finally:
+        engine.close()
+
+
+@pytest.fixture(scope="module")
+def stack(gateway: str) -> Iterator[RunningStack]:
+    require_ssh_image()
+    cell = {"CELLRUN_CELL_CAPACITY": "cpu=1,memory=256Mi", "CELLRUN_CELL_ADDRESS": gateway}
+    with open_folder() as folder:
+        with RunningStack(folder / "home", cells=2, **cell) as running:
+            yield running
+        remove_containers(running.installation)
+        assert remnants(running.home) == []
+
+
+@pytest.fixture
+def session(stack: RunningStack) -> Iterator[Session]:
+    with session_of(stack) as session:
+        yield session
+
+
+def cordon(stack: RunningStack, cell: str) -> None:
+    """No new work for the cell."""
+    address = f"{stack.environment['CELLRUN_URL']}/api/v1/cells/{cell}/cordon"
+    token = stack.environment["CELLRUN_OPERATOR_TOKEN"]
+    answer = requests.post(address, headers={"Authorization": f"Bearer {token}"}, timeout=10)
+    answer.raise_for_status()
+
+
+def run_gang(session: Session, cpu: float) -> tuple[list[Task], list[str]]:
+    """Its two tasks, and what each of them printed."""
+    worker = {
+        "name": "worker",
+        "replicas": 2,
+        "image": IMAGE,
+        "command": ["sh", "-c", f"if [ $CELLRUN_GANG_RANK = 0 ]; then {SERVE} else {VISIT} fi"],
+        "user": "root",
+        "resources": {"cpu": cpu, "memory": "64Mi"},
+        "network": "gang",
+        "ports": ["talk", "ssh"],
+        "timeout_seconds": 60,
+    }
+    spec = {"name": "gang", "coscheduled": True, "groups": [worker]}
+    job = wait_for_end(session, session.submit(spec)["id"])
+    tasks = sorted(session.tasks(job["id"]), key=lambda task: task["index"])
+    logs = [whole_log(session, str(task["attempt_uid"])) for task in tasks]
+    assert job["state"] == "SUCCEEDED", (logs, [task["failure_reason"] for task in tasks])
+    return tasks, logs
+
+
+def test_two_on_two_cells_hear_each_other_by_name_and_one_logs_in_to_the_other(
+    session: Session, gateway: str
+) -> None:
+    tasks, logs = run_gang(session, cpu=0.6)
+    assert {task["cell_id"] for task in tasks} == {"cell-1", "cell-2"}
+    assert logs == ["rank 1 was here\n", f"heard worker-0 from worker-0 at {gateway}\nworker-0\n"]
+
+
+def test_two_on_one_cell_do_so_in_a_network_of_their_own(
+    stack: RunningStack, session: Session
+) -> None:
+    cordon(stack, "cell-2")
+    tasks, logs = run_gang(session, cpu=0.3)
+    assert {task["cell_id"] for task in tasks} == {"cell-1"}
+    assert logs == ["rank 1 was here\n", "heard worker-0 from worker-0 at worker-0\nworker-0\n"]
