@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.contract.states import FailureKind
 from controlplane.contract.wishes import Mount, Tmpfs
-from tests.conformance.kit import DockerKit, until
+from tests.conformance.kit import IMAGE, DockerKit, until
 from workers.attempt.capture import Capture
 from workers.attempt.engine import Life, Placed
 from workers.attempt.events import Launch
@@ -187,3 +187,84 @@ def test_privileges_are_the_ones_that_were_asked_for(docker_kit: DockerKit) -> N
         ["1", "2"],
         ["0", "0"],
     ]
+
+
+# ----------------------------------------------------------------------------- use
+
+
+def groups_of(uid: str) -> list[Path]:
+    return list(Path("/sys/fs/cgroup").glob(f"*/docker/*{uid}"))
+
+
+def is_exact(kit: DockerKit) -> bool:
+    """Whether the engine lets us group its containers; else they are looked at while they run."""
+    return bool(kit.outside.info()["CgroupDriver"] == "cgroupfs")
+
+
+def test_use_of_the_shortest_task_is_known_where_it_can_be_and_else_left_out(
+    docker_kit: DockerKit,
+) -> None:
+    lines_of(docker_kit, "true")  # an engine makes its group with its first container
+    launch = docker_kit.launch("true", resources={"memory_mib": 32})
+    docker_kit.driver.start(launch)
+    usage = docker_kit.told.ended(launch.uid).usage
+    assert usage is not None
+    if is_exact(docker_kit):
+        assert 0 < usage["cpu_seconds"] < 5
+        assert 0.1 < usage["memory_peak_mib"] <= 32
+        assert groups_of(launch.uid)
+    else:
+        assert {"cpu_seconds", "memory_peak_mib"}.isdisjoint(usage)
+    docker_kit.driver.remove(launch.uid)
+    until(lambda: not groups_of(launch.uid))
+
+
+def test_use_is_that_of_all_processes_also_over_a_death_of_the_cell(docker_kit: DockerKit) -> None:
+    script = "(x=$(head -c 12000000 /dev/zero | tr '\\0' a)); echo ready; sleep 1.5"
+    launch = docker_kit.launch("sh", "-c", script)
+    docker_kit.driver.start(launch)
+    docker_kit.wait_until_ready(launch.uid)
+    docker_kit.begin_again()
+    docker_kit.driver.adopt(launch)
+    usage = docker_kit.told.ended(launch.uid).usage
+    assert usage is not None
+    assert usage["cpu_seconds"] > 0.01
+    assert usage.get("memory_peak_mib", 12) >= 12  # old kernels keep no peak
+
+
+def test_use_is_seen_while_a_container_runs_where_it_has_no_group_of_ours(
+    docker_kit: DockerKit, engine: DockerEngine
+) -> None:
+    engine.find_image(IMAGE)  # it has connected
+    engine._cgroups.settle({"CgroupDriver": "systemd"})
+    launch = docker_kit.launch("sh", "-c", "x=$(head -c 9000000 /dev/zero | tr '\\0' a); sleep 1")
+    engine.create(launch, ())
+    engine.start(launch.uid)
+    until(lambda: engine.wait(launch.uid, 0.5))
+    view = engine.view(launch.uid)
+    assert view is not None
+    assert view.use is not None
+    assert view.use.cpu_seconds > 0
+    assert view.use.memory_peak_bytes is None or view.use.memory_peak_bytes > 9_000_000
+    assert not groups_of(launch.uid)
+
+
+def test_groups_of_containers_that_somebody_removed_go_with_the_next_look(
+    docker_kit: DockerKit,
+) -> None:
+    launch = docker_kit.launch("sleep", "300")
+    docker_kit.driver.start(launch)
+    docker_kit.told.started(launch.uid)
+    docker_kit.remove_outside(launch.uid)
+    docker_kit.told.ended(launch.uid)
+    list(docker_kit.driver.find())
+    assert groups_of(launch.uid) == []
+
+
+def test_image_s_digest_is_told(docker_kit: DockerKit) -> None:
+    launch = docker_kit.launch("true")
+    docker_kit.driver.start(launch)
+    usage = docker_kit.told.ended(launch.uid).usage
+    assert usage is not None
+    assert usage["image_digest"] == docker_kit.outside.inspect_image(IMAGE)["Id"]
+    assert "pulled_bytes" not in usage

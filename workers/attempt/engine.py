@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from controlplane.contract.briefing import Registry
 from workers.attempt.capture import Capture
 from workers.attempt.events import Found, Launch
 
@@ -43,7 +44,8 @@ class Life(StrEnum):
 class View:
     """A container as the engine shows it. Instants in seconds since 1970.
 
-    `pid`: of its main process while that runs, where the engine tells.
+    `pid`: of its main process while that runs, where the engine tells. `use`: of what has ended, in
+    all, where somebody knows.
     """
 
     life: Life
@@ -54,17 +56,20 @@ class View:
     ended_at: float | None = None
     error: str = ""
     pid: int | None = None
+    use: "Use | None" = None
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
     """What a container has used so far: time of all its processes, and bytes that it sent.
 
-    An engine that cannot tell what it sent says 0.
+    An engine that cannot tell what it sent says 0. `memory_peak_bytes`: the most at one time, of
+    all its processes; None: nobody knows.
     """
 
     cpu_seconds: float
     sent_bytes: int = 0
+    memory_peak_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +105,16 @@ class Engine(Protocol):
     needs_image: bool
     keeps_logs: bool
 
-    def has_image(self, image: str) -> bool:
-        """Whether `image` is on the engine."""
+    def find_image(self, image: str) -> str | None:
+        """The digest of `image` on the engine: a registry's, or the engine's own; None: not there.
 
-    def pull(self, image: str, on_progress: Callable[[int], None]) -> None:
-        """Fetch `image`; tells percent."""
+        Empty: nobody knows, and no pull is needed.
+        """
+
+    def pull(
+        self, image: str, on_progress: Callable[[int], None], registry: Registry | None = None
+    ) -> int:
+        """Fetch `image`, as whom `registry` says; tells percent. The bytes that were downloaded."""
 
     def create(self, launch: Launch, placed: Sequence[Placed]) -> Created:
         """Make the container, or find the one made before."""

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 
+from controlplane.contract.briefing import Registry
 from workers.attempt.engine import Engine, EngineAway, EngineError
 
 log = logging.getLogger(__name__)
@@ -19,8 +20,10 @@ class Abandoned(Exception):
 class Pull:
     """One pull under way, in a thread of its own, so that whoever waits for it can stop waiting."""
 
-    def __init__(self, image: str) -> None:
+    def __init__(self, image: str, registry: Registry | None) -> None:
         self.image = image
+        self.registry = registry
+        self.bytes = 0  # downloaded
         self.progress: int | None = None
         self.waiting = 0  # how many attempts; guarded by Pulls
         self.error: EngineAway | EngineError | None = None
@@ -33,7 +36,7 @@ class Pull:
     def run(self, engine: Engine, forget: Callable[["Pull"], None]) -> None:
         """Pull, and keep what came of it."""
         try:
-            engine.pull(self.image, self._set_progress)
+            self.bytes = engine.pull(self.image, self._set_progress, self.registry)
         except (EngineAway, EngineError) as error:
             self.error = error
         except Abandoned:
@@ -52,19 +55,19 @@ class Pull:
 
 
 class Pulls:
-    """The pulls under way, by image."""
+    """The pulls under way, by image and who asks for it: what one may read, another may not."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = threading.Lock()
-        self._under_way: dict[str, Pull] = {}
+        self._under_way: dict[tuple[str, Registry | None], Pull] = {}
 
-    def join(self, image: str) -> Pull:
+    def join(self, image: str, registry: Registry | None = None) -> Pull:
         """The pull of `image` that is under way, begun now if there is none; `leave` it later."""
         with self._lock:
-            pull = self._under_way.get(image)
+            pull = self._under_way.get((image, registry))
             if pull is None:
-                pull = self._under_way[image] = Pull(image)
+                pull = self._under_way[image, registry] = Pull(image, registry)
             pull.waiting += 1
             if pull.waiting == 1:
                 threading.Thread(
@@ -87,5 +90,6 @@ class Pulls:
             self._drop(pull)
 
     def _drop(self, pull: Pull) -> None:
-        if self._under_way.get(pull.image) is pull:
-            del self._under_way[pull.image]
+        key = pull.image, pull.registry
+        if self._under_way.get(key) is pull:
+            del self._under_way[key]

@@ -27,6 +27,7 @@ from workers.attempt.steps.secrets import write_secrets
 from workers.attempt.steps.start import start_container
 from workers.attempt.steps.wait import wait_for_end
 from workers.attempt.steps.workspace import look_whether_begun, make_workspace
+from workers.attempt.usage import note_use
 
 log = logging.getLogger(__name__)
 Step = Callable[[Attempt], None]
@@ -102,6 +103,7 @@ def _ended(attempt: Attempt, view: View | None) -> Ended:
     """What is told of a process that ran."""
     with attempt.step("collect"):
         collect_output(attempt)
+    note_use(attempt, view)
     stopped_for = attempt.stopped_for
     if view is None or view.exit_code is None:
         kind = None if stopped_for else FailureKind.OUTSIDE

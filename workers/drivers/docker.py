@@ -8,14 +8,16 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import docker
 import requests
 import urllib3
-from docker.utils import kwargs_from_env, parse_repository_tag
+from docker.utils import kwargs_from_env
 
+from controlplane.contract.briefing import Registry
 from workers.attempt.capture import Capture
 from workers.attempt.engine import (
     Created,
@@ -30,7 +32,8 @@ from workers.attempt.engine import (
     container_name,
 )
 from workers.attempt.events import Found, Launch
-from workers.drivers import docker_archive, docker_logs
+from workers.drivers import docker_archive, docker_images, docker_logs
+from workers.drivers.docker_cgroups import Cgroups, Samples
 from workers.drivers.docker_checks import Checks, choose_gpus
 from workers.drivers.docker_container import (
     GPUS_LABEL,
@@ -79,6 +82,8 @@ class DockerEngine:
         self._choosing = threading.Lock()  # of GPUs, until the container holds them
         self._checks = Checks()
         self._networks = GangNetworks(installation=installation, cell=cell)
+        self._cgroups = Cgroups(installation=installation, cell=cell)
+        self._samples = Samples()
         self._installation = installation
         self._cell = cell
         self._home = home
@@ -89,28 +94,20 @@ class DockerEngine:
 
     # ------------------------------------------------------------------------- images
 
-    def has_image(self, image: str) -> bool:
-        """Whether `image` is on the engine."""
+    def find_image(self, image: str) -> str | None:
+        """The digest of `image` on the engine."""
         try:
             with answered():
-                self._api.inspect_image(image)
+                return docker_images.digest_of(self._api.inspect_image(image), image)
         except NoSuchContainer:
-            return False
-        return True
+            return None
 
-    def pull(self, image: str, on_progress: Callable[[int], None]) -> None:
+    def pull(
+        self, image: str, on_progress: Callable[[int], None], registry: Registry | None = None
+    ) -> int:
         """Fetch `image`; tells percent of what is known to be downloaded."""
-        repository, tag = parse_repository_tag(image)
-        layers: dict[str, tuple[int, int]] = {}
         with answered():
-            for line in self._api.pull(repository, tag or "latest", stream=True, decode=True):
-                if "error" in line:
-                    raise EngineError(str(line["error"]))
-                detail = line.get("progressDetail") or {}
-                if line.get("status") == "Downloading" and detail.get("total"):
-                    layers[line.get("id", "")] = (int(detail["current"]), int(detail["total"]))
-                    total = sum(size for _, size in layers.values())
-                    on_progress(99 * sum(done for done, _ in layers.values()) // total)
+            return docker_images.pull(self._api, image, on_progress, registry)
 
     # ------------------------------------------------------------------------- containers
 
@@ -137,6 +134,7 @@ class DockerEngine:
                     publish_on=self._publish_on() if launch.spec.ports else "",
                     gpus=gpus,
                     joining=joining,
+                    cgroup_parent=self._cgroups.parent(launch.uid),
                 )
                 answer = api.create_container_from_config(body, container_name(launch.uid))
             return Created(str(answer["Id"]), is_new=True)
@@ -167,6 +165,7 @@ class DockerEngine:
         """Start the created container."""
         with answered():
             self._api.start(container_name(uid))
+        self._cgroups.look(uid)
 
     def view(self, uid: str) -> View | None:
         """The container now."""
@@ -175,10 +174,24 @@ class DockerEngine:
                 body = self._api.inspect_container(container_name(uid))
         except NoSuchContainer:
             return None
-        return view_of(body)
+        view = view_of(body)
+        if view.life is not Life.ENDED:
+            return view
+        return replace(view, use=self._cgroups.use(uid) or self._samples.last(uid))
 
     def wait(self, uid: str, seconds: float) -> bool:
         """Wait for the end, `seconds` at most."""
+        if self._cgroups.has(uid):
+            return self._wait(uid, seconds)
+        while seconds > 0:
+            pause = min(self._samples.pause(uid), seconds)
+            if self._wait(uid, pause):
+                return True
+            self._samples.look(uid, self.view(uid))
+            seconds -= pause
+        return False
+
+    def _wait(self, uid: str, seconds: float) -> bool:
         try:
             with answered():
                 self._api.wait(container_name(uid), timeout=seconds)
@@ -255,15 +268,21 @@ class DockerEngine:
                 self._api.remove_container(container_name(uid), v=True, force=True)
         except NoSuchContainer:
             pass
+        self._cgroups.remove(uid)
+        self._samples.forget(uid)
         with answered():
             self._networks.leave(self._api, uid)
 
     def find(self) -> Iterable[Found]:
         """The containers with our labels."""
         labels = [f"cellrun.installation={self._installation}", f"cellrun.cell={self._cell}"]
+        grouped = self._cgroups.list()
         with answered():
             self._networks.sweep(self._api)
             rows = self._api.containers(all=True, filters={"label": labels})
+        there = {(row.get("Labels") or {}).get("cellrun.attempt") for row in rows}
+        for left_over in grouped - there:
+            self._cgroups.remove(left_over)
         for row in rows:
             uid = (row.get("Labels") or {}).get("cellrun.attempt")
             if uid:
@@ -285,11 +304,13 @@ class DockerEngine:
                 with answered():
                     client = connect(self._call_seconds)
                     try:
-                        plugins = (client.info().get("Plugins") or {}).get("Log") or ()
+                        info = client.info()
                     except BaseException:
                         client.close()
                         raise
+                plugins = (info.get("Plugins") or {}).get("Log") or ()
                 self._log_driver = BINARY_SAFE_LOGS if BINARY_SAFE_LOGS in plugins else ""
+                self._cgroups.settle(info)
                 self._client = client
             return self._client
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from controlplane.contract.briefing import Registry
 from workers.attempt.capture import Capture, cut_note
 from workers.attempt.engine import (
     Created,
@@ -51,12 +52,15 @@ class ProcessEngine:
         self._ports = Ports()
         self._link = SpawnerLink(home)
 
-    def has_image(self, image: str) -> bool:
+    def find_image(self, image: str) -> str | None:
         """No image is needed."""
-        return True
+        return ""
 
-    def pull(self, image: str, on_progress: Callable[[int], None]) -> None:
+    def pull(
+        self, image: str, on_progress: Callable[[int], None], registry: Registry | None = None
+    ) -> int:
         """No image is needed."""
+        return 0
 
     # ------------------------------------------------------------------------- life
 

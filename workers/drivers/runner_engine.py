@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from controlplane.contract.briefing import Registry
 from controlplane.contract.fields import Malformed
 from controlplane.contract.orders import read_run, read_spec
 from workers.attempt.capture import Capture
@@ -144,12 +145,15 @@ class RunnerEngine:
 
     # ------------------------------------------------------------------------- not here
 
-    def has_image(self, image: str) -> bool:
+    def find_image(self, image: str) -> str | None:
         """No image is needed."""
-        return True
+        return ""
 
-    def pull(self, image: str, on_progress: Callable[[int], None]) -> None:
+    def pull(
+        self, image: str, on_progress: Callable[[int], None], registry: Registry | None = None
+    ) -> int:
         """No image is needed."""
+        return 0
 
     def create(self, launch: Launch, placed: Sequence[Placed]) -> Created:
         """There is no container."""

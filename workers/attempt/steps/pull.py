@@ -19,12 +19,15 @@ def ensure_image(attempt: Attempt) -> None:
 
     def get_image() -> None:
         policy = attempt.launch.spec.pull_policy
-        if policy != "always" and attempt.engine.has_image(image):
+        if policy != "always" and (digest := attempt.engine.find_image(image)) is not None:
+            attempt.usage["image_digest"] = digest
             return
         if policy == "never":
             message = f"pull: {image} is not on the engine, and pull_policy is never"
             raise AttemptFailed(FailureKind.USER, IMAGE, message)
         _pull(attempt, image)
+        if (digest := attempt.engine.find_image(image)) is not None:
+            attempt.usage["image_digest"] = digest
 
     with_tries(
         "pull",
@@ -37,7 +40,7 @@ def ensure_image(attempt: Attempt) -> None:
 
 def _pull(attempt: Attempt, image: str) -> None:
     attempt.enter(Phase.PULLING)
-    pull = attempt.around.pulls.join(image)
+    pull = attempt.around.pulls.join(image, attempt.briefing.registry)
     try:
         while not pull.wait(TURN_SECONDS):
             attempt.check()
@@ -47,3 +50,4 @@ def _pull(attempt: Attempt, image: str) -> None:
         attempt.around.pulls.leave(pull)
     if pull.error is not None:
         raise pull.error
+    attempt.usage["pulled_bytes"] = pull.bytes

@@ -1,0 +1,61 @@
+"""Private images: pulled as whom the task names, and never as anybody else."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from controlplane.contract.briefing import Registry
+from controlplane.contract.states import FailureKind
+from tests.conformance.distribution import PASSWORD, USER, serving
+from tests.conformance.kit import DockerKit
+from workers.attempt.engine import EngineError
+from workers.attempt.outcome import IMAGE, judge_pull_error
+from workers.attempt.pulls import Pull, Pulls
+from workers.drivers.docker import DockerEngine
+
+pytestmark = pytest.mark.engine
+
+NOISE = 1_000_000
+
+
+@pytest.fixture
+def engine(docker_kit: DockerKit) -> Iterator[DockerEngine]:
+    """The engine itself."""
+    config = docker_kit.config()
+    with closing(
+        DockerEngine(installation=config.installation, cell=config.name, home=config.home)
+    ) as engine:
+        yield engine
+
+
+def over(pull: Pull) -> Pull:
+    assert pull.wait(60)
+    return pull
+
+
+def test_private_image_is_pulled_by_who_may_read_it_and_by_nobody_beside_him(
+    engine: DockerEngine, tmp_path: Path
+) -> None:
+    with serving(tmp_path / "closed", closed=True) as closed:
+        image = closed.push(NOISE)
+        pulls = Pulls(engine)
+        nobody, stranger = None, Registry(USER, "not the password")
+        reader = Registry(USER, PASSWORD)
+        joined = [pulls.join(image, who) for who in (nobody, stranger, reader)]
+        assert len(set(map(id, joined))) == 3
+        for pull in joined[:2]:
+            error = over(pull).error
+            assert isinstance(error, EngineError)
+            failure = judge_pull_error(str(error), error.status)
+            assert (failure.kind, failure.reason) == (FailureKind.USER, IMAGE), str(error)
+            assert "not the password" not in f"{error!r} {pull.registry!r}"
+        assert over(joined[2]).error is None
+        assert joined[2].bytes >= NOISE
+        digest = engine.find_image(image)
+        assert digest is not None
+        assert digest.startswith("sha256:")
+        # The registry knows it by that name.
+        assert engine.find_image(f"{image.rsplit(':', 1)[0]}@{digest}") == digest
+        assert engine.find_image(f"{image}-other") is None

@@ -1,0 +1,19 @@
+"""What an attempt used of its host is told at its end; what nobody knows is left out, and not 0."""
+
+from workers.attempt.attempt import Attempt
+from workers.attempt.engine import View
+
+MIB = 2**20
+
+
+def note_use(attempt: Attempt, view: View | None) -> None:
+    """Keep what the ended container used in all: seconds of CPU, and the most memory at one time.
+
+    Both count every process, and what the engine itself did in the container to start it.
+    """
+    use = view.use if view is not None else None
+    if use is None:
+        return
+    attempt.usage["cpu_seconds"] = round(use.cpu_seconds, 3)
+    if use.memory_peak_bytes is not None:
+        attempt.usage["memory_peak_mib"] = round(use.memory_peak_bytes / MIB, 1)
