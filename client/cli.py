@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from client.commands import act, history, login, look, policies, submit, watch
+from client.commands import act, history, login, look, policies, secrets, submit, watch
 from client.errors import EXIT_INTERRUPTED, EXIT_TROUBLE, ClientError
 from client.terminal import show_error, stderr
 
@@ -83,3 +83,4 @@ for command in (
     act.release,
 ):
     app.command()(command)
+app.add_typer(secrets.app, name="secrets")

@@ -147,6 +147,19 @@ class Pool(TypedDict):
     tokens: dict[str, int]
 
 
+class Secret(TypedDict):
+    """A secret of a project, but for its value."""
+
+    name: str
+    domain: str
+    project: str
+    size: int
+    version: int
+    written_by: str | None
+    created_at: str
+    updated_at: str
+
+
 class QuotaUsage(TypedDict):
     """What somebody has now."""
 

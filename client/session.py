@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import requests
 
-from client.documents import TERMINAL_STATES, Attempt, Cell, Change, Job, Pool, Quota, Task
+from client.documents import TERMINAL_STATES, Attempt, Cell, Change, Job, Pool, Quota, Secret, Task
 from client.errors import Refused, Unreachable
 from client.polling import Pace, beats
 from client.settings import Settings, load_settings
@@ -202,6 +202,26 @@ class Session:
         """Set limits; what is left out stays as it is, None is no limit (operators)."""
         return cast(Quota, self._call("PUT", _quota_path(kind, name), body=changes))
 
+    # --------------------------------------------------------------- secrets
+
+    def secrets(self, *, project: str = "default") -> list[Secret]:
+        """A project's secrets by name, without their values; `project` may be domain/name."""
+        return list(cast(Iterator[Secret], self._pages("/secrets", 100_000, _whose(project))))
+
+    def secret(self, name: str, *, project: str = "default") -> Secret:
+        """What is told of one secret."""
+        path = f"/secrets/{quote(name, safe='')}"
+        return cast(Secret, self._call("GET", path, query=_whose(project)))
+
+    def put_secret(self, name: str, body: Mapping[str, Any], *, project: str = "default") -> Secret:
+        """Write a secret: `value`, `value_base64`, or `registry` with `username`, `password`."""
+        path = f"/secrets/{quote(name, safe='')}"
+        return cast(Secret, self._call("PUT", path, query=_whose(project), body=body))
+
+    def delete_secret(self, name: str, *, project: str = "default") -> None:
+        """Delete a secret."""
+        self._call("DELETE", f"/secrets/{quote(name, safe='')}", query=_whose(project))
+
     # ------------------------------------------------------------- transport
 
     def patiently(self, ask: Callable[[], T], pace: Pace) -> T:
@@ -280,6 +300,12 @@ class Session:
 def connect() -> Session:
     """A session with the settings in force (see `client.settings`). Raises NotConfigured."""
     return Session(load_settings())
+
+
+def _whose(project: str) -> Query:
+    """The query that names a project, "name" or "domain/name"."""
+    domain, slash, name = project.partition("/")
+    return {"domain": domain, "project": name} if slash else {"project": project}
 
 
 def _quota_path(kind: str, name: str) -> str:

@@ -58,3 +58,9 @@ def show_error(fault: ClientError) -> None:
     console.print(Text.assemble(("cellrun: ", "bold #cf222e"), first), soft_wrap=True)
     for line in more:
         console.print(Text(line), soft_wrap=True)
+
+
+def agrees(question: str) -> bool:
+    """Ask on standard error, so that standard output has the answer alone. No answer is no."""
+    stderr().print(question, "[y/N] ", end="")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

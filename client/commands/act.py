@@ -1,6 +1,5 @@
 """`cellrun cancel`, `retry`, `delete`, `drain`, `release`: what changes something."""
 
-import sys
 from typing import Annotated
 
 import typer
@@ -9,7 +8,7 @@ from client.documents import TERMINAL_STATES
 from client.errors import EXIT_FAILED
 from client.render import finished_count
 from client.session import connect
-from client.terminal import JsonFlag, show, stderr
+from client.terminal import JsonFlag, agrees, show
 
 
 def cancel(
@@ -56,16 +55,10 @@ def delete(
     with connect() as session:
         job = session.job(job_id)
         what = f"job {job_id} ({job['name']}, {job['state'].lower()}) and all that belongs to it"
-        if not yes and not _agrees(f"Delete {what}?"):
+        if not yes and not agrees(f"Delete {what}?"):
             raise typer.Exit(EXIT_FAILED)
         session.delete_job(job_id)
     show(as_json, job, f"job {job_id} is deleted")
-
-
-def _agrees(question: str) -> bool:
-    """Ask on standard error, so that standard output has the answer alone. No answer is no."""
-    stderr().print(question, "[y/N] ", end="")
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def release(

@@ -1,0 +1,109 @@
+"""`cellrun secrets list`, `set`, `delete`: values come from a file, a pipe or a prompt.
+
+Never from the command line: that is seen in the list of processes, and kept in the shell's history.
+"""
+
+import base64
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from client.errors import EXIT_FAILED, BadInput
+from client.render import instant_text, new_table
+from client.session import connect
+from client.terminal import JsonFlag, agrees, show
+
+Name = Annotated[str, typer.Argument(metavar="NAME")]
+Project = Annotated[
+    str, typer.Option(metavar="PROJECT", help="Whose; one of another domain is domain/name.")
+]
+
+app = typer.Typer(
+    help="Write, list and delete the secrets of a project; nobody reads their values.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.command("list")
+def list_secrets(project: Project = "default", as_json: JsonFlag = False) -> None:
+    """List a project's secrets."""
+    with connect() as session:
+        found = session.secrets(project=project)
+    table = new_table("SECRET", "BYTES", "VERSION", "WRITTEN BY", "WRITTEN AT")
+    for secret in found:
+        table.add_row(
+            secret["name"],
+            str(secret["size"]),
+            str(secret["version"]),
+            secret["written_by"] or "",
+            instant_text(secret["updated_at"]),
+        )
+    show(as_json, found, table if found else "no secrets")
+
+
+@app.command("set")
+def set_secret(
+    name: Name,
+    from_file: Annotated[
+        Path | None,
+        typer.Option("--from-file", metavar="FILE", help="Take the value as it stands in FILE."),
+    ] = None,
+    registry: Annotated[
+        str | None,
+        typer.Option(
+            "--registry", metavar="USER", help="It is a login to a registry; give the password."
+        ),
+    ] = None,
+    project: Project = "default",
+    as_json: JsonFlag = False,
+) -> None:
+    """Write a secret: the value is FILE's, or standard input's, or asked for."""
+    if registry is not None and from_file is not None:
+        raise BadInput("--registry takes the password from standard input, or asks for it")
+    if registry is not None:
+        password = _ask("Password") if is_terminal() else sys.stdin.readline().rstrip("\r\n")
+        body: dict[str, Any] = {"registry": {"username": registry, "password": password}}
+    else:
+        body = {"value_base64": base64.b64encode(_read_value(from_file)).decode()}
+    with connect() as session:
+        secret = session.put_secret(name, body, project=project)
+    show(as_json, secret, f"secret {name} is written (version {secret['version']})")
+
+
+@app.command("delete")
+def delete_secret(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    project: Project = "default",
+    as_json: JsonFlag = False,
+) -> None:
+    """Delete a secret. Its value cannot be had again; tasks that name it and begin later fail."""
+    with connect() as session:
+        secret = session.secret(name, project=project)
+        if not yes and not agrees(f"Delete the secret {name} of {project}?"):
+            raise typer.Exit(EXIT_FAILED)
+        session.delete_secret(name, project=project)
+    show(as_json, secret, f"secret {name} is deleted")
+
+
+def is_terminal() -> bool:
+    """Whether somebody is there to be asked."""
+    return sys.stdin.isatty()
+
+
+def _read_value(file: Path | None) -> bytes:
+    if file is None:
+        if is_terminal():
+            return _ask("Value").encode()
+        return sys.stdin.buffer.read()
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{file}: {error.strerror or error}") from None
+
+
+def _ask(what: str) -> str:
+    return str(typer.prompt(what, hide_input=True, confirmation_prompt=True, err=True))
