@@ -96,6 +96,11 @@ class Capture:
         """Whether the stream was cut: nothing more of it is kept."""
         return self._sizes[name] > self.limit
 
+    @property
+    def is_over(self) -> bool:
+        """Whether every stream was cut: there is nothing more to read."""
+        return all(self.is_full(name) for name in STREAMS)
+
     def add(self, reader: int, entries: Sequence[Entry]) -> None:
         """Keep entries of the engine's log, oldest first, as one step.
 

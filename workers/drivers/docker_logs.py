@@ -41,7 +41,7 @@ def copy_entries(
             elif entry.nanoseconds >= cursor.nanoseconds:
                 kept.append(mended(entry) if mend else entry)
         capture.add(reader, kept)
-        if capture.is_full("stdout") and capture.is_full("stderr"):
+        if capture.is_over:
             break
     capture.settle()
 

@@ -14,7 +14,7 @@ FLUSH_SECONDS = 5.0  # an end waits so long for its output to arrive; the rest g
 
 def collect_output(attempt: Attempt) -> None:
     """Copy what was written since, then send it, for a bounded time."""
-    if attempt.capture is not None:
+    if attempt.capture is not None and not attempt.capture.is_over:
         try:
             attempt.engine.copy_logs(attempt.uid, attempt.capture, follow=False)
         except (EngineAway, EngineError, Superseded) as error:

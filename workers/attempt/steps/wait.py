@@ -45,7 +45,7 @@ def _follow(attempt: Attempt, capture: Capture) -> threading.Thread:
     """Copy the output as it comes, in a thread of its own."""
 
     def follow() -> None:
-        while not attempt.ended and not attempt.around.closed.is_set():
+        while not (attempt.ended or attempt.around.closed.is_set() or capture.is_over):
             try:
                 attempt.engine.copy_logs(attempt.uid, capture, follow=True)
             except (Superseded, Closed):

@@ -1,0 +1,84 @@
+"""A task that says a great deal harms nobody: memory and disk stay bounded, the others go on."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.kit import DockerKit, Recorder
+from workers.attempt.capture import cut_note
+from workers.attempt.events import Ended
+from workers.config import MAX_LOG_BYTES
+
+pytestmark = pytest.mark.engine
+
+MIB = 2**20
+SOME, MANY = 150_000_000, 1_000_000_000
+# The engine keeps five files of 20 MiB, all but the last compressed, and may write a sixth.
+ENGINE_BYTES = 130 * MIB
+CELL_BYTES = 64 * MIB  # of memory, for one stream of any length
+# A line of 100 bytes, over and over; and noise that has no lines and is no text.
+LINES = f"yes {'0123456789' * 9}012345678 | head -c {{size}}"
+ZEROS = "head -c {size} /dev/zero"
+
+
+def resident_bytes() -> int:
+    """The memory that this process has now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def folder_bytes(folder: Path) -> int:
+    """What the files below a folder take."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def has_ended(told: Recorder, uid: str) -> bool:
+    """Whether its end was told."""
+    return any(isinstance(event, Ended) for event in told.of(uid))
+
+
+def check_flood(kit: DockerKit, source: str, size: int) -> None:
+    """A task writes `size` bytes; others start and end meanwhile; all is bounded, and told."""
+    script = f"echo first; {source.format(size=size)}; echo end >&2; exit 5"
+    flood = kit.launch("sh", "-c", script)
+    before = resident_bytes()
+    kit.driver.start(flood)
+    kit.told.started(flood.uid)
+    most = others = 0
+    while not has_ended(kit.told, flood.uid):
+        other = kit.launch(*kit.exits(3))
+        kit.driver.start(other)
+        assert kit.told.ended(other.uid).exit_code == 3
+        kit.driver.remove(other.uid)
+        others += not has_ended(kit.told, flood.uid)
+        most = max(most, resident_bytes() - before)
+    assert kit.told.ended(flood.uid).exit_code == 5
+    print(f"{size} bytes: {most / MIB:.1f} MiB more memory, {others} others ended meanwhile")
+    assert others
+    assert most < CELL_BYTES
+    kept = (kit.home / "logs" / flood.uid / "stdout").read_bytes()
+    note = cut_note(MAX_LOG_BYTES)
+    assert (len(kept), kept[:6]) == (MAX_LOG_BYTES + len(note), b"first\n")
+    assert kept.endswith(note)
+    check_engine(kit, flood.uid)
+
+
+def check_engine(kit: DockerKit, uid: str) -> None:
+    """What the engine keeps of the output is bounded too."""
+    found = kit.inspect(uid)
+    assert found["HostConfig"]["LogConfig"]["Type"] == "local"
+    folder = Path(kit.outside.info()["DockerRootDir"], "containers", found["Id"])
+    if os.access(folder, os.R_OK):
+        assert 0 < folder_bytes(folder) < ENGINE_BYTES
+
+
+def test_output_of_any_length_is_bounded_and_the_rest_goes_on(docker_kit: DockerKit) -> None:
+    check_flood(docker_kit, ZEROS, SOME)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("source", [ZEROS, LINES], ids=["zeros", "lines"])
+def test_a_gigabyte_of_output_is_bounded_and_the_rest_goes_on(
+    docker_kit: DockerKit, source: str
+) -> None:
+    check_flood(docker_kit, source, MANY)

@@ -1,0 +1,97 @@
+"""People with a shell on the machine: they stop, kill, pause and remove what is ours."""
+
+from collections.abc import Callable
+
+import pytest
+
+from controlplane.contract.states import FailureKind
+from tests.conformance.kit import DockerKit, until
+from workers.attempt.events import Building, Ended, Launch, Started
+from workers.attempt.outcome import EXIT, KILLED_OUTSIDE, STOPPED, VANISHED
+
+pytestmark = pytest.mark.engine
+
+AT_ONCE = 20
+PAUSED = "echo ready; i=0; while [ $i -lt 8 ]; do i=$((i+1)); sleep 0.1; done; exit 4"
+
+
+def begun(kit: DockerKit, *command: str) -> Launch:
+    """A launch that runs."""
+    launch = kit.launch(*command)
+    kit.driver.start(launch)
+    kit.told.started(launch.uid)
+    return launch
+
+
+def name_of(launch: Launch) -> str:
+    """What people call its container."""
+    return f"cellrun-{launch.uid}"
+
+
+def kinds(kit: DockerKit, launch: Launch) -> list[type]:
+    """What was told of it, but for its building."""
+    return [type(event) for event in kit.told.of(launch.uid) if not isinstance(event, Building)]
+
+
+def test_deaf_container_that_is_stopped_from_outside_is_told_apart(docker_kit: DockerKit) -> None:
+    launch = begun(docker_kit, "sleep", "300")
+    docker_kit.outside.stop(name_of(launch), timeout=1)
+    ended = docker_kit.told.ended(launch.uid)
+    assert (ended.exit_code, ended.failure_kind) == (137, FailureKind.OUTSIDE)
+    assert ended.reason == KILLED_OUTSIDE
+    assert kinds(docker_kit, launch) == [Started, Ended]
+
+
+def test_paused_container_waits_and_goes_on(docker_kit: DockerKit) -> None:
+    launch = begun(docker_kit, "sh", "-c", PAUSED)
+    docker_kit.wait_until_ready(launch.uid)
+    docker_kit.outside.pause(name_of(launch))
+    docker_kit.begin_again()
+    docker_kit.driver.adopt(launch)
+    assert [found.running for found in docker_kit.driver.find()] == [True]
+    docker_kit.told.started(launch.uid)
+    assert not any(isinstance(event, Ended) for event in docker_kit.told.of(launch.uid))
+    docker_kit.outside.unpause(name_of(launch))
+    assert docker_kit.told.ended(launch.uid).exit_code == 4
+    assert docker_kit.starts(launch.uid) == 1
+
+
+def test_paused_container_is_stopped_when_we_say_so(docker_kit: DockerKit) -> None:
+    launches = [begun(docker_kit, *docker_kit.deaf(300)) for _ in range(2)]
+    for launch, force in zip(launches, (True, False), strict=True):
+        docker_kit.wait_until_ready(launch.uid)
+        docker_kit.outside.pause(name_of(launch))
+        docker_kit.driver.stop(launch.uid, grace_seconds=0.2, force=force)
+    for launch in launches:
+        ended = docker_kit.told.ended(launch.uid)
+        assert (ended.exit_code, ended.reason) == (137, STOPPED)
+
+
+def test_container_that_is_started_again_by_people_is_told_once(docker_kit: DockerKit) -> None:
+    launch = docker_kit.launch(*docker_kit.exits(3))
+    docker_kit.driver.start(launch)
+    ended = docker_kit.told.ended(launch.uid)
+    docker_kit.outside.start(name_of(launch))
+    docker_kit.driver.remove(launch.uid)
+    until(lambda: not list(docker_kit.driver.find()))
+    assert (ended.exit_code, ended.reason) == (3, EXIT)
+    assert kinds(docker_kit, launch) == [Started, Ended]
+
+
+@pytest.mark.parametrize("what", ["kill", "remove"])
+def test_twenty_at_once_are_each_told_when_people_end_them(
+    docker_kit: DockerKit, what: str
+) -> None:
+    launches = [docker_kit.launch("sleep", "300") for _ in range(AT_ONCE)]
+    for launch in launches:
+        docker_kit.driver.start(launch)
+    for launch in launches:
+        docker_kit.told.started(launch.uid)
+    deed: Callable[[str], None] = getattr(docker_kit, f"{what}_outside")
+    for launch in launches:
+        deed(launch.uid)
+    for launch in launches:
+        ended = docker_kit.told.ended(launch.uid)
+        assert ended.failure_kind is FailureKind.OUTSIDE
+        assert ended.reason in (VANISHED, KILLED_OUTSIDE)
+        assert kinds(docker_kit, launch) == [Started, Ended]
