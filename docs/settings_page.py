@@ -23,7 +23,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_ADVISORY_LOCKS": "Ticks of one kind take turns. `false` is for tests: the result"
         " is the same, some work is done twice.",
         "CELLRUN_ALLOWED_HOSTS": "Host names under which web answers.",
-        "CELLRUN_ARTIFACT_ROOT": "Stored inputs and logs of attempts.",
+        "CELLRUN_ARTIFACT_ROOT": "Stored inputs, and logs, outputs and checkpoints of attempts.",
         "CELLRUN_CONVERGENCE_INTERVAL_SECONDS": "How often convergence runs.",
         "CELLRUN_DEBUG": "Django's debug pages. Never where others can reach web.",
         "CELLRUN_FLOWER_URL": "Where browsers reach Flower; the operators' pages link there.",
@@ -32,6 +32,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_LEASE_SECONDS": "How long a cell is believed in after its last heartbeat; at"
         " least twice the heartbeat.",
         "CELLRUN_LOG_LEVEL": "What is logged, as JSON lines on standard error (a cell: as text).",
+        "CELLRUN_MAX_ARTIFACT_MIB": "What one attempt may leave in the control plane's store.",
         "CELLRUN_MAX_BODY_BYTES": "The largest request body.",
         "CELLRUN_MAX_TASKS_PER_JOB": "The most tasks in one job.",
         "CELLRUN_MAX_UNFINISHED_TASKS_PER_USER": "The most unfinished tasks of one user.",
@@ -47,15 +48,24 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_CELL_ADDRESS": "The host at which others reach the ports that tasks publish on"
         " this cell. Unset: the address that this host has on the way to web; if that is a loopback"
         " address, ports are published there only.",
+        "CELLRUN_CELL_ALLOWED_NETWORKS": "Networks, such as `127.0.0.0/8`, from which inputs may be"
+        " fetched though they are loopback, link-local or the like; see"
+        " [artifacts](artifacts.md).",
         "CELLRUN_CELL_CAPACITY": "What the cell gives away; what is not named is the host's"
         " (less 512 MiB of memory).",
         "CELLRUN_CELL_DRIVER": "How attempts run: `docker`, `process` (no isolation), `memory`"
         " (nothing runs).",
         "CELLRUN_CELL_EVACUATE": "On a stop, also stop what runs here; it goes back to wait, free"
         " of charge. Without it containers run on and are adopted by the successor.",
+        "CELLRUN_CELL_FILE_ROOTS": "Folders of this machine below which jobs may read inputs from"
+        " and write outputs to `file://` addresses. Unset: nowhere.",
+        "CELLRUN_CELL_FILE_SYSTEMS": "Which of fsspec's file systems inputs and outputs may name,"
+        " with what this process may reach there; each needs its package.",
         "CELLRUN_CELL_HOME": "The cell's own folder: journal, workspaces, logs.",
         "CELLRUN_CELL_KEY_FILE": "The file with the key that `manage.py enroll_cell` printed.",
         "CELLRUN_CELL_LABELS": "Facts about the cell, for `constraints` and `group_by` of jobs.",
+        "CELLRUN_CELL_MAX_FILES_MIB": "What the inputs, the outputs, or the checkpoint of one"
+        " attempt may have.",
         "CELLRUN_CELL_NAME": "The cell's name, as enrolled.",
         "CELLRUN_CELL_POOL": "The pool that the cell joins when it registers, if there is one of"
         " that name.",
@@ -82,12 +92,16 @@ CELL_EXPECTS: Mapping[str, str] = MappingProxyType(
     {
         "CELERY_BROKER_URL": "an address like redis://host:6379/0",
         "CELLRUN_CELL_ADDRESS": "a host name or an IP address",
+        "CELLRUN_CELL_ALLOWED_NETWORKS": "networks separated by commas",
         "CELLRUN_CELL_CAPACITY": "pairs like cpu=2,memory=2048Mi,disk=10Gi,gpu=0",
         "CELLRUN_CELL_DRIVER": "one of docker, process, memory",
         "CELLRUN_CELL_EVACUATE": "true or false",
+        "CELLRUN_CELL_FILE_ROOTS": "folders separated by commas",
+        "CELLRUN_CELL_FILE_SYSTEMS": "names separated by commas",
         "CELLRUN_CELL_HOME": "a folder",
         "CELLRUN_CELL_KEY_FILE": "a file",
         "CELLRUN_CELL_LABELS": "pairs like zone=a,disk=ssd",
+        "CELLRUN_CELL_MAX_FILES_MIB": "a whole number of MiB",
         "CELLRUN_CELL_NAME": "a name",
         "CELLRUN_CELL_POOL": "a name",
         "CELLRUN_CELL_RUNNERS": "names separated by commas, or all",

@@ -1,5 +1,6 @@
 """A cell's settings, read once from the environment: all valid, or one error that names the bad."""
 
+import ipaddress
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from controlplane.contract import keys, settings_names
 from workers.runners.installed import ALL, chosen_names
 from workers.secret_folder import is_in_memory
 
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 DRIVERS = ("docker", "process", "memory")
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 LABEL_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
@@ -22,6 +24,7 @@ RESOURCE = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
 HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|[0-9a-fA-F:]{2,39}")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 MAX_LOG_BYTES = 10 * 1024 * 1024  # per stream of an attempt: enough to debug, small enough to keep
+MAX_FILES_BYTES = 10 * 2**30
 MEMORY_KEPT_MIB = 512  # of the host's memory, left to the engine and to the cell itself
 # What these are called here, where they have units.
 _UNITS_OF = {"cpu_millis": "cpu", "memory_mib": "memory", "disk_mib": "disk"}
@@ -54,6 +57,8 @@ class CellConfig:
     `a` is required of a task, `b?` is optional. `home` is this cell's own folder for journal,
     workspaces and logs. `address`: the host at which others reach ports published here; empty: the
     one that web sees. An empty `control_url` means that logs stay here (used by tests).
+    `file_roots`, `file_systems`, `allowed_networks`: see workers.storage. `max_files_bytes`: what
+    the inputs, the outputs or the checkpoint of one attempt may have.
     `runners`: task types, beside the driver's, that installed packages run.
     `secrets`: where those lie that tasks get as files; None: in a folder of its own in /dev/shm.
     `concurrency` bounds the engine calls made at once, not the attempts running.
@@ -76,6 +81,10 @@ class CellConfig:
     max_log_bytes: int = MAX_LOG_BYTES
     secrets: Path | None = None
     secrets_on_disk: bool = False
+    file_roots: tuple[Path, ...] = ()
+    file_systems: tuple[str, ...] = ()
+    allowed_networks: tuple[Network, ...] = ()
+    max_files_bytes: int = MAX_FILES_BYTES
     runners: tuple[str, ...] = ()
     concurrency: int = field(default_factory=default_concurrency)
 
@@ -102,6 +111,10 @@ class CellConfig:
             secrets=read("CELLRUN_CELL_SECRETS", _secret_folder(on_disk), ""),
             secrets_on_disk=on_disk,
             evacuate=read("CELLRUN_CELL_EVACUATE", _flag, "false"),
+            file_roots=read("CELLRUN_CELL_FILE_ROOTS", _roots, ""),
+            file_systems=read("CELLRUN_CELL_FILE_SYSTEMS", _words, "s3,s3a,gs,gcs,az,abfs,abfss"),
+            allowed_networks=read("CELLRUN_CELL_ALLOWED_NETWORKS", _networks, ""),
+            max_files_bytes=read("CELLRUN_CELL_MAX_FILES_MIB", _mebibytes, "10240"),
             runners=read("CELLRUN_CELL_RUNNERS", chosen_names, ALL),
             log_level=read("CELLRUN_LOG_LEVEL", _one_of(LOG_LEVELS), "INFO"),
         )
@@ -142,6 +155,28 @@ def _name(text: str) -> str:
 
 def _folder(text: str) -> Path:
     return Path(text).expanduser().absolute()
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, (piece.strip() for piece in text.split(","))))
+
+
+def _roots(text: str) -> tuple[Path, ...]:
+    roots = tuple(map(Path, _words(text)))
+    for root in roots:
+        if not root.is_absolute() or root == Path("/"):
+            raise ValueError(f"{root} is not the absolute path of a folder below /")
+    return roots
+
+
+def _networks(text: str) -> tuple[Network, ...]:
+    return tuple(ipaddress.ip_network(word) for word in _words(text))
+
+
+def _mebibytes(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 2**30:
+        raise ValueError(f"{text!r} is not a whole number of MiB, from 1 on")
+    return int(text) * 2**20
 
 
 def _secret_folder(may_be_on_disk: bool) -> Callable[[str], Path | None]:

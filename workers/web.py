@@ -22,7 +22,11 @@ class WebAway(Exception):
 
 
 class WebRefused(Exception):
-    """Web answered that this will not be: the attempt is not ours, or has ended."""
+    """Web answered that this will not be: the attempt is not ours, or has ended, or too large."""
+
+    def __init__(self, words: str, status: int = 0) -> None:
+        super().__init__(words)
+        self.status = status
 
 
 class Web:
@@ -82,7 +86,8 @@ class Web:
         except requests.RequestException as error:
             raise WebAway(str(error)) from error
         if answer.status_code in (400, 404, 409, 410, 413):
-            raise WebRefused(f"HTTP status {answer.status_code}: {_words(answer)}")
+            words = f"HTTP status {answer.status_code}: {_words(answer)}"
+            raise WebRefused(words, answer.status_code)
         if answer.status_code != 200:
             raise WebAway(f"HTTP status {answer.status_code}: {_words(answer)}")
         return answer.content

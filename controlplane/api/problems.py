@@ -12,9 +12,11 @@ from django.views.decorators.csrf import csrf_exempt
 from rest_framework.exceptions import APIException
 
 from controlplane.api.answers import to_json
+from controlplane.commands.artifacts import TooLarge
 from controlplane.commands.logs import BadUpload, StreamFull, WrongOffset
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.submission import GuidTaken, JobsRefused
+from controlplane.queries.artifacts import Elsewhere
 from controlplane.spec import Fault, InvalidSpec, UnreadableDocument
 
 log = structlog.get_logger(__name__)
@@ -83,6 +85,10 @@ def _answer_state(error: Exception) -> HttpResponse | None:
     match error:
         case NotFound():
             return problem(404, str(error))
+        case Elsewhere():
+            return problem(409, str(error), uri=error.uri)
+        case TooLarge():
+            return problem(413, str(error))
         case GuidTaken():
             return problem(409, str(error), faults=[Fault("guid", str(error))])
         case Conflict():

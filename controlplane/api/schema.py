@@ -19,6 +19,7 @@ _ANSWERS: tuple[type[BaseModel], ...] = (
     shapes.Explanation,
     shapes.DryRun,
     shapes.Attempt,
+    shapes.Artifact,
     shapes.Change,
     shapes.Cell,
     shapes.Pool,

@@ -319,6 +319,15 @@ class Attempt(Answer):
     release_kind: Literal["confirmed", "cell_lost", "operator"] | None
 
 
+class Artifact(Answer):
+    """A file that an attempt left; `uri` is a path of this API, or an address elsewhere."""
+
+    name: str
+    size: int
+    sha256: str
+    uri: str
+
+
 class Change(Answer):
     """A row of the history, or several that are shown as one: see `count`, `first_at`, `last_at`.
 

@@ -1,15 +1,20 @@
 """Where cells fetch what their tasks read: by signed link, and nothing else is needed."""
 
-from django.http import HttpResponse
+from uuid import UUID
+
+from django.http import HttpResponse, StreamingHttpResponse
+from django.utils.encoding import escape_uri_path
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 
 from controlplane import clock
 from controlplane.api import schema
+from controlplane.api.artifacts import stored_file
 from controlplane.api.bodies import Parameters
 from controlplane.api.door import Door
 from controlplane.domain.errors import NotFound
 from controlplane.queries import artifacts
+from controlplane.queries.launches import links_at
 
 _LINK = [
     schema.parameter("expires", "Of the link: seconds since 1970.", int),
@@ -25,7 +30,7 @@ class _SignedDoor(Door):
         """Raises PermissionDenied unless the link is ours and still valid."""
         link = Parameters(request, "expires", "signature")
         if not artifacts.is_signed(
-            request.path,
+            escape_uri_path(request.path),
             expires=link.text("expires") or "",
             signature=link.text("signature") or "",
             at=clock.now().timestamp(),
@@ -69,3 +74,38 @@ class StoredResults(_SignedDoor):
             raise NotFound(f"there is no group {group_id}")
         content = b"".join(artifacts.iterate_results(group_id))
         return HttpResponse(content, content_type="application/jsonl")
+
+
+class StoredOutputs(_SignedDoor):
+    """An output of a group's tasks."""
+
+    @schema.describe(
+        "read_outputs",
+        answers={(200, "application/jsonl"): str},
+        parameters=_LINK,
+        problems=(400, 403, 404),
+        is_open=True,
+    )
+    def get(self, request: Request, group_id: int, name: str) -> HttpResponse:
+        """Ask by a signed link where an output of a group is: JSON lines of name, url, sha256."""
+        self.check_link(request)
+        if not artifacts.has_group(group_id):
+            raise NotFound(f"there is no group {group_id}")
+        content = b"".join(artifacts.iterate_outputs(group_id, name, links_at(clock.now())))
+        return HttpResponse(content, content_type="application/jsonl")
+
+
+class StoredArtifact(_SignedDoor):
+    """A file that an attempt left."""
+
+    @schema.describe(
+        "read_stored_artifact",
+        answers={(200, "application/octet-stream"): bytes},
+        parameters=_LINK,
+        problems=(400, 403, 404),
+        is_open=True,
+    )
+    def get(self, request: Request, uid: UUID, name: str) -> StreamingHttpResponse:
+        """Fetch what an attempt left, by a signed link."""
+        self.check_link(request)
+        return stored_file(uid, name)

@@ -3,6 +3,7 @@
 from django.urls import path, re_path, register_converter
 
 from controlplane.api import (
+    artifacts,
     attempts,
     cell_doors,
     cells,
@@ -79,6 +80,8 @@ urlpatterns = [
     path("attempts/<uuid:uid>/release", attempts.AttemptRelease.as_view()),
     path("attempts/<uuid:uid>/logs", attempts.AttemptLogs.as_view()),
     path("attempts/<uuid:uid>/logs/<slug:stream>", attempts.LogUpload.as_view()),
+    path("attempts/<uuid:uid>/artifacts", artifacts.Artifacts.as_view()),
+    path("attempts/<uuid:uid>/artifacts/<path:name>", artifacts.ArtifactDetail.as_view()),
     path("attempts/<uuid:uid>/briefing", cell_doors.BriefingDoor.as_view()),
     path("attempts/<uuid:uid>/gang", cell_doors.GangDoor.as_view()),
     path("cells", cells.Cells.as_view()),
@@ -94,5 +97,7 @@ urlpatterns = [
     path("secrets/<name:name>", secrets.SecretDetail.as_view()),
     path("store/inputs/<slug:digest>", store.StoredInput.as_view()),
     path("store/results/<id:group_id>", store.StoredResults.as_view()),
+    path("store/outputs/<id:group_id>/<path:name>", store.StoredOutputs.as_view()),
+    path("store/artifacts/<uuid:uid>/<path:name>", store.StoredArtifact.as_view()),
     re_path("", nothing_here),
 ]

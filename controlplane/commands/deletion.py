@@ -1,10 +1,11 @@
-"""Deleting jobs: nobody sees them from then on; their rows go, in pages, once they are settled."""
+"""Deleting jobs: nobody sees them from then on; files and rows go in pages, once all is settled."""
 
 from collections.abc import Sequence
 from datetime import datetime
 
 import structlog
 
+from controlplane.commands.artifacts import forget_attempts
 from controlplane.commands.batches import for_each_batch, run_in_transaction
 from controlplane.commands.effects import hide_job
 from controlplane.domain.errors import Conflict, NotFound
@@ -81,11 +82,6 @@ def _find_reader(job_id: int) -> int | None:
 # Tasks last, and the job itself when nothing of it is left: its history is kept as long as it is.
 _PAGES = (
     """
-    DELETE FROM controlplane_attempt WHERE uid IN (
-        SELECT uid FROM controlplane_attempt
-        WHERE task_id IN (SELECT id FROM controlplane_task WHERE job_id = %s) LIMIT %s)
-    """,
-    """
     DELETE FROM controlplane_transition WHERE id IN (
         SELECT id FROM controlplane_transition WHERE job_id = %s LIMIT %s)
     """,
@@ -110,6 +106,9 @@ FROM held WHERE j.id = held.id
 
 def _purge_page(job_id: int) -> int:
     """Delete a page of what belongs to the job; 0: nothing was left, and the job is gone, too."""
+    # Files before rows, which alone say whose they are: nothing is left if we die in between.
+    if uids := forget_attempts(job_id, PAGE):
+        return execute("DELETE FROM controlplane_attempt WHERE uid = ANY(%s::uuid[])", [uids])
     for statement in _PAGES:
         deleted = execute(statement, [job_id, PAGE])
         if deleted:

@@ -64,6 +64,7 @@ class Settings:
     max_tasks_per_job: int
     max_unfinished_tasks_per_user: int
     max_body_bytes: int
+    max_artifact_mib: int
 
 
 def load_settings(environ: Mapping[str, str]) -> Settings:
@@ -111,6 +112,7 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
             "CELLRUN_MAX_UNFINISHED_TASKS_PER_USER", "16000", _count
         ),
         "max_body_bytes": reader.read("CELLRUN_MAX_BODY_BYTES", str(4 * 1024 * 1024), _count),
+        "max_artifact_mib": reader.read("CELLRUN_MAX_ARTIFACT_MIB", "10240", _count),
     }
     # One lost heartbeat, or one late one, must never cost a lease.
     if heartbeat and lease and lease < 2 * heartbeat:

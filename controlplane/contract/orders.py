@@ -28,14 +28,15 @@ OWN_TASK_TYPES = ("container", "process")
 class Input:
     """One file (or, with `bundle`, one folder of files) that must stand at `path` before the start.
 
-    `url`: a signed link, or what the submitter named; a bundle is JSON lines
-    `{"name": ..., "content": ...}`.
+    `url`: a signed link, or (`named`) what the submitter named; a bundle is JSON lines
+    `{"name": ..., "content": ...}`, or with `url` and `sha256` instead of the content.
     """
 
     path: str
     url: str
     sha256: str | None = None
     bundle: bool = False
+    named: bool = False
 
     def body(self) -> dict[str, Any]:
         """As JSON."""
@@ -45,6 +46,7 @@ class Input:
                 "url": self.url,
                 "sha256": self.sha256,
                 "bundle": self.bundle or None,
+                "named": self.named or None,
             }
         )
 
@@ -341,6 +343,7 @@ def _read_input(item: Any) -> Input:
         url=fields.text(body, "url"),
         sha256=fields.text(body, "sha256", None),
         bundle=fields.flag(body, "bundle", False),
+        named=fields.flag(body, "named", False),
     )
 
 

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import os
 import re
+import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,11 +61,11 @@ def put_input(content: bytes) -> str:
     except BaseException:
         Path(draft).unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
     return digest
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """A name is as safe as its content only when its folder is written too."""
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -149,6 +150,11 @@ def _without_torn_sign(content: bytes) -> bytes:
 
 def _input_path(digest: str) -> Path:
     return settings.CELLRUN.artifact_root / "inputs" / digest[:2] / digest
+
+
+def remove_logs(uid: UUID) -> None:
+    """Forget the output of an attempt. Repeatable."""
+    shutil.rmtree(_log_path(uid, STREAMS[0]).parent, ignore_errors=True)
 
 
 def _log_path(uid: UUID, stream: str) -> Path:

@@ -1,16 +1,20 @@
 """What tasks read and wrote: contents of inputs, results of groups, output of attempts."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, BinaryIO
 from uuid import UUID
 
 from django.conf import settings
 
+from controlplane.contract.artifacts import CHECKPOINT, path_of, prefix_of
 from controlplane.contract.states import TaskState
+from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.links import is_link_valid, link_key
+from controlplane.outbox import artifacts as kept
 from controlplane.outbox import store
 from controlplane.outbox.store import LogPiece
-from controlplane.queries.sql import rows
+from controlplane.queries.sql import decoded, rows
 
 STREAMS = store.STREAMS
 MAX_PIECE_BYTES = 8 * 1024 * 1024
@@ -89,3 +93,130 @@ def find_start(uid: UUID, stream: str, *, after: int, tail: int | None) -> int:
     if tail is None:
         return after
     return max(after, store.find_tail(uid, stream, lines=tail, limit=MAX_PIECE_BYTES))
+
+
+ARTIFACT_PATH = "/api/v1/store/artifacts/"
+_PREFIX_COLUMNS = """
+SELECT a.uid, d.name, p.name, a.job_id, a.task_id FROM controlplane_attempt a
+JOIN controlplane_job j ON j.id = a.job_id
+JOIN controlplane_project p ON p.id = j.project_id
+JOIN controlplane_domain d ON d.id = p.domain_id
+"""
+
+
+class Elsewhere(Conflict):
+    """The artifact is not in our store, but at `uri`."""
+
+    def __init__(self, name: str, uri: str) -> None:
+        super().__init__(f"{name} is kept at {uri}, and not here")
+        self.uri = uri
+
+
+def find_prefix(uid: UUID) -> str | None:
+    """Below what an attempt leaves what it leaves; None: there is no such attempt."""
+    found = rows(f"{_PREFIX_COLUMNS} WHERE a.uid = %s", [uid])
+    return _prefix(found[0]) if found else None
+
+
+def find_prefixes_of_job(job_id: int, limit: int) -> dict[UUID, str]:
+    """The prefixes of up to `limit` attempts of a job."""
+    found = rows(
+        f"""
+        {_PREFIX_COLUMNS} WHERE a.task_id IN (
+            SELECT id FROM controlplane_task WHERE job_id = %s
+        ) LIMIT %s
+        """,
+        [job_id, limit],
+    )
+    return {row[0]: _prefix(row) for row in found}
+
+
+def _prefix(row: tuple[Any, ...]) -> str:
+    uid, domain, project, job_id, task_id = row
+    return prefix_of(domain=domain, project=project, job=job_id, task=task_id, attempt=str(uid))
+
+
+def list_artifacts(uid: UUID) -> list[dict[str, Any]]:
+    """What an attempt left: name, size, sha256 and uri of each, by name. Raises NotFound."""
+    found = rows(
+        """
+        SELECT a.details -> 'outputs' FROM controlplane_attempt a
+        JOIN controlplane_job j ON j.id = a.job_id WHERE a.uid = %s AND j.deleted_at IS NULL
+        """,
+        [uid],
+    )
+    if not found:
+        raise NotFound(f"there is no attempt {uid}")
+    return sorted(decoded(found[0][0]) or [], key=lambda item: str(item["name"]))
+
+
+def open_artifact(uid: UUID, name: str) -> tuple[BinaryIO, dict[str, Any]]:
+    """The content of an artifact, and what is told of it. Raises NotFound, Elsewhere."""
+    item = next((item for item in list_artifacts(uid) if item["name"] == name), None)
+    prefix = find_prefix(uid)
+    if item is None or prefix is None:
+        raise NotFound(f"attempt {uid} left no {name[:255]}")
+    if item["uri"] != path_of(str(uid), name):
+        raise Elsewhere(name, item["uri"])
+    file = kept.open_artifact(prefix, name)
+    if file is None:
+        raise NotFound(f"{name} is not here any more")
+    return file, item
+
+
+def find_output_base(uid: UUID, launch: Mapping[str, Any]) -> str | None:
+    """The address below which the attempt keeps what it leaves; None: in our store."""
+    base = launch.get("output_base")
+    return f"{base.rstrip('/')}/{find_prefix(uid)}" if base else None
+
+
+def find_checkpoint(task_id: int, number: int) -> dict[str, Any] | None:
+    """What the last attempt before `number` left for the next: its uri, size and sha256."""
+    found = rows(
+        """
+        SELECT a.uid, kept.item FROM controlplane_attempt a,
+               jsonb_array_elements(a.details -> 'outputs') AS kept (item)
+        WHERE a.task_id = %s AND a.number < %s AND kept.item ->> 'name' = %s
+        ORDER BY a.number DESC LIMIT 1
+        """,
+        [task_id, number, CHECKPOINT],
+    )
+    return _fetchable(*found[0]) if found else None
+
+
+def iterate_outputs(group_id: int, name: str, link: Callable[[str], str]) -> Iterator[bytes]:
+    """Where to fetch output `name` of each succeeded task of a group: JSON lines, by index.
+
+    A file is called <index>/<name>, one of a folder <index>/<name>/<its path in it>. `named`: at an
+    address that a submitter named.
+    """
+    found = rows(
+        """
+        SELECT t.index, a.uid, kept.item FROM controlplane_task t
+        JOIN controlplane_attempt a ON a.uid = t.attempt_uid,
+             jsonb_array_elements(a.details -> 'outputs') AS kept (item)
+        WHERE t.group_id = ANY(%s) AND t.state = %s
+          AND (kept.item ->> 'name' = %s OR starts_with(kept.item ->> 'name', %s))
+        ORDER BY t.index, kept.item ->> 'name'
+        """,
+        [_find_chain(group_id), int(TaskState.SUCCEEDED), name, f"{name}/"],
+    )
+    for index, uid, item in found:
+        entry = _fetchable(uid, item)
+        is_here = entry["uri"].startswith("/")
+        line = {
+            "name": f"{index}/{entry['name']}",
+            "url": link(entry["uri"]) if is_here else entry["uri"],
+            "sha256": entry["sha256"],
+            "named": not is_here,
+        }
+        yield json.dumps(line).encode() + b"\n"
+
+
+def _fetchable(uid: UUID, item: Any) -> dict[str, Any]:
+    """An artifact as it is told; of our store, with the path of what a signed link may open."""
+    entry: dict[str, Any] = dict(decoded(item))
+    if entry["uri"] == path_of(str(uid), entry["name"]):
+        rest = path_of(str(uid), entry["name"]).partition("/artifacts/")[2]
+        entry["uri"] = f"{ARTIFACT_PATH}{uid}/{rest}"
+    return entry

@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from controlplane import clock
 from controlplane.contract.briefing import Briefing
 from controlplane.domain.errors import NotFound
 from controlplane.domain.secrets import read_registry
+from controlplane.queries.artifacts import find_checkpoint, find_output_base
 from controlplane.queries.gang import load_gang
+from controlplane.queries.launches import links_at
 from controlplane.queries.secrets import open_secrets
 from controlplane.queries.sql import decoded, rows
 
@@ -33,6 +36,8 @@ def load_briefing(uid: UUID) -> Briefing:
     asked = _load_asked(uid)
     return Briefing(
         **_load_secrets(asked),
+        output_base=find_output_base(uid, asked.launch),
+        checkpoint=_load_checkpoint(asked),
         plugin_state=_load_plugin_state(asked),
         gang=_load_gang(asked),
     )
@@ -59,6 +64,16 @@ def _load_secrets(asked: Asked) -> dict[str, Any]:
         "unusable": (login,) if value is not None and registry is None else (),
         "registry": registry,
     }
+
+
+def _load_checkpoint(asked: Asked) -> dict[str, Any] | None:
+    """What an earlier attempt left for this one; in our store, by a link that opens it now."""
+    if not asked.launch.get("checkpoint_path"):
+        return None
+    found = find_checkpoint(asked.task_id, asked.number)
+    if found is not None and found["uri"].startswith("/"):
+        found["url"] = links_at(clock.now())(found["uri"])
+    return found
 
 
 def _load_asked(uid: UUID) -> Asked:

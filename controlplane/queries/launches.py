@@ -107,5 +107,5 @@ def _input(
         source = sources[job_id, item["from_group"]]
         return Input(path=path, url=link(f"{RESULTS_PATH}{source}"), bundle=True)
     if "url" in item:
-        return Input(path=path, url=item["url"], sha256=item.get("sha256"))
+        return Input(path=path, url=item["url"], sha256=item.get("sha256"), named=True)
     return Input(path=path, url=link(INPUT_PATH + item["sha256"]), sha256=item["sha256"])

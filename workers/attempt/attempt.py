@@ -18,6 +18,7 @@ from workers.attempt.outcome import AttemptFailed
 from workers.attempt.pulls import Pulls
 from workers.logs import LogShipper
 from workers.secret_folder import SecretFolder
+from workers.storage import Storage
 from workers.web import Web
 
 TURN_SECONDS = 0.2  # how often one that waits for its turn looks for a stop order
@@ -31,7 +32,8 @@ class Closed(Exception):
 class Surroundings:
     """What all attempts of a driver share. `back_off` seconds lie between the tries of a stage.
 
-    `address`: the host at which others reach the ports of this cell.
+    `address`: the host at which others reach the ports of this cell. `max_files_bytes`: what the
+    inputs, the outputs, or the checkpoint of one attempt may have.
     """
 
     engine: Engine
@@ -43,6 +45,8 @@ class Surroundings:
     shipper: LogShipper
     web: Web
     secrets: SecretFolder
+    storage: Storage = field(default_factory=Storage)
+    max_files_bytes: int = 10 * 2**30
     back_off: tuple[float, ...] = (1.0, 4.0)
     closed: threading.Event = field(default_factory=threading.Event)
     now: Callable[[], float] = clock.wall_seconds
@@ -108,6 +112,7 @@ class Attempt:
         self._running = False
         self._stop: StopOrder | None = None
         self._stop_ordered = threading.Event()
+        self._broken_off = threading.Event()
 
     @property
     def uid(self) -> str:
@@ -185,6 +190,15 @@ class Attempt:
             else:
                 self._stop.kill_at = min(self._stop.kill_at, kill_at)
         self._stop_ordered.set()
+
+    def break_off(self) -> None:
+        """A stop order came when the process had ended: nobody waits for what it left."""
+        self._broken_off.set()
+
+    @property
+    def is_broken_off(self) -> bool:
+        """Whether a stop was ordered that no process was there to take."""
+        return self._broken_off.is_set()
 
     @property
     def stop_to_deliver(self) -> StopOrder | None:

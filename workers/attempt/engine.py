@@ -146,6 +146,14 @@ class Engine(Protocol):
     def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
         """The first `limit` bytes of a regular file of the container; None: there is none."""
 
+    def save(self, launch: Launch, path: str, target: Path, take: Callable[[int], None]) -> bool:
+        """Write the file or folder at `path` of the ended container to `target`, a tar of names
+        relative to it; False: there is none, or no container. `take` counts the bytes first.
+        """
+
+    def restore(self, launch: Launch, path: str, source: Path) -> None:
+        """Make what `save` wrote stand in the folder `path` of the created container."""
+
     def copy_logs(self, uid: str, capture: Capture, *, follow: bool) -> None:
         """Add to `capture` what the container wrote since; with `follow` until it ends."""
 

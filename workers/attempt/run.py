@@ -15,12 +15,18 @@ from workers.attempt.engine import View
 from workers.attempt.events import Ended
 from workers.attempt.outcome import ENGINE, HEALTH, VANISHED, AttemptFailed, Exit, judge_exit
 from workers.attempt.steps.briefing import read_briefing
+from workers.attempt.steps.checkpoint import (
+    fetch_checkpoint,
+    keep_checkpoint,
+    place_checkpoint,
+)
 from workers.attempt.steps.clean import make_sure_it_is_over
 from workers.attempt.steps.collect import collect_output, collect_result
 from workers.attempt.steps.create import create_container
 from workers.attempt.steps.gang import join_gang
 from workers.attempt.steps.inputs import fetch_inputs, place_inputs
 from workers.attempt.steps.look import look_for_adopted, look_for_own
+from workers.attempt.steps.outputs import keep_outputs
 from workers.attempt.steps.permit import await_permit
 from workers.attempt.steps.pull import ensure_image
 from workers.attempt.steps.secrets import write_secrets
@@ -35,12 +41,14 @@ Step = Callable[[Attempt], None]
 BUILD: tuple[Step, ...] = (
     read_briefing,
     fetch_inputs,
+    fetch_checkpoint,
     ensure_image,
     write_secrets,
     join_gang,
     await_permit,
     create_container,
     place_inputs,
+    place_checkpoint,
     start_container,
 )
 # A stop waits for these, which make nothing: only then is it known whether there is a process that
@@ -55,12 +63,14 @@ NAMES: dict[Step, str] = {
     look_for_adopted: "workspace",
     read_briefing: "briefing",
     fetch_inputs: "inputs",
+    fetch_checkpoint: "checkpoint",
     ensure_image: "pull",
     write_secrets: "secrets",
     join_gang: "gang",
     await_permit: "permit",
     create_container: "create",
     place_inputs: "inputs",
+    place_checkpoint: "checkpoint",
     start_container: "start",
 }
 
@@ -106,6 +116,8 @@ def _ended(attempt: Attempt, view: View | None) -> Ended:
     note_use(attempt, view)
     stopped_for = attempt.stopped_for
     if view is None or view.exit_code is None:
+        if view is not None:
+            _keep_checkpoint(attempt)
         kind = None if stopped_for else FailureKind.OUTSIDE
         return Ended(
             attempt.uid,
@@ -114,6 +126,7 @@ def _ended(attempt: Attempt, view: View | None) -> Ended:
             reason=stopped_for or VANISHED,
             message="its container is gone" if view is None else "its end was not recorded",
             started_at=attempt.started_at,
+            outputs=attempt.outputs,
             container_id=attempt.container_id,
             usage=attempt.used(),
         )
@@ -123,6 +136,11 @@ def _ended(attempt: Attempt, view: View | None) -> Ended:
     if view.exit_code == 0:
         with attempt.step("collect"):
             result, truncated = collect_result(attempt)
+    if verdict.reason is None:
+        with attempt.step("outputs"):
+            keep_outputs(attempt)
+    else:
+        _keep_checkpoint(attempt)
     # The start was told when the engine had answered, which for a short process may be after its
     # end: the engine knows better, but not when a health check passed.
     started_at = view.started_at or attempt.started_at or 0.0
@@ -144,10 +162,16 @@ def _ended(attempt: Attempt, view: View | None) -> Ended:
     )
 
 
+def _keep_checkpoint(attempt: Attempt) -> None:
+    with attempt.step("checkpoint"):
+        keep_checkpoint(attempt)
+
+
 def _failed(attempt: Attempt, failure: AttemptFailed) -> Ended:
     """What is told of an attempt that a step ended."""
     attempt.mark_ended()
     make_sure_it_is_over(attempt)
+    _keep_checkpoint(attempt)
     attempt.around.shipper.finish(attempt.uid, 0.0)
     return Ended(
         attempt.uid,
@@ -156,6 +180,7 @@ def _failed(attempt: Attempt, failure: AttemptFailed) -> Ended:
         failure_kind=failure.kind,
         reason=failure.reason,
         message=clean_text(failure.message, MESSAGE_CHARS),
+        outputs=attempt.outputs,
         started_at=attempt.started_at,
         container_id=attempt.container_id,
         usage=attempt.used(),

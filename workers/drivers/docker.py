@@ -32,6 +32,7 @@ from workers.attempt.engine import (
     container_name,
 )
 from workers.attempt.events import Found, Launch
+from workers.attempt.tars import Take, rebase
 from workers.drivers import docker_archive, docker_images, docker_logs
 from workers.drivers.docker_cgroups import Cgroups, Samples
 from workers.drivers.docker_checks import Checks, choose_gpus
@@ -237,6 +238,21 @@ class DockerEngine:
         with answered(), closing(self._archive(name, path)) as answer:
             stat = docker_archive.Stat.read(answer.headers.get("x-docker-container-path-stat"))
             return docker_archive.first_file(answer.raw, limit) if stat.is_regular else None
+
+    def save(self, launch: Launch, path: str, target: Path, take: Take) -> bool:
+        """Copy out of the container by its archive call, which follows no link at `path`."""
+        name = container_name(launch.uid)
+        try:
+            with answered(), closing(self._archive(name, path)) as answer:
+                rebase(answer.raw, target, take)
+        except NoSuchContainer:
+            return False
+        return True
+
+    def restore(self, launch: Launch, path: str, source: Path) -> None:
+        """Copy into the created container by its archive call."""
+        with answered(), open(source, "rb") as file:
+            self._api.put_archive(container_name(launch.uid), path, file)
 
     def copy_logs(self, uid: str, capture: Capture, *, follow: bool) -> None:
         """Copy the output from where `capture` stands."""

@@ -163,7 +163,11 @@ class PipelineDriver:
     def _order_stop(self, uid: str, reason: str, grace_seconds: float, force: bool) -> None:
         with self._lock:
             attempt = self._attempts.get(uid)
-        if attempt is None or attempt.ended:
+        if attempt is None:
+            return
+        if attempt.ended:
+            if reason == STOPPED:
+                attempt.break_off()
             return
         attempt.order_stop(reason, grace_seconds=grace_seconds, force=force)
         self._deliver_stop(attempt)

@@ -28,9 +28,10 @@ from workers.attempt.engine import (
     container_name,
 )
 from workers.attempt.events import Found, Launch
+from workers.attempt.tars import Take
 from workers.drivers.process_link import SpawnerLink, Unanswered
 from workers.drivers.process_looks import Ports, cpu_seconds_of, run_check
-from workers.drivers.rooted import place_below, read_head_below
+from workers.drivers.rooted import place_below, read_head_below, restore_below, save_below
 from workers.environment import port_variable
 from workers.spawner.looking import look_at
 
@@ -181,6 +182,14 @@ class ProcessEngine:
     def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
         """The head of a regular file; a link is not followed."""
         return read_head_below(self._root(launch.uid), path, limit)
+
+    def save(self, launch: Launch, path: str, target: Path, take: Take) -> bool:
+        """Pack what lies below the attempt's root."""
+        return save_below(self._root(launch.uid), path, target, take)
+
+    def restore(self, launch: Launch, path: str, source: Path) -> None:
+        """Unpack below the attempt's root."""
+        restore_below(self._root(launch.uid), path, source)
 
     def copy_logs(self, uid: str, capture: Capture, *, follow: bool) -> None:
         """Nothing to copy: the spawner writes to the log folder itself."""

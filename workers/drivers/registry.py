@@ -24,6 +24,7 @@ from workers.drivers.runner import Offered, RunnerDriver, Runners
 from workers.logs import LogShipper
 from workers.runners.installed import load_runners
 from workers.secret_folder import SecretFolder, default_folder
+from workers.storage import Storage
 from workers.web import Web
 
 OPEN_FILES = 16_384  # two connections and a few files for each of a thousand attempts
@@ -89,6 +90,12 @@ def make_pipeline(
         shipper=shipper,
         web=Web(control_url=config.control_url, cell=config.name, key=config.key),
         secrets=secrets,
+        storage=Storage(
+            file_roots=config.file_roots,
+            file_systems=config.file_systems,
+            allowed_networks=config.allowed_networks,
+        ),
+        max_files_bytes=config.max_files_bytes,
         back_off=back_off,
         address=partial(address_of, config),
     )

@@ -5,7 +5,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from workers.attempt.engine import Placed
+from workers.attempt.engine import EngineError, Placed
+from workers.attempt.tars import Take, pack, unpack
 
 
 def place_below(root: Path, placed: Sequence[Placed]) -> None:
@@ -35,3 +36,26 @@ def read_head_below(root: Path, path: str, limit: int) -> bytes | None:
             return file.read(limit) if target.is_file() else None
     except OSError:
         return None
+
+
+def save_below(root: Path, path: str, target: Path, take: Take) -> bool:
+    """Pack the file or folder at `path` below `root`; False: none is there, or a link leads out."""
+    source = root / path.strip("/")
+    real = Path(os.path.realpath(source))
+    if not real.is_relative_to(os.path.realpath(root)) or not os.path.lexists(source):
+        return False
+    try:
+        pack(source, target, take)
+    except OSError as error:
+        raise EngineError(str(error)) from error
+    return True
+
+
+def restore_below(root: Path, path: str, source: Path) -> None:
+    """Make what was packed stand at `path` below `root`."""
+    folder = root / path.strip("/")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        unpack(source, folder)
+    except OSError as error:
+        raise EngineError(str(error)) from error

@@ -82,7 +82,7 @@ class Caller:
             content_type=content_type or "application/octet-stream",
             headers={**self._headers, **named},
         )
-        return Answer(answer.status_code, answer.headers, answer.content)
+        return Answer(answer.status_code, answer.headers, answer.getvalue())
 
 
 class Wakes:

@@ -1,0 +1,87 @@
+"""Web as a cell meets it when an attempt leaves files: it says where they go, and takes them."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from controlplane.contract import keys
+from controlplane.contract.artifacts import CHECKPOINT
+from controlplane.contract.briefing import Briefing
+from controlplane.domain.sealing import NONCE_BYTES, seal
+from tests.conformance.kit import Kit
+from tests.conformance.web import Answer, Request, Web
+from workers.attempt.events import Ended
+from workers.drivers.registry import make_driver
+
+
+@dataclass(slots=True)
+class Keeper:
+    """Answers a cell from memory. `before` may answer a PUT in its place."""
+
+    web: Web
+    kept: dict[str, dict[str, bytes]]
+    drafts: dict[str, bytes]
+    briefings: dict[str, Briefing]
+    before: Callable[[Request], Answer | None]
+
+    def __init__(self, web: Web) -> None:
+        self.web, self.kept, self.drafts, self.briefings = web, {}, {}, {}
+        self.before = lambda request: None
+        web.route = self._answer
+
+    def serve(self, kit: Kit, **config: Any) -> None:
+        """Have a new process of the cell ask here."""
+        kit.driver.close()
+        made = kit.config(control_url=self.web.url, **config)
+        kit.driver = make_driver(made, kit.told, back_off=(0.05, 0.1))
+
+    def brief(self, uid: str, **briefing: Any) -> None:
+        """What the attempt is to be told."""
+        self.briefings[uid] = Briefing(**briefing)
+
+    def puts(self) -> list[str]:
+        """The names under which something was put, in order."""
+        found = [r.path for r in self.web.requests if r.method == "PUT" and "/artifacts/" in r.path]
+        return [unquote(urlsplit(path).path.partition("/artifacts/")[2]) for path in found]
+
+    def checkpoint_of(self, ended: Ended) -> dict[str, Any]:
+        """What web tells the next attempt of the one that an attempt left."""
+        assert ended.outputs is not None, ended
+        (entry,) = ended.outputs
+        assert entry["name"] == CHECKPOINT
+        self.web.files["/left"] = self.kept[ended.uid][CHECKPOINT]
+        return {**entry, "url": f"{self.web.url}/left"}
+
+    def _answer(self, request: Request) -> Answer:
+        if request.path in self.web.files:
+            return Answer(200, self.web.files[request.path])
+        parts = urlsplit(request.path)
+        words = parts.path.split("/")
+        if words[-1] == "briefing":
+            return self._brief(words[4])
+        if words[5:6] == ["artifacts"] and request.method == "PUT":
+            return self.before(request) or self._put(words[4], parts.path, parts.query, request)
+        if words[5:6] == ["logs"]:
+            return Answer(410, b'{"size": 0}')  # output: it is kept here and nowhere else
+        return Answer(404)
+
+    def _brief(self, uid: str) -> Answer:
+        text = json.dumps(self.briefings.get(uid, Briefing()).body()).encode()
+        key, about = keys.mac_key(b"k" * 32, keys.SEAL), f"cell-1 {uid}"
+        return Answer(200, seal(key, text, about=about, nonce=os.urandom(NONCE_BYTES)))
+
+    def _put(self, uid: str, path: str, query: str, request: Request) -> Answer:
+        said = {name: values[0] for name, values in parse_qs(query).items()}
+        draft = f"{path} {said['sha256']}"
+        here = self.drafts.get(draft, b"")
+        if len(here) == int(said["offset"]) < int(said["size"]) or not here:
+            here = self.drafts[draft] = here + request.body
+        if len(here) == int(said["size"]):
+            assert hashlib.sha256(here).hexdigest() == said["sha256"]
+            name = unquote(path.partition("/artifacts/")[2])
+            self.kept.setdefault(uid, {})[name] = here
+        return Answer(200, json.dumps({"size": len(here)}).encode())

@@ -1,0 +1,284 @@
+"""What attempts leave: outputs of those that succeed, checkpoints of others, on every engine."""
+
+import hashlib
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.contract.artifacts import CHECKPOINT, path_of
+from controlplane.contract.states import FailureKind
+from controlplane.contract.wishes import Output
+from tests.conformance.keeper import Keeper
+from tests.conformance.kit import DockerKit, Kit, Recorder, until
+from tests.conformance.test_files import ROOT
+from tests.conformance.web import Answer, Request, Web
+from workers.attempt.events import Ended, Launch
+from workers.attempt.outcome import EXIT, OUTPUTS, STOPPED
+
+TRIES = 6
+MODEL = Output("/out/model", "model")
+
+
+@pytest.fixture
+def keeper(web: Web) -> Keeper:
+    return Keeper(web)
+
+
+@pytest.fixture
+def kit(real_kit: Kit, keeper: Keeper) -> Kit:
+    """A kit whose cell asks the keeper."""
+    keeper.serve(real_kit)
+    return real_kit
+
+
+def script(kit: Kit, text: str, *outputs: Output, **spec: Any) -> Launch:
+    return kit.launch("sh", "-c", text, outputs=outputs, result_file="/out/result", **spec)
+
+
+def ran(kit: Kit, text: str, *outputs: Output, **spec: Any) -> Ended:
+    launch = script(kit, text, *outputs, **spec)
+    kit.driver.start(launch)
+    return kit.told.ended(launch.uid)
+
+
+# ----------------------------------------------------------------------------- outputs
+
+
+def test_outputs_of_a_success_are_kept_before_it_is_told(kit: Kit, keeper: Keeper) -> None:
+    text = (
+        f"cd {ROOT}/out; echo 42 > result; echo model > model; mkdir -p logs/deep;"
+        " echo a > 'logs/a b'; echo c > logs/deep/.c; : > logs/empty; ln -s /etc/passwd logs/link;"
+        " ln logs/empty logs/twin"
+    )
+    ended = ran(kit, text, MODEL, Output("/out/logs/", "logs"))
+    assert (ended.exit_code, ended.result) == (0, "42\n"), ended
+    assert keeper.kept[ended.uid] == {
+        "model": b"model\n",
+        "logs/a b": b"a\n",
+        "logs/deep/.c": b"c\n",
+        "logs/empty": b"",
+        "logs/twin": b"",
+    }
+    assert ended.outputs is not None
+    assert {
+        "name": "model",
+        "size": 6,
+        "sha256": hashlib.sha256(b"model\n").hexdigest(),
+        "uri": path_of(ended.uid, "model"),
+    } in ended.outputs
+    assert {item["name"] for item in ended.outputs} == keeper.kept[ended.uid].keys()
+    assert ended.usage is not None
+    assert "outputs" in ended.usage["steps"]
+    assert not list((kit.home / "work" / ended.uid).glob("*.tar"))
+
+
+def test_a_large_output_arrives_whole_whatever_the_answers(kit: Kit, keeper: Keeper) -> None:
+    troubles = iter([Answer(503), None, Answer(200, b"no json"), None, None, Answer(500)])
+    keeper.before = lambda request: next(troubles, None)
+    ended = ran(kit, f"head -c 5000000 /dev/urandom > {ROOT}/out/model", MODEL)
+    assert ended.outputs is not None, ended
+    content = keeper.kept[ended.uid]["model"]
+    assert (len(content), ended.outputs[0]["size"]) == (5_000_000, 5_000_000)
+    assert hashlib.sha256(content).hexdigest() == ended.outputs[0]["sha256"]
+
+
+def test_an_output_that_is_missing_is_the_task_s_own_failure(kit: Kit, keeper: Keeper) -> None:
+    for text in ("true", f"ln -s /etc/passwd {ROOT}/out/model", f"mkfifo {ROOT}/out/model"):
+        ended = ran(kit, text, MODEL)
+        assert (ended.exit_code, ended.failure_kind, ended.reason) == (
+            0,
+            FailureKind.USER,
+            OUTPUTS,
+        ), ended
+        assert ended.message is not None
+        assert "/out/model" in ended.message
+        assert ended.outputs is None
+    assert keeper.kept == {}
+
+
+def test_a_task_that_fails_leaves_no_outputs(kit: Kit, keeper: Keeper) -> None:
+    ended = ran(kit, f"echo x > {ROOT}/out/model; exit 3", MODEL)
+    assert (ended.exit_code, ended.reason, ended.outputs) == (3, EXIT, None)
+    assert keeper.puts() == []
+
+
+def test_a_store_that_never_takes_it_is_a_system_failure(kit: Kit, keeper: Keeper) -> None:
+    keeper.before = lambda request: Answer(503)
+    ended = ran(kit, f"echo x > {ROOT}/out/model", MODEL)
+    assert (ended.failure_kind, ended.reason, ended.exit_code) == (FailureKind.SYSTEM, OUTPUTS, 0)
+    assert keeper.puts() == ["model"] * TRIES
+
+
+def test_what_the_store_finds_too_large_is_the_task_s_own_failure(kit: Kit, keeper: Keeper) -> None:
+    keeper.before = lambda request: Answer(413, b'{"detail": "at most 5 bytes"}')
+    ended = ran(kit, f"echo too large > {ROOT}/out/model", MODEL)
+    assert (ended.failure_kind, ended.reason) == (FailureKind.USER, OUTPUTS)
+    assert ended.message is not None
+    assert "at most 5 bytes" in ended.message
+    assert keeper.puts() == ["model"]
+
+
+def test_outputs_beyond_the_limit_of_the_cell_are_not_even_read(
+    real_kit: Kit, keeper: Keeper
+) -> None:
+    keeper.serve(real_kit, max_files_bytes=1_000_000)
+    ended = ran(real_kit, f"head -c 2000000 /dev/zero > {ROOT}/out/model", MODEL)
+    assert (ended.failure_kind, ended.reason) == (FailureKind.USER, OUTPUTS)
+    assert keeper.puts() == []
+
+
+def test_a_stop_while_outputs_are_kept_breaks_that_off(kit: Kit, keeper: Keeper) -> None:
+    may_answer = threading.Event()
+
+    def hold(request: Request) -> Answer:
+        may_answer.wait(60)
+        return Answer(503)
+
+    keeper.before = hold
+    launch = script(kit, f"echo x > {ROOT}/out/model", MODEL)
+    kit.driver.start(launch)
+    until(keeper.puts)
+    kit.driver.stop(launch.uid, grace_seconds=10.0, force=False)
+    may_answer.set()
+    ended = kit.told.ended(launch.uid)
+    assert (ended.failure_kind, ended.reason, ended.outputs) == (None, STOPPED, None)
+    assert keeper.kept == {}
+
+
+def test_a_cell_that_dies_while_outputs_are_kept_does_it_again(kit: Kit, keeper: Keeper) -> None:
+    may_answer = threading.Event()
+
+    def hold(request: Request) -> None:
+        if "second" in request.path:
+            may_answer.wait(60)
+
+    keeper.before = hold
+    launch = script(
+        kit,
+        f"cd {ROOT}/out; echo 1 > first; echo 2 > second",
+        Output("/out/first", "first"),
+        Output("/out/second", "second"),
+    )
+    kit.driver.start(launch)
+    until(lambda: keeper.puts() == ["first", "second"])
+    kit.told = Recorder()
+    keeper.serve(kit)
+    may_answer.set()
+    kit.driver.adopt(launch)
+    ended = kit.told.ended(launch.uid)
+    assert ended.outputs is not None, ended
+    assert [item["name"] for item in ended.outputs] == ["first", "second"]
+    assert keeper.kept[launch.uid] == {"first": b"1\n", "second": b"2\n"}
+
+
+# ----------------------------------------------------------------------------- elsewhere
+
+
+def test_outputs_go_where_the_job_wants_them(real_kit: Kit, keeper: Keeper, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    keeper.serve(real_kit, file_roots=(shared,))
+    launch = script(real_kit, f"echo x > {ROOT}/out/model", Output("/out/model", "a b/model"))
+    keeper.brief(launch.uid, output_base=f"file://{shared}/base/x7/run")
+    real_kit.driver.start(launch)
+    ended = real_kit.told.ended(launch.uid)
+    assert ended.outputs is not None, ended
+    assert ended.outputs[0]["uri"] == f"file://{shared}/base/x7/run/a%20b/model"
+    assert [path for path in shared.rglob("*") if path.is_file()] == [
+        shared / "base/x7/run/a b/model"
+    ]
+    assert keeper.puts() == []
+
+
+def test_outputs_go_nowhere_that_the_cell_does_not_allow(kit: Kit, keeper: Keeper) -> None:
+    for base in ("file:///tmp/out", "s3://bucket/x", "http://127.0.0.1/x", "memory://x"):
+        launch = script(kit, f"echo x > {ROOT}/out/model", MODEL)
+        keeper.brief(launch.uid, output_base=base)
+        kit.driver.start(launch)
+        ended = kit.told.ended(launch.uid)
+        assert (ended.failure_kind, ended.reason) == (FailureKind.USER, OUTPUTS), ended
+
+
+# ----------------------------------------------------------------------------- checkpoints
+
+COUNT = (
+    f"cd {ROOT}/ckpt; n=$(cat n 2>/dev/null || echo 0); echo from $n;"
+    " while :; do n=$((n+1)); echo $n > n; sleep 0.01; done"
+)
+
+
+def follow_up(kit: Kit, keeper: Keeper, ended: Ended, text: str, **spec: Any) -> Ended:
+    """The end of the next attempt, which finds what the last one left."""
+    launch = script(kit, text, checkpoint_path="/ckpt", **spec)
+    keeper.brief(launch.uid, checkpoint=keeper.checkpoint_of(ended))
+    kit.driver.start(launch)
+    return kit.told.ended(launch.uid)
+
+
+def test_a_preempted_task_goes_on_where_it_stopped(kit: Kit, keeper: Keeper) -> None:
+    launch = script(kit, COUNT, checkpoint_path="/ckpt", user="1000:1000")
+    kit.driver.start(launch)
+    until(lambda: "from 0" in kit.log(launch.uid))
+    kit.driver.stop(launch.uid, grace_seconds=0.2, force=False)
+    ended = kit.told.ended(launch.uid)
+    assert ended.reason == STOPPED
+    text = f"cd {ROOT}/ckpt; cat n; echo 1 >> n"
+    second = follow_up(kit, keeper, ended, text, user="1000:1000")
+    assert second.exit_code == 0, second
+    assert int(kit.log(second.uid)) > 0
+    assert second.outputs is None, "a success leaves nothing for a next attempt"
+
+
+def test_a_failed_task_finds_its_checkpoint_as_it_was(kit: Kit, keeper: Keeper) -> None:
+    text = (
+        f"cd {ROOT}/ckpt; mkdir deep; echo x > deep/run; chmod 755 deep/run; ln -s deep/run link;"
+        " ln deep/run twin; exit 3"
+    )
+    first = ran(kit, text, checkpoint_path="/ckpt")
+    assert (first.exit_code, first.reason) == (3, EXIT)
+    text = (
+        f"cd {ROOT}/ckpt; test -x deep/run && test -L link && cat link twin && test ! -e /ckpt/ckpt"
+        " && exit 4"
+    )
+    second = follow_up(kit, keeper, first, text)
+    assert (second.exit_code, kit.log(second.uid)) == (4, "x\nx\n"), second
+    third = follow_up(kit, keeper, second, f"cat {ROOT}/ckpt/link")
+    assert kit.log(third.uid) == "x\n"
+
+
+def test_a_checkpoint_that_cannot_be_kept_changes_nothing_else(kit: Kit, keeper: Keeper) -> None:
+    keeper.before = lambda request: Answer(503)
+    ended = ran(kit, "exit 3", checkpoint_path="/ckpt")
+    assert (ended.exit_code, ended.reason, ended.outputs) == (3, EXIT, None)
+    assert ended.usage is not None
+    assert "503" in ended.usage["checkpoint_lost"]
+    assert keeper.puts() == [CHECKPOINT] * TRIES
+
+
+def test_a_checkpoint_that_is_not_what_was_left_is_not_taken(kit: Kit, keeper: Keeper) -> None:
+    first = ran(kit, "exit 3", checkpoint_path="/ckpt")
+    left = keeper.checkpoint_of(first)
+    launch = script(kit, "true", checkpoint_path="/ckpt")
+    keeper.brief(launch.uid, checkpoint={**left, "sha256": "0" * 64})
+    kit.driver.start(launch)
+    ended = kit.told.ended(launch.uid)
+    assert (ended.failure_kind, ended.started_at) == (FailureKind.SYSTEM, None)
+
+
+@pytest.mark.engine
+def test_outputs_and_checkpoints_of_a_read_only_container(
+    docker_kit: DockerKit, keeper: Keeper
+) -> None:
+    keeper.serve(docker_kit)
+    text = "echo x > /ckpt/state; echo y > /out/model; exit 3"
+    first = ran(docker_kit, text, MODEL, checkpoint_path="/ckpt", read_only=True)
+    assert first.exit_code == 3
+    text = "cat /ckpt/state > /out/model"
+    launch = script(docker_kit, text, MODEL, checkpoint_path="/ckpt", read_only=True)
+    keeper.brief(launch.uid, checkpoint=keeper.checkpoint_of(first))
+    docker_kit.driver.start(launch)
+    second = docker_kit.told.ended(launch.uid)
+    assert second.exit_code == 0, second
+    assert keeper.kept[second.uid] == {"model": b"x\n"}

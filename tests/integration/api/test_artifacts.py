@@ -1,0 +1,330 @@
+"""What attempts left: cells bring it in pieces, whole or not at all; people list and read it."""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+
+from controlplane import clock
+from controlplane.commands.deletion import delete_job, purge_jobs
+from controlplane.contract import keys
+from controlplane.contract.artifacts import CHECKPOINT, path_of
+from controlplane.contract.states import TaskState
+from controlplane.models import Attempt, Cell, Job, Task
+from controlplane.outbox import store
+from controlplane.queries.addresses import key_of
+from controlplane.queries.artifacts import find_prefix
+from controlplane.queries.briefing import load_briefing
+from controlplane.queries.launches import links_at
+from tests.integration.api.conftest import Answer, Caller, change_setting
+from tests.integration.api.test_reading import place, submit
+
+
+@pytest.fixture
+def cell(make_cell: Callable[..., Cell]) -> Cell:
+    return make_cell()
+
+
+@pytest.fixture
+def attempt(submitter: Caller, cell: Cell) -> Attempt:
+    submit(submitter)
+    return place(Task.objects.get(), cell)
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def put(
+    cell: Cell,
+    uid: object,
+    name: str,
+    content: bytes,
+    *,
+    whole: bytes | None = None,
+    offset: int = 0,
+    size: int | None = None,
+) -> Answer:
+    """PUT a piece of `whole` as a cell does."""
+    whole = content if whole is None else whole
+    size = len(whole) if size is None else size
+    path = f"{path_of(str(uid), name)}?offset={offset}&size={size}&sha256={digest(whole)}"
+    at = str(int(clock.now().timestamp()))
+    text = f"{cell.name}\n{at}\n{path}\n{digest(content)}"
+    headers = {
+        "X-Cellrun-Cell": cell.name,
+        "X-Cellrun-Time": at,
+        "X-Cellrun-Mac": keys.sign(keys.mac_key(key_of(cell), keys.UPLOAD), text),
+    }
+    return Caller(None).send("PUT", path.removeprefix("/api/v1"), content, **headers)
+
+
+def tell(attempt: Attempt, **contents: bytes) -> None:
+    """What the report of its end does."""
+    tell_entries(attempt, *(entry(attempt, name, content) for name, content in contents.items()))
+
+
+def entry(attempt: Attempt, name: str, content: bytes, uri: str = "") -> dict[str, Any]:
+    return {
+        "name": name,
+        "size": len(content),
+        "sha256": digest(content),
+        "uri": uri or path_of(str(attempt.uid), name),
+    }
+
+
+def tell_entries(attempt: Attempt, *entries: dict[str, Any]) -> None:
+    Attempt.objects.filter(pk=attempt.pk).update(details={"outputs": entries})
+
+
+def root() -> Path:
+    path: Path = settings.CELLRUN.artifact_root
+    return path
+
+
+def files() -> list[str]:
+    return sorted(path.name for path in root().rglob("*") if path.is_file())
+
+
+# ----------------------------------------------------------------------------- bringing
+
+
+def test_an_artifact_comes_in_pieces_and_is_there_with_the_last(
+    submitter: Caller, attempt: Attempt, cell: Cell
+) -> None:
+    whole = b"one two three"
+    tell(attempt, model=whole)
+    assert put(cell, attempt.uid, "model", whole[:4], whole=whole).json == {"size": 4}
+    assert submitter.get(f"/attempts/{attempt.uid}/artifacts/model").status == 404
+    assert put(cell, attempt.uid, "model", whole[4:], whole=whole, offset=4).json == {"size": 13}
+    answer = submitter.get(f"/attempts/{attempt.uid}/artifacts/model")
+    assert (answer.status, answer.content) == (200, whole)
+    assert answer.headers["X-Cellrun-Sha256"] == digest(whole)
+    prefix = find_prefix(attempt.uid)
+    assert prefix is not None
+    shard, *names = prefix.split("/")
+    assert len(shard) == 2
+    assert names == [
+        "default",
+        "default",
+        str(attempt.job_id),
+        str(attempt.task_id),
+        str(attempt.uid),
+    ]
+    assert (root() / "artifacts" / prefix / "model").read_bytes() == whole
+
+
+def test_a_piece_elsewhere_is_not_taken_and_the_answer_says_where_to_go_on(
+    attempt: Attempt, cell: Cell
+) -> None:
+    whole = b"one two three"
+    assert put(cell, attempt.uid, "a", whole[4:], whole=whole, offset=4).json == {"size": 0}
+    assert put(cell, attempt.uid, "a", whole[:4], whole=whole).json == {"size": 4}
+    assert put(cell, attempt.uid, "a", whole[:4], whole=whole).json == {"size": 4}
+    assert put(cell, attempt.uid, "a", whole[4:], whole=whole, offset=4).json == {"size": 13}
+    for offset in (0, 4):  # a cell that was killed begins again
+        answer = put(cell, attempt.uid, "a", whole[offset:], whole=whole, offset=offset)
+        assert answer.json == {"size": 13}
+
+
+def test_an_empty_artifact_is_one(submitter: Caller, attempt: Attempt, cell: Cell) -> None:
+    tell(attempt, nothing=b"")
+    assert put(cell, attempt.uid, "nothing", b"").json == {"size": 0}
+    assert submitter.get(f"/attempts/{attempt.uid}/artifacts/nothing").content == b""
+
+
+def test_what_is_not_as_announced_is_forgotten(attempt: Attempt, cell: Cell) -> None:
+    assert put(cell, attempt.uid, "a", b"else", whole=b"that").status == 409
+    assert put(cell, attempt.uid, "a", b"longer", whole=b"short").status == 409
+    assert not [name for name in files() if not name.endswith(".done")]
+    assert put(cell, attempt.uid, "a", b"that", whole=b"that").json == {"size": 4}
+
+
+def test_a_new_version_takes_the_place_of_the_old(
+    submitter: Caller, attempt: Attempt, cell: Cell
+) -> None:
+    put(cell, attempt.uid, "a", b"old")
+    put(cell, attempt.uid, "a", b"newer")
+    tell(attempt, a=b"newer")
+    assert submitter.get(f"/attempts/{attempt.uid}/artifacts/a").content == b"newer"
+
+
+def test_an_attempt_leaves_only_so_much(settings: Any, attempt: Attempt, cell: Cell) -> None:
+    change_setting(settings, max_artifact_mib=1)
+    assert put(cell, attempt.uid, "a", b"x" * 900_000).status == 200
+    assert put(cell, attempt.uid, "a", b"y" * 900_000).status == 200, "in the place of the first"
+    answer = put(cell, attempt.uid, "b", b"x", size=200_000)
+    assert (answer.status, "1048576" in answer.json["detail"]) == (413, True)
+
+
+@pytest.mark.parametrize("name", ["../../x", "a/../../x", "a//b", "./a", "a\\b", "a/.", "a\nb"])
+def test_a_name_leads_nowhere_else(attempt: Attempt, cell: Cell, name: str) -> None:
+    assert put(cell, attempt.uid, name, b"x").status in (400, 401, 404)
+    assert files() == []
+
+
+@pytest.mark.parametrize("name", ["a b/ü.txt", "50%/x+y&z=1;v?#", "a/.hidden", "~'(x)!*@:,$"])
+def test_names_of_all_kinds_of_files_are_kept(
+    submitter: Caller, attempt: Attempt, cell: Cell, name: str
+) -> None:
+    tell_entries(attempt, entry(attempt, name, b"x"))
+    assert put(cell, attempt.uid, name, b"x").json == {"size": 1}
+    path = path_of(str(attempt.uid), name).removeprefix("/api/v1")
+    assert submitter.get(path).content == b"x"
+
+
+def test_a_file_and_a_folder_of_one_name_contradict_each_other(
+    attempt: Attempt, cell: Cell
+) -> None:
+    assert put(cell, attempt.uid, "a", b"x").status == 200
+    assert put(cell, attempt.uid, "a/b", b"x").status == 409
+    assert put(cell, attempt.uid, "b/c", b"x").status == 200
+    assert put(cell, attempt.uid, "b", b"x").status == 409
+
+
+def test_only_the_cell_of_the_attempt_brings_anything(
+    submitter: Caller, attempt: Attempt, make_cell: Callable[..., Cell]
+) -> None:
+    assert put(make_cell("cell-2"), attempt.uid, "a", b"x").status == 404
+    query = f"?offset=0&size=1&sha256={digest(b'x')}"
+    path = f"/attempts/{attempt.uid}/artifacts/a{query}"
+    assert submitter.send("PUT", path, b"x").status == 401
+    assert files() == []
+
+
+def test_a_piece_says_what_it_is_of(attempt: Attempt, cell: Cell) -> None:
+    assert put(cell, attempt.uid, "a", b"x", offset=-1).status == 400
+
+
+# ----------------------------------------------------------------------------- reading
+
+
+def test_everybody_who_sees_the_job_lists_its_artifacts(
+    submitter: Caller, nobody: Caller, attempt: Attempt
+) -> None:
+    path = f"/attempts/{attempt.uid}/artifacts"
+    assert submitter.get(path).json == {"results": [], "next": None}
+    tell(attempt, b=b"2", a=b"1")
+    found = submitter.get(path).json["results"]
+    assert [item["name"] for item in found] == ["a", "b"]
+    assert found[0] == entry(attempt, "a", b"1")
+    assert nobody.get(path).status == 401
+    assert nobody.get(f"{path}/a").status == 401
+    assert submitter.get(f"/attempts/{uuid.uuid4()}/artifacts").status == 404
+    assert submitter.get(f"{path}/c").status == 404
+
+
+def test_what_is_kept_elsewhere_is_not_read_here(submitter: Caller, attempt: Attempt) -> None:
+    tell_entries(attempt, entry(attempt, "a", b"1", uri="s3://bucket/a"))
+    answer = submitter.get(f"/attempts/{attempt.uid}/artifacts/a")
+    assert (answer.status, answer.json["uri"]) == (409, "s3://bucket/a")
+
+
+def test_no_link_is_followed_out_of_the_store(
+    submitter: Caller, attempt: Attempt, cell: Cell, tmp_path: Path
+) -> None:
+    put(cell, attempt.uid, "a", b"x")
+    prefix = find_prefix(attempt.uid)
+    assert prefix is not None
+    (tmp_path / "outside").write_text("secret")
+    (root() / "artifacts" / prefix / "link").symlink_to(tmp_path / "outside")
+    tell(attempt, link=b"secret")
+    assert submitter.get(f"/attempts/{attempt.uid}/artifacts/link").status == 404
+
+
+# ----------------------------------------------------------------------------- for others
+
+
+def test_a_briefing_says_where_outputs_go_and_what_the_last_attempt_left(
+    submitter: Caller, nobody: Caller, cell: Cell
+) -> None:
+    submit(submitter, checkpoint_path="/ckpt", output_base="s3://bucket/base/")
+    task = Task.objects.get()
+    first = place(task, cell)
+    put(cell, first.uid, CHECKPOINT, b"state")
+    tell_entries(first, entry(first, CHECKPOINT, b"state"))
+    briefing = load_briefing(first.uid)
+    assert briefing.checkpoint is None
+    assert briefing.output_base == f"s3://bucket/base/{find_prefix(first.uid)}"
+    second = follow_up(first)
+    found = load_briefing(second.uid).checkpoint
+    assert found is not None
+    assert (found["sha256"], found["size"]) == (digest(b"state"), 5)
+    path = found["url"].removeprefix(settings.CELLRUN.public_url).removeprefix("/api/v1")
+    assert nobody.get(path).content == b"state"
+    assert nobody.get(path.replace("signature=", "signature=0")).status == 403
+    third = follow_up(second)
+    left = load_briefing(third.uid).checkpoint
+    assert left is not None
+    assert (left["uri"], left["sha256"]) == (found["uri"], found["sha256"]), "the second left none"
+
+
+def follow_up(attempt: Attempt) -> Attempt:
+    """The attempt has failed, and another one was placed."""
+    Attempt.objects.filter(pk=attempt.pk).update(
+        state=TaskState.FAILED, finished_at=clock.now(), released_at=clock.now()
+    )
+    attempt.pk, attempt.number, attempt.state = uuid.uuid4(), attempt.number + 1, TaskState.ASSIGNED
+    attempt._state.adding = True
+    attempt.save()
+    return attempt
+
+
+def test_outputs_of_a_group_are_told_to_its_readers_by_index(
+    submitter: Caller, nobody: Caller, cell: Cell
+) -> None:
+    submit(submitter, replicas=2)
+    for task in Task.objects.order_by("index"):
+        attempt = place(task, cell)
+        Task.objects.filter(pk=task.pk).update(state=TaskState.SUCCEEDED, finished_at=clock.now())
+        put(cell, attempt.uid, "model/ü a", b"%d" % task.index)
+        tell_entries(
+            attempt,
+            entry(attempt, "model/ü a", b"%d" % task.index),
+            entry(attempt, "modelling", b"not asked for"),
+            entry(attempt, "model/b", b"far", uri="s3://bucket/b"),
+        )
+    group_id = Task.objects.all()[0].group_id
+    link = links_at(clock.now())(f"/api/v1/store/outputs/{group_id}/model")
+    answer = nobody.get(link.removeprefix(settings.CELLRUN.public_url).removeprefix("/api/v1"))
+    lines = [json.loads(line) for line in answer.content.splitlines()]
+    assert [(line["name"], line["named"]) for line in lines] == [
+        ("0/model/b", True),
+        ("0/model/ü a", False),
+        ("1/model/b", True),
+        ("1/model/ü a", False),
+    ]
+    path = lines[3]["url"].removeprefix(settings.CELLRUN.public_url).removeprefix("/api/v1")
+    assert nobody.get(path).content == b"1"
+    assert (lines[0]["url"], lines[0]["sha256"]) == ("s3://bucket/b", digest(b"far"))
+
+
+def test_with_a_job_goes_what_its_attempts_left(
+    submitter: Caller, attempt: Attempt, cell: Cell
+) -> None:
+    other = submit(submitter)
+    kept = place(Task.objects.get(job_id=other), cell)
+    for each in (attempt, kept):
+        put(cell, each.uid, "a/b", b"x")
+        put(cell, each.uid, "c", b"x", size=2)
+        store.append_log(each.uid, "stdout", offset=0, content=b"x")
+    Attempt.objects.filter(pk=attempt.pk).update(
+        state=TaskState.SUCCEEDED, finished_at=clock.now(), released_at=clock.now()
+    )
+    Task.objects.filter(job_id=attempt.job_id).update(
+        state=TaskState.SUCCEEDED, finished_at=clock.now()
+    )
+    Job.objects.filter(pk=attempt.job_id).update(
+        state=TaskState.SUCCEEDED, finished_at=clock.now(), settled_at=clock.now()
+    )
+    delete_job(job_id=attempt.job_id, actor="ann", now=clock.now())
+    assert submitter.get(f"/attempts/{attempt.uid}/artifacts").status == 404
+    assert purge_jobs([attempt.job_id]) == 1
+    assert not any(str(attempt.uid) in str(path) for path in root().rglob("*"))
+    left = {path.name for path in root().rglob("*") if str(kept.uid) in str(path)}
+    assert {"b", "stdout"} <= left

@@ -1,0 +1,98 @@
+"""What an attempt leaves in its `checkpoint_path` stands there again when the next one starts.
+
+It is kept at every end but success: of a failure, of a stop, also by preemption. It is not copied
+while the program runs: of a folder that changes meanwhile a copy would be worth nothing. So what is
+lost with its machine begins where its last attempt that ended elsewhere left off.
+"""
+
+import logging
+from functools import partial
+
+from controlplane.contract.artifacts import CHECKPOINT
+from controlplane.contract.states import FailureKind, Phase
+from workers.attempt.attempt import Attempt
+from workers.attempt.engine import EngineAway, EngineError, Placed
+from workers.attempt.outcome import INPUTS, OUTPUTS, AttemptFailed, judge_start_error
+from workers.attempt.steps.inputs import checked_path
+from workers.attempt.steps.outputs import save, tried
+from workers.attempt.transfers import Keeping, Room, fetch, remember_base
+from workers.attempt.tries import with_tries
+
+log = logging.getLogger(__name__)
+# A stopped attempt keeps its place until this is over; 60 s after its grace its cell would be
+# taken for one that does not stop what it is told to.
+KEEP_SECONDS = 40.0
+
+
+def fetch_checkpoint(attempt: Attempt) -> None:
+    """Fetch what the last attempt left; note where this one will. Raises AttemptFailed."""
+    spec = attempt.launch.spec
+    if spec.outputs or spec.checkpoint_path:
+        remember_base(attempt)
+    if spec.checkpoint_path is None:
+        return
+    path = checked_path("checkpoint_path", spec.checkpoint_path, INPUTS)
+    attempt.placed = [*attempt.placed, Placed(path, writable=True)]
+    found = attempt.briefing.checkpoint
+    if found is None:
+        return
+    attempt.enter(Phase.PREPARING)
+    room = Room("checkpoint", attempt.workspace, attempt.around.max_files_bytes, INPUTS)
+    url = str(found.get("url") or found["uri"])
+
+    def fetch_once() -> None:
+        tar, sha256 = attempt.workspace / CHECKPOINT, str(found["sha256"])
+        try:
+            fetch(attempt, "checkpoint", url, tar, room, named="url" not in found, sha256=sha256)
+        except AttemptFailed as failure:
+            if failure.kind is FailureKind.USER:  # it was there, and we told so
+                failure.kind = FailureKind.SYSTEM
+            raise
+
+    with_tries(
+        "checkpoint",
+        fetch_once,
+        judge=lambda words, status: AttemptFailed(FailureKind.SYSTEM, INPUTS, words),
+        pause=attempt.pause,
+        back_off=attempt.around.back_off,
+    )
+
+
+def place_checkpoint(attempt: Attempt) -> None:
+    """Put it into the created container. Raises AttemptFailed."""
+    path, tar = attempt.launch.spec.checkpoint_path, attempt.workspace / CHECKPOINT
+    if path is None or attempt.briefing.checkpoint is None:
+        return
+
+    def place() -> None:
+        with attempt.turn():
+            attempt.engine.restore(attempt.launch, path, tar)
+
+    with_tries(
+        "checkpoint",
+        place,
+        judge=lambda words, status: judge_start_error("checkpoint", words, status),
+        pause=attempt.pause,
+        back_off=attempt.around.back_off,
+    )
+    tar.unlink(missing_ok=True)
+
+
+def keep_checkpoint(attempt: Attempt) -> None:
+    """Keep what lies in the folder now, if that can be done soon; else say so, and go on."""
+    path = attempt.launch.spec.checkpoint_path
+    if path is None or not attempt.is_started:
+        return
+    keeping = Keeping(attempt, seconds=KEEP_SECONDS, may_break=False)
+    tar = attempt.workspace / CHECKPOINT
+    most = attempt.around.max_files_bytes
+    try:
+        save(keeping, path, tar, Room("checkpoint", attempt.workspace, most, OUTPUTS), "checkpoint")
+        put = partial(keeping.put, CHECKPOINT, lambda: tar.open("rb"))
+        attempt.outputs = (tried(keeping, "checkpoint", put),)
+    except (AttemptFailed, EngineAway, EngineError, OSError) as failure:
+        words = getattr(failure, "message", str(failure))
+        log.warning("the checkpoint of attempt %s is not kept: %s", attempt.uid, words)
+        attempt.usage["checkpoint_lost"] = words
+    finally:
+        tar.unlink(missing_ok=True)

@@ -1,0 +1,301 @@
+"""Files at addresses that people name: read whole, written whole, and nowhere else than allowed.
+
+http and https are read only, without proxy and netrc, and never from an address that only this
+machine should reach (loopback, link-local, a cloud's metadata) unless a network allows it: that is
+looked at when a connection is made, so neither a redirect nor a name that changes leads there.
+`file` leads below the cell's allowed roots, through no link out of them. All others are fsspec's,
+if the cell allows them and their package is installed, with what this process may reach there.
+"""
+
+import errno
+import ipaddress
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import quote, unquote, urlsplit
+
+import fsspec
+import requests
+import urllib3
+from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPConnection, HTTPSConnection
+
+from workers.config import Network
+
+HTTP_SECONDS = (3.05, 30.0)  # to connect, and between two pieces
+PIECE_BYTES = 256 * 1024
+MAX_REDIRECTS = 5
+WEB = ("http", "https")
+# Neither loopback nor link-local, yet no business of a task: what clouds tell their own machines.
+METADATA = frozenset(map(ipaddress.ip_address, ("100.100.100.200", "fd00:ec2::254")))
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+# Answers after which the same may be asked again.
+_AGAIN = (408, 425, 429)
+
+
+class StorageAway(Exception):
+    """It does not answer, or not as it should: the same may be asked again."""
+
+
+class StorageRefused(Exception):
+    """There is no such thing there, or it is not allowed: asking again changes nothing."""
+
+
+class Storage:
+    """Reads and writes for one cell; for all its threads."""
+
+    def __init__(
+        self,
+        *,
+        file_roots: Sequence[Path] = (),
+        file_systems: Sequence[str] = (),
+        allowed_networks: Sequence[Network] = (),
+    ) -> None:
+        """`file_systems`: protocols of fsspec. `allowed_networks`: where http may lead, beside."""
+        self._roots = [Path(os.path.realpath(root)) for root in file_roots]
+        self._file_systems = frozenset(file_systems) - {*WEB, "file", "local"}
+        self._adapter = _checking_adapter(tuple(allowed_networks))
+
+    def read(self, url: str, *, named: bool) -> Iterator[bytes]:
+        """The content in pieces. Raises StorageAway, StorageRefused.
+
+        Not `named`: the control plane made the link itself, and what it leads to is not doubted.
+        """
+        scheme = scheme_of(url)
+        if scheme in WEB:
+            yield from self._read_web(url, named=named)
+        elif scheme == "file":
+            with closing(self._open_file(url)) as file:
+                yield from iter(lambda: file.read(PIECE_BYTES), b"")
+        else:
+            system, path = self._file_system(url)
+            try:
+                with system.open(path, "rb") as remote:
+                    yield from iter(lambda: remote.read(PIECE_BYTES), b"")
+            except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+                raise StorageRefused(_words(error)) from error
+            except Exception as error:  # of whatever library speaks there
+                raise StorageAway(_words(error)) from error
+
+    def write(self, url: str, source: BinaryIO) -> Iterator[int]:
+        """Put what `source` holds at `url`, bytes so far after each piece; at the end it is there.
+
+        What is given up before that leaves nothing. Raises StorageAway, StorageRefused; OSError if
+        a disk is full.
+        """
+        scheme = scheme_of(url)
+        if scheme in WEB:
+            raise StorageRefused(f"nothing can be kept at {scheme} addresses")
+        if scheme == "file":
+            yield from self._write_file(url, source)
+            return
+        system, path = self._file_system(url)
+        try:
+            remote = system.open(path, "wb")
+            try:
+                yield from _copy(source, remote)
+            except BaseException:
+                _discard(remote)
+                raise
+            remote.close()
+        except GeneratorExit:
+            raise
+        except (FileNotFoundError, PermissionError) as error:
+            raise StorageRefused(_words(error)) from error
+        except Exception as error:
+            raise StorageAway(_words(error)) from error
+
+    # ------------------------------------------------------------------------- web
+
+    def _read_web(self, url: str, *, named: bool) -> Iterator[bytes]:
+        with requests.Session() as session:
+            session.trust_env = False
+            session.max_redirects = MAX_REDIRECTS
+            if named:
+                session.mount("http://", self._adapter)
+                session.mount("https://", self._adapter)
+            try:
+                with session.get(url, stream=True, timeout=HTTP_SECONDS) as answer:
+                    if named and 400 <= answer.status_code < 500:
+                        kind = StorageAway if answer.status_code in _AGAIN else StorageRefused
+                        raise kind(f"HTTP status {answer.status_code} {answer.reason}")
+                    answer.raise_for_status()
+                    yield from answer.iter_content(PIECE_BYTES)
+            except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema) as error:
+                raise StorageRefused(str(error)) from error
+            except requests.TooManyRedirects as error:
+                raise StorageRefused(str(error)) from error
+            except requests.RequestException as error:
+                raise StorageAway(str(error)) from error
+
+    # ------------------------------------------------------------------------- files
+
+    def _path(self, url: str) -> Path:
+        parts = urlsplit(url)
+        path = unquote(parts.path)
+        if parts.netloc or parts.query or parts.fragment or "\0" in path or not path.strip("/"):
+            raise StorageRefused("a file's address is file:///path, without host and query")
+        if ".." in path.split("/"):
+            raise StorageRefused("a path with .. is not followed")
+        if not self._roots:
+            raise StorageRefused("this cell reads and writes no files of its own machine")
+        return Path(path)
+
+    def _open_file(self, url: str) -> BinaryIO:
+        path = self._path(url)
+        self._check_root(path)
+        try:
+            file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+        except OSError as error:
+            raise StorageRefused(_words(error)) from error
+        try:
+            # Once more, of what was opened: a link may have changed meanwhile.
+            self._check_root(Path(f"/proc/self/fd/{file.fileno()}"))
+            if not Path(f"/proc/self/fd/{file.fileno()}").is_file():
+                raise StorageRefused("it is no file")
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _check_root(self, path: Path) -> None:
+        real = Path(os.path.realpath(path))
+        if not any(real.is_relative_to(root) for root in self._roots):
+            raise StorageRefused("it does not lie below a folder that this cell allows")
+
+    def _write_file(self, url: str, source: BinaryIO) -> Iterator[int]:
+        path = self._path(url)
+        self._check_root(path)
+        draft = path.with_name(f".{uuid.uuid4().hex}.draft")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._check_root(path.parent)
+            with draft.open("xb") as file:
+                yield from _copy(source, file)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise
+            raise StorageRefused(_words(error)) from error
+        finally:
+            draft.unlink(missing_ok=True)
+
+    # ------------------------------------------------------------------------- the rest
+
+    def _file_system(self, url: str) -> tuple[Any, str]:
+        scheme = scheme_of(url)
+        if "::" in url:
+            raise StorageRefused("addresses inside of others are not followed")
+        if scheme not in self._file_systems:
+            allowed = ", ".join(sorted(self._file_systems | set(WEB)))
+            raise StorageRefused(f"this cell reads and writes no {scheme} addresses, but {allowed}")
+        try:
+            system = fsspec.filesystem(scheme)
+            return system, str(system._strip_protocol(url))
+        except ImportError as error:
+            raise StorageRefused(f"this cell lacks a package for {scheme}: {error}") from error
+        except ValueError as error:
+            raise StorageRefused(str(error)) from error
+        except Exception as error:
+            raise StorageAway(_words(error)) from error
+
+
+def scheme_of(url: str) -> str:
+    """The part before ://, in small letters."""
+    return url.partition("://")[0].lower()
+
+
+def join(base: str, name: str) -> str:
+    """The address of the artifact `name` below `base`."""
+    return f"{base.rstrip('/')}/{quote(name) if scheme_of(base) == 'file' else name}"
+
+
+def has_room(folder: Path, least: int) -> bool:
+    """Whether `least` bytes are free where `folder` is."""
+    return shutil.disk_usage(folder).free >= least
+
+
+def without_secrets(words: str, url: str) -> str:
+    """`words` without what in `url` may be a signature or a password: that is for no log."""
+    parts = urlsplit(url)
+    login = parts.netloc.rpartition("@")[0]
+    for hidden in (parts.query, login, login.partition(":")[2]):
+        words = words.replace(hidden, "…") if hidden else words
+    return words
+
+
+def is_reachable(address: str, allowed: Sequence[Network]) -> bool:
+    """Whether what people name may lead to this IP address."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    if any(found in network for network in allowed):
+        return True
+    return not (
+        found.is_loopback
+        or found.is_link_local
+        or found.is_multicast
+        or found.is_unspecified
+        or found.is_reserved
+        or found in METADATA
+    )
+
+
+def _checking_adapter(allowed: tuple[Network, ...]) -> HTTPAdapter:
+    """An adapter whose connections look at whom they reached, before a word is said."""
+
+    def checked(connection: Any) -> Any:
+        address = connection.getpeername()[0]
+        if not is_reachable(address, allowed):
+            connection.close()
+            raise StorageRefused(f"{address} is an address that this cell does not fetch from")
+        return connection
+
+    class Plain(HTTPConnection):
+        def _new_conn(self) -> Any:
+            return checked(super()._new_conn())
+
+    class Secure(HTTPSConnection):
+        def _new_conn(self) -> Any:
+            return checked(super()._new_conn())
+
+    class PlainPool(urllib3.HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class SecurePool(urllib3.HTTPSConnectionPool):
+        ConnectionCls = Secure
+
+    class Adapter(HTTPAdapter):
+        def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
+            super().init_poolmanager(*arguments, **options)
+            self.poolmanager.pool_classes_by_scheme = {"http": PlainPool, "https": SecurePool}
+
+    return Adapter()
+
+
+def _copy(source: BinaryIO, target: Any) -> Iterator[int]:
+    done = 0
+    while piece := source.read(PIECE_BYTES):
+        target.write(piece)
+        done += len(piece)
+        yield done
+
+
+def _discard(remote: Any) -> None:
+    """Give up a file on its way: its close would make it appear, cut short."""
+    try:
+        remote.discard()
+    except Exception:  # of whatever library speaks there; some cannot
+        remote.closed = True
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
