@@ -15,7 +15,8 @@ from controlplane.domain.transitions import Event, Outcome, advance
 class Cause:
     """Why, and what else is known. `release`: the container is known to be gone.
 
-    `never_created`: its cell says that there never was one.
+    `never_created`: its cell says that there never was one. `is_final`: another attempt would do no
+    better.
     """
 
     reason: Reason
@@ -25,6 +26,7 @@ class Cause:
     by_dependency: bool = False
     failure_reason: str | None = None
     never_created: bool = False
+    is_final: bool = False
 
 
 def change_task(
@@ -48,7 +50,7 @@ def change_task(
         counters=facts.counters,
         limits=facts.limits,
         ran_seconds=ran,
-        is_final=facts.at_most_once and not cause.never_created,
+        is_final=cause.is_final or (facts.at_most_once and not cause.never_created),
     )
     change = None
     if attempt is not None and outcome.attempt is not None:

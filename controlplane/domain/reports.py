@@ -220,4 +220,7 @@ def _failure(
     text = f"exit status {report.exit_code}" if reason is Reason.EXIT_STATUS else None
     if reason in _TOLD_IN_FULL and message:
         text = message
-    return Event.USER_FAILED, Cause(reason, message, release=release, failure_reason=text)
+    # A runner knows what no retry can cure (Flyte: a permanent failure).
+    is_final = report.reason == "runner_final"
+    cause = Cause(reason, message, release=release, failure_reason=text, is_final=is_final)
+    return Event.USER_FAILED, cause

@@ -192,6 +192,17 @@ def test_a_refusal_is_free_and_a_loss_on_the_cell_is_not() -> None:
     assert lost.task_to is S.WORKER_FAILED
 
 
+def test_a_runner_may_say_that_no_retry_would_do_better() -> None:
+    facts = task(S.RUNNING, attempt(), limits=Limits(failure=3))
+    said = report(S.FAILED, reason="runner_final", message="no such table", gone=True)
+    change = changed(facts, said)
+    assert (change.task_to, change.failure_reason) == (S.FAILED, "no such table")
+    assert change.counters is not None
+    assert change.counters.failure == 1
+    again = changed(facts, report(S.FAILED, reason="runner", message="bad row", gone=True))
+    assert again.task_to is S.PENDING
+
+
 def test_a_retry_of_a_user_failure_waits() -> None:
     facts = task(S.RUNNING, attempt(), limits=Limits(failure=1))
     change = changed(facts, report(S.FAILED, exit_code=1, gone=True))
