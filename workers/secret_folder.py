@@ -44,10 +44,24 @@ class SecretFolder:
         Repeatable: the files of an attempt always have the same names.
         """
         with self._lock:
-            self._make()
-            folder = self._folder / uid
-            folder.mkdir(mode=0o700, exist_ok=True)
+            folder = self._make_for(uid)
             return [_write(folder / str(number), value) for number, value in enumerate(values)]
+
+    def make_room(self, uid: str, name: str) -> Path:
+        """A folder for what is written again while the attempt runs. Raises Unfit, OSError.
+
+        Bound into a container, it is for whoever the task runs as.
+        """
+        with self._lock:
+            self._make_for(uid)
+            room = self.room(uid, name)
+            room.mkdir(exist_ok=True)
+            room.chmod(0o755)
+            return room
+
+    def room(self, uid: str, name: str) -> Path:
+        """Where `make_room` makes it."""
+        return self._folder / uid / name
 
     def remove(self, uid: str) -> None:
         """Nothing of the attempt is left here."""
@@ -65,6 +79,12 @@ class SecretFolder:
                     log.warning("secrets of attempt %s, which is gone, are removed", left.name)
                     shutil.rmtree(left, ignore_errors=True)
             self._drop_if_empty()
+
+    def _make_for(self, uid: str) -> Path:
+        self._make()
+        folder = self._folder / uid
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
 
     def _make(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from controlplane.domain.sealing import NONCE_BYTES, seal
 from tests.conformance.kit import DockerKit, Kit, ProcessKit, until
 from tests.conformance.web import Answer, Request, Web
 from workers.attempt.events import Launch
+from workers.secret_folder import is_in_memory
 
 KEY = GangKey("-----BEGIN OPENSSH PRIVATE KEY-----\nnot one\n", "ssh-ed25519 AAAA gang")
 
@@ -155,6 +157,11 @@ def test_two_on_one_cell_speak_by_name_in_a_network_of_their_own(
     address = docker_kit.told.started(first.uid).addresses
     assert address is not None, "it is published, too"
     docker_kit.told.started(second.uid)
+    mounts = {
+        item["Target"]: item for item in docker_kit.inspect(first.uid)["HostConfig"]["Mounts"]
+    }
+    assert is_in_memory(Path(mounts["/run/cellrun/ssh"]["Source"]))
+    assert all(item["ReadOnly"] for item in mounts.values())
     web.gang = Gang(tuple(running(member, address["http"]) for member in members), is_ready=True)
     assert docker_kit.told.ended(second.uid).exit_code == 0
     assert docker_kit.told.ended(first.uid).exit_code == 0
@@ -162,6 +169,8 @@ def test_two_on_one_cell_speak_by_name_in_a_network_of_their_own(
     log = docker_kit.log(second.uid)
     assert log.startswith("from 0\n127.0.0.1\tlocalhost\n")
     assert "main-0" not in log, "the hosts file does not shadow what the engine answers"
+    docker_kit.driver.remove(first.uid)
+    until(lambda: not Path(mounts["/run/cellrun/ssh"]["Source"]).exists())
     asked = web.asked()
     assert asked == max(web.asked(first.uid), web.asked(second.uid)), "one question for both"
 

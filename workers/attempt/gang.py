@@ -142,7 +142,7 @@ def hosts_path(attempt: Attempt) -> Path:
 
 def ssh_folder(attempt: Attempt) -> Path:
     """What stands at `gang_files.SSH_FOLDER` in the container."""
-    return attempt.workspace / "ssh"
+    return attempt.around.secrets.room(attempt.uid, "ssh")
 
 
 def key_path(attempt: Attempt) -> str:
@@ -153,12 +153,11 @@ def key_path(attempt: Attempt) -> str:
 
 
 def make_files(attempt: Attempt, gang: Gang, me: GangMember) -> None:
-    """Write all files of a member before its start. Raises OSError."""
+    """Write all files of a member before its start. Raises OSError, Unfit."""
     assert gang.key is not None
-    folder = ssh_folder(attempt)
-    for made in (gang_folder(attempt), folder):
-        made.mkdir(parents=True, exist_ok=True)
-        made.chmod(0o755)  # whoever the task runs as
+    gang_folder(attempt).mkdir(parents=True, exist_ok=True)
+    gang_folder(attempt).chmod(0o755)  # whoever the task runs as
+    folder = attempt.around.secrets.make_room(attempt.uid, "ssh")
     write_whole(folder / f"{KEY_FILE}.pub", f"{gang.key.public}\n")
     write_whole(folder / "authorized_keys", f"{gang.key.public}\n")
     _write_key(folder / KEY_FILE, gang.key.private, attempt.launch.spec.task_type == "container")

@@ -9,7 +9,8 @@ from controlplane.contract.states import FailureKind, Phase
 from workers.attempt import gang, gang_files
 from workers.attempt.attempt import Attempt
 from workers.attempt.engine import Placed
-from workers.attempt.outcome import DISK, ENGINE, WEB, AttemptFailed
+from workers.attempt.outcome import DISK, SECRET, WEB, AttemptFailed
+from workers.secret_folder import Unfit
 
 # Of all names together; Linux takes no variable of more than 128 KiB.
 MAX_HOSTS_CHARS = 64 * 1024
@@ -24,8 +25,9 @@ def join_gang(attempt: Attempt) -> None:
     told, me = _read(attempt)
     try:
         gang.make_files(attempt, told, me)
-    except OSError as error:
-        reason = DISK if error.errno in (errno.ENOSPC, errno.EDQUOT) else ENGINE
+    except (OSError, Unfit) as error:
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        reason = DISK if is_full else SECRET
         raise AttemptFailed(FailureKind.SYSTEM, reason, f"gang: {error}") from error
     bound = [
         Placed(gang_files.GANG_FOLDER, gang.gang_folder(attempt), bound=True),
