@@ -121,6 +121,7 @@ class Cell(TypedDict):
 
     name: str
     state: str
+    state_reason: str
     pool: str
     labels: dict[str, str]
     tags: list[str]
@@ -128,6 +129,9 @@ class Cell(TypedDict):
     free: dict[str, float]
     drivers: list[str]
     last_seen_at: str | None
+    drain_deadline_at: str | None
+    quarantined_until: str | None
+    clock_ahead_seconds: float | None
 
 
 class Pool(TypedDict):

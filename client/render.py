@@ -113,6 +113,12 @@ def note(task: Task) -> str:
     return result if len(result) <= RESULT_WIDTH else result[: RESULT_WIDTH - 1] + "…"
 
 
+def _cell_state(cell: Cell) -> str:
+    """Its state, and why it takes no work if it takes none."""
+    state = cell["state"].lower()
+    return state if state == "ready" else f"{state}: {cell['state_reason']}"
+
+
 def cell_table(cells: Iterable[Cell]) -> Table:
     """Cells with what is free of what they have."""
     table = new_table(
@@ -121,7 +127,7 @@ def cell_table(cells: Iterable[Cell]) -> Table:
     for cell in cells:
         table.add_row(
             cell["name"],
-            Text(cell["state"].lower(), style=CELL_COLOURS.get(cell["state"], "")),
+            Text(_cell_state(cell), style=CELL_COLOURS.get(cell["state"], "")),
             cell["pool"],
             _share(cell, "cpu", ""),
             _share(cell, "memory_mib", " MiB"),

@@ -17,6 +17,7 @@ CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 60.0
 # A web process that is killed comes back by itself within seconds: a wait outlasts that.
 PATIENCE_TRIES = 30
+DRAIN_SECONDS = 3600.0
 _PASSING = frozenset({502, 503, 504})
 
 T = TypeVar("T")
@@ -170,11 +171,25 @@ class Session:
         """One cell."""
         return cast(Cell, self._call("GET", f"/cells/{quote(name, safe='')}"))
 
-    def drain(self, name: str) -> Cell | None:
-        """Have a cell's work leave it (operators)."""
-        return cast(
-            "Cell | None", self._call("POST", f"/cells/{quote(name, safe='')}/drain", body={})
-        )
+    def drain(self, name: str, *, deadline_seconds: float | None = DRAIN_SECONDS) -> Cell | None:
+        """Have a cell's work leave it (operators); what is still there then is moved, if ever."""
+        path, body = f"/cells/{quote(name, safe='')}/drain", {"deadline_seconds": deadline_seconds}
+        return cast("Cell | None", self._call("POST", path, body=body))
+
+    def cordon(self, name: str) -> Cell:
+        """Keep new work from a cell (operators)."""
+        return self._order_cell(name, "cordon")
+
+    def uncordon(self, name: str) -> Cell:
+        """Let a cell work again (operators)."""
+        return self._order_cell(name, "uncordon")
+
+    def unquarantine(self, name: str) -> Cell:
+        """Trust a cell again (operators)."""
+        return self._order_cell(name, "unquarantine")
+
+    def _order_cell(self, name: str, order: str) -> Cell:
+        return cast(Cell, self._call("POST", f"/cells/{quote(name, safe='')}/{order}", body={}))
 
     # ---------------------------------------------------------- pools, quotas
 

@@ -7,7 +7,7 @@ import typer
 from client.documents import TERMINAL_STATES
 from client.errors import EXIT_FAILED
 from client.render import finished_count
-from client.session import connect
+from client.session import DRAIN_SECONDS, connect
 from client.terminal import JsonFlag, agrees, show
 
 
@@ -77,9 +77,16 @@ def release(
 
 def drain(
     cell: Annotated[str, typer.Argument(metavar="CELL")],
+    deadline: Annotated[
+        float, typer.Option(help="Seconds until what still runs is moved elsewhere; -1: never.")
+    ] = DRAIN_SECONDS,
     as_json: JsonFlag = False,
 ) -> None:
-    """Drain a cell: it takes no new work, and what it has leaves it (operators)."""
+    """Drain a cell: it takes no new work, and what it has leaves it (operators).
+
+    It leaves by finishing; what is still there at the deadline is moved, free of charge.
+    """
+    until = None if deadline < 0 else deadline
     with connect() as session:
-        answer = session.drain(cell) or session.cell(cell)
+        answer = session.drain(cell, deadline_seconds=until) or session.cell(cell)
     show(as_json, answer, f"cell {cell} is {answer['state'].lower()}")

@@ -1,6 +1,7 @@
-"""Cells: what they have and hold, and the actions `drain`, `cordon` and `uncordon`."""
+"""Cells: what they have and hold, and what operators order of them."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from django.contrib import admin
@@ -8,6 +9,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 
+from controlplane import clock
 from controlplane.admin.attempts import attempt_badge
 from controlplane.admin.badges import (
     NOTHING,
@@ -20,7 +22,12 @@ from controlplane.admin.badges import (
     with_note,
 )
 from controlplane.admin.base import Question, ReadOnlyAdmin, Rows, Section
-from controlplane.commands.cells import cordon_cell, drain_cell, uncordon_cell
+from controlplane.commands.cells import (
+    cordon_cell,
+    drain_cell,
+    uncordon_cell,
+    unquarantine_cell,
+)
 from controlplane.domain.states import CellState
 from controlplane.models import Attempt, Cell
 from controlplane.queries.cell_facts import load_usage
@@ -39,7 +46,7 @@ class CellAdmin(ReadOnlyAdmin):
     list_select_related = ("pool", "lease")
     list_per_page = 100
     search_fields = ("name",)
-    actions = ("drain", "cordon", "uncordon")
+    actions = ("drain", "cordon", "uncordon", "unquarantine")
 
     def complete_rows(self, rows: list[Any]) -> None:
         """Fetch what is held of all rows at once."""
@@ -76,8 +83,12 @@ class CellAdmin(ReadOnlyAdmin):
     @admin.action(description="Drain", permissions=["operate"])
     def drain(self, request: HttpRequest, rows: QuerySet[Cell]) -> HttpResponse | None:
         """No new work; what runs leaves."""
-        text = "They take no new work, and what they have leaves them by finishing."
-        question = self._question(request, "drain", "Drain these cells?", text, drain_cell)
+        text = (
+            "They take no new work, and what they have leaves them by finishing; what is still"
+            " there in an hour is moved elsewhere, free of charge."
+        )
+        act = partial(drain_cell, now=clock.now())
+        question = self._question(request, "drain", "Drain these cells?", text, act)
         return self.confirmed(request, rows, question)
 
     @admin.action(description="Cordon", permissions=["operate"])
@@ -92,6 +103,15 @@ class CellAdmin(ReadOnlyAdmin):
         """Work again."""
         text = "They take new work again."
         question = self._question(request, "uncordon", "Uncordon these cells?", text, uncordon_cell)
+        return self.confirmed(request, rows, question)
+
+    @admin.action(description="Lift the quarantine", permissions=["operate"])
+    def unquarantine(self, request: HttpRequest, rows: QuerySet[Cell]) -> HttpResponse | None:
+        """Trusted again."""
+        text = "They are trusted again, and what failed there is forgotten."
+        act = partial(unquarantine_cell, now=clock.now())
+        title = "Lift the quarantine of these cells?"
+        question = self._question(request, "unquarantine", title, text, act)
         return self.confirmed(request, rows, question)
 
     def _question(
@@ -119,7 +139,7 @@ class CellAdmin(ReadOnlyAdmin):
             case CellState.DRAINING:
                 return ["uncordon"]
             case CellState.QUARANTINED:
-                return ["uncordon", "cordon", "drain"]
+                return ["unquarantine", "cordon", "drain"]
             case _:
                 return []
 
@@ -149,6 +169,10 @@ class CellAdmin(ReadOnlyAdmin):
             ("registered", instant(obj.registered_at)),
             ("last heard", instant(lease.last_heard_at) if lease else "never"),
             ("lease until", instant(lease.expires_at) if lease else None),
+            ("ordered", obj.ordered_state if obj.state != obj.ordered_state else None),
+            ("drained by", instant(obj.drain_deadline_at)),
+            ("in quarantine until", instant(obj.quarantined_until)),
+            ("clock ahead", _seconds(lease.clock_ahead_seconds) if lease else None),
         ]
 
     def sections(self, obj: Cell) -> list[Section]:
@@ -179,6 +203,10 @@ class CellAdmin(ReadOnlyAdmin):
                 more=more if len(found) > _SHOWN_ATTEMPTS else None,
             )
         ]
+
+
+def _seconds(value: float | None) -> str | None:
+    return None if value is None else f"{value:+.1f} s"
 
 
 def _meter(cell: Cell, name: str) -> SafeString | str:

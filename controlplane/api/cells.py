@@ -1,18 +1,25 @@
 """The doors of cells: look; and what operators do with one."""
 
 from collections.abc import Callable
+from functools import partial
 
 from django.http import HttpResponse
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 
+from controlplane import clock
 from controlplane.api import schema
 from controlplane.api.answers import answer
 from controlplane.api.bodies import Parameters, read_part
 from controlplane.api.door import Door, MayOperate
 from controlplane.api.pages import PAGING, Page
-from controlplane.api.shapes import NoRequest
-from controlplane.commands.cells import cordon_cell, drain_cell, uncordon_cell
+from controlplane.api.shapes import DrainRequest, NoRequest
+from controlplane.commands.cells import (
+    cordon_cell,
+    drain_cell,
+    uncordon_cell,
+    unquarantine_cell,
+)
 from controlplane.queries import cells
 
 _PROBLEMS = (400, 403, 404, 409, 413, 415, 422)
@@ -79,8 +86,26 @@ class CellDrain(_CellOrder):
     """Have the work of a cell leave it."""
 
     @schema.describe(
-        "drain_cell", body="NoRequest", answers={200: schema.ref("Cell")}, problems=_PROBLEMS
+        "drain_cell", body="DrainRequest", answers={200: schema.ref("Cell")}, problems=_PROBLEMS
     )
     def post(self, request: Request, name: str) -> HttpResponse:
         """Give a cell no new work, and have its work leave it (operators)."""
-        return self.obey(request, name, drain_cell)
+        wish = read_part(request, DrainRequest)
+        drain_cell(
+            name=name,
+            actor=request.user.get_username(),
+            now=clock.now(),
+            deadline_seconds=wish.deadline_seconds,
+        )
+        return answer(cells.get_cell(name))
+
+
+class CellUnquarantine(_CellOrder):
+    """Trust a cell again."""
+
+    @schema.describe(
+        "unquarantine_cell", body="NoRequest", answers={200: schema.ref("Cell")}, problems=_PROBLEMS
+    )
+    def post(self, request: Request, name: str) -> HttpResponse:
+        """Lift the quarantine of a cell (operators)."""
+        return self.obey(request, name, partial(unquarantine_cell, now=clock.now()))

@@ -31,6 +31,7 @@ _ANSWERS: tuple[type[BaseModel], ...] = (
 _REQUESTS: tuple[type[BaseModel], ...] = (
     shapes.CancelRequest,
     shapes.ReleaseRequest,
+    shapes.DrainRequest,
     shapes.NoRequest,
     shapes.PoolRequest,
     shapes.QuotaRequest,

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from controlplane.domain.convergence.policy import DRAIN_SECONDS
 from controlplane.domain.placement.policy import DEFAULT_VALIDATORS
 from controlplane.spec.fields import MAX_COUNT, MAX_SECONDS, Folder, Model, Name, only
 from controlplane.spec.limits import LimitedResources, Tokens
@@ -28,6 +29,15 @@ class ReleaseRequest(Model):
 
 class NoRequest(Model):
     """Nothing needs to be said."""
+
+
+class DrainRequest(Model):
+    """How a cell is drained."""
+
+    deadline_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] | None = Field(
+        default=DRAIN_SECONDS,
+        description="What still runs there then is moved elsewhere, free of charge. Null: never.",
+    )
 
 
 PluginName = Annotated[str, Field(min_length=1, max_length=63)]
@@ -377,6 +387,15 @@ class Cell(Answer):
     drivers: list[str]
     task_types: list[str]
     last_seen_at: datetime | None
+    drain_deadline_at: datetime | None = Field(
+        description="DRAINING: when what still runs there has to leave."
+    )
+    quarantined_until: datetime | None = Field(
+        description="QUARANTINED: when that ends by itself, if a time ends it."
+    )
+    clock_ahead_seconds: float | None = Field(
+        description="By its own estimate, of our clock; below 0, it is behind."
+    )
 
 
 class Pool(Answer):

@@ -89,6 +89,7 @@ urlpatterns = [
     path("cells/<name:name>/cordon", cells.CellCordon.as_view()),
     path("cells/<name:name>/uncordon", cells.CellUncordon.as_view()),
     path("cells/<name:name>/drain", cells.CellDrain.as_view()),
+    path("cells/<name:name>/unquarantine", cells.CellUnquarantine.as_view()),
     path("pools", pools.Pools.as_view()),
     path("pools/<name:name>", pools.PoolDetail.as_view()),
     path("quotas", quotas.Quotas.as_view()),

@@ -1,6 +1,6 @@
 """What cells say of themselves: registrations, heartbeats with their answers, goodbyes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -8,15 +8,15 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
-from controlplane.commands.effects import clear_alerts, raise_alerts, register_cell
+from controlplane.commands.effects import change_cells, clear_alerts, raise_alerts, register_cell
 from controlplane.contract.orders import Orders, Registered, Sync
 from controlplane.contract.reports import Goodbye, Register
 from controlplane.contract.states import TaskState
 from controlplane.domain.cell_keys import CellAddress
 from controlplane.domain.convergence.policy import Policy
-from controlplane.domain.effects import RaiseAlert
+from controlplane.domain.effects import ChangeCell, RaiseAlert
 from controlplane.domain.registration import Verdict, decide_registration
-from controlplane.domain.states import CellState
+from controlplane.domain.states import CellState, Quarantine
 from controlplane.domain.sync import decide_sync
 from controlplane.models import Cell
 from controlplane.outbox import cells, wakes
@@ -35,6 +35,8 @@ class Beat:
     address: CellAddress
     seq: int
     held: Mapping[str, TaskState]
+    unfit: str = ""
+    clock_ahead: float | None = None
 
 
 def record_registration(
@@ -50,6 +52,7 @@ def record_registration(
         decision = decide_registration(
             known_incarnation=cell.incarnation,
             known_state=CellState(cell.state),
+            ordered_state=CellState(cell.ordered_state),
             known_seq=_last_seq(cell),
             incarnation=address.incarnation,
             seq=seq,
@@ -57,7 +60,10 @@ def record_registration(
         )
         if decision.verdict is Verdict.ACCEPTED:
             facts = _facts(cell, register, address.incarnation, seq, now)
-            register_cell(cell.pk, state=decision.state, reason=decision.why, facts=facts)
+            # Why it gets no work is told for as long as it gets none.
+            is_as_before = decision.state == cell.state != CellState.READY
+            reason = cell.state_reason if is_as_before else decision.why
+            register_cell(cell.pk, state=decision.state, reason=reason, facts=facts)
             renewed = cell.incarnation != address.incarnation
             _open_lease(cell.pk, address.incarnation, seq, renewed=renewed, now=now)
             for kind in _ALERTS_OF_ABSENCE:
@@ -107,6 +113,30 @@ def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
         messages.append((address, _sync(beat, standing, first, now).body()))
         messages += [(address, orders.body()) for orders in more]
     cells.send(messages)
+    _judge_fitness([(beat, standings.get(beat.address.cell_id)) for beat in latest.values()])
+
+
+def _judge_fitness(beats: Iterable[tuple[Beat, Standing | None]]) -> None:
+    """Who says that it takes no work is left alone until it says that it does."""
+    changes = []
+    for beat, standing in beats:
+        if standing is None or standing.incarnation != beat.address.incarnation:
+            continue
+        is_unfit = standing.quarantined_for == Quarantine.UNFIT
+        if beat.unfit and standing.state is CellState.READY:
+            states, state, cause = {CellState.READY}, CellState.QUARANTINED, Quarantine.UNFIT
+        elif is_unfit and not beat.unfit and standing.state is CellState.QUARANTINED:
+            states, state, cause = {CellState.QUARANTINED}, standing.ordered_state, None
+        else:
+            continue
+        reason = beat.unfit or "it says that it takes work again"
+        change = ChangeCell(standing.cell_id, frozenset(states), state, reason, cause=cause)
+        changes.append(change)
+    if changes:
+        # After the leases, and by themselves: a registration locks cell and lease the other way.
+        with transaction.atomic():
+            change_cells(sorted(changes, key=lambda change: change.cell_id))
+            transaction.on_commit(wakes.wake_placement, robust=True)
 
 
 def record_goodbye(address: CellAddress, goodbye: Goodbye, *, seq: int, now: datetime) -> None:
@@ -115,7 +145,7 @@ def record_goodbye(address: CellAddress, goodbye: Goodbye, *, seq: int, now: dat
     A goodbye that comes late or twice, when the cell has spoken since, says nothing any more.
     """
     until = now + timedelta(seconds=goodbye.expected_seconds) + _lease_length()
-    execute(
+    heard = execute(
         """
         UPDATE controlplane_celllease
         SET expires_at = GREATEST(expires_at, %(until)s), last_heard_at = %(now)s,
@@ -130,6 +160,10 @@ def record_goodbye(address: CellAddress, goodbye: Goodbye, *, seq: int, now: dat
             "incarnation": address.incarnation,
         },
     )
+    if heard and not goodbye.expected_seconds:
+        # Nobody will come to take work; LOST it is when its lease is over, unless one does come.
+        ready, reason = frozenset({CellState.READY}), "it has left, and named no successor"
+        change_cells([ChangeCell(address.cell_id, ready, CellState.CORDONED, reason)])
 
 
 def _lease_length() -> timedelta:
@@ -203,9 +237,9 @@ def _renew_leases(beats: Sequence[Beat], now: datetime) -> None:
     execute(
         """
         WITH i AS MATERIALIZED (
-            SELECT l.cell_id, i.seq FROM controlplane_celllease l
-            JOIN unnest(%(cells)s::bigint[], %(incarnations)s::text[], %(seqs)s::bigint[])
-                 AS i(cell_id, incarnation, seq)
+            SELECT l.cell_id, i.seq, i.clock FROM controlplane_celllease l
+            JOIN unnest(%(cells)s::bigint[], %(incarnations)s::text[], %(seqs)s::bigint[],
+                        %(clocks)s::float8[]) AS i(cell_id, incarnation, seq, clock)
               ON l.cell_id = i.cell_id AND l.incarnation = i.incarnation
             ORDER BY l.cell_id FOR NO KEY UPDATE OF l
         )
@@ -213,13 +247,15 @@ def _renew_leases(beats: Sequence[Beat], now: datetime) -> None:
             last_heard_at = GREATEST(l.last_heard_at, %(now)s),
             expires_at = GREATEST(l.expires_at, %(until)s),
             silent_ticks = 0,
-            heartbeat_seq = GREATEST(l.heartbeat_seq, i.seq)
+            heartbeat_seq = GREATEST(l.heartbeat_seq, i.seq),
+            clock_ahead_seconds = COALESCE(i.clock, l.clock_ahead_seconds)
         FROM i WHERE l.cell_id = i.cell_id AND i.seq > l.heartbeat_seq
         """,
         {
             "cells": [beat.address.cell_id for beat in beats],
             "incarnations": [beat.address.incarnation for beat in beats],
             "seqs": [beat.seq for beat in beats],
+            "clocks": [beat.clock_ahead for beat in beats],
             "now": now,
             "until": now + _lease_length(),
         },

@@ -1,17 +1,19 @@
-"""Enrolling cells, and what operators do with them: cordon, uncordon, drain."""
+"""Enrolling cells, and what operators order of them: cordon, uncordon, drain, unquarantine."""
 
 import secrets
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db import transaction
 
-from controlplane.commands.effects import change_cells
+from controlplane.commands.effects import change_cells, clear_alerts
 from controlplane.contract.keys import encode_key
+from controlplane.domain.convergence.policy import DRAIN_SECONDS
+from controlplane.domain.convergence.stuck_stops import FAILING
 from controlplane.domain.effects import ChangeCell
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.states import CellState
 from controlplane.models import Cell, Pool
-from controlplane.outbox.wakes import wake_placement
+from controlplane.outbox.wakes import wake_convergence, wake_placement
 from controlplane.queries.addresses import key_of
 
 _SALT_BYTES = 16
@@ -37,27 +39,69 @@ def enroll_cell(*, name: str, pool: str, now: datetime) -> str:
 def cordon_cell(*, name: str, actor: str) -> None:
     """The cell gets no new work; what runs on it goes on. Raises NotFound, Conflict."""
     states = frozenset({CellState.READY, CellState.DRAINING, CellState.QUARANTINED})
-    _move(name, states, CellState.CORDONED, f"cordoned by {actor}")
+    _order(name, states, CellState.CORDONED, f"cordoned by {actor}")
 
 
 def uncordon_cell(*, name: str, actor: str) -> None:
     """The cell takes work again. Raises NotFound, Conflict."""
     states = frozenset({CellState.CORDONED, CellState.DRAINING, CellState.QUARANTINED})
-    _move(name, states, CellState.READY, f"uncordoned by {actor}")
+    _order(name, states, CellState.READY, f"uncordoned by {actor}")
+
+
+def drain_cell(
+    *, name: str, actor: str, now: datetime, deadline_seconds: float | None = DRAIN_SECONDS
+) -> None:
+    """The cell gets no new work; its work leaves by finishing, in the end by eviction, free.
+
+    `deadline_seconds`: until then; None: never; of a cell that is DRAINING, another one. Raises
+    NotFound, Conflict.
+    """
+    states = frozenset(set(CellState) - {CellState.LOST})
+    until = None if deadline_seconds is None else now + timedelta(seconds=deadline_seconds)
+    _order(name, states, CellState.DRAINING, f"drained by {actor}", drain_deadline_at=until)
+    transaction.on_commit(wake_convergence, robust=True)
+
+
+def unquarantine_cell(*, name: str, actor: str, now: datetime) -> None:
+    """The cell is again what was ordered, and what failed there is forgotten.
+
+    One that is not QUARANTINED stays as it is. Raises NotFound.
+    """
+    cell = _find(name)
+    ordered, reason = CellState(cell.ordered_state), f"taken out of quarantine by {actor}"
+    states = frozenset({CellState.QUARANTINED})
+    change_cells([ChangeCell(cell.pk, states, ordered, reason, trusted_at=now)])
+    clear_alerts(FAILING, name, now=now)
     transaction.on_commit(wake_placement, robust=True)
 
 
-def drain_cell(*, name: str, actor: str) -> None:
-    """The cell gets no new work; its work leaves by finishing. Raises NotFound, Conflict."""
-    states = frozenset({CellState.READY, CellState.CORDONED, CellState.QUARANTINED})
-    _move(name, states, CellState.DRAINING, f"drained by {actor}")
+def _order(
+    name: str,
+    states: frozenset[CellState],
+    state: CellState,
+    reason: str,
+    *,
+    drain_deadline_at: datetime | None = None,
+) -> None:
+    cell = _find(name)
+    if cell.state == state and state is not CellState.DRAINING and cell.ordered_state == state:
+        return
+    change = ChangeCell(
+        cell.pk,
+        states | {state},
+        state,
+        reason,
+        ordered=state,
+        drain_deadline_at=drain_deadline_at,
+    )
+    if not change_cells([change]):
+        raise Conflict(f"cell {name} is {cell.state} and cannot become {state}")
+    if state is CellState.READY:
+        transaction.on_commit(wake_placement, robust=True)
 
 
-def _move(name: str, states: frozenset[CellState], state: CellState, reason: str) -> None:
+def _find(name: str) -> Cell:
     cell = Cell.objects.filter(name=name).first()
     if cell is None:
         raise NotFound(f"there is no cell {name!r}")
-    if cell.state == state:
-        return
-    if not change_cells([ChangeCell(cell.pk, states, state, reason)]):
-        raise Conflict(f"cell {name} is {cell.state} and cannot become {state}")
+    return cell

@@ -20,17 +20,20 @@ from controlplane.domain.convergence.endings import decide_hopeless
 from controlplane.domain.convergence.lost_cells import HELD, decide_lost, held_alert
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.convergence.stuck_stops import (
+    FAILING,
     UNCONFIRMED,
     decide_cleared,
+    decide_failing,
     decide_stuck_stops,
 )
-from controlplane.domain.effects import RaiseAlert
+from controlplane.domain.effects import Effects, RaiseAlert
 from controlplane.domain.jobs import impossible_groups
 from controlplane.domain.snapshots import LeaseFacts
 from controlplane.outbox import transport, wakes
 from controlplane.queries.convergence import (
     Candidate,
     find_cleared_cells,
+    find_failing_cells,
     find_freed_attempts,
     find_held_attempts,
     find_pending_of_groups,
@@ -107,7 +110,16 @@ def count_silence(*, now: datetime, silent_since: datetime) -> None:
 
 def suspect_cells(*, now: datetime, policy: Policy) -> int:
     """Quarantine the cells that do not confirm stops; how many."""
-    effects = decide_stuck_stops(find_stuck_stops(now, policy))
+    return _quarantine(decide_stuck_stops(find_stuck_stops(now, policy)), now=now)
+
+
+def avoid_failing_cells(*, now: datetime, policy: Policy) -> int:
+    """Quarantine the cells on which everything fails; how many."""
+    failing = find_failing_cells(now, policy)
+    return _quarantine(decide_failing(failing, now=now, policy=policy), now=now)
+
+
+def _quarantine(effects: Effects, *, now: datetime) -> int:
     moved: list[int] = []
 
     def work() -> None:
@@ -119,14 +131,15 @@ def suspect_cells(*, now: datetime, policy: Policy) -> int:
 
 
 def clear_cells(*, now: datetime, policy: Policy) -> int:
-    """Trust again the cells that have confirmed what they were quarantined for; how many."""
-    names = dict(find_cleared_cells(now, policy))
+    """Trust again the cells whose quarantine is over; how many."""
+    cells = {cell.cell_id: cell for cell in find_cleared_cells(now, policy)}
     moved: list[int] = []
 
     def work() -> None:
-        moved.extend(change_cells(decide_cleared(names)))
+        moved.extend(change_cells(decide_cleared(cells.values(), now=now)))
         for cell_id in moved:
-            clear_alerts(UNCONFIRMED, names[cell_id], now=now)
+            for kind in (UNCONFIRMED, FAILING):
+                clear_alerts(kind, cells[cell_id].name, now=now)
         if moved:
             transaction.on_commit(wakes.wake_placement, robust=True)
 

@@ -164,9 +164,18 @@ def change_cells(changes: Iterable[ChangeCell]) -> list[int]:
     moved = []
     for change in changes:
         states = sorted(state.value for state in change.states)
-        if Cell.objects.filter(pk=change.cell_id, state__in=states).update(
-            state=change.state.value, state_reason=change.reason[:255]
-        ):
+        columns: dict[str, Any] = {
+            "state": change.state.value,
+            "state_reason": change.reason[:255],
+            "quarantined_for": "" if change.cause is None else change.cause.value,
+            "quarantined_until": change.until,
+        }
+        if change.ordered is not None:
+            columns["ordered_state"] = change.ordered.value
+            columns["drain_deadline_at"] = change.drain_deadline_at
+        if change.trusted_at is not None:
+            columns["trusted_at"] = change.trusted_at
+        if Cell.objects.filter(pk=change.cell_id, state__in=states).update(**columns):
             moved.append(change.cell_id)
     return moved
 

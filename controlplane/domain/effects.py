@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.states import Budget, CellState, Reason, ReleaseKind
+from controlplane.domain.states import Budget, CellState, Quarantine, Reason, ReleaseKind
 from controlplane.domain.transitions import Counters
 
 
@@ -139,12 +139,21 @@ class NominateTasks:
 
 @dataclass(frozen=True, slots=True)
 class ChangeCell:
-    """A cell moves from one of `states` to `state`."""
+    """A cell moves from one of `states` to `state`.
+
+    `ordered`: what an operator wants it to be from now on, with the deadline of a drain. `cause`
+    and `until`: of a quarantine. `trusted_at`: what failed there before is of the past.
+    """
 
     cell_id: int
     states: frozenset[CellState]
     state: CellState
     reason: str
+    ordered: CellState | None = None
+    drain_deadline_at: datetime | None = None
+    cause: Quarantine | None = None
+    until: datetime | None = None
+    trusted_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

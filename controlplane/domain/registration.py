@@ -27,17 +27,21 @@ def decide_registration(
     *,
     known_incarnation: str,
     known_state: CellState,
+    ordered_state: CellState,
     known_seq: int,
     incarnation: str,
     seq: int,
     spoken: bool,
 ) -> Registration:
-    """Judge a Register. `spoken`: the cell's version of the wire is one that we speak."""
+    """Judge a Register. `spoken`: the cell's version of the wire is one that we speak.
+
+    `ordered_state`: what an operator ordered, which it is again whatever became of it meanwhile.
+    """
     if not known_incarnation:
-        return _accept("first registration", CellState.READY, spoken)
+        return _accept("first registration", ordered_state, spoken)
     if incarnation != known_incarnation:
         if known_state is CellState.LOST:
-            return _accept("new incarnation", CellState.READY, spoken)
+            return _accept("new incarnation", ordered_state, spoken)
         why = "another incarnation of this cell holds its lease; it must be lost first"
         return Registration(Verdict.REFUSED, why, known_state)
     if known_state is CellState.LOST:
@@ -48,7 +52,8 @@ def decide_registration(
             "older than what is known of this incarnation: its journal was restored or rolled back"
         )
         return Registration(Verdict.DRAW_ANEW, why, known_state)
-    return _accept("restarted", known_state, spoken)
+    is_kept = known_state is CellState.QUARANTINED
+    return _accept("restarted", known_state if is_kept else ordered_state, spoken)
 
 
 def _accept(why: str, state: CellState, spoken: bool) -> Registration:

@@ -100,7 +100,7 @@ def _sort(message: Envelope, address: CellAddress, found: Sorted) -> None:
             found.registrations.append(Registration(address, body, message.seq, spoken))
         case Heartbeat():
             held = {item.uid: item.state for item in body.held}
-            found.beats.append(Beat(address, message.seq, held))
+            found.beats.append(Beat(address, message.seq, held, body.unfit, body.clock_ahead))
         case Goodbye():
             found.goodbyes.append((address, body, message.seq))
         case Reports():

@@ -4,13 +4,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controlplane.domain.errors import NotFound
+from controlplane.domain.states import CellState
 from controlplane.queries.amounts import free_of, shown_amounts
 from controlplane.queries.cell_facts import load_usage
 from controlplane.queries.sql import decoded, rows
 
 _COLUMNS = """
 SELECT c.id, c.name, c.state, c.state_reason, pool.name, c.labels, c.tags, c.incarnation,
-       c.capacity, c.drivers, c.task_types, l.last_heard_at
+       c.capacity, c.drivers, c.task_types, l.last_heard_at, c.drain_deadline_at,
+       c.quarantined_until, l.clock_ahead_seconds
 FROM controlplane_cell c
 JOIN controlplane_pool pool ON pool.id = c.pool_id
 LEFT JOIN controlplane_celllease l ON l.cell_id = c.id
@@ -55,4 +57,7 @@ def _document(row: tuple[Any, ...], used: Mapping[str, int]) -> dict[str, Any]:
         "drivers": row[9],
         "task_types": row[10],
         "last_seen_at": row[11],
+        "drain_deadline_at": row[12] if row[2] == CellState.DRAINING else None,
+        "quarantined_until": row[13],
+        "clock_ahead_seconds": row[14],
     }

@@ -9,8 +9,9 @@ from uuid import UUID
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.convergence.policy import Policy
+from controlplane.domain.convergence.stuck_stops import ClearedCell
 from controlplane.domain.snapshots import LeaseFacts
-from controlplane.domain.states import JOB_STATES, OPEN, TERMINAL, CellState
+from controlplane.domain.states import JOB_STATES, OPEN, TERMINAL, CellState, Quarantine
 from controlplane.queries.sql import rows
 
 
@@ -67,6 +68,13 @@ _CANDIDATES = {
         WHERE a.released_at IS NULL AND a.state = 3 AND g.timeout_seconds IS NOT NULL
           AND a.started_at + make_interval(secs => g.timeout_seconds + %(grace)s) <= %(now)s
         """,
+    "drained": """
+        FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
+        JOIN controlplane_taskgroup g ON g.id = a.group_id
+        WHERE a.released_at IS NULL AND a.finished_at IS NULL AND NOT g.at_most_once
+          AND c.ordered_state = 'DRAINING' AND c.drain_deadline_at <= %(now)s
+          AND c.state <> 'LOST' AND a.incarnation = c.incarnation
+        """,
     "unplaced": """
         FROM controlplane_taskgroup g
         JOIN (SELECT id AS task_id, job_id, group_id, attempt_uid AS uid, started_at, state
@@ -99,13 +107,37 @@ _OTHER_WORK = {
     "stuck_stops": f"""
         FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
         JOIN controlplane_taskgroup g ON g.id = a.group_id
-        WHERE c.state = 'READY' AND a.incarnation = c.incarnation AND {_OVERDUE_STOP}
+        WHERE c.state IN ('READY', 'CORDONED', 'DRAINING') AND a.incarnation = c.incarnation
+          AND {_OVERDUE_STOP}
+        """,
+    "failing_cells": """
+        FROM controlplane_cell c CROSS JOIN LATERAL (
+            SELECT count(*) AS failures, count(DISTINCT f.job_id) AS jobs,
+                   count(DISTINCT f.image) AS images, (array_agg(f.uid ORDER BY f.uid))[1] AS first
+            FROM (SELECT a.uid, a.job_id, a.finished_at,
+                         COALESCE(g.launch->>'image', a.job_id::text) AS image
+                  FROM controlplane_attempt a JOIN controlplane_taskgroup g ON g.id = a.group_id
+                  WHERE a.cell_id = c.id AND a.failure_kind = 'system'
+                  ORDER BY a.uid DESC LIMIT %(failures)s) AS f
+            WHERE f.finished_at > COALESCE(c.trusted_at, '-infinity')
+              AND f.finished_at > %(now)s - make_interval(secs => %(window)s)
+        ) AS bad
+        WHERE c.state = 'READY' AND bad.failures >= %(failures)s
+          AND bad.jobs >= %(failed_jobs)s AND bad.images >= %(failed_images)s
+          -- Since the first of them was begun there, nothing has come to run: they are in a row.
+          AND NOT EXISTS (SELECT 1 FROM controlplane_attempt a
+                          WHERE a.uid > bad.first AND a.cell_id = c.id
+                            AND a.started_at IS NOT NULL AND a.failure_kind <> 'system')
         """,
     "cleared_cells": f"""
-        FROM controlplane_cell c WHERE c.state = 'QUARANTINED' AND NOT EXISTS (
-            SELECT 1 FROM controlplane_attempt a
-            JOIN controlplane_taskgroup g ON g.id = a.group_id
-            WHERE a.cell_id = c.id AND a.incarnation = c.incarnation AND {_OVERDUE_STOP})
+        FROM controlplane_cell c WHERE c.state = 'QUARANTINED' AND CASE c.quarantined_for
+            WHEN 'failures' THEN c.quarantined_until <= %(now)s
+            WHEN 'unfit' THEN FALSE  -- it says itself when it takes work again
+            ELSE NOT EXISTS (
+                SELECT 1 FROM controlplane_attempt a
+                JOIN controlplane_taskgroup g ON g.id = a.group_id
+                WHERE a.cell_id = c.id AND a.incarnation = c.incarnation AND {_OVERDUE_STOP})
+            END
         """,
     # The subject of such an alert is "attempt <uid>".
     "held_attempts": """
@@ -201,11 +233,24 @@ def find_stuck_stops(now: datetime, policy: Policy) -> list[tuple[int, str, int]
     return [(cell_id, name, count) for cell_id, name, count in found]
 
 
-def find_cleared_cells(now: datetime, policy: Policy) -> list[tuple[int, str]]:
-    """Quarantined cells that have confirmed every stop that was overdue: (cell, name)."""
-    statement = f"SELECT c.id, c.name {_OTHER_WORK['cleared_cells']} ORDER BY c.id"
+def find_failing_cells(now: datetime, policy: Policy) -> list[tuple[int, str]]:
+    """Cells on which the last attempts all failed for reasons of the system: (cell, name)."""
+    statement = f"SELECT c.id, c.name {_OTHER_WORK['failing_cells']} ORDER BY c.id"
     found = rows(statement, _parameters(now, None, policy))
     return [(cell_id, name) for cell_id, name in found]
+
+
+def find_cleared_cells(now: datetime, policy: Policy) -> list[ClearedCell]:
+    """Cells whose quarantine is over: all overdue stops confirmed, or its time has passed."""
+    statement = f"""
+        SELECT c.id, c.name, c.quarantined_for, c.ordered_state {_OTHER_WORK["cleared_cells"]}
+        ORDER BY c.id
+        """
+    found = rows(statement, _parameters(now, None, policy))
+    return [
+        ClearedCell(cell_id, name, Quarantine(cause) if cause else None, CellState(ordered))
+        for cell_id, name, cause, ordered in found
+    ]
 
 
 def find_held_attempts() -> list[tuple[UUID, int]]:
@@ -240,5 +285,9 @@ def _parameters(now: datetime, covered_at: datetime | None, policy: Policy) -> d
         "covered": covered_at,
         "grace": policy.timeout_grace,
         "patience": policy.stop_patience,
+        "failures": policy.failures_in_a_row,
+        "failed_jobs": policy.failed_jobs,
+        "failed_images": policy.failed_images,
+        "window": policy.failures_window,
         "page": policy.page,
     }

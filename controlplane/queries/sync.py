@@ -17,18 +17,20 @@ class Standing:
     state: CellState
     incarnation: str
     acked_seq: int
+    ordered_state: CellState
+    quarantined_for: str
 
 
 def load_standings(cell_ids: Sequence[int]) -> dict[int, Standing]:
     """State, incarnation and acknowledged reports of the cells that ever registered."""
     statement = """
-        SELECT c.id, c.state, c.incarnation, l.acked_seq
+        SELECT c.id, c.state, c.incarnation, l.acked_seq, c.ordered_state, c.quarantined_for
         FROM controlplane_cell c JOIN controlplane_celllease l ON l.cell_id = c.id
         WHERE c.id = ANY(%s)
         """
     return {
-        row[0]: Standing(row[0], CellState(row[1]), row[2], row[3])
-        for row in rows(statement, [list(cell_ids)])
+        cell_id: Standing(cell_id, CellState(state), incarnation, seq, CellState(ordered), cause)
+        for cell_id, state, incarnation, seq, ordered, cause in rows(statement, [list(cell_ids)])
     }
 
 

@@ -83,6 +83,8 @@ def _run_rules(
                 counts[rule.name] = commands.apply_task_rule(rule, found, now=now)
         if "stuck_stops" in due:
             counts["cells_suspected"] = commands.suspect_cells(now=now, policy=policy)
+        if "failing_cells" in due:
+            counts["cells_avoided"] = commands.avoid_failing_cells(now=now, policy=policy)
         if "cleared_cells" in due:
             counts["cells_cleared"] = commands.clear_cells(now=now, policy=policy)
     if "images" in due:

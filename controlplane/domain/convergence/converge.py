@@ -15,6 +15,7 @@ from controlplane.domain.convergence import overdue
 from controlplane.domain.convergence.lost_cells import decide_lost_attempt, is_lost_attempt_due
 from controlplane.domain.effects import ChangeTask
 from controlplane.domain.snapshots import AttemptFacts, TaskFacts
+from controlplane.domain.states import ACTIVE
 
 
 class Decide(Protocol):
@@ -55,6 +56,12 @@ def _is_running(facts: TaskFacts, now: datetime) -> bool:
     return attempt is not None and attempt.state is S.RUNNING
 
 
+def _is_evictable(facts: TaskFacts, now: datetime) -> bool:
+    attempt = _unreleased(facts)
+    # What must not run twice leaves by finishing, however long that takes.
+    return attempt is not None and attempt.state in ACTIVE and not facts.at_most_once
+
+
 def _is_pending(facts: TaskFacts, now: datetime) -> bool:
     return facts.state is S.PENDING
 
@@ -64,6 +71,7 @@ TASK_RULES: tuple[TaskRule, ...] = (
     TaskRule("unanswered", overdue.decide_unanswered, _is_unanswered),
     TaskRule("stuck_builds", overdue.decide_stuck_build, _is_building),
     TaskRule("overruns", overdue.decide_overrun, _is_running),
+    TaskRule("drained", overdue.decide_drained, _is_evictable),
     TaskRule("unplaced", overdue.decide_unplaced, _is_pending),
 )
-"""Rules 1 (second half) to 5."""
+"""Rules 1 (second half) to 5, and with them the end of drains."""

@@ -1,4 +1,4 @@
-"""Rules 2 to 5: what lasts longer than its state allows is ended, and whoever holds it stopped."""
+"""Rules 2 to 5, and drains: what lasts too long is ended, and whoever holds it stopped."""
 
 from datetime import datetime
 
@@ -22,6 +22,11 @@ def decide_stuck_build(facts: TaskFacts, *, now: datetime) -> ChangeTask:
 def decide_overrun(facts: TaskFacts, *, now: datetime) -> ChangeTask:
     """Rule 4: RUNNING past its timeout and the grace in which its cell should have acted."""
     return change_task(facts, Event.KILLED, Cause(Reason.TIMEOUT), now=now)
+
+
+def decide_drained(facts: TaskFacts, *, now: datetime) -> ChangeTask:
+    """Still on a cell whose drain has had its time: evicted, and not charged."""
+    return change_task(facts, Event.DRAINED, Cause(Reason.DRAINED), now=now)
 
 
 def decide_unplaced(facts: TaskFacts, *, now: datetime) -> ChangeTask:

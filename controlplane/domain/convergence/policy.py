@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+DRAIN_SECONDS = 3600.0
+"""How long work may take to leave a cell by finishing, unless the operator says (Nomad: 1 h)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -20,4 +23,11 @@ class Policy:
     timeout_grace: float = 30.0
     # A stop without confirmation so long after its grace puts the cell under suspicion.
     stop_patience: float = 60.0
+    # So many system failures in a row, of so many jobs and images, put a cell aside for so long.
+    failures_in_a_row: int = 10
+    failed_jobs: int = 3
+    failed_images: int = 3
+    quarantine: float = 600.0
+    # Older ones say nothing of how the cell is now.
+    failures_window: float = 3600.0
     page: int = 1_000

@@ -1,14 +1,22 @@
-"""Rule 6: a cell that does not confirm a stop is quarantined, with an alert, until it does."""
+"""Rule 6: a cell that cannot be relied upon is quarantined, with an alert.
+
+That is one that does not confirm a stop, until it does; and one on which whatever is sent there
+fails, for some minutes. Then it is again what an operator ordered.
+"""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
+from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.effects import ChangeCell, Effects, RaiseAlert
-from controlplane.domain.states import CellState
+from controlplane.domain.states import ORDERED_STATES, CellState, Quarantine
 
 UNCONFIRMED = "stop_unconfirmed"
-"""The kind of the alert."""
+FAILING = "cell_failing"
+"""The kinds of the alerts."""
 
-_SUSPECT = frozenset({CellState.READY})
+_SUSPECT = frozenset(ORDERED_STATES)
 _SUSPECTED = frozenset({CellState.QUARANTINED})
 
 
@@ -17,12 +25,57 @@ def decide_stuck_stops(stuck: Iterable[tuple[int, str, int]]) -> Effects:
     cells, alerts = [], []
     for cell_id, name, count in stuck:
         reason = "1 stop is not confirmed" if count == 1 else f"{count} stops are not confirmed"
-        cells.append(ChangeCell(cell_id, _SUSPECT, CellState.QUARANTINED, reason))
+        change = ChangeCell(
+            cell_id, _SUSPECT, CellState.QUARANTINED, reason, cause=Quarantine.STOPS
+        )
+        cells.append(change)
         alerts.append(RaiseAlert(UNCONFIRMED, name, f"cell {name}: {reason}"))
     return Effects(cells=cells, alerts=alerts)
 
 
-def decide_cleared(cell_ids: Iterable[int]) -> list[ChangeCell]:
-    """The cells have confirmed what was overdue: they take work again."""
-    reason = "its stops are confirmed"
-    return [ChangeCell(cell_id, _SUSPECTED, CellState.READY, reason) for cell_id in cell_ids]
+def decide_failing(failing: Iterable[tuple[int, str]], *, now: datetime, policy: Policy) -> Effects:
+    """`failing`: id and name of cells on which the last attempts all failed by no fault of theirs.
+
+    Of several jobs and images: else it might be the image, or its registry.
+    """
+    cells, alerts = [], []
+    until = now + timedelta(seconds=policy.quarantine)
+    reason = f"the last {policy.failures_in_a_row} attempts there failed for reasons of the system"
+    for cell_id, name in failing:
+        change = ChangeCell(
+            cell_id,
+            frozenset({CellState.READY}),
+            CellState.QUARANTINED,
+            reason,
+            cause=Quarantine.FAILURES,
+            until=until,
+        )
+        cells.append(change)
+        alerts.append(RaiseAlert(FAILING, name, f"cell {name}: {reason}"))
+    return Effects(cells=cells, alerts=alerts)
+
+
+@dataclass(frozen=True, slots=True)
+class ClearedCell:
+    """A cell whose quarantine is over."""
+
+    cell_id: int
+    name: str
+    cause: Quarantine | None
+    ordered: CellState
+
+
+def decide_cleared(cells: Iterable[ClearedCell], *, now: datetime) -> list[ChangeCell]:
+    """They have confirmed what was overdue, or their time is over: they are as ordered again."""
+    return [
+        ChangeCell(
+            cell.cell_id,
+            _SUSPECTED,
+            cell.ordered,
+            "its quarantine is over"
+            if cell.cause is Quarantine.FAILURES
+            else "its stops are confirmed",
+            trusted_at=now if cell.cause is Quarantine.FAILURES else None,
+        )
+        for cell in cells
+    ]

@@ -287,9 +287,19 @@ def test_operators_give_orders_to_cells(operator: Caller, make_cell: Callable[..
     assert order("cordon").json["state"] == "CORDONED"
     assert order("uncordon").json["state"] == "READY"
     assert order("drain").json["state"] == "DRAINING"
+    hour = Cell.objects.get().drain_deadline_at
+    assert hour is not None
+    assert operator.post("/cells/cell-1/drain", {"deadline_seconds": 60}).status == 200
+    assert Cell.objects.get().drain_deadline_at < hour  # type: ignore[operator]
+    shown = operator.post("/cells/cell-1/drain", {"deadline_seconds": None}).json
+    assert shown["drain_deadline_at"] is None
     Cell.objects.update(state="LOST")
     assert order("drain").status == 409
-    assert operator.post("/cells/cell-1/drain", {"now": True}).status == 422
+    for wrong in ({"now": True}, {"deadline_seconds": -1}, {"deadline_seconds": "soon"}):
+        assert operator.post("/cells/cell-1/drain", wrong).status == 422
+    Cell.objects.update(state="QUARANTINED")
+    assert order("unquarantine").json["state"] == "DRAINING"
+    assert order("unquarantine").json["state"] == "DRAINING"
 
 
 def test_every_answer_is_what_the_description_says(

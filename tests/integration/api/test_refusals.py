@@ -152,7 +152,7 @@ def test_a_token_without_a_scope_may_only_look(nobody: Caller) -> None:
     assert onlooker.post("/jobs:dry-run", JOB).status == 403
 
 
-@pytest.mark.parametrize("order", ["cordon", "uncordon", "drain"])
+@pytest.mark.parametrize("order", ["cordon", "uncordon", "drain", "unquarantine"])
 def test_only_operators_give_orders_to_cells(submitter: Caller, make_cell: Any, order: str) -> None:
     make_cell("cell-1")
     answer = submitter.post(f"/cells/cell-1/{order}")

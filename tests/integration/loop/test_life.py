@@ -297,7 +297,7 @@ def test_a_system_failure_goes_elsewhere(loop: Loop) -> None:
 
 def test_a_draining_cell_gets_nothing_new(loop: Loop) -> None:
     loop.cell()
-    drain_cell(name="cell-1", actor="me")
+    drain_cell(name="cell-1", actor="me", now=clock.now())
     job = loop.submit()
     loop.place()
     reason = Shape.objects.get(pk=TaskGroup.objects.get(job=job).shape_id).pending_reason

@@ -64,6 +64,7 @@ def a_cell(**changes: Any) -> Cell:
     cell: Any = {
         "name": "cell-1",
         "state": "READY",
+        "state_reason": "restarted",
         "pool": "default",
         "labels": {},
         "tags": [],
@@ -71,6 +72,9 @@ def a_cell(**changes: Any) -> Cell:
         "free": {"cpu": 0.5, "memory_mib": 1024},
         "drivers": ["docker"],
         "last_seen_at": AT,
+        "drain_deadline_at": None,
+        "quarantined_until": None,
+        "clock_ahead_seconds": 0.1,
     }
     return cell | changes  # type: ignore[no-any-return]
 

@@ -208,10 +208,11 @@ def test_names_of_runs_are_names(environment: Api) -> None:
 
 def test_jobs_and_cells_list(environment: Api) -> None:
     environment.answer("GET /api/v1/jobs", a_page(a_job()))
-    environment.answer("GET /api/v1/cells", a_page(a_cell(state="DRAINING")))
+    environment.answer("GET /api/v1/cells", a_page(a_cell(state="DRAINING", state_reason="by me")))
     assert "1 pending, 1 running" in call("jobs", "--state", "running").stdout
     assert environment.asked[0][1] == "state=running&limit=20"
     assert "draining" in call("cells").stdout
+    assert "by me" in call("cells").stdout
     assert json.loads(call("cells", "--json").stdout)[0]["name"] == "cell-1"
 
 
@@ -279,6 +280,11 @@ def test_cancel_and_drain_send_what_was_said(environment: Api) -> None:
     assert (result.exit_code, result.stdout) == (0, "job 7 is being cancelled\n")
     assert environment.asked[0][3] == {"reason": "wrong input", "force": True}
     assert call("drain", "cell-1").stdout == "cell cell-1 is draining\n"
+    assert environment.asked[1][3] == {"deadline_seconds": 3600.0}
+    call("drain", "cell-1", "--deadline", "0")
+    call("drain", "cell-1", "--deadline", "-1")
+    deadlines = [asked[3]["deadline_seconds"] for asked in environment.asked[2:]]
+    assert deadlines == [0.0, None]
 
 
 def test_version_is_told() -> None:

@@ -17,6 +17,7 @@ from controlplane.domain.convergence.lost_cells import (
     is_lost_attempt_due,
 )
 from controlplane.domain.convergence.overdue import (
+    decide_drained,
     decide_overrun,
     decide_stuck_build,
     decide_unanswered,
@@ -24,8 +25,11 @@ from controlplane.domain.convergence.overdue import (
 )
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.convergence.stuck_stops import (
+    FAILING,
     UNCONFIRMED,
+    ClearedCell,
     decide_cleared,
+    decide_failing,
     decide_stuck_stops,
 )
 from controlplane.domain.effects import ChangeAttempt, ChangeTask
@@ -33,10 +37,12 @@ from controlplane.domain.snapshots import AttemptFacts, LeaseFacts, TaskFacts
 from controlplane.domain.states import (
     ACTIVE,
     ATTEMPT_STATES,
+    ORDERED_STATES,
     REASONS,
     Budget,
     CellState,
     Exclusive,
+    Quarantine,
     Reason,
     ReleaseKind,
 )
@@ -248,6 +254,7 @@ def test_the_rules_stand_in_the_order_of_the_specification() -> None:
         ("unanswered", decide_unanswered),
         ("stuck_builds", decide_stuck_build),
         ("overruns", decide_overrun),
+        ("drained", decide_drained),
         ("unplaced", decide_unplaced),
     ]
 
@@ -256,7 +263,10 @@ def test_the_rules_stand_in_the_order_of_the_specification() -> None:
 def test_each_state_of_an_attempt_has_its_rule(state: S) -> None:
     rule = {S.ASSIGNED: ["unanswered"], S.BUILDING: ["stuck_builds"], S.RUNNING: ["overruns"]}
     late = attempt(state, start_before=NOW)
-    assert holding(task(state, late)) == ["attempts_of_lost_cells", *rule.get(state, [])]
+    drained = ["drained"] if state in ACTIVE else []
+    assert holding(task(state, late)) == [
+        "attempts_of_lost_cells", *rule.get(state, []), *drained
+    ]  # fmt: skip
 
 
 def test_an_order_may_be_answered_until_its_instant() -> None:
@@ -290,17 +300,33 @@ def test_a_cell_that_does_not_confirm_its_stops_is_quarantined_with_an_alert() -
         (5, CellState.QUARANTINED, "1 stop is not confirmed"),
         (6, CellState.QUARANTINED, "3 stops are not confirmed"),
     ]
-    assert {c.states for c in effects.cells} == {frozenset({CellState.READY})}
+    assert {c.states for c in effects.cells} == {frozenset(ORDERED_STATES)}
+    assert {c.cause for c in effects.cells} == {Quarantine.STOPS}
     assert [(a.kind, a.subject, a.text) for a in effects.alerts] == [
         (UNCONFIRMED, "north", "cell north: 1 stop is not confirmed"),
         (UNCONFIRMED, "south", "cell south: 3 stops are not confirmed"),
     ]
 
 
-def test_a_cell_that_has_confirmed_them_takes_work_again() -> None:
-    (change,) = decide_cleared([5])
-    assert (change.cell_id, change.state) == (5, CellState.READY)
+@pytest.mark.parametrize("ordered", ORDERED_STATES)
+@pytest.mark.parametrize("cause", [Quarantine.STOPS, Quarantine.FAILURES, None])
+def test_a_cell_whose_quarantine_is_over_is_as_ordered(
+    cause: Quarantine | None, ordered: CellState
+) -> None:
+    (change,) = decide_cleared([ClearedCell(5, "north", cause, ordered)], now=NOW)
+    assert (change.cell_id, change.state, change.cause) == (5, ordered, None)
     assert change.states == {CellState.QUARANTINED}
+    # What failed before must not put it aside again at once.
+    assert change.trusted_at == (NOW if cause is Quarantine.FAILURES else None)
+
+
+def test_a_cell_on_which_everything_fails_is_put_aside_for_ten_minutes() -> None:
+    effects = decide_failing([(5, "north")], now=NOW, policy=Policy())
+    (change,) = effects.cells
+    assert (change.state, change.cause) == (CellState.QUARANTINED, Quarantine.FAILURES)
+    assert change.until == NOW + timedelta(minutes=10)
+    assert change.states == {CellState.READY}
+    assert [(a.kind, a.subject) for a in effects.alerts] == [(FAILING, "north")]
 
 
 # Rules 7 and 8.

@@ -152,9 +152,12 @@ def test_jobs_and_cells_have_owners_too() -> None:
         ("orphaned_jobs", True),
         ("unsettled_jobs", True),
         ("freed_attempts", True),
+        ("images", True),
         ("deleted_jobs", True),
         ("silent_leases", True),
+        ("failing_cells", False),
         ("cleared_cells", False),
+        ("drained", False),
         ("", False),
         ("", False),
     ]

@@ -3,7 +3,7 @@
 import pytest
 
 from controlplane.domain.registration import Registration, Verdict, decide_registration
-from controlplane.domain.states import CellState
+from controlplane.domain.states import ORDERED_STATES, CellState
 
 READY, LOST, CORDONED = CellState.READY, CellState.LOST, CellState.CORDONED
 ACCEPTED, DRAW_ANEW, REFUSED = Verdict.ACCEPTED, Verdict.DRAW_ANEW, Verdict.REFUSED
@@ -16,10 +16,12 @@ def register(
     incarnation: str = "one",
     seq: int = 10,
     spoken: bool = True,
+    ordered: CellState = READY,
 ) -> Registration:
     return decide_registration(
         known_incarnation=known,
         known_state=state,
+        ordered_state=ordered,
         known_seq=10,
         incarnation=incarnation,
         seq=seq,
@@ -33,10 +35,21 @@ def test_a_cell_that_never_registered_is_ready(state: CellState) -> None:
     assert (answer.verdict, answer.state, answer.why) == (ACCEPTED, READY, "first registration")
 
 
+@pytest.mark.parametrize("ordered", ORDERED_STATES)
 @pytest.mark.parametrize("state", sorted(set(CellState) - {LOST}))
-def test_a_cell_that_restarted_keeps_its_state(state: CellState) -> None:
-    answer = register(state=state)
-    assert (answer.verdict, answer.state, answer.why) == (ACCEPTED, state, "restarted")
+def test_a_cell_that_restarted_is_as_ordered_or_in_quarantine(
+    state: CellState, ordered: CellState
+) -> None:
+    answer = register(state=state, ordered=ordered)
+    expected = state if state is CellState.QUARANTINED else ordered
+    assert (answer.verdict, answer.state, answer.why) == (ACCEPTED, expected, "restarted")
+
+
+@pytest.mark.parametrize("ordered", ORDERED_STATES)
+@pytest.mark.parametrize("known", ["", "two"])
+def test_a_cell_that_comes_back_is_what_was_ordered(known: str, ordered: CellState) -> None:
+    answer = register(known=known, state=LOST, ordered=ordered)
+    assert (answer.verdict, answer.state) == (ACCEPTED, ordered)
 
 
 @pytest.mark.parametrize(("seq", "verdict"), [(9, DRAW_ANEW), (10, ACCEPTED), (11, ACCEPTED)])

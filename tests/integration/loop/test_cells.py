@@ -1,0 +1,286 @@
+"""Cells: what operators order of them, what puts them aside, and what they say of themselves."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from controlplane import clock
+from controlplane.commands.cells import (
+    cordon_cell,
+    drain_cell,
+    uncordon_cell,
+    unquarantine_cell,
+)
+from controlplane.commands.endings import cancel_job
+from controlplane.contract.reports import AttemptReport, Goodbye, Heartbeat
+from controlplane.contract.states import FailureKind
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.convergence.policy import Policy
+from controlplane.models import Alert, Attempt, Cell, CellLease, Job, Task
+from controlplane.queries.cells import get_cell
+from tests.integration.loop.conftest import Hand, Loop
+
+ORDERS: dict[str, Any] = {
+    "CORDONED": lambda: cordon_cell(name="cell-1", actor="me"),
+    "DRAINING": lambda: drain_cell(name="cell-1", actor="me", now=clock.now()),
+}
+
+
+def state() -> str:
+    return Cell.objects.get(name="cell-1").state
+
+
+def lose(loop: Loop) -> None:
+    """Its lease is over, and everybody could have heard it."""
+    past = clock.now() - timedelta(seconds=60)
+    CellLease.objects.update(expires_at=past, last_heard_at=past, silent_ticks=9)
+    loop.converge()
+    assert state() == "LOST"
+
+
+def come_back(cell: Hand) -> None:
+    """In a new incarnation."""
+    cell.incarnation, cell.seq = "two", 0
+    assert cell.register().verdict == "accepted"
+
+
+def begun(loop: Loop, cell: Hand, **body: Any) -> tuple[Job, Attempt]:
+    """A job whose one task runs on the cell."""
+    job = loop.submit(**body)
+    loop.place()
+    (attempt,) = loop.attempts(job)
+    cell.report(report_of(attempt, S.RUNNING))
+    return job, attempt
+
+
+def report_of(attempt: Attempt, said: S, **facts: Any) -> AttemptReport:
+    return AttemptReport(str(attempt.uid), 0, said, **facts)
+
+
+# ------------------------------------------------------------------ orders
+
+
+@pytest.mark.parametrize("ordered", ORDERS)
+def test_what_was_ordered_of_a_cell_outlasts_its_loss(loop: Loop, ordered: str) -> None:
+    cell = loop.cell()
+    ORDERS[ordered]()
+    lose(loop)
+    come_back(cell)
+    assert state() == ordered
+    uncordon_cell(name="cell-1", actor="me")
+    lose(loop)
+    cell.incarnation, cell.seq = "three", 0
+    cell.register()
+    assert state() == "READY"
+
+
+def test_why_a_cell_gets_no_work_is_told_after_its_restart_too(loop: Loop) -> None:
+    cell = loop.cell()
+    ORDERS["CORDONED"]()
+    cell.register()
+    assert (state(), get_cell("cell-1")["state_reason"]) == ("CORDONED", "cordoned by me")
+
+
+def test_a_drain_evicts_at_its_deadline_and_charges_nobody(loop: Loop) -> None:
+    cell = loop.cell()
+    job, attempt = begun(loop, cell)
+    drain_cell(name="cell-1", actor="me", now=clock.now(), deadline_seconds=60)
+    assert "drained" not in loop.converge()
+    assert Task.objects.get().state == S.RUNNING
+    other = loop.cell("cell-2")
+    drain_cell(name="cell-1", actor="me", now=clock.now(), deadline_seconds=0)
+    assert loop.converge()["drained"] == 1
+    assert cell.stop_orders() == [str(attempt.uid)]
+    attempt.refresh_from_db()
+    assert (attempt.state, attempt.reason, attempt.charged) == (S.PREEMPTED, "drained", "")
+    cell.end(attempt, S.KILLED)
+    loop.place()
+    assert other.run_orders()
+    task = Task.objects.get()
+    assert (task.preemption_count, task.failure_count, task.system_failure_count) == (0, 0, 0)
+    assert loop.attempts(job)[-1].cell.name == "cell-2"
+
+
+def test_a_drain_without_a_deadline_waits_for_ever(loop: Loop) -> None:
+    cell = loop.cell()
+    begun(loop, cell)
+    drain_cell(name="cell-1", actor="me", now=clock.now(), deadline_seconds=None)
+    assert "drained" not in loop.converge()
+    assert get_cell("cell-1")["drain_deadline_at"] is None
+
+
+def test_what_must_not_run_twice_is_not_evicted_by_a_drain(loop: Loop) -> None:
+    cell = loop.cell()
+    begun(loop, cell, delivery="at_most_once")
+    drain_cell(name="cell-1", actor="me", now=clock.now(), deadline_seconds=0)
+    assert "drained" not in loop.converge()
+
+
+def test_a_drain_goes_on_while_the_cell_is_in_quarantine(loop: Loop) -> None:
+    cell = loop.cell()
+    begun(loop, cell)
+    begun(loop, cell)
+    drain_cell(name="cell-1", actor="me", now=clock.now(), deadline_seconds=0)
+    Cell.objects.update(state="QUARANTINED", quarantined_for="stops")
+    assert loop.converge()["drained"] == 2
+
+
+# ------------------------------------------------------------------ quarantine
+
+
+def fail(loop: Loop, cell: Hand, number: int, *, jobs: int = 3, images: int = 3) -> None:
+    """`number` attempts on the cell fail for reasons of the system, one after the other."""
+    made = [
+        loop.submit(name=f"job-{n}", image=f"image-{n % images}", retries={"system": 1000})
+        for n in range(jobs)
+    ]
+    for n in range(number):
+        Task.objects.update(not_before=None, avoid_cell_id=None)
+        loop.place()
+        job = made[n % jobs]
+        attempt = Attempt.objects.get(job=job, released_at=None)
+        cell.end(attempt, S.FAILED, failure_kind=FailureKind.SYSTEM, reason="engine")
+
+
+def test_ten_system_failures_in_a_row_put_a_cell_aside_for_ten_minutes(loop: Loop) -> None:
+    cell = loop.cell(cpu=100_000)
+    fail(loop, cell, 9)
+    assert "cells_avoided" not in loop.converge()
+    job = Job.objects.order_by("pk").first()
+    Task.objects.update(not_before=None, avoid_cell_id=None)
+    loop.place()
+    attempt = Attempt.objects.filter(job=job, released_at=None).get()
+    cell.end(attempt, S.FAILED, failure_kind=FailureKind.SYSTEM, reason="engine")
+    assert loop.converge()["cells_avoided"] == 1
+    found = Cell.objects.get()
+    assert (found.state, found.quarantined_for) == ("QUARANTINED", "failures")
+    assert found.quarantined_until is not None
+    assert found.quarantined_until - clock.now() > timedelta(seconds=590)
+    assert Alert.objects.get(cleared_at=None).kind == "cell_failing"
+    assert "cells_cleared" not in loop.converge()
+    Cell.objects.update(quarantined_until=clock.now())
+    assert loop.converge()["cells_cleared"] == 1
+    assert state() == "READY"
+    assert not Alert.objects.filter(cleared_at=None).exists()
+    # It has a fresh start.
+    assert "cells_avoided" not in loop.converge()
+
+
+@pytest.mark.parametrize(("jobs", "images"), [(2, 2), (3, 2)])
+def test_few_jobs_or_images_do_not_blame_the_cell(loop: Loop, jobs: int, images: int) -> None:
+    cell = loop.cell(cpu=100_000)
+    fail(loop, cell, 12, jobs=jobs, images=images)
+    assert "cells_avoided" not in loop.converge()
+    assert state() == "READY"
+
+
+def test_an_attempt_that_ran_meanwhile_breaks_the_row(loop: Loop) -> None:
+    cell = loop.cell(cpu=100_000)
+    fail(loop, cell, 5)
+    _, attempt = begun(loop, cell, name="well")
+    cell.end(attempt, S.SUCCEEDED, exit_code=0)
+    fail(loop, cell, 5)
+    assert "cells_avoided" not in loop.converge()
+
+
+def test_an_operator_lifts_a_quarantine(loop: Loop) -> None:
+    cell = loop.cell(cpu=100_000)
+    ORDERS["CORDONED"]()
+    uncordon_cell(name="cell-1", actor="me")
+    fail(loop, cell, 10)
+    loop.converge()
+    assert state() == "QUARANTINED"
+    unquarantine_cell(name="cell-1", actor="me", now=clock.now())
+    assert state() == "READY"
+    assert not Alert.objects.filter(cleared_at=None).exists()
+    assert "cells_avoided" not in loop.converge()
+
+
+def test_a_cordoned_cell_that_does_not_confirm_is_cordoned_again_when_it_does(loop: Loop) -> None:
+    cell = loop.cell()
+    job, attempt = begun(loop, cell)
+    ORDERS["CORDONED"]()
+    cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
+    loop.converge()
+    long_ago = clock.now() - timedelta(seconds=Policy().stop_patience + 20)
+    Attempt.objects.update(created_at=long_ago, started_at=long_ago, finished_at=long_ago)
+    assert loop.converge()["cells_suspected"] == 1
+    assert state() == "QUARANTINED"
+    cell.end(attempt, S.KILLED)
+    assert loop.converge()["cells_cleared"] == 1
+    assert state() == "CORDONED"
+
+
+# ------------------------------------------------------------------ what a cell says of itself
+
+
+def test_a_cell_that_says_that_it_is_full_gets_no_work_until_it_says_otherwise(loop: Loop) -> None:
+    cell = loop.cell()
+    cell.say(Heartbeat((), unfit="the disk of its folder is full").body())
+    shown = get_cell("cell-1")
+    assert (shown["state"], shown["state_reason"]) == (
+        "QUARANTINED",
+        "the disk of its folder is full",
+    )
+    loop.submit()
+    loop.place()
+    assert cell.run_orders() == []
+    assert "cells_cleared" not in loop.converge()
+    cell.register()
+    assert get_cell("cell-1")["state_reason"] == "the disk of its folder is full"
+    cell.beat()
+    assert state() == "READY"
+    loop.place()
+    assert len(cell.run_orders()) == 1
+
+
+def test_a_cell_that_is_kept_for_its_stops_is_not_freed_by_a_heartbeat(loop: Loop) -> None:
+    cell = loop.cell()
+    Cell.objects.update(state="QUARANTINED", quarantined_for="stops")
+    cell.beat()
+    assert state() == "QUARANTINED"
+
+
+def test_what_is_full_and_cordoned_stays_cordoned(loop: Loop) -> None:
+    cell = loop.cell()
+    ORDERS["CORDONED"]()
+    cell.say(Heartbeat((), unfit="full").body())
+    assert state() == "CORDONED"
+
+
+def test_how_far_a_clock_is_off_is_shown(loop: Loop) -> None:
+    cell = loop.cell()
+    assert get_cell("cell-1")["clock_ahead_seconds"] is None
+    cell.say(Heartbeat((), clock_ahead=-3.5).body())
+    assert get_cell("cell-1")["clock_ahead_seconds"] == -3.5
+    cell.beat()
+    assert get_cell("cell-1")["clock_ahead_seconds"] == -3.5
+
+
+def test_a_cell_that_leaves_for_good_gets_no_work_and_its_successor_does(loop: Loop) -> None:
+    cell = loop.cell()
+    cell.say(Goodbye(0).body())
+    assert (state(), get_cell("cell-1")["state_reason"]) == (
+        "CORDONED",
+        "it has left, and named no successor",
+    )
+    loop.submit()
+    loop.place()
+    assert cell.run_orders() == []
+    cell.register()
+    assert state() == "READY"
+
+
+def test_a_cell_that_expects_a_successor_stays_what_it_is(loop: Loop) -> None:
+    cell = loop.cell()
+    cell.say(Goodbye(120).body())
+    assert state() == "READY"
+
+
+def test_an_old_goodbye_says_nothing(loop: Loop) -> None:
+    cell = loop.cell()
+    cell.beat()
+    CellLease.objects.update(heartbeat_seq=100)
+    cell.say(Goodbye(0).body())
+    assert state() == "READY"
