@@ -202,7 +202,9 @@ def launch_of(
     contents: dict[str, bytes] = {}
     for item in group.inputs:
         if item.from_ is not None:
-            inputs.append({"path": item.path, "from_group": item.from_.group})
+            wanted = {"path": item.path, "from_group": item.from_.group}
+            output = item.from_.output
+            inputs.append(wanted | ({} if output is None else {"output": output}))
         elif item.content is not None:
             content = item.content.encode()
             digest = hashlib.sha256(content).hexdigest()

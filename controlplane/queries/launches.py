@@ -20,6 +20,7 @@ from controlplane.queries.sql import decoded, rows
 
 INPUT_PATH = "/api/v1/store/inputs/"
 RESULTS_PATH = "/api/v1/store/results/"
+OUTPUTS_PATH = "/api/v1/store/outputs/"
 
 _WISHES: dict[str, Callable[[Any], Any]] = {
     "secrets": read_secret_use,
@@ -105,6 +106,10 @@ def _input(
     path = item["path"]
     if "from_group" in item:
         source = sources[job_id, item["from_group"]]
+        if "output" in item:
+            return Input(
+                path=path, url=link(f"{OUTPUTS_PATH}{source}/{item['output']}"), bundle=True
+            )
         return Input(path=path, url=link(f"{RESULTS_PATH}{source}"), bundle=True)
     if "url" in item:
         return Input(path=path, url=item["url"], sha256=item.get("sha256"), named=True)

@@ -119,6 +119,16 @@ def _check_address(text: str) -> str:
     return text
 
 
+_ARTIFACT_PART = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"
+_ARTIFACT = rf"^{_ARTIFACT_PART}(/{_ARTIFACT_PART}){{0,7}}$"
+ArtifactName = Annotated[str, Field(pattern=_ARTIFACT, max_length=200)]
+
+
+def is_artifact_name(text: str) -> bool:
+    """Whether an output may be called so."""
+    return len(text) <= 200 and re.fullmatch(_ARTIFACT, text) is not None
+
+
 Address = Annotated[str, AfterValidator(_check_address)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")]
 

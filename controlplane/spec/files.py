@@ -6,15 +6,23 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from controlplane.spec.faults import Place
-from controlplane.spec.fields import EnvName, FilePath, Folder, Memory, Model, Name, TargetPath
+from controlplane.spec.fields import (
+    ArtifactName,
+    EnvName,
+    FilePath,
+    Folder,
+    Memory,
+    Model,
+    Name,
+    TargetPath,
+    is_artifact_name,
+)
 
 MAX_SECRETS = 64
 MAX_OUTPUTS = 64
 MAX_MOUNTS = 32
 
 SecretName = Name
-_ARTIFACT_PART = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"
-ArtifactName = Annotated[str, Field(pattern=rf"^{_ARTIFACT_PART}(/{_ARTIFACT_PART}){{0,7}}$")]
 Capability = Annotated[str, Field(pattern=r"^[A-Z][A-Z_]{1,31}$")]
 # What the engine gives by default and we do not: everybody may ask for these. All others need a
 # pool that allows privileged tasks.
@@ -73,9 +81,15 @@ def check_files(
     """What is wrong between these fields of a group; `inputs`: their paths."""
     names: list[str] = []
     for position, output in enumerate(outputs):
-        if output.artifact_name() in names:
-            yield ("outputs", position, "name"), f"{output.artifact_name()} is named twice"
-        names.append(output.artifact_name())
+        name = output.artifact_name()
+        place: Place = ("outputs", position, "name")
+        if name in names:
+            yield place, f"{name} is named twice"
+        elif any(f"{name}/".startswith(f"{n}/") or f"{n}/".startswith(f"{name}/") for n in names):
+            yield place, f"{name} lies in another output, or holds it"
+        elif output.name is None and not is_artifact_name(name):
+            yield place, f"{name!r} cannot be the name of an artifact: give it one"
+        names.append(name)
     variables: list[str] = []
     for position, secret in enumerate(secrets):
         if secret.env is not None and secret.env in variables:

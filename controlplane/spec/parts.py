@@ -2,11 +2,12 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
 
 from controlplane.spec.fields import (
     MAX_COUNT,
     Address,
+    ArtifactName,
     Cpu,
     Disk,
     Memory,
@@ -97,17 +98,25 @@ class Retries(Model):
 
 
 class GroupResult(Model):
-    """The results of another group's succeeded tasks."""
+    """What another group's succeeded tasks left: either their results, or one of their outputs."""
 
     group: Name
-    result: Literal[True]
+    result: Literal[True] | None = None
+    output: ArtifactName | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> "GroupResult":
+        if (self.result is None) == (self.output is None):
+            raise ValueError("must have either result or output")
+        return self
 
 
 class Input(Model):
     """What must stand at `path` before the start: a text, a file from elsewhere, or a folder.
 
-    The folder holds another group's results, in files named by task index. The reader waits for the
-    other group to succeed, unless its `depends_on` says otherwise.
+    The folder holds another group's results, in files named by task index, or an output of each, in
+    folders named by it. The reader waits for the other group to succeed, unless its `depends_on`
+    says otherwise.
     """
 
     path: TargetPath

@@ -8,6 +8,7 @@ from controlplane.spec.files import check_files
 from controlplane.spec.group import GroupFields, TaskGroupSpec
 from controlplane.spec.hidden import check_hidden
 from controlplane.spec.job import JobSpec, minimum_of
+from controlplane.spec.parts import GroupResult
 from controlplane.spec.placing import check_constraints, check_resources, check_tags
 from controlplane.spec.services import check_services
 
@@ -114,7 +115,7 @@ def _check_inputs(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
             yield (*place, "path"), "is, or lies in, or holds the path of another input"
         taken.append(path)
         if item.from_ is not None:
-            yield from _check_source(group, groups.get(item.from_.group), item.from_.group, place)
+            yield from _check_source(group, groups.get(item.from_.group), item.from_, place)
 
 
 def _overlap(one: str, other: str) -> bool:
@@ -122,11 +123,15 @@ def _overlap(one: str, other: str) -> bool:
 
 
 def _check_source(
-    group: TaskGroupSpec, source: TaskGroupSpec | None, name: str, place: Place
+    group: TaskGroupSpec, source: TaskGroupSpec | None, wanted: GroupResult, place: Place
 ) -> Iterator[Finding]:
+    name = wanted.group
     place = (*place, "from", "group")
     if source is None:
         yield place, f"{name} is no group of this job"
+    elif wanted.output is not None:
+        if wanted.output not in [item.artifact_name() for item in source.outputs]:
+            yield (*place[:-1], "output"), f"group {name} has no output {wanted.output}"
     elif source.result_file is None:
         yield place, f"group {name} has no result_file"
     elif any(item.group == name and item.until == "started" for item in group.depends_on):

@@ -1,0 +1,93 @@
+"""What a job says of what it reads and leaves: outputs, checkpoints, other groups' outputs."""
+
+from typing import Any
+
+import pytest
+
+from controlplane.contract.artifacts import is_name, path_of, prefix_of
+from controlplane.domain.submission import launch_of
+from controlplane.spec import InvalidSpec, parse_job
+
+
+def job(*wanted: dict[str, Any], outputs: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    inputs = [{"path": f"/in/{n}", "from": item} for n, item in enumerate(wanted)]
+    return {
+        "name": "a",
+        "groups": [
+            {"name": "fit", "image": "i", "outputs": outputs or [{"path": "/out/model"}]},
+            {"name": "read", "image": "i", "inputs": inputs},
+        ],
+    }
+
+
+def faults(body: dict[str, Any]) -> dict[str, str]:
+    with pytest.raises(InvalidSpec) as caught:
+        parse_job(body)
+    return {fault.field: fault.detail for fault in caught.value.faults}
+
+
+def test_another_groups_output_is_an_input_that_waits_for_it() -> None:
+    spec = parse_job(job({"group": "fit", "output": "model"}))
+    reader = spec.groups[1]
+    assert [item.group for item in reader.dependencies()] == ["fit"]
+    launch, _ = launch_of(reader, exclusive=False)
+    assert launch["inputs"] == [{"path": "/in/0", "from_group": "fit", "output": "model"}]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "field", "text"),
+    [
+        ({"group": "fit"}, "groups[1].inputs[0].from", "either result or output"),
+        (
+            {"group": "fit", "result": True, "output": "model"},
+            "groups[1].inputs[0].from",
+            "either result or output",
+        ),
+        ({"group": "fit", "output": "other"}, "groups[1].inputs[0].from.output", "has no output"),
+        ({"group": "none", "output": "model"}, "groups[1].inputs[0].from.group", "no group"),
+    ],
+)
+def test_what_no_group_leaves_is_no_input(wanted: dict[str, Any], field: str, text: str) -> None:
+    found = faults(job(wanted))
+    assert text in found[field]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "text"),
+    [
+        ([{"path": "/a/x"}, {"path": "/b/x"}], "named twice"),
+        ([{"path": "/a", "name": "x"}, {"path": "/b", "name": "x/y"}], "lies in another"),
+        ([{"path": "/a", "name": "x/y"}, {"path": "/b", "name": "x"}], "lies in another"),
+        ([{"path": "/a b"}, {"path": "/out/a b"}], "give it one"),
+    ],
+)
+def test_outputs_have_names_of_their_own(outputs: list[dict[str, Any]], text: str) -> None:
+    assert any(text in detail for detail in faults(job(outputs=outputs)).values())
+
+
+@pytest.mark.parametrize(
+    "name", ["", "/a", "a/", "a//b", ".", "a/..", "../a", "a\\b", "a\0b", "a\nb", "x" * 256]
+)
+def test_a_name_that_leads_elsewhere_is_none(name: str) -> None:
+    assert not is_name(name)
+
+
+@pytest.mark.parametrize("name", ["a", "a/b", ".hidden", "a b", "ü", "..a", "a..", "%2e%2e"])
+def test_other_names_are_names(name: str) -> None:
+    assert is_name(name)
+    assert path_of("u", name).startswith("/api/v1/attempts/u/artifacts/")
+
+
+def test_no_two_attempts_share_a_prefix_and_shards_are_spread() -> None:
+    made = [
+        prefix_of(domain="d", project="p", job=1, task=2, attempt=f"uid-{n}") for n in range(5_000)
+    ]
+    assert len(set(made)) == 5_000
+    shards = {item.partition("/")[0] for item in made}
+    assert all(len(shard) == 2 for shard in shards)
+    assert len(shards) > 36 * 36 * 0.9
+
+
+def test_a_prefix_has_no_parts_that_lead_elsewhere() -> None:
+    odd = prefix_of(domain="..", project="a/b", job=1, task=2, attempt="u")
+    assert odd.split("/")[1:] == ["%2E.", "a%2Fb", "1", "2", "u"]
