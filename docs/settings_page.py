@@ -66,6 +66,9 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_CELL_LABELS": "Facts about the cell, for `constraints` and `group_by` of jobs.",
         "CELLRUN_CELL_MAX_FILES_MIB": "What the inputs, the outputs, or the checkpoint of one"
         " attempt may have.",
+        "CELLRUN_CELL_MAX_LOG_MIB": "What is kept of each output stream of an attempt; where it was"
+        " cut is said at its end. Docker itself keeps at most 100 MiB of what the cell has not read"
+        " yet.",
         "CELLRUN_CELL_NAME": "The cell's name, as enrolled.",
         "CELLRUN_CELL_POOL": "The pool that the cell joins when it registers, if there is one of"
         " that name.",
@@ -102,6 +105,7 @@ CELL_EXPECTS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_CELL_KEY_FILE": "a file",
         "CELLRUN_CELL_LABELS": "pairs like zone=a,disk=ssd",
         "CELLRUN_CELL_MAX_FILES_MIB": "a whole number of MiB",
+        "CELLRUN_CELL_MAX_LOG_MIB": "a whole number of MiB",
         "CELLRUN_CELL_NAME": "a name",
         "CELLRUN_CELL_POOL": "a name",
         "CELLRUN_CELL_RUNNERS": "names separated by commas, or all",

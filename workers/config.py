@@ -114,6 +114,7 @@ class CellConfig:
             file_roots=read("CELLRUN_CELL_FILE_ROOTS", _roots, ""),
             file_systems=read("CELLRUN_CELL_FILE_SYSTEMS", _words, "s3,s3a,gs,gcs,az,abfs,abfss"),
             allowed_networks=read("CELLRUN_CELL_ALLOWED_NETWORKS", _networks, ""),
+            max_log_bytes=read("CELLRUN_CELL_MAX_LOG_MIB", _mebibytes, "10"),
             max_files_bytes=read("CELLRUN_CELL_MAX_FILES_MIB", _mebibytes, "10240"),
             runners=read("CELLRUN_CELL_RUNNERS", chosen_names, ALL),
             log_level=read("CELLRUN_LOG_LEVEL", _one_of(LOG_LEVELS), "INFO"),

@@ -66,7 +66,8 @@ def check_flood(kit: DockerKit, source: str, size: int) -> None:
 def check_engine(kit: DockerKit, uid: str) -> None:
     """What the engine keeps of the output is bounded too."""
     found = kit.inspect(uid)
-    assert found["HostConfig"]["LogConfig"]["Type"] == "local"
+    bounds = {"max-size": "20m", "max-file": "5"}
+    assert found["HostConfig"]["LogConfig"] == {"Type": "local", "Config": bounds}
     folder = Path(kit.outside.info()["DockerRootDir"], "containers", found["Id"])
     if os.access(folder, os.R_OK):
         assert 0 < folder_bytes(folder) < ENGINE_BYTES

@@ -25,6 +25,9 @@ CAPABILITIES = (
 )
 LEAST_CPU_MILLIS = 10  # the engine's own minimum, 0.01 core
 GPUS_LABEL = "cellrun.gpus"
+# What the engine keeps of the output, five files, all but the last compressed: so far a cell that
+# was away, or is slow, may lag behind a task without missing anything.
+LOG_BOUNDS = {"max-size": "20m", "max-file": "5"}
 
 
 def container_body(
@@ -115,7 +118,7 @@ def host_config(
         "AutoRemove": False,
     }
     if log_driver:
-        config["LogConfig"] = {"Type": log_driver, "Config": {}}
+        config["LogConfig"] = {"Type": log_driver, "Config": LOG_BOUNDS}
     wished = [
         bind_mount(item.source, item.target, read_only=item.read_only) for item in spec.mounts
     ]

@@ -57,12 +57,14 @@ def test_everything_can_be_said(env: dict[str, str]) -> None:
             "CELLRUN_CELL_DRIVER": "process",
             "CELLRUN_CELL_ADDRESS": "cells.example.com",
             "CELLRUN_CELL_EVACUATE": "true",
+            "CELLRUN_CELL_MAX_LOG_MIB": "3",
             "CELLRUN_SECRET_KEY": "the control plane's",
         }
     )
     assert config.labels == {"zone": "a", "disk": "ssd"}
     assert (config.pool, config.tags, config.driver) == ("gpu", ("a", "b?"), "process")
     assert config.evacuate
+    assert config.max_log_bytes == 3 * 2**20
     assert config.address == "cells.example.com"
     assert dict(config.capacity) == {
         "cpu_millis": 1500,
@@ -91,6 +93,8 @@ def test_everything_can_be_said(env: dict[str, str]) -> None:
         ("CELLRUN_CELL_CAPACITY", "gpu=1.5"),
         ("CELLRUN_CELL_CAPACITY", "cpu_millis=5"),
         ("CELLRUN_CELL_CAPACITY", "memory_mib=5"),
+        ("CELLRUN_CELL_MAX_LOG_MIB", "0"),
+        ("CELLRUN_CELL_MAX_LOG_MIB", "10Mi"),
         ("CELLRUN_CELL_ADDRESS", "http://here"),
         ("CELLRUN_CELL_ADDRESS", "here:80"),
         ("CELLRUN_CELL_EVACUATE", "perhaps"),
