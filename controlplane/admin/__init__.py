@@ -11,6 +11,7 @@ from controlplane.admin import (
     overview,
     pools,
     quotas,
+    secrets,
     tasks,
 )
 
@@ -23,6 +24,7 @@ __all__ = [
     "overview",
     "pools",
     "quotas",
+    "secrets",
     "tasks",
 ]
 

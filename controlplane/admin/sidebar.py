@@ -30,6 +30,7 @@ _SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
             ("Alerts", "notifications", "controlplane_alert"),
             ("Dead letters", "mark_email_unread", "controlplane_deadletter"),
             ("Ticks", "timer", "controlplane_tickstate"),
+            ("Secrets", "lock", "controlplane_secret"),
             ("API tokens", "key", "controlplane_apitoken"),
             ("Users", "group", "auth_user"),
         ),

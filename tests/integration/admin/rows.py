@@ -5,6 +5,7 @@ from uuid import UUID
 
 from django.contrib.auth.models import User
 
+from controlplane.commands.secrets import put_secret
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.states import ACTIVE, TERMINAL, Band, CellState, Reason, ReleaseKind
 from controlplane.models import (
@@ -65,6 +66,7 @@ def make_installation() -> None:
         user=owner, name="laptop", prefix="cr_12345", digest="d" * 64, created_at=NOW
     )
     Quota.objects.create(user=owner, resources={"cpu_millis": 4000}, running_tasks=40)
+    put_secret(project_id=project.pk, name="token", value=b"hunter2", writer=owner, now=NOW)
     make_job(project, pool, owner, states=list(S))
 
 

@@ -1,0 +1,130 @@
+"""Secrets: which there are, who wrote them and when; a value is written here, and never shown."""
+
+from typing import Any, cast
+
+from django import forms
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.core.validators import RegexValidator
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.decorators import method_decorator
+from django.utils.safestring import SafeString
+from django.views.decorators.debug import sensitive_post_parameters
+
+from controlplane import clock
+from controlplane.admin.badges import instant
+from controlplane.admin.base import StyledAdmin
+from controlplane.commands.secrets import drop_secrets, put_secret
+from controlplane.domain.secrets import MAX_VALUE_BYTES
+from controlplane.models import Secret
+
+if apps.is_installed("unfold"):
+    from unfold.widgets import UnfoldAdminPasswordWidget as PasswordInput
+else:
+    from django.forms import PasswordInput
+
+_TOLD = ("size", "version", "writer", "created", "written")
+
+
+class SecretForm(forms.ModelForm):
+    """A name in a project, and the value to be written; what it was is not shown."""
+
+    value = forms.CharField(
+        widget=PasswordInput(render_value=False, attrs={"autocomplete": "new-password"}),
+        strip=False,
+        required=False,
+        help_text="Text of one line, at most 64 KiB; other values, and logins to registries, are"
+        " written by <code>cellrun secrets set</code>.",
+    )
+
+    class Meta:
+        model = Secret
+        fields = ("project", "name")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "name" in self.fields:
+            pattern = r"\A[a-z0-9][a-z0-9._-]{0,62}\Z"
+            text = "a name has lower-case letters, digits, and . _ - after the first"
+            cast(Any, self.fields["name"]).validators.append(RegexValidator(pattern, text))
+
+    def clean_value(self) -> str:
+        """Refuse what is too large; the text of the refusal has nothing of it."""
+        value: str = self.cleaned_data["value"]
+        if len(value.encode(errors="replace")) > MAX_VALUE_BYTES:
+            raise forms.ValidationError(f"has more than {MAX_VALUE_BYTES} bytes")
+        return value
+
+
+@admin.register(Secret)
+class SecretAdmin(StyledAdmin):
+    """Secrets of all projects. One keeps its project and name, for which it is sealed."""
+
+    form = SecretForm
+    ordering = ("project__domain__name", "project__name", "name")
+    list_display = ("name", "project", "size", "version", "writer", "written")
+    list_select_related = ("project__domain", "written_by")
+    list_filter = ("project",)
+    search_fields = ("name", "project__name")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Secret]:
+        """Without the values, sealed as they are."""
+        return super().get_queryset(request).defer("sealed")
+
+    def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        """What is told of it, once there is something; who may not change it sees no field."""
+        told: list[tuple[str | None, dict[str, Any]]] = [(None, {"fields": ("project", "name")})]
+        if obj is not None:
+            told.append(("Now", {"fields": _TOLD}))
+        if obj is None or self.has_change_permission(request, obj):
+            told.append(("Write", {"fields": ("value",)}))
+        return told
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> list[str]:
+        """Whose it is, once that is said."""
+        return [] if obj is None else ["project", "name", *_TOLD]
+
+    @method_decorator(sensitive_post_parameters("value"))
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """The form; no report of an error has its value."""
+        answer: HttpResponse = super().changeform_view(request, *args, **kwargs)
+        return answer
+
+    def save_model(self, request: HttpRequest, obj: Secret, form: Any, change: bool) -> None:
+        """Written as the API writes it; nothing written is nothing changed."""
+        value: str = form.cleaned_data["value"]
+        if change and not value:
+            return
+        put_secret(
+            project_id=obj.project_id,
+            name=obj.name,
+            value=value.encode(),
+            writer=request.user if isinstance(request.user, User) else None,
+            now=clock.now(),
+        )
+        obj.pk = Secret.objects.get(project_id=obj.project_id, name=obj.name).pk
+
+    def delete_model(self, request: HttpRequest, obj: Secret) -> None:
+        """What names it from now on fails for want of it."""
+        drop_secrets([obj.pk])
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Secret]) -> None:
+        """What names them from now on fails for want of them."""
+        drop_secrets(list(queryset.values_list("pk", flat=True)))
+
+    @admin.display(description="written by", ordering="written_by__username")
+    def writer(self, secret: Secret) -> str | None:
+        """Who wrote it last."""
+        return secret.written_by.get_username() if secret.written_by else None
+
+    @admin.display(description="created", ordering="created_at")
+    def created(self, secret: Secret) -> SafeString | str:
+        """When it was first written."""
+        return instant(secret.created_at)
+
+    @admin.display(description="written", ordering="updated_at")
+    def written(self, secret: Secret) -> SafeString | str:
+        """When it was last written."""
+        return instant(secret.updated_at)
