@@ -140,6 +140,9 @@ class Engine(Protocol):
     def use(self, uid: str) -> Use:
         """What the started container has used so far."""
 
+    def disk_bytes(self, uid: str) -> int:
+        """What the started container has written, or was given, on disk and has not removed."""
+
     def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
         """Run `command` in the started container: empty if it succeeded in time, else why not."""
 

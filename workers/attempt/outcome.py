@@ -16,6 +16,7 @@ TIMEOUT = "timeout"  # timeout_seconds were over
 IDLE = "idle_timeout"  # nothing happened in it for idle_timeout_seconds
 LIFETIME = "lifetime_over"  # lifetime_seconds were over
 HEALTH = "health_check"  # its health check failed
+DISK_LIMIT = "disk_limit"  # more on disk than it asked for
 STOPPED = "stopped"  # a stop order of ours
 OUT_OF_MEMORY = "oom"
 KILLED_OUTSIDE = "killed_outside"  # SIGKILL from neither us nor the memory limit
@@ -93,6 +94,12 @@ _EXITS: tuple[_ExitRule, ...] = (
     ),
     _ExitRule(
         lambda e: e.stopped_for == HEALTH, FailureKind.USER, HEALTH, "its health check failed"
+    ),
+    _ExitRule(
+        lambda e: e.stopped_for == DISK_LIMIT,
+        FailureKind.USER,
+        DISK_LIMIT,
+        "more on disk than it asked for",
     ),
     _ExitRule(lambda e: e.stopped_for is not None, None, STOPPED, "stopped by order"),
     _ExitRule(lambda e: e.code == 0, None, None, None),

@@ -13,7 +13,15 @@ from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import Attempt, Closed
 from workers.attempt.engine import View
 from workers.attempt.events import Ended
-from workers.attempt.outcome import ENGINE, HEALTH, VANISHED, AttemptFailed, Exit, judge_exit
+from workers.attempt.outcome import (
+    DISK_LIMIT,
+    ENGINE,
+    HEALTH,
+    VANISHED,
+    AttemptFailed,
+    Exit,
+    judge_exit,
+)
 from workers.attempt.steps.briefing import read_briefing
 from workers.attempt.steps.checkpoint import (
     fetch_checkpoint,
@@ -131,7 +139,9 @@ def _ended(attempt: Attempt, view: View | None) -> Ended:
             usage=attempt.used(),
         )
     verdict = judge_exit(Exit(view.exit_code, view.out_of_memory, stopped_for))
-    message = attempt.unhealthy if verdict.reason == HEALTH else verdict.message
+    message = verdict.message
+    if verdict.reason in (HEALTH, DISK_LIMIT):
+        message = attempt.unhealthy or message
     result, truncated = None, False
     if view.exit_code == 0:
         with attempt.step("collect"):

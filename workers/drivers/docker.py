@@ -19,6 +19,7 @@ from docker.utils import kwargs_from_env
 
 from controlplane.contract.briefing import Registry
 from workers.attempt.capture import Capture
+from workers.attempt.disk import bytes_below
 from workers.attempt.engine import (
     Created,
     EngineAway,
@@ -226,6 +227,14 @@ class DockerEngine:
             url = api._url("/containers/{0}/stats", container_name(uid))
             found = api._result(api._get(url, params={"stream": 0, "one-shot": 1}), True)
         return use_of(found)
+
+    def disk_bytes(self, uid: str) -> int:
+        """The container's own layer, and the folders that stand for it in a read-only one."""
+        api = self._api
+        with answered():
+            url = api._url("/containers/{0}/json", container_name(uid))
+            found = api._result(api._get(url, params={"size": 1}), True)
+        return int(found.get("SizeRw") or 0) + bytes_below(self._workspace(uid) / "folders")
 
     def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
         """Run a command beside the main process."""

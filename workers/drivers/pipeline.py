@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from workers.attempt.attempt import Attempt, Surroundings
+from workers.attempt.disk import watch_disk
 from workers.attempt.engine import EngineAway, EngineError
 from workers.attempt.events import Found, Launch
 from workers.attempt.gang import Gangs
 from workers.attempt.health import watch_health
 from workers.attempt.idleness import watch_idleness
-from workers.attempt.outcome import HEALTH, IDLE, LIFETIME, STOPPED, TIMEOUT
+from workers.attempt.outcome import DISK_LIMIT, HEALTH, IDLE, LIFETIME, STOPPED, TIMEOUT
 from workers.attempt.run import ADOPT, START, Step, run
 from workers.attempt.steps.clean import remove_all
 from workers.attempt.threads import DaemonPool, Gate, Timer
@@ -142,6 +143,9 @@ class PipelineDriver:
             if limit is not None:
                 rest = started_at + limit - self._around.now()
                 self._timer.call_in(max(rest, 0.0), self._stop_for(attempt, reason))
+        if spec.resources.get("disk_mib"):
+            kill = partial(self._order_stop, attempt.uid, DISK_LIMIT, 0.0, True)
+            _watch("disk", attempt, lambda: watch_disk(attempt, kill))
         if spec.idle_timeout_seconds is not None:
             stop = self._stop_for(attempt, IDLE)
             _watch("idle", attempt, lambda: watch_idleness(attempt, stop))

@@ -17,6 +17,7 @@ from typing import Any
 
 from controlplane.contract.briefing import Registry
 from workers.attempt.capture import Capture, cut_note
+from workers.attempt.disk import bytes_below
 from workers.attempt.engine import (
     Created,
     EngineError,
@@ -171,6 +172,10 @@ class ProcessEngine:
         if not pids:
             raise NoSuchContainer("the process is over")
         return Use(sum(cpu_seconds_of(pid) for pid in pids))
+
+    def disk_bytes(self, uid: str) -> int:
+        """All that lies in the attempt's own folder."""
+        return bytes_below(self._root(uid))
 
     def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
         """Run a command with the task's own environment, in its folder."""

@@ -14,6 +14,7 @@ from controlplane.contract.briefing import Registry
 from controlplane.contract.fields import Malformed
 from controlplane.contract.orders import read_run, read_spec
 from workers.attempt.capture import Capture
+from workers.attempt.disk import bytes_below
 from workers.attempt.engine import Created, EngineError, Life, NoSuchContainer, Placed, Use, View
 from workers.attempt.events import Found, Launch
 from workers.attempt.tars import Take
@@ -170,6 +171,10 @@ class RunnerEngine:
     def ports(self, launch: Launch) -> Mapping[str, int]:
         """There are none."""
         return {}
+
+    def disk_bytes(self, uid: str) -> int:
+        """All that lies in the attempt's own folder."""
+        return bytes_below(self.root(uid))
 
     def use(self, uid: str) -> Use:
         """Nobody knows what it uses elsewhere."""

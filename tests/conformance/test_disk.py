@@ -1,0 +1,58 @@
+"""What a task asked for of disk is what it gets: who writes more is stopped, and told how much."""
+
+from typing import Any
+
+import pytest
+
+from controlplane.contract.states import FailureKind
+from tests.conformance.kit import DockerKit, Kit
+from workers.attempt.events import Ended
+from workers.attempt.outcome import DISK_LIMIT
+
+WRITE = 'head -c {} /dev/zero > "${{CELLRUN_ROOT:-}}/{}"; sleep {}'
+
+
+def ran(kit: Kit, script: str, **spec: Any) -> Ended:
+    """The end of a shell script that asked for 10 MiB of disk."""
+    resources = {"disk_mib": 10}
+    launch = kit.launch("sh", "-c", script, resources=resources, result_file="/out/result", **spec)
+    kit.driver.start(launch)
+    return kit.told.ended(launch.uid)
+
+
+def assert_stopped(ended: Ended) -> None:
+    assert (ended.failure_kind, ended.reason) == (FailureKind.USER, DISK_LIMIT)
+    assert ended.message == "used 12.0 MiB of disk, and asked for 10 MiB"
+    assert ended.usage is not None
+    assert ended.usage["disk_peak_mib"] == 12.0
+
+
+def test_who_writes_more_than_he_asked_for_is_stopped(real_kit: Kit) -> None:
+    assert_stopped(ran(real_kit, WRITE.format(12 << 20, "out/many", 300)))
+
+
+def test_who_keeps_to_it_is_left_alone(real_kit: Kit) -> None:
+    ended = ran(real_kit, WRITE.format(9 << 20, "out/some", 1.5))
+    assert (ended.exit_code, ended.failure_kind) == (0, None)
+    assert ended.usage is not None
+    assert ended.usage["disk_peak_mib"] == 9.0
+
+
+@pytest.mark.engine
+def test_folders_of_a_read_only_container_count(docker_kit: DockerKit) -> None:
+    script = WRITE.format(12 << 20, "out/many", 300)
+    assert_stopped(ran(docker_kit, script, read_only=True))
+
+
+def test_who_wrote_too_much_while_the_cell_was_away_is_stopped_when_it_is_back(
+    real_kit: Kit,
+) -> None:
+    script = WRITE.format(12 << 20, "out/many", 300)
+    launch = real_kit.launch(
+        "sh", "-c", script, resources={"disk_mib": 10}, result_file="/out/result"
+    )
+    real_kit.driver.start(launch)
+    real_kit.told.started(launch.uid)
+    real_kit.begin_again()
+    real_kit.driver.adopt(launch)
+    assert_stopped(real_kit.told.ended(launch.uid))

@@ -1,0 +1,50 @@
+"""Watches what a task writes, if it asked for disk: beyond that it is stopped, without any grace.
+
+A grace would let it write on. The first look is a second after the start, then each five seconds;
+the engine counts every file anew for it, so a look is at most a twentieth of the time.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from workers.attempt.attempt import Attempt
+from workers.attempt.engine import EngineAway, EngineError
+
+FIRST_SECONDS = 1.0
+LOOK_SECONDS = 5.0
+SHARE = 20  # of the time that a look takes
+MIB = 2**20
+
+
+def watch_disk(attempt: Attempt, stop: Callable[[], None]) -> None:
+    """Look until the attempt is over, or has more on disk than it asked for."""
+    limit = attempt.launch.spec.resources["disk_mib"]
+    pause, most = FIRST_SECONDS, 0
+    while not attempt.over.wait(pause) and not attempt.around.closed.is_set():
+        began = time.monotonic()
+        pause = LOOK_SECONDS
+        try:
+            used = attempt.engine.disk_bytes(attempt.uid)
+        except (EngineAway, EngineError):
+            continue
+        most = max(most, used)
+        attempt.usage["disk_peak_mib"] = round(most / MIB, 1)
+        pause = max(LOOK_SECONDS, SHARE * (time.monotonic() - began))
+        if used > limit * MIB:
+            attempt.unhealthy = f"used {used / MIB:.1f} MiB of disk, and asked for {limit} MiB"
+            stop()
+            return
+
+
+def bytes_below(folder: Path) -> int:
+    """The sizes of all files below `folder`, as far as they can be seen; links are not followed."""
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(path, name)).st_size
+            except OSError:  # it went meanwhile
+                continue
+    return total
