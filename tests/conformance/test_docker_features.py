@@ -219,19 +219,6 @@ def test_use_of_the_shortest_task_is_known_where_it_can_be_and_else_left_out(
     until(lambda: not groups_of(launch.uid))
 
 
-def test_use_is_that_of_all_processes_also_over_a_death_of_the_cell(docker_kit: DockerKit) -> None:
-    script = "(x=$(head -c 12000000 /dev/zero | tr '\\0' a)); echo ready; sleep 1.5"
-    launch = docker_kit.launch("sh", "-c", script)
-    docker_kit.driver.start(launch)
-    docker_kit.wait_until_ready(launch.uid)
-    docker_kit.begin_again()
-    docker_kit.driver.adopt(launch)
-    usage = docker_kit.told.ended(launch.uid).usage
-    assert usage is not None
-    assert usage["cpu_seconds"] > 0.01
-    assert usage.get("memory_peak_mib", 12) >= 12  # old kernels keep no peak
-
-
 def test_use_is_seen_while_a_container_runs_where_it_has_no_group_of_ours(
     docker_kit: DockerKit, engine: DockerEngine
 ) -> None:

@@ -14,6 +14,6 @@ def note_use(attempt: Attempt, view: View | None) -> None:
     use = view.use if view is not None else None
     if use is None:
         return
-    attempt.usage["cpu_seconds"] = round(use.cpu_seconds, 3)
+    attempt.usage["cpu_seconds"] = round(use.cpu_seconds, 4)
     if use.memory_peak_bytes is not None:
         attempt.usage["memory_peak_mib"] = round(use.memory_peak_bytes / MIB, 1)

@@ -127,7 +127,17 @@ class ProcessEngine:
         if not task.is_over:
             return View(Life.RUNNING, name, started_at=task.began_at, pid=task.pid)
         # Without a code its spawner was killed, and it was ended by the next one.
-        return View(Life.ENDED, name, task.code, started_at=task.began_at, ended_at=task.ended_at)
+        use = None
+        if task.code is not None:
+            use = Use(task.cpu_seconds, memory_peak_bytes=task.peak_bytes or None)
+        return View(
+            Life.ENDED,
+            name,
+            task.code,
+            started_at=task.began_at,
+            ended_at=task.ended_at,
+            use=use,
+        )
 
     def wait(self, uid: str, seconds: float) -> bool:
         """Wait until the spawner tells the end, or is no more."""
@@ -195,6 +205,10 @@ class ProcessEngine:
     def restore(self, launch: Launch, path: str, source: Path) -> None:
         """Unpack below the attempt's root."""
         restore_below(self._root(launch.uid), path, source)
+
+    def was_told_to_end(self, launch: Launch, view: View) -> bool:
+        """Nobody notes who sends signals to processes."""
+        return False
 
     def copy_logs(self, uid: str, capture: Capture, *, follow: bool) -> None:
         """Nothing to copy: the spawner writes to the log folder itself."""
