@@ -12,8 +12,8 @@ import ipaddress
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote, urlsplit
@@ -81,7 +81,7 @@ class Storage:
             except Exception as error:  # of whatever library speaks there
                 raise StorageAway(_words(error)) from error
 
-    def write(self, url: str, source: BinaryIO) -> Iterator[int]:
+    def write(self, url: str, source: BinaryIO) -> Generator[int, None, None]:
         """Put what `source` holds at `url`, bytes so far after each piece; at the end it is there.
 
         What is given up before that leaves nothing. Raises StorageAway, StorageRefused; OSError if
@@ -184,7 +184,8 @@ class Storage:
                 raise
             raise StorageRefused(_words(error)) from error
         finally:
-            draft.unlink(missing_ok=True)
+            with suppress(OSError):
+                draft.unlink()
 
     # ------------------------------------------------------------------------- the rest
 
@@ -289,10 +290,10 @@ def _copy(source: BinaryIO, target: Any) -> Iterator[int]:
 
 def _discard(remote: Any) -> None:
     """Give up a file on its way: its close would make it appear, cut short."""
-    try:
+    with suppress(Exception):  # of whatever library speaks there; some cannot
         remote.discard()
-    except Exception:  # of whatever library speaks there; some cannot
-        remote.closed = True
+    with suppress(AttributeError):
+        remote.closed = True  # else it is closed when it is collected
 
 
 def _words(error: BaseException) -> str:

@@ -1,0 +1,152 @@
+"""Inputs, outputs and checkpoints in an object store: a real S3 server, and the real client."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+import requests
+import s3fs
+
+from controlplane.config.stack.ports import free_port
+from controlplane.contract.orders import Input
+from controlplane.contract.states import FailureKind
+from controlplane.contract.wishes import Output
+from tests.conformance.keeper import Keeper
+from tests.conformance.kit import ProcessKit, until
+from tests.conformance.test_artifacts import script
+from tests.conformance.web import Web
+from workers.attempt.outcome import INPUTS, OUTPUTS, STOPPED
+from workers.storage import Storage
+
+pytestmark = pytest.mark.serial  # a server of 150 MB
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server, and an environment that leads to it, as a cell's would."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    log = tmp_path_factory.mktemp("s3") / "log"
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+            stdout=output,
+            stderr=output,
+        )
+    environment = {
+        "AWS_ACCESS_KEY_ID": "cell",
+        "AWS_SECRET_ACCESS_KEY": "hush",
+        "AWS_ENDPOINT_URL": url,
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    before = dict(os.environ)
+    os.environ.update(environment)
+    try:
+        until(lambda: _answers(url))
+        assert requests.put(f"{url}/bucket", timeout=10).status_code == 200
+        yield url
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        server.terminate()
+        server.wait()
+        s3fs.S3FileSystem.clear_instance_cache()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return requests.get(url, timeout=1).ok
+    except requests.RequestException:
+        return False
+
+
+@pytest.fixture
+def bucket(endpoint: str) -> s3fs.S3FileSystem:
+    return fsspec.filesystem("s3")
+
+
+def test_a_task_reads_and_leaves_files_in_an_object_store(
+    process_kit: ProcessKit, web: Web, bucket: s3fs.S3FileSystem
+) -> None:
+    keeper = Keeper(web)
+    keeper.serve(process_kit, file_systems=("s3",))
+    content = bytes(range(256)) * 40_000
+    bucket.pipe("bucket/in/large", content)
+    sha256 = hashlib.sha256(content).hexdigest()
+    launch = script(
+        process_kit,
+        "cd $CELLRUN_ROOT; cp in/large out/model; mkdir out/more; echo x > 'out/more/a b'",
+        Output("/out/model", "model"),
+        Output("/out/more", "more"),
+        inputs=(Input("/in/large", "s3://bucket/in/large", sha256, named=True),),
+    )
+    keeper.brief(launch.uid, output_base="s3://bucket/base/x7/run")
+    process_kit.driver.start(launch)
+    ended = process_kit.told.ended(launch.uid)
+    assert ended.outputs is not None, ended
+    assert {item["uri"] for item in ended.outputs} == {
+        "s3://bucket/base/x7/run/model",
+        "s3://bucket/base/x7/run/more/a b",
+    }
+    assert ended.outputs[0]["sha256"] == sha256
+    assert bucket.cat("bucket/base/x7/run/model") == content
+    assert bucket.cat("bucket/base/x7/run/more/a b") == b"x\n"
+    assert keeper.puts() == []
+
+
+def test_a_checkpoint_goes_by_an_object_store(
+    process_kit: ProcessKit, web: Web, bucket: s3fs.S3FileSystem
+) -> None:
+    keeper = Keeper(web)
+    keeper.serve(process_kit, file_systems=("s3",))
+    text = "cd $CELLRUN_ROOT/ckpt; echo $$ > state; sleep 300"
+    launch = script(process_kit, text, checkpoint_path="/ckpt")
+    keeper.brief(launch.uid, output_base="s3://bucket/base/first")
+    process_kit.driver.start(launch)
+    until((process_kit.home / "work" / launch.uid / "root/ckpt/state").exists)
+    process_kit.driver.stop(launch.uid, grace_seconds=0.1, force=False)
+    first = process_kit.told.ended(launch.uid)
+    assert first.reason == STOPPED
+    assert first.outputs is not None, first
+    follower = script(process_kit, "cat $CELLRUN_ROOT/ckpt/state", checkpoint_path="/ckpt")
+    keeper.brief(follower.uid, checkpoint=dict(first.outputs[0]))
+    process_kit.driver.start(follower)
+    second = process_kit.told.ended(follower.uid)
+    assert second.exit_code == 0, second
+    assert process_kit.log(second.uid).strip().isdecimal()
+
+
+def test_what_is_not_in_the_store_is_the_task_s_own_failure(
+    process_kit: ProcessKit, web: Web, bucket: s3fs.S3FileSystem
+) -> None:
+    keeper = Keeper(web)
+    keeper.serve(process_kit, file_systems=("s3",))
+    inputs = (Input("/in/x", "s3://bucket/none", named=True),)
+    launch = script(process_kit, "true", inputs=inputs)
+    process_kit.driver.start(launch)
+    ended = process_kit.told.ended(launch.uid)
+    assert (ended.failure_kind, ended.reason) == (FailureKind.USER, INPUTS), ended
+    launch = script(process_kit, "echo x > $CELLRUN_ROOT/out/x", Output("/out/x", "x"))
+    keeper.brief(launch.uid, output_base="s3://no-such-bucket/base")
+    process_kit.driver.start(launch)
+    ended = process_kit.told.ended(launch.uid)
+    assert (ended.failure_kind, ended.reason) == (FailureKind.USER, OUTPUTS), ended
+
+
+def test_what_is_given_up_leaves_nothing(bucket: s3fs.S3FileSystem, tmp_path: Path) -> None:
+    source = tmp_path / "large"
+    source.write_bytes(b"x" * 120_000_000)  # more than one part of an upload
+    with source.open("rb") as file:
+        half = Storage(file_systems=["s3"]).write("s3://bucket/half", file)
+        for done in half:
+            if done > 110_000_000:
+                break
+        half.close()
+    del half
+    bucket.invalidate_cache()
+    assert not bucket.exists("bucket/half")
