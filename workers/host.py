@@ -25,6 +25,11 @@ log = logging.getLogger(__name__)
 
 # Reports wait so long for company; it is the price of one message for many.
 COALESCE_SECONDS = 0.02
+# The least time between two flushes: a cell whose tasks start and end all the time says so in few
+# messages, and most of what is short is told once. (Each message costs the control plane 1 ms.)
+PACE_SECONDS = 0.1
+# … and between two rounds, which cost an fsync each.
+BREATH_SECONDS = 0.004
 # An attempt that runs so long is announced to Flower while it runs.
 ANNOUNCE_SECONDS = 1.0
 # The longest sleep: what else changes is found at the next round.
@@ -78,6 +83,8 @@ class Host:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="host", daemon=True)
         self._first_news: float | None = None
+        self._flushed_at = float("-inf")
+        self._breathed_at = float("-inf")
         self._announced: set[str] = set()
         self._next_announcement = 0.0
         self._incarnations: dict[str, str] = {}
@@ -162,6 +169,7 @@ class Host:
             item = (
                 self._incoming.get(timeout=timeout) if timeout > 0 else self._incoming.get_nowait()
             )
+            self._breathe()
             while True:
                 if item is not None:
                     batch.append(item)
@@ -172,17 +180,27 @@ class Host:
             pass
         return batch
 
+    def _breathe(self) -> None:
+        """Wait for company, if the last round was just now."""
+        rest = self._breathed_at + BREATH_SECONDS - clock.boot_seconds()
+        if rest > 0:
+            self._stopping.wait(rest)
+        self._breathed_at = clock.boot_seconds()
+
     def _nap(self) -> float:
         now = clock.boot_seconds()
         nap = (
             min((cell.wakes_at for cell in self._cells.values()), default=now + _NAP_SECONDS) - now
         )
         if self._first_news is not None:
-            nap = min(nap, self._first_news + COALESCE_SECONDS - now)
+            nap = min(nap, self._flush_at(self._first_news) - now)
         due = None if self._clockwork is None else self._clockwork.next_due()
         if due is not None:
             nap = min(nap, due - clock.wall_seconds())
         return min(max(nap, 0.0), _NAP_SECONDS)
+
+    def _flush_at(self, first_news: float) -> float:
+        return max(first_news + COALESCE_SECONDS, self._flushed_at + PACE_SECONDS)
 
     def _is_flush_due(self, now: Moment) -> bool:
         if not any(cell.reporter.has_news for cell in self._cells.values()):
@@ -190,10 +208,11 @@ class Host:
             return False
         if self._first_news is None:
             self._first_news = now.boot
-        waited = now.boot - self._first_news >= COALESCE_SECONDS
+        waited = now.boot >= self._flush_at(self._first_news)
         many = any(cell.reporter.news >= MAX_REPORTS for cell in self._cells.values())
         if waited or many:
             self._first_news = None
+            self._flushed_at = now.boot
             return True
         return False
 

@@ -1,5 +1,6 @@
 """A driver whose attempts live through the pipeline, a thread for each: docker and process."""
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 
 # Attempts that are built at once, of those where that takes a moment: a thread each for hundreds of
 # them, which all want to run, took three times their CPU time (measured).
-MAX_QUICK = 8
+MAX_QUICK = 4
 MAX_ATTEMPTS = 1024  # threads for attempts of one cell; further ones queue
 STOPPING_THREADS = 8  # a signal that the engine does not answer holds up one of them
 REMOVING_THREADS = 4
@@ -158,7 +159,8 @@ class PipelineDriver:
         def pause(seconds: float) -> bool:
             return self._around.closed.wait(seconds)
 
-        with self._around.turns:
+        # Where there are no images, removal is no heavy call.
+        with self._around.turns if self._engine.needs_image else contextlib.nullcontext():
             if remove_all(self._engine, uid, self._around.home / "work" / uid, pause):
                 self._around.secrets.remove(uid)
 

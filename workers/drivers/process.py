@@ -8,6 +8,7 @@ One spawner (workers.spawner) for the cell starts all tasks and outlives the cel
 what started and how it ended, so that a new cell process learns the real exit status.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -79,7 +80,8 @@ class ProcessEngine:
                 raise EngineError("no command specified", 400)
             workdir.mkdir(parents=True, exist_ok=True)
             # Half a file of a process that was killed is no JSON, and written again.
-            order_path.write_text(json.dumps(self._order(launch, root, workdir)), encoding="utf-8")
+            with open(order_path, "w", encoding="utf-8") as file:
+                file.write(json.dumps(self._order(launch, root, workdir)))
         return Created(container_name(launch.uid), is_new)
 
     def _order(self, launch: Launch, root: Path, workdir: Path) -> dict[str, Any]:
@@ -123,7 +125,7 @@ class ProcessEngine:
         task = self._link.find(uid)
         name = container_name(uid)
         if task is None:
-            return View(Life.CREATED, name) if self._order_path(uid).exists() else None
+            return View(Life.CREATED, name) if os.path.exists(self._order_path(uid)) else None
         if not task.is_over:
             return View(Life.RUNNING, name, started_at=task.began_at, pid=task.pid)
         # Without a code its spawner was killed, and it was ended by the next one.
@@ -216,11 +218,16 @@ class ProcessEngine:
     def remove(self, uid: str) -> None:
         """Kill it if it runs, and forget it."""
         # Without its order it cannot be started any more, by whoever was about to ask for that.
-        self._order_path(uid).unlink(missing_ok=True)
-        try:
-            self._link.ask("remove", uid)
-        except Unanswered as error:
-            raise EngineError("the process does not end") from error
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._order_path(uid))
+        task = self._link.find(uid)
+        if task is not None and task.is_over:
+            self._link.forget(uid)
+        else:
+            try:
+                self._link.ask("remove", uid)
+            except Unanswered as error:
+                raise EngineError("the process does not end") from error
         self._ports.forget(uid)
 
     def find(self) -> Iterable[Found]:
@@ -235,8 +242,8 @@ class ProcessEngine:
         """Hang up; what runs has its spawner still."""
         self._link.close()
 
-    def _order_path(self, uid: str) -> Path:
-        return self._work / uid / "order.json"
+    def _order_path(self, uid: str) -> str:
+        return f"{self._work}/{uid}/order.json"
 
     def _root(self, uid: str) -> Path:
         return self._work / uid / "root"
@@ -245,10 +252,15 @@ class ProcessEngine:
 # ----------------------------------------------------------------------------- files
 
 
-def read_whole(path: Path) -> dict[str, Any] | None:
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def read_whole(path: str) -> dict[str, Any] | None:
     """A JSON object, or None if it is not there (yet)."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return dict(json.loads(_read(path)))
     except (OSError, ValueError):
         return None
 

@@ -113,6 +113,17 @@ class SpawnerLink:
             raise EngineAway("the spawner hung up")
         return answer.words
 
+    def forget(self, uid: str) -> None:
+        """What is over is of no use any more: this need not be answered."""
+        connection = self._connect()
+        with self._lock:
+            self._tasks.pop(uid, None)
+            try:
+                connection.sendall(json.dumps([0, "forget", uid]).encode() + b"\n")
+            except OSError as error:
+                _hang_up(connection)
+                raise EngineAway(f"the spawner hung up: {error}") from error
+
     def close(self) -> None:
         """Hang up; a spawner without tasks ends then."""
         with self._lock:
@@ -226,6 +237,9 @@ class SpawnerLink:
                 self._tasks.pop(message[1], None)
             return
         answer = self._answers.get(message[1])
+        if message[2] == "running":
+            with self._lock:
+                self._mirror(message[3])
         if answer is not None:
             answer.words = message[2:]
             answer.came.set()

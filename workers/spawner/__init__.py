@@ -9,9 +9,10 @@ argv, env, cwd, root, memory_bytes, logs, max_log_bytes, cut_note. In its own fo
     journal   what was claimed, begun, over and forgotten
 
 All speak in JSON arrays, one a line. It greets with ["known", [facts, …]], answers each request
-[number, verb, uid] with ["answer", number, word, …], and tells everybody ["fact", facts] of what
-began and of what is over: when no process of the task is left, those that fled its session too (it
-is their reaper). Facts: uid, pid, mark, began_at, is_over, code, ended_at, cpu_seconds, peak_bytes.
+[number, verb, uid] but "forget" with ["answer", number, word, …], and tells everybody else ["fact",
+facts] of what began and of what is over: when no process of the task is left, those that fled its
+session too (it is their reaper). Facts: uid, pid, mark, began_at, is_over, code, ended_at,
+cpu_seconds, peak_bytes.
 
 A task never runs twice: it is claimed in the journal before its start. When a spawner was killed,
 the next one ends its tasks before it greets anybody; their exit status is lost. Nothing of the

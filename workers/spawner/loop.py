@@ -153,20 +153,24 @@ class Spawner:
         for client, number in task.forgetters:
             client.tell("answer", number, "forgotten")
 
-    def note(self, task: Task) -> None:
-        """Write down what has become of it, and tell everybody."""
+    def note(self, task: Task, teller: Client | None = None) -> None:
+        """Write down what has become of it, and tell everybody else."""
         facts = task.facts()
         with contextlib.suppress(OSError):  # a full disk: it is known as long as we live
             self.journal.add("fact", facts)
         for client in self.clients.values():
-            client.tell("fact", facts)
+            if client is not teller:
+                client.tell("fact", facts)
 
-    def forget(self, uid: str) -> None:
-        """Nobody will ask for it again."""
-        if self.tasks.pop(uid, None) is None:
+    def forget(self, uid: str, teller: Client | None = None) -> None:
+        """Nobody will ask for it again, if it is over; tells everybody else."""
+        task = self.tasks.get(uid)
+        if task is None or task.pid in self.running:
             return
+        del self.tasks[uid]
         for client in self.clients.values():
-            client.tell("forget", uid)
+            if client is not teller:
+                client.tell("forget", uid)
         with contextlib.suppress(OSError):
             self.journal.add("forget", uid)
             if self.journal.lines > REWRITE_LINES + 4 * len(self.tasks):
@@ -188,7 +192,9 @@ class Spawner:
         requests, is_there = client.requests()
         for number, verb, uid in requests:
             if verb == "run":
-                client.tell("answer", number, *self.run(uid))
+                client.tell("answer", number, *self.run(uid, client))
+            elif verb == "forget":
+                self.forget(uid, client)
             elif verb == "pids":
                 client.tell("answer", number, "pids", *self.pids(uid))
             else:
@@ -196,7 +202,7 @@ class Spawner:
         if not is_there:
             self.drop(client)
 
-    def run(self, uid: str) -> list[str]:
+    def run(self, uid: str, client: Client) -> list[Any]:
         """Start the task of the order that stands in its folder, once."""
         if uid in self.tasks:
             return ["again"]
@@ -225,8 +231,8 @@ class Spawner:
             self.logs[log.descriptor] = log
             self.poll.register(log.descriptor, select.EPOLLIN)
         self.running[task.pid] = self.roots[task.root] = task
-        self.note(task)
-        return ["running"]
+        self.note(task, client)
+        return ["running", task.facts()]
 
     def fail(self, uid: str, order: dict[str, Any], error: Exception) -> list[str]:
         """It could not be started, and may be tried again."""

@@ -30,14 +30,20 @@ def make_sure_it_is_over(attempt: Attempt) -> None:
 
 
 def delete_folder(folder: Path) -> None:
-    """Delete a folder and all below it, as far as possible; quick if there are only empty ones."""
+    """Delete a folder and all below it, as far as possible; quick if there are only folders."""
     try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                os.rmdir(entry.path)
-        os.rmdir(folder)
+        _delete_empty(str(folder))
     except OSError:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _delete_empty(folder: str) -> None:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.is_dir(follow_symlinks=False):
+                raise NotADirectoryError(entry.path)
+            _delete_empty(entry.path)
+    os.rmdir(folder)
 
 
 def remove_all(engine: Engine, uid: str, workspace: Path, pause: Callable[[float], bool]) -> bool:
