@@ -252,3 +252,21 @@ def test_a_member_whose_briefing_is_of_another_gang_does_not_start(
     assert (ended.failure_kind, ended.reason) == ("system", "web")
     assert ended.message == "gang: its briefing is not of this member"
     assert process_kit.starts(made.uid) == 0
+
+
+@pytest.mark.engine
+def test_only_members_of_gangs_are_reached_at_the_gateway_of_a_cell_for_one_machine(
+    docker_kit: DockerKit, web: GangWeb
+) -> None:
+    begin(docker_kit, web)
+    [bridge] = docker_kit.outside.inspect_network("bridge")["IPAM"]["Config"]
+    web.gang = Gang(tuple(gang_of(docker_kit, 1)))
+    member = launch(docker_kit, "sleep 300")
+    alone = launch(docker_kit, "sleep 300", is_gang=False, network="default")
+    for made, host in ((member, bridge["Gateway"]), (alone, "127.0.0.1")):
+        docker_kit.driver.start(made)
+        addresses = docker_kit.told.started(made.uid).addresses
+        assert addresses is not None
+        assert addresses["http"].startswith(f"{host}:")
+        ports = docker_kit.inspect(made.uid)["NetworkSettings"]["Ports"]
+        assert [one["HostIp"] for one in ports["20000/tcp"]] == [host]

@@ -44,7 +44,7 @@ dbclient -y -y -i /tmp/key -p $port_ssh root@worker-0 \\
 
 @pytest.fixture(scope="module")
 def gateway() -> str:
-    """The address at which containers of any network reach this host."""
+    """The address at which containers of any network reach this host, and each other's ports."""
     engine = docker.APIClient(version="auto")
     try:
         [config] = engine.inspect_network("bridge")["IPAM"]["Config"]
@@ -54,11 +54,12 @@ def gateway() -> str:
 
 
 @pytest.fixture(scope="module")
-def stack(gateway: str) -> Iterator[RunningStack]:
+def stack() -> Iterator[RunningStack]:
     require_ssh_image()
-    cell = {"CELLRUN_CELL_CAPACITY": "cpu=1,memory=256Mi", "CELLRUN_CELL_ADDRESS": gateway}
+    # Both cells are on this machine, and reached at 127.0.0.1.
+    capacity = "cpu=1,memory=256Mi"
     with open_folder() as folder:
-        with RunningStack(folder / "home", cells=2, **cell) as running:
+        with RunningStack(folder / "home", cells=2, CELLRUN_CELL_CAPACITY=capacity) as running:
             yield running
         remove_containers(running.installation)
         assert remnants(running.home) == []

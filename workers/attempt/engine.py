@@ -137,6 +137,9 @@ class Engine(Protocol):
     def ports(self, launch: Launch) -> Mapping[str, int]:
         """At which port of this host each of the started container's ports is reached, by name."""
 
+    def host(self, launch: Launch, address: str) -> str:
+        """The host at which those ports are reached, in a cell that others reach at `address`."""
+
     def use(self, uid: str) -> Use:
         """What the started container has used so far."""
 

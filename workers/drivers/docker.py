@@ -45,6 +45,7 @@ from workers.drivers.docker_container import (
     ports_of,
     use_of,
 )
+from workers.drivers.docker_gateway import Gateway, is_loopback
 from workers.drivers.docker_networks import GANG_LABEL, GangNetworks
 
 SOCKETS = ("/var/run/docker.sock", "/run/podman/podman.sock")
@@ -83,6 +84,7 @@ class DockerEngine:
         self._gpus = gpus
         self._choosing = threading.Lock()  # of GPUs, until the container holds them
         self._checks = Checks()
+        self._gateway = Gateway()
         self._networks = GangNetworks(installation=installation, cell=cell)
         self._cgroups = Cgroups(installation=installation, cell=cell)
         self._samples = Samples()
@@ -121,6 +123,7 @@ class DockerEngine:
         labels = {**attempt_labels(launch, installation=self._installation, cell=self._cell)}
         if launch.spec.network == "gang":
             labels[GANG_LABEL] = str(launch.spec.job_id)
+        publish_on = self._publish_on(launch)
         api = self._api
         try:
             with (
@@ -133,7 +136,7 @@ class DockerEngine:
                     labels=labels,
                     mounts=mounts,
                     log_driver=self._log_driver,
-                    publish_on=self._publish_on() if launch.spec.ports else "",
+                    publish_on=publish_on,
                     gpus=gpus,
                     joining=joining,
                     cgroup_parent=self._cgroups.parent(launch.uid),
@@ -219,6 +222,13 @@ class DockerEngine:
         with answered():
             body = self._api.inspect_container(container_name(launch.uid))
         return ports_of(body, launch.spec.ports)
+
+    def host(self, launch: Launch, address: str) -> str:
+        """The address, but where that leads nowhere from the containers of a gang."""
+        if not launch.spec.is_gang or not is_loopback(address):
+            return address
+        with answered():
+            return self._gateway.address(self._api) or address
 
     def use(self, uid: str) -> Use:
         """One look at the container's statistics."""
@@ -339,10 +349,11 @@ class DockerEngine:
                 self._client = client
             return self._client
 
-    def _publish_on(self) -> str:
-        """Where ports are published: at the loopback address only, if others reach no more."""
-        address = self._address()
-        return address if address == "::1" or address.startswith("127.") else ""
+    def _publish_on(self, launch: Launch) -> str:
+        """Where ports are published: on this machine only, if others reach no more."""
+        if not launch.spec.ports or not is_loopback(self._address()):
+            return ""
+        return self.host(launch, self._address())
 
     @contextmanager
     def _chosen_gpus(self, launch: Launch) -> Iterator[Sequence[int]]:

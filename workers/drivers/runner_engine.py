@@ -176,6 +176,10 @@ class RunnerEngine:
         """All that lies in the attempt's own folder."""
         return bytes_below(self.root(uid))
 
+    def host(self, launch: Launch, address: str) -> str:
+        """Nothing listens."""
+        return address
+
     def use(self, uid: str) -> Use:
         """Nobody knows what it uses elsewhere."""
         raise NoSuchContainer("a runner has no container")

@@ -44,13 +44,13 @@ def find_addresses(attempt: Attempt) -> dict[str, str] | None:
     while True:
         try:
             found = attempt.engine.ports(attempt.launch)
+            host = attempt.engine.host(attempt.launch, attempt.around.address())
             break
         except NoSuchContainer:
             return None
         except (EngineAway, EngineError):
             attempt.rest(PATIENCE_SECONDS[min(tries, len(PATIENCE_SECONDS) - 1)])
             tries += 1
-    host = attempt.around.address()
     host = f"[{host}]" if ":" in host else host
     return {name: f"{host}:{port}" for name, port in found.items()} or None
 

@@ -1,0 +1,58 @@
+"""Where containers of any network reach their own host: at the gateway of the engine's bridge.
+
+The loopback address, at which the ports of a cell for one machine alone are published, is in a
+container the container itself. Members of a gang on two such cells meet at the gateway.
+"""
+
+import ipaddress
+import socket
+import threading
+from typing import Any
+
+from docker.errors import NotFound
+
+BRIDGE = "bridge"
+
+
+class Gateway:
+    """The gateway's address, asked for once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: str | None = None
+
+    def address(self, api: Any) -> str:
+        """The address; empty: the engine has no such bridge, or it is not in this network."""
+        with self._lock:
+            if self._found is None:
+                self._found = _find(api)
+            return self._found
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches itself there."""
+    return address == "::1" or address.startswith("127.")
+
+
+def _find(api: Any) -> str:
+    try:
+        ipam = api.inspect_network(BRIDGE).get("IPAM") or {}
+    except NotFound:  # Podman's has another name, and its containers another way
+        return ""
+    for config in ipam.get("Config") or ():
+        gateway = str(config.get("Gateway") or "")
+        if gateway and _is_ours(gateway):
+            return gateway
+    return ""
+
+
+def _is_ours(address: str) -> bool:
+    """Whether something on this machine could listen there: not with a rootless engine."""
+    try:
+        version = ipaddress.ip_address(address).version
+        family = socket.AF_INET if version == 4 else socket.AF_INET6
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((address, 0))
+    except (OSError, ValueError):
+        return False
+    return True
