@@ -1,0 +1,83 @@
+"""A secret goes from a command to a container, and is in no file, log or answer on its way."""
+
+import base64
+import hashlib
+import json
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from client import Refused, Session
+from tests.e2e.engine import EngineEvents, remove_containers
+from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
+from tests.e2e.work import run_to_end, session_of, shell_job, whole_log
+from workers.secret_folder import MEMORY
+
+pytestmark = [pytest.mark.serial, pytest.mark.engine]
+
+SUMS = 'printf %s "$TOKEN" | sha256sum; sha256sum < /run/secrets/key; stat -c %a /run/secrets/key'
+USES = [{"name": "token", "env": "TOKEN"}, {"name": "key", "path": "/run/secrets/key"}]
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[RunningStack]:
+    with open_folder() as folder:
+        with RunningStack(folder / "home", cells=1) as running:
+            yield running
+        remove_containers(running.installation)
+        assert remnants(running.home) == []
+
+
+@pytest.fixture
+def session(stack: RunningStack) -> Iterator[Session]:
+    with session_of(stack) as session:
+        yield session
+
+
+def test_a_secret_reaches_its_task_and_nothing_else(stack: RunningStack, session: Session) -> None:
+    values = {name: f"{name}-{secrets.token_hex(16)}" for name in ("token", "key")}
+    for name, value in values.items():
+        session.put_secret(name, {"value": value})
+    with EngineEvents(stack.installation) as events:
+        job, task = run_to_end(session, shell_job(SUMS, secrets=USES))
+        assert job["state"] == "SUCCEEDED", task
+        assert events.starts_by_task(job["id"]) == {task["id"]: 1}
+    assert task["attempt_uid"] is not None
+    told = whole_log(session, task["attempt_uid"]).split()
+    digests = [hashlib.sha256(values[name].encode()).hexdigest() for name in ("token", "key")]
+    assert told == [digests[0], "-", digests[1], "-", "444"]
+
+    answers = json.dumps([job, task, session.secrets(), *session.history("jobs", job["id"])])
+    signs = [sign for value in values.values() for sign in _forms(value)]
+    assert not any(sign.decode() in answers for sign in signs)
+    # The database, its log, the stack's logs, the cell's journal, workspaces, logs.
+    files = [path for path in stack.home.rglob("*") if path.is_file()]
+    assert len(files) > 500
+    assert [path for path in files if any(sign in _content(path) for sign in signs)] == []
+    mine = f"cellrun-{stack.installation}-*"
+    wait_until(lambda: not list(MEMORY.glob(mine)), seconds=30, what="no secret is in memory")
+
+
+def test_a_secret_that_is_gone_when_the_task_begins_is_the_tasks_own_failure(
+    session: Session,
+) -> None:
+    spec = shell_job("true", secrets=[{"name": "late", "path": "/late"}])
+    with pytest.raises(Refused) as refused:
+        session.submit(spec)
+    assert refused.value.status == 422
+    job, task = run_to_end(session, {**spec, "allow_unsatisfiable": True})
+    assert (job["state"], task["state"], task["failure_kind"]) == ("FAILED", "FAILED", "user")
+    assert "the project has no late" in task["failure_reason"]
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:  # its owner was faster
+        return b""
+
+
+def _forms(value: str) -> tuple[bytes, bytes]:
+    return value.encode(), base64.b64encode(value.encode())
