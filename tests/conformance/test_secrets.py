@@ -114,6 +114,10 @@ def test_a_file_stays_in_memory_and_goes_with_its_attempt(kit: Kit) -> None:
     until(lambda: not folder.exists())
 
 
+def test_no_other_user_of_the_machine_looks_into_the_workspaces(kit: Kit) -> None:
+    assert (kit.home / "work").stat().st_mode & 0o777 == 0o700
+
+
 def test_a_successor_leaves_the_files_of_what_runs_and_removes_them_at_its_end(
     kit: Kit, briefer: Briefer
 ) -> None:

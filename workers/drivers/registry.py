@@ -79,7 +79,10 @@ def make_pipeline(
         config.secrets or default_folder(config.installation, config.name, config.home),
         may_be_on_disk=config.secrets_on_disk,
     )
-    secrets.sweep(config.home / "work")
+    work = config.home / "work"
+    work.mkdir(parents=True, exist_ok=True)
+    work.chmod(0o700)  # what orders say, variables too, is for no other user of this machine
+    secrets.sweep(work)
     around = Surroundings(
         engine=engine,
         tell=tell,
