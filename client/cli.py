@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from client.commands import act, history, login, look, policies, secrets, submit, watch
+from client.commands import act, artifacts, history, login, look, policies, secrets, submit, watch
 from client.errors import EXIT_INTERRUPTED, EXIT_TROUBLE, ClientError
 from client.terminal import show_error, stderr
 
@@ -71,6 +71,7 @@ for command in (
     look.job,
     watch.wait,
     watch.logs,
+    artifacts.artifacts,
     look.explain,
     history.history,
     act.cancel,

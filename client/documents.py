@@ -89,6 +89,15 @@ class Attempt(TypedDict):
     release_kind: str | None
 
 
+class Artifact(TypedDict):
+    """A file that an attempt left; `uri`: a path of the API, or an address elsewhere."""
+
+    name: str
+    size: int
+    sha256: str
+    uri: str
+
+
 class Change(TypedDict):
     """A row of the history, or `count` of them as one entry, between `first_at` and `last_at`."""
 

@@ -7,7 +7,18 @@ from urllib.parse import quote
 
 import requests
 
-from client.documents import TERMINAL_STATES, Attempt, Cell, Change, Job, Pool, Quota, Secret, Task
+from client.documents import (
+    TERMINAL_STATES,
+    Artifact,
+    Attempt,
+    Cell,
+    Change,
+    Job,
+    Pool,
+    Quota,
+    Secret,
+    Task,
+)
 from client.errors import Refused, Unreachable
 from client.polling import Pace, beats
 from client.settings import Settings, load_settings
@@ -15,6 +26,7 @@ from client.settings import Settings, load_settings
 # A submission of 10,000 tasks takes seconds; an address where nobody listens should not.
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 60.0
+PIECE_BYTES = 256 * 1024
 # A web process that is killed comes back by itself within seconds: a wait outlasts that.
 PATIENCE_TRIES = 30
 DRAIN_SECONDS = 3600.0
@@ -156,6 +168,20 @@ class Session:
         query = {"merged": "true" if merged else "false"}
         return cast(Iterator[Change], self._pages(path, limit, query))
 
+    def artifacts(self, uid: str) -> list[Artifact]:
+        """What an attempt left, by name."""
+        path = f"/attempts/{quote(uid, safe='')}/artifacts"
+        return cast(list[Artifact], self._call("GET", path)["results"])
+
+    def read_artifact(self, uid: str, name: str) -> Iterator[bytes]:
+        """The content of what an attempt left, in pieces."""
+        path = f"/attempts/{quote(uid, safe='')}/artifacts/{quote(name)}"
+        with self._send("GET", path, stream=True) as answer:
+            try:
+                yield from answer.iter_content(PIECE_BYTES)
+            except requests.RequestException as fault:
+                raise Unreachable(self.url, _why(fault)) from None
+
     def release_attempt(self, uid: str, *, reason: str) -> Attempt:
         """Say that nothing is left of an attempt that has ended (operators)."""
         path = f"/attempts/{quote(uid, safe='')}/release"
@@ -287,6 +313,7 @@ class Session:
         query: Query | None = None,
         body: Any = None,
         headers: Mapping[str, str] | None = None,
+        stream: bool = False,
     ) -> requests.Response:
         try:
             answer = self._http.request(
@@ -297,6 +324,7 @@ class Session:
                 headers=headers,
                 timeout=(CONNECT_SECONDS, ANSWER_SECONDS),
                 allow_redirects=False,
+                stream=stream,
             )
         except requests.RequestException as fault:
             raise Unreachable(self.url, _why(fault)) from None

@@ -1,0 +1,96 @@
+"""`cellrun artifacts`: what attempts left, and the bytes of it."""
+
+import hashlib
+import sys
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import typer
+
+from client.commands.watch import UID
+from client.documents import Artifact
+from client.errors import BadInput
+from client.render import new_table
+from client.session import Session, connect
+from client.terminal import JsonFlag, show, stderr
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def artifacts(
+    which: Annotated[str, typer.Argument(metavar="ID", help="A task, or an attempt's uid.")],
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One of them, or a folder with -o.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", metavar="FILE", help="Write it there; without NAME, all into a folder."),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List what the last attempt of a task left, or write it out: outputs, or a checkpoint."""
+    with connect() as session:
+        uid = which if UID.fullmatch(which) else _last_attempt(session, which)
+        found = session.artifacts(uid)
+        if name is None and output is None:
+            table = new_table("ARTIFACT", "SIZE", "SHA-256", "WHERE")
+            for item in found:
+                where = "" if item["uri"].startswith("/") else item["uri"]
+                table.add_row(item["name"], size_text(item["size"]), item["sha256"][:12], where)
+            show(as_json, found, table if found else f"attempt {uid} left nothing")
+            return
+        one = next((item for item in found if item["name"] == name), None)
+        if one is not None:
+            _write_one(session, uid, one, output)
+            return
+        below = [item for item in found if name is None or item["name"].startswith(f"{name}/")]
+        if not below:
+            raise BadInput(f"attempt {uid} left no {name or 'artifacts'}")
+        if output is None:
+            raise BadInput(f"{name} is a folder: say where to with -o")
+        for item in below:
+            target = output / item["name"].removeprefix(f"{name}/" if name else "")
+            if not target.resolve().is_relative_to(output.resolve()):
+                raise BadInput(f"{item['name']!r} leads out of {output}")
+            _write_one(session, uid, item, target)
+
+
+def _last_attempt(session: Session, task_id: str) -> str:
+    attempts = session.attempts(session.task(task_id)["id"])
+    if not attempts:
+        raise BadInput(f"task {task_id} has had no attempt")
+    return attempts[-1]["uid"]
+
+
+def _write_one(session: Session, uid: str, item: Artifact, output: Path | None) -> None:
+    """Write it whole, or nothing; to standard output as it comes."""
+    if output is None:
+        _copy(session, uid, item, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        return
+    output.parent.mkdir(parents=True, exist_ok=True)
+    draft = output.with_name(f".{output.name}.part")
+    try:
+        with draft.open("wb") as file:
+            _copy(session, uid, item, file)
+        draft.replace(output)
+    finally:
+        draft.unlink(missing_ok=True)
+    stderr().print(f"{output}: {size_text(item['size'])}")
+
+
+def _copy(session: Session, uid: str, item: Artifact, file: BinaryIO) -> None:
+    digest = hashlib.sha256()
+    for piece in session.read_artifact(uid, item["name"]):
+        digest.update(piece)
+        file.write(piece)
+    if digest.hexdigest() != item["sha256"]:
+        raise BadInput(f"{item['name']} did not arrive as it was kept: its SHA-256 is another")
+
+
+def size_text(size: int) -> str:
+    """So many bytes as people read it."""
+    amount, unit = float(size), 0
+    while amount >= 1024 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    return f"{amount:.1f} {_UNITS[unit]}" if unit else f"{size} B"
