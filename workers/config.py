@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from controlplane.contract import keys, settings_names
-from workers.runners.installed import ALL, chosen_names
+from workers.runners.installed import chosen_names
 from workers.secret_folder import is_in_memory
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -116,7 +116,7 @@ class CellConfig:
             allowed_networks=read("CELLRUN_CELL_ALLOWED_NETWORKS", _networks, ""),
             max_log_bytes=read("CELLRUN_CELL_MAX_LOG_MIB", _mebibytes, "10"),
             max_files_bytes=read("CELLRUN_CELL_MAX_FILES_MIB", _mebibytes, "10240"),
-            runners=read("CELLRUN_CELL_RUNNERS", chosen_names, ALL),
+            runners=read("CELLRUN_CELL_RUNNERS", chosen_names, "all"),
             log_level=read("CELLRUN_LOG_LEVEL", _one_of(LOG_LEVELS), "INFO"),
         )
         read.raise_problems()

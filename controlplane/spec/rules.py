@@ -32,6 +32,7 @@ _CONTAINER_ONLY = (
     "privileged",
     "capabilities",
 )
+_PROCESS_ONLY = ("health_check", "idle_timeout_seconds", "ports")
 
 
 def find_faults(job: JobSpec) -> Iterator[Finding]:
@@ -53,7 +54,7 @@ def find_faults(job: JobSpec) -> Iterator[Finding]:
 
 
 def _rules_of_group(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
-    yield from _check_task_type(group)
+    yield from _check_task_type(job, group)
     yield from _check_env(group)
     yield from _check_inputs(job, group)
     yield from _check_dependencies(job, group)
@@ -81,18 +82,28 @@ def _rules_of_group(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
     yield from check_hidden(group)
 
 
-def _check_task_type(group: TaskGroupSpec) -> Iterator[Finding]:
+def _check_task_type(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
     if group.task_type == "container":
         if group.image is None:
             yield ("image",), "is required for task_type container"
         return
     if group.task_type != "process":
-        return  # what another runner needs, it says itself
+        yield from _check_runner(job, group)
+        return
     if not group.command:
         yield ("command",), "is required for task_type process"
     for name in _CONTAINER_ONLY:
         if getattr(group, name) != GroupFields.model_fields[name].default:
             yield (name,), "means nothing for task_type process"
+
+
+def _check_runner(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
+    """What a runner needs, it says itself; but it has no process on the cell."""
+    for name in _PROCESS_ONLY:
+        if getattr(group, name):
+            yield (name,), f"means nothing for task_type {group.task_type}"
+    if job.exclusive_of(group):
+        yield ("exclusive",), f"cannot be promised for task_type {group.task_type}"
 
 
 def _check_env(group: TaskGroupSpec) -> Iterator[Finding]:

@@ -51,7 +51,8 @@ class RunnerKit(ProcessKit):
         super().__init__(home)
 
     def config(self, **changes: Any) -> Any:
-        return super().config(**{"control_url": self.outside.url, **changes})
+        given = {"control_url": self.outside.url, "file_roots": (self.home.parent,)}
+        return super().config(**{**given, **changes})
 
     def make(self) -> Driver:
         config = self.config()

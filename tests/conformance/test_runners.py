@@ -318,7 +318,32 @@ def test_processes_and_runners_share_a_cell(kit: RunnerKit, runner: Scripted) ->
     until(lambda: not list(kit.driver.find()))
 
 
-def test_outputs_are_named_where_they_stand(kit: RunnerKit, runner: Scripted) -> None:
-    runner.step = lambda context: Look(Phase.FAILED, message=str(dict(context.task.outputs)))
-    uid = start(kit, outputs=(Output("/out/table.csv", "table"),))
-    assert kit.told.ended(uid).message == "{'table': '/out/table.csv'}"
+def test_outputs_are_kept_after_a_success_and_the_checkpoint_after_a_failure(
+    kit: RunnerKit, runner: Scripted, outside: Outside
+) -> None:
+    base = kit.home.parent / "base"
+
+    def step(context: Context) -> Look:
+        task = context.task
+        task.path(task.outputs["table"]).write_text("1,2,3")
+        task.path("/state/at").write_text(str(task.number))
+        phase = Phase.RETRYABLE_FAILURE if task.number == 1 else Phase.SUCCEEDED
+        return Look(phase)
+
+    runner.step = step
+    kept = {}
+    for number in (1, 2):
+        outside.briefings[f"uid-{number}"] = Briefing(output_base=f"file://{base}/{number}/")
+        launch = kit.launch(
+            uid=f"uid-{number}",
+            number=number,
+            outputs=(Output("/out/table.csv", "table"),),
+            checkpoint_path="/state",
+        )
+        kit.driver.start(launch)
+        kept[number] = kit.told.ended(launch.uid).outputs
+    assert [[item["name"] for item in kept[number] or ()] for number in (1, 2)] == [
+        ["_checkpoint.tar"],
+        ["table"],
+    ]
+    assert (base / "2" / "table").read_text() == "1,2,3"

@@ -14,26 +14,30 @@ from workers.attempt.attempt import Attempt, Closed, Surroundings
 from workers.attempt.events import Ended, Launch
 from workers.attempt.outcome import DISK, ENGINE, SPEC, VANISHED, AttemptFailed
 from workers.attempt.run import ADOPT, BUILD, NAMES, Step
+from workers.attempt.steps.briefing import read_briefing
 from workers.attempt.steps.create import create_container
-from workers.attempt.steps.inputs import fetch_inputs
+from workers.attempt.steps.gang import join_gang
 from workers.attempt.steps.permit import await_permit
 from workers.attempt.steps.pull import ensure_image
+from workers.attempt.steps.secrets import write_secrets
 from workers.attempt.steps.start import start_container
 from workers.attempt.steps.workspace import begin_creation, look_whether_begun, make_workspace
 from workers.drivers.pipeline import PipelineDriver
 from workers.drivers.runner_engine import RunnerEngine
 from workers.drivers.runner_life import RunnerAttempt, drive, failed, wait_for_briefing
+from workers.drivers.runner_lines import Lines
 from workers.runners import keeping
 from workers.runners.asking import Asked, describe_task
 from workers.runners.calls import Calls
 from workers.runners.interface import CALL_SECONDS, Aborted, Context, Look, Runner
 from workers.runners.keeping import Kept, NotKept
-from workers.runners.lines import Lines
 
 log = logging.getLogger(__name__)
 
 BRIEFING_SECONDS = 5.0  # between questions for the briefing of an attempt that goes on
 _NEEDLESS = (ensure_image, await_permit, start_container)
+# What is in memory only, and so lost with a process of the cell.
+_AGAIN = (read_briefing, write_secrets, join_gang)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +159,7 @@ class RunnerDriver(PipelineDriver):
         else:
             attempt.kept = kept
             attempt.tell_kept()
-            for step in BUILD[: BUILD.index(fetch_inputs)]:
+            for step in _AGAIN:
                 wait_for_briefing(attempt, lambda step=step: step(attempt), BRIEFING_SECONDS)  # type: ignore[misc]
         asked = self.runners.ask(attempt.launch, attempt.briefing.secrets)
         with attempt.step("wait"):

@@ -16,7 +16,9 @@ from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import Attempt, Closed, Surroundings
 from workers.attempt.events import Ended, Launch, Reconciled
 from workers.attempt.outcome import RUNNER, RUNNER_FINAL, AttemptFailed, Exit, judge_exit
+from workers.attempt.steps.checkpoint import keep_checkpoint
 from workers.attempt.steps.collect import collect_output, collect_result
+from workers.attempt.steps.outputs import keep_outputs
 from workers.runners import keeping
 from workers.runners.asking import Asked
 from workers.runners.calls import Exhausted, Hung
@@ -229,7 +231,11 @@ def _ended(attempt: RunnerAttempt) -> Ended:
     with attempt.step("collect"):
         collect_output(attempt)
     if kept.phase is Phase.SUCCEEDED:
+        with attempt.step("outputs"):
+            keep_outputs(attempt)
         return _succeeded(attempt, kept)
+    with attempt.step("checkpoint"):
+        keep_checkpoint(attempt)
     if kept.phase is Phase.FAILED:
         kind, reason, message = FailureKind.USER, RUNNER_FINAL, _said(kept)
     elif kept.phase is Phase.RETRYABLE_FAILURE:
@@ -256,6 +262,7 @@ def _end(
         failure_kind=kind,
         reason=reason,
         message=message,
+        outputs=attempt.outputs,
         started_at=attempt.started_at,
         usage=attempt.used(),
     )
@@ -274,16 +281,17 @@ def _succeeded(attempt: RunnerAttempt, kept: Kept) -> Ended:
         exit_code=0,
         result=result,
         result_truncated=truncated,
-        outputs=attempt.outputs,
     )
 
 
 def failed(attempt: RunnerAttempt, failure: AttemptFailed) -> Ended:
-    """What is told of an attempt whose runner was never asked."""
+    """What is told of an attempt whose runner was never asked, or whose outputs are not kept."""
     attempt.mark_ended()
+    with attempt.step("checkpoint"):
+        keep_checkpoint(attempt)
     attempt.around.shipper.finish(attempt.uid, 0.0)
     ended = _end(attempt, failure.kind, failure.reason, clean_text(failure.message, MESSAGE_CHARS))
-    return replace(ended, never_created=attempt.never_created)
+    return replace(ended, exit_code=failure.exit_code, never_created=attempt.never_created)
 
 
 def wait_for_briefing(attempt: RunnerAttempt, read: Callable[[], None], pause: float) -> None:

@@ -1,0 +1,72 @@
+"""What a runner wants kept goes with its attempt, and to the next one unless the task failed."""
+
+from datetime import timedelta
+
+import pytest
+
+from controlplane import clock
+from controlplane.contract.reports import AttemptReport
+from controlplane.contract.states import FailureKind
+from controlplane.contract.states import TaskState as S
+from controlplane.models import Attempt, CellLease, Task
+from controlplane.queries.briefing import load_briefing
+from tests.integration.loop.conftest import Hand, Loop
+
+
+@pytest.fixture
+def hand(loop: Loop) -> Hand:
+    return loop.cell()
+
+
+def say(hand: Hand, attempt: Attempt, state: S = S.RUNNING, **facts: object) -> None:
+    report = AttemptReport(str(attempt.uid), 0, state, gone=state is not S.RUNNING, **facts)  # type: ignore[arg-type]
+    hand.report(report)
+
+
+def next_attempt(loop: Loop, number: int) -> Attempt:
+    Task.objects.update(not_before=None, avoid_cell_id=None)
+    loop.place()
+    return Attempt.objects.get(number=number)
+
+
+def test_the_state_is_kept_through_reports_that_say_less(loop: Loop, hand: Hand) -> None:
+    loop.submit()
+    attempt = next_attempt(loop, 1)
+    say(hand, attempt, plugin_phase="queued there", plugin_state={"key": "a"})
+    say(hand, attempt, plugin_phase="halfway", plugin_state={"key": "a", "part": 2})
+    attempt.refresh_from_db()
+    assert attempt.details == {
+        "plugin_phase": "halfway",
+        "plugin_state": {"key": "a", "part": 2},
+    }
+    assert load_briefing(attempt.uid).plugin_state is None
+
+
+@pytest.mark.parametrize(
+    ("state", "facts", "carried"),
+    [
+        (S.FAILED, {"failure_kind": FailureKind.SYSTEM}, {"key": "a"}),
+        (S.FAILED, {"failure_kind": FailureKind.OUTSIDE}, {"key": "a"}),
+        (S.PREEMPTED, {}, {"key": "a"}),
+        (S.FAILED, {"failure_kind": FailureKind.USER, "reason": "runner"}, None),
+    ],
+)
+def test_the_next_attempt_gets_it_unless_the_task_failed_by_its_own_fault(
+    loop: Loop, hand: Hand, state: S, facts: dict[str, object], carried: object
+) -> None:
+    loop.submit(retries={"failure": 1})
+    first = next_attempt(loop, 1)
+    say(hand, first, plugin_phase="running", plugin_state={"key": "a"})
+    say(hand, first, state, plugin_phase="running", plugin_state={"key": "a"}, **facts)
+    assert load_briefing(next_attempt(loop, 2).uid).plugin_state == carried
+
+
+def test_the_next_attempt_gets_what_a_lost_cell_had_told(loop: Loop, hand: Hand) -> None:
+    loop.submit()
+    first = next_attempt(loop, 1)
+    say(hand, first, plugin_phase="running", plugin_state={"key": "a"})
+    over = clock.now() - timedelta(seconds=1)
+    CellLease.objects.update(expires_at=over, last_heard_at=over, silent_ticks=3)
+    loop.converge()
+    loop.cell("cell-2")
+    assert load_briefing(next_attempt(loop, 2).uid).plugin_state == {"key": "a"}

@@ -1,0 +1,230 @@
+"""Runners by name, what of their answers is kept, and calls of them that do not come back."""
+
+import threading
+import time
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from controlplane.contract.orders import GroupSpec, RunAttempt
+from workers.attempt.capture import cut_note
+from workers.config import CellConfig
+from workers.drivers.runner_lines import Lines
+from workers.offer import offered_types
+from workers.runners import installed, keeping
+from workers.runners.asking import describe_task
+from workers.runners.calls import Calls, Exhausted, Hung
+from workers.runners.installed import NotARunner, chosen_names, load_runner
+from workers.runners.interface import Aborted, Context, Fault, Look, Phase
+from workers.runners.keeping import Kept, NotKept, checked, checked_state
+
+
+class Idle:
+    """A runner as other packages bring them."""
+
+    def reconcile(self, context: Context) -> Look:
+        return Look(Phase.RUNNING)
+
+    def abort(self, context: Context) -> Aborted:
+        return Aborted(is_done=True)
+
+
+class Half:
+    def reconcile(self, context: Context) -> Look:
+        return Look(Phase.RUNNING)
+
+
+def entry(name: str, what: str) -> EntryPoint:
+    return EntryPoint(name, f"{__name__}:{what}", installed.GROUP)
+
+
+# ------------------------------------------------------------------------------- by name
+
+
+def test_a_class_is_made_once_when_it_is_loaded() -> None:
+    assert isinstance(load_runner(entry("idle", "Idle")), Idle)
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "words"),
+    [
+        ("container", "Idle", "its name is taken"),
+        ("process", "Idle", "its name is taken"),
+        ("all", "Idle", "its name is taken"),
+        ("Not A Name", "Idle", "no name"),
+        ("half", "Half", "it has no abort"),
+        ("none", "Nothing", "AttributeError"),
+    ],
+)
+def test_what_is_no_runner_is_refused_with_the_reason(name: str, what: str, words: str) -> None:
+    with pytest.raises(NotARunner, match=words):
+        load_runner(entry(name, what))
+
+
+def test_names_that_are_not_installed_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"elsewhere: not installed here \(installed: none\)"):
+        chosen_names("elsewhere")
+    assert chosen_names("all") == ()
+
+
+@pytest.mark.parametrize(
+    ("driver", "types"),
+    [
+        ("docker", ("container", "http-job")),
+        ("process", ("process", "http-job")),
+        ("memory", ("container", "process")),
+    ],
+)
+def test_a_cell_offers_what_its_driver_and_its_runners_run(
+    driver: str, types: tuple[str, ...]
+) -> None:
+    config = CellConfig(
+        name="cell-1",
+        key=b"k" * 32,
+        home=Path("/nowhere"),
+        broker_url="",
+        control_url="",
+        installation="unit",
+        capacity={},
+        driver=driver,
+        runners=("http-job",),
+    )
+    assert offered_types(config) == types
+
+
+# ------------------------------------------------------------------------------- kept
+
+
+def test_running_begins_once_and_a_state_that_is_not_given_stays() -> None:
+    first = checked(Look(Phase.RUNNING, {"a": 1}), Kept(), 10.0)
+    second = checked(Look(Phase.RUNNING, words="x" * 100), first, 20.0)
+    assert (second.started_at, second.state, second.words) == (10.0, {"a": 1}, "x" * 63)
+
+
+@pytest.mark.parametrize(
+    ("phase", "is_over"),
+    [
+        (Phase.RUNNING, False),
+        (Phase.SUCCEEDED, True),
+        (Phase.FAILED, True),
+        (Phase.RETRYABLE_FAILURE, False),
+    ],
+)
+def test_only_a_success_and_a_failure_for_good_are_over_without_an_abort(
+    phase: Phase, is_over: bool
+) -> None:
+    assert checked(Look(phase), Kept(), 1.0).is_over is is_over
+
+
+@pytest.mark.parametrize(
+    "look",
+    [Look("asleep"), Look(Phase.RUNNING, fault="nobody")],  # type: ignore[arg-type]
+)
+def test_an_answer_in_other_words_is_not_kept(look: Look) -> None:
+    with pytest.raises(NotKept, match="no Phase, or no Fault"):
+        checked(look, Kept(), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"a": "\x00"}, "NUL"),
+        ({"a": "\\\x00"}, "NUL"),
+        ({"a": "\ud800"}, "not JSON"),
+        ({"a": float("inf")}, "not JSON"),
+        ({"a": {1, 2}}, "not JSON"),
+        ("text", "no JSON object"),
+        ({"a": "x" * 65_600}, "65536 are allowed"),
+    ],
+)
+def test_a_state_is_refused_for_what_a_database_could_not_store(state: object, words: str) -> None:
+    with pytest.raises(NotKept, match=words):
+        checked_state(state, {})
+
+
+def test_a_state_may_speak_of_an_escaped_nul() -> None:
+    assert checked_state({"a": "\\u0000"}, {}) == {"a": "\\u0000"}
+
+
+def test_what_is_kept_is_read_again_and_fields_of_a_later_version_are_not_minded(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "kept.json"
+    assert keeping.read(path) is None
+    kept = Kept(Phase.RETRYABLE_FAILURE, {"a": 1}, fault=Fault.SYSTEM, stopped_for="drained")
+    keeping.write(path, kept)
+    assert keeping.read(path) == kept
+    path.write_text(path.read_text().replace('"words"', '"later": 1, "words"'))
+    assert keeping.read(path) == kept
+
+
+# ------------------------------------------------------------------------------- calls
+
+
+def test_a_call_that_hangs_is_counted_until_it_returns() -> None:
+    calls, may_return = Calls(max_left_behind=1), threading.Event()
+    with pytest.raises(Hung):
+        calls.call("hangs", may_return.wait, 0.01)
+    assert calls.left_behind == 1
+    with pytest.raises(Exhausted):
+        calls.call("another", may_return.wait, 0.01)
+    may_return.set()
+    end = time.monotonic() + 30
+    while calls.left_behind and time.monotonic() < end:
+        threading.Event().wait(0.001)
+    assert calls.call("works again", lambda: 7, 10.0) == 7
+
+
+def test_what_a_call_raises_comes_out_and_an_exit_is_an_error() -> None:
+    def leave() -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(ZeroDivisionError):
+        Calls().call("divides", lambda: 1 / 0, 10.0)
+    with pytest.raises(RuntimeError, match="it raised SystemExit"):
+        Calls().call("leaves", leave, 10.0)
+
+
+def test_no_more_calls_than_allowed_are_under_way() -> None:
+    calls, may_return, lock = Calls(at_once=2), threading.Event(), threading.Lock()
+    under_way, most = 0, 0
+
+    def work() -> None:
+        nonlocal under_way, most
+        with lock:
+            under_way += 1
+            most = max(most, under_way)
+        may_return.wait(0.02)
+        with lock:
+            under_way -= 1
+
+    threads = [threading.Thread(target=calls.call, args=("work", work, 10.0)) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 2
+
+
+# ------------------------------------------------------------------------------- given
+
+
+def test_paths_of_a_job_stand_below_the_attempts_folder(tmp_path: Path) -> None:
+    run, spec = RunAttempt("uid", 1, 2, 0, 1, 0.0), GroupSpec(1, 3, "job", "main", 1)
+    task = describe_task(run, spec, {"A": "b"}, cell="cell-1", root=tmp_path)
+    assert task.path("/in/text") == tmp_path / "in" / "text"
+    assert task.env == {"A": "b", "CELLRUN_ROOT": str(tmp_path)}
+    with pytest.raises(ValueError, match="leads elsewhere"):
+        task.path("/in/../../etc/passwd")
+
+
+def test_lines_are_bounded_and_told_where_they_were_cut(tmp_path: Path) -> None:
+    lines = Lines(tmp_path, 10)
+    lines.out("12345")
+    lines.out("67890")
+    lines.out("more")
+    lines.err("x")
+    note = cut_note(10).decode()
+    assert (tmp_path / "stdout").read_text() == "12345\n6789" + note
+    assert (tmp_path / "stderr").read_text() == "x\n"
