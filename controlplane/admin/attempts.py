@@ -8,6 +8,7 @@ from django.conf import settings
 from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.template.defaultfilters import filesizeformat
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -20,7 +21,7 @@ from controlplane.admin.badges import (
     state_badge,
     with_note,
 )
-from controlplane.admin.base import Question, ReadOnlyAdmin, Section, Text
+from controlplane.admin.base import Question, ReadOnlyAdmin, Rows, Section, Text
 from controlplane.admin.timeline import attempt_timeline
 from controlplane.commands.release import release_attempt
 from controlplane.contract.states import TaskState
@@ -28,6 +29,7 @@ from controlplane.domain.errors import Conflict
 from controlplane.domain.states import REASONS, Reason
 from controlplane.models import Attempt
 from controlplane.outbox.store import STREAMS, find_tail, read_log
+from controlplane.queries.launches import browser_link
 
 # Of each stream; the whole is there by API and command.
 _SHOWN_LINES = 200
@@ -207,6 +209,8 @@ class AttemptAdmin(ReadOnlyAdmin):
         """Its result, its history, and the end of what it wrote."""
         streams = [_stream(obj.pk, stream) for stream in STREAMS]
         sections: list[Section] = [attempt_timeline(obj.pk), *streams]
+        if kept := (obj.details or {}).get("outputs"):
+            sections.insert(0, _artifacts(obj.pk, kept))
         if obj.result:
             cut = " (its first 10 KB)" if obj.result_truncated else ""
             sections.insert(0, Text(f"Result{cut}", text=obj.result))
@@ -266,6 +270,22 @@ def _stream(uid: UUID, stream: str) -> Text:
     cut = f" (its last {_SHOWN_LINES} lines)" if start else ""
     text = content.decode("utf-8", errors="replace")
     return Text(f"{stream}{cut}", text=text or "nothing so far", is_open=bool(text))
+
+
+def _artifacts(uid: UUID, kept: Iterable[Mapping[str, Any]]) -> Rows:
+    """What it left; what is in our store, by links that open it for a day."""
+    rows = [
+        (_artifact_link(uid, item), filesizeformat(item["size"]), item["sha256"], item["uri"])
+        for item in sorted(kept, key=lambda item: str(item["name"]))
+    ]
+    return Rows("Artifacts", columns=("name", "size", "SHA-256", "address"), rows=rows)
+
+
+def _artifact_link(uid: UUID, item: Mapping[str, Any]) -> SafeString | str:
+    link = browser_link(uid, item, now=clock.now())
+    if link is None:
+        return str(item["name"])
+    return format_html('<a class="cellrun-link" href="{}">{}</a>', link, item["name"])
 
 
 def _released(attempt: Attempt) -> SafeString | str:

@@ -213,10 +213,15 @@ def iterate_outputs(group_id: int, name: str, link: Callable[[str], str]) -> Ite
         yield json.dumps(line).encode() + b"\n"
 
 
+def fetchable_path(uid: UUID, item: Mapping[str, Any]) -> str | None:
+    """The path below web that a signed link to an artifact is for; None: it is kept elsewhere."""
+    if item["uri"] != path_of(str(uid), item["name"]):
+        return None
+    rest = item["uri"].partition("/artifacts/")[2]
+    return f"{ARTIFACT_PATH}{uid}/{rest}"
+
+
 def _fetchable(uid: UUID, item: Any) -> dict[str, Any]:
     """An artifact as it is told; of our store, with the path of what a signed link may open."""
     entry: dict[str, Any] = dict(decoded(item))
-    if entry["uri"] == path_of(str(uid), entry["name"]):
-        rest = path_of(str(uid), entry["name"]).partition("/artifacts/")[2]
-        entry["uri"] = f"{ARTIFACT_PATH}{uid}/{rest}"
-    return entry
+    return entry | {"uri": fetchable_path(uid, entry) or entry["uri"]}

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django.conf import settings
 
@@ -16,6 +17,7 @@ from controlplane.contract.wishes import (
     read_tmpfs,
 )
 from controlplane.domain.links import VALID_SECONDS, link_key, sign_link
+from controlplane.queries.artifacts import fetchable_path
 from controlplane.queries.sql import decoded, rows
 
 INPUT_PATH = "/api/v1/store/inputs/"
@@ -42,6 +44,15 @@ def links_at(now: datetime) -> Link:
     base = settings.CELLRUN.public_url
     expires = int(now.timestamp()) + VALID_SECONDS
     return lambda path: base + sign_link(key, path, expires=expires)
+
+
+def browser_link(uid: UUID, item: Mapping[str, Any], *, now: datetime) -> str | None:
+    """A signed link, on this host, to an artifact of our store; None: it is kept elsewhere."""
+    path = fetchable_path(uid, item)
+    if path is None:
+        return None
+    expires = int(now.timestamp()) + VALID_SECONDS
+    return sign_link(link_key(settings.SECRET_KEY), path, expires=expires)
 
 
 def load_group_specs(group_ids: Iterable[int], *, link: Link | None = None) -> dict[int, GroupSpec]:
