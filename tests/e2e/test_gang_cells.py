@@ -8,6 +8,8 @@ import requests
 
 from client import Session
 from client.documents import Task
+from client.spec_file import read_spec
+from tests.architecture.source import ROOT
 from tests.e2e.engine import remove_containers
 from tests.e2e.ssh_image import IMAGE, require_ssh_image
 from tests.e2e.stack import RunningStack, open_folder, remnants
@@ -106,6 +108,17 @@ def test_two_on_two_cells_hear_each_other_by_name_and_one_logs_in_to_the_other(
     tasks, logs = run_gang(session, cpu=0.6)
     assert {task["cell_id"] for task in tasks} == {"cell-1", "cell-2"}
     assert logs == ["rank 1 was here\n", f"heard worker-0 from worker-0 at {gateway}\nworker-0\n"]
+
+
+def test_the_example_does_as_it_says(session: Session) -> None:
+    spec = read_spec(str(ROOT / "examples" / "gang.yaml"))
+    job = wait_for_end(session, session.submit(spec)["id"])
+    tasks = sorted(session.tasks(job["id"]), key=lambda task: task["index"])
+    for task, other in zip(tasks, reversed(tasks), strict=True):
+        index = other["index"]
+        assert task["result"] == (
+            f"ring-{index} says: rank {index} of 2 on {other['cell_id']}\n"
+        ), whole_log(session, str(task["attempt_uid"]))
 
 
 def test_two_on_one_cell_do_so_in_a_network_of_their_own(
