@@ -34,16 +34,18 @@ from workers.attempt.engine import (
 )
 from workers.attempt.events import Found, Launch
 from workers.attempt.tars import Take, rebase
-from workers.drivers import docker_archive, docker_images, docker_logs
+from workers.drivers import docker_archive, docker_images, docker_logs, docker_podman
 from workers.drivers.docker_cgroups import Cgroups, Samples
 from workers.drivers.docker_checks import Checks, choose_gpus
 from workers.drivers.docker_container import (
+    ALIVE,
     GPUS_LABEL,
     container_body,
     mounts_for,
     not_of_the_host,
     ports_of,
     use_of,
+    view_of,
 )
 from workers.drivers.docker_gateway import Gateway, is_loopback
 from workers.drivers.docker_networks import GANG_LABEL, GangNetworks
@@ -53,8 +55,6 @@ USER_SOCKETS = ("docker.sock", "podman/podman.sock")  # under XDG_RUNTIME_DIR
 CALL_SECONDS = 60.0  # a create or start takes about a second when many are made at once
 FOLLOW_SECONDS = 120.0  # without output; then the stream is opened again, in case it hangs
 LOOPBACK = "127.0.0.1"
-NEVER = "0001-01-01T00:00:00Z"
-ALIVE = ("running", "paused", "restarting", "stopping")
 BINARY_SAFE_LOGS = "local"  # json-file replaces bytes that are not UTF-8
 
 
@@ -95,6 +95,7 @@ class DockerEngine:
         self._lock = threading.Lock()
         self._client: docker.APIClient | None = None
         self._log_driver = ""
+        self._is_podman = False
 
     # ------------------------------------------------------------------------- images
 
@@ -141,10 +142,12 @@ class DockerEngine:
                     joining=joining,
                     cgroup_parent=self._cgroups.parent(launch.uid),
                 )
+                if self._is_podman:
+                    body = docker_podman.adapt(body)
                 answer = api.create_container_from_config(body, container_name(launch.uid))
             return Created(str(answer["Id"]), is_new=True)
         except EngineError as error:
-            if error.status != 409:
+            if not docker_podman.is_name_taken(error):
                 raise
             view = self.view(launch.uid)
             if view is None:
@@ -339,12 +342,13 @@ class DockerEngine:
                 with answered():
                     client = connect(self._call_seconds)
                     try:
-                        info = client.info()
+                        info, version = client.info(), client.version()
                     except BaseException:
                         client.close()
                         raise
                 plugins = (info.get("Plugins") or {}).get("Log") or ()
                 self._log_driver = BINARY_SAFE_LOGS if BINARY_SAFE_LOGS in plugins else ""
+                self._is_podman = docker_podman.is_podman(version)
                 self._cgroups.settle(info)
                 self._client = client
             return self._client
@@ -448,32 +452,3 @@ def find_socket() -> str:
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     own = [f"{runtime}/{name}" for name in USER_SOCKETS] if runtime else []
     return next((path for path in (*SOCKETS, *own) if os.path.exists(path)), SOCKETS[0])
-
-
-def view_of(body: dict[str, Any]) -> View:
-    """What an inspected container shows."""
-    state = body["State"]
-    status = str(state.get("Status")).lower()
-    started_at = _instant(state.get("StartedAt"))
-    if state.get("Running") or status in ALIVE:
-        life = Life.RUNNING
-    elif started_at is None or status in ("created", "configured", "initialized"):
-        life = Life.CREATED
-    else:
-        life = Life.ENDED
-    return View(
-        life,
-        container_id=str(body["Id"]),
-        exit_code=int(state.get("ExitCode") or 0) if life is Life.ENDED else None,
-        out_of_memory=bool(state.get("OOMKilled")),
-        started_at=started_at,
-        ended_at=_instant(state.get("FinishedAt")) if life is Life.ENDED else None,
-        error=str(state.get("Error") or ""),
-        pid=int(state.get("Pid") or 0) or None,
-    )
-
-
-def _instant(stamp: Any) -> float | None:
-    if not stamp or str(stamp).startswith(NEVER[:4]):
-        return None
-    return docker_logs.nanoseconds(str(stamp)) / 1e9

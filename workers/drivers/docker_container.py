@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.contract.orders import GroupSpec
-from workers.attempt.engine import Placed, Use
+from workers.attempt.engine import Life, Placed, Use, View
 from workers.attempt.events import Launch
+from workers.drivers import docker_logs
 from workers.drivers.docker_networks import MAX_HOST_NAME, member_name
 from workers.environment import inner_ports, port_variable
 
@@ -25,6 +26,8 @@ CAPABILITIES = (
 )
 LEAST_CPU_MILLIS = 10  # the engine's own minimum, 0.01 core
 GPUS_LABEL = "cellrun.gpus"
+NEVER = "0001-01-01T00:00:00Z"
+ALIVE = ("running", "paused", "restarting", "stopping")
 # What the engine keeps of the output, five files, all but the last compressed: so far a cell that
 # was away, or is slow, may lag behind a task without missing anything.
 LOG_BOUNDS = {"max-size": "20m", "max-file": "5"}
@@ -102,6 +105,35 @@ def use_of(body: Mapping[str, Any]) -> Use:
     cpu = ((body.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage") or 0
     networks = (body.get("networks") or {}).values()
     return Use(int(cpu) / 1e9, sum(int(item.get("tx_bytes") or 0) for item in networks))
+
+
+def view_of(body: dict[str, Any]) -> View:
+    """What an inspected container shows."""
+    state = body["State"]
+    status = str(state.get("Status")).lower()
+    started_at = _instant(state.get("StartedAt"))
+    if state.get("Running") or status in ALIVE:
+        life = Life.RUNNING
+    elif started_at is None or status in ("created", "configured", "initialized"):
+        life = Life.CREATED
+    else:
+        life = Life.ENDED
+    return View(
+        life,
+        container_id=str(body["Id"]),
+        exit_code=int(state.get("ExitCode") or 0) if life is Life.ENDED else None,
+        out_of_memory=bool(state.get("OOMKilled")),
+        started_at=started_at,
+        ended_at=_instant(state.get("FinishedAt")) if life is Life.ENDED else None,
+        error=str(state.get("Error") or ""),
+        pid=int(state.get("Pid") or 0) or None,
+    )
+
+
+def _instant(stamp: Any) -> float | None:
+    if not stamp or str(stamp).startswith(NEVER[:4]):
+        return None
+    return docker_logs.nanoseconds(str(stamp)) / 1e9
 
 
 def host_config(

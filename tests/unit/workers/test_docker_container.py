@@ -1,0 +1,214 @@
+"""What is asked of engines that are not here, or not so: bodies for Podman, groups, digests."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.contract.orders import GroupSpec, RunAttempt
+from controlplane.contract.wishes import Mount, Tmpfs
+from workers.attempt.engine import EngineError, Life, Placed, Use, View
+from workers.attempt.events import Launch
+from workers.drivers.docker_cgroups import Cgroups, Samples
+from workers.drivers.docker_container import (
+    CAPABILITIES,
+    container_body,
+    mounts_for,
+    not_of_the_host,
+    view_of,
+)
+from workers.drivers.docker_images import digest_of
+from workers.drivers.docker_networks import joining
+from workers.drivers.docker_podman import adapt, is_name_taken, is_podman
+
+UID = "11111111-1111-4111-8111-111111111111"
+
+
+def launch(**spec: Any) -> Launch:
+    group = GroupSpec(
+        id=1, job_id=7, job_name="suite", group="main", replicas=2, image="busybox", **spec
+    )
+    return Launch(RunAttempt(UID, 1, 11, 1, 1, 0.0), group, {"CELLRUN_CELL": "cell-1"})
+
+
+def body_of(launch: Launch, **more: Any) -> dict[str, Any]:
+    return container_body(launch, labels={}, mounts=(), log_driver="", **more)
+
+
+# ----------------------------------------------------------------------------- bodies
+
+
+def test_a_plain_task_has_few_capabilities_and_gains_none() -> None:
+    host = body_of(launch())["HostConfig"]
+    assert (host["CapDrop"], host["CapAdd"]) == (["ALL"], list(CAPABILITIES))
+    assert host["SecurityOpt"] == ["no-new-privileges"]
+    absent = {"Privileged", "Mounts", "Tmpfs", "CgroupParent", "NetworkMode", "DeviceRequests"}
+    assert absent.isdisjoint(host)
+
+
+def test_wishes_stand_in_the_body() -> None:
+    wishes = launch(
+        mounts=(Mount("/srv/a", "/in"), Mount("/srv/b", "/out", read_only=False)),
+        tmpfs=(Tmpfs("/fast", 8),),
+        capabilities=("CAP_NET_RAW", "CHOWN", "SYS_NICE"),
+    )
+    host = body_of(wishes, cgroup_parent="/docker/x")["HostConfig"]
+    assert host["CapAdd"] == [*CAPABILITIES, "NET_RAW", "SYS_NICE"]
+    assert [(m["Source"], m["Target"], m["ReadOnly"]) for m in host["Mounts"]] == [
+        ("/srv/a", "/in", True),
+        ("/srv/b", "/out", False),
+    ]
+    assert host["Tmpfs"] == {"/fast": "size=8m"}
+    assert host["CgroupParent"] == "/docker/x"
+    privileged = body_of(launch(privileged=True))["HostConfig"]
+    assert privileged["Privileged"] is True
+    assert {"CapDrop", "CapAdd", "SecurityOpt"}.isdisjoint(privileged)
+
+
+def test_a_member_stands_in_its_network_by_its_name() -> None:
+    body = body_of(launch(network="gang"), joining=joining("abc", "main-1"))
+    assert body["HostConfig"]["NetworkMode"] == "abc"
+    assert body["NetworkingConfig"]["EndpointsConfig"] == {"abc": {"Aliases": ["main-1"]}}
+    assert (body["Hostname"], body["NetworkDisabled"]) == ("main-1", False)
+    assert "Hostname" not in joining("abc", f"{'x' * 63}-1")
+
+
+def test_only_what_must_be_is_mounted_and_nothing_of_ours_in_the_host_s_folders(
+    tmp_path: Path,
+) -> None:
+    placed = [
+        Placed("/in/text", tmp_path / "text"),
+        Placed("/data/out", writable=True),
+        Placed("/database", writable=True),
+        Placed("/run/key", tmp_path / "key", bound=True),
+    ]
+    ours = not_of_the_host(launch(mounts=(Mount("/srv", "/data/"),)).spec, placed)
+    assert [item.path for item in ours] == ["/in/text", "/database", "/run/key"]
+    by_read_only = {
+        read_only: [m["Target"] for m in mounts_for(ours, tmp_path / "made", read_only=read_only)]
+        for read_only in (False, True)
+    }
+    assert by_read_only == {False: ["/run/key"], True: ["/in/text", "/database", "/run/key"]}
+
+
+# ----------------------------------------------------------------------------- Podman
+
+
+def test_podman_is_told_apart_by_what_it_says_of_itself() -> None:
+    assert is_podman({"Components": [{"Name": "Podman Engine"}, {"Name": "Conmon"}]})
+    assert not is_podman({"Components": [{"Name": "Engine"}, {"Name": "containerd"}]})
+    assert not is_podman({"Components": None})
+
+
+def test_podman_is_asked_for_no_network_and_for_gpus_in_its_own_words(tmp_path: Path) -> None:
+    wishes = launch(network="none", mounts=(Mount(str(tmp_path), "/in"),))
+    body = body_of(wishes, gpus=(0, 2))
+    adapted = adapt(body)
+    assert "NetworkDisabled" not in adapted
+    assert adapted["HostConfig"]["NetworkMode"] == "none"
+    assert adapted["HostConfig"]["DeviceRequests"] == [
+        {"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=0", "nvidia.com/gpu=2"]}
+    ]
+    assert adapted["HostConfig"]["Mounts"] == body["HostConfig"]["Mounts"]
+    assert body["NetworkDisabled"], "the body itself is as it was"
+    assert "NetworkMode" not in adapt(body_of(launch()))["HostConfig"]
+    member = adapt(body_of(launch(network="gang"), joining=joining("abc", "main-1")))
+    assert member["HostConfig"]["NetworkMode"] == "abc"
+
+
+def test_podman_makes_no_folder_of_the_host_for_a_mount(tmp_path: Path) -> None:
+    body = body_of(launch(mounts=(Mount(str(tmp_path / "none"), "/in"),)))
+    with pytest.raises(EngineError, match="bind source path does not exist") as refused:
+        adapt(body)
+    assert refused.value.status == 400
+
+
+def test_a_name_that_is_taken_is_told_by_both() -> None:
+    assert is_name_taken(EngineError("Conflict.", 409))
+    words = 'container create: creating container storage: the container name "x" is already in use'
+    assert is_name_taken(EngineError(words, 500))
+    assert not is_name_taken(EngineError("no space left on device", 500))
+
+
+def test_podman_s_states_are_read() -> None:
+    state = {"StartedAt": "0001-01-01T00:00:00Z", "Running": False}
+    for status in ("created", "configured", "initialized"):
+        assert view_of({"Id": "x", "State": {**state, "Status": status}}).life is Life.CREATED
+    stopping = {**state, "StartedAt": "2026-01-01T00:00:00.5+00:00", "Status": "stopping"}
+    assert view_of({"Id": "x", "State": stopping}).life is Life.RUNNING
+
+
+# ----------------------------------------------------------------------------- images
+
+
+def test_the_digest_is_that_of_the_registry_that_was_named() -> None:
+    known = ["busybox@sha256:1", "127.0.0.1:5000/a/b@sha256:2"]
+    body = {"Id": "sha256:own", "RepoDigests": known}
+    assert digest_of(body, "127.0.0.1:5000/a/b:1") == "sha256:2"
+    assert digest_of(body, "busybox") == "sha256:1"
+    assert digest_of(body, "other:1") == "sha256:1"
+    assert digest_of({"Id": "sha256:own", "RepoDigests": []}, "busybox") == "sha256:own"
+
+
+# ----------------------------------------------------------------------------- use
+
+
+def groups(root: Path, *, info: str = "cgroupfs") -> Cgroups:
+    made = Cgroups(installation="i", cell="c", root=root)
+    made.settle({"CgroupDriver": info})
+    return made
+
+
+def test_groups_of_version_2_are_read_and_removed(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").touch()
+    before = groups(tmp_path)
+    assert before.parent(UID) == "", "the engine has made no container yet"
+    (tmp_path / "docker").mkdir()
+    parent = before.parent(UID)
+    assert parent.startswith("/docker/cellrun-")
+    folder = tmp_path / parent.lstrip("/")
+    folder.mkdir()
+    before.look(UID)
+    (folder / "cpu.stat").write_text("usage_usec 1500000\nuser_usec 1\n")
+    assert before.use(UID) == Use(1.5)
+    (folder / "memory.peak").write_text("4096\n")
+    assert before.use(UID) == Use(1.5, memory_peak_bytes=4096)
+    assert (before.list(), before.has(UID)) == ({UID}, True)
+    other = Cgroups(installation="i", cell="d", root=tmp_path)
+    other.settle({"CgroupDriver": "cgroupfs"})
+    assert other.list() == set()
+    for path in folder.iterdir():
+        path.unlink()
+    before.remove(UID)
+    assert (before.list(), before.has(UID), before.use(UID)) == (set(), False, None)
+
+
+def test_no_groups_are_made_where_the_engine_s_are_not_ours_to_make(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").touch()
+    (tmp_path / "docker").mkdir()
+    assert groups(tmp_path, info="systemd").parent(UID) == ""
+    elsewhere = groups(tmp_path)
+    assert elsewhere.parent(UID)
+    elsewhere.look(UID)  # its container was started, and nothing is seen of it
+    assert (elsewhere.parent(UID), elsewhere.use(UID)) == ("", None)
+
+
+def test_what_a_running_container_used_is_read_from_its_own_group(tmp_path: Path) -> None:
+    (tmp_path / "proc" / "42").mkdir(parents=True)
+    listed = tmp_path / "proc" / "42" / "cgroup"
+    folder = tmp_path / "sys" / "system.slice" / "docker-abc.scope"
+    folder.mkdir(parents=True)
+    (folder / "cpu.stat").write_text("usage_usec 2000000\n")
+    (folder / "memory.peak").write_text("8192\n")
+    samples = Samples(tmp_path / "sys", tmp_path / "proc")
+    listed.write_text("0::/system.slice/docker-other.scope\n")
+    view = View(Life.RUNNING, "abc", pid=42)
+    samples.look(UID, view)
+    assert samples.last(UID) is None, "it is another container's process"
+    listed.write_text("0::/system.slice/docker-abc.scope\n")
+    samples.look(UID, view)
+    samples.look(UID, None)
+    assert samples.last(UID) == Use(2.0, memory_peak_bytes=8192)
+    assert samples.pause(UID) > samples.pause("another")
+    samples.forget(UID)
+    assert samples.last(UID) is None
