@@ -36,6 +36,12 @@ def spec(*command: str, **changes: Any) -> GroupSpec:
     return GroupSpec(**{**facts, **changes}, command=command)
 
 
+def sealed_for(cell: Cell, body: dict[str, Any]) -> str:
+    """An order as the control plane seals it for a cell."""
+    key = keys.mac_key(cell.config.key, keys.TO_CELL)
+    return envelope.seal(key, cell=cell.name, incarnation=cell.incarnation, seq=0, body=body)
+
+
 class Driver(MemoryDriver):
     """A memory driver whose engine may be away."""
 
@@ -121,14 +127,7 @@ class Bench:
 
     def tell(self, body: dict[str, Any]) -> None:
         """The control plane says something."""
-        text = envelope.seal(
-            keys.mac_key(KEY, keys.TO_CELL),
-            cell="a",
-            incarnation=self.cell.incarnation,
-            seq=0,
-            body=body,
-        )
-        self.round(text)
+        self.round(sealed_for(self.cell, body))
 
     def accept(self, verdict: str = "accepted") -> None:
         """Answer the Register."""

@@ -1,0 +1,158 @@
+"""What is left over on the engine is removed while the cell runs; what is not its own never is."""
+
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.contract.orders import GroupSpec, Orders, Registered, RunAttempt
+from tests.conformance.kit import IMAGE, DockerKit, until
+from tests.unit.workers.cell_bench import sealed_for
+from workers.attempt.engine import EngineAway, container_name
+from workers.cell import Cell
+from workers.drivers.registry import make_driver
+from workers.happenings import OrderMessage, Sighting
+from workers.host import read_moment
+from workers.journal import JournalFile
+from workers.reaper import Reaper
+from workers.store import FileStore
+
+pytestmark = pytest.mark.engine
+
+SPEC = GroupSpec(
+    1, 1, "job", "main", 1, image=IMAGE, command=("sleep", "600"), resources={"memory_mib": 32}
+)
+ONE_OF_OURS, ANOTHER = "0190-left-over", "0190-another"
+
+
+class Bench:
+    """A real cell on a real engine, driven by hand, and its reaper."""
+
+    def __init__(self, kit: DockerKit) -> None:
+        self.config = kit.config()
+        self.store = FileStore(kit.home / "journal")
+        self.journals = JournalFile(self.store)
+        self.happened: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.driver = make_driver(self.config, self.happened.put)
+        self.cell = Cell(self.config, self.journals.journal(self.config.name), self.driver)
+        self.reaper = Reaper(self.driver, kit.home / "work", self.happened.put, look_seconds=0.01)
+        self.cell.start(read_moment())
+        self.round()
+        self.tell(
+            Registered("accepted", "", read_moment().wall, 30.0, 5.0, self.cell._register_seq)
+        )
+
+    def tell(self, order: Any) -> None:
+        self.happened.put(OrderMessage(sealed_for(self.cell, order.body())))
+        self.round()
+
+    def round(self) -> None:
+        now = read_moment()
+        while not self.happened.empty():
+            self.cell.note(self.happened.get(), now)
+        self.cell.tick(now)
+        self.journals.sync()
+        self.cell.act()
+
+    def close(self) -> None:
+        self.reaper.close()
+        self.driver.close()
+        self.store.close()
+
+
+@pytest.fixture
+def bench(docker_kit: DockerKit) -> Iterator[Bench]:
+    bench = Bench(docker_kit)
+    yield bench
+    bench.close()
+
+
+def lay(kit: DockerKit, name: str, **labels: str) -> str:
+    """A container that runs and that nobody knows."""
+    made = kit.outside.create_container(
+        IMAGE, ["sleep", "600"], name=name, labels=labels, detach=True
+    )
+    kit.outside.start(made["Id"])
+    return str(made["Id"])
+
+
+def names(kit: DockerKit) -> set[str]:
+    return {row["Names"][0].lstrip("/") for row in kit.outside.containers(all=True)}
+
+
+def test_what_nobody_knows_is_removed_and_what_is_not_ours_is_left(
+    docker_kit: DockerKit, bench: Bench
+) -> None:
+    kit, cell = docker_kit, bench.config.name
+    known = RunAttempt("0190-known", 1, 1, 0, 1, read_moment().wall + 60)
+    bench.tell(Orders((SPEC,), (known,)))
+    bench.reaper.start()
+    own = {"cellrun.installation": kit.installation, "cellrun.cell": cell}
+    suffix = kit.installation.rpartition("-")[2]
+    strangers = {
+        f"other-cell-{suffix}": {**own, "cellrun.cell": "other", "cellrun.attempt": ANOTHER},
+        f"other-house-{suffix}": {
+            **own, "cellrun.installation": f"x{suffix}", "cellrun.attempt": ANOTHER
+        },
+        f"nobodys-{suffix}": {},
+    }  # fmt: skip
+    try:
+        for name, labels in strangers.items():
+            lay(kit, name, **labels)
+        left = container_name(ONE_OF_OURS)
+        lay(kit, left, **own, **{"cellrun.attempt": ONE_OF_OURS})
+        workspace = kit.home / "work" / "0190-folder"
+        workspace.mkdir(parents=True)
+
+        def is_tidy() -> bool:
+            bench.round()
+            return left not in names(kit) and not workspace.exists()
+
+        until(is_tidy)
+        assert set(strangers) <= names(kit)
+        until(lambda: container_name(known.uid) in names(kit))
+        # Orders for it may still be on their way: it was started once.
+        late = RunAttempt(ONE_OF_OURS, 1, 2, 0, 1, read_moment().wall + 60)
+        bench.tell(Orders((SPEC,), (late,)))
+        assert bench.cell.books.find(ONE_OF_OURS) is None
+    finally:
+        for name in strangers:
+            kit.outside.remove_container(name, force=True)
+
+
+def test_twenty_orders_that_come_while_it_looks_are_left_alone(
+    docker_kit: DockerKit, bench: Bench
+) -> None:
+    bench.reaper.start()
+    until_wall = read_moment().wall + 60
+    runs = tuple(RunAttempt(f"0190-{n}", 1, n, n, 1, until_wall) for n in range(20))
+    for run in runs:
+        bench.tell(Orders((SPEC,), (run,)))
+
+    def all_run() -> bool:
+        bench.round()
+        return all(
+            (book := bench.cell.books.find(run.uid)) is not None and book.started_at for run in runs
+        )
+
+    until(all_run)
+    assert {container_name(run.uid) for run in runs} <= names(docker_kit)
+
+
+def test_an_engine_that_is_away_is_looked_at_again(tmp_path: Path) -> None:
+    class Away:
+        name = "away"
+        answers = iter([False, True])
+
+        def find(self) -> list[Any]:
+            if not next(self.answers):
+                raise EngineAway("no answer")
+            return []
+
+    told: queue.SimpleQueue[Sighting] = queue.SimpleQueue()
+    reaper = Reaper(Away(), tmp_path, told.put, look_seconds=0.01)  # type: ignore[arg-type]
+    reaper.start()
+    assert told.get(timeout=30) == Sighting((), ())
+    reaper.close()
