@@ -10,10 +10,15 @@ new.
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from controlplane.contract.fields import compact_json
 from controlplane.contract.reports import AttemptReport, Reports
 
 # Reports in one message: as many as the inbox applies in one batch.
 MAX_REPORTS = 500
+# … and so many bytes: what an envelope quotes may become twice as long, and its limit is 1 MiB.
+MAX_REPORT_BYTES = 400 * 1024
+# What a report has that carries next to nothing: to write each twice to know it is not worth it.
+PLAIN_BYTES, PLAIN_CHARS = 800, 40
 # Messages between two entries of a journal before the numbers say nothing more of it: at a
 # heartbeat each 5 s, forty years.
 _COUNTER_BITS = 28
@@ -124,8 +129,29 @@ def _put_back(at: float | None, seconds: float) -> float | None:
 
 def _messages(after: int, reports: list[AttemptReport]) -> list[Reports]:
     messages = []
-    for start in range(0, len(reports), MAX_REPORTS):
-        part = tuple(reports[start : start + MAX_REPORTS])
-        messages.append(Reports(after, part))
+    for part in _parts(reports):
+        messages.append(Reports(after, tuple(part)))
         after = part[-1].seq
     return messages
+
+
+def _parts(reports: list[AttemptReport]) -> Iterable[list[AttemptReport]]:
+    """As many reports, and as many bytes, as one message takes; a large one goes alone."""
+    part: list[AttemptReport] = []
+    size = 0
+    for report in reports:
+        more = _size(report)
+        if part and (len(part) >= MAX_REPORTS or size + more > MAX_REPORT_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(report)
+        size += more
+    if part:
+        yield part
+
+
+def _size(report: AttemptReport) -> int:
+    large = (report.result, report.outputs, report.plugin_state, report.addresses)
+    if len(report.message or "") <= PLAIN_CHARS and all(item is None for item in large):
+        return PLAIN_BYTES
+    return PLAIN_BYTES + len(compact_json(report.body()))

@@ -1,10 +1,12 @@
 """Reports: numbered, coalesced, said again until heard; leases: from the moment of asking."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from controlplane.contract.reports import AttemptReport
+from controlplane.contract import envelope
+from controlplane.contract.reports import MESSAGE_CHARS, RESULT_BYTES, AttemptReport
 from controlplane.contract.states import TaskState
 from workers.happenings import Moment
 from workers.lease import CLOCK_SECONDS, Lease
@@ -22,6 +24,29 @@ def said(uid: str, state: TaskState = TaskState.RUNNING) -> AttemptReport:
 
 def sent(messages: object) -> list[tuple[int, list[str]]]:
     return [(item.after, [report.uid for report in item.reports]) for item in messages]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        {"result": "\x01" * RESULT_BYTES},
+        {"plugin_state": {"text": "x" * 65_000}},
+        {"outputs": ({"name": '"' * 255, "size": 1, "sha256": "0" * 64, "uri": "/x"},) * 500},
+        {"message": "\u00e9" * MESSAGE_CHARS},
+    ],
+)
+def test_no_message_is_larger_than_an_envelope_may_be(large: dict[str, Any]) -> None:
+    spokesman, _ = reporter()
+    for number in range(MAX_REPORTS + 1):
+        spokesman.say(AttemptReport(f"uid-{number}", 0, TaskState.SUCCEEDED, **large))
+    messages = list(spokesman.flush())
+    for message in messages:
+        text = envelope.seal(b"k" * 32, cell="a", incarnation="i", seq=1, body=message.body())
+        assert len(text) <= envelope.MAX_BYTES
+    uids = [report.uid for message in messages for report in message.reports]
+    assert uids == [f"uid-{number}" for number in range(MAX_REPORTS + 1)]
+    lasts = [message.reports[-1].seq for message in messages]
+    assert [message.after for message in messages] == [0, *lasts[:-1]]
 
 
 def test_numbers_after_another_entry_of_the_journal_are_higher() -> None:
