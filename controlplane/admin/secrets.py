@@ -35,8 +35,8 @@ class SecretForm(forms.ModelForm):
         widget=PasswordInput(render_value=False, attrs={"autocomplete": "new-password"}),
         strip=False,
         required=False,
-        help_text="Text of one line, at most 64 KiB; other values, and logins to registries, are"
-        " written by <code>cellrun secrets set</code>.",
+        help_text="Text of one line, at most 64 KiB; left empty, a secret stays as it is. Other"
+        " values, and logins to registries, are written by <code>cellrun secrets set</code>.",
     )
 
     class Meta:
@@ -55,6 +55,8 @@ class SecretForm(forms.ModelForm):
         value: str = self.cleaned_data["value"]
         if len(value.encode(errors="replace")) > MAX_VALUE_BYTES:
             raise forms.ValidationError(f"has more than {MAX_VALUE_BYTES} bytes")
+        if not value and self.instance.pk is None:
+            raise forms.ValidationError("This field is required.")
         return value
 
 

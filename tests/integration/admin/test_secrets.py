@@ -70,6 +70,7 @@ def test_secrets_are_made_and_deleted(operator: Client) -> None:
         ({"name": "token"}, "already exists"),
         ({"name": "Token"}, "a name has lower-case letters"),
         ({"name": ""}, "This field is required"),
+        ({"value": ""}, "This field is required"),
         ({"value": "hunter2" * 10_000}, "has more than 65536 bytes"),
     ],
 )

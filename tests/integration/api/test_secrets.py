@@ -39,7 +39,7 @@ def ask(cell: Cell, uid: object) -> Answer:
         "X-Cellrun-Time": at,
         "X-Cellrun-Mac": keys.sign(keys.mac_key(key_of(cell), keys.UPLOAD), text),
     }
-    return Caller(None).send("POST", path.removeprefix("/api/v1"), **headers)
+    return Caller(None).send("POST", path.removeprefix("/api/v1"), b"", **headers)
 
 
 def briefed(cell: Cell, uid: object) -> Briefing:

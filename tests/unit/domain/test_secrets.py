@@ -1,0 +1,56 @@
+"""What a secret is bound to, and which values are logins."""
+
+import pytest
+
+from controlplane.contract.briefing import Registry
+from controlplane.domain.sealing import NONCE_BYTES, NotOpened, rest_key, seal, unseal
+from controlplane.domain.secrets import about_secret, read_registry, registry_value
+
+KEY, NONCE = rest_key("k" * 40), b"n" * NONCE_BYTES
+
+
+@pytest.mark.parametrize("value", [b"", b"\x00\xff", b"v" * 65536])
+def test_what_was_sealed_is_opened_again_for_the_same_and_nothing_else(value: bytes) -> None:
+    about = about_secret(7, "token")
+    sealed = seal(KEY, value, about=about, nonce=NONCE)
+    assert unseal(KEY, sealed, about=about) == value
+    changed = sealed[:-1] + bytes([sealed[-1] ^ 1])
+    for key, found, said in (
+        (rest_key("k" * 41), sealed, about),
+        (KEY, changed, about),
+        (KEY, sealed[:20], about),
+        (KEY, b"", about),
+        (KEY, sealed, about_secret(8, "token")),
+        (KEY, sealed, about_secret(7, "token2")),
+    ):
+        with pytest.raises(NotOpened):
+            unseal(key, found, about=said)
+
+
+def test_projects_and_names_cannot_be_mixed_up() -> None:
+    assert about_secret(1, "1.a") != about_secret(11, "a")
+
+
+def test_a_login_is_written_and_read_again() -> None:
+    login = Registry("ann é", 'p"a\\ss\n')
+    assert read_registry(registry_value(login)) == login
+    assert read_registry(b' {"password": "b", "username": "a"}\n') == Registry("a", "b")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"\xff",
+        b"[" * 65536,
+        b"7",
+        b"null",
+        b'["username", "password"]',
+        b'{"username": "a"}',
+        b'{"username": "a", "password": 7}',
+        b'{"username": null, "password": "b"}',
+        b'{"username": "a", "password": "b", "more": 1}',
+    ],
+)
+def test_what_is_no_login_is_none(value: bytes) -> None:
+    assert read_registry(value) is None
