@@ -45,6 +45,10 @@ class Outside:
         self.briefings: dict[str, Briefing] = {}
         self.requests: list[tuple[str, str]] = []
         self.cancels_at_once = True
+        # A request of this method is carried out, and its answer never comes.
+        self.holds = ""
+        self.held = threading.Event()
+        self.may_answer = threading.Event()
         self._cell = cell
         self._seal_key = keys.mac_key(key, keys.SEAL)
         outside = self
@@ -55,6 +59,11 @@ class Outside:
             def _answer(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 status, content = outside.answer(self.command, self.path, body)
+                if self.command == outside.holds and self.path.startswith("/jobs/"):
+                    outside.held.set()
+                    outside.may_answer.wait()
+                    self.close_connection = True
+                    return
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
@@ -92,6 +101,7 @@ class Outside:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.may_answer.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

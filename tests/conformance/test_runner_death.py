@@ -1,0 +1,106 @@
+"""The cell is killed -9 while its runner begins a job elsewhere: whenever that is, there is one."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from examples.runners.cellrun_http_job.runner import HttpJob
+from tests.architecture.source import ROOT
+from tests.conformance.kit import until
+from tests.conformance.outside import Outside
+from tests.conformance.runners import RunnerKit, runner_kit
+from workers.attempt.events import Launch
+from workers.attempt.outcome import STOPPED
+
+CELL = textwrap.dedent(
+    """
+    import sys, time
+    from pathlib import Path
+    from examples.runners.cellrun_http_job.runner import HttpJob
+    from controlplane.contract.orders import GroupSpec, RunAttempt
+    from workers.attempt.events import Launch
+    from workers.config import CellConfig
+    from workers.drivers.process import ProcessEngine
+    from workers.drivers.registry import make_pipeline
+    from workers.drivers.runner import Offered
+
+    home, url, uid = sys.argv[1:4]
+    config = CellConfig(
+        name="cell-1", key=b"k" * 32, home=Path(home), broker_url="", control_url=url,
+        installation="conformance", capacity={}, driver="process",
+    )
+    engine = ProcessEngine(home=config.home, max_log_bytes=config.max_log_bytes)
+    offered = Offered({"http_job": HttpJob()})
+    driver = make_pipeline(engine, config, print, (0.05, 0.1), offered)
+    spec = GroupSpec(1, 7, "suite", "main", 1, task_type="http_job", command=("do", "it"))
+    driver.start(Launch(RunAttempt(uid, 1, 11, 0, 1, 0.0), spec, {"JOB_SERVICE": url}))
+    if "stop" in sys.argv:
+        sys.stdin.readline()
+        driver.stop(uid, grace_seconds=300, force=False)
+    time.sleep(300)
+    """
+)
+
+
+@pytest.fixture
+def outside() -> Iterator[Outside]:
+    with Outside() as outside:
+        yield outside
+
+
+@pytest.fixture
+def kit(tmp_path: Path, outside: Outside) -> Iterator[RunnerKit]:
+    with runner_kit(tmp_path, outside, http_job=HttpJob()) as kit:
+        yield kit
+
+
+def cell_of(kit: RunnerKit, uid: str, *words: str) -> "subprocess.Popen[bytes]":
+    """A process that starts the attempt."""
+    command = [sys.executable, "-c", CELL, str(kit.home), kit.outside.url, uid, *words]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.PIPE)
+
+
+def launch_of(kit: RunnerKit, uid: str) -> Launch:
+    launch = kit.launch("do", "it", uid=uid, task_type="http_job")
+    return Launch(launch.run, launch.spec, {"JOB_SERVICE": kit.outside.url})
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_a_job_is_begun_once_whenever_the_cell_is_killed(
+    kit: RunnerKit, outside: Outside, method: str
+) -> None:
+    uid = f"killed-at-{method.lower()}"
+    outside.holds = method
+    with cell_of(kit, uid) as cell:
+        until(outside.held.is_set)
+        cell.send_signal(signal.SIGKILL)
+    assert outside.asked("PUT", uid) == (1 if method == "PUT" else 0)
+    outside.holds = ""
+    kit.driver.adopt(launch_of(kit, uid))
+    kit.told.started(uid)
+    outside.finish(uid, state="done", result="7")
+    assert kit.told.ended(uid).result == "7"
+    assert (outside.jobs[uid].begun, outside.asked("PUT", uid)) == (1, 1)
+
+
+def test_what_the_killed_cell_was_ending_is_ended(kit: RunnerKit, outside: Outside) -> None:
+    uid = "killed-at-delete"
+    outside.cancels_at_once = False
+    with cell_of(kit, uid, "stop") as cell:
+        until(lambda: uid in outside.jobs)
+        assert cell.stdin is not None
+        cell.stdin.write(b"now\n")
+        cell.stdin.flush()
+        until(lambda: outside.asked("DELETE", uid))
+        cell.send_signal(signal.SIGKILL)
+    outside.cancels_at_once = True
+    kit.driver.adopt(launch_of(kit, uid))
+    assert kit.told.ended(uid).reason == STOPPED
+    assert outside.jobs[uid].state == "cancelled"
