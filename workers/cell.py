@@ -54,6 +54,8 @@ log = logging.getLogger(__name__)
 MAX_CRASHES = 2
 # Messages with orders that are kept until the cell is registered; Sync repeats what comes on top.
 MAX_EARLY = 100
+# Of a heap that somebody left behind so many go at once: attempts come first.
+MAX_SWEPT = 200
 # Up to this part sooner than it must a cell beats, each by its name.
 _SPREAD = 0.1
 # How long a uid stays known after its order cannot arrive any more.
@@ -434,10 +436,11 @@ class Cell:
         """
         if self.unfit or self._evacuating:
             return  # what has ended may have to be looked at again by a successor
-        strangers = [uid for uid in seen.containers if self.books.find(uid) is None]
+        strangers = [uid for uid in seen.containers if self.books.find(uid) is None][:MAX_SWEPT]
         self._remove_strangers(strangers, now)
-        for uid in seen.folders:
-            if self.books.find(uid) is None and uid not in strangers:
+        folders = [uid for uid in seen.folders if self.books.find(uid) is None][:MAX_SWEPT]
+        for uid in folders:
+            if uid not in strangers:
                 log.info("the folder of attempt %s is removed", uid)
                 self.deeds.remove(uid)
 

@@ -17,8 +17,6 @@ from workers.happenings import Sighting
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0
-# Of a heap that somebody left behind so many go in one look: attempts come first.
-MAX_AT_ONCE = 200
 
 
 class Reaper:
