@@ -1,0 +1,128 @@
+"""Files go from task to task through the whole system: outputs, checkpoints, and their end."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from client import Session
+from tests.e2e.engine import remove_containers
+from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
+from tests.e2e.work import (
+    IMAGE,
+    SMALL,
+    attempts_of,
+    session_of,
+    shell_job,
+    wait_for_end,
+    whole_log,
+)
+
+pytestmark = [pytest.mark.serial, pytest.mark.engine]
+
+# Counts in its checkpoint; as the second attempt it goes on for a moment and succeeds.
+COUNT = (
+    "cd /ckpt; n=$(cat n || echo 0); echo from $n; "
+    "while [ $CELLRUN_ATTEMPT_NUMBER = 1 ]; do n=$((n+1)); echo $n > n.new; mv n.new n; "
+    "sleep 0.05; done"
+)
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[RunningStack]:
+    with open_folder() as folder:
+        with RunningStack(folder / "home", cells=1) as running:
+            yield running
+        remove_containers(running.installation)
+        assert remnants(running.home) == []
+
+
+@pytest.fixture
+def session(stack: RunningStack) -> Iterator[Session]:
+    with session_of(stack) as session:
+        yield session
+
+
+def content(session: Session, uid: str, name: str) -> bytes:
+    return b"".join(session.read_artifact(uid, name))
+
+
+def files_of(stack: RunningStack, uid: str) -> list[Path]:
+    found = (stack.home / "artifacts").rglob("*")
+    return [path for path in found if uid in str(path) and path.is_file()]
+
+
+def test_a_preempted_task_goes_on_where_it_stopped(stack: RunningStack, session: Session) -> None:
+    with session_of(stack, operator=True) as operator:
+        cores = operator.cell("cell-1")["capacity"]["cpu"]
+    room = {"cpu": round(cores * 600) / 1000, "memory": "32Mi"}
+    batch = session.submit(
+        shell_job(COUNT, name="batch", band="batch", resources=room, checkpoint_path="/ckpt")
+    )["id"]
+    [task] = session.tasks(batch)
+    wait_until(
+        lambda: any(
+            "from 0" in whole_log(session, each["uid"]) for each in session.attempts(task["id"])
+        ),
+        seconds=60,
+        what="it counts",
+    )
+    urgent = shell_job("echo urgent", name="urgent", band="production", resources=room)
+    assert wait_for_end(session, session.submit(urgent)["id"])["state"] == "SUCCEEDED"
+    assert wait_for_end(session, batch)["state"] == "SUCCEEDED"
+    first, second = session.attempts(task["id"])
+    assert (first["state"], second["state"]) == ("PREEMPTED", "SUCCEEDED")
+    assert [item["name"] for item in session.artifacts(first["uid"])] == ["_checkpoint.tar"]
+    came_to = int(whole_log(session, second["uid"]).split()[-1])
+    assert came_to > 0
+    assert session.artifacts(second["uid"]) == []
+
+
+def test_outputs_go_on_to_the_next_group_and_to_people_and_with_the_job(
+    stack: RunningStack, session: Session
+) -> None:
+    make = "head -c 3000000 /dev/urandom > /out/model; mkdir /out/notes; echo $CELLRUN_TASK_INDEX"
+    job = {
+        "name": "train",
+        "groups": [
+            {
+                "name": "fit",
+                "replicas": 2,
+                "image": IMAGE,
+                "resources": SMALL,
+                "command": ["sh", "-c", f"{make} > '/out/notes/a b'"],
+                "outputs": [{"path": "/out/model"}, {"path": "/out/notes", "name": "words"}],
+            },
+            {
+                "name": "report",
+                "image": IMAGE,
+                "resources": SMALL,
+                "command": ["sh", "-c", "sha256sum /in/*/model; cat '/notes/1/words/a b'"],
+                "inputs": [
+                    {"path": "/in", "from": {"group": "fit", "output": "model"}},
+                    {"path": "/notes", "from": {"group": "fit", "output": "words"}},
+                ],
+            },
+        ],
+    }
+    job_id = session.submit(job)["id"]
+    assert wait_for_end(session, job_id)["state"] == "SUCCEEDED"
+    first, second, report = [attempts[-1] for attempts in attempts_of(session, job_id).values()]
+    assert [item["name"] for item in session.artifacts(second["uid"])] == ["model", "words/a b"]
+    assert content(session, second["uid"], "words/a b") == b"1\n"
+    digests = [
+        hashlib.sha256(content(session, each["uid"], "model")).hexdigest()
+        for each in (first, second)
+    ]
+    *sums, note = whole_log(session, report["uid"]).splitlines()
+    assert sums == [f"{digest}  /in/{n}/model" for n, digest in enumerate(digests)]
+    assert note == "1"
+    assert len(files_of(stack, first["uid"])) >= 2
+    session.delete_job(job_id)
+    # Deletion waits for one lease after a start, so that reports come first.
+    wait_until(
+        lambda: not any(files_of(stack, each["uid"]) for each in (first, second)),
+        seconds=60,
+        what="the files have gone with the job",
+    )
