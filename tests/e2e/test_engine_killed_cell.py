@@ -22,6 +22,7 @@ from tests.e2e.engine import EngineEvents, containers_of, remove_containers
 from tests.e2e.stack import Companion, RunningStack, open_folder, remnants, wait_until
 from tests.e2e.work import attempts_of, session_of, shell_job, wait_for_end, whole_log
 from workers.attempt.run import START
+from workers.secret_folder import default_folder
 
 pytestmark = [pytest.mark.serial, pytest.mark.engine]
 
@@ -34,8 +35,10 @@ MOMENTS = (
     "remove_all:call",
     "remove_all:return",
 )
-SCRIPT = "echo begun; cat /in/text; sleep 0.3; cat /in/text > /out/result; echo done"
-TEXT = "the text\n"
+SCRIPT = "echo begun; cat /in/text; sleep 0.3; cat /run/secrets/key; " + (
+    "cat /in/text > /out/result; echo done"
+)
+TEXT, SECRET = "the text\n", "the secret\n"
 ENROLL = """
 import json, sys
 from controlplane import clock
@@ -62,8 +65,9 @@ class Case:
 
     @property
     def left(self) -> list[str]:
-        """Workspaces that were not removed."""
-        return [path.name for path in self.folder.glob("work/*")]
+        """Workspaces, and secrets in memory, that were not removed."""
+        secrets = default_folder(self.installation, self.folder.name, self.folder)
+        return [str(path) for path in (*self.folder.glob("work/*"), *secrets.glob("*"))]
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +95,7 @@ def events(stack: RunningStack) -> Iterator[EngineEvents]:
 def cases(stack: RunningStack, session: Session, events: EngineEvents) -> Iterator[dict[str, Case]]:
     """Every cell has been killed at its moment, and another process of it runs."""
     keys = enroll_all(stack)
+    session.put_secret("key", {"value": SECRET})
     cases = {}
     with ExitStack() as ends:
         dying = []
@@ -121,6 +126,7 @@ def job_for(moment: str) -> dict[str, Any]:
     return shell_job(
         SCRIPT,
         inputs=[{"content": TEXT, "path": "/in/text"}],
+        secrets=[{"name": "key", "path": "/run/secrets/key"}],
         result_file="/out/result",
         constraints=[{"key": "dies", "op": "eq", "values": [moment]}],
     )
@@ -171,6 +177,6 @@ def test_task_ends_right_though_its_cell_was_killed(
     was_created = MOMENTS.index(moment) > MOMENTS.index("create_container:call")
     assert len(attempts) == (1 if was_created else 2)
     assert task["failure_count"] == task["system_failure_count"] == 0  # type: ignore[typeddict-item]
-    assert whole_log(session, attempts[-1]["uid"]) == f"begun\n{TEXT}done\n"
-    wait_until(lambda: not case.left, seconds=60, what="no workspace is left")
+    assert whole_log(session, attempts[-1]["uid"]) == f"begun\n{TEXT}{SECRET}done\n"
+    wait_until(lambda: not case.left, seconds=60, what="no workspace and no secret is left")
     wait_until(lambda: not case.containers, seconds=60, what="no container is left")
