@@ -74,6 +74,17 @@ def test_outputs_of_a_success_are_kept_before_it_is_told(kit: Kit, keeper: Keepe
     assert not list((kit.home / "work" / ended.uid).glob("*.tar"))
 
 
+def test_the_folders_of_outputs_are_there_and_anybody_may_write_to_them(
+    kit: Kit, keeper: Keeper
+) -> None:
+    text = f"echo 1 > {ROOT}/left/here/one && echo 2 > {ROOT}/there/two"
+    outputs = (Output("/left/here/one", "one"), Output("/there/two", "two"))
+    launch = kit.launch("sh", "-c", text, outputs=outputs, user="1234:1234")
+    kit.driver.start(launch)
+    assert kit.told.ended(launch.uid).exit_code == 0
+    assert keeper.kept[launch.uid] == {"one": b"1\n", "two": b"2\n"}
+
+
 def test_a_large_output_arrives_whole_whatever_the_answers(kit: Kit, keeper: Keeper) -> None:
     troubles = iter([Answer(503), None, Answer(200, b"no json"), None, None, Answer(500)])
     keeper.before = lambda request: next(troubles, None)

@@ -6,7 +6,6 @@ last: with these a successor of a killed cell goes on, or ends what nobody knows
 
 import json
 import logging
-import posixpath
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -54,15 +53,9 @@ class RunnerEngine:
         """From now on the attempt is known here. Raises OSError."""
         paths = self._paths(launch.uid)
         paths.folder.mkdir(parents=True, exist_ok=True)
-        self._make_folders(launch)
+        self.root(launch.uid).mkdir(parents=True, exist_ok=True)
         body = {"run": launch.run.body(), "spec": launch.spec.body(), "env": dict(launch.env)}
         keeping.write_whole(paths.order, body)
-
-    def _make_folders(self, launch: Launch) -> None:
-        root = self.root(launch.uid)
-        root.mkdir(parents=True, exist_ok=True)
-        folders = [posixpath.dirname(output.path) for output in launch.spec.outputs]
-        place_below(root, [Placed(path) for path in folders if ".." not in path.split("/")])
 
     def attach(self, uid: str, wake: Wake) -> None:
         """Signals to this attempt wake its thread."""

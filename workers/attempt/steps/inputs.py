@@ -2,7 +2,7 @@
 
 Inputs are fetched into the attempt's workspace, then placed into the container: by signed links of
 the control plane, whose failures are the system's, or by addresses that the submitter named. The
-folder of the result file is placed with them, writable for whoever the task runs as.
+folders of result file and outputs are placed with them, writable for whoever the task runs as.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from controlplane.contract.orders import Input
+from controlplane.contract.orders import GroupSpec, Input
 from controlplane.contract.states import FailureKind, Phase
 from workers.attempt.attempt import Attempt
 from workers.attempt.engine import Placed
@@ -23,10 +23,7 @@ from workers.attempt.tries import with_tries
 def fetch_inputs(attempt: Attempt) -> None:
     """Fetch all inputs; says what must be placed. Raises AttemptFailed."""
     spec = attempt.launch.spec
-    placed: list[Placed] = []
-    if spec.result_file is not None:
-        folder = posixpath.dirname(checked_path("result_file", spec.result_file, SPEC))
-        placed.append(Placed(folder, writable=True))
+    placed = [Placed(folder, writable=True) for folder in _folders(spec)]
     room = Room("inputs", attempt.inputs_folder, attempt.around.max_files_bytes, INPUTS)
     for number, item in enumerate(spec.inputs):
         attempt.enter(Phase.PREPARING)
@@ -35,6 +32,14 @@ def fetch_inputs(attempt: Attempt) -> None:
         _fetch(attempt, item, target, room)
         placed += _expanded(attempt, path, target, room) if item.bundle else [Placed(path, target)]
     attempt.placed = [*attempt.placed, *placed]
+
+
+def _folders(spec: GroupSpec) -> list[str]:
+    """Where the task leaves its result and its outputs, each once. Raises AttemptFailed."""
+    left = [("result_file", spec.result_file)] if spec.result_file is not None else []
+    left += [(f"output {item.name}", item.path) for item in spec.outputs]
+    folders = (posixpath.dirname(checked_path(what, path, SPEC)) for what, path in left)
+    return [folder for folder in dict.fromkeys(folders) if folder != "/"]
 
 
 def place_inputs(attempt: Attempt) -> None:
