@@ -201,7 +201,7 @@ class AttemptAdmin(ReadOnlyAdmin):
             ("released", _released(obj)),
             ("stop asked because", obj.stop_reason),
             ("addresses", _pairs((obj.details or {}).get("addresses") or {})),
-            ("usage", _pairs(obj.usage or {})),
+            ("usage", _pairs(_plain(obj.usage or {}))),
             ("Flower", flower_link(obj)),
         ]
 
@@ -215,6 +215,15 @@ class AttemptAdmin(ReadOnlyAdmin):
             cut = " (its first 10 KB)" if obj.result_truncated else ""
             sections.insert(0, Text(f"Result{cut}", text=obj.result))
         return sections
+
+
+def _plain(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """Usage with the seconds of each step beside the rest."""
+    steps = usage.get("steps")
+    plain = {name: value for name, value in usage.items() if name != "steps"}
+    if isinstance(steps, dict):
+        plain |= {f"{name} step": f"{seconds} s" for name, seconds in steps.items()}
+    return plain
 
 
 def _pairs(mapping: Mapping[str, Any]) -> str:

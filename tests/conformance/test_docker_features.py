@@ -255,3 +255,35 @@ def test_image_s_digest_is_told(docker_kit: DockerKit) -> None:
     assert usage is not None
     assert usage["image_digest"] == docker_kit.outside.inspect_image(IMAGE)["Id"]
     assert "pulled_bytes" not in usage
+
+
+# ----------------------------------------------------------------------------- limits, from inside
+
+
+def test_more_processes_than_were_asked_for_cannot_be_started(docker_kit: DockerKit) -> None:
+    script = "i=0; while [ $i -lt 40 ]; do sleep 1 & i=$((i+1)); done; wait"
+    launch = docker_kit.launch("sh", "-c", script, max_pids=20)
+    docker_kit.driver.start(launch)
+    assert docker_kit.told.ended(launch.uid).exit_code != 0
+    assert "fork" in docker_kit.log(launch.uid, "stderr")
+
+
+def test_what_is_seen_inside_is_what_was_asked_for(docker_kit: DockerKit) -> None:
+    launch = docker_kit.launch(
+        "pwd; id -u; echo $A $CELLRUN_ATTEMPT_UID; cat /proc/mounts",
+        entrypoint=("sh", "-c"),
+        workdir="/etc",
+        user="123:45",
+        env={"A": "b"},
+        read_only=True,
+        network="none",
+        result_file="/out/result",
+    )
+    docker_kit.driver.start(launch)
+    assert docker_kit.told.ended(launch.uid).exit_code == 0
+    where, who, env, *mounts = docker_kit.log(launch.uid).splitlines()
+    assert (where, who, env) == ("/etc", "123", f"b {launch.uid}")
+    options = {words[1]: words[3].split(",") for words in map(str.split, mounts)}
+    assert "ro" in options["/"]
+    assert "rw" in options["/out"]
+    assert "ro" in options["/proc/sys"]  # what is the whole host's cannot be set

@@ -55,6 +55,9 @@ def test_image_is_pulled_and_runs(docker_kit: DockerKit, registry: Distribution)
     image = registry.push()
     ended = ran(docker_kit, image)
     assert (ended.exit_code, ended.reason) == (0, None), ended.message
+    assert ended.usage is not None
+    assert ended.usage["pulled_bytes"] > 0
+    assert ended.usage["image_digest"].startswith("sha256:")
 
 
 def test_pull_policy_decides_whether_the_registry_is_asked(

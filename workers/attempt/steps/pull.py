@@ -50,4 +50,5 @@ def _pull(attempt: Attempt, image: str) -> None:
         attempt.around.pulls.leave(pull)
     if pull.error is not None:
         raise pull.error
-    attempt.usage["pulled_bytes"] = pull.bytes
+    if pull.bytes:  # Podman does not say, and what was there already is not fetched again
+        attempt.usage["pulled_bytes"] = pull.bytes
