@@ -71,14 +71,14 @@ NAMES: dict[Step, str] = {
     look_for_adopted: "workspace",
     read_briefing: "briefing",
     fetch_inputs: "inputs",
-    fetch_checkpoint: "checkpoint",
+    fetch_checkpoint: "inputs",
     ensure_image: "pull",
     write_secrets: "secrets",
     join_gang: "gang",
     await_permit: "permit",
     create_container: "create",
     place_inputs: "inputs",
-    place_checkpoint: "checkpoint",
+    place_checkpoint: "inputs",
     start_container: "start",
 }
 
@@ -146,11 +146,11 @@ def _ended(attempt: Attempt, view: View | None) -> Ended:
     if view.exit_code == 0:
         with attempt.step("collect"):
             result, truncated = collect_result(attempt)
-    if verdict.reason is None:
+    if verdict.reason is not None:
+        _keep_checkpoint(attempt)
+    elif attempt.launch.spec.outputs:
         with attempt.step("outputs"):
             keep_outputs(attempt)
-    else:
-        _keep_checkpoint(attempt)
     # The start was told when the engine had answered, which for a short process may be after its
     # end: the engine knows better, but not when a health check passed.
     started_at = view.started_at or attempt.started_at or 0.0
@@ -173,8 +173,9 @@ def _ended(attempt: Attempt, view: View | None) -> Ended:
 
 
 def _keep_checkpoint(attempt: Attempt) -> None:
-    with attempt.step("checkpoint"):
-        keep_checkpoint(attempt)
+    if attempt.launch.spec.checkpoint_path is not None:
+        with attempt.step("checkpoint"):
+            keep_checkpoint(attempt)
 
 
 def _failed(attempt: Attempt, failure: AttemptFailed) -> Ended:
