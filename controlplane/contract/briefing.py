@@ -43,7 +43,7 @@ class Briefing:
     output_base: str | None = None
     checkpoint: Mapping[str, Any] | None = None
     plugin_state: Mapping[str, Any] | None = None
-    gang: Mapping[str, Any] | None = None
+    gang: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def body(self) -> dict[str, Any]:
         """As JSON."""

@@ -1,6 +1,7 @@
 """A gang on two cells, and on one: its members speak by name, and log in to each other."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import docker
 import pytest
@@ -12,7 +13,7 @@ from client.spec_file import read_spec
 from tests.architecture.source import ROOT
 from tests.e2e.engine import remove_containers
 from tests.e2e.ssh_image import IMAGE, require_ssh_image
-from tests.e2e.stack import RunningStack, open_folder, remnants
+from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
 from tests.e2e.work import session_of, wait_for_end, whole_log
 
 pytestmark = [pytest.mark.serial, pytest.mark.engine]
@@ -81,21 +82,26 @@ def cordon(stack: RunningStack, cell: str) -> None:
     answer.raise_for_status()
 
 
-def run_gang(session: Session, cpu: float) -> tuple[list[Task], list[str]]:
-    """Its two tasks, and what each of them printed."""
+def gang_of_two(first: str, second: str, cpu: float, **more: Any) -> dict[str, Any]:
+    """A job of two members, each with a script of its own."""
     worker = {
         "name": "worker",
         "replicas": 2,
         "image": IMAGE,
-        "command": ["sh", "-c", f"if [ $CELLRUN_GANG_RANK = 0 ]; then {SERVE} else {VISIT} fi"],
+        "command": ["sh", "-c", f"if [ $CELLRUN_GANG_RANK = 0 ]; then {first} else {second} fi"],
         "user": "root",
         "resources": {"cpu": cpu, "memory": "64Mi"},
         "network": "gang",
         "ports": ["talk", "ssh"],
         "timeout_seconds": 60,
+        **more,
     }
-    spec = {"name": "gang", "coscheduled": True, "groups": [worker]}
-    job = wait_for_end(session, session.submit(spec)["id"])
+    return {"name": "gang", "coscheduled": True, "groups": [worker]}
+
+
+def run_gang(session: Session, cpu: float) -> tuple[list[Task], list[str]]:
+    """Its two tasks, and what each of them printed."""
+    job = wait_for_end(session, session.submit(gang_of_two(SERVE, VISIT, cpu))["id"])
     tasks = sorted(session.tasks(job["id"]), key=lambda task: task["index"])
     logs = [whole_log(session, str(task["attempt_uid"])) for task in tasks]
     assert job["state"] == "SUCCEEDED", (logs, [task["failure_reason"] for task in tasks])
@@ -108,6 +114,41 @@ def test_two_on_two_cells_hear_each_other_by_name_and_one_logs_in_to_the_other(
     tasks, logs = run_gang(session, cpu=0.6)
     assert {task["cell_id"] for task in tasks} == {"cell-1", "cell-2"}
     assert logs == ["rank 1 was here\n", f"heard worker-0 from worker-0 at {gateway}\nworker-0\n"]
+
+
+SERVE_AGAIN = """
+[ $CELLRUN_ATTEMPT_NUMBER = 1 ] && exec sleep 300
+hostname > /tmp/word
+nc -l -p $CELLRUN_PORT_TALK < /tmp/word
+"""
+CALL_AGAIN = """
+cd /run/cellrun/gang
+until grep -q '"rank": 1,.*"RUNNING", "attempt": 2' peers.json; do sleep 0.05; done
+grep '^1 ' peers > /tmp/row
+read -r rank name state host port others < /tmp/row
+until nc -w 5 $name ${port#talk=} > /tmp/heard && [ -s /tmp/heard ]; do sleep 0.05; done
+cat /tmp/heard
+"""
+
+
+def test_a_member_that_comes_again_is_found_where_it_is_now(session: Session) -> None:
+    job_id = session.submit(gang_of_two(CALL_AGAIN, SERVE_AGAIN, 0.3, min_available=1))["id"]
+    caller, called = sorted(session.tasks(job_id), key=lambda task: task["index"])
+
+    def runs() -> bool:
+        return all(session.task(one["id"])["state"] == "RUNNING" for one in (caller, called))
+
+    wait_until(runs, seconds=60, what="both run")
+    engine = docker.APIClient(version="auto")
+    try:
+        uid = session.task(called["id"])["attempt_uid"]
+        engine.remove_container(f"cellrun-{uid}", force=True)
+    finally:
+        engine.close()
+    job = wait_for_end(session, job_id)
+    caller = session.task(caller["id"])
+    assert (job["state"], caller["attempt_number"]) == ("SUCCEEDED", 1)
+    assert whole_log(session, str(caller["attempt_uid"])) == "worker-1\n"
 
 
 def test_the_example_does_as_it_says(session: Session) -> None:

@@ -8,13 +8,16 @@ import logging
 import os
 import socket
 import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.contract.fields import Malformed
 from controlplane.contract.gang import Gang, GangMember, read_gang
 from workers.attempt import gang_files
 from workers.attempt.attempt import Attempt
-from workers.attempt.gang_files import KEY_FILE, see_peers
+from workers.attempt.gang_files import KEY_FILE, see_peers, split_address
 from workers.web import WebAway, WebRefused
 
 log = logging.getLogger(__name__)
@@ -22,7 +25,8 @@ log = logging.getLogger(__name__)
 FIRST_SECONDS = (0.2, 0.4, 0.8)  # the members of a small gang come within a second
 SOON_SECONDS, LATER_SECONDS = 1.0, 5.0
 PATIENT_AFTER = 60  # questions; who has not come in a minute is not there in the next second
-KEY_OWNER = 2**31 - 2
+LEISURE = 4  # times as long as it took to tell all members here, at least, to the next question
+KEY_OWNER = 2**31 - 2  # a user whom no task has
 AWAY_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 
@@ -45,14 +49,18 @@ class Gangs:
             threading.Thread(target=self._follow, args=(job_id,), name=name, daemon=True).start()
 
     def _follow(self, job_id: int) -> None:
-        pace = Pace()
+        pace, news = Pace(), News()
         while members := self._living(job_id):
-            closed = members[0].around.closed
-            gang = ask_for_gang(members)
-            if gang is not None:
-                for attempt in members:
-                    keep_up(attempt, gang)
-            if closed.wait(pace.after(gang)):
+            gang, took = None, 0.0
+            try:
+                gang = ask_for_gang(members)
+                began = time.monotonic()
+                if gang is not None:
+                    news.spread(gang, members)
+                took = time.monotonic() - began
+            except Exception:  # the next answer may do better, and nobody else asks
+                log.exception("what is heard of the gang of job %s is not told", job_id)
+            if members[0].around.closed.wait(max(pace.after(gang), took * LEISURE)):
                 return
 
     def _living(self, job_id: int) -> list[Attempt]:
@@ -68,6 +76,34 @@ class Gangs:
             else:
                 del self._members[job_id]
         return list(living.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A gang, and the addresses of its hosts; None: nobody knows one of that name."""
+
+    gang: Gang
+    addresses: Mapping[str, str | None]
+
+
+class News:
+    """What was written last for each member here, so that nothing is written twice."""
+
+    def __init__(self) -> None:
+        self._last: Told | None = None
+        self._written: dict[str, Told] = {}
+
+    def spread(self, gang: Gang, members: list[Attempt]) -> None:
+        """Write it for each member that has not been told the same before."""
+        told = Told(gang, look_up(gang))
+        if self._last is None or told != self._last:
+            self._last = told
+        latest = self._last
+        self._written = {
+            attempt.uid: latest
+            for attempt in members
+            if self._written.get(attempt.uid) is latest or keep_up(attempt, latest)
+        }
 
 
 class Pace:
@@ -107,19 +143,21 @@ def ask_for_gang(members: list[Attempt]) -> Gang | None:
     return None
 
 
-def keep_up(attempt: Attempt, gang: Gang) -> None:
-    """Write what is told of the gang into the files of one member, unless it is a member no more.
+def keep_up(attempt: Attempt, told: Told) -> bool:
+    """Write what is told of the gang into the files of one member; whether that was done.
 
-    What was removed meanwhile is not made again.
+    Not for one that the control plane knows no more, nor is what was removed meanwhile made again.
     """
-    me = find_self(attempt, gang)
+    me = find_self(attempt, told.gang)
     if me is None or me.number != attempt.launch.run.number:
-        return
+        return False
     try:
-        write_files(attempt, gang, me)
+        write_files(attempt, told, me)
     except OSError as error:
         if not attempt.ended:
             log.warning("the gang files of attempt %s are not written: %s", attempt.uid, error)
+        return False
+    return True
 
 
 def find_self(attempt: Attempt, gang: Gang) -> GangMember | None:
@@ -161,7 +199,7 @@ def make_files(attempt: Attempt, gang: Gang, me: GangMember) -> None:
     write_whole(folder / f"{KEY_FILE}.pub", f"{gang.key.public}\n")
     write_whole(folder / "authorized_keys", f"{gang.key.public}\n")
     _write_key(folder / KEY_FILE, gang.key.private, attempt.launch.spec.task_type == "container")
-    write_files(attempt, gang, me)
+    write_files(attempt, Told(gang, look_up(gang)), me)
 
 
 def _write_key(path: Path, text: str, is_contained: bool) -> None:
@@ -175,12 +213,13 @@ def _write_key(path: Path, text: str, is_contained: bool) -> None:
         os.chown(path, KEY_OWNER, KEY_OWNER)
 
 
-def write_files(attempt: Attempt, gang: Gang, me: GangMember) -> None:
+def write_files(attempt: Attempt, told: Told, me: GangMember) -> None:
     """Write all that changes in the life of a gang. Raises OSError."""
+    gang = told.gang
     peers = see_peers(gang, me)
     folder = gang_folder(attempt)
     if attempt.launch.spec.task_type == "container":
-        write_in_place(hosts_path(attempt), gang_files.hosts_text(me, peers, resolve))
+        write_in_place(hosts_path(attempt), gang_files.hosts_text(me, peers, told.addresses.get))
     write_whole(ssh_folder(attempt) / "config", gang_files.ssh_config(peers, key_path(attempt)))
     write_whole(folder / "peers", gang_files.peers_table(peers))
     write_whole(folder / "peers.json", gang_files.peers_json(gang, me, peers))
@@ -216,6 +255,12 @@ def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
         stream.write(content)
     fresh.chmod(mode)
     os.replace(fresh, path)
+
+
+def look_up(gang: Gang) -> dict[str, str | None]:
+    """The addresses of all hosts at which members are reached."""
+    texts = {text for member in gang.members for text in member.addresses.values()}
+    return {host: resolve(host) for host in {split_address(text)[0] for text in texts}}
 
 
 def resolve(host: str) -> str | None:

@@ -58,14 +58,14 @@ def _see(me: GangMember, other: GangMember) -> Peer:
         return Peer(other, True, True, other.name, _inner_ports(other))
     if _is_contained(me) and me.group.network == "none":
         return Peer(other, is_here, why="network: none reaches nobody")
-    found = [split_address(text) for text in other.addresses.values()]
-    if not found:
+    published = _published(other)
+    if not published:
         return Peer(other, is_here, why="it publishes no ports")
-    host = found[0][0]
+    host = next(host for host, _ in published.values())
     if _is_contained(me) and is_loopback(host):
         why = f"its cell {other.cell} is reached at {host}, which in a container is itself"
         return Peer(other, is_here, why=why)
-    ports = {name: port for name, (_, port) in zip(other.addresses, found, strict=True)}
+    ports = {name: port for name, (_, port) in published.items()}
     return Peer(other, is_here, host=host, ports=ports)
 
 
@@ -77,7 +77,14 @@ def _is_contained(member: GangMember) -> bool:
 def _inner_ports(member: GangMember) -> dict[str, int]:
     if _is_contained(member):
         return inner_ports(member.group.ports)
-    return {name: split_address(text)[1] for name, text in member.addresses.items()}
+    return {name: port for name, (_, port) in _published(member).items()}
+
+
+def _published(member: GangMember) -> dict[str, tuple[str, int]]:
+    """Where its ports are reached from elsewhere, in the order of its group."""
+    addresses = member.addresses
+    names = [name for name in member.group.ports if name in addresses]
+    return {name: split_address(addresses[name]) for name in names}
 
 
 def split_address(text: str) -> tuple[str, int]:

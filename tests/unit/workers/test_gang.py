@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from controlplane.contract.briefing import Briefing
 from controlplane.contract.fields import Malformed
 from controlplane.contract.gang import Gang, GangGroup, GangKey, GangMember, read_gang
 from controlplane.contract.states import TaskState as S
@@ -18,10 +19,10 @@ from workers.attempt.gang_files import (
 )
 
 WORKER = GangGroup("worker", network="gang", ports=("http", "ssh"))
-OPEN = GangGroup("open", network="default", ports=("http",))
+OPEN = GangGroup("open", network="default", ports=("http", "ssh"))
 SHUT = GangGroup("shut", network="none")
-PLAIN = GangGroup("plain", task_type="process", ports=("http",))
-AT = {"http": "10.0.0.2:40001", "ssh": "10.0.0.2:40002"}
+PLAIN = GangGroup("plain", task_type="process", ports=("http", "ssh"))
+AT = {"ssh": "10.0.0.2:40002", "http": "10.0.0.2:40001"}  # as the database sorts them
 
 
 def member(rank: int, group: GangGroup = WORKER, **more: object) -> GangMember:
@@ -166,6 +167,11 @@ def test_ssh_finds_each_peer_by_name_and_its_next_attempt_is_another_machine() -
     assert "Host worker-1\n  HostName worker-1\n  Port 20001\n" in text
     assert "open-3" not in text, "it publishes no port named ssh"
     assert "  IdentityFile /run/cellrun/ssh/id_ed25519\n" in text
+
+
+def test_a_briefing_shows_no_key() -> None:
+    gang = Gang((member(0),), key=GangKey("secret", "open"))
+    assert "secret" not in repr(Briefing(gang=gang.body()))
 
 
 def test_web_is_asked_often_at_first_then_less_and_least_when_it_is_away() -> None:
