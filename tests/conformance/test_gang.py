@@ -270,3 +270,22 @@ def test_only_members_of_gangs_are_reached_at_the_gateway_of_a_cell_for_one_mach
         assert addresses["http"].startswith(f"{host}:")
         ports = docker_kit.inspect(made.uid)["NetworkSettings"]["Ports"]
         assert [one["HostIp"] for one in ports["20000/tcp"]] == [host]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("spec", [{"network": "none", "ports": ()}, {"read_only": True}])
+def test_a_member_finds_its_files_without_a_network_and_where_nothing_can_be_written(
+    docker_kit: DockerKit, web: GangWeb, spec: dict[str, Any]
+) -> None:
+    begin(docker_kit, web)
+    shared = {"network": "gang", "ports": ("http",), **spec}
+    shared.pop("read_only", None)
+    me, other = gang_of(docker_kit, 2, **shared)
+    web.gang = Gang((running(me), running(other, "10.0.0.2:1", cell="cell-2")), is_ready=True)
+    script = "cat /etc/hosts /run/cellrun/gang/ready; head -1 /run/cellrun/ssh/id_ed25519"
+    made = launch(docker_kit, script, **spec)
+    docker_kit.driver.start(made)
+    assert docker_kit.told.ended(made.uid).exit_code == 0
+    lines = docker_kit.log(made.uid).splitlines()
+    far = "10.0.0.2\tmain-1" if "read_only" in spec else "# main-1: network: none reaches nobody"
+    assert lines[-2:] == [far, "-----BEGIN OPENSSH PRIVATE KEY-----"]
