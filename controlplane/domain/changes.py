@@ -15,8 +15,8 @@ from controlplane.domain.transitions import Event, Outcome, advance
 class Cause:
     """Why, and what else is known. `release`: the container is known to be gone.
 
-    `never_created`: its cell says that there never was one. `is_final`: another attempt would do no
-    better.
+    `never_created`: its cell says that there never was one. `is_final`: a failure that no retry
+    would cure.
     """
 
     reason: Reason
@@ -48,9 +48,9 @@ def change_task(
         facts.state,
         event,
         counters=facts.counters,
-        limits=facts.limits,
+        limits=replace(facts.limits, failure=0) if cause.is_final else facts.limits,
         ran_seconds=ran,
-        is_final=cause.is_final or (facts.at_most_once and not cause.never_created),
+        is_final=facts.at_most_once and not cause.never_created,
     )
     change = None
     if attempt is not None and outcome.attempt is not None:
