@@ -58,6 +58,10 @@ def test_everything_can_be_said(env: dict[str, str]) -> None:
             "CELLRUN_CELL_ADDRESS": "cells.example.com",
             "CELLRUN_CELL_EVACUATE": "true",
             "CELLRUN_CELL_MAX_LOG_MIB": "3",
+            "CELLRUN_CELL_FILE_ROOTS": "/srv/shared, /srv/more",
+            "CELLRUN_CELL_FILE_SYSTEMS": "s3,memory",
+            "CELLRUN_CELL_ALLOWED_NETWORKS": "127.0.0.0/8, fd00::/8",
+            "CELLRUN_CELL_MAX_FILES_MIB": "100",
             "CELLRUN_SECRET_KEY": "the control plane's",
         }
     )
@@ -66,6 +70,10 @@ def test_everything_can_be_said(env: dict[str, str]) -> None:
     assert config.evacuate
     assert config.max_log_bytes == 3 * 2**20
     assert config.address == "cells.example.com"
+    assert config.file_roots == (Path("/srv/shared"), Path("/srv/more"))
+    assert config.file_systems == ("s3", "memory")
+    assert [str(network) for network in config.allowed_networks] == ["127.0.0.0/8", "fd00::/8"]
+    assert config.max_files_bytes == 100 * 2**20
     assert dict(config.capacity) == {
         "cpu_millis": 1500,
         "memory_mib": 2048,
@@ -98,6 +106,12 @@ def test_everything_can_be_said(env: dict[str, str]) -> None:
         ("CELLRUN_CELL_ADDRESS", "http://here"),
         ("CELLRUN_CELL_ADDRESS", "here:80"),
         ("CELLRUN_CELL_EVACUATE", "perhaps"),
+        ("CELLRUN_CELL_FILE_ROOTS", "relative"),
+        ("CELLRUN_CELL_FILE_ROOTS", "/srv,/"),
+        ("CELLRUN_CELL_ALLOWED_NETWORKS", "127.0.0.1/8"),
+        ("CELLRUN_CELL_ALLOWED_NETWORKS", "localhost"),
+        ("CELLRUN_CELL_MAX_FILES_MIB", "0"),
+        ("CELLRUN_CELL_MAX_FILES_MIB", "10Gi"),
         ("CELLRUN_CEL_NAME", "typing mistake"),
     ],
 )
