@@ -289,6 +289,6 @@ class Host:
 
 
 def restart_process() -> None:
-    """Begin anew in this very process: its queue has another name from now on."""
-    log.warning("a new incarnation begins; the process starts anew")
+    """Begin anew in this very process, as after a kill: under a new incarnation, or unstuck."""
+    log.warning("the process begins anew")
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
