@@ -2,8 +2,8 @@
 
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -136,18 +136,14 @@ def small_engine(
 ) -> Iterator[tuple[OwnEngine, DockerKit]]:
     """An engine that has little room, and a kit on it."""
     engine = OwnEngine(Path(tempfile.mkdtemp(dir="/tmp")))
-    ends: list[Callable[[], None]] = [engine.close]
-    with small_disk(engine.folder / "data", f"size={ENGINE_MIB * MIB}"):
-        try:
-            engine.start()
-            engine.load_image()
-            monkeypatch.setenv("DOCKER_HOST", engine.line)
-            kit = OwnEngineKit(tmp_path / "cell")
-            ends.append(kit.close)
-            yield engine, kit
-        finally:
-            for end in reversed(ends):
-                end()
+    with small_disk(engine.folder / "data", f"size={ENGINE_MIB * MIB}"), ExitStack() as ends:
+        ends.callback(engine.close)
+        engine.start()
+        engine.load_image()
+        monkeypatch.setenv("DOCKER_HOST", engine.line)
+        kit = OwnEngineKit(tmp_path / "cell")
+        ends.callback(kit.close)
+        yield engine, kit
 
 
 def test_engine_without_room_fails_the_start_and_is_well_again_with_room(

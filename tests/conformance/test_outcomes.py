@@ -359,6 +359,7 @@ RECORDED = {
     "path is not an absolute path": "Podman's",
     "exec /bin/x: no such file or directory": "a script without its interpreter, newer engines'",
     'exec: "/tmp": is a directory': "runc 1.2 and later",
+    "could not find an available, non-overlapping IPv4 address pool": "needs all networks in use",
     "exec /bin/x: exec format error": "Docker 23 and later; before, it exits with 1",
 }
 RULES = (*outcome._PULL_WORDS, *outcome._START_WORDS)

@@ -42,6 +42,29 @@ def test_deaf_container_that_is_stopped_from_outside_is_told_apart(docker_kit: D
     assert kinds(docker_kit, launch) == [Started, Ended]
 
 
+@pytest.mark.parametrize("signal_name", ["TERM", "USR1"])
+def test_program_that_obeys_people_is_told_apart(docker_kit: DockerKit, signal_name: str) -> None:
+    script = f"trap 'exit 9' {signal_name}; echo ready; sleep 300 & wait"
+    launch = docker_kit.launch("sh", "-c", script, stop_signal=signal_name)
+    docker_kit.driver.start(launch)
+    docker_kit.wait_until_ready(launch.uid)
+    docker_kit.outside.kill(name_of(launch), f"SIG{signal_name}")
+    ended = docker_kit.told.ended(launch.uid)
+    assert (ended.exit_code, ended.failure_kind) == (9, FailureKind.OUTSIDE)
+    assert ended.reason == KILLED_OUTSIDE
+    assert "stopped from outside" in str(ended.message)
+
+
+def test_signal_that_tells_a_program_something_else_does_not_excuse_its_end(
+    docker_kit: DockerKit,
+) -> None:
+    launch = begun(docker_kit, *docker_kit.obedient("USR1"))
+    docker_kit.wait_until_ready(launch.uid)
+    docker_kit.outside.kill(name_of(launch), "SIGUSR1")
+    ended = docker_kit.told.ended(launch.uid)
+    assert (ended.exit_code, ended.failure_kind, ended.reason) == (143, None, EXIT)
+
+
 def test_paused_container_waits_and_goes_on(docker_kit: DockerKit) -> None:
     launch = begun(docker_kit, "sh", "-c", PAUSED)
     docker_kit.wait_until_ready(launch.uid)

@@ -6,6 +6,7 @@ asks the engine for what follows: the same bytes come again, in the same order. 
 lag behind the files, and is not written for every line.
 """
 
+import contextlib
 import json
 import os
 import threading
@@ -21,6 +22,10 @@ CURSOR_SECONDS = 0.2
 
 class Superseded(Exception):
     """Somebody else reads the engine's log now; this reader must stop."""
+
+
+class NoRoom(Exception):
+    """The disk did not take what was to be kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,7 @@ class Capture:
     def add(self, reader: int, entries: Sequence[Entry]) -> None:
         """Keep entries of the engine's log, oldest first, as one step.
 
-        Raises Superseded, and OSError: then nothing of them is kept, and they may be offered again.
+        Raises Superseded, and NoRoom: then nothing of them is kept, and they may be offered again.
         """
         with self._lock:
             if reader != self._reader:
@@ -118,9 +123,9 @@ class Capture:
             try:
                 for name in STREAMS:
                     self._append(name, b"".join(e.content for e in entries if e.stream == name))
-            except OSError:
+            except OSError as error:
                 self._take_back()
-                raise
+                raise NoRoom(str(error)) from error
             self._cursor = Cursor(at, count, self._sizes["stdout"], self._sizes["stderr"])
             if time.monotonic() - self._noted_at >= CURSOR_SECONDS:
                 self._write_cursor()
@@ -168,6 +173,7 @@ class Capture:
     def _write_cursor(self) -> None:
         text = json.dumps(asdict(self._cursor))
         temporary = self._cursor_path.with_suffix(".new")
-        temporary.write_text(text, encoding="ascii")
-        os.replace(temporary, self._cursor_path)
+        with contextlib.suppress(OSError):  # of a full disk: the one that stands there lags behind
+            temporary.write_text(text, encoding="ascii")
+            os.replace(temporary, self._cursor_path)
         self._noted_at = time.monotonic()

@@ -56,6 +56,7 @@ class View:
     ended_at: float | None = None
     error: str = ""
     pid: int | None = None
+    told_to_end: bool = False
     use: "Use | None" = None
 
 
@@ -133,6 +134,9 @@ class Engine(Protocol):
 
     def signal(self, uid: str, name: str) -> bool:
         """Send the signal `name` (TERM, KILL, …) to the main process; False: it has ended."""
+
+    def was_told_to_end(self, launch: Launch, view: View) -> bool:
+        """Whether the engine knows that somebody sent the ended container a signal to end it."""
 
     def ports(self, launch: Launch) -> Mapping[str, int]:
         """At which port of this host each of the started container's ports is reached, by name."""

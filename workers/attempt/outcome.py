@@ -19,7 +19,7 @@ HEALTH = "health_check"  # its health check failed
 DISK_LIMIT = "disk_limit"  # more on disk than it asked for
 STOPPED = "stopped"  # a stop order of ours
 OUT_OF_MEMORY = "oom"
-KILLED_OUTSIDE = "killed_outside"  # SIGKILL from neither us nor the memory limit
+KILLED_OUTSIDE = "killed_outside"  # a signal from neither us nor the memory limit
 VANISHED = "vanished"  # the container is gone, or never was, and nobody here removed it
 IMAGE = "image"  # not found, not allowed, or no image name at all
 REGISTRY = "registry"  # the registry does not answer
@@ -39,6 +39,7 @@ SPEC = "spec"  # the engine refuses what the task asks for: user, workdir, too l
 LIMITS = (TIMEOUT, IDLE, LIFETIME)
 
 SIGKILLED = 137  # 128 + SIGKILL, as engines and shells say it
+SIGTERMED = 143
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 
@@ -58,11 +59,15 @@ class AttemptFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How the main process ended. `stopped_for`: the reason of our stop that reached it before."""
+    """How the main process ended. `stopped_for`: the reason of our stop that reached it before.
+
+    `told_to_end`: somebody else sent it a signal.
+    """
 
     code: int
     out_of_memory: bool = False
     stopped_for: str | None = None
+    told_to_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,12 @@ _EXITS: tuple[_ExitRule, ...] = (
         FailureKind.OUTSIDE,
         KILLED_OUTSIDE,
         "killed from outside (SIGKILL without an order of ours, memory limit not reached)",
+    ),
+    _ExitRule(
+        lambda e: e.told_to_end,
+        FailureKind.OUTSIDE,
+        KILLED_OUTSIDE,
+        "stopped from outside (a signal without an order of ours); exit status {code}",
     ),
     _ExitRule(lambda e: True, None, EXIT, "exit status {code}"),
 )

@@ -138,7 +138,7 @@ def _ended(attempt: Attempt, view: View | None) -> Ended:
             container_id=attempt.container_id,
             usage=attempt.used(),
         )
-    verdict = judge_exit(Exit(view.exit_code, view.out_of_memory, stopped_for))
+    verdict = judge_exit(Exit(view.exit_code, view.out_of_memory, stopped_for, view.told_to_end))
     message = verdict.message
     if verdict.reason in (HEALTH, DISK_LIMIT):
         message = attempt.unhealthy or message

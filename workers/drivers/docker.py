@@ -33,8 +33,15 @@ from workers.attempt.engine import (
     container_name,
 )
 from workers.attempt.events import Found, Launch
+from workers.attempt.outcome import SIGTERMED
 from workers.attempt.tars import Take, rebase
-from workers.drivers import docker_archive, docker_images, docker_logs, docker_podman
+from workers.drivers import (
+    docker_archive,
+    docker_events,
+    docker_images,
+    docker_logs,
+    docker_podman,
+)
 from workers.drivers.docker_cgroups import Cgroups, Samples
 from workers.drivers.docker_checks import Checks, choose_gpus
 from workers.drivers.docker_container import (
@@ -219,6 +226,18 @@ class DockerEngine:
                 return False
             raise
         return True
+
+    def was_told_to_end(self, launch: Launch, view: View) -> bool:
+        """Whether the engine noted a signal. Raises EngineAway too if it is about to end."""
+        name, ended_at = container_name(launch.uid), view.ended_at or 0.0
+        stop_signal = launch.spec.stop_signal
+        with answered():
+            if docker_events.was_told_to_end(self._api, name, ended_at, stop_signal):
+                return True
+            if view.exit_code == SIGTERMED:
+                # An engine that ends serves whom it knows to the last, but nobody new.
+                connect(self._call_seconds).close()
+        return False
 
     def ports(self, launch: Launch) -> Mapping[str, int]:
         """The ports that the engine chose."""

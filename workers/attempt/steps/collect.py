@@ -4,7 +4,7 @@ import logging
 
 from controlplane.contract.reports import RESULT_BYTES
 from workers.attempt.attempt import Attempt
-from workers.attempt.capture import Superseded
+from workers.attempt.capture import Capture, NoRoom, Superseded
 from workers.attempt.engine import EngineAway, EngineError, NoSuchContainer
 from workers.attempt.steps.look import PATIENCE_SECONDS
 
@@ -15,11 +15,24 @@ FLUSH_SECONDS = 5.0  # an end waits so long for its output to arrive; the rest g
 def collect_output(attempt: Attempt) -> None:
     """Copy what was written since, then send it, for a bounded time."""
     if attempt.capture is not None and not attempt.capture.is_over:
-        try:
-            attempt.engine.copy_logs(attempt.uid, attempt.capture, follow=False)
-        except (EngineAway, EngineError, Superseded) as error:
-            log.warning("the last output of attempt %s was not read: %s", attempt.uid, error)
+        _copy_rest(attempt, attempt.capture)
     attempt.around.shipper.finish(attempt.uid, FLUSH_SECONDS)
+
+
+def _copy_rest(attempt: Attempt, capture: Capture) -> None:
+    """Copy what the engine has more; one that is being restarted is waited for, for a while."""
+    for seconds in (*PATIENCE_SECONDS, 0.0):
+        try:
+            attempt.engine.copy_logs(attempt.uid, capture, follow=False)
+            return
+        except Superseded:
+            return
+        except (EngineError, NoRoom) as error:
+            log.warning("the last output of attempt %s was not read: %s", attempt.uid, error)
+            return
+        except EngineAway as error:
+            log.warning("the last output of attempt %s was not read: %s", attempt.uid, error)
+            attempt.rest(seconds)
 
 
 def collect_result(attempt: Attempt) -> tuple[str | None, bool]:

@@ -10,10 +10,15 @@ PATIENCE_SECONDS = (0.2, 1.0, 2.0, 5.0)  # between looks at an engine that does 
 
 def look(attempt: Attempt) -> View | None:
     """The container as it is; waits for an engine that does not answer, as long as it takes."""
+    return look_long(attempt)[0]
+
+
+def look_long(attempt: Attempt) -> tuple[View | None, bool]:
+    """The same, and whether the engine had to be waited for."""
     tries = 0
     while True:
         try:
-            return attempt.engine.view(attempt.uid)
+            return attempt.engine.view(attempt.uid), tries > 0
         except (EngineAway, EngineError):
             attempt.rest(PATIENCE_SECONDS[min(tries, len(PATIENCE_SECONDS) - 1)])
             tries += 1

@@ -1,11 +1,16 @@
 """The attempt waits for its process, through a restart of the engine, while its output is kept."""
 
+import logging
 import threading
+from dataclasses import replace
 
 from workers.attempt.attempt import Attempt, Closed
-from workers.attempt.capture import Capture, Superseded
+from workers.attempt.capture import Capture, NoRoom, Superseded
 from workers.attempt.engine import EngineAway, EngineError, Life, NoSuchContainer, View
-from workers.attempt.steps.look import PATIENCE_SECONDS, look
+from workers.attempt.outcome import SIGTERMED
+from workers.attempt.steps.look import PATIENCE_SECONDS, look_long
+
+log = logging.getLogger(__name__)
 
 SHORT_SECONDS = 0.5  # a process that ends sooner has its output read once, at its end
 LONG_SECONDS = 30.0  # then look again: an engine may forget a waiter
@@ -17,6 +22,7 @@ def wait_for_end(attempt: Attempt) -> View | None:
     follower: threading.Thread | None = None
     seconds = SHORT_SECONDS
     tries = 0
+    was_away = False
     while True:
         try:
             over = attempt.engine.wait(attempt.uid, seconds)
@@ -24,12 +30,13 @@ def wait_for_end(attempt: Attempt) -> View | None:
         except NoSuchContainer:
             over = True
         except (EngineAway, EngineError):
-            over = True
+            over = was_away = True
             attempt.rest(PATIENCE_SECONDS[min(tries, len(PATIENCE_SECONDS) - 1)])
             tries += 1
         attempt.rest(0)
         if over:
-            view = look(attempt)
+            view, had_to_wait = look_long(attempt)
+            was_away = was_away or had_to_wait
             if view is None or view.life is Life.ENDED:
                 break
         if follower is None and attempt.capture is not None:
@@ -38,7 +45,21 @@ def wait_for_end(attempt: Attempt) -> View | None:
     attempt.mark_ended()
     if follower is not None:
         follower.join(FOLLOWER_SECONDS)
-    return view
+    if view is None or not view.exit_code or attempt.stopped_for is not None:
+        return view
+    # An engine without live-restore ends all it has when it ends, and remembers nothing of it.
+    ended_with_engine = was_away and view.exit_code == SIGTERMED
+    return replace(view, told_to_end=ended_with_engine or _was_told_to_end(attempt, view))
+
+
+def _was_told_to_end(attempt: Attempt, view: View) -> bool:
+    try:
+        return attempt.engine.was_told_to_end(attempt.launch, view)
+    except EngineAway:
+        return view.exit_code == SIGTERMED  # it is about to end, with all that it has
+    except EngineError as error:
+        log.info("nobody knows who ended attempt %s: %s", attempt.uid, error)
+        return False
 
 
 def _follow(attempt: Attempt, capture: Capture) -> threading.Thread:
@@ -50,7 +71,7 @@ def _follow(attempt: Attempt, capture: Capture) -> threading.Thread:
                 attempt.engine.copy_logs(attempt.uid, capture, follow=True)
             except (Superseded, Closed):
                 return
-            except (EngineAway, EngineError):
+            except (EngineAway, EngineError, NoRoom):
                 pass
             # An end of the stream that is not the container's: the engine restarted, or hung up.
             attempt.around.closed.wait(PATIENCE_SECONDS[0] if not attempt.ended else 0)
