@@ -14,8 +14,9 @@ from controlplane.contract import keys
 from controlplane.contract.gang import Gang, GangGroup, GangKey, GangMember
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.sealing import NONCE_BYTES, seal
-from tests.conformance.kit import DockerKit, Kit, ProcessKit, until
+from tests.conformance.kit import SECONDS, DockerKit, Kit, ProcessKit, until
 from tests.conformance.web import Answer, Request, Web
+from workers.attempt import gang
 from workers.attempt.events import Launch
 from workers.secret_folder import is_in_memory
 
@@ -239,6 +240,23 @@ def test_a_gang_is_heard_of_through_any_member_that_is_told(
     web.gang = Gang(tuple(running(member) for member in members), is_ready=True)
     for one in made:
         assert process_kit.told.ended(one.uid).exit_code == 0
+
+
+def test_a_gang_that_starts_again_is_told_as_soon_as_the_first_time(
+    process_kit: ProcessKit, web: GangWeb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Longer than the test waits: who comes when all were there must not wait for the next question.
+    monkeypatch.setattr(gang, "LATER_SECONDS", 2 * SECONDS)
+    begin(process_kit, web)
+    [member] = gang_of(process_kit, 1)
+    wait = "until [ -e $CELLRUN_ROOT/run/cellrun/gang/ready ]; do sleep 0.02; done"
+    for number in (1, 2):
+        web.gang = Gang((replace(member, number=number),))
+        made = launch(process_kit, wait, number=number)
+        process_kit.driver.start(made)
+        process_kit.told.started(made.uid)
+        web.gang = Gang((running(member, number=number),), is_ready=True)
+        assert process_kit.told.ended(made.uid).exit_code == 0
 
 
 def test_a_member_whose_briefing_is_of_another_gang_does_not_start(

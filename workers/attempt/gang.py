@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from controlplane.contract.fields import Malformed
@@ -30,27 +30,39 @@ KEY_OWNER = 2**31 - 2  # a user whom no task has
 AWAY_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 
+@dataclass(slots=True)
+class Watched:
+    """The members of a gang that run here. `has_new`: one more came since it was looked."""
+
+    members: dict[str, Attempt] = field(default_factory=dict)
+    has_new: threading.Event = field(default_factory=threading.Event)
+
+
 class Gangs:
     """The gangs of one cell, a thread for each as long as a member of it runs here."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._members: dict[int, dict[str, Attempt]] = {}
+        self._watched: dict[int, Watched] = {}
 
     def watch(self, attempt: Attempt) -> None:
         """Keep the files of a member up to date until it ends."""
         job_id = attempt.launch.spec.job_id
         with self._lock:
-            members = self._members.setdefault(job_id, {})
-            is_first = not members
-            members[attempt.uid] = attempt
+            watched = self._watched.setdefault(job_id, Watched())
+            is_first = not watched.members
+            watched.members[attempt.uid] = attempt
+            watched.has_new.set()
         if is_first:
-            name = f"gang-{job_id}"
-            threading.Thread(target=self._follow, args=(job_id,), name=name, daemon=True).start()
+            name, call = f"gang-{job_id}", (job_id, watched.has_new)
+            threading.Thread(target=self._follow, args=call, name=name, daemon=True).start()
 
-    def _follow(self, job_id: int) -> None:
+    def _follow(self, job_id: int, has_new: threading.Event) -> None:
         pace, news = Pace(), News()
         while members := self._living(job_id):
+            if has_new.is_set():
+                has_new.clear()
+                pace = Pace()  # who comes is seldom the only one
             gang, took = None, 0.0
             try:
                 gang = ask_for_gang(members)
@@ -60,22 +72,20 @@ class Gangs:
                 took = time.monotonic() - began
             except Exception:  # the next answer may do better, and nobody else asks
                 log.exception("what is heard of the gang of job %s is not told", job_id)
-            if members[0].around.closed.wait(max(pace.after(gang), took * LEISURE)):
-                return
+            has_new.wait(max(pace.after(gang), took * LEISURE))
 
     def _living(self, job_id: int) -> list[Attempt]:
         """The members here that have not ended; with none left the gang is forgotten."""
         with self._lock:
-            living = {
+            watched = self._watched[job_id]
+            watched.members = {
                 uid: attempt
-                for uid, attempt in self._members[job_id].items()
+                for uid, attempt in watched.members.items()
                 if not attempt.ended and not attempt.around.closed.is_set()
             }
-            if living:
-                self._members[job_id] = living
-            else:
-                del self._members[job_id]
-        return list(living.values())
+            if not watched.members:
+                del self._watched[job_id]
+            return list(watched.members.values())
 
 
 @dataclass(frozen=True, slots=True)
