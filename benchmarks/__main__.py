@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from benchmarks import (
     cancel,
+    containers,
     latency,
     matrix,
     placing,
@@ -21,6 +22,7 @@ ALL: dict[str, Callable[[int], Result]] = {
     "B3": queues.run,
     "B5": placing.run,
     "B6": latency.run,
+    "B7": containers.run,
     "B8": processes.run,
     "CANCEL": cancel.run,
     "UNPLACEABLE": unplaceable.run,

@@ -76,6 +76,6 @@ def _submit_and_wait(
     stand: Stand, connection: psycopg.Connection[tuple[Any, ...]], tasks: int
 ) -> float:
     began = time.perf_counter()
-    job = {**noop_job(tasks), "name": "true", "command": ["true"]}
+    job = {**noop_job(tasks), "name": "true", "command": ["true"], "result_file": None}
     wait_for_jobs(stand, connection, [stand.post("/api/v1/jobs", job)["id"]])
     return time.perf_counter() - began

@@ -1,0 +1,147 @@
+"""B7: containers through a cell, submission to the last removal, against Docker's SDK alone."""
+
+import os
+import threading
+import time
+import uuid
+from typing import Any
+
+import docker
+import psycopg
+
+from benchmarks.report import Result, median, others_note
+from benchmarks.stand import FLEET, Stand, Wanted, standing
+from benchmarks.throughput import noop_job, wait_for_jobs
+from benchmarks.usage import Others, cpu_seconds, spent
+from controlplane.config.stack.engine import require_engine
+from controlplane.config.stack.image import NAME, require_image
+from controlplane.contract.orders import GroupSpec, RunAttempt
+from workers.attempt.events import Launch
+from workers.config import default_concurrency
+from workers.drivers.docker_container import container_body
+
+CONTAINERS = 100
+WARM_UPS = 8
+WAIT_SECONDS = 120.0
+LABEL = "cellrun.installation"
+
+
+def run(runs: int) -> Result:
+    """Both, one after the other, as often as asked for; then the time of each step."""
+    require_image(require_engine(print), print)
+    at_once = default_concurrency()
+    result = Result(
+        "B7",
+        f"{CONTAINERS} containers `true`, network none, {at_once} calls at once",
+        ("", "containers/s", "of the SDK alone", "CPU ms each"),
+    )
+    alone: list[float] = []
+    found: list[dict[str, Any]] = []
+    with (
+        standing(Wanted(cells=1, driver="docker")) as stand,
+        stand.connect() as connection,
+        docker.APIClient(version="auto", num_pools=at_once) as api,
+    ):
+        _through_a_cell(stand, connection, api, WARM_UPS)
+        _by_the_sdk(api, WARM_UPS, at_once)
+        for _ in range(runs):
+            alone.append(CONTAINERS / _by_the_sdk(api, CONTAINERS, at_once))
+            found.append(_one_run(stand, connection, api))
+    yardstick = median(alone)
+    ours = median(one["rate"] for one in found)
+    cpu = f"{median(one['cpu_ms'] for one in found):.1f}"
+    result.rows.append(("SDK alone", f"{yardstick:.1f}", "1.0", ""))
+    result.rows.append(("Cellrun", f"{ours:.1f}", f"{ours / yardstick:.2f}", cpu))
+    steps = {name: median(one["steps"][name] for one in found) for name in found[0]["steps"]}
+    for name, milliseconds in steps.items():
+        result.notes.append(f"step {name}: {milliseconds:.1f} ms")
+    result.notes.append("CPU: of the cell's process alone, without the engine.")
+    result.notes.append(others_note(one["cores_used_by_others"] for one in found))
+    result.figures = {"sdk": alone, "runs": found, "ratio": ours / yardstick, "steps_ms": steps}
+    return result
+
+
+def _one_run(
+    stand: Stand, connection: psycopg.Connection[tuple[Any, ...]], api: Any
+) -> dict[str, Any]:
+    before, others = cpu_seconds(stand.pids), Others(stand.pids)
+    seconds, job = _through_a_cell(stand, connection, api, CONTAINERS)
+    used = spent(before, cpu_seconds(stand.pids))[FLEET]
+    statement = (
+        "SELECT step.key, 1000 * percentile_cont(0.5) WITHIN GROUP (ORDER BY step.value::float)"
+        " FROM controlplane_attempt, jsonb_each_text(usage -> 'steps') step"
+        " WHERE job_id = %s GROUP BY step.key ORDER BY 2 DESC"
+    )
+    return {
+        "seconds": seconds,
+        "rate": CONTAINERS / seconds,
+        "cpu_ms": 1000 * used / CONTAINERS,
+        "steps": {str(name): float(took) for name, took in connection.execute(statement, [job])},
+        "cores_used_by_others": others.cores(),
+    }
+
+
+def _through_a_cell(
+    stand: Stand, connection: psycopg.Connection[tuple[Any, ...]], api: Any, count: int
+) -> tuple[float, str]:
+    """Seconds until all have SUCCEEDED and no container is left; the job."""
+    body = {**noop_job(count), "task_type": "container", "image": NAME, "command": ["true"]}
+    began = time.perf_counter()
+    job = str(stand.post("/api/v1/jobs", {**body, "network": "none", "result_file": None})["id"])
+    wait_for_jobs(stand, connection, [job])
+    ours = {"label": f"{LABEL}={stand.plan.credentials.installation}"}
+    stand.wait_until(
+        lambda: not api.containers(all=True, quiet=True, filters=ours),
+        "no container is left",
+        seconds=WAIT_SECONDS,
+    )
+    return time.perf_counter() - began, job
+
+
+def _by_the_sdk(api: Any, count: int, at_once: int) -> float:
+    """Seconds for the same containers: made, started, waited for, removed."""
+    left = iter(range(count))
+    lock = threading.Lock()
+    failed: list[Exception] = []
+
+    def work() -> None:
+        while True:
+            with lock:
+                if next(left, None) is None or failed:
+                    return
+            try:
+                _one_container(api)
+            except docker.errors.DockerException as error:
+                failed.append(error)
+
+    began = time.perf_counter()
+    threads = [threading.Thread(target=work) for _ in range(at_once)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return time.perf_counter() - began
+
+
+def _one_container(api: Any) -> None:
+    uid = str(uuid.uuid4())
+    group = GroupSpec(
+        id=1,
+        job_id=1,
+        job_name="bench",
+        group="main",
+        replicas=1,
+        image=NAME,
+        command=("true",),
+        resources={"cpu_millis": 10, "memory_mib": 16, "disk_mib": 1},
+        network="none",
+    )
+    launch = Launch(RunAttempt(uid, 1, 1, 0, 1, 0.0), group)
+    labels = {"cellrun.benchmark": str(os.getpid())}
+    body = container_body(launch, labels=labels, mounts=(), log_driver="json-file")
+    api.create_container_from_config(body, f"bench-{uid}")
+    api.start(f"bench-{uid}")
+    api.wait(f"bench-{uid}")
+    api.remove_container(f"bench-{uid}", v=True, force=True)
