@@ -22,14 +22,17 @@ RUN_SECONDS = 300
 
 
 @contextlib.contextmanager
-def installed() -> Iterator[Callable[[int], float]]:
-    """Installs it from this machine's package index; what is yielded measures so many tasks/s."""
+def installed() -> Iterator[Callable[[int], tuple[float, float]]]:
+    """Installs it from this machine's package index; what is yielded measures so many tasks.
+
+    It returns tasks/s, and the CPU time of server, worker and processes together, in ms a task.
+    """
     with tempfile.TemporaryDirectory(prefix="cellrun-hyperqueue-") as folder:
         install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--target", folder]
         subprocess.run([*install, f"hyperqueue=={VERSION}"], check=True)
         environment = {**os.environ, "PYTHONPATH": folder}
 
-        def rate(tasks: int) -> float:
+        def rate(tasks: int) -> tuple[float, float]:
             done = subprocess.run(
                 [sys.executable, __file__, str(tasks)],
                 env=environment,
@@ -38,13 +41,14 @@ def installed() -> Iterator[Callable[[int], float]]:
                 stdout=subprocess.PIPE,
                 timeout=RUN_SECONDS,
             )
-            return float(json.loads(done.stdout.splitlines()[-1]))
+            tasks_per_second, cpu_ms = json.loads(done.stdout.splitlines()[-1])
+            return float(tasks_per_second), float(cpu_ms)
 
         yield rate
 
 
-def measure(tasks: int) -> float:
-    """Submit so many tasks; tasks/s."""
+def measure(tasks: int) -> tuple[float, float]:
+    """Submit so many tasks; tasks/s, and ms of CPU a task."""
     hyperqueue = importlib.import_module("hyperqueue")
     cluster_module = importlib.import_module("hyperqueue.cluster")
     with (
@@ -52,7 +56,9 @@ def measure(tasks: int) -> float:
         hyperqueue.LocalCluster(f"{folder}/server", cluster_module.WorkerConfig()) as cluster,
     ):
         run(hyperqueue, cluster, WARM_UP_TASKS, folder)
-        return run(hyperqueue, cluster, tasks, folder)
+        before = sum(os.times()[:4])
+        found = run(hyperqueue, cluster, tasks, folder)
+        return found, 1000 * (sum(os.times()[:4]) - before) / tasks
 
 
 def run(hyperqueue: Any, cluster: Any, tasks: int, folder: str) -> float:

@@ -7,6 +7,7 @@ import pytest
 
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import ProcessKit, until
+from workers.attempt.outcome import STOPPED
 from workers.spawner.looking import look_at
 
 
@@ -122,3 +123,27 @@ def test_memory_is_limited_by_address_space(process_kit: ProcessKit) -> None:
     process_kit.driver.start(launch)
     process_kit.told.ended(launch.uid)
     assert process_kit.log(launch.uid) == f"{512 * 1024}\n"
+
+
+def test_what_must_die_dies_though_its_spawner_is_stopped(process_kit: ProcessKit) -> None:
+    launch = process_kit.launch("sleep", "300")
+    process_kit.driver.start(launch)
+    process_kit.told.started(launch.uid)
+    task, spawner = process_kit.pid(launch.uid), process_kit.spawner()
+    os.kill(spawner, signal.SIGSTOP)
+    try:
+        process_kit.driver.stop(launch.uid, grace_seconds=0, force=True)
+        until(lambda: look_at(task) is None)
+    finally:
+        os.kill(spawner, signal.SIGCONT)
+    assert process_kit.told.ended(launch.uid).reason == STOPPED
+
+
+def test_time_and_memory_of_all_its_processes_are_told(process_kit: ProcessKit) -> None:
+    busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"
+    launch = process_kit.launch("sh", "-c", f"({busy}); {busy}")
+    process_kit.driver.start(launch)
+    usage = process_kit.told.ended(launch.uid).usage
+    assert usage is not None
+    assert usage["cpu_seconds"] > 0.01
+    assert usage["memory_peak_mib"] > 0
