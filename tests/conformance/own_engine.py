@@ -3,6 +3,7 @@
 It has a network namespace of its own, so that it cannot touch the bridge of the other.
 """
 
+import os
 import shutil
 import signal
 import socket
@@ -10,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 import docker
+import pytest
 import requests
 
 from tests.conformance.cable import Cable
@@ -21,10 +23,17 @@ START_SECONDS = 60.0
 API_VERSION = "1.41"
 
 
+def require_root() -> None:
+    """Only root may start an engine, or mount a disk: an ordinary user is told so."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: it starts an engine or mounts a disk of its own")
+
+
 class OwnEngine:
     """A dockerd with its own folder, short, for a socket's path is a short one."""
 
     def __init__(self, folder: Path, *, live_restore: bool = False) -> None:
+        require_root()
         self.folder = folder
         self._live_restore = live_restore
         self._process: subprocess.Popen[bytes] | None = None

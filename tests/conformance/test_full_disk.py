@@ -12,7 +12,7 @@ import pytest
 from controlplane.contract.orders import Input
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import DockerKit, Kit, until
-from tests.conformance.own_engine import OwnEngine, OwnEngineKit
+from tests.conformance.own_engine import OwnEngine, OwnEngineKit, require_root
 from tests.conformance.web import Web
 from workers.attempt.events import Ended
 from workers.attempt.outcome import DISK
@@ -26,6 +26,7 @@ ENGINE_MIB = 24  # a new engine's own files, the image, and a little
 @contextmanager
 def small_disk(folder: Path, options: str) -> Iterator[None]:
     """A disk of its own, in memory, at `folder`."""
+    require_root()
     folder.mkdir(parents=True, exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "cellrun", folder], check=True)
     try:
