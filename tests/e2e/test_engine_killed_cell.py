@@ -32,6 +32,8 @@ MOMENTS = (
     "start_container:return",
     "collect_output:return",
     "collect_result:return",
+    "keep_outputs:call",
+    "keep_outputs:return",
     "remove_all:call",
     "remove_all:return",
 )
@@ -128,6 +130,8 @@ def job_for(moment: str) -> dict[str, Any]:
         inputs=[{"content": TEXT, "path": "/in/text"}],
         secrets=[{"name": "key", "path": "/run/secrets/key"}],
         result_file="/out/result",
+        outputs=[{"path": "/out/result", "name": "kept"}],
+        checkpoint_path="/ckpt",
         constraints=[{"key": "dies", "op": "eq", "values": [moment]}],
     )
 
@@ -177,6 +181,7 @@ def test_task_ends_right_though_its_cell_was_killed(
     was_created = MOMENTS.index(moment) > MOMENTS.index("create_container:call")
     assert len(attempts) == (1 if was_created else 2)
     assert task["failure_count"] == task["system_failure_count"] == 0  # type: ignore[typeddict-item]
+    assert b"".join(session.read_artifact(attempts[-1]["uid"], "kept")) == TEXT.encode()
     assert whole_log(session, attempts[-1]["uid"]) == f"begun\n{TEXT}{SECRET}done\n"
     wait_until(lambda: not case.left, seconds=60, what="no workspace and no secret is left")
     wait_until(lambda: not case.containers, seconds=60, what="no container is left")
