@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,13 +46,19 @@ def outside() -> Iterator[Outside]:
 
 
 @pytest.fixture(scope="module")
-def cell(stack: RunningStack, tmp_path_factory: pytest.TempPathFactory) -> Companion:
-    """A cell where the example package is installed."""
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the example package is installed."""
     site, source = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("source")
     subprocess.run(["cp", "-r", str(ROOT / "examples" / "runners"), str(source)], check=True)
     options = ["--no-deps", "--no-build-isolation", "--no-index", "-qq", "--target", str(site)]
     command = [sys.executable, "-m", "pip", "install", *options, str(source / "runners")]
     subprocess.run([*command, "--disable-pip-version-check"], check=True)
+    return site
+
+
+@pytest.fixture(scope="module")
+def cell(stack: RunningStack, site: Path) -> Companion:
+    """A cell where it is installed."""
     folder = stack.home / "own"
     folder.mkdir()
     (folder / "key").write_text(enroll(stack, OWN))
@@ -62,6 +69,18 @@ def cell(stack: RunningStack, tmp_path_factory: pytest.TempPathFactory) -> Compa
         "PYTHONPATH": f"{ROOT}{os.pathsep}{site}",
     }
     return Companion([sys.executable, "-m", "workers"], environment, folder / "log")
+
+
+def test_what_is_installed_is_listed(site: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "workers.runners"],
+        env={"PYTHONPATH": f"{ROOT}{os.pathsep}{site}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    names = [line.split()[0] for line in done.stdout.splitlines()]
+    assert names == ["container", "process", "http-job"]
 
 
 def enroll(stack: RunningStack, name: str) -> str:
@@ -106,7 +125,7 @@ def test_a_killed_cell_goes_on_with_what_its_runner_had_begun(
 
     def says_what_it_lacks() -> bool:
         [task] = session.tasks(job_id)
-        reason = task["pending_reason"] or {}
+        reason: dict[str, Any] = dict(task["pending_reason"] or {})
         is_it = reason.get("code") == "no_cell_matches"
         return is_it and "task type http-job" in str(reason["text"])
 
@@ -123,7 +142,8 @@ def test_a_killed_cell_goes_on_with_what_its_runner_had_begun(
         [task] = session.tasks(job_id)
         assert task["result"] == "done in 3 parts"
         [attempt] = session.attempts(task["id"])
-        assert (attempt["cell_id"], attempt["plugin_phase"]) == (OWN, "succeeded")
+        assert attempt["cell_id"] == OWN
+        assert attempt["plugin_phase"] == "succeeded"  # type: ignore[typeddict-item]
         assert whole_log(session, uid) == f"job {uid} was submitted\none\ntwo\nthree\n"
     assert (outside.jobs[uid].begun, outside.asked("PUT", uid)) == (1, 1)
     assert outside.jobs[uid].command == ["reindex"]
@@ -163,4 +183,5 @@ def test_a_failure_of_the_job_costs_a_retry_and_begins_another_job(
         outside.finish(second, state="done")
         assert wait_for_end(session, job_id)["state"] == "SUCCEEDED"
         [task] = session.tasks(job_id)
-        assert (task["attempt_uid"], task["failure_count"]) == (second, 1)
+        assert task["attempt_uid"] == second
+        assert task["failure_count"] == 1  # type: ignore[typeddict-item]

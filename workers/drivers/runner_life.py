@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 # An abort is never given up: as long as it is not done, what runs outside holds its place.
 ABORT_PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+EXHAUSTED_SECONDS = 5.0  # until it is looked whether a call that hung has returned
 FAILED = "failed"  # why an attempt is aborted that nobody stopped
 _BUILDING = {Phase.QUEUED: states.Phase.PREPARING, Phase.INITIALIZING: states.Phase.CREATING}
 
@@ -154,7 +155,11 @@ def _look_until_end(attempt: RunnerAttempt, asked: Asked) -> None:
             attempt.keep(kept)
         except Closed:
             raise
-        except (Hung, Exhausted, NotKept) as error:
+        except Exhausted as error:
+            log.warning("attempt %s is not looked at: %s", attempt.uid, error)
+            attempt.wake.wait(EXHAUSTED_SECONDS)
+            continue
+        except (Hung, NotKept) as error:
             _give_up(attempt, asked, f"reconcile: {error}")
             return
         except Exception as error:  # other people's code, or a full disk

@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
@@ -31,18 +32,37 @@ class NotARunner(Exception):
     """What a package offers cannot be used; the text says why."""
 
 
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What a package offers: its runner, or the fault for which it is not used."""
+
+    name: str
+    value: str
+    runner: Runner | None
+    fault: str = ""
+
+
+def look_around() -> list[Installed]:
+    """Everything that installed packages offer, by name."""
+    found: list[Installed] = []
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        try:
+            if any(other.name == entry.name and other.runner for other in found):
+                raise NotARunner("another package has a runner of this name")
+            found.append(Installed(entry.name, entry.value, load_runner(entry)))
+        except NotARunner as error:
+            found.append(Installed(entry.name, entry.value, None, str(error)))
+    return found
+
+
 @lru_cache(maxsize=1)
 def find_runners() -> Mapping[str, Runner]:
     """The usable runners of installed packages. Those that are not are logged, and harm nobody."""
-    runners: dict[str, Runner] = {}
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
-        try:
-            if entry.name in runners:
-                raise NotARunner("another package has a runner of this name")
-            runners[entry.name] = load_runner(entry)
-        except NotARunner as error:
-            log.error("runner %s (%s) is not installed: %s", entry.name, entry.value, error)
-    return MappingProxyType(runners)
+    found = look_around()
+    for item in found:
+        if item.runner is None:
+            log.error("runner %s (%s) is not used: %s", item.name, item.value, item.fault)
+    return MappingProxyType({item.name: item.runner for item in found if item.runner is not None})
 
 
 def load_runner(entry: EntryPoint) -> Runner:

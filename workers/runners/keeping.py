@@ -79,13 +79,16 @@ def checked_state(state: object, before: Mapping[str, Any]) -> Mapping[str, Any]
 
 
 def read(path: Path) -> Kept | None:
-    """What was kept last; None: nothing yet."""
+    """What was kept last; None: nothing yet. Of what is torn only that much is known: it began."""
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
+        known = {item.name: body[item.name] for item in fields(Kept) if item.name in body}
+        return Kept(**{**known, "phase": Phase(body["phase"]), "fault": Fault(body["fault"])})
     except FileNotFoundError:
         return None
-    known = {item.name: body[item.name] for item in fields(Kept) if item.name in body}
-    return Kept(**{**known, "phase": Phase(body["phase"]), "fault": Fault(body["fault"])})
+    except (ValueError, KeyError, TypeError) as error:
+        message = f"what was kept of it cannot be read: {error!r}"
+        return Kept(Phase.RETRYABLE_FAILURE, message=message, fault=Fault.SYSTEM)
 
 
 def write(path: Path, kept: Kept) -> None:

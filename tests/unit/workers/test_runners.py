@@ -159,6 +159,14 @@ def test_what_is_kept_is_read_again_and_fields_of_a_later_version_are_not_minded
     assert keeping.read(path) == kept
 
 
+def test_of_what_is_torn_it_is_known_that_it_began_and_has_to_be_aborted(tmp_path: Path) -> None:
+    path = tmp_path / "kept.json"
+    path.write_text('{"phase": "runn')
+    kept = keeping.read(path)
+    assert kept is not None
+    assert (kept.phase, kept.fault, kept.is_over) == (Phase.RETRYABLE_FAILURE, Fault.SYSTEM, False)
+
+
 # ------------------------------------------------------------------------------- calls
 
 

@@ -1,0 +1,20 @@
+"""`python -m workers.runners`: the runners of this installation, and what is wrong with others."""
+
+import sys
+
+from workers.runners.installed import BUILT_IN, look_around
+
+
+def main() -> int:
+    """Print a line for each; 1 if one cannot be used."""
+    for name, what in BUILT_IN.items():
+        sys.stdout.write(f"{name:20} {what}\n")
+    found = look_around()
+    for item in found:
+        state = f"NOT USED: {item.fault}" if item.fault else item.value
+        sys.stdout.write(f"{item.name:20} {state}\n")
+    return int(any(item.fault for item in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
