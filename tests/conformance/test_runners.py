@@ -9,7 +9,7 @@ import pytest
 from controlplane.contract.briefing import Briefing
 from controlplane.contract.orders import Input
 from controlplane.contract.states import FailureKind
-from controlplane.contract.wishes import Output
+from controlplane.contract.wishes import Output, SecretUse
 from tests.conformance.kit import until
 from tests.conformance.outside import Outside, secret
 from tests.conformance.runners import RunnerKit, Scripted, runner_kit
@@ -270,6 +270,25 @@ def test_a_successor_goes_on_with_the_last_state_that_was_kept(
     assert (ended.result, ended.started_at) == ("1", at)
     assert kit.said(launch.uid) == ["running", "succeeded"]
     assert len(runner.looks) == 2
+
+
+def test_secrets_are_asked_for_again_and_are_in_no_file(
+    kit: RunnerKit, runner: Scripted, outside: Outside
+) -> None:
+    launch = kit.launch(secrets=(SecretUse("token", env="TOKEN"),))
+    outside.briefings[launch.uid] = Briefing(secrets={"token": secret("very-hushed")})
+    runner.step = lambda context: Look(Phase.RUNNING, {"n": 1}, next_look_seconds=3600)
+    kit.driver.start(launch)
+    kit.told.started(launch.uid)
+    kit.begin_again()
+    runner.step = lambda context: Look(Phase.SUCCEEDED)
+    kit.driver.adopt(launch)
+    kit.told.ended(launch.uid)
+    assert [context.secrets for context in runner.looks] == [{"token": b"very-hushed"}] * 2
+    assert [context.task.env["TOKEN"] for context in runner.looks] == ["very-hushed"] * 2
+    files = [path for path in (kit.home / "work" / launch.uid).rglob("*") if path.is_file()]
+    assert "order.json" in {path.name for path in files}
+    assert not [path for path in files if b"very-hushed" in path.read_bytes()]
 
 
 def test_what_was_being_stopped_is_stopped_by_the_successor(
