@@ -125,6 +125,13 @@ def test_refused_pull_has_one_meaning(
         ("failed to create endpoint on network bridge", 500, SYSTEM, ENGINE, None),
         ("mkdir /var/lib/docker/x: no space left on device", 500, SYSTEM, DISK, None),
         ("all predefined address pools have been fully subnetted", 400, SYSTEM, ENGINE, None),
+        (
+            "could not find an available, non-overlapping IPv4 address pool among the defaults",
+            404,
+            SYSTEM,
+            ENGINE,
+            None,
+        ),
     ],
 )
 def test_refused_start_has_one_meaning(
