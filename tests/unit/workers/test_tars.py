@@ -1,0 +1,130 @@
+"""What is taken out of an attempt lies in it, and is put back as it was."""
+
+import errno
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from controlplane.contract.states import FailureKind
+from workers.attempt.engine import EngineError
+from workers.attempt.outcome import DISK, OUTPUTS, AttemptFailed
+from workers.attempt.tars import pack, rebase, unpack
+from workers.attempt.transfers import Room
+from workers.drivers.rooted import restore_below, save_below
+
+
+def free(count: int) -> None:
+    """Room for everything."""
+
+
+def names_in(tar: Path) -> dict[str, str]:
+    """The names in a tar, with where links lead."""
+    with tarfile.open(tar) as made:
+        return {entry.name: entry.linkname for entry in made}
+
+
+def stream(*entries: tuple[str, bytes | None, str]) -> io.BytesIO:
+    """A tar as an engine sends it: name, content (None: a folder), and where a link leads."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for name, content, link in entries:
+            entry = tarfile.TarInfo(name)
+            if link:
+                entry.type = tarfile.LNKTYPE if link.startswith("=") else tarfile.SYMTYPE
+                entry.linkname = link.removeprefix("=")
+            elif content is None:
+                entry.type = tarfile.DIRTYPE
+            else:
+                entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content or b""))
+    made.seek(0)
+    return made
+
+
+def test_names_become_relative_to_what_was_asked_for(tmp_path: Path) -> None:
+    tar = tmp_path / "tar"
+    given = stream(("ckpt/", None, ""), ("ckpt/a", b"a", ""), ("ckpt/d/b", b"", "=ckpt/a"))
+    rebase(given, tar, free)
+    assert names_in(tar) == {".": "", "a": "", "d/b": "a"}
+    rebase(stream(("result", b"x", "")), tar, free)
+    assert names_in(tar) == {".": ""}
+
+
+def test_what_does_not_lie_in_it_is_left_out(tmp_path: Path) -> None:
+    tar = tmp_path / "tar"
+    given = stream(
+        ("ckpt/", None, ""),
+        ("ckpt/../x", b"x", ""),
+        ("etc/passwd", b"x", ""),
+        ("ckpt/linked", b"", "=etc/passwd"),
+        ("ckpt/link", b"", "/etc/passwd"),
+    )
+    rebase(given, tar, free)
+    assert names_in(tar) == {".": "", "link": "/etc/passwd"}
+
+
+def test_an_unreadable_archive_is_the_engines_fault(tmp_path: Path) -> None:
+    with pytest.raises(EngineError):
+        rebase(io.BytesIO(b"no tar" * 1000), tmp_path / "tar", free)
+
+
+def test_a_full_disk_is_told_as_one(tmp_path: Path) -> None:
+    def full(count: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with pytest.raises(AttemptFailed) as caught:
+        rebase(stream(("a", b"x", "")), tmp_path / "tar", full)
+    assert (caught.value.kind, caught.value.reason) == (FailureKind.SYSTEM, DISK)
+
+
+def test_a_folder_comes_back_as_it_was(tmp_path: Path) -> None:
+    root, other = tmp_path / "root", tmp_path / "other"
+    (root / "ckpt" / "deep").mkdir(parents=True)
+    (root / "ckpt" / "deep" / "run").write_bytes(b"x")
+    (root / "ckpt" / "deep" / "run").chmod(0o750)
+    (root / "ckpt" / "link").symlink_to("deep/run")
+    (root / "ckpt" / "twin").hardlink_to(root / "ckpt" / "deep" / "run")
+    os.mkfifo(root / "ckpt" / "pipe")
+    assert save_below(root, "/ckpt/", tmp_path / "tar", free)
+    restore_below(other, "/new/ckpt", tmp_path / "tar")
+    restore_below(other, "/new/ckpt", tmp_path / "tar")
+    back = other / "new" / "ckpt"
+    assert sorted(path.name for path in back.iterdir()) == ["deep", "link", "twin"]
+    assert (back / "link").readlink() == Path("deep/run")
+    assert (back / "twin").read_bytes() == b"x"
+    assert (back / "deep" / "run").stat().st_mode & 0o777 == 0o750
+
+
+def test_nothing_is_saved_that_links_lead_to_outside(tmp_path: Path) -> None:
+    root, tar = tmp_path / "root", tmp_path / "tar"
+    root.mkdir()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_bytes(b"secret")
+    (root / "folder").symlink_to(tmp_path / "outside")
+    (root / "file").symlink_to(tmp_path / "outside" / "secret")
+    for path in ("/folder/secret", "/folder", "/file", "/none"):
+        assert not save_below(root, path, tar, free), path
+    (root / "ckpt").mkdir()
+    (root / "ckpt" / "inner").symlink_to(tmp_path / "outside")
+    assert save_below(root, "/ckpt", tar, free)
+    assert b"secret" not in tar.read_bytes().replace(str(tmp_path).encode(), b"")
+
+
+def test_nothing_is_unpacked_elsewhere(tmp_path: Path) -> None:
+    tar = tmp_path / "tar"
+    tar.write_bytes(stream(("../evil", b"x", "")).getvalue())
+    with pytest.raises(EngineError):
+        unpack(tar, tmp_path / "root")
+    assert not (tmp_path / "evil").exists()
+
+
+def test_room_is_counted_before_it_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"x" * 10_000)
+    room = Room("outputs", tmp_path, 5_000, OUTPUTS)
+    with pytest.raises(AttemptFailed) as caught:
+        pack(tmp_path / "large", tmp_path / "tar", room.take)
+    assert caught.value.kind is FailureKind.USER
+    assert (tmp_path / "tar").stat().st_size < 10_000
