@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.serial, pytest.mark.engine]
 
 SHORT = {
     "CELLRUN_HEARTBEAT_SECONDS": "1",
-    "CELLRUN_LEASE_SECONDS": "10",
+    "CELLRUN_LEASE_SECONDS": "7",
     "CELLRUN_CONVERGENCE_INTERVAL_SECONDS": "1",
 }
 OWN = "unattended"
@@ -96,28 +96,33 @@ def own_cell(stack: RunningStack, session: Session, cable: Cable) -> Iterator[Co
 
 @contextmanager
 def running_on_it(
-    stack: RunningStack, session: Session, script: str
-) -> Iterator[tuple[int, EngineEvents]]:
-    """A job with a task of which the first attempt runs on our cell."""
+    stack: RunningStack, session: Session, *scripts: str
+) -> Iterator[tuple[list[int], EngineEvents]]:
+    """Jobs with a task each, of which the first attempt runs on our cell."""
     order_cell(stack, "cell-1", "cordon")
     with EngineEvents(stack.installation) as events:
-        job_id = session.submit(exclusive_job(script))["id"]
-        wait_until(lambda: running_on(session, job_id, OWN) == 1, seconds=60, what="it runs there")
+        job_ids = [session.submit(exclusive_job(script))["id"] for script in scripts]
+        wait_until(
+            lambda: all(running_on(session, job_id, OWN) == 1 for job_id in job_ids),
+            seconds=60,
+            what="they run there",
+        )
         order_cell(stack, "cell-1", "uncordon")
-        yield job_id, events
+        yield job_ids, events
 
 
-@pytest.mark.parametrize("script", [FIRST_FOR_EVER, DEAF_AT_FIRST], ids=["obeys", "deaf"])
-def test_a_killed_cell_s_attempt_has_ended_before_the_next_begins(
-    stack: RunningStack, session: Session, own_cell: Companion, script: str
+def test_a_killed_cell_s_attempts_have_ended_before_the_next_begin(
+    stack: RunningStack, session: Session, own_cell: Companion
 ) -> None:
-    with running_on_it(stack, session, script) as (job_id, events):
+    # One that obeys the stop signal, and one that is deaf to it.
+    with running_on_it(stack, session, FIRST_FOR_EVER, DEAF_AT_FIRST) as (job_ids, events):
         (guard,) = guards(stack.home / "own")
         own_cell.end(signal.SIGKILL)
-        assert wait_for_end(session, job_id)["state"] == "SUCCEEDED"
-        [(first, second)] = attempts_of(session, job_id).values()
-        assert first["release_kind"] == "cell_lost"  # type: ignore[typeddict-item]
-        assert ended_before(events, first["uid"], second["uid"])
+        for job_id in job_ids:
+            assert wait_for_end(session, job_id)["state"] == "SUCCEEDED"
+            [(first, second)] = attempts_of(session, job_id).values()
+            assert first["release_kind"] == "cell_lost"  # type: ignore[typeddict-item]
+            assert ended_before(events, first["uid"], second["uid"])
         wait_until(
             lambda: guard not in guards(stack.home / "own"), seconds=30, what="the guard ends"
         )
@@ -126,7 +131,7 @@ def test_a_killed_cell_s_attempt_has_ended_before_the_next_begins(
 def test_a_cut_off_cell_s_attempt_ends_and_the_cell_tells_why(
     stack: RunningStack, session: Session, own_cell: Companion, cable: Cable
 ) -> None:
-    with running_on_it(stack, session, FIRST_FOR_EVER) as (job_id, events):
+    with running_on_it(stack, session, FIRST_FOR_EVER) as ([job_id], events):
         cable.pull()
         [[first]] = attempts_of(session, job_id).values()
         wait_until(lambda: first["uid"] in ended(events), seconds=30, what="the guard has ended it")
@@ -145,8 +150,8 @@ def test_a_cut_off_cell_s_attempt_ends_and_the_cell_tells_why(
 def test_a_cell_that_is_answered_keeps_it_running_and_its_guard_is_replaced(
     stack: RunningStack, session: Session, own_cell: Companion
 ) -> None:
-    script = "i=0; while [ $i -lt 150 ]; do sleep 0.1; i=$((i+1)); done"
-    with running_on_it(stack, session, script) as (job_id, _):
+    script = "i=0; while [ $i -lt 105 ]; do sleep 0.1; i=$((i+1)); done"
+    with running_on_it(stack, session, script) as ([job_id], _):
         (guard,) = guards(stack.home / "own")
         os.kill(guard, signal.SIGKILL)
         # One and a half leases long.
@@ -187,7 +192,6 @@ def kill_cell_and_all_others(stack: RunningStack) -> None:
 
 
 ENDS: dict[str, Callable[[RunningStack], object]] = {
-    "make down": lambda stack: stack.stop(signal.SIGTERM),
     "supervisor killed": lambda stack: os.kill(stack.pid_of("supervisord"), signal.SIGKILL),
     "everything killed": kill_cell_and_all_others,
     "ctrl-c": lambda stack: stack.stop(signal.SIGINT),
