@@ -18,6 +18,7 @@ import urllib3
 from docker.utils import kwargs_from_env
 
 from controlplane.contract.briefing import Registry
+from workers import clock
 from workers.attempt.capture import Capture
 from workers.attempt.disk import bytes_below
 from workers.attempt.engine import (
@@ -333,6 +334,7 @@ class DockerEngine:
     def find(self) -> Iterable[Found]:
         """The containers with our labels."""
         labels = [f"cellrun.installation={self._installation}", f"cellrun.cell={self._cell}"]
+        self._cgroups.sweep(clock.wall_seconds())
         grouped = self._cgroups.list()
         with answered():
             self._networks.sweep(self._api)

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 ROOT = Path("/sys/fs/cgroup")
 # Where the engine has its containers. If it was told another place, containers are to stay there.
 ENGINES = "docker"
+ABANDONED = 86_400.0  # seconds: by then whoever made it has read it
 # Between looks at a container that runs: most end soon, and each costs the engine two calls.
 LOOK_SECONDS = (0.2, 1.0, 2.0, 5.0, 10.0, 30.0)
 
@@ -92,6 +93,22 @@ class Cgroups:
         except OSError:
             return set()
         return {name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix)}
+
+    def sweep(self, now: float) -> None:
+        """Remove what cells that are gone for good left a day ago; what is in use, stays."""
+        folder = self._memory / ENGINES
+        try:
+            names = os.listdir(folder) if self._controllers else ()
+            old = [
+                name
+                for name in names
+                if name.startswith("cellrun-") and (folder / name).stat().st_mtime < now - ABANDONED
+            ]
+        except OSError:  # one of them went meanwhile
+            return
+        for name in old:
+            if not name.startswith(self._prefix):
+                self._remove(name)
 
     def _remove(self, name: str) -> None:
         for controller in self._controllers:

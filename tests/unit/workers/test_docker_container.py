@@ -183,6 +183,26 @@ def test_groups_of_version_2_are_read_and_removed(tmp_path: Path) -> None:
     assert (before.list(), before.has(UID), before.use(UID)) == (set(), False, None)
 
 
+def test_groups_of_cells_that_are_gone_are_removed_a_day_later(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").touch()
+    folder = tmp_path / "docker"
+    names = ["cellrun-gone-1", "cellrun-runs-1", "somebody-s"]
+    for name in names:
+        (folder / name).mkdir(parents=True)
+    (folder / "cellrun-runs-1" / "container").mkdir()
+    ours = groups(tmp_path)
+    (folder / ours.parent(UID).rpartition("/")[2]).mkdir()
+    now = folder.stat().st_mtime
+    ours.sweep(now + 3_600)
+    assert len(list(folder.iterdir())) == 4
+    ours.sweep(now + 100_000)
+    assert {path.name for path in folder.iterdir()} == {
+        "cellrun-runs-1",
+        "somebody-s",
+        ours.parent(UID).rpartition("/")[2],
+    }
+
+
 def test_no_groups_are_made_where_the_engine_s_are_not_ours_to_make(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").touch()
     (tmp_path / "docker").mkdir()
