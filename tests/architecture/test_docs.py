@@ -52,6 +52,19 @@ def test_every_link_within_the_project_leads_somewhere(path: Path) -> None:
     assert dead == []
 
 
+def test_every_test_that_the_page_of_features_names_is_there() -> None:
+    named = re.findall(
+        r"\[`[\w.]+(?:::(\w+))?`\]\(\.\./(\S+?)\)", (FOLDER / "features.md").read_text()
+    )
+    assert len(named) > 50
+    missing = [
+        f"{path}::{test}"
+        for test, path in named
+        if test and f"def {test}(" not in (ROOT / path).read_text()
+    ]
+    assert missing == []
+
+
 def anchors(path: Path) -> set[str]:
     """The anchors of a Markdown file, as they are made of its headings."""
     headings = re.findall(r"^#+ +(.*)$", path.read_text(), re.MULTILINE)
