@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from uuid import UUID
 
+from controlplane import clock
 from controlplane.commands.cells import cordon_cell, drain_cell, uncordon_cell
 from controlplane.commands.release import release_attempt
 from controlplane.domain.convergence.lost_cells import HELD
@@ -302,9 +303,13 @@ def tick_twice(faults: Faults) -> None:
             part.work(lambda: part.tick(False))
 
 
+def drain(*, name: str, actor: str) -> None:
+    drain_cell(name=name, actor=actor, now=clock.now())
+
+
 def change_cell(faults: Faults) -> None:
     name = faults.machine().name
-    command = faults.rng.choice([cordon_cell, drain_cell, uncordon_cell])
+    command = faults.rng.choice([cordon_cell, drain, uncordon_cell])
     faults.note(f"{command.__name__} {name}")
     try:
         command(name=name, actor=OPERATOR)
