@@ -1,0 +1,25 @@
+"""Inputs that do not fit on the disk of the cell end as a system failure that says so."""
+
+from pathlib import Path
+
+import pytest
+
+from controlplane.contract.orders import Input
+from controlplane.contract.states import FailureKind
+from tests.conformance.kit import made_kit
+from tests.conformance.web import Web
+from tests.unit.workers.small_disk import mounted
+from workers.attempt.outcome import DISK
+
+
+@pytest.mark.engine
+@pytest.mark.usefixtures("image")
+def test_an_input_that_does_not_fit_is_a_system_failure(web: Web, tmp_path: Path) -> None:
+    web.files["/large"] = bytes(8 << 20)
+    with mounted(tmp_path / "disk", 6) as disk, made_kit("docker", disk.folder / "cell") as kit:
+        launch = kit.launch("true", inputs=(Input("/in/large", f"{web.url}/large"),))
+        kit.driver.start(launch)
+        ended = kit.told.ended(launch.uid)
+        assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, DISK)
+        assert ended.started_at is None
+        assert "No space left" in (ended.message or "")
