@@ -27,6 +27,9 @@ else:
     from django.forms import Select, Textarea
 
 
+_WRITABLE = "writable"
+
+
 class AmountsField(forms.CharField):
     """Amounts, one a line: `cpu: 4`, `memory: 64Gi`, `licence: 2`."""
 
@@ -69,6 +72,36 @@ class TokensField(AmountsField):
 
     def _amounts(self, document: Any) -> dict[str, int]:
         return parse_part(Tokens, document).root
+
+
+class AllowedMountsField(forms.CharField):
+    """What of hosts tasks may mount, one a line: `/srv/models`, or `/srv/scratch: writable`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(required=False, widget=Textarea(attrs={"rows": 3}), **options)
+
+    def prepare_value(self, value: Any) -> Any:
+        """The list of a row as lines."""
+        if not isinstance(value, list):
+            return value
+        return "\n".join(
+            item["path"] + ("" if item.get("read_only", True) else f": {_WRITABLE}")
+            for item in value
+        )
+
+    def clean(self, value: Any) -> list[dict[str, Any]]:
+        """The list as the row has it; the model looks at its paths."""
+        found = []
+        for line in filter(str.strip, super().clean(value).splitlines()):
+            path, colon, word = (part.strip() for part in line.partition(":"))
+            if colon and word != _WRITABLE:
+                raise ValidationError(f"{line.strip()}: only {_WRITABLE} may stand behind a path")
+            found.append({"path": path, "read_only": not colon})
+        return found
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        """Whether another list was written."""
+        return bool(self.prepare_value(initial or []) != (data or "").replace("\r\n", "\n").strip())
 
 
 class PluginField(forms.ChoiceField):

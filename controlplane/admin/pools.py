@@ -12,7 +12,12 @@ from django.utils.safestring import SafeString
 from controlplane import clock
 from controlplane.admin.badges import NOTHING, cell_badge, meter, small_table
 from controlplane.admin.base import StyledAdmin
-from controlplane.admin.fields import PluginField, PluginsField, TokensField
+from controlplane.admin.fields import (
+    AllowedMountsField,
+    PluginField,
+    PluginsField,
+    TokensField,
+)
 from controlplane.commands.pools import save_pool
 from controlplane.models import Pool
 from controlplane.plugins import Kind
@@ -34,6 +39,11 @@ class PoolForm(forms.ModelForm):
     tokens = TokensField(
         help_text="How many of each may be held at once in the whole pool, one a line:"
         " <code>licence: 4</code>. A job asks for them among its resources."
+    )
+
+    allowed_mounts = AllowedMountsField(
+        help_text="What of its cells' hosts tasks may mount, with all below it, one path a line;"
+        " to write there, too: <code>/srv/scratch: writable</code>."
     )
 
     class Meta:
@@ -63,6 +73,7 @@ class PoolAdmin(StyledAdmin):
         ("Order", {"fields": ("sequencer", "strict_fifo", "starvation_seconds", "preemption")}),
         ("Place", {"fields": ("selector", "max_building_per_cell", "tokens")}),
         ("Checks", {"fields": ("validators",)}),
+        ("Hosts", {"fields": ("allowed_mounts", "privileged_allowed")}),
         (
             "Time limits, in seconds",
             {

@@ -28,6 +28,8 @@ POLICY = {
     "pending_timeout_seconds": "600",
     "pull_timeout_seconds": "60",
     "create_timeout_seconds": "30",
+    "allowed_mounts": "/srv/models\n/srv/scratch: writable\n",
+    "privileged_allowed": "on",
 }
 NO_LIMITS = {
     "resources": "",
@@ -62,6 +64,11 @@ def test_all_of_a_pools_policy_is_edited_but_its_name(operator: Client) -> None:
         "pending_timeout_seconds": 600,
         "pull_timeout_seconds": 60,
         "create_timeout_seconds": 30,
+        "allowed_mounts": [
+            {"path": "/srv/models", "read_only": True},
+            {"path": "/srv/scratch", "read_only": False},
+        ],
+        "privileged_allowed": True,
         "cursor": "cell-7",
     }
     delete = address_of(Pool, pool).replace("/change/", "/delete/")
@@ -73,6 +80,7 @@ def test_all_of_a_pools_policy_is_edited_but_its_name(operator: Client) -> None:
 def test_what_a_pools_form_shows_can_be_sent_as_it_is(operator: Client) -> None:
     pool = Pool.objects.get(name="default")
     pool.tokens = {"licence": 4}
+    pool.allowed_mounts = [{"path": "/srv", "read_only": False}]
     pool.save()
     before = policy_of(pool)
     form = operator.get(address_of(Pool, pool)).context["adminform"].form
@@ -89,6 +97,9 @@ def test_what_a_pools_form_shows_can_be_sent_as_it_is(operator: Client) -> None:
         ("sequencer", "none", "none is not one of the available choices"),
         ("selector", "", "This field is required"),
         ("validators", ["user_quota", "x"], "x is not one of the available choices"),
+        ("allowed_mounts", "srv", "is not an absolute path"),
+        ("allowed_mounts", "/srv/../etc", "is not an absolute path"),
+        ("allowed_mounts", "/srv: rw", "only writable may stand behind a path"),
         ("tokens", "licence: -1", "licence: must be at least 0"),
         ("tokens", "cpu: 1", "cpu is a name of our own"),
         ("tokens", "licence", "must be a mapping"),
