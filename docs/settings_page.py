@@ -72,8 +72,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_CELL_NAME": "The cell's name, as enrolled.",
         "CELLRUN_CELL_POOL": "The pool that the cell joins when it registers, if there is one of"
         " that name.",
-        "CELLRUN_CELL_RUNNERS": "Which installed [runners](runners.md) the cell offers as task types:"
-        " names, or `all`.",
+        "CELLRUN_CELL_RUNNERS": "Which installed [runners](runners.md) the cell offers as task"
+        " types: names, or `all`.",
         "CELLRUN_CELL_SECRETS": "Where secrets lie that tasks get as files: a folder in memory,"
         " this cell's own, at the same path for the engine.",
         "CELLRUN_CELL_SECRETS_ON_DISK": "`true` lets that folder lie on a disk.",

@@ -88,7 +88,8 @@ CELLS: Mapping[CellState, str] = MappingProxyType(
         CellState.READY: "takes work",
         CellState.CORDONED: "takes no new work; what runs goes on",
         CellState.DRAINING: "takes no new work; what it has leaves it",
-        CellState.QUARANTINED: "does not confirm stops, fails at everything, or says that it is full; takes no new work",
+        CellState.QUARANTINED: "does not confirm stops, fails at everything, or says that it is"
+        " full; takes no new work",
         CellState.LOST: "silent beyond its lease; its attempts were released",
     }
 )
