@@ -264,6 +264,17 @@ def test_timeout_goes_on_counting_over_the_death_of_the_cell(kit: Kit) -> None:
     assert (ended.failure_kind, ended.reason) == (None, TIMEOUT)
 
 
+def test_what_a_limit_began_to_end_ends_so_though_the_cell_died(real_kit: Kit) -> None:
+    kit = real_kit
+    says = ("sh", "-c", "trap 'echo told; sleep 1; exit 7' TERM; sleep 300 & wait")
+    launch = begun(kit, says, timeout_seconds=0.5, stop_grace_seconds=60)
+    until(lambda: "told" in kit.log(launch.uid))
+    kit.begin_again()
+    kit.driver.adopt(launch)
+    ended = kit.told.ended(launch.uid)
+    assert (ended.exit_code, ended.failure_kind, ended.reason) == (7, None, TIMEOUT)
+
+
 def test_exit_before_the_timeout_wins(kit: Kit) -> None:
     launch = kit.launch(*kit.exits(2), timeout_seconds=30)
     kit.driver.start(launch)

@@ -1,5 +1,6 @@
 """One attempt in charge: what its steps share, and the one stop order that all threads agree on."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,8 @@ from workers.logs import LogShipper
 from workers.secret_folder import SecretFolder
 from workers.storage import Storage
 from workers.web import Web
+
+log = logging.getLogger(__name__)
 
 TURN_SECONDS = 0.2  # how often one that waits for its turn looks for a stop order
 
@@ -180,6 +183,29 @@ class Attempt:
             self.over.set()
 
     # ------------------------------------------------------------------------- stopping
+
+    def note_limit(self, reason: str) -> None:
+        """Write down that a limit of its own ends it, before that is so: see `recall_limit`."""
+        try:
+            self._limit_file.write_text(reason, encoding="ascii")
+        except OSError as error:  # a full disk must not keep it running
+            log.warning("why attempt %s is stopped is not written down: %s", self.uid, error)
+
+    def recall_limit(self) -> None:
+        """An earlier process of the cell began to stop it for a limit: that is why it ends.
+
+        Else the end that its signal brought would be taken for somebody else's doing.
+        """
+        try:
+            reason = self._limit_file.read_text(encoding="ascii")
+        except (OSError, ValueError):
+            return
+        self.order_stop(reason, grace_seconds=self.launch.spec.stop_grace_seconds, force=False)
+        self.mark_delivered()
+
+    @property
+    def _limit_file(self) -> Path:
+        return self.workspace / "limit"
 
     def order_stop(self, reason: str, *, grace_seconds: float, force: bool) -> None:
         """Take a stop order; of several, the first gives the reason, the earliest the kill."""

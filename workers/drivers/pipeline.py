@@ -175,6 +175,8 @@ class PipelineDriver:
             if reason == STOPPED:
                 attempt.break_off()
             return
+        if reason != STOPPED:
+            attempt.note_limit(reason)
         attempt.order_stop(reason, grace_seconds=grace_seconds, force=force)
         self._deliver_stop(attempt)
 

@@ -22,6 +22,8 @@ def look_whether_begun(attempt: Attempt) -> None:
     attempt.begun_before = attempt.is_adopted or attempt.workspace.exists()
     attempt.is_uncreated = not attempt.begun_before or _names_this_boot(_proof(attempt))
     attempt.may_exist = not attempt.is_uncreated
+    if attempt.begun_before:
+        attempt.recall_limit()
 
 
 def begin_creation(attempt: Attempt) -> None:
