@@ -94,7 +94,16 @@ def _order(
         ordered=state,
         drain_deadline_at=drain_deadline_at,
     )
-    if not change_cells([change]):
+    # One that is LOST is what was ordered as soon as it is back.
+    waits = ChangeCell(
+        cell.pk,
+        frozenset({CellState.LOST}),
+        CellState.LOST,
+        cell.state_reason,
+        ordered=state,
+        drain_deadline_at=drain_deadline_at,
+    )
+    if not change_cells([change]) and not change_cells([waits]):
         raise Conflict(f"cell {name} is {cell.state} and cannot become {state}")
     if state is CellState.READY:
         transaction.on_commit(wake_placement, robust=True)

@@ -152,7 +152,7 @@ LATERAL (
       AND (not_before IS NULL OR not_before <= %(now)s)
     ORDER BY index LIMIT p.count
 ) t
-ORDER BY p.n
+ORDER BY p.n, t.index
 """
 
 PLACE_TASKS = """

@@ -21,6 +21,7 @@ def plan(stage: Stage, *jobs: Job, cell: str = "cell-1") -> int:
         [group.task_count for group in groups],
         [None] * len(groups),
         [None] * len(groups),
+        [None] * len(groups),
     )
     pool = Pool.objects.get(name="default")
     return carry_out(

@@ -104,8 +104,8 @@ class Faults:
             part.doom = None
             part.on_gap = lambda: None
             part.resume()
-        for name, state in self._cells():
-            if state in ("CORDONED", "DRAINING"):
+        for name, state in rows("SELECT name, ordered_state FROM controlplane_cell ORDER BY name"):
+            if state != "READY":
                 uncordon_cell(name=name, actor=OPERATOR)
         world.timeline.every(60.0, self._release_by_hand, first=120.0)
 
@@ -151,12 +151,6 @@ class Faults:
         """Its supervisor starts it again; or nobody does before all is healed."""
         if self.rng.random() < 0.85:
             self.later(0.2, self.rng.choice([3.0, 60.0]), machine.start)
-
-    def _cells(self) -> list[tuple[str, str]]:
-        return [
-            (name, state)
-            for name, state in rows("SELECT name, state FROM controlplane_cell ORDER BY id")
-        ]
 
 
 def kill_cell(faults: Faults) -> None:

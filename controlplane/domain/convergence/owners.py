@@ -232,7 +232,7 @@ OTHER_OWNERS: tuple[Owner, ...] = (
     Owner(
         "a READY cell on which everything fails",
         "convergence, rule 6",
-        "10 system failures in a row, of 3 jobs and 3 images",
+        "looked at each tick: 10 system failures in a row, of 3 jobs and 3 images",
         "QUARANTINED for 10 min, and an alert raised",
         rule="failing_cells",
         is_bounded=False,
@@ -248,7 +248,7 @@ OTHER_OWNERS: tuple[Owner, ...] = (
     Owner(
         "an attempt on a DRAINING cell",
         "its program; convergence, with rule 5",
-        "the deadline of the drain, 1 h unless the operator says",
+        "looked at each tick: until the deadline of the drain, 1 h unless the operator says",
         "evicted, and not charged",
         rule="drained",
         is_bounded=False,
