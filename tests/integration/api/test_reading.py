@@ -294,7 +294,9 @@ def test_operators_give_orders_to_cells(operator: Caller, make_cell: Callable[..
     shown = operator.post("/cells/cell-1/drain", {"deadline_seconds": None}).json
     assert shown["drain_deadline_at"] is None
     Cell.objects.update(state="LOST")
-    assert order("drain").status == 409
+    # A lost cell stays LOST, and is what was ordered when it is back.
+    assert (order("uncordon").json["state"], Cell.objects.get().ordered_state) == ("LOST", "READY")
+    assert (order("drain").json["state"], Cell.objects.get().ordered_state) == ("LOST", "DRAINING")
     for wrong in ({"now": True}, {"deadline_seconds": -1}, {"deadline_seconds": "soon"}):
         assert operator.post("/cells/cell-1/drain", wrong).status == 422
     Cell.objects.update(state="QUARANTINED")
