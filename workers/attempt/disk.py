@@ -19,9 +19,12 @@ MIB = 2**20
 
 
 def watch_disk(attempt: Attempt, stop: Callable[[], None]) -> None:
-    """Look until the attempt is over, or has more on disk than it asked for."""
+    """Look until the attempt is over, or has more on disk than it asked for; the first look is now.
+
+    Called when FIRST_SECONDS have passed since the start: most are over by then.
+    """
     limit = attempt.launch.spec.resources["disk_mib"]
-    pause, most = FIRST_SECONDS, 0
+    pause, most = 0.0, 0
     while not attempt.over.wait(pause) and not attempt.around.closed.is_set():
         began = time.monotonic()
         pause = LOOK_SECONDS

@@ -95,9 +95,11 @@ class Timer:
 
     def call_in(self, seconds: float, work: Work) -> None:
         """Call `work` in `seconds`."""
+        entry = (time.monotonic() + seconds, next(self._numbers), work)
         with self._changed:
-            heapq.heappush(self._due, (time.monotonic() + seconds, next(self._numbers), work))
-            self._changed.notify()
+            heapq.heappush(self._due, entry)
+            if self._due[0] is entry:  # else its thread sleeps until an earlier one
+                self._changed.notify()
 
     def close(self) -> None:
         """Forget what is due."""

@@ -1,4 +1,7 @@
-"""A driver whose attempts live through the pipeline, a thread for each: docker and process."""
+"""A driver whose attempts live through the pipeline, a thread for each: docker and process.
+
+Plain tasks of the latter need no pipeline (workers.drivers.process_plain) as long as all goes well.
+"""
 
 import contextlib
 import logging
@@ -7,7 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from workers.attempt.attempt import Attempt, Surroundings
-from workers.attempt.disk import watch_disk
+from workers.attempt.disk import FIRST_SECONDS, watch_disk
 from workers.attempt.engine import EngineAway, EngineError
 from workers.attempt.events import Found, Launch
 from workers.attempt.gang import Gangs
@@ -17,6 +20,8 @@ from workers.attempt.outcome import DISK_LIMIT, HEALTH, IDLE, LIFETIME, STOPPED,
 from workers.attempt.run import ADOPT, START, Step, run
 from workers.attempt.steps.clean import remove_all
 from workers.attempt.threads import DaemonPool, Gate, Timer
+from workers.drivers.process import ProcessEngine
+from workers.drivers.process_plain import PlainLives
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +50,11 @@ class PipelineDriver:
         self._removing = DaemonPool("remove", REMOVING_THREADS)
         self._timer = Timer()
         self._gangs = Gangs()
+        self._plain: PlainLives | None = None
+        if isinstance(around.engine, ProcessEngine):
+            self._plain = PlainLives(
+                around, around.engine, self._timer, self._carry_on, self._leave
+            )
 
     # ------------------------------------------------------------------------- Driver
 
@@ -78,7 +88,7 @@ class PipelineDriver:
                 self._attempts.pop(uid, None)
         if waits:
             self.stop(uid, grace_seconds=0.0, force=True)
-        else:
+        elif self._plain is None or not self._plain.forget(uid):
             self._removing.submit(partial(self._remove, uid))
 
     def close(self) -> None:
@@ -102,6 +112,8 @@ class PipelineDriver:
             if launch.uid in self._attempts or self._around.closed.is_set():
                 return
             self._attempts[launch.uid] = attempt
+        if self._plain is not None and steps is START and self._plain.take(attempt):
+            return
         live = partial(self._live, attempt, steps)
         if steps is START and self._is_quick(launch):
             self._quick.enter(attempt.uid, partial(self._running.submit, live))
@@ -119,6 +131,14 @@ class PipelineDriver:
             run(attempt, steps)
         finally:
             self._quick.leave(attempt.uid)
+        self._leave(attempt)
+
+    def _carry_on(self, attempt: Attempt, steps: tuple[Step, ...]) -> None:
+        """A plain life goes on in a thread, from these steps; without any, it waits for its end."""
+        self._running.submit(partial(self._live, attempt, steps))
+
+    def _leave(self, attempt: Attempt) -> None:
+        """Its end was told, if the driver was not closed."""
         with self._lock:
             doomed = attempt.uid in self._doomed
             self._doomed.discard(attempt.uid)
@@ -145,11 +165,15 @@ class PipelineDriver:
                 rest = started_at + limit - self._around.now()
                 self._timer.call_in(max(rest, 0.0), self._stop_for(attempt, reason))
         if spec.resources.get("disk_mib"):
-            kill = partial(self._order_stop, attempt.uid, DISK_LIMIT, 0.0, True)
-            _watch("disk", attempt, lambda: watch_disk(attempt, kill))
+            self._timer.call_in(FIRST_SECONDS, partial(self._begin_disk_limit, attempt))
         if spec.idle_timeout_seconds is not None:
             stop = self._stop_for(attempt, IDLE)
             _watch("idle", attempt, lambda: watch_idleness(attempt, stop))
+
+    def _begin_disk_limit(self, attempt: Attempt) -> None:
+        if not attempt.ended:
+            kill = partial(self._order_stop, attempt.uid, DISK_LIMIT, 0.0, True)
+            _watch("disk", attempt, lambda: watch_disk(attempt, kill))
 
     def _stop_for(self, attempt: Attempt, reason: str) -> Callable[[], None]:
         grace = attempt.launch.spec.stop_grace_seconds
@@ -178,6 +202,8 @@ class PipelineDriver:
         if reason != STOPPED:
             attempt.note_limit(reason)
         attempt.order_stop(reason, grace_seconds=grace_seconds, force=force)
+        if self._plain is not None:
+            self._plain.withdraw(attempt)
         self._deliver_stop(attempt)
 
     def _deliver_stop(self, attempt: Attempt) -> None:

@@ -81,22 +81,32 @@ class ProcessEngine:
             workdir.mkdir(parents=True, exist_ok=True)
             # Half a file of a process that was killed is no JSON, and written again.
             with open(order_path, "w", encoding="utf-8") as file:
-                file.write(json.dumps(self._order(launch, root, workdir)))
+                file.write(json.dumps(self._order(launch, str(root), str(workdir))))
         return Created(container_name(launch.uid), is_new)
 
-    def _order(self, launch: Launch, root: Path, workdir: Path) -> dict[str, Any]:
+    @property
+    def link(self) -> SpawnerLink:
+        """To the spawner."""
+        return self._link
+
+    def plain_order(self, launch: Launch) -> dict[str, Any]:
+        """What is to be run, of a task that needs no files: the spawner makes its folder."""
+        root = f"{self._work}/{launch.uid}/root"
+        return self._order(launch, root, root)
+
+    def _order(self, launch: Launch, root: str, workdir: str) -> dict[str, Any]:
         spec = launch.spec
         own = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         ports = self._ports.choose(launch.uid, spec.ports)
         listens = {port_variable(name): str(port) for name, port in ports.items()}
         return {
             "argv": [*(spec.entrypoint or ()), *spec.command],
-            "env": {**own, **spec.env, **launch.env, **listens, "CELLRUN_ROOT": str(root)},
+            "env": {**own, **spec.env, **launch.env, **listens, "CELLRUN_ROOT": root},
             "ports": ports,
-            "cwd": str(workdir),
-            "root": str(root),
+            "cwd": workdir,
+            "root": root,
             "memory_bytes": spec.resources.get("memory_mib", 0) * 2**20,
-            "logs": str(self._logs / launch.uid),
+            "logs": f"{self._logs}/{launch.uid}",
             "max_log_bytes": self._max_log_bytes,
             "cut_note": cut_note(self._max_log_bytes).decode(),
         }

@@ -19,7 +19,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from workers.attempt.engine import EngineAway
 
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 READY_SECONDS = 20.0  # for a spawner to come up, or an answer, on a machine under load
 LOOK_SECONDS = 0.01  # between tries to connect to one that is just starting
+LOCK_SECONDS = 0.2  # somebody else is sending, to one that does not read
 BLOCK_BYTES = 262144
 SEND_TIMEOUT = struct.pack("@ll", int(READY_SECONDS), 0)  # a struct timeval
 PACKAGES = Path(__file__).parents[2]
@@ -53,6 +54,8 @@ class Mirrored:
     ended_at: float | None
     cpu_seconds: float
     peak_bytes: int
+    has_output: bool
+    is_swept: bool  # its folder, which was empty, is gone
     news: threading.Event = field(default_factory=threading.Event)
 
 
@@ -62,6 +65,25 @@ class Answer:
     def __init__(self) -> None:
         self.came = threading.Event()
         self.words: list[Any] | None = None  # None: it hung up
+
+
+class Audience(Protocol):
+    """Who is told, from the one thread that listens, what the spawner says."""
+
+    def hear_begun(self, uid: str, words: list[Any]) -> None:
+        """The answer to a "begin"."""
+
+    def hear_said(self, uid: str) -> None:
+        """A task has written something."""
+
+    def hear_over(self, uid: str, task: Mirrored) -> None:
+        """It is over."""
+
+    def hear_rest(self) -> None:
+        """That was all for now."""
+
+    def hear_hung_up(self) -> None:
+        """There is no spawner any more."""
 
 
 class SpawnerLink:
@@ -77,6 +99,43 @@ class SpawnerLink:
         self._answers: dict[int, Answer] = {}
         self._numbers = itertools.count(1)
         self._is_closed = False
+        self._audience: Audience | None = None
+
+    def tell(self, audience: Audience) -> None:
+        """Tell it what comes; before the first question."""
+        self._audience = audience
+
+    def connect(self) -> None:
+        """Have a spawner."""
+        self._connect()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a spawner, as far as is known."""
+        return self._connection is not None
+
+    def send(self, requests: list[list[Any]]) -> bool:
+        """Send what no one waits for, if that is possible at once. Raises EngineAway."""
+        text = b"".join(json.dumps(request).encode() + b"\n" for request in requests)
+        if not self._lock.acquire(timeout=LOCK_SECONDS):
+            return False
+        try:
+            connection = self._connection
+            if connection is None or not _takes(connection):
+                return False
+            try:
+                connection.sendall(text)
+            except OSError as error:
+                _hang_up(connection)
+                raise EngineAway(f"the spawner hung up: {error}") from error
+        finally:
+            self._lock.release()
+        return True
+
+    def drop(self, uid: str) -> None:
+        """What is over is of no use any more; the spawner is told by whoever calls this."""
+        with self._lock:
+            self._tasks.pop(uid, None)
 
     def find(self, uid: str) -> Mirrored | None:
         """The task; None: it has not begun."""
@@ -208,6 +267,8 @@ class SpawnerLink:
             *lines, rest = rest.split(b"\n")
             for line in lines:
                 self._take(json.loads(line))
+            if self._audience is not None:
+                self._audience.hear_rest()
             try:
                 block = connection.recv(BLOCK_BYTES)
             except OSError:
@@ -224,6 +285,8 @@ class SpawnerLink:
             answer.came.set()
         for task in tasks:
             task.news.set()
+        if self._audience is not None:
+            self._audience.hear_hung_up()
 
     def _take(self, message: list[Any]) -> None:
         if message[0] == "fact":
@@ -231,6 +294,19 @@ class SpawnerLink:
                 task = self._mirror(message[1])
             if task.is_over:
                 task.news.set()
+                if self._audience is not None:
+                    self._audience.hear_over(message[1][0], task)
+            return
+        if message[0] == "begun":
+            if message[2] == "running":
+                with self._lock:
+                    self._mirror(message[3])
+            if self._audience is not None:
+                self._audience.hear_begun(message[1], message[2:])
+            return
+        if message[0] == "said":
+            if self._audience is not None:
+                self._audience.hear_said(message[1])
             return
         if message[0] == "forget":
             with self._lock:
@@ -258,9 +334,17 @@ class SpawnerLink:
         if task is None:
             task = self._tasks[uid] = Mirrored(pid, mark, began_at, *rest)
         else:
-            task.code, task.ended_at, task.cpu_seconds, task.peak_bytes = rest[1:]
+            task.code, task.ended_at, task.cpu_seconds, task.peak_bytes = rest[1:5]
+            task.has_output, task.is_swept = rest[5:]
             task.is_over = rest[0]
         return task
+
+
+def _takes(connection: socket.socket) -> bool:
+    """Whether a few requests can be sent without waiting."""
+    poller = select.poll()
+    poller.register(connection, select.POLLOUT)
+    return bool(poller.poll(0))
 
 
 def _hang_up(connection: socket.socket) -> None:

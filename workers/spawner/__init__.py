@@ -7,12 +7,15 @@ argv, env, cwd, root, memory_bytes, logs, max_log_bytes, cut_note. In its own fo
     lock      held as long as it lives: one spawner for a cell
     socket    where it is asked
     journal   what was claimed, begun, over and forgotten
+    spare     empty folders of tasks that are over, for others
 
 All speak in JSON arrays, one a line. It greets with ["known", [facts, …]], answers each request
 [number, verb, uid] but "forget" with ["answer", number, word, …], and tells everybody else ["fact",
 facts] of what began and of what is over: when no process of the task is left, those that fled its
-session too (it is their reaper). Facts: uid, pid, mark, began_at, is_over, code, ended_at,
-cpu_seconds, peak_bytes.
+session too (it is their reaper). ["said", uid]: there is output. A task that needs no files may be
+ordered with [0, "begin", uid, order], without a file: answered by ["begun", uid,
+word, …]; its folder is made here, and gone at its end if nothing is in it. Facts: uid, pid, mark,
+began_at, is_over, code, ended_at, cpu_seconds, peak_bytes, has_output, is_swept.
 
 A task never runs twice: it is claimed in the journal before its start. When a spawner was killed,
 the next one ends its tasks before it greets anybody; their exit status is lost. Nothing of the

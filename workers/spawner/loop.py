@@ -11,6 +11,7 @@ from typing import Any
 
 from workers import clock
 from workers.spawner.client import Client
+from workers.spawner.folders import Folders
 from workers.spawner.journal import Journal
 from workers.spawner.looking import (
     KILLED_SECONDS,
@@ -35,6 +36,7 @@ class Spawner:
 
     def __init__(self, work: str, listener: socket.socket, wake: int) -> None:
         self.work = work
+        self.folders = Folders(work)
         self.listener = listener
         self.wake = wake
         self.journal = Journal()
@@ -42,6 +44,7 @@ class Spawner:
         self.running: dict[int, Task] = {}  # by process id, until it is over
         self.roots: dict[bytes, Task] = {}
         self.ending: list[Task] = []  # the first process has ended
+        self.has_hidden = False  # some process may be whose task is not known
         self.strays: dict[int, Task] = {}  # killed ones that fell to us, by process id
         self.clients: dict[int, Client] = {}
         self.logs: dict[int, Log] = {}
@@ -56,6 +59,7 @@ class Spawner:
         for task in open_tasks.values():
             task.is_over, task.ended_at = True, clock.wall_seconds()
         self.journal.rewrite(self.tasks)
+        self.folders.begin()
         for descriptor in (self.wake, self.listener.fileno()):
             self.poll.register(descriptor, select.EPOLLIN)
 
@@ -65,17 +69,21 @@ class Spawner:
         while self.clients or self.running or time.monotonic() < give_up:
             timeout = KILLED_SECONDS if self.ending else FIRST_SECONDS
             events = dict(self.poll.poll(timeout if self.clients or self.running else 1.0))
-            for descriptor, mask in events.items():
-                if descriptor in self.logs:
-                    self.copy(descriptor, mask)
             if self.wake in events:
                 os.read(self.wake, 4096)
             if self.wake in events or self.ending:
                 self.reap()
+            for descriptor, mask in events.items():
+                if descriptor in self.logs:
+                    self.copy(descriptor, mask)
             for descriptor in list(events):
                 if descriptor in self.clients:
                     self.hear(self.clients[descriptor])
             if self.listener.fileno() in events:
+                # What a cell that was killed had asked for is done before its successor looks.
+                for client in list(self.clients.values()):
+                    while self.hear(client):
+                        pass
                 self.greet()
                 give_up = 0.0
             for client in list(self.clients.values()):
@@ -83,7 +91,13 @@ class Spawner:
 
     def copy(self, descriptor: int, mask: int) -> None:
         """Keep output; a stream that came to its end is not looked at any more."""
-        if not self.logs[descriptor].copy() and mask & select.EPOLLHUP:
+        log = self.logs[descriptor]
+        has_more = log.copy()
+        if log.file >= 0 and not log.task.has_output:
+            log.task.has_output = True
+            for client in self.clients.values():
+                client.tell("said", log.task.uid)
+        if not has_more and mask & select.EPOLLHUP:
             self.poll.unregister(descriptor)
             del self.logs[descriptor]
 
@@ -130,6 +144,7 @@ class Spawner:
                 # than it; when none of those is left, it goes with this one.
                 others = (task for task in self.running.values() if task.pid not in ended)
                 if any(task.mark <= seen[1] for task in others):
+                    self.has_hidden = True
                     continue
                 owner = ending[-1]
             if owner.pid in ended:
@@ -143,7 +158,10 @@ class Spawner:
         for log in task.logs:
             self.logs.pop(log.descriptor, None)
             log.close()
+            task.has_output = task.has_output or log.file >= 0
         task.logs = []
+        if task.folder is not None:
+            task.is_swept = self.folders.sweep(task.folder, may_be_reused=not self.has_hidden)
         task.is_over, task.ended_at = True, clock.wall_seconds()
         del self.running[task.pid]
         self.roots.pop(task.root, None)
@@ -187,11 +205,13 @@ class Spawner:
             self.poll.register(connection.fileno(), select.EPOLLIN)
             client.tell("known", [task.facts() for task in self.tasks.values()])
 
-    def hear(self, client: Client) -> None:
-        """Do what is asked."""
+    def hear(self, client: Client) -> bool:
+        """Do what is asked; whether there was something."""
         requests, is_there = client.requests()
-        for number, verb, uid in requests:
-            if verb == "run":
+        for number, verb, uid, *order in requests:
+            if verb == "begin":
+                client.tell("begun", uid, *self.begin_ordered(uid, order[0], client))
+            elif verb == "run":
                 client.tell("answer", number, *self.run(uid, client))
             elif verb == "forget":
                 self.forget(uid, client)
@@ -201,6 +221,13 @@ class Spawner:
                 self.remove(uid, client, number)
         if not is_there:
             self.drop(client)
+        return bool(requests) and is_there
+
+    def begin_ordered(self, uid: str, order: dict[str, Any], client: Client) -> list[Any]:
+        """Start the task of an order that came with the request, once; its folder is made here."""
+        if uid in self.tasks:
+            return ["again"]
+        return self.start(uid, order, client, self.folders.path(uid))
 
     def run(self, uid: str, client: Client) -> list[Any]:
         """Start the task of the order that stands in its folder, once."""
@@ -211,12 +238,21 @@ class Spawner:
                 order = json.load(file)
         except (FileNotFoundError, ValueError):  # none, or half of one
             return ["gone"]
+        return self.start(uid, order, client, None)
+
+    def start(
+        self, uid: str, order: dict[str, Any], client: Client, folder: str | None
+    ) -> list[Any]:
+        """Claim it, and start it, in `folder` if that is ours to make."""
         pipes: list[int] = []
         try:
             self.journal.add("claim", uid)
+            if folder is not None:
+                self.folders.make(folder)
             pipes += os.pipe()
             pipes += os.pipe()
             task = self.tasks[uid] = Task(uid)
+            task.folder = folder
             task.pid = spawn(order, pipes[1], pipes[3])
         except (OSError, ValueError) as error:
             for descriptor in pipes:
@@ -226,7 +262,10 @@ class Spawner:
         os.close(pipes[3])
         task.mark, task.began_at = mark_of(task.pid), clock.wall_seconds()
         task.root = os.fsencode(order["root"])
-        task.logs = [Log(order, "stdout", pipes[0]), Log(order, "stderr", pipes[2])]
+        task.logs = [
+            Log(task, order, "stdout", pipes[0]),
+            Log(task, order, "stderr", pipes[2]),
+        ]
         for log in task.logs:
             self.logs[log.descriptor] = log
             self.poll.register(log.descriptor, select.EPOLLIN)

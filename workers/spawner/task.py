@@ -13,7 +13,8 @@ Facts = list[Any]
 class Log:
     """One stream of a task, copied to its file up to the limit; no output, no file."""
 
-    def __init__(self, order: dict[str, Any], name: str, descriptor: int) -> None:
+    def __init__(self, task: "Task", order: dict[str, Any], name: str, descriptor: int) -> None:
+        self.task = task
         self.folder: str = order["logs"]
         self.name = name
         self.descriptor = descriptor
@@ -72,6 +73,9 @@ class Task:
         self.cpu_seconds = 0.0
         self.peak_bytes = 0
         self.root = b""
+        self.has_output = False
+        self.folder: str | None = None  # of ours, and made for this task, if we made it
+        self.is_swept = False  # … which was empty at the end, and is gone
         self.logs: list[Log] = []
         self.forgetters: list[tuple[Client, int]] = []  # who waits until it is over and forgotten
 
@@ -79,7 +83,8 @@ class Task:
         """What is told and written down of it."""
         began = [self.uid, self.pid, self.mark, self.began_at]
         cpu_seconds = round(self.cpu_seconds, 6)
-        return [*began, self.is_over, self.code, self.ended_at, cpu_seconds, self.peak_bytes]
+        ended = [self.is_over, self.code, self.ended_at, cpu_seconds, self.peak_bytes]
+        return [*began, *ended, self.has_output, self.is_swept]
 
     @classmethod
     def of(cls, facts: Facts) -> Self:
@@ -87,6 +92,7 @@ class Task:
         task = cls(facts[0])
         task.pid, task.mark, task.began_at, task.is_over, task.code = facts[1:6]
         task.ended_at, task.cpu_seconds, task.peak_bytes = facts[6:9]
+        task.has_output, task.is_swept = facts[9:11]
         return task
 
     def count(self, used: resource.struct_rusage) -> None:
