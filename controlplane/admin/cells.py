@@ -95,14 +95,16 @@ class CellAdmin(ReadOnlyAdmin):
     def cordon(self, request: HttpRequest, rows: QuerySet[Cell]) -> HttpResponse | None:
         """No new work."""
         text = "They take no new work; what they have goes on."
-        question = self._question(request, "cordon", "Cordon these cells?", text, cordon_cell)
+        act = partial(cordon_cell, now=clock.now())
+        question = self._question(request, "cordon", "Cordon these cells?", text, act)
         return self.confirmed(request, rows, question)
 
     @admin.action(description="Uncordon", permissions=["operate"])
     def uncordon(self, request: HttpRequest, rows: QuerySet[Cell]) -> HttpResponse | None:
         """Work again."""
-        text = "They take new work again."
-        question = self._question(request, "uncordon", "Uncordon these cells?", text, uncordon_cell)
+        text = "They take new work again, and what failed there is forgotten."
+        act = partial(uncordon_cell, now=clock.now())
+        question = self._question(request, "uncordon", "Uncordon these cells?", text, act)
         return self.confirmed(request, rows, question)
 
     @admin.action(description="Lift the quarantine", permissions=["operate"])

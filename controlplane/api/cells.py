@@ -68,7 +68,7 @@ class CellCordon(_CellOrder):
     )
     def post(self, request: Request, name: str) -> HttpResponse:
         """Give a cell no new work; what runs on it goes on (operators)."""
-        return self.obey(request, name, cordon_cell)
+        return self.obey(request, name, partial(cordon_cell, now=clock.now()))
 
 
 class CellUncordon(_CellOrder):
@@ -79,7 +79,7 @@ class CellUncordon(_CellOrder):
     )
     def post(self, request: Request, name: str) -> HttpResponse:
         """Give a cell work again (operators)."""
-        return self.obey(request, name, uncordon_cell)
+        return self.obey(request, name, partial(uncordon_cell, now=clock.now()))
 
 
 class CellDrain(_CellOrder):

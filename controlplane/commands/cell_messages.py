@@ -14,6 +14,7 @@ from controlplane.contract.reports import Goodbye, Register
 from controlplane.contract.states import TaskState
 from controlplane.domain.cell_keys import CellAddress
 from controlplane.domain.convergence.policy import Policy
+from controlplane.domain.convergence.stuck_stops import SUSPICIONS
 from controlplane.domain.effects import ChangeCell, RaiseAlert
 from controlplane.domain.registration import Verdict, decide_registration
 from controlplane.domain.states import CellState, Quarantine
@@ -63,10 +64,13 @@ def record_registration(
             # Why it gets no work is told for as long as it gets none.
             is_as_before = decision.state == cell.state != CellState.READY
             reason = cell.state_reason if is_as_before else decision.why
-            register_cell(cell.pk, state=decision.state, reason=reason, facts=facts)
             renewed = cell.incarnation != address.incarnation
+            if renewed:
+                facts["trusted_at"] = now  # what failed in its life before says nothing of this one
+            register_cell(cell.pk, state=decision.state, reason=reason, facts=facts)
             _open_lease(cell.pk, address.incarnation, seq, renewed=renewed, now=now)
-            for kind in _ALERTS_OF_ABSENCE:
+            is_trusted = decision.state is not CellState.QUARANTINED
+            for kind in _ALERTS_OF_ABSENCE + (SUSPICIONS if is_trusted else ()):
                 clear_alerts(kind, cell.name, now=now)
             transaction.on_commit(wakes.wake_placement, robust=True)
         elif decision.verdict is Verdict.REFUSED:

@@ -8,7 +8,7 @@ from django.db import transaction
 from controlplane.commands.effects import change_cells, clear_alerts
 from controlplane.contract.keys import encode_key
 from controlplane.domain.convergence.policy import DRAIN_SECONDS
-from controlplane.domain.convergence.stuck_stops import FAILING
+from controlplane.domain.convergence.stuck_stops import SUSPICIONS
 from controlplane.domain.effects import ChangeCell
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.states import CellState
@@ -36,16 +36,16 @@ def enroll_cell(*, name: str, pool: str, now: datetime) -> str:
     return encode_key(key_of(cell))
 
 
-def cordon_cell(*, name: str, actor: str) -> None:
+def cordon_cell(*, name: str, actor: str, now: datetime) -> None:
     """The cell gets no new work; what runs on it goes on. Raises NotFound, Conflict."""
     states = frozenset({CellState.READY, CellState.DRAINING, CellState.QUARANTINED})
-    _order(name, states, CellState.CORDONED, f"cordoned by {actor}")
+    _order(name, states, CellState.CORDONED, f"cordoned by {actor}", now=now)
 
 
-def uncordon_cell(*, name: str, actor: str) -> None:
-    """The cell takes work again. Raises NotFound, Conflict."""
+def uncordon_cell(*, name: str, actor: str, now: datetime) -> None:
+    """The cell takes work again, and what failed there is forgotten. Raises NotFound, Conflict."""
     states = frozenset({CellState.CORDONED, CellState.DRAINING, CellState.QUARANTINED})
-    _order(name, states, CellState.READY, f"uncordoned by {actor}")
+    _order(name, states, CellState.READY, f"uncordoned by {actor}", now=now)
 
 
 def drain_cell(
@@ -58,7 +58,8 @@ def drain_cell(
     """
     states = frozenset(set(CellState) - {CellState.LOST})
     until = None if deadline_seconds is None else now + timedelta(seconds=deadline_seconds)
-    _order(name, states, CellState.DRAINING, f"drained by {actor}", drain_deadline_at=until)
+    reason = f"drained by {actor}"
+    _order(name, states, CellState.DRAINING, reason, now=now, drain_deadline_at=until)
     transaction.on_commit(wake_convergence, robust=True)
 
 
@@ -71,7 +72,8 @@ def unquarantine_cell(*, name: str, actor: str, now: datetime) -> None:
     ordered, reason = CellState(cell.ordered_state), f"taken out of quarantine by {actor}"
     states = frozenset({CellState.QUARANTINED})
     change_cells([ChangeCell(cell.pk, states, ordered, reason, trusted_at=now)])
-    clear_alerts(FAILING, name, now=now)
+    for kind in SUSPICIONS:
+        clear_alerts(kind, name, now=now)
     transaction.on_commit(wake_placement, robust=True)
 
 
@@ -81,6 +83,7 @@ def _order(
     state: CellState,
     reason: str,
     *,
+    now: datetime,
     drain_deadline_at: datetime | None = None,
 ) -> None:
     cell = _find(name)
@@ -93,6 +96,7 @@ def _order(
         reason,
         ordered=state,
         drain_deadline_at=drain_deadline_at,
+        trusted_at=now if state is CellState.READY else None,
     )
     # One that is LOST is what was ordered as soon as it is back.
     waits = ChangeCell(
@@ -105,6 +109,9 @@ def _order(
     )
     if not change_cells([change]) and not change_cells([waits]):
         raise Conflict(f"cell {name} is {cell.state} and cannot become {state}")
+    # If there is reason still, convergence raises them again.
+    for kind in SUSPICIONS:
+        clear_alerts(kind, name, now=now)
     if state is CellState.READY:
         transaction.on_commit(wake_placement, robust=True)
 

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import product
 
 from django.db import transaction
 
@@ -20,8 +21,7 @@ from controlplane.domain.convergence.endings import decide_hopeless
 from controlplane.domain.convergence.lost_cells import HELD, decide_lost, held_alert
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.convergence.stuck_stops import (
-    FAILING,
-    UNCONFIRMED,
+    SUSPICIONS,
     decide_cleared,
     decide_failing,
     decide_stuck_stops,
@@ -83,6 +83,9 @@ def lose_cells(leases: Sequence[LeaseFacts], *, now: datetime, policy: Policy) -
             ],
             now=now,
         )
+        # What it did not confirm, or could not do, is of the past: it will have to begin anew.
+        for cell_id, kind in product(lost, SUSPICIONS):
+            clear_alerts(kind, by_id[cell_id].name, now=now)
 
     run_in_transaction(work)
     for lease in leases:
@@ -138,7 +141,7 @@ def clear_cells(*, now: datetime, policy: Policy) -> int:
     def work() -> None:
         moved.extend(change_cells(decide_cleared(cells.values(), now=now)))
         for cell_id in moved:
-            for kind in (UNCONFIRMED, FAILING):
+            for kind in SUSPICIONS:
                 clear_alerts(kind, cells[cell_id].name, now=now)
         if moved:
             transaction.on_commit(wakes.wake_placement, robust=True)

@@ -249,13 +249,13 @@ def test_a_refused_task_avoids_the_cell_unless_no_other_could_take_it(stage: Sta
     first = stage.cell()
     job, attempt = stage.placed()
     second = stage.cell("cell-2")
-    cordon_cell(name="cell-2", actor="me")
+    cordon_cell(name="cell-2", actor="me", now=clock.now())
     stage.refuse(attempt)
     stage.wait(10)
     stage.place()
     assert stage.hand_of(stage.last(job)) is first
     stage.refuse(stage.last(job))
-    uncordon_cell(name="cell-2", actor="me")
+    uncordon_cell(name="cell-2", actor="me", now=clock.now())
     stage.wait(20)
     stage.place()
     assert stage.hand_of(stage.last(job)) is second

@@ -106,7 +106,7 @@ class Faults:
             part.resume()
         for name, state in rows("SELECT name, ordered_state FROM controlplane_cell ORDER BY name"):
             if state != "READY":
-                uncordon_cell(name=name, actor=OPERATOR)
+                uncordon_cell(name=name, actor=OPERATOR, now=clock.now())
         world.timeline.every(60.0, self._release_by_hand, first=120.0)
 
     # ------------------------------------------------------------------ inside
@@ -297,16 +297,12 @@ def tick_twice(faults: Faults) -> None:
             part.work(lambda: part.tick(False))
 
 
-def drain(*, name: str, actor: str) -> None:
-    drain_cell(name=name, actor=actor, now=clock.now())
-
-
 def change_cell(faults: Faults) -> None:
     name = faults.machine().name
-    command = faults.rng.choice([cordon_cell, drain, uncordon_cell])
+    command = faults.rng.choice([cordon_cell, drain_cell, uncordon_cell])
     faults.note(f"{command.__name__} {name}")
     try:
-        command(name=name, actor=OPERATOR)
+        command(name=name, actor=OPERATOR, now=clock.now())
     except Conflict:
         faults.world.note("is refused")
 

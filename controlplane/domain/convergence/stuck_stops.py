@@ -14,7 +14,8 @@ from controlplane.domain.states import ORDERED_STATES, CellState, Quarantine
 
 UNCONFIRMED = "stop_unconfirmed"
 FAILING = "cell_failing"
-"""The kinds of the alerts."""
+SUSPICIONS = (UNCONFIRMED, FAILING)
+"""The kinds of the alerts; none of either is open about a cell that is not QUARANTINED."""
 
 _SUSPECT = frozenset(ORDERED_STATES)
 _SUSPECTED = frozenset({CellState.QUARANTINED})

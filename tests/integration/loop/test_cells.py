@@ -22,7 +22,7 @@ from controlplane.queries.cells import get_cell
 from tests.integration.loop.conftest import Hand, Loop
 
 ORDERS: dict[str, Any] = {
-    "CORDONED": lambda: cordon_cell(name="cell-1", actor="me"),
+    "CORDONED": lambda: cordon_cell(name="cell-1", actor="me", now=clock.now()),
     "DRAINING": lambda: drain_cell(name="cell-1", actor="me", now=clock.now()),
 }
 
@@ -68,7 +68,7 @@ def test_what_was_ordered_of_a_cell_outlasts_its_loss(loop: Loop, ordered: str) 
     lose(loop)
     come_back(cell)
     assert state() == ordered
-    uncordon_cell(name="cell-1", actor="me")
+    uncordon_cell(name="cell-1", actor="me", now=clock.now())
     lose(loop)
     cell.incarnation, cell.seq = "three", 0
     cell.register()
@@ -187,7 +187,7 @@ def test_an_attempt_that_ran_meanwhile_breaks_the_row(loop: Loop) -> None:
 def test_an_operator_lifts_a_quarantine(loop: Loop) -> None:
     cell = loop.cell(cpu=100_000)
     ORDERS["CORDONED"]()
-    uncordon_cell(name="cell-1", actor="me")
+    uncordon_cell(name="cell-1", actor="me", now=clock.now())
     fail(loop, cell, 10)
     loop.converge()
     assert state() == "QUARANTINED"
@@ -195,6 +195,43 @@ def test_an_operator_lifts_a_quarantine(loop: Loop) -> None:
     assert state() == "READY"
     assert not Alert.objects.filter(cleared_at=None).exists()
     assert "cells_avoided" not in loop.converge()
+
+
+def put_aside(loop: Loop, cell: Hand) -> None:
+    """Everything fails there; the alert of it is open."""
+    fail(loop, cell, 10)
+    assert loop.converge()["cells_avoided"] == 1
+    assert open_alerts() == ["cell_failing"]
+
+
+def open_alerts() -> list[str]:
+    return [alert.kind for alert in Alert.objects.filter(cleared_at=None).order_by("kind")]
+
+
+def test_a_cell_that_is_uncordoned_is_not_put_aside_for_what_failed_before(loop: Loop) -> None:
+    put_aside(loop, loop.cell(cpu=100_000))
+    uncordon_cell(name="cell-1", actor="me", now=clock.now())
+    assert "cells_avoided" not in loop.converge()
+    assert (state(), open_alerts()) == ("READY", [])
+
+
+def test_a_repaired_cell_that_comes_back_is_not_put_aside_again(loop: Loop) -> None:
+    cell = loop.cell(cpu=100_000)
+    put_aside(loop, cell)
+    lose(loop)
+    assert open_alerts() == ["cell_lost"]
+    come_back(cell)
+    assert "cells_avoided" not in loop.converge()
+    assert (state(), open_alerts()) == ("READY", [])
+
+
+@pytest.mark.parametrize("ordered", ORDERS)
+def test_no_suspicion_stays_open_about_a_cell_that_is_ordered_out_of_it(
+    loop: Loop, ordered: str
+) -> None:
+    put_aside(loop, loop.cell(cpu=100_000))
+    ORDERS[ordered]()
+    assert (state(), open_alerts()) == (ordered, [])
 
 
 def test_a_cordoned_cell_that_does_not_confirm_is_cordoned_again_when_it_does(loop: Loop) -> None:

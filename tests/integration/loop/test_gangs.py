@@ -101,10 +101,10 @@ def test_a_gang_that_was_told_why_it_waits_is_told_anew_when_every_cell_closes(l
     loop.place()
     task_id = loop.tasks(job)[0].pk
     assert get_task(task_id, now=clock.now())["pending_reason"]["code"] == "waiting_for_gang"
-    cordon_cell(name="cell-1", actor="me")
+    cordon_cell(name="cell-1", actor="me", now=clock.now())
     loop.place()
     told = get_task(task_id, now=clock.now())["pending_reason"]["text"]
     assert told == "the pool has no ready cell (1 CORDONED)"
-    uncordon_cell(name="cell-1", actor="me")
+    uncordon_cell(name="cell-1", actor="me", now=clock.now())
     loop.place()
     assert get_task(task_id, now=clock.now())["pending_reason"]["code"] == "waiting_for_gang"

@@ -1,5 +1,6 @@
 """Gangs and preemption on real rows: of several groups, and on cells that take no new work."""
 
+from controlplane import clock
 from controlplane.commands.cells import cordon_cell
 from controlplane.contract.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
@@ -55,7 +56,7 @@ def test_a_gang_is_seen_whole_also_where_a_member_is_on_a_closed_cell(loop: Loop
     gang = loop.submit(band="batch", replicas=2, coscheduled=True)
     loop.place()
     start_all(loop, gang, [closed, ready])
-    cordon_cell(name=closed.name, actor="somebody")
+    cordon_cell(name=closed.name, actor="somebody", now=clock.now())
     ids = {attempt.cell.name: attempt.cell_id for attempt in loop.attempts(gang)}
     held = load_held([ids[ready.name]])
     assert sorted(one.cell_id for one in held.running) == sorted(ids.values())
