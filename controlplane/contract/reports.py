@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controlplane.contract import fields
-from controlplane.contract.briefing import MAX_PLUGIN_STATE_BYTES
+from controlplane.contract.artifacts import path_of
+from controlplane.contract.cleaning import clean_mapping
 from controlplane.contract.fields import Malformed
 from controlplane.contract.states import STATE_OF, FailureKind, Phase, TaskState
 
@@ -248,11 +249,11 @@ def read_report(item: Any) -> AttemptReport:
         message=fields.text(body, "message", None, MESSAGE_CHARS),
         result=result,
         result_truncated=fields.flag(body, "cut", False),
-        usage=fields.mapping(body, "usage", None),
+        usage=clean_mapping(body.get("usage")),
         addresses=_read_texts(body, "addresses") if body.get("addresses") is not None else None,
         outputs=_read_outputs(body) if body.get("outputs") is not None else None,
         plugin_phase=fields.text(body, "plugin_phase", None, 63),
-        plugin_state=_read_plugin_state(body),
+        plugin_state=clean_mapping(body.get("plugin_state")),
         started_at=fields.instant(body, "started_at", None),
         finished_at=fields.instant(body, "finished_at", None),
         gone=fields.flag(body, "gone", False),
@@ -261,7 +262,14 @@ def read_report(item: Any) -> AttemptReport:
 
 
 def _read_outputs(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    return fields.listing(body, "outputs", _read_kept, MAX_OUTPUTS)
+    """What was kept. A path of our store that is not the attempt's own is believed of no cell."""
+    uid = fields.text(body, "uid", limit=64)
+    found = fields.listing(body, "outputs", _read_kept, MAX_OUTPUTS)
+    return tuple(
+        item
+        for item in found
+        if not item["uri"].startswith("/") or item["uri"] == path_of(uid, item["name"])
+    )
 
 
 def _read_kept(item: Any) -> Mapping[str, Any]:
@@ -272,13 +280,6 @@ def _read_kept(item: Any) -> Mapping[str, Any]:
         "sha256": fields.text(body, "sha256", limit=64),
         "uri": fields.text(body, "uri", limit=2_000),
     }
-
-
-def _read_plugin_state(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    state: Mapping[str, Any] | None = fields.mapping(body, "plugin_state", None)
-    if state is not None and len(fields.compact_json(state)) > MAX_PLUGIN_STATE_BYTES:
-        raise Malformed(f"plugin_state has more than {MAX_PLUGIN_STATE_BYTES} bytes")
-    return state
 
 
 def _one_of(kind: Any, value: str | None) -> Any:

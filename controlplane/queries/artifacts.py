@@ -147,7 +147,8 @@ def list_artifacts(uid: UUID) -> list[dict[str, Any]]:
     )
     if not found:
         raise NotFound(f"there is no attempt {uid}")
-    return sorted(decoded(found[0][0]) or [], key=lambda item: str(item["name"]))
+    told = (item for item in decoded(found[0][0]) or [] if _fetchable(uid, item) is not None)
+    return sorted(told, key=lambda item: str(item["name"]))
 
 
 def open_artifact(uid: UUID, name: str) -> tuple[BinaryIO, dict[str, Any]]:
@@ -203,6 +204,8 @@ def iterate_outputs(group_id: int, name: str, link: Callable[[str], str]) -> Ite
     )
     for index, uid, item in found:
         entry = _fetchable(uid, item)
+        if entry is None:
+            continue
         is_here = entry["uri"].startswith("/")
         line = {
             "name": f"{index}/{entry['name']}",
@@ -221,7 +224,13 @@ def fetchable_path(uid: UUID, item: Mapping[str, Any]) -> str | None:
     return f"{ARTIFACT_PATH}{uid}/{rest}"
 
 
-def _fetchable(uid: UUID, item: Any) -> dict[str, Any]:
-    """An artifact as it is told; of our store, with the path of what a signed link may open."""
+def _fetchable(uid: UUID, item: Any) -> dict[str, Any] | None:
+    """An artifact as it is told; of our store, with the path of what a signed link may open.
+
+    None: it names a path of ours that is not its own. Nobody is told, and no link is signed.
+    """
     entry: dict[str, Any] = dict(decoded(item))
-    return entry | {"uri": fetchable_path(uid, entry) or entry["uri"]}
+    path = fetchable_path(uid, entry)
+    if path is None and entry["uri"].startswith("/"):
+        return None
+    return entry | {"uri": path or entry["uri"]}

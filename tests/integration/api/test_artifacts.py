@@ -18,7 +18,7 @@ from controlplane.contract.states import TaskState
 from controlplane.models import Attempt, Cell, Job, Task
 from controlplane.outbox import store
 from controlplane.queries.addresses import key_of
-from controlplane.queries.artifacts import find_prefix
+from controlplane.queries.artifacts import find_prefix, iterate_outputs
 from controlplane.queries.briefing import load_briefing
 from controlplane.queries.launches import links_at
 from tests.integration.api.conftest import Answer, Caller, change_setting
@@ -223,6 +223,25 @@ def test_what_is_kept_elsewhere_is_not_read_here(submitter: Caller, attempt: Att
     tell_entries(attempt, entry(attempt, "a", b"1", uri="s3://bucket/a"))
     answer = submitter.get(f"/attempts/{attempt.uid}/artifacts/a")
     assert (answer.status, answer.json["uri"]) == (409, "s3://bucket/a")
+
+
+@pytest.mark.parametrize(
+    "uri", ["/api/v1/store/results/1", path_of(str(uuid.uuid4()), "model"), "//elsewhere/a"]
+)
+def test_no_link_is_signed_to_what_is_not_the_attempts_own(
+    submitter: Caller, cell: Cell, uri: str
+) -> None:
+    submit(submitter, checkpoint_path="/ckpt")
+    attempt = place(Task.objects.get(), cell)
+    tell_entries(
+        attempt, entry(attempt, "model", b"x", uri=uri), entry(attempt, CHECKPOINT, b"x", uri=uri)
+    )
+    assert submitter.get(f"/attempts/{attempt.uid}/artifacts").json["results"] == []
+    Task.objects.filter(pk=attempt.task_id).update(
+        state=TaskState.SUCCEEDED, finished_at=clock.now()
+    )
+    assert not list(iterate_outputs(attempt.group_id, "model", links_at(clock.now())))
+    assert load_briefing(follow_up(attempt).uid).checkpoint is None
 
 
 def test_no_link_is_followed_out_of_the_store(

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.contract import broker, envelope, fields, keys, orders, queues, reports
+from controlplane.contract.artifacts import path_of
 from controlplane.contract.fields import Malformed
 from controlplane.contract.health import HealthCheck
 from controlplane.contract.states import FailureKind, Phase, TaskState
@@ -113,6 +114,38 @@ REPORT = reports.AttemptReport(
 )
 def test_what_a_cell_says_comes_back_as_it_went(message: reports.Message) -> None:
     assert reports.read_message(json.loads(json.dumps(message.body()))) == message
+
+
+ODD: Any = [float("nan"), float("inf"), "a\x00b\ud800", {"\x00k": [1, None, True, "\udfff"]}]
+
+
+@pytest.mark.parametrize("name", ["usage", "plugin_state"])
+def test_what_no_database_stores_does_not_lose_the_end_of_an_attempt(name: str) -> None:
+    body = REPORT.body() | {name: {"odd": ODD}}
+    read = reports.read_report(json.loads(json.dumps(body)))
+    assert read.state is REPORT.state
+    assert getattr(read, name) == {"odd": [None, None, "ab?", {"k": [1, None, True, "?"]}]}
+
+
+@pytest.mark.parametrize("name", ["usage", "plugin_state"])
+@pytest.mark.parametrize(
+    "value", [{"a": "x" * 70_000}, ["no object"], {"in": json.loads("[" * 99 + "]" * 99)}]
+)
+def test_what_is_too_much_is_left_out_of_a_report_and_the_rest_counts(
+    name: str, value: Any
+) -> None:
+    read = reports.read_report(REPORT.body() | {name: value})
+    assert getattr(read, name) is None
+    assert (read.state, read.message) == (REPORT.state, REPORT.message)
+
+
+def test_a_path_of_the_store_is_believed_only_of_the_attempt_itself() -> None:
+    kept = {"name": "a b", "size": 1, "sha256": "0"}
+    own, elsewhere = path_of("u", "a b"), "s3://bucket/a"
+    foreign = [path_of("v", "a b"), path_of("u", "c"), "/api/v1/store/results/1", "//host/a"]
+    outputs = [{**kept, "uri": uri} for uri in (*foreign, own, elsewhere)]
+    read = reports.read_report(REPORT.body() | {"outputs": outputs})
+    assert [item["uri"] for item in read.outputs or ()] == [own, elsewhere]
 
 
 SPEC = orders.GroupSpec(

@@ -9,6 +9,8 @@ import logging
 from functools import partial
 
 from controlplane.contract.artifacts import CHECKPOINT
+from controlplane.contract.fields import clean_text
+from controlplane.contract.reports import MESSAGE_CHARS
 from controlplane.contract.states import FailureKind, Phase
 from workers.attempt.attempt import Attempt
 from workers.attempt.engine import EngineAway, EngineError, Placed
@@ -91,7 +93,7 @@ def keep_checkpoint(attempt: Attempt) -> None:
         put = partial(keeping.put, CHECKPOINT, lambda: tar.open("rb"))
         attempt.outputs = (tried(keeping, "checkpoint", put),)
     except (AttemptFailed, EngineAway, EngineError, OSError) as failure:
-        words = getattr(failure, "message", str(failure))
+        words = clean_text(getattr(failure, "message", str(failure)), MESSAGE_CHARS)
         log.warning("the checkpoint of attempt %s is not kept: %s", attempt.uid, words)
         attempt.usage["checkpoint_lost"] = words
     finally:
