@@ -180,6 +180,14 @@ class Board:
         self.used += request[:, None] * given
         self.slots -= given
 
+    def has_room_on(self, cell_id: int, request: Vector) -> bool:
+        """Whether that cell is there, and has room for one such task now."""
+        index = self.index_of.get(cell_id)
+        if index is None:
+            return False
+        free = self.capacity[:, index] - self.used[:, index]
+        return bool((request <= free)[request > 0].all())
+
     def only(self, cell_id: int) -> Mask:
         """That cell alone."""
         here = np.zeros(len(self.cells), dtype=bool)

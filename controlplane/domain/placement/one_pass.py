@@ -91,7 +91,7 @@ class Pass:
         return behind[0] if behind and self.snapshot.policy.cursor else 0
 
     def place_rows(self, queue: BandQueue, shape: ShapeFacts, rows: Vector, tasks: int) -> None:
-        """Rows that are alike together; with a wish for a cell, or bound by jobs, each apart."""
+        """Rows that are alike together; what is avoided or nominated, or bound by jobs, apart."""
         is_alone = self.any_special(rows) or self.ledger.is_bound_by_jobs(shape)
         for picked in np.split(rows, len(rows)) if is_alone else (rows,):
             if tasks <= 0 or self.limit <= 0 or self.stopped_by is not None:
@@ -118,16 +118,23 @@ class Pass:
             self._note_unplaced(shape, picked, reason)
 
     def place_where_preferred(self, shape: ShapeFacts, rows: Vector, wanted: int) -> int:
-        """Place a row's tasks on the cell that they prefer, as long as it has room; how many."""
-        if not self.rows.prefers[rows[0]]:
+        """Place tasks on the cells that they prefer, as long as these have room; how many."""
+        if not self.rows.any_prefers:
             return 0
-        cell_id = self.waiting.prefer_cell_ids[int(rows[0])]
-        if cell_id is None or cell_id not in self.board.index_of:
-            return 0
-        return self.place_run(shape, rows, wanted, self.board.only(cell_id))[0]
+        request, placed = self.board.vector(shape.resources), 0
+        for row in rows[self.rows.prefers[rows]].tolist():
+            cell_id = self.waiting.prefer_cell_ids[row]
+            if placed == wanted or self.limit <= 0:
+                break
+            if cell_id is None or not self.board.has_room_on(cell_id, request):
+                continue
+            one, left = np.array([row], dtype=np.int64), int(self.left[row])
+            here = self.board.only(cell_id)
+            placed += self.place_run(shape, one, min(wanted - placed, left), here)[0]
+        return placed
 
     def any_special(self, rows: Vector) -> bool:
-        """Whether any of the rows avoids or prefers a cell, or has room kept on one."""
+        """Whether any of the rows avoids a cell, or has room kept on one."""
         return self.rows.any_special and bool(self.rows.is_special[rows].any())
 
     # ---------------------------------------------------------------------------- placing

@@ -11,7 +11,7 @@ from controlplane.domain.placement.snapshot import ShapeFacts, Waiting
 
 
 class Rows:
-    """Columns of equal length. `is_special`: a cell is avoided or preferred, or keeps room."""
+    """Columns of equal length. `is_special`: some cell is avoided, or room on one is kept."""
 
     def __init__(self, waiting: Waiting, shapes: Sequence[ShapeFacts]) -> None:
         self.job: Vector = np.array(waiting.job_ids, dtype=np.int64)
@@ -20,8 +20,9 @@ class Rows:
         self.is_first: NDArray[np.bool_] = np.array(waiting.is_first, dtype=bool)
         self.is_nominated = _is_given(waiting.nominated_cell_ids)
         self.prefers: Mask = _is_given(waiting.prefer_cell_ids)
-        self.is_special: Mask = self.is_nominated | self.prefers | _is_given(waiting.avoid_cell_ids)
+        self.is_special: Mask = self.is_nominated | _is_given(waiting.avoid_cell_ids)
         self.any_special = bool(self.is_special.any())
+        self.any_prefers = bool(self.prefers.any())
         ordered = sorted(shapes, key=lambda shape: shape.shape_id)
         self._ids: Vector = np.array([shape.shape_id for shape in ordered], dtype=np.int64)
         self._ordinal: Vector = np.searchsorted(self._ids, self.shape)

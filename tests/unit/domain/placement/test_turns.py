@@ -169,3 +169,12 @@ def test_a_pass_that_is_late_keeps_what_it_decided_and_says_that_it_is_not_done(
     )
     assert plan.placements.group_ids == [1]
     assert (plan.complete, [item.shape_id for item in plan.shapes]) == (False, [])
+
+
+def test_rows_that_prefer_cells_and_rows_that_do_not_share_what_is_left() -> None:
+    cells = [core(1, 2), core(2, 2)]
+    rows = [row(1, 2, prefer_cell_id=1), row(2, 2, prefer_cell_id=1), row(3, 2)]
+    outcome = run(cells, *rows)
+    assert outcome.where(1) == {1: 2}
+    assert outcome.where(2) == {2: 2}
+    assert outcome.placed == {1: 2, 2: 2}
