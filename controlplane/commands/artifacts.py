@@ -9,7 +9,7 @@ from controlplane.domain.errors import CellrunError, Conflict, NotFound
 from controlplane.outbox import artifacts as kept
 from controlplane.outbox import store
 from controlplane.outbox.artifacts import Announced, OtherContent
-from controlplane.queries.artifacts import find_prefix, find_prefixes_of_job
+from controlplane.queries.artifacts import find_prefix, find_prefixes_of_job, is_over
 
 _MIB = 2**20
 
@@ -29,6 +29,8 @@ def put_artifact(
     prefix = find_prefix(uid)
     if prefix is None:
         raise NotFound(f"there is no attempt {uid}")
+    if is_over(uid):
+        raise Conflict(f"attempt {uid} is over: what it left stays as it is")
     if not is_name(name):
         raise NotFound(f"{name[:100]!r} cannot be the name of an artifact")
     file = Announced(uid, prefix, name, size, sha256)

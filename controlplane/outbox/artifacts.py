@@ -3,13 +3,17 @@
 artifacts/<shard>/<domain>/<project>/<job>/<task>/<attempt uid>/<name>
 drafts/<2 hex>/<attempt uid>/<key>          a file on its way; <key>.done: it has arrived
 
-A draft's key names what it is to become, so pieces of two versions of a file never mix.
+A draft's key names what it is to become, so pieces of two versions of a file never mix, and tells
+how large that will be: room is taken for the whole of it with its first piece. Of two versions the
+one that was begun last counts, and the other is forgotten.
 """
 
 import fcntl
 import hashlib
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -17,7 +21,11 @@ from uuid import UUID
 
 from django.conf import settings
 
+from controlplane.contract.reports import MAX_OUTPUTS
 from controlplane.outbox.store import sync_folder
+
+# All outputs that a report may name, and the checkpoint.
+MAX_FILES = MAX_OUTPUTS + 1
 
 
 class TooLarge(Exception):
@@ -46,8 +54,12 @@ class Announced:
     @property
     def draft(self) -> Path:
         """Where it stands until then."""
-        key = hashlib.sha256(f"{self.size} {self.sha256} {self.name}".encode()).hexdigest()
-        return _drafts(self.uid) / key
+        return _drafts(self.uid) / f"{self.name_key}-{self.size}-{self.sha256}"
+
+    @property
+    def name_key(self) -> str:
+        """What the keys of all its versions begin with."""
+        return hashlib.sha256(self.name.encode()).hexdigest()[:32]
 
 
 def put_piece(file: Announced, *, offset: int, content: bytes, most: int) -> int:
@@ -59,15 +71,19 @@ def put_piece(file: Announced, *, offset: int, content: bytes, most: int) -> int
     done = file.draft.with_suffix(".done")
     if done.exists() and file.target.is_file():
         return file.size
+    if offset > 0 and not file.draft.exists():
+        return 0
     if offset == 0:
-        _check_room(file, most)
-    file.draft.parent.mkdir(parents=True, exist_ok=True)
+        _begin(file, most)
     with file.draft.open("ab") as draft:
         # Two web processes may be offered the same piece.
         fcntl.flock(draft, fcntl.LOCK_EX)
         if done.exists() and file.target.is_file():
             return file.size
-        here = os.fstat(draft.fileno()).st_size
+        found = os.fstat(draft.fileno())
+        if found.st_nlink == 0:
+            return 0
+        here = found.st_size
         if here != offset:
             return here
         if offset + len(content) > file.size:
@@ -108,14 +124,58 @@ def remove_all(uid: UUID, prefix: str) -> None:
             return
 
 
-def _check_room(file: Announced, most: int) -> None:
+def _begin(file: Announced, most: int) -> None:
+    """Take room for the whole file. Raises TooLarge."""
+    folder = _drafts(file.uid)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
+        if file.draft.exists():
+            return
+        others, taken = _count_others(file, folder)
+        if taken + file.size > most:
+            raise TooLarge(
+                f"{file.name} has {file.size} bytes; an attempt may leave {most}, and left {taken}"
+            )
+        if others >= MAX_FILES:
+            raise TooLarge(f"an attempt may leave {MAX_FILES} files, and left so many")
+        for former in folder.glob(f"{file.name_key}-*"):
+            former.unlink(missing_ok=True)
+        file.draft.touch()
+
+
+def _count_others(file: Announced, folder: Path) -> tuple[int, int]:
+    """How many other files the attempt left or began, and how many bytes they have in the end."""
     base = _root() / file.prefix
-    others = (path for path in base.rglob("*") if path.is_file() and path != file.target)
-    taken = sum(path.stat().st_size for path in others)
-    if taken + file.size > most:
-        raise TooLarge(
-            f"{file.name} has {file.size} bytes; an attempt may leave {most}, and left {taken}"
-        )
+    sizes = [
+        path.stat().st_size
+        for path in base.rglob("*")
+        if path.is_file() and not path.is_symlink() and path != file.target
+    ]
+    for draft in folder.iterdir():
+        name_key, size, _ = draft.name.split("-")
+        if name_key != file.name_key and draft.suffix != ".done":
+            sizes.append(int(size))
+    return len(sizes), sum(sizes)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Two web processes may be offered two files at once."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder that lasts, with those that it lies in."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
 
 
 def _finish(file: Announced) -> None:
@@ -124,7 +184,7 @@ def _finish(file: Announced) -> None:
     if found != file.sha256:
         file.draft.unlink()
         raise OtherContent(f"its sha256 is {found}, and {file.sha256} was announced")
-    file.target.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(file.target.parent)
     os.replace(file.draft, file.target)
     sync_folder(file.target.parent)
 

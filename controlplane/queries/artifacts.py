@@ -118,6 +118,14 @@ def find_prefix(uid: UUID) -> str | None:
     return _prefix(found[0]) if found else None
 
 
+def is_over(uid: UUID) -> bool:
+    """Whether the attempt has been released: what it left stays as it is."""
+    found = rows(
+        "SELECT 1 FROM controlplane_attempt WHERE uid = %s AND released_at IS NOT NULL", [uid]
+    )
+    return bool(found)
+
+
 def find_prefixes_of_job(job_id: int, limit: int) -> dict[UUID, str]:
     """The prefixes of up to `limit` attempts of a job."""
     found = rows(

@@ -162,6 +162,58 @@ def test_an_attempt_leaves_only_so_much(settings: Any, attempt: Attempt, cell: C
     assert (answer.status, "1048576" in answer.json["detail"]) == (413, True)
 
 
+def test_what_is_on_its_way_counts_with_its_whole_size(
+    settings: Any, attempt: Attempt, cell: Cell
+) -> None:
+    change_setting(settings, max_artifact_mib=1)
+    assert put(cell, attempt.uid, "a", b"x", size=900_000).status == 200
+    assert put(cell, attempt.uid, "b", b"x", size=200_000).status == 413
+    assert put(cell, attempt.uid, "b", b"x", size=100_000).status == 200
+    assert put(cell, attempt.uid, "c", b"x", size=100_000).status == 413
+    assert put(cell, attempt.uid, "a", b"y", size=800_000).status == 200, "another version of it"
+    assert put(cell, attempt.uid, "c", b"x", size=100_000).status == 200
+
+
+def test_an_attempt_leaves_only_so_many_files(
+    monkeypatch: pytest.MonkeyPatch, attempt: Attempt, cell: Cell
+) -> None:
+    monkeypatch.setattr("controlplane.outbox.artifacts.MAX_FILES", 2)
+    assert put(cell, attempt.uid, "a", b"x").status == 200
+    assert put(cell, attempt.uid, "b", b"x", size=2).status == 200
+    assert put(cell, attempt.uid, "c", b"").status == 413
+    assert put(cell, attempt.uid, "a", b"y").status == 200
+
+
+def test_what_an_attempt_left_is_not_changed_once_it_is_over(
+    submitter: Caller, attempt: Attempt, cell: Cell
+) -> None:
+    put(cell, attempt.uid, "a", b"good")
+    tell(attempt, a=b"good")
+    Attempt.objects.filter(pk=attempt.pk).update(
+        state=TaskState.SUCCEEDED, finished_at=clock.now(), released_at=clock.now()
+    )
+    assert put(cell, attempt.uid, "a", b"evil").status == 409
+    assert put(cell, attempt.uid, "b", b"more").status == 409
+    assert submitter.get(f"/attempts/{attempt.uid}/artifacts/a").content == b"good"
+
+
+def test_the_old_version_may_come_back(submitter: Caller, attempt: Attempt, cell: Cell) -> None:
+    for content in (b"old", b"newer", b"old"):
+        assert put(cell, attempt.uid, "a", content).json == {"size": len(content)}
+    tell(attempt, a=b"old")
+    assert submitter.get(f"/attempts/{attempt.uid}/artifacts/a").content == b"old"
+
+
+def test_new_folders_of_an_artifact_are_written_too(
+    monkeypatch: pytest.MonkeyPatch, attempt: Attempt, cell: Cell
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr("controlplane.outbox.artifacts.sync_folder", synced.append)
+    put(cell, attempt.uid, "a/b/c", b"x")
+    folder = root() / "artifacts" / str(find_prefix(attempt.uid)) / "a" / "b"
+    assert {folder, *folder.parents} - {root(), *root().parents} <= set(synced)
+
+
 @pytest.mark.parametrize("name", ["../../x", "a/../../x", "a//b", "./a", "a\\b", "a/.", "a\nb"])
 def test_a_name_leads_nowhere_else(attempt: Attempt, cell: Cell, name: str) -> None:
     assert put(cell, attempt.uid, name, b"x").status in (400, 401, 404)
