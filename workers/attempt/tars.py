@@ -4,7 +4,7 @@ import errno
 import os
 import posixpath
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,6 +14,7 @@ from workers.attempt.outcome import DISK, AttemptFailed
 
 Take = Callable[[int], None]
 """Counts bytes that are about to be written; raises what ends it if they are too many."""
+SAFE_MODE = 0o755  # no file comes back that others may write, or that gives rights away
 
 
 def rebase(stream: IO[bytes], target: Path, take: Take) -> None:
@@ -65,12 +66,45 @@ def pack(path: Path, target: Path, take: Take) -> None:
 
 
 def unpack(source: Path, folder: Path) -> None:
-    """Make what `pack` or `rebase` wrote stand in `folder`. Raises OSError, EngineError."""
+    """Make what `pack` or `rebase` wrote stand in `folder`. Raises OSError, EngineError.
+
+    Repeatable. Nothing is written outside of it, whatever names say and wherever links lead.
+    """
     try:
         with tarfile.open(source) as tar:
-            tar.extractall(folder, numeric_owner=True, filter="tar")
-    except tarfile.TarError as error:
+            # Not every 3.11 has tarfile's own filters: one that has them is told to leave it to us.
+            tar.extraction_filter = lambda entry, path: entry
+            tar.extractall(folder, members=_checked(tar, folder), numeric_owner=True)
+    except (tarfile.TarError, KeyError) as error:  # KeyError: a link to what is not there
         raise EngineError(f"what was kept cannot be unpacked: {error}") from error
+
+
+def _checked(tar: tarfile.TarFile, folder: Path) -> Iterator[tarfile.TarInfo]:
+    """Each entry that is kept, looked at when all before it stand in `folder`."""
+    for entry in tar:
+        if not _is_kept(entry):
+            continue
+        entry.name = _inner(entry.name, folder)
+        entry.mode &= SAFE_MODE
+        target = folder / entry.name
+        if entry.islnk():
+            entry.linkname = _inner(entry.linkname, folder)
+            if entry.linkname == entry.name:
+                continue
+        # What stands there is replaced: it may be a link that leads elsewhere.
+        if entry.name != "." and (target.is_symlink() or entry.islnk()):
+            target.unlink(missing_ok=True)
+        yield entry
+
+
+def _inner(name: str, folder: Path) -> str:
+    """`name`, relative to `folder` and in it. Raises EngineError."""
+    inner = _relative(name.lstrip("/") or ".", ".")
+    if inner is not None:
+        real = Path(os.path.realpath((folder / inner).parent if inner != "." else folder))
+        if real.is_relative_to(os.path.realpath(folder)):
+            return inner
+    raise EngineError(f"what was kept cannot be unpacked: {name!r} lies outside")
 
 
 def _add(made: tarfile.TarFile, path: Path, name: str, take: Take) -> None:

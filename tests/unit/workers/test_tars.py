@@ -5,6 +5,7 @@ import io
 import os
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -119,6 +120,55 @@ def test_nothing_is_unpacked_elsewhere(tmp_path: Path) -> None:
     with pytest.raises(EngineError):
         unpack(tar, tmp_path / "root")
     assert not (tmp_path / "evil").exists()
+
+
+def test_nothing_is_unpacked_through_links_that_lead_out(tmp_path: Path) -> None:
+    tar, outside = tmp_path / "tar", tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_bytes(b"old")
+    link = ("link", b"", str(outside))
+    for name in ("link/file", "link/new"):
+        tar.write_bytes(stream(link, (name, b"x", "")).getvalue())
+        with pytest.raises(EngineError):
+            unpack(tar, tmp_path / "root")
+    for linked in ("=link/file", "=../outside/file", "=none"):
+        tar.write_bytes(stream(link, ("twin", b"", linked)).getvalue())
+        with pytest.raises(EngineError):
+            unpack(tar, tmp_path / "root")
+    file = ("name", b"", str(outside / "file"))
+    tar.write_bytes(stream(file, ("name", b"new", "")).getvalue())
+    unpack(tar, tmp_path / "root")
+    assert (tmp_path / "root" / "name").read_bytes() == b"new"
+    assert [path.name for path in outside.iterdir()] == ["file"]
+    assert (outside / "file").read_bytes() == b"old"
+
+
+def test_a_link_out_comes_back_as_often_as_it_is_tried(tmp_path: Path) -> None:
+    tar = tmp_path / "tar"
+    tar.write_bytes(stream(("link", b"", "/etc"), ("a", b"a", ""), ("b", b"", "=a")).getvalue())
+    for _ in range(3):
+        unpack(tar, tmp_path / "root")
+    assert (tmp_path / "root" / "link").readlink() == Path("/etc")
+    assert (tmp_path / "root" / "b").samefile(tmp_path / "root" / "a")
+
+
+def test_unpacking_needs_no_filters_of_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Python 3.11.2: neither the argument nor the functions are there."""
+    new = tarfile.TarFile.extractall
+
+    def old(
+        tar: tarfile.TarFile, path: Path, members: Any = None, *, numeric_owner: bool = False
+    ) -> None:
+        new(tar, path, members, numeric_owner=numeric_owner, filter="fully_trusted")
+
+    monkeypatch.setattr(tarfile.TarFile, "extractall", old)
+    monkeypatch.delattr(tarfile, "tar_filter", raising=False)
+    monkeypatch.delattr(tarfile.TarInfo, "replace", raising=False)
+    test_a_folder_comes_back_as_it_was(tmp_path)
+    (tmp_path / "again").mkdir()
+    test_nothing_is_unpacked_through_links_that_lead_out(tmp_path / "again")
 
 
 def test_room_is_counted_before_it_is_taken(tmp_path: Path) -> None:
