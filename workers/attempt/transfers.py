@@ -40,9 +40,9 @@ class Room:
             message = f"{self._what}: more than the {self._most} bytes that this cell takes"
             raise AttemptFailed(_USER, self._reason, message)
         if abs(self.taken - self._looked_at) >= _LOOK_BYTES:
-            self._looked_at = self.taken
             if not has_room(self._folder, FREE_BYTES + count):
                 raise AttemptFailed(_SYSTEM, DISK, f"{self._what}: no space left on this cell")
+            self._looked_at = self.taken
 
 
 def fetch(
@@ -52,10 +52,20 @@ def fetch(
 
     `sha256`: what it must have; may be empty. Raises AttemptFailed.
     """
-    before, digest = room.taken, hashlib.sha256()
+    before = room.taken
+    try:
+        _fetch(attempt, what, url, target, room, named=named, sha256=sha256)
+    except BaseException:
+        room.taken = before
+        raise
+
+
+def _fetch(
+    attempt: Attempt, what: str, url: str, target: Path, room: Room, *, named: bool, sha256: str
+) -> None:
+    digest = hashlib.sha256()
 
     def failed(kind: FailureKind, words: str, reason: str = INPUTS) -> AttemptFailed:
-        room.taken = before
         return AttemptFailed(kind, reason, f"{what}: {without_secrets(words, url)}")
 
     try:

@@ -55,7 +55,11 @@ def save(keeping: Keeping, path: str, tar: Path, room: Room, what: str) -> None:
     def save_once() -> bool:
         keeping.check()
         before = room.taken
-        found = attempt.engine.save(attempt.launch, path, tar, room.take)
+        try:
+            found = attempt.engine.save(attempt.launch, path, tar, room.take)
+        except BaseException:
+            room.taken = before
+            raise
         if not found:
             room.taken = before
         return found
