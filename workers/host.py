@@ -14,6 +14,7 @@ from typing import Protocol
 
 from workers import clock
 from workers.attempt.engine import EngineAway
+from workers.attempt.events import Ended, Started
 from workers.books import Book
 from workers.bus import Bus
 from workers.cell import Cell
@@ -141,7 +142,7 @@ class Host:
             self._clockwork.advance(clock.wall_seconds())
         batch = self._drain(timeout)
         now = read_moment()
-        for name, happening in batch:
+        for name, happening in without_the_past(batch):
             if name in self._cells:
                 self._cells[name].note(happening, now)
         for cell in self._cells.values():
@@ -286,6 +287,24 @@ class Host:
         for cell in cells:
             cell.act()
         return [message for cell in cells for message in cell.take_outgoing()]
+
+
+def without_the_past(batch: list[Incoming]) -> list[Incoming]:
+    """All but the starts of what has ended as well, if its end tells as much."""
+    ended = {
+        (name, item.uid)
+        for name, item in batch
+        if isinstance(item, Ended) and item.started_at is not None
+    }
+    if not ended:
+        return batch
+
+    def is_told_again(name: str, item: Happening) -> bool:
+        if not isinstance(item, Started) or item.addresses is not None:
+            return False
+        return (name, item.uid) in ended
+
+    return [(name, item) for name, item in batch if not is_told_again(name, item)]
 
 
 def restart_process() -> None:

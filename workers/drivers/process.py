@@ -53,6 +53,7 @@ class ProcessEngine:
         self._logs = home.absolute() / "logs"
         self._max_log_bytes = max_log_bytes
         self._ports = Ports()
+        self._own = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         self._link = SpawnerLink(home)
 
     def find_image(self, image: str) -> str | None:
@@ -96,12 +97,11 @@ class ProcessEngine:
 
     def _order(self, launch: Launch, root: str, workdir: str) -> dict[str, Any]:
         spec = launch.spec
-        own = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         ports = self._ports.choose(launch.uid, spec.ports)
         listens = {port_variable(name): str(port) for name, port in ports.items()}
         return {
             "argv": [*(spec.entrypoint or ()), *spec.command],
-            "env": {**own, **spec.env, **launch.env, **listens, "CELLRUN_ROOT": root},
+            "env": {**self._own, **spec.env, **launch.env, **listens, "CELLRUN_ROOT": root},
             "ports": ports,
             "cwd": workdir,
             "root": root,

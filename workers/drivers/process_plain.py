@@ -7,6 +7,7 @@ what was stopped before, what left output or a result to be collected, the loss 
 
 import collections
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -59,7 +60,7 @@ class PlainLives:
 
     def take(self, attempt: Attempt) -> bool:
         """Begin it, if it is plain."""
-        if not is_plain(attempt.launch) or attempt.workspace.exists():
+        if not is_plain(attempt.launch) or os.path.exists(attempt.workspace):
             return False
         attempt.is_uncreated = True
         attempt.step_seconds["start"] = -time.monotonic()

@@ -65,7 +65,7 @@ def spawn_program(order: dict[str, Any], out: int, err: int, executable: str | N
         executable=executable,
         env=order["env"],
         cwd=order["cwd"],
-        stdin=subprocess.DEVNULL,
+        stdin=nothing(),
         stdout=out,
         stderr=err,
         start_new_session=True,
