@@ -14,7 +14,17 @@ from tests.conformance.kit import until
 from tests.conformance.outside import Outside, secret
 from tests.conformance.runners import RunnerKit, Scripted, runner_kit
 from workers.attempt.events import Building, Ended, Started
-from workers.attempt.outcome import RUNNER, RUNNER_FINAL, SPEC, STOPPED, TIMEOUT, VANISHED
+from workers.attempt.outcome import (
+    ENGINE,
+    RUNNER,
+    RUNNER_FINAL,
+    SECRET,
+    SPEC,
+    STOPPED,
+    TIMEOUT,
+    VANISHED,
+)
+from workers.drivers.runner_life import RunnerAttempt
 from workers.runners.interface import Aborted, Context, Fault, Look, Phase
 
 
@@ -318,6 +328,89 @@ def test_a_strangers_attempt_is_aborted_with_what_was_kept_before_it_is_removed(
     kit.driver.remove(uid)
     until(lambda: not list(kit.driver.find()))
     assert [context.state for context in runner.aborts] == [{"job": 7}]
+
+
+def test_a_state_that_cannot_be_read_is_waited_for_and_aborted_before_an_end_is_told(
+    kit: RunnerKit, runner: Scripted, outside: Outside, caplog: pytest.LogCaptureFixture
+) -> None:
+    launch = kit.launch(secrets=(SecretUse("token"),))
+    outside.briefings[launch.uid] = Briefing(secrets={"token": secret("hush")})
+    runner.step = lambda context: Look(Phase.RUNNING, {"job": 7}, next_look_seconds=3600)
+    kit.driver.start(launch)
+    kit.told.started(launch.uid)
+    kit.begin_again()
+    kept, aside = kit.home / "work" / launch.uid / "runner" / "kept.json", kit.home / "aside"
+    kept.rename(aside)
+    kept.mkdir()  # to read it is an error of the system
+    kit.driver.adopt(launch)
+    until(lambda: f"what was kept of attempt {launch.uid} cannot be read" in caplog.text)
+    assert (runner.aborts, kit.kinds(launch.uid)) == ([], [])
+    kept.rmdir()
+    aside.rename(kept)
+    ended = kit.told.ended(launch.uid)
+    assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, ENGINE)
+    assert [(c.state, c.secrets) for c in runner.aborts] == [({"job": 7}, {"token": b"hush"})]
+
+
+def test_a_fault_of_the_cell_itself_has_the_runner_end_what_it_began(
+    kit: RunnerKit, runner: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cannot(attempt: object, at: float) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(RunnerAttempt, "mark_runs", cannot)
+    runner.step = lambda context: Look(Phase.RUNNING, {"job": 7})
+    runner.end = lambda context: Aborted(is_done=len(runner.aborts) == 2, next_look_seconds=0)
+    ended = kit.told.ended(start(kit))
+    assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, ENGINE)
+    assert "can't start new thread" in str(ended.message)
+    assert [context.state for context in runner.aborts] == [{"job": 7}] * 2
+
+
+def test_an_attempt_whose_secret_is_gone_is_ended_by_the_successor(
+    kit: RunnerKit, runner: Scripted, outside: Outside
+) -> None:
+    launch = kit.launch(secrets=(SecretUse("token"), SecretUse("other")))
+    outside.briefings[launch.uid] = Briefing(secrets={"token": secret("a"), "other": secret("b")})
+    runner.step = lambda context: Look(Phase.RUNNING, {"job": 7}, next_look_seconds=3600)
+    kit.driver.start(launch)
+    kit.told.started(launch.uid)
+    kit.begin_again()
+    outside.briefings[launch.uid] = Briefing(secrets={"other": secret("b")}, missing=("token",))
+    kit.driver.adopt(launch)
+    ended = kit.told.ended(launch.uid)
+    assert (ended.failure_kind, ended.reason) == (FailureKind.USER, SECRET)
+    assert [(c.state, c.secrets) for c in runner.aborts] == [({"job": 7}, {"other": b"b"})]
+
+
+def test_its_time_limit_goes_on_while_it_waits_for_its_secrets(
+    kit: RunnerKit, runner: Scripted, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = kit.launch(secrets=(SecretUse("token"),), timeout_seconds=2.0)
+    outside.briefings[launch.uid] = Briefing(secrets={"token": secret("hush")})
+    runner.step = lambda context: Look(Phase.RUNNING, next_look_seconds=3600)
+    kit.driver.start(launch)
+    kit.told.started(launch.uid)
+    kit.begin_again()
+    monkeypatch.setattr(Outside, "answer", lambda *of: (503, b"{}"))
+    kit.driver.adopt(launch)
+    assert kit.told.ended(launch.uid).reason == TIMEOUT
+    assert len(runner.aborts) == 1
+
+
+def test_what_ended_before_it_was_ordered_is_forgotten_when_it_is_removed(
+    kit: RunnerKit, runner: Scripted, outside: Outside
+) -> None:
+    launch = kit.launch(secrets=(SecretUse("token"),))
+    outside.briefings[launch.uid] = Briefing(missing=("token",))
+    kit.driver.start(launch)
+    assert kit.told.ended(launch.uid).reason == SECRET
+    kit.driver.remove(launch.uid)
+    until(lambda: not (kit.home / "work" / launch.uid).exists())
+    # Nor is it in charge any more: it is taken as if it had never been here.
+    outside.briefings[launch.uid] = Briefing(secrets={"token": secret("hush")})
+    kit.driver.start(launch)
+    kit.told.started(launch.uid)
 
 
 def test_what_no_runner_was_asked_for_will_not_come(kit: RunnerKit) -> None:

@@ -36,7 +36,7 @@ class RoutedDriver:
 
     def remove(self, uid: str) -> None:
         """Delete what is left, where something is."""
-        if self._runners.runners.engine.knows(uid):
+        if self._runners.knows(uid):
             self._runners.remove(uid)
         else:
             self._own.remove(uid)
@@ -48,6 +48,6 @@ class RoutedDriver:
 
     def _of(self, launch: Launch) -> PipelineDriver:
         is_theirs = self._runners.runners.offers(launch.spec.task_type)
-        if is_theirs or self._runners.runners.engine.knows(launch.uid):
+        if is_theirs or self._runners.knows(launch.uid):
             return self._runners
         return self._own

@@ -7,6 +7,7 @@ import errno
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from controlplane.contract.states import FailureKind
 from workers import clock
@@ -24,7 +25,14 @@ from workers.attempt.steps.start import start_container
 from workers.attempt.steps.workspace import begin_creation, look_whether_begun, make_workspace
 from workers.drivers.pipeline import PipelineDriver
 from workers.drivers.runner_engine import RunnerEngine
-from workers.drivers.runner_life import RunnerAttempt, drive, failed, wait_for_briefing
+from workers.drivers.runner_life import (
+    RunnerAttempt,
+    abort_for,
+    drive,
+    failed,
+    recall_at_last,
+    wait_for_briefing,
+)
 from workers.drivers.runner_lines import Lines
 from workers.runners import keeping
 from workers.runners.asking import Asked, describe_task
@@ -104,6 +112,12 @@ class RunnerDriver(PipelineDriver):
         super().__init__(around)
         self.runners = runners
 
+    def knows(self, uid: str) -> bool:
+        """Whether an attempt is in charge, or anything is left of it here."""
+        with self._lock:
+            is_here = uid in self._attempts
+        return is_here or self.runners.engine.knows(uid)
+
     def _take_charge(self, launch: Launch, steps: tuple[Step, ...]) -> None:
         is_adopted = steps is ADOPT
         attempt = RunnerAttempt(launch, self._around, self._on_running, is_adopted=is_adopted)
@@ -135,13 +149,13 @@ class RunnerDriver(PipelineDriver):
         except Closed:
             raise
         except AttemptFailed as failure:
-            ended = failed(attempt, failure)
+            ended = self._failed(attempt, failure)
         except Exception as error:
             log.exception("unexpected failure in attempt %s", attempt.uid)
             code = error.errno if isinstance(error, OSError) else None
             reason = DISK if code in (errno.ENOSPC, errno.EDQUOT) else ENGINE
             words = f"{type(error).__name__}: {error}"
-            ended = failed(attempt, AttemptFailed(FailureKind.SYSTEM, reason, words))
+            ended = self._failed(attempt, AttemptFailed(FailureKind.SYSTEM, reason, words))
         attempt.tell(ended)
         attempt.told_end = True
 
@@ -151,19 +165,47 @@ class RunnerDriver(PipelineDriver):
         kept = self._look(attempt)
         if kept is None:
             _refuse_what_means_nothing(attempt)
+            attempt.is_briefed = True
             for step in BUILD:
                 attempt.check()
                 with attempt.step(NAMES.get(step, step.__name__)):
                     self._take(step, attempt)
             attempt.keep(_begin(attempt))
         else:
-            attempt.kept = kept
+            attempt.recall(kept)
             attempt.tell_kept()
-            for step in _AGAIN:
-                wait_for_briefing(attempt, lambda step=step: step(attempt), BRIEFING_SECONDS)  # type: ignore[misc]
-        asked = self.runners.ask(attempt.launch, attempt.briefing.secrets)
+            self._brief_again(attempt)
         with attempt.step("wait"):
-            return drive(attempt, asked)
+            return drive(attempt, self._asked(attempt))
+
+    def _failed(self, attempt: RunnerAttempt, failure: AttemptFailed) -> Ended:
+        """Nothing is told before its runner has ended what it may have begun. Raises Closed."""
+        kept = recall_at_last(attempt)
+        if kept is not None and not kept.is_over:
+            if not attempt.is_briefed:
+                try:
+                    self._brief_again(attempt)
+                except Closed:
+                    raise
+                except Exception as error:
+                    log.warning("attempt %s is aborted without secrets: %s", attempt.uid, error)
+            abort_for(attempt, self._asked(attempt), failure)
+        return failed(attempt, failure)
+
+    def _brief_again(self, attempt: RunnerAttempt) -> None:
+        """Get what an earlier process of the cell had in memory. Raises AttemptFailed."""
+        attempt.is_briefed = True
+        attempt.begin_limits()
+        for step in _AGAIN:
+            wait_for_briefing(attempt, partial(step, attempt), BRIEFING_SECONDS)
+
+    def _asked(self, attempt: RunnerAttempt) -> Asked:
+        return self.runners.ask(attempt.launch, attempt.briefing.secrets)
+
+    def _begin_limits(self, attempt: Attempt) -> None:
+        assert isinstance(attempt, RunnerAttempt)
+        if attempt.take_limits():
+            super()._begin_limits(attempt)
 
     def _look(self, attempt: RunnerAttempt) -> Kept | None:
         """What an earlier process of the cell kept; None: it had not come so far."""

@@ -24,6 +24,7 @@ from workers.runners.asking import Asked
 from workers.runners.calls import Exhausted, Hung
 from workers.runners.interface import Fault, Phase, Stop
 from workers.runners.keeping import Kept, NotKept
+from workers.web import WebRefused
 
 log = logging.getLogger(__name__)
 
@@ -102,11 +103,31 @@ class RunnerAttempt(Attempt):
         self.ordered = launch  # without what a briefing adds
         self.wake = Wake()
         self.kept = Kept()
+        self.is_known = False  # `kept` is what its runner said last
+        self.is_briefed = False  # it was tried to get what the order did not carry
+        self._has_limits = False
+
+    def recall(self, kept: Kept) -> None:
+        """An earlier process of the cell kept this."""
+        self.kept, self.is_known = kept, True
+
+    def begin_limits(self) -> None:
+        """If it was RUNNING before, its limits go on, whatever it has to wait for now."""
+        if self.kept.started_at is not None:
+            self.mark_runs(self.kept.started_at)
+
+    def take_limits(self) -> bool:
+        """Whether the caller is the one to begin its limits: the first to ask."""
+        with self._lock:
+            is_first, self._has_limits = not self._has_limits, True
+        return is_first
 
     def begin(self) -> None:
         """Its runner is asked from now on: a stop order is delivered to it."""
+        if self.is_started:
+            return
         self.is_started = True
-        if self.kept.started_at is not None:
+        if self.kept.started_at is not None and self.started_at is None:
             self._tell_started(self.kept.started_at)
         with self._lock:
             self._running = True
@@ -123,7 +144,7 @@ class RunnerAttempt(Attempt):
         if kept == self.kept and self.paths.kept.exists():
             return
         keeping.write(self.paths.kept, kept)
-        self.kept = kept
+        self.recall(kept)
         self.tell_kept()
 
     def tell_kept(self) -> None:
@@ -182,13 +203,15 @@ def _look_until_end(attempt: RunnerAttempt, asked: Asked) -> None:
         attempt.wake.wait(pause)
 
 
-def _give_up(attempt: RunnerAttempt, asked: Asked, message: str) -> None:
-    """The runner cannot be asked any more: a failure of the system."""
+def _give_up(
+    attempt: RunnerAttempt, asked: Asked, message: str, fault: Fault = Fault.SYSTEM
+) -> None:
+    """The runner is not asked any more: a failure, of the system unless something else is said."""
     asked.log.err(f"[cellrun: {message}]")
     failed = replace(
         attempt.kept,
         phase=Phase.RETRYABLE_FAILURE,
-        fault=Fault.SYSTEM,
+        fault=fault,
         message=clean_text(message, MESSAGE_CHARS),
         reason="",
     )
@@ -224,7 +247,44 @@ def _keep_at_last(attempt: RunnerAttempt, kept: Kept) -> None:
         attempt.keep(kept)
     except OSError as error:
         log.error("the state of attempt %s is not kept: %s", attempt.uid, error)
-        attempt.kept = kept
+        attempt.recall(kept)
+
+
+def recall_at_last(attempt: RunnerAttempt) -> Kept | None:
+    """What its runner said last, however long it cannot be read; None: it was never asked."""
+    tries = 0
+    while not attempt.is_known:
+        attempt.rest(0)
+        try:
+            if not attempt.paths.order.exists():
+                return None
+            kept = keeping.read(attempt.paths.kept)
+        except OSError as error:
+            log.error("what was kept of attempt %s cannot be read: %s", attempt.uid, error)
+            attempt.wake.wait(ABORT_PAUSES[min(tries, len(ABORT_PAUSES) - 1)])
+            tries += 1
+            continue
+        if kept is None:
+            return None
+        attempt.recall(kept)
+    return attempt.kept
+
+
+def abort_for(attempt: RunnerAttempt, asked: Asked, failure: AttemptFailed) -> None:
+    """The attempt has failed, whatever its runner does outside: return when that has ended."""
+    try:
+        attempt.begin()
+    except Closed:
+        raise
+    except Exception:  # then no stop forces the abort, which goes on all the same
+        log.exception("attempt %s cannot be stopped as it should", attempt.uid)
+    if not attempt.kept.phase.is_end and not attempt.kept.stopped_for:
+        if failure.kind is None:
+            _keep_at_last(attempt, replace(attempt.kept, stopped_for=failure.reason or FAILED))
+        else:
+            fault = Fault.USER if failure.kind is FailureKind.USER else Fault.SYSTEM
+            _give_up(attempt, asked, failure.message or "it failed", fault)
+    _abort_until_done(attempt, asked)
 
 
 # ----------------------------------------------------------------------------- ends
@@ -290,7 +350,7 @@ def _succeeded(attempt: RunnerAttempt, kept: Kept) -> Ended:
 
 
 def failed(attempt: RunnerAttempt, failure: AttemptFailed) -> Ended:
-    """What is told of an attempt whose runner was never asked, or whose outputs are not kept."""
+    """What is told of an attempt that failed, and of which nothing runs outside."""
     attempt.mark_ended()
     with attempt.step("checkpoint"):
         keep_checkpoint(attempt)
@@ -300,7 +360,10 @@ def failed(attempt: RunnerAttempt, failure: AttemptFailed) -> Ended:
 
 
 def wait_for_briefing(attempt: RunnerAttempt, read: Callable[[], None], pause: float) -> None:
-    """Get what the order did not carry, for an attempt that goes on; a stop need not wait."""
+    """Get what the order did not carry, for an attempt that goes on; a stop need not wait.
+
+    Raises AttemptFailed if there is no such thing any more, and its runner would be asked without.
+    """
     while True:
         try:
             read()
@@ -309,6 +372,10 @@ def wait_for_briefing(attempt: RunnerAttempt, read: Callable[[], None], pause: f
             if failure.kind is None:
                 return
             log.warning("attempt %s waits for its briefing: %s", attempt.uid, failure.message)
+            if failure.kind is FailureKind.USER or isinstance(failure.__cause__, WebRefused):
+                if attempt.kept.phase.is_end or attempt.kept.stopped_for:
+                    return
+                raise
         try:
             attempt.pause(pause)
         except AttemptFailed:
