@@ -1,7 +1,7 @@
 """What a cell asks the control plane's web process, each request signed with the cell's key."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import requests
 from cryptography.exceptions import InvalidTag
@@ -12,7 +12,8 @@ from controlplane.contract.briefing import Briefing, read_briefing
 from workers import clock
 from workers.logs import upload_headers
 
-HTTP_SECONDS = (3.05, 10.0)
+CONNECT_SECONDS = 3.05
+HTTP_SECONDS = 10.0
 _NONCE_BYTES = 12
 _POOL = 16
 
@@ -58,29 +59,45 @@ class Web:
 
     def ask(self, uid: str, what: str, body: bytes = b"") -> object:
         """The opened JSON answer to a question about an attempt. Raises WebAway, WebRefused."""
-        sealed = self.call("POST", f"/api/v1/attempts/{uid}/{what}", body)
+        path = f"/api/v1/attempts/{uid}/{what}"
+        headers = self._headers(path, body)
+        sealed = self._send("POST", path, body, headers, HTTP_SECONDS)
+        about = keys.about_answer(
+            cell=self._cell, attempt=uid, door=what, mac=headers["X-Cellrun-Mac"]
+        )
         try:
             text = ChaCha20Poly1305(self._seal_key).decrypt(
-                sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], f"{self._cell} {uid}".encode()
+                sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], about.encode()
             )
             found: object = json.loads(text)
         except (InvalidTag, ValueError) as error:
             raise WebAway(f"its answer was not sealed for this cell: {error!r}") from error
         return found
 
-    def call(self, method: str, path: str, body: bytes) -> bytes:
-        """The body of the answer to a signed request. Raises WebAway, WebRefused."""
+    def call(self, method: str, path: str, body: bytes, seconds: float = HTTP_SECONDS) -> bytes:
+        """The body of the answer to a signed request. Raises WebAway, WebRefused.
+
+        `seconds`: how long web may take.
+        """
+        return self._send(method, path, body, self._headers(path, body), seconds)
+
+    def _headers(self, path: str, body: bytes) -> dict[str, str]:
+        url, at = self._url + path, int(self._now())
+        return upload_headers(self._mac_key, self._cell, url, body, at)
+
+    def _send(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str], seconds: float
+    ) -> bytes:
         if not self._url:
             raise WebAway("this cell has no address of web")
         url = self._url + path
-        headers = upload_headers(self._mac_key, self._cell, url, body, int(self._now()))
         try:
             answer = self._session.request(
                 method,
                 url,
                 data=body,
                 headers=headers,
-                timeout=HTTP_SECONDS,
+                timeout=(CONNECT_SECONDS, seconds),
                 allow_redirects=False,
             )
         except requests.RequestException as error:

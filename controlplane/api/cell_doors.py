@@ -14,6 +14,8 @@ from controlplane.commands.briefing import seal_briefing
 from controlplane.commands.gang import seal_gang
 from controlplane.commands.logs import check_upload
 
+_MAC = "X-Cellrun-Mac"
+
 
 def check_cell(request: Request, uid: UUID) -> str:
     """The cell that signed the request, which the attempt is on. Raises BadUpload, NotFound."""
@@ -21,7 +23,7 @@ def check_cell(request: Request, uid: UUID) -> str:
     check_upload(
         cell=cell,
         time=request.headers.get("X-Cellrun-Time", ""),
-        mac=request.headers.get("X-Cellrun-Mac", ""),
+        mac=request.headers.get(_MAC, ""),
         path=request.get_full_path(),
         digest=hashlib.sha256(read_bytes(request)).hexdigest(),
         uid=uid,
@@ -47,7 +49,8 @@ class BriefingDoor(Door):
         """Ask for the secrets and the rest that an attempt needs (cells only, signed); sealed."""
         cell = check_cell(request, uid)
         return HttpResponse(
-            seal_briefing(cell=cell, uid=uid), content_type="application/octet-stream"
+            seal_briefing(cell=cell, uid=uid, mac=request.headers[_MAC]),
+            content_type="application/octet-stream",
         )
 
 
@@ -67,4 +70,7 @@ class GangDoor(Door):
     def post(self, request: Request, uid: UUID) -> HttpResponse:
         """Ask where the members of an attempt's gang are reached (cells only, signed); sealed."""
         cell = check_cell(request, uid)
-        return HttpResponse(seal_gang(cell=cell, uid=uid), content_type="application/octet-stream")
+        return HttpResponse(
+            seal_gang(cell=cell, uid=uid, mac=request.headers[_MAC]),
+            content_type="application/octet-stream",
+        )

@@ -12,16 +12,19 @@ from controlplane.queries.attempts import find_uploader
 from controlplane.queries.briefing import load_briefing
 
 
-def seal_briefing(*, cell: str, uid: UUID) -> bytes:
+def seal_briefing(*, cell: str, uid: UUID, mac: str) -> bytes:
     """The briefing of attempt `uid` of `cell`, whose signature was checked. Raises NotFound."""
-    return seal_for(cell=cell, uid=uid, body=load_briefing(uid).body())
+    body = load_briefing(uid).body()
+    return seal_for(cell=cell, uid=uid, door="briefing", mac=mac, body=body)
 
 
-def seal_for(*, cell: str, uid: UUID, body: Mapping[str, Any]) -> bytes:
-    """`body` as JSON, sealed as an answer to a question of `cell` about its attempt `uid`."""
+def seal_for(*, cell: str, uid: UUID, door: str, mac: str, body: Mapping[str, Any]) -> bytes:
+    """`body` as JSON, sealed as the answer of `door` to `cell` about its attempt `uid`.
+
+    `mac`: of the request that asked; the answer to another one does not pass for it.
+    """
     uploader = find_uploader(cell, uid)
     assert uploader is not None, "the request was checked"
     key = keys.mac_key(uploader.key, keys.SEAL)
-    return seal(
-        key, compact_json(body).encode(), about=f"{cell} {uid}", nonce=os.urandom(NONCE_BYTES)
-    )
+    about = keys.about_answer(cell=cell, attempt=str(uid), door=door, mac=mac)
+    return seal(key, compact_json(body).encode(), about=about, nonce=os.urandom(NONCE_BYTES))

@@ -6,6 +6,7 @@ from controlplane.commands.briefing import seal_for
 from controlplane.queries.gang import find_gang_of, load_gang
 
 
-def seal_gang(*, cell: str, uid: UUID) -> bytes:
+def seal_gang(*, cell: str, uid: UUID, mac: str) -> bytes:
     """The gang of attempt `uid` of `cell`, whose signature was checked. Raises NotFound."""
-    return seal_for(cell=cell, uid=uid, body=load_gang(find_gang_of(uid)).body())
+    body = load_gang(find_gang_of(uid)).body()
+    return seal_for(cell=cell, uid=uid, door="gang", mac=mac, body=body)

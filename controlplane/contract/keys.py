@@ -29,6 +29,11 @@ def mac_key(cell_key: bytes, direction: bytes) -> bytes:
     return derive_key(cell_key, salt=b"cellrun", info=direction)
 
 
+def about_answer(*, cell: str, attempt: str, door: str, mac: str) -> str:
+    """What the sealed answer to a cell's question is bound to: the very request, by its MAC."""
+    return f"{cell} {attempt} {door} {mac}"
+
+
 def encode_key(cell_key: bytes) -> str:
     """The text form of a cell key, as it is printed and kept in a key file."""
     return base64.urlsafe_b64encode(cell_key).decode()

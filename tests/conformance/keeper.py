@@ -62,16 +62,17 @@ class Keeper:
         parts = urlsplit(request.path)
         words = parts.path.split("/")
         if words[-1] == "briefing":
-            return self._brief(words[4])
+            return self._brief(words[4], request)
         if words[5:6] == ["artifacts"] and request.method == "PUT":
             return self.before(request) or self._put(words[4], parts.path, parts.query, request)
         if words[5:6] == ["logs"]:
             return Answer(410, b'{"size": 0}')  # output: it is kept here and nowhere else
         return Answer(404)
 
-    def _brief(self, uid: str) -> Answer:
+    def _brief(self, uid: str, request: Request) -> Answer:
         text = json.dumps(self.briefings.get(uid, Briefing()).body()).encode()
-        key, about = keys.mac_key(b"k" * 32, keys.SEAL), f"cell-1 {uid}"
+        key, mac = keys.mac_key(b"k" * 32, keys.SEAL), request.headers["X-Cellrun-Mac"]
+        about = keys.about_answer(cell="cell-1", attempt=uid, door="briefing", mac=mac)
         return Answer(200, seal(key, text, about=about, nonce=os.urandom(NONCE_BYTES)))
 
     def _put(self, uid: str, path: str, query: str, request: Request) -> Answer:

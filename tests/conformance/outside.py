@@ -58,7 +58,9 @@ class Outside:
 
             def _answer(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                status, content = outside.answer(self.command, self.path, body)
+                status, content = outside.answer(
+                    self.command, self.path, body, self.headers.get("X-Cellrun-Mac", "")
+                )
                 if self.command == outside.holds and self.path.startswith("/jobs/"):
                     outside.held.set()
                     outside.may_answer.wait()
@@ -115,7 +117,7 @@ class Outside:
         """How often the service was asked so for a job."""
         return self.requests.count((method, f"/jobs/{key}"))
 
-    def answer(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+    def answer(self, method: str, path: str, body: bytes, mac: str) -> tuple[int, bytes]:
         """What a request is answered."""
         self.requests.append((method, path))
         parts = path.strip("/").split("/")
@@ -124,7 +126,7 @@ class Outside:
         if path in self.files:
             return 200, self.files[path]
         if method == "POST" and parts[-1] == "briefing":
-            return 200, self._sealed(parts[-2])
+            return 200, self._sealed(parts[-2], mac)
         return 404, b"{}"
 
     def _answer_for_job(self, method: str, key: str, body: Mapping[str, Any]) -> tuple[int, bytes]:
@@ -140,10 +142,10 @@ class Outside:
             job.state = "cancelled"
         return 200, json.dumps(job.body()).encode()
 
-    def _sealed(self, uid: str) -> bytes:
+    def _sealed(self, uid: str, mac: str) -> bytes:
         briefing = self.briefings.get(uid, Briefing())
         text = compact_json(briefing.body()).encode()
-        about = f"{self._cell} {uid}"
+        about = keys.about_answer(cell=self._cell, attempt=uid, door="briefing", mac=mac)
         return sealing.seal(self._seal_key, text, about=about, nonce=os.urandom(12))
 
 

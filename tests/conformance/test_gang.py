@@ -45,7 +45,8 @@ class GangWeb(Web):
         told = replace(self.gang, key=KEY).body() if what == "briefing" else self.gang.body()
         body = {"gang": told} if what == "briefing" else told
         key = keys.mac_key(b"k" * 32, keys.SEAL)
-        about = f"cell-1 {uid}"
+        mac = request.headers["X-Cellrun-Mac"]
+        about = keys.about_answer(cell="cell-1", attempt=uid, door=what, mac=mac)
         nonce = os.urandom(NONCE_BYTES)
         return Answer(200, seal(key, json.dumps(body).encode(), about=about, nonce=nonce))
 

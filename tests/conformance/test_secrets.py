@@ -44,7 +44,9 @@ class Briefer:
         told = {name: base64.b64encode(value).decode() for name, value in self.secrets.items()}
         text = json.dumps(Briefing(secrets=told, **self.more).body()).encode()
         sealer, nonce = ChaCha20Poly1305(keys.mac_key(b"k" * 32, keys.SEAL)), b"n" * 12
-        return Answer(200, nonce + sealer.encrypt(nonce, text, f"cell-1 {uid}".encode()))
+        mac = request.headers["X-Cellrun-Mac"]
+        about = keys.about_answer(cell="cell-1", attempt=uid, door="briefing", mac=mac)
+        return Answer(200, nonce + sealer.encrypt(nonce, text, about.encode()))
 
 
 @pytest.fixture

@@ -25,11 +25,12 @@ from controlplane.outbox.wakes import take_wake
 
 @dataclass
 class Answer:
-    """What the API answered."""
+    """What the API answered. `asked`: the headers of the request."""
 
     status: int
     headers: Any
     content: bytes
+    asked: dict[str, str]
 
     @property
     def json(self) -> Any:
@@ -82,7 +83,7 @@ class Caller:
             content_type=content_type or "application/octet-stream",
             headers={**self._headers, **named},
         )
-        return Answer(answer.status_code, answer.headers, answer.getvalue())
+        return Answer(answer.status_code, answer.headers, answer.getvalue(), named)
 
 
 class Wakes:

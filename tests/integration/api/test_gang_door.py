@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable
 
 import pytest
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
@@ -53,10 +54,12 @@ def ask(cell: Cell, uid: object, what: str = "gang") -> Answer:
     return Caller(None).send("POST", path.removeprefix("/api/v1"), **headers)
 
 
-def opened(cell: Cell, uid: object, answer: Answer) -> object:
+def opened(cell: Cell, uid: object, answer: Answer, what: str = "gang") -> object:
     """The answer as the cell reads it."""
     key = keys.mac_key(key_of(cell), keys.SEAL)
-    about = f"{cell.name} {uid}".encode()
+    about = keys.about_answer(
+        cell=cell.name, attempt=str(uid), door=what, mac=answer.asked["X-Cellrun-Mac"]
+    ).encode()
     return json.loads(
         ChaCha20Poly1305(key).decrypt(answer.content[:12], answer.content[12:], about)
     )
@@ -71,7 +74,7 @@ def told(cell: Cell, attempt: Attempt) -> Gang:
 def briefed(cell: Cell, attempt: Attempt) -> GangKey:
     answer = ask(cell, attempt.uid, "briefing")
     assert answer.status == 200
-    gang = read_gang(read_briefing(opened(cell, attempt.uid, answer)).gang)
+    gang = read_gang(read_briefing(opened(cell, attempt.uid, answer, "briefing")).gang)
     assert gang.key is not None
     assert [member.rank for member in gang.members] == list(range(len(gang.members)))
     return gang.key
@@ -144,6 +147,21 @@ def test_every_member_of_a_gang_has_its_key_and_no_other_gang_has(
         public = load_ssh_public_key(key.public.encode())
         assert private.public_key() == public
     assert keys_told[0].private not in repr(keys_told[0])
+
+
+def test_the_answer_of_one_door_or_to_one_question_is_none_to_another(
+    submitter: Caller, cell: Cell
+) -> None:
+    driver, *_ = submit_gang(submitter)
+    uid = place(driver, cell).uid
+    first, other = ask(cell, uid), ask(cell, uid, "briefing")
+    assert opened(cell, uid, first)
+    for answer, door in ((first, "briefing"), (other, "gang")):
+        with pytest.raises(InvalidTag):
+            opened(cell, uid, answer, door)
+    first.asked["X-Cellrun-Mac"] = other.asked["X-Cellrun-Mac"]
+    with pytest.raises(InvalidTag):
+        opened(cell, uid, first)
 
 
 def test_only_the_cell_of_an_attempt_that_runs_is_told(

@@ -46,7 +46,9 @@ def briefed(cell: Cell, uid: object) -> Briefing:
     answer = ask(cell, uid)
     assert answer.status == 200, answer.content
     opener = ChaCha20Poly1305(keys.mac_key(key_of(cell), keys.SEAL))
-    about = f"{cell.name} {uid}".encode()
+    about = keys.about_answer(
+        cell=cell.name, attempt=str(uid), door="briefing", mac=answer.asked["X-Cellrun-Mac"]
+    ).encode()
     return read_briefing(
         json.loads(opener.decrypt(answer.content[:12], answer.content[12:], about))
     )

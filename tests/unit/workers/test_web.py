@@ -1,0 +1,77 @@
+"""What a cell takes for an answer of web, and how long it waits for one."""
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from controlplane.contract import keys
+from controlplane.domain.sealing import NONCE_BYTES, seal
+from tests.conformance.web import Answer, Request
+from tests.conformance.web import Web as Server
+from workers.attempt.transfers import Keeping
+from workers.web import HTTP_SECONDS, Web, WebAway
+
+KEY = b"k" * 32
+
+
+def test_only_the_answer_to_this_very_question_is_one() -> None:
+    answers: list[Answer] = []
+
+    def seal_answer(request: Request) -> Answer:
+        *_, uid, door = request.path.split("/")
+        about = keys.about_answer(
+            cell="a", attempt=uid, door=door, mac=request.headers["X-Cellrun-Mac"]
+        )
+        key = keys.mac_key(KEY, keys.SEAL)
+        sealed = seal(key, json.dumps(door).encode(), about=about, nonce=os.urandom(NONCE_BYTES))
+        answers.append(Answer(200, sealed))
+        return answers[0]
+
+    times = iter([1.0, 1.0, 2.0])
+    with Server() as server:
+        server.route = seal_answer
+        web = Web(control_url=server.url, cell="a", key=KEY, now=lambda: next(times))
+        assert web.ask("u", "gang") == "gang"
+        with pytest.raises(WebAway, match="not sealed"):
+            web.ask("u", "briefing")
+        with pytest.raises(WebAway, match="not sealed"):
+            web.ask("u", "gang")  # later
+        web.close()
+
+
+class PatientWeb:
+    """Takes pieces, and notes how long it would have been given for each."""
+
+    def __init__(self) -> None:
+        self.here = 0
+        self.seconds: list[float] = []
+
+    def call(self, method: str, path: str, body: bytes, seconds: float = HTTP_SECONDS) -> bytes:
+        """One piece."""
+        self.here += len(body)
+        self.seconds.append(seconds)
+        return json.dumps({"size": self.here}).encode()
+
+
+def keep(tmp_path: Path, size: int, seconds: float = float("inf")) -> list[float]:
+    """How long web is given for each piece of a file of that size."""
+    web = PatientWeb()
+    (tmp_path / "kept.json").write_text('{"base": null}')
+    with (tmp_path / "file").open("wb") as file:
+        file.truncate(size)
+    around = SimpleNamespace(web=web, closed=SimpleNamespace(is_set=lambda: False))
+    attempt: Any = SimpleNamespace(uid="u", workspace=tmp_path, around=around, is_broken_off=False)
+    Keeping(attempt, seconds=seconds).put("file", lambda: (tmp_path / "file").open("rb"))
+    return web.seconds
+
+
+def test_web_has_time_to_write_and_check_a_large_file_with_its_last_piece(tmp_path: Path) -> None:
+    *others, last = keep(tmp_path, 32 * 2**20)
+    assert set(others) == {HTTP_SECONDS}
+    assert last >= 120.0
+    assert keep(tmp_path, 5) == [HTTP_SECONDS]
+    assert HTTP_SECONDS <= keep(tmp_path, 32 * 2**20, seconds=60.0)[-1] <= 60.0
