@@ -1,6 +1,7 @@
 """A file or folder of a container as a tar of names relative to it: `.`, `a`, `b/c`."""
 
 import errno
+import io
 import os
 import posixpath
 import tarfile
@@ -13,8 +14,25 @@ from workers.attempt.engine import EngineError
 from workers.attempt.outcome import DISK, AttemptFailed
 
 Take = Callable[[int], None]
-"""Counts bytes that are about to be written; raises what ends it if they are too many."""
+"""Counts bytes that are about to be written; raises what ends it if they are too many.
+
+It is asked with 0 between pieces of what was counted: that may be told to stop meanwhile.
+"""
 SAFE_MODE = 0o755  # no file comes back that others may write, or that gives rights away
+
+
+class _Watched(io.RawIOBase):
+    """A file of which each piece is asked for: large ones take minutes."""
+
+    def __init__(self, file: IO[bytes], take: Take) -> None:
+        super().__init__()
+        self._file = file
+        self._take = take
+
+    def read(self, size: int = -1) -> bytes:
+        """The next piece. Raises as `take`."""
+        self._take(0)
+        return self._file.read(size)
 
 
 def rebase(stream: IO[bytes], target: Path, take: Take) -> None:
@@ -42,7 +60,8 @@ def rebase(stream: IO[bytes], target: Path, take: Take) -> None:
                     entry.linkname = linked
                 entry.pax_headers = {}
                 take(entry.size + tarfile.BLOCKSIZE)
-                made.addfile(entry, source.extractfile(entry) if entry.isreg() else None)
+                content = source.extractfile(entry) if entry.isreg() else None
+                made.addfile(entry, _Watched(content, take) if content is not None else None)
     except tarfile.TarError as error:
         raise EngineError(f"the engine sent an unreadable archive: {error}") from error
     except OSError as error:
@@ -119,7 +138,7 @@ def _add(made: tarfile.TarFile, path: Path, name: str, take: Take) -> None:
         made.addfile(entry)
         return
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-        made.addfile(entry, file)
+        made.addfile(entry, _Watched(file, take))
 
 
 def _is_kept(entry: tarfile.TarInfo) -> bool:

@@ -1,5 +1,7 @@
 """What a cell fetches and keeps is counted once, and looked at while it goes on."""
 
+import io
+import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,13 +10,16 @@ from typing import Any, cast
 
 import pytest
 
+from controlplane.contract.artifacts import PIECE_BYTES
 from controlplane.contract.states import FailureKind
 from workers.attempt import transfers
 from workers.attempt.attempt import Attempt
 from workers.attempt.engine import EngineAway
-from workers.attempt.outcome import DISK, INPUTS, OUTPUTS, AttemptFailed
+from workers.attempt.outcome import DISK, INPUTS, OUTPUTS, STOPPED, AttemptFailed
 from workers.attempt.steps.outputs import save
+from workers.attempt.tars import rebase
 from workers.attempt.transfers import Keeping, Room, fetch
+from workers.drivers.rooted import save_below
 
 Save = Callable[[Any, str, Path, Callable[[int], None]], bool]
 
@@ -73,3 +78,58 @@ def test_what_had_no_room_on_the_disk_is_not_counted_when_it_is_fetched_again(
         assert (caught.value.kind, caught.value.reason) == (FailureKind.SYSTEM, DISK)
     fetch(attempt, "input", "s3://x", tmp_path / "file", room, named=True, sha256="")
     assert room.taken == 45
+
+
+# ----------------------------------------------------------------------------- breaking off
+
+
+class Broken(Keeping):
+    """What is broken off when it was asked for the `most`-th time."""
+
+    def __init__(self, attempt: Attempt, most: int) -> None:
+        super().__init__(attempt)
+        self.asked, self._most = 0, most
+
+    def check(self) -> None:
+        self.asked += 1
+        if self.asked >= self._most:
+            raise AttemptFailed(None, STOPPED, "stopped", 0)
+
+
+@pytest.mark.parametrize("way", ["folder", "archive"])
+def test_a_large_file_is_not_copied_to_its_end_once_that_is_broken_off(
+    tmp_path: Path, way: str
+) -> None:
+    size, archive = 64 * 2**20, tmp_path / "archive"
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(size)
+    with tarfile.open(archive, "w") as tar:
+        tar.add(tmp_path / "large", arcname="large")
+
+    def saved(launch: Any, path: str, tar: Path, take: Callable[[int], None]) -> bool:
+        if way == "folder":
+            return save_below(tmp_path, path, tar, take)
+        with archive.open("rb") as stream:
+            rebase(stream, tar, take)
+        return True
+
+    keeping = Broken(made_attempt(tmp_path, save=saved), 10)
+    room = Room("outputs", tmp_path, 2 * size, OUTPUTS)
+    with pytest.raises(AttemptFailed) as caught:
+        save(keeping, "/large", tmp_path / "tar", room, "output large")
+    assert (caught.value.reason, keeping.asked, room.taken) == (STOPPED, 10, 0)
+    assert (tmp_path / "tar").stat().st_size < size / 2
+
+
+def test_a_large_file_is_not_read_to_its_end_once_that_is_broken_off(tmp_path: Path) -> None:
+    read: list[int] = []
+
+    class Large(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            read.append(1)
+            return super().read(size)
+
+    keeping = Broken(made_attempt(tmp_path), 3)
+    with pytest.raises(AttemptFailed):
+        keeping.put("large", lambda: Large(bytes(8 * PIECE_BYTES)))
+    assert len(read) == 3

@@ -52,11 +52,15 @@ def save(keeping: Keeping, path: str, tar: Path, room: Room, what: str) -> None:
     """Have the engine write the file or folder at `path` to `tar`. Raises AttemptFailed."""
     attempt = keeping.attempt
 
+    def take(count: int) -> None:
+        keeping.check()
+        room.take(count)
+
     def save_once() -> bool:
         keeping.check()
         before = room.taken
         try:
-            found = attempt.engine.save(attempt.launch, path, tar, room.take)
+            found = attempt.engine.save(attempt.launch, path, tar, take)
         except BaseException:
             room.taken = before
             raise
