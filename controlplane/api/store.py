@@ -1,7 +1,10 @@
 """Where cells fetch what their tasks read: by signed link, and nothing else is needed."""
 
+from collections.abc import AsyncIterator, Iterator
+from itertools import islice
 from uuid import UUID
 
+from asgiref.sync import sync_to_async
 from django.http import HttpResponse, StreamingHttpResponse
 from django.utils.encoding import escape_uri_path
 from rest_framework.exceptions import PermissionDenied
@@ -16,6 +19,8 @@ from controlplane.domain.errors import NotFound
 from controlplane.queries import artifacts
 from controlplane.queries.launches import links_at
 
+# As many lines, or tasks' outputs, go out at once.
+_LINES = 20
 _LINK = [
     schema.parameter("expires", "Of the link: seconds since 1970.", int),
     schema.parameter("signature", "Of the link."),
@@ -36,6 +41,21 @@ class _SignedDoor(Door):
             at=clock.now().timestamp(),
         ):
             raise PermissionDenied("the link is not signed by us, or has expired")
+
+
+class StreamedLines(StreamingHttpResponse):
+    """Lines, some at a time: there are more when those have been sent."""
+
+    def __init__(self, lines: Iterator[bytes]) -> None:
+        super().__init__(lines, content_type="application/jsonl")
+        self._lines = lines
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while some := await sync_to_async(self._take)():
+            yield some
+
+    def _take(self) -> bytes:
+        return b"".join(islice(self._lines, _LINES))
 
 
 class StoredInput(_SignedDoor):
@@ -67,13 +87,12 @@ class StoredResults(_SignedDoor):
         problems=(400, 403, 404),
         is_open=True,
     )
-    def get(self, request: Request, group_id: int) -> HttpResponse:
+    def get(self, request: Request, group_id: int) -> StreamingHttpResponse:
         """Fetch the results of a group by a signed link: JSON lines of name (index) and content."""
         self.check_link(request)
         if not artifacts.has_group(group_id):
             raise NotFound(f"there is no group {group_id}")
-        content = b"".join(artifacts.iterate_results(group_id))
-        return HttpResponse(content, content_type="application/jsonl")
+        return StreamedLines(artifacts.iterate_results(group_id))
 
 
 class StoredOutputs(_SignedDoor):
@@ -86,13 +105,12 @@ class StoredOutputs(_SignedDoor):
         problems=(400, 403, 404),
         is_open=True,
     )
-    def get(self, request: Request, group_id: int, name: str) -> HttpResponse:
+    def get(self, request: Request, group_id: int, name: str) -> StreamingHttpResponse:
         """Ask by a signed link where an output of a group is: JSON lines of name, url, sha256."""
         self.check_link(request)
         if not artifacts.has_group(group_id):
             raise NotFound(f"there is no group {group_id}")
-        content = b"".join(artifacts.iterate_outputs(group_id, name, links_at(clock.now())))
-        return HttpResponse(content, content_type="application/jsonl")
+        return StreamedLines(artifacts.iterate_outputs(group_id, name, links_at(clock.now())))
 
 
 class StoredArtifact(_SignedDoor):

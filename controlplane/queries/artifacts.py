@@ -19,12 +19,15 @@ from controlplane.queries.sql import decoded, rows
 STREAMS = store.STREAMS
 MAX_PIECE_BYTES = 8 * 1024 * 1024
 _PAGE = 1_000
+_OUTPUTS_PAGE = 20  # tasks; each may have left a thousand files
 
 
 def is_signed(path: str, *, expires: str, signature: str, at: float) -> bool:
     """Whether a link to `path` is one of ours and still valid at `at` (seconds since 1970)."""
-    key = link_key(settings.SECRET_KEY)
-    return is_link_valid(key, path, expires=expires, signature=signature, at=at)
+    return any(
+        is_link_valid(link_key(key), path, expires=expires, signature=signature, at=at)
+        for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    )
 
 
 def read_input(digest: str) -> bytes | None:
@@ -197,20 +200,35 @@ def iterate_outputs(group_id: int, name: str, link: Callable[[str], str]) -> Ite
     """Where to fetch output `name` of each succeeded task of a group: JSON lines, by index.
 
     A file is called <index>/<name>, one of a folder <index>/<name>/<its path in it>. `named`: at an
-    address that a submitter named.
+    address that a submitter named. Each item is some whole lines.
     """
-    found = rows(
-        """
-        SELECT t.index, a.uid, kept.item FROM controlplane_task t
-        JOIN controlplane_attempt a ON a.uid = t.attempt_uid,
-             jsonb_array_elements(a.details -> 'outputs') AS kept (item)
-        WHERE t.group_id = ANY(%s) AND t.state = %s
-          AND (kept.item ->> 'name' = %s OR starts_with(kept.item ->> 'name', %s))
-        ORDER BY t.index, kept.item ->> 'name'
-        """,
-        [_find_chain(group_id), int(TaskState.SUCCEEDED), name, f"{name}/"],
-    )
-    for index, uid, item in found:
+    groups, after = _find_chain(group_id), -1
+    while True:
+        found = rows(
+            """
+            SELECT t.index, a.uid, a.details -> 'outputs' FROM controlplane_task t
+            JOIN controlplane_attempt a ON a.uid = t.attempt_uid
+            WHERE t.group_id = ANY(%s) AND t.state = %s AND t.index > %s
+            ORDER BY t.index LIMIT %s
+            """,
+            [groups, int(TaskState.SUCCEEDED), after, _OUTPUTS_PAGE],
+        )
+        for index, uid, items in found:
+            lines = _lines_of(index, uid, decoded(items) or [], name, link)
+            if lines:
+                yield lines
+        if len(found) < _OUTPUTS_PAGE:
+            return
+        after = found[-1][0]
+
+
+def _lines_of(
+    index: int, uid: UUID, items: list[Any], name: str, link: Callable[[str], str]
+) -> bytes:
+    lines = []
+    for item in sorted(items, key=lambda item: str(item["name"])):
+        if item["name"] != name and not item["name"].startswith(f"{name}/"):
+            continue
         entry = _fetchable(uid, item)
         if entry is None:
             continue
@@ -221,7 +239,8 @@ def iterate_outputs(group_id: int, name: str, link: Callable[[str], str]) -> Ite
             "sha256": entry["sha256"],
             "named": not is_here,
         }
-        yield json.dumps(line).encode() + b"\n"
+        lines.append(json.dumps(line).encode() + b"\n")
+    return b"".join(lines)
 
 
 def fetchable_path(uid: UUID, item: Mapping[str, Any]) -> str | None:

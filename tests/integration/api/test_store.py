@@ -1,0 +1,74 @@
+"""What signed links open: by which keys, and not gathered in memory first."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from controlplane import clock
+from controlplane.api.store import StreamedLines
+from controlplane.contract.states import TaskState
+from controlplane.models import Cell, Task
+from controlplane.outbox import store
+from controlplane.queries.artifacts import iterate_outputs
+from controlplane.queries.launches import links_at
+from tests.integration.api.conftest import Caller
+from tests.integration.api.test_artifacts import tell
+from tests.integration.api.test_reading import place, submit
+
+
+def test_outputs_of_a_large_group_are_read_some_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+    django_assert_num_queries: Any,
+    submitter: Caller,
+    make_cell: Callable[..., Cell],
+) -> None:
+    monkeypatch.setattr("controlplane.queries.artifacts._OUTPUTS_PAGE", 2)
+    submit(submitter, replicas=5)
+    cell = make_cell()
+    for task in Task.objects.order_by("index"):
+        tell(place(task, cell), model=b"x")
+    Task.objects.update(state=TaskState.SUCCEEDED, finished_at=clock.now())
+    link = links_at(clock.now())
+    lines = iterate_outputs(Task.objects.all()[0].group_id, "model", link)
+    with django_assert_num_queries(2):
+        found = [next(lines), next(lines)]
+    with django_assert_num_queries(2):
+        found += lines
+    assert [json.loads(line)["name"] for line in found] == [f"{n}/model" for n in range(5)]
+
+
+def test_what_is_streamed_is_not_gathered_first() -> None:
+    taken: list[int] = []
+
+    def lines() -> Iterator[bytes]:
+        for number in range(1_000):
+            taken.append(number)
+            yield b"x\n"
+
+    async def read() -> tuple[bytes, int]:
+        parts = aiter(StreamedLines(lines()))
+        first = await anext(parts)
+        so_far = len(taken)
+        return first + b"".join([part async for part in parts]), so_far
+
+    whole, so_far = asyncio.run(read())
+    assert whole == b"x\n" * 1_000
+    assert 0 < so_far < 100
+
+
+@pytest.mark.parametrize("what", ["input", "results"])
+def test_a_link_that_the_former_key_signed_is_valid_still(
+    settings: Any, submitter: Caller, nobody: Caller, what: str
+) -> None:
+    submit(submitter)
+    group_id, digest = Task.objects.get().group_id, store.put_input(b"x")
+    paths = {"input": f"inputs/{digest}", "results": f"results/{group_id}"}
+    link = links_at(clock.now())(f"/api/v1/store/{paths[what]}")
+    path = link.removeprefix(settings.CELLRUN.public_url).removeprefix("/api/v1")
+    former, settings.SECRET_KEY = settings.SECRET_KEY, "n" * 50
+    assert nobody.get(path).status == 403
+    settings.SECRET_KEY_FALLBACKS = ["o" * 50, former]
+    assert nobody.get(path).status == 200
