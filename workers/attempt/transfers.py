@@ -17,11 +17,15 @@ from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import TURN_SECONDS, Attempt, Closed
 from workers.attempt.outcome import DISK, INPUTS, OUTPUTS, STOPPED, AttemptFailed
 from workers.storage import StorageAway, StorageRefused, has_room, join, without_secrets
-from workers.web import WebAway, WebRefused
+from workers.web import HTTP_SECONDS, WebAway, WebRefused
 
 # So much of a disk is left to others.
 FREE_BYTES = 64 * 2**20
 _LOOK_BYTES = 16 * 2**20
+# With its last piece web writes a whole file to its disk and reads it again.
+LARGE_BYTES = 16 * 2**20
+LARGE_SECONDS = 120.0
+SECONDS_PER_GIB = 30.0
 _USER, _SYSTEM = FailureKind.USER, FailureKind.SYSTEM
 
 
@@ -140,7 +144,10 @@ class Keeping:
                 file.seek(here)
                 query = f"?offset={here}&size={size}&sha256={sha256}"
                 piece = file.read(PIECE_BYTES)
-                answer = json.loads(self.attempt.around.web.call("PUT", path + query, piece))
+                is_last = here + len(piece) >= size
+                seconds = self._seconds_of_last(size) if is_last else HTTP_SECONDS
+                web = self.attempt.around.web
+                answer = json.loads(web.call("PUT", path + query, piece, seconds))
                 if answer["size"] == here and piece:
                     raise WebAway("it took nothing")
                 here = answer["size"]
@@ -150,6 +157,13 @@ class Keeping:
         except (WebAway, ValueError, KeyError, TypeError) as error:
             raise AttemptFailed(_SYSTEM, OUTPUTS, f"{name}: {error}") from error
         return path
+
+    def _seconds_of_last(self, size: int) -> float:
+        """How long web may take to answer the last piece of a file of `size` bytes."""
+        if size < LARGE_BYTES:
+            return HTTP_SECONDS
+        left = max(self._end - time.monotonic(), HTTP_SECONDS)
+        return min(LARGE_SECONDS + SECONDS_PER_GIB * size / 2**30, left)
 
     def _put_to_storage(self, url: str, name: str, file: BinaryIO) -> str:
         def failed(kind: FailureKind, error: Exception, reason: str = OUTPUTS) -> AttemptFailed:
