@@ -10,6 +10,7 @@ if the cell allows them and their package is installed, with what this process m
 import errno
 import ipaddress
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Generator, Iterator, Sequence
@@ -35,6 +36,8 @@ METADATA = frozenset(map(ipaddress.ip_address, ("100.100.100.200", "fd00:ec2::25
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 # Answers after which the same may be asked again.
 _AGAIN = (408, 425, 429)
+_QUERY = re.compile(r"\?[^\s?]\S*")
+_LOGIN = re.compile(r"//[^\s/@]+@")
 
 
 class StorageAway(Exception):
@@ -120,17 +123,20 @@ class Storage:
                 session.mount("https://", self._adapter)
             try:
                 with session.get(url, stream=True, timeout=HTTP_SECONDS) as answer:
-                    if named and 400 <= answer.status_code < 500:
-                        kind = StorageAway if answer.status_code in _AGAIN else StorageRefused
+                    if answer.status_code >= 400:
+                        is_final = named and answer.status_code < 500
+                        is_final = is_final and answer.status_code not in _AGAIN
+                        kind = StorageRefused if is_final else StorageAway
                         raise kind(f"HTTP status {answer.status_code} {answer.reason}")
-                    answer.raise_for_status()
                     yield from answer.iter_content(PIECE_BYTES)
-            except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema) as error:
-                raise StorageRefused(str(error)) from error
-            except requests.TooManyRedirects as error:
-                raise StorageRefused(str(error)) from error
+            except (
+                requests.exceptions.InvalidURL,
+                requests.exceptions.InvalidSchema,
+                requests.TooManyRedirects,
+            ) as error:
+                raise StorageRefused(without_secrets(str(error), url)) from error
             except requests.RequestException as error:
-                raise StorageAway(str(error)) from error
+                raise StorageAway(without_secrets(str(error), url)) from error
 
     # ------------------------------------------------------------------------- files
 
@@ -223,12 +229,15 @@ def has_room(folder: Path, least: int) -> bool:
 
 
 def without_secrets(words: str, url: str) -> str:
-    """`words` without what in `url` may be a signature or a password: that is for no log."""
+    """`words` without what in `url` may be a signature or a password: that is for no log.
+
+    Nor what may be one in another address, to which that one may have led.
+    """
     parts = urlsplit(url)
     login = parts.netloc.rpartition("@")[0]
     for hidden in (parts.query, login, login.partition(":")[2]):
         words = words.replace(hidden, "…") if hidden else words
-    return words
+    return _LOGIN.sub("//…@", _QUERY.sub("?…", words))
 
 
 def is_reachable(address: str, allowed: Sequence[Network]) -> bool:

@@ -254,6 +254,27 @@ def test_nothing_is_written_to_the_web(web: Web) -> None:
         write(Storage(allowed_networks=LOCAL), f"{web.url}/x", b"x")
 
 
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("end", ["refused", "down", "nobody", "strange"])
+def test_nor_does_that_of_where_it_led(web: Web, end: str, named: bool) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = f"http://ann:hush@127.0.0.1:{free.getsockname()[1]}"
+    bases = {"nobody": nobody, "strange": "strange://ann:hush@example.org"}
+
+    def answer(request: Request) -> Answer:
+        if request.path.startswith("/signed"):
+            return Answer(404 if end == "refused" else 503)
+        to = f"{bases.get(end, web.url)}/signed?X-Signature=se'cret&x=(hush)"
+        return Answer(302, headers={"Location": to})
+
+    web.route = answer
+    with pytest.raises((StorageAway, StorageRefused)) as caught:
+        read(Storage(allowed_networks=LOCAL), f"{web.url}/x", named=named)
+    for hidden in ("cret", "Signature", "hush", "ann"):
+        assert hidden not in str(caught.value)
+
+
 def test_signatures_and_passwords_stay_out_of_messages() -> None:
     url = "https://ann:hush@example.org/x?token=secret"
     words = without_secrets(f"404 for {url} (hush)", url)
