@@ -1,6 +1,7 @@
 """Deleting jobs: nobody sees them from then on; files and rows go in pages, once all is settled."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 import structlog
@@ -10,6 +11,7 @@ from controlplane.commands.batches import for_each_batch, run_in_transaction
 from controlplane.commands.effects import hide_job
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.states import TERMINAL
+from controlplane.outbox.discarded import delete_discarded
 from controlplane.queries.jobs_under_lock import lock_jobs
 from controlplane.queries.sql import execute, rows
 
@@ -18,6 +20,10 @@ log = structlog.get_logger(__name__)
 PAGE = 500
 # Pages of rows in one tick, of all deleted jobs together.
 _PAGES_PER_TICK = 50
+# Attempts whose files are put away in one transaction.
+_ATTEMPTS_PER_PAGE = 100
+# A tick that takes long is taken for one that was away: other rules would wait for a lease.
+_SECONDS_PER_TICK = 1.0
 
 
 def delete_job(*, job_id: int, actor: str, now: datetime) -> None:
@@ -42,8 +48,13 @@ def delete_job(*, job_id: int, actor: str, now: datetime) -> None:
     log.info("job_deleted", job=job_id, by=actor)
 
 
-def purge_jobs(job_ids: Sequence[int]) -> int:
-    """Remove the rows of deleted, settled jobs, up to a number of pages; how many jobs are gone."""
+def purge_jobs(job_ids: Sequence[int], *, is_over: Callable[[], bool] | None = None) -> int:
+    """Remove rows and files of deleted, settled jobs until time `is_over`; how many are gone.
+
+    Files are put out of the way with the rows, and deleted in no transaction; what is left of them
+    goes with the next call, of whatever jobs.
+    """
+    is_over = is_over or _timer(_SECONDS_PER_TICK)
     pages, gone = 0, 0
 
     def purge(batch: Sequence[int]) -> None:
@@ -56,12 +67,18 @@ def purge_jobs(job_ids: Sequence[int]) -> int:
 
     for job_id in job_ids:
         before = gone
-        while pages < _PAGES_PER_TICK and gone == before:
+        while pages < _PAGES_PER_TICK and gone == before and not is_over():
             seen = pages
             for_each_batch([job_id], purge, what="deletion")
             if pages == seen:
                 break  # it failed; the next tick tries again
+    delete_discarded(is_over)
     return gone
+
+
+def _timer(seconds: float) -> Callable[[], bool]:
+    ends = time.monotonic() + seconds
+    return lambda: time.monotonic() >= ends
 
 
 def _find_reader(job_id: int) -> int | None:
@@ -107,7 +124,7 @@ FROM held WHERE j.id = held.id
 def _purge_page(job_id: int) -> int:
     """Delete a page of what belongs to the job; 0: nothing was left, and the job is gone, too."""
     # Files before rows, which alone say whose they are: nothing is left if we die in between.
-    if uids := forget_attempts(job_id, PAGE):
+    if uids := forget_attempts(job_id, _ATTEMPTS_PER_PAGE):
         return execute("DELETE FROM controlplane_attempt WHERE uid = ANY(%s::uuid[])", [uids])
     for statement in _PAGES:
         deleted = execute(statement, [job_id, PAGE])

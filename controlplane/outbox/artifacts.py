@@ -11,7 +11,6 @@ one that was begun last counts, and the other is forgotten.
 import fcntl
 import hashlib
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from uuid import UUID
 from django.conf import settings
 
 from controlplane.contract.reports import MAX_OUTPUTS
+from controlplane.outbox.discarded import discard
 from controlplane.outbox.store import sync_folder
 
 # All outputs that a report may name, and the checkpoint.
@@ -115,7 +115,7 @@ def open_artifact(prefix: str, name: str) -> BinaryIO | None:
 def remove_all(uid: UUID, prefix: str) -> None:
     """Forget all that an attempt left here. Repeatable."""
     for folder in (_root() / prefix, _drafts(uid)):
-        shutil.rmtree(folder, ignore_errors=True)
+        discard(folder)
     # The folders of its task, job, …: they go with what was last in them.
     for folder in list((_root() / prefix).parents)[:5]:
         try:

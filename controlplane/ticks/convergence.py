@@ -98,8 +98,11 @@ def _run_rules(
     if "held_attempts" in due:
         commands.alert_held(now=now)
     counts |= run_cascades(due, now=now, policy=policy)
-    if "deleted_jobs" in due and hold_until is None:
-        counts["purged"] = purge_jobs(list_jobs_with("deleted_jobs", JOBS_PER_TICK))
+    if hold_until is None:
+        deleted = list_jobs_with("deleted_jobs", JOBS_PER_TICK) if "deleted_jobs" in due else []
+        purged = purge_jobs(deleted)  # without any, too: files may be left of earlier ones
+        if deleted:
+            counts["purged"] = purged
     return counts, hold_until
 
 
