@@ -75,6 +75,7 @@ class AttemptAdmin(ReadOnlyAdmin):
     defer_fields: ClassVar = (
         "result",
         "usage",
+        "details",
         "job__spec",
         "job__annotation",
         "group__launch",

@@ -16,7 +16,8 @@ from controlplane.queries.tasks import is_task
 _COLUMNS = """
 SELECT a.uid, a.task_id, a.job_id, a.number, a.state, a.phase, a.progress, c.name, a.container_id,
        a.exit_code, a.failure_kind, a.reason, a.message, a.usage, a.created_at, a.started_at,
-       a.finished_at, a.released_at, a.release_kind, a.details
+       a.finished_at, a.released_at, a.release_kind,
+       a.details -> 'addresses', a.details ->> 'plugin_phase'
 FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
 JOIN controlplane_job j ON j.id = a.job_id
 """
@@ -73,7 +74,6 @@ def find_uploader(cell: str, uid: UUID) -> Uploader | None:
 
 def _document(row: tuple[Any, ...]) -> dict[str, Any]:
     state = TaskState(row[4])
-    details = decoded(row[19]) or {}
     return {
         "uid": row[0],
         "task": row[1],
@@ -82,10 +82,10 @@ def _document(row: tuple[Any, ...]) -> dict[str, Any]:
         "state": state.name,
         "phase": row[5] or None,
         "progress": row[6],
-        "plugin_phase": details.get("plugin_phase"),
+        "plugin_phase": row[20],
         "cell_id": row[7],
         "container_id": row[8] or None,
-        "addresses": details.get("addresses") or {},
+        "addresses": decoded(row[19]) or {},
         "exit_code": row[9],
         "failure_kind": row[10] or None,
         "failure_reason": _failure_reason(state, row[11], row[12]),

@@ -1,0 +1,60 @@
+"""Lists of attempts show what they need of an attempt's details, and load no more of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.db import connection
+from django.test import RequestFactory
+from django.test.utils import CaptureQueriesContext
+
+from controlplane.models import Attempt, Cell, Task
+from controlplane.queries import attempts
+from tests.integration.api.conftest import Caller
+from tests.integration.api.test_reading import place, submit
+
+DETAILS = {
+    "addresses": {"http": "10.0.0.1:4711"},
+    "plugin_phase": "halfway",
+    "plugin_state": {"large": "x" * 1_000},
+    "outputs": [{"name": "a", "size": 1, "sha256": "0", "uri": "s3://b/a"}],
+}
+
+
+@pytest.fixture
+def attempt(submitter: Caller, make_cell: Callable[..., Cell]) -> Attempt:
+    submit(submitter)
+    return place(Task.objects.get(), make_cell(), details=DETAILS)
+
+
+def test_a_list_has_addresses_and_phase_and_loads_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, submitter: Caller, attempt: Attempt
+) -> None:
+    loaded: list[Any] = []
+
+    def rows(statement: str, values: list[Any]) -> list[tuple[Any, ...]]:
+        found = original(statement, values)
+        loaded.extend(found)
+        return found
+
+    original = attempts.rows
+    monkeypatch.setattr(attempts, "rows", rows)
+    (told,) = submitter.get(f"/tasks/{attempt.task_id}/attempts").json["results"]
+    assert (told["addresses"], told["plugin_phase"]) == (DETAILS["addresses"], "halfway")
+    assert loaded
+    assert "large" not in str(loaded)
+    Attempt.objects.update(details=None)
+    told = submitter.get(f"/attempts/{attempt.uid}").json
+    assert (told["addresses"], told["plugin_phase"]) == ({}, None)
+
+
+def test_the_list_of_the_admin_does_without_them(submitter: Caller, attempt: Attempt) -> None:
+    request = RequestFactory().get("/")
+    request.user = submitter.user
+    changes = admin.site._registry[Attempt].get_changelist_instance
+    with CaptureQueriesContext(
+        connection,
+    ) as caught:
+        assert [row.pk for row in changes(request).result_list] == [attempt.pk]
+    assert not [query for query in caught.captured_queries if '"details"' in query["sql"]]
