@@ -15,6 +15,7 @@ from controlplane.commands.job_links import link_jobs
 from controlplane.commands.jobs import Submission
 from controlplane.commands.kinds import describe_unknown, find_hook, hook_of
 from controlplane.commands.refusals import faults_of_hosts
+from controlplane.commands.secret_refusals import faults_of_secrets
 from controlplane.commands.submission_rows import PlannedJob, insert_jobs
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.hooks.asking import find_kind_faults
@@ -61,6 +62,7 @@ def retry_job(*, job_id: int, guid: str | None, actor: str, now: datetime) -> Su
     spec = parse_job(dict(old.document))
     _check_kind(spec)
     _check_hosts(spec, old.pool_id)
+    _check_secrets(spec, old.project_id)
     for group in plan_groups(spec, now=now, timeout_seconds=None, hook=hook_of(spec.kind)):
         for content in group.contents.values():
             store.put_input(content)
@@ -89,6 +91,12 @@ def _check_kind(spec: JobSpec) -> None:
 def _check_hosts(spec: JobSpec, pool_id: int) -> None:
     """An operator may have taken back what its pool allowed when the job was submitted."""
     if faults := faults_of_hosts(spec, Pool.objects.get(pk=pool_id), is_short=False):
+        raise Conflict("; ".join(map(str, faults)))
+
+
+def _check_secrets(spec: JobSpec, project_id: int) -> None:
+    """A secret may have been deleted since the job was submitted."""
+    if faults := faults_of_secrets(spec, project_id, is_short=False):
         raise Conflict("; ".join(map(str, faults)))
 
 

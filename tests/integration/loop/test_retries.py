@@ -15,10 +15,11 @@ from controlplane.commands.deletion import delete_job
 from controlplane.commands.endings import cancel_job
 from controlplane.commands.jobs import Submission
 from controlplane.commands.retries import retry_job
+from controlplane.commands.secrets import delete_secret, put_secret
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.submission import GuidTaken, JobsRefused
-from controlplane.models import Job, Pool, Task, TaskGroup, Transition
+from controlplane.models import Job, Pool, Project, Task, TaskGroup, Transition
 from controlplane.queries.artifacts import iterate_results
 from controlplane.queries.invariants import check_all
 from controlplane.ticks import convergence
@@ -404,4 +405,21 @@ def test_what_the_pool_does_not_allow_any_more_is_not_retried(loop: Loop) -> Non
     with pytest.raises(Conflict, match="allows no mount of /data/a"):
         retry(job)
     Pool.objects.update(allowed_mounts=[{"path": "/"}])
+    assert names(retry(job)) == ["main.0"]
+
+
+def test_what_names_a_secret_that_is_gone_is_not_retried(loop: Loop) -> None:
+    cell, project_id = loop.cell(), Project.objects.get().pk
+
+    def write() -> None:
+        now = clock.now()
+        put_secret(project_id=project_id, name="token", value=b"x", writer=None, now=now)
+
+    write()
+    job = loop.submit(groups=[group("main", secrets=[{"name": "token", "env": "T"}])])
+    play(loop, cell, job, "main.0")
+    delete_secret(project_id=project_id, name="token")
+    with pytest.raises(Conflict, match="has no secret token"):
+        retry(job)
+    write()
     assert names(retry(job)) == ["main.0"]
