@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from controlplane.contract.artifacts import CHECKPOINT
 from controlplane.spec.faults import Place
 from controlplane.spec.fields import (
     ArtifactName,
@@ -83,7 +84,9 @@ def check_files(
     for position, output in enumerate(outputs):
         name = output.artifact_name()
         place: Place = ("outputs", position, "name")
-        if name in names:
+        if name == CHECKPOINT:
+            yield place, f"{name} is the name of checkpoints"
+        elif name in names:
             yield place, f"{name} is named twice"
         elif any(f"{name}/".startswith(f"{n}/") or f"{n}/".startswith(f"{name}/") for n in names):
             yield place, f"{name} lies in another output, or holds it"

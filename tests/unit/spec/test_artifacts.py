@@ -56,6 +56,8 @@ def test_what_no_group_leaves_is_no_input(wanted: dict[str, Any], field: str, te
     ("outputs", "text"),
     [
         ([{"path": "/a/x"}, {"path": "/b/x"}], "named twice"),
+        ([{"path": "/a", "name": "_checkpoint.tar"}], "name of checkpoints"),
+        ([{"path": "/a/_checkpoint.tar"}], "name of checkpoints"),
         ([{"path": "/a", "name": "x"}, {"path": "/b", "name": "x/y"}], "lies in another"),
         ([{"path": "/a", "name": "x/y"}, {"path": "/b", "name": "x"}], "lies in another"),
         ([{"path": "/a b"}, {"path": "/out/a b"}], "give it one"),
