@@ -12,7 +12,7 @@ from controlplane.contract.states import FailureKind
 from controlplane.contract.wishes import Mount, Tmpfs
 from tests.conformance.kit import IMAGE, DockerKit, until
 from workers.attempt.capture import Capture
-from workers.attempt.engine import Life, Placed
+from workers.attempt.engine import Created, Life, Placed
 from workers.attempt.events import Launch
 from workers.attempt.outcome import SPEC
 from workers.drivers.docker import DockerEngine
@@ -166,6 +166,29 @@ def test_mounts_that_lead_elsewhere_or_nowhere_are_the_user_s_mistake(
         ended = docker_kit.told.ended(launch.uid)
         assert (ended.failure_kind, ended.reason) == (FailureKind.USER, SPEC)
         assert expected in str(ended.message)
+
+
+def test_a_mount_that_becomes_a_link_before_the_start_is_not_followed(
+    docker_kit: DockerKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "mounted").mkdir()
+    create = DockerEngine.create
+
+    def swap(engine: DockerEngine, launch: Launch, placed: Sequence[Placed]) -> Created:
+        created = create(engine, launch, placed)
+        (tmp_path / "mounted").rmdir()
+        (tmp_path / "mounted").symlink_to("outside")
+        return created
+
+    monkeypatch.setattr(DockerEngine, "create", swap)
+    mount = Mount(str(tmp_path / "mounted"), "/in", read_only=False)
+    launch = docker_kit.launch("touch", "/in/x", mounts=(mount,), user="0")
+    docker_kit.driver.start(launch)
+    ended = docker_kit.told.ended(launch.uid)
+    assert (ended.failure_kind, ended.reason) == (FailureKind.USER, SPEC), ended
+    assert f"symbolic link to {tmp_path}/outside" in str(ended.message)
+    assert not list((tmp_path / "outside").iterdir())
 
 
 def test_privileges_are_the_ones_that_were_asked_for(docker_kit: DockerKit) -> None:

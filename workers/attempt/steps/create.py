@@ -13,7 +13,7 @@ from workers.attempt.tries import with_tries
 def create_container(attempt: Attempt) -> None:
     """Create it, or take over the one of the same name. Raises AttemptFailed."""
 
-    check_mounts(attempt)
+    check_mounts(attempt, "create")
 
     def create() -> None:
         with attempt.turn():
@@ -32,14 +32,15 @@ def create_container(attempt: Attempt) -> None:
     )
 
 
-def check_mounts(attempt: Attempt) -> None:
+def check_mounts(attempt: Attempt, stage: str) -> None:
     """No mount leads through a link, which some task may have put there. Raises AttemptFailed.
 
-    The pool's list was asked about names: the engine follows links, also out of what is allowed.
+    The pool's list was asked about names: the engine follows links, also out of what is allowed,
+    and that at the start.
     """
     for mount in attempt.launch.spec.mounts:
         source = mount.source.rstrip("/") or "/"
         found = os.path.realpath(source)
         if found != source:
-            message = f"create: the mount {source} leads through a symbolic link to {found}"
+            message = f"{stage}: the mount {source} leads through a symbolic link to {found}"
             raise AttemptFailed(FailureKind.USER, SPEC, message)

@@ -3,6 +3,7 @@
 from workers.attempt.attempt import Attempt
 from workers.attempt.engine import Life, NoSuchContainer, View
 from workers.attempt.outcome import judge_start_error
+from workers.attempt.steps.create import check_mounts
 from workers.attempt.steps.look import find_addresses
 from workers.attempt.steps.permit import await_permit
 from workers.attempt.tries import with_tries
@@ -23,6 +24,7 @@ def start_container(attempt: Attempt) -> None:
         tried = True
         with attempt.turn():
             await_permit(attempt)
+            check_mounts(attempt, "start")
             attempt.engine.start(attempt.uid)
         return View(Life.RUNNING, attempt.container_id or "")
 
