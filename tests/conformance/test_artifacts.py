@@ -15,7 +15,8 @@ from tests.conformance.kit import DockerKit, Kit, Recorder, until
 from tests.conformance.test_files import ROOT
 from tests.conformance.web import Answer, Request, Web
 from workers.attempt.events import Ended, Launch
-from workers.attempt.outcome import EXIT, OUTPUTS, STOPPED
+from workers.attempt.outcome import ENGINE, EXIT, OUTPUTS, STOPPED
+from workers.logs import LogShipper
 
 TRIES = 6
 MODEL = Output("/out/model", "model")
@@ -113,6 +114,22 @@ def test_a_task_that_fails_leaves_no_outputs(kit: Kit, keeper: Keeper) -> None:
     ended = ran(kit, f"echo x > {ROOT}/out/model; exit 3", MODEL)
     assert (ended.exit_code, ended.reason, ended.outputs) == (3, EXIT, None)
     assert keeper.puts() == []
+
+
+def test_an_end_is_told_whatever_becomes_of_what_was_left(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> bool:
+        raise LookupError("of no known kind")
+
+    monkeypatch.setattr("workers.attempt.steps.checkpoint.save", fail)
+    ended = ran(kit, "exit 3", checkpoint_path="/ckpt")
+    assert (ended.exit_code, ended.reason) == (3, EXIT)
+    assert ended.usage is not None
+    assert ended.usage["checkpoint_lost"] == "of no known kind"
+    monkeypatch.setattr(LogShipper, "finish", fail)
+    ended = ran(kit, "exit 3", checkpoint_path="/ckpt")
+    assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, ENGINE)
 
 
 def test_a_store_that_never_takes_it_is_a_system_failure(kit: Kit, keeper: Keeper) -> None:

@@ -193,7 +193,10 @@ def _failed(attempt: Attempt, failure: AttemptFailed) -> Ended:
     attempt.mark_ended()
     make_sure_it_is_over(attempt)
     _keep_checkpoint(attempt)
-    attempt.around.shipper.finish(attempt.uid, 0.0)
+    try:
+        attempt.around.shipper.finish(attempt.uid, 0.0)
+    except Exception:  # its end is told whatever becomes of its output
+        log.exception("the output of attempt %s is not sent to its end", attempt.uid)
     return Ended(
         attempt.uid,
         attempt.around.now(),

@@ -6,14 +6,15 @@ lost with its machine begins where its last attempt that ended elsewhere left of
 """
 
 import logging
+from contextlib import suppress
 from functools import partial
 
 from controlplane.contract.artifacts import CHECKPOINT
 from controlplane.contract.fields import clean_text
 from controlplane.contract.reports import MESSAGE_CHARS
 from controlplane.contract.states import FailureKind, Phase
-from workers.attempt.attempt import Attempt
-from workers.attempt.engine import EngineAway, EngineError, Placed
+from workers.attempt.attempt import Attempt, Closed
+from workers.attempt.engine import Placed
 from workers.attempt.outcome import INPUTS, OUTPUTS, AttemptFailed, judge_start_error
 from workers.attempt.steps.inputs import checked_path
 from workers.attempt.steps.outputs import save, tried
@@ -92,9 +93,12 @@ def keep_checkpoint(attempt: Attempt) -> None:
         save(keeping, path, tar, Room("checkpoint", attempt.workspace, most, OUTPUTS), "checkpoint")
         put = partial(keeping.put, CHECKPOINT, lambda: tar.open("rb"))
         attempt.outputs = (tried(keeping, "checkpoint", put),)
-    except (AttemptFailed, EngineAway, EngineError, OSError) as failure:
+    except Closed:
+        raise
+    except Exception as failure:  # whatever it is: the end itself is told
         words = clean_text(getattr(failure, "message", str(failure)), MESSAGE_CHARS)
         log.warning("the checkpoint of attempt %s is not kept: %s", attempt.uid, words)
         attempt.usage["checkpoint_lost"] = words
     finally:
-        tar.unlink(missing_ok=True)
+        with suppress(OSError):
+            tar.unlink(missing_ok=True)

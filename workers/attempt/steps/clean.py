@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from workers.attempt.attempt import Attempt
+from workers.attempt.attempt import Attempt, Closed
 from workers.attempt.engine import Engine, EngineAway, EngineError, Life
 from workers.attempt.steps.look import PATIENCE_SECONDS, look
 
@@ -17,13 +17,15 @@ def make_sure_it_is_over(attempt: Attempt) -> None:
     """Return only when nothing of this attempt runs or can come, however long it takes."""
     tries = 0
     while attempt.may_exist:
-        view = look(attempt)
-        if view is None or view.life is Life.ENDED:
-            return
         try:
+            view = look(attempt)
+            if view is None or view.life is Life.ENDED:
+                return
             attempt.engine.remove(attempt.uid)
             return
-        except (EngineAway, EngineError) as error:
+        except Closed:
+            raise
+        except Exception as error:  # also what nobody thought of: without this no end is told
             log.warning("attempt %s is not removed yet: %s", attempt.uid, error)
             attempt.rest(PATIENCE_SECONDS[min(tries, len(PATIENCE_SECONDS) - 1)])
             tries += 1

@@ -1,0 +1,23 @@
+"""Nothing is said to be over that may still run, and that is found out in the end."""
+
+from types import SimpleNamespace
+from typing import cast
+
+from workers.attempt.attempt import Attempt
+from workers.attempt.engine import EngineAway, Life, View
+from workers.attempt.steps.clean import make_sure_it_is_over
+
+
+def test_whatever_an_engine_answers_it_is_asked_until_nothing_runs() -> None:
+    answers: list[Exception | None] = [EngineAway("gone"), LookupError("of no known kind"), None]
+    rests: list[float] = []
+
+    def remove(uid: str) -> None:
+        answer = answers.pop(0)
+        if answer is not None:
+            raise answer
+
+    engine = SimpleNamespace(remove=remove, view=lambda uid: View(Life.RUNNING, "id"))
+    attempt = SimpleNamespace(may_exist=True, uid="uid", engine=engine, rest=rests.append)
+    make_sure_it_is_over(cast("Attempt", attempt))
+    assert (answers, len(rests)) == ([], 2)
