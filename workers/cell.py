@@ -29,7 +29,6 @@ from controlplane.contract.reports import (
     Held,
 )
 from controlplane.contract.states import TaskState
-from workers.attempt.engine import EngineAway
 from workers.attempt.events import Building, DriverEvent, Ended, Launch, Reconciled, Started, always
 from workers.attempt.outcome import STOPPED
 from workers.books import Book, Books
@@ -184,8 +183,6 @@ class Cell:
         self.journal.forget(now.wall)
         self._look_whether_fit()
         self.exclusives.keep()
-        if not self._has_swept:
-            self._has_swept = self._sweep(now)
         if self.is_drawing_anew:
             self._draw_anew(now)
         if self.is_registered:
@@ -410,7 +407,7 @@ class Cell:
                 self.books.close(report.uid)
 
     def _was_never_here(self, uid: str) -> bool:
-        """Whether a uid without a book is unknown, on the engine too."""
+        """Whether a uid without a book is unknown, on the engine too: somebody has looked."""
         return self._has_swept and uid not in self.journal.memory.attempts
 
     def _remember_ended(
@@ -418,35 +415,31 @@ class Cell:
     ) -> None:
         self.journal.finish(uid, start_before + KNOWN_SECONDS, never_created=never_created)
 
-    def _sweep(self, now: Moment) -> bool:
-        """Remove containers of this cell that nobody knows. False if the engine is away."""
-        try:
-            found = [item.uid for item in self.driver.find()]
-        except EngineAway as error:
-            log.warning("the engine does not answer: %s", error)
-            return False
-        gone = [uid for uid in found if (book := self.books.find(uid)) is None or book.end]
-        self._remove_strangers(gone, now)
-        return True
-
     def _take_sighting(self, seen: Sighting, now: Moment) -> None:
         """Remove what nobody knows any more.
 
         A container or folder that could be seen had its book before: none means that it is over.
+        The first time also what had ended when this process began, and was left.
         """
         if self.unfit or self._evacuating:
             return  # what has ended may have to be looked at again by a successor
-        strangers = [uid for uid in seen.containers if self.books.find(uid) is None][:MAX_SWEPT]
+        gone = [uid for uid in seen.containers if self._is_over(uid)]
+        strangers = gone[:MAX_SWEPT]
         self._remove_strangers(strangers, now)
+        self._has_swept = self._has_swept or len(gone) == len(strangers)
         folders = [uid for uid in seen.folders if self.books.find(uid) is None][:MAX_SWEPT]
         for uid in folders:
             if uid not in strangers:
                 log.info("the folder of attempt %s is removed", uid)
                 self.deeds.remove(uid)
 
+    def _is_over(self, uid: str) -> bool:
+        book = self.books.find(uid)
+        return book is None or (book.end is not None and not self._has_swept)
+
     def _remove_strangers(self, uids: Iterable[str], now: Moment) -> None:
         for uid in uids:
-            log.warning("container of unknown attempt %s is removed", uid)
+            log.warning("container of attempt %s is left over, and is removed", uid)
             # An order for it may yet come, again: it was started once, and that was enough.
             if self.books.find(uid) is None:
                 self._remember_ended(uid, now.wall)

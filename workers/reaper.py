@@ -1,4 +1,4 @@
-"""Looks each minute for what is left of attempts that nobody knows, and tells their cell.
+"""Looks for what is left of attempts that nobody knows, at once and each minute; tells the cell.
 
 In a thread of its own: an engine that hangs must hold up no heartbeat. It only looks; the cell,
 which alone knows its books, decides. Engines list what carries this installation's and this cell's
@@ -17,6 +17,8 @@ from workers.happenings import Sighting
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0
+# Until the first look has come to something: only then does a cell know what was never here.
+FIRST_LOOK_SECONDS = 5.0
 
 
 class Reaper:
@@ -57,14 +59,17 @@ class Reaper:
         return Sighting(tuple(containers), tuple(folders))
 
     def _run(self) -> None:
-        while not self._closed.wait(self._look_seconds):
+        pause = min(FIRST_LOOK_SECONDS, self._look_seconds)
+        while not self._closed.is_set():
             try:
                 seen = self.look()
-            except Exception:  # it looks again in a minute, whatever it was
+            except Exception:  # it looks again, whatever it was
                 log.exception("the look for what is left over failed")
-                continue
+                seen = None
             if seen is not None and not self._closed.is_set():
                 self._tell(seen)
+                pause = self._look_seconds
+            self._closed.wait(pause)
 
 
 def _names(folder: Path) -> Sequence[str]:

@@ -23,7 +23,7 @@ from workers.drivers.memory import MemoryDriver
 from workers.flower import FlowerEvents
 from workers.guard.link import Link, ProcessLink
 from workers.guard.local import LocalLink
-from workers.happenings import Happening, OrderMessage
+from workers.happenings import Happening, OrderMessage, Sighting
 from workers.host import Clockwork, Host, restart_process
 from workers.journal import JournalFile
 from workers.reaper import Reaper
@@ -65,7 +65,9 @@ def serve(
         driver = make_driver(one, _teller(host, one.name))
         cells.append(Cell(one, journals.journal(one.name), driver, guard=make_link(one, driver)))
         host.add(cells[-1])
-        if not isinstance(driver, MemoryDriver):  # of what it pretends nothing is ever left over
+        if isinstance(driver, MemoryDriver):  # what it pretends ended with the process before
+            host.put(one.name, Sighting((), ()))
+        else:
             reapers.append(Reaper(driver, one.home / "work", _teller(host, one.name)))
     _run(host, cells, reapers, name, config)
     return 0

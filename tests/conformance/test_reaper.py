@@ -1,6 +1,7 @@
 """What is left over on the engine is removed while the cell runs; what is not its own never is."""
 
 import queue
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -154,5 +155,24 @@ def test_an_engine_that_is_away_is_looked_at_again(tmp_path: Path) -> None:
     told: queue.SimpleQueue[Sighting] = queue.SimpleQueue()
     reaper = Reaper(Away(), tmp_path, told.put, look_seconds=0.01)  # type: ignore[arg-type]
     reaper.start()
+    assert told.get(timeout=30) == Sighting((), ())
+    reaper.close()
+
+
+def test_it_looks_at_once_and_waits_for_the_engine_in_a_thread_of_its_own(tmp_path: Path) -> None:
+    class Hanging:
+        name = "hanging"
+        answers = threading.Event()
+
+        def find(self) -> list[Any]:
+            self.answers.wait()
+            return []
+
+    told: queue.SimpleQueue[Sighting] = queue.SimpleQueue()
+    engine = Hanging()
+    reaper = Reaper(engine, tmp_path, told.put, look_seconds=3600)  # type: ignore[arg-type]
+    reaper.start()
+    assert told.empty()
+    engine.answers.set()
     assert told.get(timeout=30) == Sighting((), ())
     reaper.close()

@@ -21,7 +21,7 @@ from workers.config import CellConfig
 from workers.drivers.memory import Life, MemoryDriver, MemoryEngine
 from workers.guard.local import LocalLink
 from workers.guard.watchlist import Watchlist
-from workers.happenings import Happening, Moment, OrderMessage
+from workers.happenings import Happening, Moment, OrderMessage, Sighting
 from workers.host import COALESCE_SECONDS
 from workers.journal import JournalFile
 
@@ -244,6 +244,7 @@ class Process:
         self.incarnation = self.cell.incarnation
         self.queue = self.cell.queue
         self._planned = float("inf")
+        self._has_looked = False
         self._first_news: float | None = None
 
     def _hear(self, event: DriverEvent) -> None:
@@ -277,6 +278,7 @@ class Process:
         if not machine.is_engine_away:
             self._fragile.catch_up()
             self.driver.advance(now.wall)
+            self._look_around()
         batch, self._incoming = self._incoming, []
         for message in () if machine.is_cut_off else self._around.bus.take(self.queue):
             ((text,), _, _) = body_of(message)
@@ -302,6 +304,13 @@ class Process:
             # The process starts anew by exec: its queue has another name from now on.
             machine.kill("begins a new incarnation")
             machine.start()
+
+    def _look_around(self) -> None:
+        """As the first look of `workers.reaper.Reaper`."""
+        if not self._has_looked:
+            self._has_looked = True
+            found = tuple(item.uid for item in self._fragile.find())
+            self._incoming.insert(0, Sighting(found, ()))
 
     def leave(self) -> None:
         """As `workers.host.Host._leave`, without evacuation."""

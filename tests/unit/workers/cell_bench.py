@@ -23,7 +23,7 @@ from workers.cell import Cell
 from workers.config import CellConfig
 from workers.drivers.memory import MemoryDriver, MemoryEngine
 from workers.guard.local import LocalLink
-from workers.happenings import Moment, OrderMessage
+from workers.happenings import Moment, OrderMessage, Sighting
 from workers.journal import JournalFile
 from workers.store import FileStore
 
@@ -91,6 +91,16 @@ class Bench:
         journal = self.journals.journal("a")
         self.cell = Cell(config, journal, self.driver, guard=self.guard)
         self.cell.start(self.moment)
+        self.round()
+        self.look()
+
+    def look(self) -> None:
+        """As a reaper does, once the engine answers."""
+        try:
+            found = tuple(item.uid for item in self.driver.find())
+        except EngineAway:
+            return
+        self.cell.note(Sighting(found, ()), self.moment)
         self.round()
 
     @property
