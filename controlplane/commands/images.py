@@ -1,15 +1,16 @@
 """Images that cannot be pulled are noted and hold up their tasks, until one of them runs."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import partial
 
 from django.db import transaction
 
 from controlplane.commands.batches import run_in_transaction
 from controlplane.commands.effects import clear_alerts, raise_alerts
 from controlplane.domain.effects import RaiseAlert
-from controlplane.domain.images import FORGOTTEN_AFTER, Failures, held_until
+from controlplane.domain.images import FIRST_HOLD, FORGOTTEN_AFTER, Failures, held_until
 from controlplane.models import ImageFailure
 from controlplane.outbox import wakes
 from controlplane.queries.sql import execute, rows
@@ -24,51 +25,79 @@ def note_image_failures(failed: Iterable[tuple[int, int]], *, now: datetime) -> 
     pairs = sorted(set(failed))
     if not pairs:
         return
+    before = now - FIRST_HOLD
     execute(
         """
         INSERT INTO controlplane_imagefailure (image, cell_id, failures, failed_at)
-        SELECT g.launch ->> 'image', i.cell_id, count(*), %s
+        SELECT g.launch ->> 'image', i.cell_id, 1, %s
         FROM unnest(%s::bigint[], %s::bigint[]) AS i(group_id, cell_id)
         JOIN controlplane_taskgroup g ON g.id = i.group_id
         WHERE g.launch ->> 'image' IS NOT NULL
         GROUP BY 1, 2 ORDER BY 1, 2
         ON CONFLICT (image, cell_id) DO UPDATE SET
-            failures = controlplane_imagefailure.failures + excluded.failures,
+            -- Many tasks that fail in one outage are one round.
+            failures = controlplane_imagefailure.failures
+              + (controlplane_imagefailure.failed_at <= %s)::integer,
             failed_at = GREATEST(controlplane_imagefailure.failed_at, excluded.failed_at)
         """,
-        [now, [group_id for group_id, _ in pairs], [cell_id for _, cell_id in pairs]],
+        [now, [group_id for group_id, _ in pairs], [cell_id for _, cell_id in pairs], before],
     )
 
 
 def hold_images(*, now: datetime) -> int:
     """Hold up the tasks of images that fail everywhere, and let go those that do not; how many."""
-    held = 0
+    run_in_transaction(lambda: _forget(now))
+    found: dict[str, list[Failures]] = defaultdict(list)
+    for image, cell_id, count, failed_at in ImageFailure.objects.order_by(
+        "image", "cell_id"
+    ).values_list("image", "cell_id", "failures", "failed_at"):
+        found[image].append(Failures(cell_id, count, failed_at))
+    until = {image: held_until(failures, now=now) for image, failures in found.items()}
+    waiting = _find_waiting([image for image, instant in until.items() if instant is not None])
+    held: dict[str, int] = {}
 
-    def work() -> None:
-        nonlocal held
-        _forget(now)
-        found: dict[str, list[Failures]] = defaultdict(list)
-        for image, cell_id, count, failed_at in ImageFailure.objects.order_by(
-            "image", "cell_id"
-        ).values_list("image", "cell_id", "failures", "failed_at"):
-            found[image].append(Failures(cell_id, count, failed_at))
-        for image, failures in found.items():
-            until = held_until(failures, now=now)
-            ImageFailure.objects.filter(image=image).exclude(held_until=until).update(
-                held_until=until
-            )
-            if until is not None:
-                held += _hold(image, until)
-                text = f"{image} could not be pulled on {len(failures)} cells; held until {until}"
-                raise_alerts([RaiseAlert(ALERT, image[:255], text)], now=now)
-            else:
-                clear_alerts(ALERT, image[:255], now=now)
+    def hold(image: str) -> None:
+        held[image] = _hold(image, len(found[image]), until[image], waiting[image], now=now)
 
-    run_in_transaction(work)
-    return held
+    # Each by itself: reports of what could not be pulled wait for the rows.
+    for image in found:
+        run_in_transaction(partial(hold, image))
+    return sum(held.values())
 
 
-def _hold(image: str, until: datetime) -> int:
+def _find_waiting(images: Sequence[str]) -> dict[str, list[int]]:
+    """Groups with tasks that wait, by image: all in one look at what waits."""
+    groups: dict[str, list[int]] = defaultdict(list)
+    if images:
+        for group_id, image in rows(
+            """
+            SELECT g.id, g.launch ->> 'image' FROM controlplane_taskgroup g
+            JOIN (SELECT DISTINCT group_id FROM controlplane_task WHERE state = 1) w
+              ON w.group_id = g.id
+            WHERE g.launch ->> 'image' = ANY(%s::text[]) ORDER BY g.id
+            """,
+            [list(images)],
+        ):
+            groups[image].append(group_id)
+    return groups
+
+
+def _hold(
+    image: str, cells: int, until: datetime | None, group_ids: Sequence[int], *, now: datetime
+) -> int:
+    known = ImageFailure.objects.filter(image=image).order_by("cell_id")
+    # In the order in which reports lock them.
+    stale = [row.pk for row in known.select_for_update(no_key=True) if row.held_until != until]
+    ImageFailure.objects.filter(pk__in=stale).update(held_until=until)
+    if until is None:
+        clear_alerts(ALERT, image[:255], now=now)
+        return 0
+    text = f"{image} could not be pulled on {cells} cells; held until {until}"
+    raise_alerts([RaiseAlert(ALERT, image[:255], text)], now=now)
+    return _hold_tasks(group_ids, until) if group_ids else 0
+
+
+def _hold_tasks(group_ids: Sequence[int], until: datetime) -> int:
     """Who is changed by somebody else just now has his turn in the next tick."""
     return execute(
         """
@@ -76,16 +105,12 @@ def _hold(image: str, until: datetime) -> int:
             SELECT t.id FROM controlplane_task t
             WHERE t.state = 1 AND NOT t.attempt_open
               AND (t.not_before IS NULL OR t.not_before < %s)
-              AND t.group_id IN (
-                SELECT g.id FROM controlplane_taskgroup g
-                JOIN (SELECT DISTINCT group_id FROM controlplane_task WHERE state = 1) w
-                  ON w.group_id = g.id
-                WHERE g.launch ->> 'image' = %s)
+              AND t.group_id = ANY(%s::bigint[])
             ORDER BY t.id LIMIT %s FOR NO KEY UPDATE OF t SKIP LOCKED
         )
         UPDATE controlplane_task t SET not_before = %s FROM waiting WHERE t.id = waiting.id
         """,
-        [until, image, TASKS_PER_TICK, until],
+        [until, list(group_ids), TASKS_PER_TICK, until],
     )
 
 

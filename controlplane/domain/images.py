@@ -19,7 +19,10 @@ FORGOTTEN_AFTER = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Of one image on one cell: how often it could not be pulled, and when the last time."""
+    """Of one image on one cell: in how many rounds it could not be pulled, and when the last time.
+
+    All that fails there within the first hold is one round, of however many tasks.
+    """
 
     cell_id: int
     count: int
@@ -31,7 +34,8 @@ def held_until(failures: Iterable[Failures], *, now: datetime) -> datetime | Non
     recent = [item for item in failures if item.failed_at > now - WITHIN]
     if len(recent) < CELLS:
         return None
-    rounds = max(sum(item.count for item in recent) // CELLS - 1, 0)
-    hold = min(FIRST_HOLD * 2 ** min(rounds, 16), LONGEST_HOLD)
+    # As many cells as it takes have been through so many rounds, the first one not counted.
+    again = sorted((item.count for item in recent), reverse=True)[CELLS - 1] - 1
+    hold = min(FIRST_HOLD * 2 ** min(again, 16), LONGEST_HOLD)
     until = max(item.failed_at for item in recent) + hold
     return until if until > now else None

@@ -2,14 +2,19 @@
 
 from datetime import timedelta
 
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
 from controlplane import clock
-from controlplane.commands.images import ALERT, hold_images
+from controlplane.commands.images import ALERT, hold_images, note_image_failures
 from controlplane.contract.reports import AttemptReport
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Alert, Attempt, ImageFailure, Job, Task
 from controlplane.queries.tasks import get_task
 from tests.integration.loop.conftest import Hand, Loop
+
+SMALL = {"cpu": 1, "memory": "64Mi"}
 
 
 def fail_to_pull(loop: Loop, cells: list[Hand], job: Job) -> None:
@@ -55,6 +60,37 @@ def test_an_image_that_fails_on_three_cells_holds_up_all_its_tasks_and_no_others
         assert told["code"] == "backing_off"
         assert "could not pull its image lost:1" in told["text"]
     assert Alert.objects.filter(kind=ALERT, subject="lost:1", cleared_at=None).exists()
+
+
+def test_what_waits_is_looked_at_once_however_many_images_are_held(loop: Loop) -> None:
+    cells = [loop.cell(f"cell-{number}", cpu=1000) for number in range(3)]
+    for image in ("lost:1", "lost:2"):
+        fail_to_pull(loop, cells, loop.submit(replicas=3, image=image, resources=SMALL))
+    with CaptureQueriesContext(connection) as captured:
+        assert hold_images(now=clock.now()) == 6
+    looks = [query for query in captured if "DISTINCT group_id" in query["sql"]]
+    assert len(looks) == 1
+    assert Task.objects.filter(not_before__gt=clock.now() + timedelta(seconds=50)).count() == 6
+
+
+def test_many_groups_that_fail_in_one_outage_are_one_round(loop: Loop) -> None:
+    cells = [loop.cell(f"cell-{number}", cpu=1000) for number in range(3)]
+    for _ in range(4):
+        fail_to_pull(loop, cells, loop.submit(replicas=3, image="lost:1", resources=SMALL))
+    hold_images(now=clock.now())
+    assert set(ImageFailure.objects.values_list("failures", flat=True)) == {1}
+    assert not Task.objects.filter(not_before__gt=clock.now() + timedelta(seconds=61)).exists()
+    ImageFailure.objects.update(failed_at=clock.now() - timedelta(seconds=61))
+    Task.objects.exclude(pk__in=Task.objects.order_by("-pk")[:3]).update(
+        not_before=clock.now() + timedelta(hours=1)
+    )
+    Task.objects.filter(pk__in=Task.objects.order_by("-pk")[:3]).update(
+        not_before=None, avoid_cell_id=None
+    )
+    loop.place()
+    for attempt in Attempt.objects.filter(released_at=None):
+        note_image_failures([(attempt.group_id, attempt.cell_id)], now=clock.now())
+    assert set(ImageFailure.objects.values_list("failures", flat=True)) == {2}
 
 
 def test_once_it_was_pulled_nobody_waits_for_it_any_more(loop: Loop) -> None:
