@@ -26,7 +26,7 @@ from workers.attempt.outcome import (
     IMAGE as IMAGE_REASON,
 )
 from workers.drivers.base import EngineAway
-from workers.drivers.docker import find_socket
+from workers.drivers.docker_connection import find_socket
 
 pytestmark = pytest.mark.engine
 

@@ -20,7 +20,7 @@ from tests.conformance.kit import DockerKit, Kit, ProcessKit, until
 from workers import clock
 from workers.attempt.events import Launch, Permit
 from workers.attempt.outcome import STOPPED
-from workers.drivers.docker import find_socket
+from workers.drivers.docker_connection import find_socket
 from workers.guard.folder import GuardFolder
 from workers.guard.link import ProcessLink
 from workers.guard.watchlist import Watched, Watchlist

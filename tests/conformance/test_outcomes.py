@@ -34,7 +34,7 @@ from workers.attempt.outcome import (
     TIMEOUT,
     VANISHED,
 )
-from workers.drivers.docker import connect
+from workers.drivers.docker_connection import connect
 
 pytestmark = pytest.mark.engine
 

@@ -42,6 +42,26 @@ def test_deaf_container_that_is_stopped_from_outside_is_told_apart(docker_kit: D
     assert kinds(docker_kit, launch) == [Started, Ended]
 
 
+def test_container_that_people_rename_is_still_the_attempt_s(docker_kit: DockerKit) -> None:
+    launch = begun(docker_kit, "sh", "-c", "sleep 1; exit 5")
+    docker_kit.outside.rename(name_of(launch), f"other-{launch.uid}")
+    assert docker_kit.told.ended(launch.uid).exit_code == 5
+    docker_kit.driver.remove(launch.uid)
+    until(lambda: not list(docker_kit.driver.find()))
+
+
+def test_renamed_container_is_found_by_the_next_process_of_the_cell(docker_kit: DockerKit) -> None:
+    launch = begun(docker_kit, "sleep", "300")
+    docker_kit.outside.rename(name_of(launch), f"other-{launch.uid}")
+    docker_kit.begin_again()
+    docker_kit.driver.adopt(launch)
+    docker_kit.told.started(launch.uid)
+    docker_kit.driver.stop(launch.uid, grace_seconds=0.1, force=True)
+    assert docker_kit.told.ended(launch.uid).reason == STOPPED
+    docker_kit.driver.remove(launch.uid)
+    until(lambda: not list(docker_kit.driver.find()))
+
+
 @pytest.mark.parametrize("signal_name", ["TERM", "USR1"])
 def test_program_that_obeys_people_is_told_apart(docker_kit: DockerKit, signal_name: str) -> None:
     script = f"trap 'exit 9' {signal_name}; echo ready; sleep 300 & wait"

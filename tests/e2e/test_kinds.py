@@ -10,7 +10,7 @@ from client import Session
 from tests.e2e.engine import remove_containers
 from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
 from tests.e2e.work import attempts_of, run_to_end, session_of, shell_job
-from workers.drivers.docker import connect
+from workers.drivers.docker_connection import connect
 
 pytestmark = [pytest.mark.serial, pytest.mark.engine]
 

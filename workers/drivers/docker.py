@@ -4,7 +4,6 @@ Never `attach`: what a container does is learnt by wait and inspect, so that an 
 that restarts loses nothing.
 """
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -13,9 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import docker
-import requests
-import urllib3
-from docker.utils import kwargs_from_env
 
 from controlplane.contract.briefing import Registry
 from workers import clock
@@ -23,7 +19,6 @@ from workers.attempt.capture import Capture
 from workers.attempt.disk import bytes_below
 from workers.attempt.engine import (
     Created,
-    EngineAway,
     EngineError,
     Life,
     NoSuchContainer,
@@ -45,6 +40,7 @@ from workers.drivers import (
 )
 from workers.drivers.docker_cgroups import Cgroups, Samples
 from workers.drivers.docker_checks import Checks, choose_gpus
+from workers.drivers.docker_connection import CALL_SECONDS, NotInTime, answered, connect
 from workers.drivers.docker_container import (
     ALIVE,
     GPUS_LABEL,
@@ -58,9 +54,6 @@ from workers.drivers.docker_container import (
 from workers.drivers.docker_gateway import Gateway, is_loopback
 from workers.drivers.docker_networks import GANG_LABEL, GangNetworks
 
-SOCKETS = ("/var/run/docker.sock", "/run/podman/podman.sock")
-USER_SOCKETS = ("docker.sock", "podman/podman.sock")  # under XDG_RUNTIME_DIR
-CALL_SECONDS = 60.0  # a create or start takes about a second when many are made at once
 FOLLOW_SECONDS = 120.0  # without output; then the stream is opened again, in case it hangs
 LOOPBACK = "127.0.0.1"
 BINARY_SAFE_LOGS = "local"  # json-file replaces bytes that are not UTF-8
@@ -91,6 +84,7 @@ class DockerEngine:
         self._address = address
         self._gpus = gpus
         self._choosing = threading.Lock()  # of GPUs, until the container holds them
+        self._ids: dict[str, str] = {}  # of containers, by attempt
         self._checks = Checks()
         self._gateway = Gateway()
         self._networks = GangNetworks(installation=installation, cell=cell)
@@ -98,6 +92,7 @@ class DockerEngine:
         self._samples = Samples()
         self._installation = installation
         self._cell = cell
+        self._own_labels = [f"cellrun.installation={installation}", f"cellrun.cell={cell}"]
         self._home = home
         self._call_seconds = call_seconds
         self._lock = threading.Lock()
@@ -153,6 +148,7 @@ class DockerEngine:
                 if self._is_podman:
                     body = docker_podman.adapt(body)
                 answer = api.create_container_from_config(body, container_name(launch.uid))
+            self._ids[launch.uid] = str(answer["Id"])
             return Created(str(answer["Id"]), is_new=True)
         except EngineError as error:
             if not docker_podman.is_name_taken(error):
@@ -167,7 +163,7 @@ class DockerEngine:
         copied = [item for item in not_of_the_host(launch.spec, placed) if not item.bound]
         if launch.spec.read_only or not copied:
             return
-        name = container_name(launch.uid)
+        name = self._of(launch.uid)
         inside = docker_archive.Inside(
             stat=lambda path: self._stat(name, path), header=lambda path: self._header(name, path)
         )
@@ -180,15 +176,13 @@ class DockerEngine:
     def start(self, uid: str) -> None:
         """Start the created container."""
         with answered():
-            self._api.start(container_name(uid))
+            self._api.start(self._of(uid))
         self._cgroups.look(uid)
 
     def view(self, uid: str) -> View | None:
         """The container now."""
-        try:
-            with answered():
-                body = self._api.inspect_container(container_name(uid))
-        except NoSuchContainer:
+        body = self._inspect(uid)
+        if body is None:
             return None
         view = view_of(body)
         if view.life is not Life.ENDED:
@@ -210,7 +204,7 @@ class DockerEngine:
     def _wait(self, uid: str, seconds: float) -> bool:
         try:
             with answered():
-                self._api.wait(container_name(uid), timeout=seconds)
+                self._api.wait(self._of(uid), timeout=seconds)
         except NotInTime:
             return False
         return True
@@ -219,7 +213,7 @@ class DockerEngine:
         """Send a signal to the main process."""
         try:
             with answered():
-                self._api.kill(container_name(uid), f"SIG{name.removeprefix('SIG')}")
+                self._api.kill(self._of(uid), f"SIG{name.removeprefix('SIG')}")
         except NoSuchContainer:
             return False
         except EngineError as error:
@@ -230,7 +224,7 @@ class DockerEngine:
 
     def was_told_to_end(self, launch: Launch, view: View) -> bool:
         """Whether the engine noted a signal. Raises EngineAway too if it is about to end."""
-        name, ended_at = container_name(launch.uid), view.ended_at or 0.0
+        name, ended_at = self._of(launch.uid), view.ended_at or 0.0
         stop_signal = launch.spec.stop_signal
         with answered():
             if docker_events.was_told_to_end(self._api, name, ended_at, stop_signal):
@@ -243,7 +237,7 @@ class DockerEngine:
     def ports(self, launch: Launch) -> Mapping[str, int]:
         """The ports that the engine chose."""
         with answered():
-            body = self._api.inspect_container(container_name(launch.uid))
+            body = self._api.inspect_container(self._of(launch.uid))
         return ports_of(body, launch.spec.ports)
 
     def host(self, launch: Launch, address: str) -> str:
@@ -257,7 +251,7 @@ class DockerEngine:
         """One look at the container's statistics."""
         api = self._api
         with answered():
-            url = api._url("/containers/{0}/stats", container_name(uid))
+            url = api._url("/containers/{0}/stats", self._of(uid))
             found = api._result(api._get(url, params={"stream": 0, "one-shot": 1}), True)
         return use_of(found)
 
@@ -265,25 +259,25 @@ class DockerEngine:
         """The container's own layer, and the folders that stand for it in a read-only one."""
         api = self._api
         with answered():
-            url = api._url("/containers/{0}/json", container_name(uid))
+            url = api._url("/containers/{0}/json", self._of(uid))
             found = api._result(api._get(url, params={"size": 1}), True)
         return int(found.get("SizeRw") or 0) + bytes_below(self._workspace(uid) / "folders")
 
     def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
         """Run a command beside the main process."""
         with answered():
-            return self._checks.run(self._api, container_name(launch.uid), command, seconds)
+            return self._checks.run(self._api, self._of(launch.uid), command, seconds)
 
     def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
         """The head of a regular file; a link is not followed."""
-        name = container_name(launch.uid)
+        name = self._of(launch.uid)
         with answered(), closing(self._archive(name, path)) as answer:
             stat = docker_archive.Stat.read(answer.headers.get("x-docker-container-path-stat"))
             return docker_archive.first_file(answer.raw, limit) if stat.is_regular else None
 
     def save(self, launch: Launch, path: str, target: Path, take: Take) -> bool:
         """Copy out of the container by its archive call, which follows no link at `path`."""
-        name = container_name(launch.uid)
+        name = self._of(launch.uid)
         try:
             with answered(), closing(self._archive(name, path)) as answer:
                 rebase(answer.raw, target, take)
@@ -294,7 +288,7 @@ class DockerEngine:
     def restore(self, launch: Launch, path: str, source: Path) -> None:
         """Copy into the created container by its archive call."""
         with answered(), open(source, "rb") as file:
-            self._api.put_archive(container_name(launch.uid), path, file)
+            self._api.put_archive(self._of(launch.uid), path, file)
 
     def copy_logs(self, uid: str, capture: Capture, *, follow: bool) -> None:
         """Copy the output from where `capture` stands."""
@@ -302,7 +296,7 @@ class DockerEngine:
         api = self._api
         with answered():
             answer = api._get(
-                api._url("/containers/{0}/logs", container_name(uid)),
+                api._url("/containers/{0}/logs", self._of(uid)),
                 params={
                     "stdout": 1,
                     "stderr": 1,
@@ -320,12 +314,14 @@ class DockerEngine:
 
     def remove(self, uid: str) -> None:
         """Delete the container with its anonymous volumes."""
-        self._checks.forget(container_name(uid))
+        found = self._of(uid)
+        self._checks.forget(found)
         try:
             with answered():
-                self._api.remove_container(container_name(uid), v=True, force=True)
+                self._api.remove_container(found, v=True, force=True)
         except NoSuchContainer:
             pass
+        self._ids.pop(uid, None)
         self._cgroups.remove(uid)
         self._samples.forget(uid)
         with answered():
@@ -333,18 +329,18 @@ class DockerEngine:
 
     def find(self) -> Iterable[Found]:
         """The containers with our labels."""
-        labels = [f"cellrun.installation={self._installation}", f"cellrun.cell={self._cell}"]
         self._cgroups.sweep(clock.wall_seconds())
         grouped = self._cgroups.list()
         with answered():
             self._networks.sweep(self._api)
-            rows = self._api.containers(all=True, filters={"label": labels})
+            rows = self._api.containers(all=True, filters={"label": self._own_labels})
         there = {(row.get("Labels") or {}).get("cellrun.attempt") for row in rows}
         for left_over in grouped - there:
             self._cgroups.remove(left_over)
         for row in rows:
             uid = (row.get("Labels") or {}).get("cellrun.attempt")
             if uid:
+                self._ids.setdefault(uid, str(row["Id"]))
                 yield Found(uid, str(row.get("State")).lower() in ALIVE, row["Id"])
 
     def close(self) -> None:
@@ -354,6 +350,34 @@ class DockerEngine:
                 self._client.close()
 
     # ------------------------------------------------------------------------- inside
+
+    def _of(self, uid: str) -> str:
+        """How the engine is asked for the container: by its id, once that is known.
+
+        People may rename a container; it is still the attempt's.
+        """
+        return self._ids.get(uid) or container_name(uid)
+
+    def _inspect(self, uid: str) -> dict[str, Any] | None:
+        """The container as the engine has it: by id, by name, or (renamed) by its label."""
+        try:
+            with answered():
+                body: dict[str, Any] = self._api.inspect_container(self._of(uid))
+        except NoSuchContainer:
+            if uid in self._ids or not self._is_elsewhere(uid):
+                return None
+            return self._inspect(uid)
+        self._ids[uid] = str(body["Id"])
+        return body
+
+    def _is_elsewhere(self, uid: str) -> bool:
+        """Whether a container of another name has the attempt's label; its id is known then."""
+        labels = [*self._own_labels, f"cellrun.attempt={uid}"]
+        with answered():
+            rows = self._api.containers(all=True, filters={"label": labels})
+        for row in rows:
+            self._ids[uid] = str(row["Id"])
+        return bool(rows)
 
     @property
     def _api(self) -> Any:
@@ -387,10 +411,11 @@ class DockerEngine:
         if not count:
             yield ()
             return
-        labels = [f"cellrun.installation={self._installation}", f"cellrun.cell={self._cell}"]
         with self._choosing:
             with answered():
-                rows = self._api.containers(all=True, filters={"label": [*labels, GPUS_LABEL]})
+                rows = self._api.containers(
+                    all=True, filters={"label": [*self._own_labels, GPUS_LABEL]}
+                )
             held = [
                 row["Labels"][GPUS_LABEL]
                 for row in rows
@@ -429,47 +454,3 @@ class DockerEngine:
             answer.close()
             raise
         return answer
-
-
-class NotInTime(EngineAway):
-    """The engine was silent for as long as the call was to last."""
-
-
-@contextmanager
-def answered() -> Iterator[None]:
-    """Turn what the Docker SDK raises into the Engine's own words."""
-    try:
-        yield
-    except docker.errors.NotFound as error:
-        raise NoSuchContainer(_words(error), 404) from error
-    except docker.errors.APIError as error:
-        raise EngineError(_words(error), error.status_code) from error
-    except (
-        docker.errors.DockerException,
-        requests.RequestException,
-        urllib3.exceptions.HTTPError,
-        OSError,
-    ) as error:
-        if "timed out" in str(error):
-            raise NotInTime(str(error)) from error
-        raise EngineAway(str(error)) from error
-
-
-def _words(error: docker.errors.APIError) -> str:
-    return str(error.explanation or error).strip()
-
-
-def connect(call_seconds: float = CALL_SECONDS) -> docker.APIClient:
-    """A client at DOCKER_HOST or at the first of the usual sockets. Raises DockerException."""
-    options: dict[str, Any] = {**kwargs_from_env()}
-    options.setdefault("base_url", f"unix://{find_socket()}")
-    return docker.APIClient(
-        version="auto", timeout=int(call_seconds), num_pools=64, max_pool_size=64, **options
-    )
-
-
-def find_socket() -> str:
-    """The engine's socket on this machine; Docker's usual one if there is none."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    own = [f"{runtime}/{name}" for name in USER_SOCKETS] if runtime else []
-    return next((path for path in (*SOCKETS, *own) if os.path.exists(path)), SOCKETS[0])

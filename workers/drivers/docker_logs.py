@@ -33,13 +33,15 @@ def copy_entries(
     `mend`: the last part of a long line comes without its newline (Docker's local log driver).
     """
     skip = cursor.entries
+    is_within = dict.fromkeys(STREAM_OF.values(), False)  # the last entry was part of a long line
     for block in blocks_of_entries(read):
         kept = []
         for entry in block:
+            follows, is_within[entry.stream] = is_within[entry.stream], is_part(entry)
             if skip and entry.nanoseconds == cursor.nanoseconds:
                 skip -= 1
             elif entry.nanoseconds >= cursor.nanoseconds:
-                kept.append(mended(entry) if mend else entry)
+                kept.append(mended(entry) if mend and follows else entry)
         capture.add(reader, kept)
         if capture.is_over:
             break
@@ -64,9 +66,17 @@ def blocks_of_entries(read: Callable[[int], bytes]) -> Iterator[list[Entry]]:
         yield entries
 
 
+def is_part(entry: Entry) -> bool:
+    """Whether more of the same line follows: such a part is of full size, and has no newline."""
+    return len(entry.content) == PART_BYTES and not entry.content.endswith(b"\n")
+
+
 def mended(entry: Entry) -> Entry:
-    """`entry` with its newline: only a part that others follow has none, and is of full size."""
-    if entry.content.endswith(b"\n") or len(entry.content) == PART_BYTES:
+    """An entry that follows a part, with its newline.
+
+    Whether that line had one cannot be told if nothing came behind it; nearly all have.
+    """
+    if entry.content.endswith(b"\n") or is_part(entry):
         return entry
     return replace(entry, content=entry.content + b"\n")
 

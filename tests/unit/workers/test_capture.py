@@ -92,6 +92,16 @@ def test_times_are_read_to_the_nanosecond(stamp: str, nanoseconds: int) -> None:
     assert docker_logs.nanoseconds(stamp) == nanoseconds
 
 
+def test_output_that_ends_without_a_newline_gets_none(tmp_path: Path) -> None:
+    full = docker_logs.PART_BYTES
+    log = [entry(b"a\n", 1), entry(b"x" * full, 2), entry(b"end", 2), entry(b"abc", 3)]
+    kept = Capture(tmp_path, 100_000)
+    reader, cursor = kept.begin()
+    sent = iter([b"".join(map(frame, log))])
+    docker_logs.copy_entries(lambda size: next(sent, b""), kept, reader, cursor, mend=True)
+    assert (tmp_path / "stdout").read_bytes() == b"a\n" + b"x" * full + b"end\nabc"
+
+
 def test_long_line_gets_its_newline_back() -> None:
     full = docker_logs.PART_BYTES
     assert docker_logs.mended(entry(b"x" * full, 1)).content == b"x" * full
