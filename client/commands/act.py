@@ -20,15 +20,16 @@ def cancel(
     """Cancel a job: its open tasks are KILLED."""
     with connect() as session:
         answer = session.cancel_job(job_id, reason=reason, force=force) or session.job(job_id)
-    state = answer["state"]
-    ended = state in TERMINAL_STATES
-    show(
-        as_json,
-        answer,
-        f"job {job_id} had ended: it is {state.lower()}"
-        if ended
-        else f"job {job_id} is being cancelled",
-    )
+    state = answer["state"].lower()
+    if answer["state"] not in TERMINAL_STATES:
+        said = f"job {job_id} is being cancelled"
+    elif state != "killed":
+        said = f"job {job_id} had ended: it is {state}"
+    elif answer.get("settled_at") is None:
+        said = f"job {job_id} is killed; what ran is being stopped"
+    else:
+        said = f"job {job_id} is killed"
+    show(as_json, answer, said)
 
 
 def retry(
