@@ -122,12 +122,17 @@ _OTHER_WORK = {
             WHERE f.finished_at > COALESCE(c.trusted_at, '-infinity')
               AND f.finished_at > %(now)s - make_interval(secs => %(window)s)
         ) AS bad
-        WHERE c.state = 'READY' AND bad.failures >= %(failures)s
-          AND bad.jobs >= %(failed_jobs)s AND bad.images >= %(failed_images)s
-          -- Since the first of them was begun there, nothing has come to run: they are in a row.
-          AND NOT EXISTS (SELECT 1 FROM controlplane_attempt a
-                          WHERE a.uid > bad.first AND a.cell_id = c.id
-                            AND a.started_at IS NOT NULL AND a.failure_kind <> 'system')
+        -- In this order, and not as a join, which would read every attempt there ever was.
+        WHERE c.state = 'READY' AND CASE
+            WHEN bad.failures < %(failures)s OR bad.jobs < %(failed_jobs)s
+              OR bad.images < %(failed_images)s THEN FALSE
+            -- Since the first of them was begun there, nothing has come to run: they are in a row.
+            -- From the newest on: on a cell that works, one of the first ones read has run.
+            ELSE (SELECT a.uid FROM controlplane_attempt a
+                  WHERE a.uid > bad.first AND a.cell_id = c.id
+                    AND a.started_at IS NOT NULL AND a.failure_kind <> 'system'
+                  ORDER BY a.uid DESC LIMIT 1) IS NULL
+            END
         """,
     "cleared_cells": f"""
         FROM controlplane_cell c WHERE c.state = 'QUARANTINED' AND CASE c.quarantined_for

@@ -1,9 +1,11 @@
 """Cells: what operators order of them, what puts them aside, and what they say of themselves."""
 
+import json
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from controlplane import clock
 from controlplane.commands.cells import (
@@ -19,6 +21,7 @@ from controlplane.contract.states import TaskState as S
 from controlplane.domain.convergence.policy import Policy
 from controlplane.models import Alert, Attempt, Cell, CellLease, Job, Task
 from controlplane.queries.cells import get_cell
+from controlplane.queries.convergence import _OTHER_WORK, _parameters
 from tests.integration.loop.conftest import Hand, Loop
 
 ORDERS: dict[str, Any] = {
@@ -182,6 +185,53 @@ def test_an_attempt_that_ran_meanwhile_breaks_the_row(loop: Loop) -> None:
     cell.end(attempt, S.SUCCEEDED, exit_code=0)
     fail(loop, cell, 5)
     assert "cells_avoided" not in loop.converge()
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_whether_cells_fail_is_found_without_reading_old_attempts(loop: Loop, works: bool) -> None:
+    cell = loop.cell(cpu=100_000)
+    _, attempt = begun(loop, cell, name="well")
+    cell.end(attempt, S.SUCCEEDED, exit_code=0)
+    if not works:
+        fail(loop, cell, 10)
+    for number in range(50):
+        loop.cell(f"other-{number}")
+    begin_long_ago(attempt, 20_000)
+    with connection.cursor() as cursor:
+        statement = f"SELECT EXISTS (SELECT 1 {_OTHER_WORK['failing_cells']})"
+        cursor.execute(
+            f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}",
+            _parameters(clock.now(), None, Policy()),
+        )
+        [(plans,)] = cursor.fetchall()
+    [plan] = json.loads(plans) if isinstance(plans, str) else plans
+    assert rows_read(plan["Plan"], "controlplane_attempt") < 2_000
+    assert ("cells_avoided" in loop.converge()) is not works
+
+
+def begin_long_ago(attempt: Attempt, number: int) -> None:
+    """So many attempts like that one on 50 cells, over before any other was begun; 1% failed."""
+    names = [field.column for field in Attempt._meta.concrete_fields]
+    new = {"uid": "('00000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid", "number": "n + 9"}
+    new["cell_id"] = "cell_id + n %% 50"
+    new["failure_kind"] = "CASE WHEN n %% 100 = 0 THEN 'system' ELSE '' END"
+    new["started_at"] = "CASE WHEN n %% 100 = 0 THEN NULL ELSE started_at END"
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO controlplane_attempt ({', '.join(names)})"
+            f" SELECT {', '.join(new.get(name, name) for name in names)}"
+            " FROM controlplane_attempt, generate_series(1, %s) n WHERE uid = %s",
+            [number, attempt.uid],
+        )
+
+
+def rows_read(plan: dict[str, Any], table: str) -> int:
+    """How many rows of a table were looked at, in a plan that was carried out."""
+    read = 0
+    if plan.get("Relation Name") == table:
+        seen = plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)
+        read = round(plan["Actual Loops"] * seen)
+    return read + sum(rows_read(part, table) for part in plan.get("Plans", ()))
 
 
 def test_an_operator_lifts_a_quarantine(loop: Loop) -> None:
