@@ -14,7 +14,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote, urlsplit
@@ -36,6 +36,9 @@ METADATA = frozenset(map(ipaddress.ip_address, ("100.100.100.200", "fd00:ec2::25
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 # Answers after which the same may be asked again.
 _AGAIN = (408, 425, 429)
+_OUTSIDE = "it does not lie below a folder that this cell allows"
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _QUERY = re.compile(r"\?[^\s?]\S*")
 _LOGIN = re.compile(r"//[^\s/@]+@")
 
@@ -171,27 +174,50 @@ class Storage:
     def _check_root(self, path: Path) -> None:
         real = Path(os.path.realpath(path))
         if not any(real.is_relative_to(root) for root in self._roots):
-            raise StorageRefused("it does not lie below a folder that this cell allows")
+            raise StorageRefused(_OUTSIDE)
 
     def _write_file(self, url: str, source: BinaryIO) -> Iterator[int]:
         path = self._path(url)
         self._check_root(path)
-        draft = path.with_name(f".{uuid.uuid4().hex}.draft")
+        draft = f".{uuid.uuid4().hex}.draft"
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._check_root(path.parent)
-            with draft.open("xb") as file:
-                yield from _copy(source, file)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
+            with self._folder(path.parent) as folder:
+                try:
+                    with open(os.open(draft, _DRAFT, 0o666, dir_fd=folder), "wb") as file:
+                        yield from _copy(source, file)
+                        file.flush()
+                        os.fsync(file.fileno())
+                    os.replace(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+                finally:
+                    with suppress(OSError):
+                        os.unlink(draft, dir_fd=folder)
         except OSError as error:
             if error.errno in NO_ROOM:
                 raise
             raise StorageRefused(_words(error)) from error
+
+    @contextmanager
+    def _folder(self, path: Path) -> Iterator[int]:
+        """The folder at `path`, below a root, made and open. Raises OSError, StorageRefused.
+
+        Links are followed as they stand at one moment: one that comes later leads nowhere.
+        """
+        real = Path(os.path.realpath(path))
+        root = next((root for root in self._roots if real.is_relative_to(root)), None)
+        if root is None:
+            raise StorageRefused(_OUTSIDE)
+        root.mkdir(parents=True, exist_ok=True)
+        found = os.open(root, _FOLDER)
+        try:
+            for part in real.relative_to(root).parts:
+                with suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=found)
+                inner = os.open(part, _FOLDER, dir_fd=found)
+                os.close(found)
+                found = inner
+            yield found
         finally:
-            with suppress(OSError):
-                draft.unlink()
+            os.close(found)
 
     # ------------------------------------------------------------------------- the rest
 

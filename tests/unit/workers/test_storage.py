@@ -5,7 +5,9 @@ import ipaddress
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,6 +118,40 @@ def test_a_file_appears_whole_or_not_at_all(root: Path) -> None:
     half.close()
     assert read(storage, url) == b"content"
     assert [path.name for path in (root / "new").rglob("*") if path.is_file()] == ["z"]
+
+
+@pytest.mark.parametrize("looks", range(1, 5))
+def test_a_folder_that_becomes_a_link_meanwhile_is_not_followed(
+    root: Path, monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    """After any of the looks where a path leads: what is written lies in the root, or nowhere."""
+    real_path, left = os.path.realpath, [looks]
+
+    def look(path: Any, **options: Any) -> str:
+        found = str(real_path(path, **options))
+        left[0] -= 1
+        if left[0] == 0:
+            (root / "deep").rename(root / "moved")
+            (root / "deep").symlink_to(root.parent / "rooted")
+        return found
+
+    storage = Storage(file_roots=[root])
+    monkeypatch.setattr(os.path, "realpath", look)
+    with suppress(StorageRefused):
+        write(storage, f"file://{root}/deep/er/new", b"x")
+    assert [path.name for path in (root.parent / "rooted").iterdir()] == ["secret"]
+    assert len(list(root.rglob("new"))) == (left[0] > 0)
+    assert not list(root.rglob("*.draft"))
+
+
+def test_a_folder_that_is_moved_meanwhile_takes_what_is_written_with_it(root: Path) -> None:
+    writing = Storage(file_roots=[root]).write(f"file://{root}/deep/new", io.BytesIO(b"content"))
+    next(writing)
+    (root / "deep").rename(root / "moved")
+    (root / "deep").symlink_to(root.parent / "rooted")
+    assert list(writing) == []
+    assert (root / "moved" / "new").read_bytes() == b"content"
+    assert [path.name for path in (root.parent / "rooted").iterdir()] == ["secret"]
 
 
 # ----------------------------------------------------------------------------- fsspec
