@@ -33,6 +33,7 @@ from controlplane.outbox import transport, wakes
 from controlplane.queries.convergence import (
     Candidate,
     find_cleared_cells,
+    find_drained_cells,
     find_failing_cells,
     find_freed_attempts,
     find_held_attempts,
@@ -55,11 +56,17 @@ def apply_task_rule(rule: TaskRule, candidates: Sequence[Candidate], *, now: dat
         nonlocal changed
         jobs = lock_jobs(job_ids)
         seen = {item.task_id: item.uid for job_id in job_ids for item in by_job[job_id]}
+        # An operator may have ended the drain since the candidates were found.
+        drained = find_drained_cells(now) if rule.is_of_drain else frozenset()
         changes = [
             rule.decide(facts, now=now)
             for facts in load_facts_of_tasks(list(seen))
             if rule.holds(facts, now)
             and (facts.attempt is None or facts.attempt.uid == seen[facts.task_id])
+            and (
+                not rule.is_of_drain
+                or (facts.attempt is not None and facts.attempt.cell_id in drained)
+            )
         ]
         applied = apply_changes(changes, jobs=jobs, now=now, actor="convergence")
         changed += applied.changed

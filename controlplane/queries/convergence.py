@@ -228,6 +228,15 @@ def find_candidates(
     return list(starmap(Candidate, rows(statement, _parameters(now, covered_at, policy))))
 
 
+def find_drained_cells(now: datetime) -> set[int]:
+    """Cells whose drain has had its time."""
+    statement = """
+        SELECT id FROM controlplane_cell
+        WHERE ordered_state = 'DRAINING' AND drain_deadline_at <= %s
+        """
+    return {cell_id for (cell_id,) in rows(statement, [now])}
+
+
 def find_stuck_stops(now: datetime, policy: Policy) -> list[tuple[int, str, int]]:
     """Cells with ended attempts whose stop is overdue: (cell, name, how many)."""
     statement = f"""

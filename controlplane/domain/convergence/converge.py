@@ -27,11 +27,15 @@ class Decide(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TaskRule:
-    """One rule: `holds` says whether it still applies, `decide` what follows."""
+    """One rule: `holds` says whether it still applies, `decide` what follows.
+
+    `is_of_drain`: it applies as long as the cell of the attempt is being drained, too.
+    """
 
     name: str
     decide: Decide
     holds: Callable[[TaskFacts, datetime], bool]
+    is_of_drain: bool = False
 
 
 def _unreleased(facts: TaskFacts) -> AttemptFacts | None:
@@ -71,7 +75,7 @@ TASK_RULES: tuple[TaskRule, ...] = (
     TaskRule("unanswered", overdue.decide_unanswered, _is_unanswered),
     TaskRule("stuck_builds", overdue.decide_stuck_build, _is_building),
     TaskRule("overruns", overdue.decide_overrun, _is_running),
-    TaskRule("drained", overdue.decide_drained, _is_evictable),
+    TaskRule("drained", overdue.decide_drained, _is_evictable, is_of_drain=True),
     TaskRule("unplaced", overdue.decide_unplaced, _is_pending),
 )
 """Rules 1 (second half) to 5, and with them the end of drains."""

@@ -14,14 +14,16 @@ from controlplane.commands.cells import (
     uncordon_cell,
     unquarantine_cell,
 )
+from controlplane.commands.convergence import apply_task_rule
 from controlplane.commands.endings import cancel_job
 from controlplane.contract.reports import AttemptReport, Goodbye, Heartbeat
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
+from controlplane.domain.convergence.converge import TASK_RULES
 from controlplane.domain.convergence.policy import Policy
 from controlplane.models import Alert, Attempt, Cell, CellLease, Job, Task
 from controlplane.queries.cells import get_cell
-from controlplane.queries.convergence import _OTHER_WORK, _parameters
+from controlplane.queries.convergence import _OTHER_WORK, _parameters, find_candidates
 from tests.integration.loop.conftest import Hand, Loop
 
 ORDERS: dict[str, Any] = {
@@ -103,6 +105,19 @@ def test_a_drain_evicts_at_its_deadline_and_charges_nobody(loop: Loop) -> None:
     task = Task.objects.get()
     assert (task.preemption_count, task.failure_count, task.system_failure_count) == (0, 0, 0)
     assert loop.attempts(job)[-1].cell.name == "cell-2"
+
+
+def test_nothing_is_evicted_once_the_drain_was_called_off(loop: Loop) -> None:
+    cell = loop.cell()
+    begun(loop, cell)
+    drain_cell(name="cell-1", actor="me", now=clock.now(), deadline_seconds=0)
+    now = clock.now()
+    [rule] = [rule for rule in TASK_RULES if rule.name == "drained"]
+    found = find_candidates(rule.name, now=now, covered_at=None, policy=Policy())
+    assert len(found) == 1
+    uncordon_cell(name="cell-1", actor="me", now=clock.now())
+    assert apply_task_rule(rule, found, now=now) == 0
+    assert Task.objects.get().state == S.RUNNING
 
 
 def test_a_drain_without_a_deadline_waits_for_ever(loop: Loop) -> None:
