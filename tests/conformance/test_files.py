@@ -33,6 +33,11 @@ def test_output_is_kept_by_stream_and_byte_for_byte(real_kit: Kit) -> None:
     assert (folder / "stderr").read_bytes() == b"error\n"
 
 
+def test_orders_and_output_are_for_no_other_user_of_the_machine(real_kit: Kit) -> None:
+    for name in ("work", "logs"):
+        assert (real_kit.home / name).stat().st_mode & 0o777 == 0o700, name
+
+
 def test_output_is_there_while_the_program_runs(real_kit: Kit) -> None:
     launch = real_kit.launch("sh", "-c", "echo first; sleep 300")
     real_kit.driver.start(launch)

@@ -68,20 +68,21 @@ def make_pipeline(
 ) -> Driver:
     """A driver of `engine`, and of the runners `offered`; None: those that `config` names."""
     allow_open_files()
+    work, logs = config.home / "work", config.home / "logs"
+    for folder in (work, logs):
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)  # orders with their variables, and output, are for no other user here
     shipper = LogShipper(
         control_url=config.control_url,
         cell=config.name,
         key=config.key,
-        folder=config.home / "logs",
+        folder=logs,
     )
     shipper.start()
     secrets = SecretFolder(
         config.secrets or default_folder(config.installation, config.name, config.home),
         may_be_on_disk=config.secrets_on_disk,
     )
-    work = config.home / "work"
-    work.mkdir(parents=True, exist_ok=True)
-    work.chmod(0o700)  # what orders say, variables too, is for no other user of this machine
     secrets.sweep(work)
     around = Surroundings(
         engine=engine,
