@@ -29,11 +29,13 @@ def place_below(root: Path, placed: Sequence[Placed]) -> None:
 
 
 def read_head_below(root: Path, path: str, limit: int) -> bytes | None:
-    """The first bytes of a regular file below `root`; a link is not followed."""
+    """The first bytes of a regular file below `root`; a link to it, or out, is not followed."""
     target = root / path.lstrip("/")
     try:
         with open(os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            return file.read(limit) if target.is_file() else None
+            found = Path(f"/proc/self/fd/{file.fileno()}")
+            lies_here = Path(os.path.realpath(found)).is_relative_to(os.path.realpath(root))
+            return file.read(limit) if found.is_file() and lies_here else None
     except OSError:
         return None
 

@@ -34,6 +34,18 @@ def test_a_copy_takes_the_place_of_a_link_and_not_of_what_it_leads_to(tmp_path: 
     assert (first.read_text(), (root / "in").read_text()) == ("first", "second")
 
 
+def test_no_head_is_read_of_what_a_folder_s_link_leads_to_outside(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "inner").mkdir(parents=True)
+    (root / "inner" / "result").write_text("mine")
+    (tmp_path / "result").write_text("of another")
+    (root / "out").symlink_to(tmp_path)
+    (root / "in").symlink_to("inner")
+    assert read_head_below(root, "/out/result", 4) is None
+    assert read_head_below(root, "/in/result", 4) == b"mine"
+    assert read_head_below(root, "/inner", 4) is None
+
+
 def test_the_head_of_a_result_is_read_and_no_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "result").write_text("0123456789")
     (tmp_path / "link").symlink_to(tmp_path / "result")
