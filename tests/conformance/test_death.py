@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,9 +112,18 @@ def test_what_the_killed_cell_had_not_begun_to_create_is_known_never_to_have_bee
     real_kit: Kit, orphan: str
 ) -> None:
     assert not list(real_kit.driver.find())
-    real_kit.driver.adopt(real_kit.launch("whatever", uid=orphan))
+    late = real_kit.launch("whatever", uid=orphan)
+    real_kit.driver.adopt(replace(late, run=replace(late.run, start_before=0.0)))
     ended = real_kit.told.ended(orphan)
     assert (ended.reason, ended.never_created) == (VANISHED, True)
+
+
+def test_what_the_killed_cell_had_not_begun_to_create_begins_anew(
+    real_kit: Kit, orphan: str
+) -> None:
+    real_kit.driver.adopt(real_kit.launch(*real_kit.exits(3), uid=orphan))
+    ended = real_kit.told.ended(orphan)
+    assert (ended.exit_code, ended.failure_kind) == (3, None)
 
 
 def test_nothing_is_known_of_what_was_taken_before_the_machine_started_anew(

@@ -49,9 +49,9 @@ class Driver(Protocol):
 
         Its container runs on: Started and later Ended follow, with a health check at once if
         `launch` says that it was RUNNING. It has ended: Started, then Ended with its real exit
-        code. It was created but never started: it is started now. It was never created, or has
-        vanished: Ended with failure kind OUTSIDE, and it will not come. While the engine does not
-        answer nothing is told.
+        code. It was created but never started: it is started now. It was surely never created, and
+        its order is not too late: it begins anew. Else, or if it has vanished: Ended with failure
+        kind OUTSIDE, and it will not come. While the engine does not answer nothing is told.
         """
 
     def stop(self, uid: str, *, grace_seconds: float, force: bool) -> None:

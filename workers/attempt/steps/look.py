@@ -31,9 +31,14 @@ def look_for_own(attempt: Attempt) -> None:
 
 
 def look_for_adopted(attempt: Attempt) -> None:
-    """The container must exist: what vanished will not come. Raises AttemptFailed."""
+    """Take over its container; what vanished will not come. Raises AttemptFailed.
+
+    What was surely never created begins anew, as long as its order is not too late.
+    """
     view = look(attempt)
     if view is None:
+        if attempt.is_uncreated and attempt.around.now() < attempt.launch.run.start_before:
+            return
         what = "was never made" if attempt.is_uncreated else "is gone, or was never made"
         message = f"its container {what}, and will not come"
         attempt.may_exist = False
