@@ -25,6 +25,7 @@ class Book:
     plugin_state: Mapping[str, Any] | None = None
     stop: StopAttempt | None = None
     end: AttemptReport | None = None
+    is_blamed: bool = False  # handling it killed the cell's process, again and again
 
     @property
     def uid(self) -> str:

@@ -22,15 +22,10 @@ from controlplane.contract.orders import (
     Sync,
     read_order,
 )
-from controlplane.contract.reports import (
-    AttemptReport,
-    Goodbye,
-    Heartbeat,
-    Held,
-)
-from controlplane.contract.states import TaskState
+from controlplane.contract.reports import AttemptReport, Goodbye, Heartbeat, Held
+from controlplane.contract.states import Phase, TaskState
 from workers.attempt.events import Building, DriverEvent, Ended, Launch, Reconciled, Started, always
-from workers.attempt.outcome import STOPPED
+from workers.attempt.outcome import STOPPED, VANISHED
 from workers.books import Book, Books
 from workers.config import CellConfig
 from workers.deeds import Deeds
@@ -39,7 +34,7 @@ from workers.environment import build_environment
 from workers.guard.exclusive import Exclusives
 from workers.guard.link import Link
 from workers.happenings import Happening, Moment, OrderMessage, Sighting
-from workers.journal import Journal
+from workers.journal import Journal, Remembered
 from workers.lease import Lease
 from workers.offer import make_register, offered_types
 from workers.outbox import Outbox
@@ -48,9 +43,13 @@ from workers.verdicts import judge_end, refusal
 
 log = logging.getLogger(__name__)
 
-# A process that was killed so often while it handled an attempt, before that got anywhere, blames
-# it.
+# A process that was killed so often while it handled an attempt, before that got on, blames it.
 MAX_CRASHES = 2
+# If even to stop it kills the process, so often, it is given up unseen.
+MAX_BLAMED = 2
+# A process that is killed while the attempt gets on is not killed by it. The last: it runs.
+_STAGES = {Phase.PULLING: 1, Phase.CREATING: 2, Phase.CHECKING: 3}
+_BLAME = "handling it crashed the cell"
 # Messages with orders that are kept until the cell is registered; Sync repeats what comes on top.
 MAX_EARLY = 100
 # Of a heap that somebody left behind so many go at once: attempts come first.
@@ -138,7 +137,7 @@ class Cell:
             if item.started_at is not None:
                 book.move(TaskState.RUNNING, started_at=item.started_at)
                 book.container_id = item.container_id
-            self._adopt(book, item.crashes, now)
+            self._adopt(book, item, now)
         self.exclusives.begin(self.books.running())
         self._next_beat = now.boot
         self.tick(now)
@@ -146,6 +145,7 @@ class Cell:
     def leave(self, now: Moment, *, expected_seconds: int) -> None:
         """The process ends. With evacuation everything is stopped first; else containers run on."""
         self.is_leaving = True
+        self.journal.leave()
         self.outbox.send(Goodbye(0 if self._evacuating else expected_seconds).body())
 
     def evacuate(self, *, force: bool = False) -> None:
@@ -353,6 +353,7 @@ class Cell:
             return
         match event:
             case Building():
+                self._note_stage(book, event.phase)
                 book.phase, book.progress = event.phase, event.progress
                 book.move(TaskState.BUILDING)
             case Reconciled():
@@ -364,11 +365,16 @@ class Cell:
             case Ended():
                 is_struck = self.exclusives.is_struck(book)
                 report = judge_end(book, event, evacuating=self._evacuating, is_struck=is_struck)
-                self.journal.end(report)
-                self._end(book, report)
-                self.deeds.remove(book.uid)
+                if book.is_blamed and not book.stop and event.reason in (STOPPED, VANISHED):
+                    report = refusal(book.uid, _BLAME, now.wall)
+                self._finish(book, report)
                 return
         self.reporter.say(book.report())
+
+    def _finish(self, book: Book, report: AttemptReport) -> None:
+        self.journal.end(report)
+        self._end(book, report)
+        self.deeds.remove(book.uid)
 
     def _end(self, book: Book, report: AttemptReport) -> None:
         self.books.end(book, report)
@@ -376,16 +382,16 @@ class Cell:
         self.ended.append(book)
         self.reporter.say(report)
 
-    def _adopt(self, book: Book, crashes: int, now: Moment) -> None:
-        if book.state is TaskState.ASSIGNED:
+    def _adopt(self, book: Book, item: Remembered, now: Moment) -> None:
+        if book.state is TaskState.ASSIGNED and item.stage < _STAGES[Phase.CHECKING]:
             self.journal.crash(book.uid)
-            if crashes + 1 > MAX_CRASHES:
-                report = refusal(book.uid, "handling it crashed the cell", now.wall)
-                self.journal.end(report)
-                self._end(book, report)
-                self.deeds.remove(book.uid)
+            book.is_blamed = item.crashes > MAX_CRASHES
+            if item.crashes > MAX_CRASHES + MAX_BLAMED:
+                self._finish(book, refusal(book.uid, _BLAME, now.wall))
                 return
         launch, stop = self._launch(book), book.stop
+        if book.is_blamed:  # what of it may run is ended before that is told
+            stop = StopAttempt(book.uid, _BLAME, 0.0, True)
         self.deeds.adopt(launch)
         if stop is not None:
             self.deeds.stop(stop)
@@ -394,6 +400,11 @@ class Cell:
         env = build_environment(book.run, book.spec, self.name)
         permit = partial(self.exclusives.permit, book.uid) if book.spec.exclusive else always
         return Launch(book.run, book.spec, env, permit, book.started_at)
+
+    def _note_stage(self, book: Book, phase: Phase) -> None:
+        item, stage = self.journal.memory.attempts.get(book.uid), _STAGES.get(phase, 0)
+        if item is not None and item.crashes and stage > item.stage and not book.is_blamed:
+            self.journal.reach(book.uid, stage)
 
     def _forget_safe(self, safe: list[AttemptReport]) -> None:
         self.journal.hear(self.reporter.acked)

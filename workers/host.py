@@ -36,6 +36,8 @@ ANNOUNCE_SECONDS = 1.0
 # The longest sleep: what else changes is found at the next round.
 _NAP_SECONDS = 1.0
 _MAX_ROUND = 2_000
+# A loop that hangs so long is not waited for when the process begins anew.
+ANEW_SECONDS = 5.0
 # The longest grace in an evacuation: supervisors kill a cell after 60 s, and ours does.
 EVACUATION_SECONDS = 50.0
 # So long it waits for what was killed, once that grace is over.
@@ -90,6 +92,7 @@ class Host:
         self._next_announcement = 0.0
         self._incarnations: dict[str, str] = {}
         self._on_new_incarnation: Callable[[], None] = restart_process
+        self._is_beginning_anew = False
         self._evacuate_for: float | None = None
         self._expected_seconds = 0
 
@@ -127,11 +130,23 @@ class Host:
         for cell in self._cells.values():
             cell.driver.close()
 
+    def begin_anew(self) -> None:
+        """Begin the process anew: in order, unless the loop hangs; from any other thread."""
+        self._is_beginning_anew = True
+        self._incoming.put(None)
+        self._thread.join(ANEW_SECONDS)
+        self._on_new_incarnation()
+
     def _run(self) -> None:
         try:
-            while not self._stopping.is_set():
+            while not self._stopping.is_set() and not self._is_beginning_anew:
                 self._round(self._nap())
-            self._leave()
+            if self._stopping.is_set():
+                self._leave()
+                return
+            for cell in self._cells.values():
+                cell.journal.leave()  # no attempt is to blame
+            self._journals.sync()
         except BaseException:
             # A cell without its loop is a zombie with a heartbeat: better no process at all.
             log.exception("the cell's loop failed")

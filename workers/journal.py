@@ -31,7 +31,11 @@ COMPACT_BYTES = 16 << 20
 
 @dataclass(slots=True)
 class Remembered:
-    """One attempt as the journal has it."""
+    """One attempt as the journal has it.
+
+    `crashes`: starts of a process since it got on, or since one left in order. `stage`: how far it
+    was then known to be.
+    """
 
     run: RunAttempt
     started_at: float | None = None
@@ -39,6 +43,7 @@ class Remembered:
     stop: StopAttempt | None = None
     end: AttemptReport | None = None
     crashes: int = 0
+    stage: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +209,14 @@ class Journal:
         """The process was killed before the attempt got anywhere."""
         self._note("crash", uid)
 
+    def reach(self, uid: str, stage: int) -> None:
+        """The attempt got further than ever: no process was killed by it so far."""
+        self._note("reach", uid, stage)
+
+    def leave(self) -> None:
+        """The process ends in order: nothing that it handled has killed it."""
+        self._note("left", True)
+
     def stop(self, stop: StopAttempt) -> None:
         """A stop is ordered."""
         self._note("stop", stop.body())
@@ -250,6 +263,8 @@ class Journal:
                 yield ["stop", item.stop.body()]
             if item.end is not None:
                 yield ["end", item.end.body()]
+            if item.stage:
+                yield ["reach", uid, item.stage]
             yield from (["crash", uid] for _ in range(item.crashes))
         for uid, done in memory.done.items():
             yield ["done", uid, done.until, *([True] if done.never_created else [])]
@@ -280,6 +295,9 @@ def _apply(memory: Memory, kind: str, rest: list[Any]) -> None:
             memory.claim, memory.starts = None, 0
         case "counts", [written, claim, starts]:
             memory.written, memory.claim, memory.starts = written, claim, starts
+        case "left", _:
+            for item in memory.attempts.values():
+                item.crashes = 0
         case "acked", [acked]:
             memory.acked = max(memory.acked, acked)
         case "spec", [body]:
@@ -302,6 +320,9 @@ def _apply_to_attempt(memory: Memory, kind: str, rest: list[Any]) -> None:
             memory.attempts[uid].container_id = container_id
         case "crash", [uid] if uid in memory.attempts:
             memory.attempts[uid].crashes += 1
+        case "reach", [uid, stage] if uid in memory.attempts:
+            memory.attempts[uid].crashes = 0
+            memory.attempts[uid].stage = stage
         case "stop", [body]:
             stop = read_stop(body)
             if stop.uid in memory.attempts:

@@ -24,7 +24,7 @@ from workers.flower import FlowerEvents
 from workers.guard.link import Link, ProcessLink
 from workers.guard.local import LocalLink
 from workers.happenings import Happening, OrderMessage, Sighting
-from workers.host import Clockwork, Host, restart_process
+from workers.host import Clockwork, Host
 from workers.journal import JournalFile
 from workers.reaper import Reaper
 from workers.store import FileStore
@@ -81,7 +81,7 @@ def _run(
     app = make_app(config.broker_url, [cell.queue for cell in cells])
     events = FlowerEvents(app, name)
     host.watch(events)
-    watch = ConsumerWatch(config.broker_url, [cell.queue for cell in cells], restart_process)
+    watch = ConsumerWatch(config.broker_url, [cell.queue for cell in cells], host.begin_anew)
 
     watchers: tuple[ConsumerWatch | Reaper, ...] = (watch, *reapers)
 

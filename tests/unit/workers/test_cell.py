@@ -9,12 +9,11 @@ import pytest
 from controlplane.contract.orders import GroupSpec, Orders, Registered, RunAttempt, StopAttempt
 from controlplane.contract.reports import Goodbye, Heartbeat, Register
 from controlplane.contract.states import TaskState as S
-from tests.unit.workers.cell_bench import Bench, Driver
+from tests.unit.workers.cell_bench import Bench
 from tests.unit.workers.small_disk import SmallDisk, mounted
 from workers.attempt.events import Ended
 from workers.attempt.outcome import STOPPED
 from workers.books import Book
-from workers.cell import MAX_SWEPT
 from workers.happenings import Sighting
 from workers.verdicts import judge_end
 
@@ -470,46 +469,6 @@ def test_what_a_look_of_before_the_order_did_not_see_is_left_alone(ready: Bench)
     ready.cell.note(before, ready.moment)
     ready.round()
     assert ready.engine.running(ready.now) == 1
-
-
-def test_the_loop_itself_asks_the_engine_for_no_list_which_might_hang(
-    ready: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[object] = []
-    monkeypatch.setattr(Bench, "look", lambda bench: None)
-    monkeypatch.setattr(Driver, "find", asked.append)
-    ready.boot()
-    ready.accept()
-    ready.wait(20)
-    assert isinstance(ready.said[-1], Heartbeat)
-    assert asked == []
-    ready.stop("u")
-    assert not ready.reports()[-1].never_created
-    ready.cell.note(Sighting((), ()), ready.moment)
-    ready.stop("v")
-    assert ready.reports()[-1].never_created
-
-
-def test_the_first_look_removes_what_had_ended_and_was_left(ready: Bench) -> None:
-    ready.run("u", "sleep", "60")
-    left = ready.engine.lives["u"]
-    ready.wait(60)
-    assert ready.states_of("u")[-1] is S.SUCCEEDED
-    ready.engine.lives["u"] = left
-    ready.boot()
-    assert "u" not in ready.engine.lives
-
-
-def test_a_first_look_at_more_than_goes_at_once_does_not_say_what_was_never_here(
-    ready: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Bench, "look", lambda bench: None)
-    ready.boot()
-    ready.accept()
-    many = tuple(f"stranger-{number}" for number in range(MAX_SWEPT + 1))
-    ready.cell.note(Sighting(many, ()), ready.moment)
-    ready.stop(many[-1])
-    assert not ready.reports()[-1].never_created
 
 
 # ------------------------------------------------------------------ evacuation, clocks

@@ -43,12 +43,14 @@ def filled(path: Path) -> Memory:
     """A journal with one attempt in each stage of life."""
     file, journal = opened(path)
     journal.begin("one")
-    for uid in ("taken", "started", "stopped", "ended", "done", "crashed"):
+    for uid in ("taken", "started", "stopped", "ended", "done", "crashed", "reached"):
         journal.take(run(uid), SPEC)
     journal.start("started", 5.0, "container")
     journal.stop(StopAttempt("stopped", "why"))
     journal.end(AttemptReport("ended", 0, TaskState.SUCCEEDED, exit_code=0, gone=True))
     journal.finish("done", 200.0)
+    journal.crash("reached")
+    journal.reach("reached", 2)
     journal.crash("crashed")
     journal.hear(42)
     file.sync()
