@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 from controlplane.config.stack import options
 from controlplane.config.stack.failure import StackError
@@ -14,6 +15,13 @@ def run() -> int:
     """Ask the stack to stop and wait until it has; 0 also if none runs."""
     home = Home(options.from_process().home)
     if not home.is_held():
+        left = _left_behind(home)
+        if left:
+            # It was killed, and its keeper too. A new one knows the cells, and ends what they run.
+            raise StackError(
+                f"the stack in {home.root} was killed, and {', '.join(left)} run on:"
+                " `make up` takes them over, and then `make down` ends all of it"
+            )
         print(f"cellrun: no stack runs in {home.root}")
         return 0
     pid = home.running_pid()
@@ -27,3 +35,16 @@ def run() -> int:
         time.sleep(0.1)
     print(f"cellrun: the stack in {home.root} is stopped")
     return 0
+
+
+def _left_behind(home: Home) -> list[str]:
+    """Processes of a stack that is gone, by name."""
+    found = []
+    for path in sorted(home.run.glob("*.pid")):
+        try:
+            environment = Path(f"/proc/{int(path.read_text())}/environ").read_bytes()
+        except (OSError, ValueError):
+            continue
+        if os.fsencode(home.root) in environment:
+            found.append(path.stem)
+    return found
