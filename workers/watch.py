@@ -79,7 +79,10 @@ class ConsumerWatch:
 
     def _run(self) -> None:
         while not self._closed.wait(self._look_seconds):
-            if self.look(clock.boot_seconds()):
-                log.error("orders wait at the broker and none is taken")
-                self._since = None
-                self._on_stuck()
+            try:
+                if self.look(clock.boot_seconds()):
+                    log.error("orders wait at the broker and none is taken")
+                    self._since = None
+                    self._on_stuck()
+            except Exception:  # it looks again, whatever it was
+                log.exception("the look for orders that wait failed")

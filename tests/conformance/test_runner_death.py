@@ -5,12 +5,17 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import urllib.error
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from examples.runners.cellrun_http_job.runner import HttpJob
+from examples.runners.cellrun_http_job.runner import HttpJob, ask
 from tests.architecture.source import ROOT
 from tests.conformance.kit import until
 from tests.conformance.outside import Outside
@@ -88,6 +93,30 @@ def test_a_job_is_begun_once_whenever_the_cell_is_killed(
     outside.finish(uid, state="done", result="7")
     assert kit.told.ended(uid).result == "7"
     assert (outside.jobs[uid].begun, outside.asked("PUT", uid)) == (1, 1)
+
+
+def test_a_token_does_not_follow_a_redirect() -> None:
+    asked: list[str | None] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.headers["Authorization"])
+            self.send_response(302)
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        task = SimpleNamespace(env={"JOB_SERVICE": f"http://127.0.0.1:{server.server_port}"})
+        secrets = {"job-service-token": b"hush"}
+        context: Any = SimpleNamespace(task=task, state={"key": "k"}, secrets=secrets)
+        with pytest.raises(urllib.error.HTTPError, match="302"):
+            ask(context, "GET")
+        server.shutdown()
+    assert asked == ["Bearer hush"]
 
 
 def test_what_the_killed_cell_was_ending_is_ended(kit: RunnerKit, outside: Outside) -> None:

@@ -25,6 +25,7 @@ from workers.attempt.outcome import (
     VANISHED,
 )
 from workers.drivers.runner_life import RunnerAttempt
+from workers.runners.calls import CALLS_AT_ONCE
 from workers.runners.interface import Aborted, Context, Fault, Look, Phase
 
 
@@ -200,6 +201,22 @@ def test_a_call_that_hangs_is_left_behind_and_others_go_on(
         assert len(hanging.aborts) == 1
         assert kit.told.ended(start(kit, task_type="well")).exit_code == 0
         may_return.set()
+
+
+def test_a_runner_whose_calls_all_hang_holds_up_no_other(tmp_path: Path, outside: Outside) -> None:
+    may_return = threading.Event()
+
+    def hang(context: Context) -> Look:
+        may_return.wait()
+        return Look(Phase.SUCCEEDED)
+
+    hanging, well = Scripted(hang), Scripted(lambda context: Look(Phase.SUCCEEDED))
+    with runner_kit(tmp_path, outside, hanging=hanging, well=well) as kit:
+        uids = [start(kit, task_type="hanging") for _ in range(CALLS_AT_ONCE)]
+        until(lambda: len(hanging.looks) == CALLS_AT_ONCE)
+        assert kit.told.ended(start(kit, task_type="well"), 10.0).exit_code == 0
+        may_return.set()
+        assert [kit.told.ended(uid).exit_code for uid in uids] == [0] * CALLS_AT_ONCE
 
 
 # ------------------------------------------------------------------------------- stops

@@ -63,7 +63,8 @@ class Runners:
         """`around`: of the cell's other attempts."""
         self._runners = offered.runners
         self._cell = cell
-        self._calls = Calls()
+        # One that hangs takes neither turns nor threads of the others.
+        self._calls = {name: Calls() for name in offered.runners}
         self._call_seconds = offered.call_seconds
         self._max_log_bytes = around.max_log_bytes
         self._home = around.home
@@ -79,7 +80,7 @@ class Runners:
         root = self.engine.root(launch.uid)
         return Asked(
             runner=self._runners.get(spec.task_type) or _Gone(spec.task_type),
-            calls=self._calls,
+            calls=self._calls.get(spec.task_type) or Calls(),
             task=describe_task(launch.run, spec, launch.env, cell=self._cell, root=root),
             log=Lines(self._home / "logs" / launch.uid, self._max_log_bytes),
             now=clock.wall_seconds,

@@ -22,7 +22,7 @@ class Exhausted(Exception):
 
 
 class Calls:
-    """Makes calls for many attempts; each waits for its turn, and then for its answer."""
+    """Makes calls of one runner for many attempts; each waits for its turn, then for its answer."""
 
     def __init__(
         self, *, at_once: int = CALLS_AT_ONCE, max_left_behind: int = MAX_LEFT_BEHIND
@@ -44,7 +44,7 @@ class Calls:
         `what` names it in the log. The time counts from the moment in which it is its turn.
         """
         if self.left_behind >= self._max_left_behind:
-            raise Exhausted(f"{self._max_left_behind} calls of runners hang on this cell")
+            raise Exhausted(f"{self._max_left_behind} calls of this runner hang on this cell")
         with self._turns:
             made = _Call(function, self._come_back)
             threading.Thread(target=made.run, name=what, daemon=True).start()

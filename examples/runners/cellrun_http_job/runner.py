@@ -22,6 +22,16 @@ POLL_SECONDS = 1.0
 PHASES = {"queued": Phase.QUEUED, "running": Phase.RUNNING}
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Whoever the service sends us to gets no token of ours: a redirect is an HTTPError."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects)
+
+
 class HttpJob:
     """The runner. Its state: `key`, the job's name at the service; `said`, lines copied so far."""
 
@@ -88,7 +98,7 @@ def ask(
         token = context.secrets["job-service-token"].decode()
         request.add_header("Authorization", f"Bearer {token}")
     try:
-        with urllib.request.urlopen(request, timeout=HTTP_SECONDS) as answer:
+        with _OPENER.open(request, timeout=HTTP_SECONDS) as answer:
             found: dict[str, Any] = json.load(answer)
             return found
     except urllib.error.HTTPError as error:

@@ -1,0 +1,24 @@
+"""The watch over the consumer goes on, whatever a look comes to."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from workers.watch import ConsumerWatch
+
+
+def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: Iterator[bool] = iter([False, True])
+
+    def look(watch: ConsumerWatch, now: float) -> bool:
+        if not next(looks, True):
+            raise RuntimeError("can't start new thread")
+        return True
+
+    monkeypatch.setattr(ConsumerWatch, "look", look)
+    stuck = threading.Event()
+    watch = ConsumerWatch("redis://127.0.0.1:1/0", ["q"], stuck.set, look_seconds=0.001)
+    watch.start()
+    assert stuck.wait(30)
+    watch.close()
