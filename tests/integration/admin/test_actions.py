@@ -79,13 +79,19 @@ def test_cells_are_moved_after_a_question(
 
 
 def test_what_cannot_be_done_is_said_and_the_rest_is_done(operator: Client) -> None:
+    job = Job.objects.get()
+    text = text_of(act(operator, JOBS, "delete_jobs", job.pk, confirmed="yes"))
+    assert "has not ended" in text
+    assert Job.objects.filter(pk=job.pk, deleted_at=None).exists()
+
+
+def test_a_lost_cell_is_what_was_ordered_when_it_is_back(operator: Client) -> None:
     lost, ready = Cell.objects.get(name="cell-lost"), Cell.objects.get(name="cell-ready")
     answer = act(operator, CELLS, "drain", lost.pk, ready.pk, confirmed="yes")
-    text = text_of(answer)
-    assert "cell-lost: " in text
-    assert "Cells now to drain: 1" in text
-    ready.refresh_from_db()
-    assert ready.state == "DRAINING"
+    assert "Cells now to drain: 2" in text_of(answer)
+    for cell in (lost, ready):
+        cell.refresh_from_db()
+    assert (ready.state, lost.state, lost.ordered_state) == ("DRAINING", "LOST", "DRAINING")
 
 
 def test_an_onlooker_sees_all_and_may_do_nothing(onlooker: Client) -> None:

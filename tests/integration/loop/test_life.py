@@ -32,6 +32,7 @@ from controlplane.models import (
 )
 from controlplane.queries.convergence import list_jobs_with
 from controlplane.queries.placement import load_pass_facts
+from controlplane.queries.sql import execute
 from controlplane.ticks import convergence, placement
 from tests.integration.loop.conftest import Hand, Loop
 
@@ -365,13 +366,17 @@ def test_a_report_that_the_database_refuses_is_put_aside_and_the_others_count(lo
     job = loop.submit(replicas=3)
     loop.place()
     first, poisoned, last = loop.attempts(job)
-    # PostgreSQL's jsonb refuses this number, and nothing before it does.
-    huge = {"peak": float("1e400")}
-    cell.report(
-        AttemptReport(str(first.uid), 0, S.SUCCEEDED, exit_code=0, gone=True),
-        AttemptReport(str(poisoned.uid), 0, S.RUNNING, usage=huge),
-        AttemptReport(str(last.uid), 0, S.SUCCEEDED, exit_code=0, gone=True),
-    )
+    # What PostgreSQL refuses, and nothing before it does.
+    table = "ALTER TABLE controlplane_attempt"
+    execute(f"{table} ADD CONSTRAINT poison CHECK (container_id <> 'poison')", [])
+    try:
+        cell.report(
+            AttemptReport(str(first.uid), 0, S.SUCCEEDED, exit_code=0, gone=True),
+            AttemptReport(str(poisoned.uid), 0, S.RUNNING, container_id="poison"),
+            AttemptReport(str(last.uid), 0, S.SUCCEEDED, exit_code=0, gone=True),
+        )
+    finally:
+        execute(f"{table} DROP CONSTRAINT poison", [])
     assert sorted(loop.states(job)) == ["ASSIGNED", "SUCCEEDED", "SUCCEEDED"]
     assert DeadLetter.objects.get().source == "inbox"
     assert cell.beat(poisoned).acked == cell.last_report
