@@ -22,4 +22,4 @@ def test_an_input_that_does_not_fit_is_a_system_failure(web: Web, tmp_path: Path
         ended = kit.told.ended(launch.uid)
         assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, DISK)
         assert ended.started_at is None
-        assert "No space left" in (ended.message or "")
+        assert "no space left" in (ended.message or "").lower()

@@ -112,8 +112,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "stall-is-death",
         "controlplane/ticks/convergence.py",
-        "    if hold_until is None:",
-        "    if True:",
+        '    if hold_until is None:\n        if "silent_leases" in due:',
+        '    if True:\n        if "silent_leases" in due:',
         "cells are declared lost because we were away",
         needs="own",
         within=60,

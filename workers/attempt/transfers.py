@@ -7,6 +7,7 @@ the cell knows it though web would not say it any more.
 import errno
 import hashlib
 import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from workers.attempt.outcome import DISK, INPUTS, OUTPUTS, STOPPED, AttemptFaile
 from workers.storage import StorageAway, StorageRefused, has_room, join, without_secrets
 from workers.web import HTTP_SECONDS, WebAway, WebRefused
 
-# So much of a disk is left to others.
+# So much of a disk is left to others; of a small one a tenth.
 FREE_BYTES = 64 * 2**20
 _LOOK_BYTES = 16 * 2**20
 # With its last piece web writes a whole file to its disk and reads it again.
@@ -44,7 +45,8 @@ class Room:
             message = f"{self._what}: more than the {self._most} bytes that this cell takes"
             raise AttemptFailed(_USER, self._reason, message)
         if abs(self.taken - self._looked_at) >= _LOOK_BYTES:
-            if not has_room(self._folder, FREE_BYTES + count):
+            spare = min(FREE_BYTES, shutil.disk_usage(self._folder).total // 10)
+            if not has_room(self._folder, spare + count):
                 raise AttemptFailed(_SYSTEM, DISK, f"{self._what}: no space left on this cell")
             self._looked_at = self.taken
 
