@@ -17,7 +17,7 @@ def check_resources(request: Request, kind: ScopeKind) -> Verdict:
     for quota in request.quotas:
         if quota.kind is not kind:
             continue
-        for name, limit in quota.limits.resources.items():
+        for name, limit in sorted(quota.limits.resources.items()):
             each = request.resources.get(name, 0)
             if not each:
                 continue

@@ -102,7 +102,7 @@ def against(name: str, asked: Request, tasks: int) -> list[tuple[str, str]]:
     for item in asked.quotas:
         limits = item.limits
         if KINDS.get(name) is item.kind:
-            for what, limit in limits.resources.items():
+            for what, limit in sorted(limits.resources.items()):
                 each = asked.resources.get(what, 0)
                 if each and item.resources.get(what, 0) + each * tasks > limit:
                     found.append((item.title, what))
