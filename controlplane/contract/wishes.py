@@ -6,6 +6,20 @@ from typing import Any
 
 from controlplane.contract import fields
 
+# Docker's default set without MKNOD, NET_RAW, SETFCAP, SETPCAP and AUDIT_WRITE: enough to start as
+# root, give files away and change to another user. Every container has them.
+USUAL_CAPABILITIES = (
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "NET_BIND_SERVICE",
+    "SETGID",
+    "SETUID",
+    "SYS_CHROOT",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class SecretUse:

@@ -7,25 +7,12 @@ for jobs from then on; what is there already goes on, as Kubernetes' admission h
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from controlplane.contract.wishes import USUAL_CAPABILITIES
 from controlplane.spec import Fault, JobSpec, TaskGroupSpec
 from controlplane.spec.faults import Place
 from controlplane.spec.files import HARMLESS_CAPABILITIES, Mount
 from controlplane.spec.parsing import field_path
 
-# What every container has (workers.drivers.docker_container): to ask for it is no wish.
-USUAL_CAPABILITIES = frozenset(
-    {
-        "CHOWN",
-        "DAC_OVERRIDE",
-        "FOWNER",
-        "FSETID",
-        "KILL",
-        "NET_BIND_SERVICE",
-        "SETGID",
-        "SETUID",
-        "SYS_CHROOT",
-    }
-)
 Finding = tuple[Place, str]
 
 
@@ -71,7 +58,7 @@ def _only_read(mount: Mount, pool: str) -> str:
 def _check_privileges(group: TaskGroupSpec, pool: str) -> Iterator[Finding]:
     if group.privileged:
         yield ("privileged",), f"pool {pool} allows no privileged tasks"
-    known = HARMLESS_CAPABILITIES | USUAL_CAPABILITIES
+    known = HARMLESS_CAPABILITIES | frozenset(USUAL_CAPABILITIES)
     for position, name in enumerate(group.capabilities):
         if name.removeprefix("CAP_") not in known:
             names = ", ".join(sorted(HARMLESS_CAPABILITIES))

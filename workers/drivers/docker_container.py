@@ -5,25 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.contract.orders import GroupSpec
+from controlplane.contract.wishes import USUAL_CAPABILITIES
 from workers.attempt.engine import Life, Placed, Use, View
 from workers.attempt.events import Launch
 from workers.drivers import docker_logs
 from workers.drivers.docker_networks import MAX_HOST_NAME, member_name
 from workers.environment import inner_ports, port_variable
 
-# Docker's default set without MKNOD, NET_RAW, SETFCAP, SETPCAP and AUDIT_WRITE: enough to start as
-# root, give files away and change to another user.
-CAPABILITIES = (
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "FOWNER",
-    "FSETID",
-    "KILL",
-    "NET_BIND_SERVICE",
-    "SETGID",
-    "SETUID",
-    "SYS_CHROOT",
-)
 LEAST_CPU_MILLIS = 10  # the engine's own minimum, 0.01 core
 GPUS_LABEL = "cellrun.gpus"
 NEVER = "0001-01-01T00:00:00Z"
@@ -171,10 +159,12 @@ def privileges(spec: GroupSpec) -> dict[str, Any]:
     """What the main process may do beyond an ordinary one. A privileged container may do all."""
     if spec.privileged:
         return {"Privileged": True}
-    more = sorted({name.removeprefix("CAP_") for name in spec.capabilities} - set(CAPABILITIES))
+    more = sorted(
+        {name.removeprefix("CAP_") for name in spec.capabilities} - set(USUAL_CAPABILITIES)
+    )
     return {
         "CapDrop": ["ALL"],
-        "CapAdd": [*CAPABILITIES, *more],
+        "CapAdd": [*USUAL_CAPABILITIES, *more],
         "SecurityOpt": ["no-new-privileges"],
     }
 

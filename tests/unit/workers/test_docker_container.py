@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from controlplane.contract.orders import GroupSpec, RunAttempt
-from controlplane.contract.wishes import Mount, Tmpfs
+from controlplane.contract.wishes import USUAL_CAPABILITIES, Mount, Tmpfs
 from workers.attempt.engine import EngineError, Life, Placed, Use, View
 from workers.attempt.events import Launch
 from workers.drivers.docker_cgroups import Cgroups, Samples
 from workers.drivers.docker_container import (
-    CAPABILITIES,
     container_body,
     mounts_for,
     not_of_the_host,
@@ -40,7 +39,7 @@ def body_of(launch: Launch, **more: Any) -> dict[str, Any]:
 
 def test_a_plain_task_has_few_capabilities_and_gains_none() -> None:
     host = body_of(launch())["HostConfig"]
-    assert (host["CapDrop"], host["CapAdd"]) == (["ALL"], list(CAPABILITIES))
+    assert (host["CapDrop"], host["CapAdd"]) == (["ALL"], list(USUAL_CAPABILITIES))
     assert host["SecurityOpt"] == ["no-new-privileges"]
     absent = {"Privileged", "Mounts", "Tmpfs", "CgroupParent", "NetworkMode", "DeviceRequests"}
     assert absent.isdisjoint(host)
@@ -53,7 +52,7 @@ def test_wishes_stand_in_the_body() -> None:
         capabilities=("CAP_NET_RAW", "CHOWN", "SYS_NICE"),
     )
     host = body_of(wishes, cgroup_parent="/docker/x")["HostConfig"]
-    assert host["CapAdd"] == [*CAPABILITIES, "NET_RAW", "SYS_NICE"]
+    assert host["CapAdd"] == [*USUAL_CAPABILITIES, "NET_RAW", "SYS_NICE"]
     assert [(m["Source"], m["Target"], m["ReadOnly"]) for m in host["Mounts"]] == [
         ("/srv/a", "/in", True),
         ("/srv/b", "/out", False),
