@@ -6,11 +6,14 @@ from collections.abc import Callable
 from benchmarks import (
     cancel,
     containers,
+    idle,
+    killed_fleet,
     latency,
     matrix,
     placing,
     processes,
     queues,
+    retention,
     throughput,
     unplaceable,
 )
@@ -24,7 +27,10 @@ ALL: dict[str, Callable[[int], Result]] = {
     "B6": latency.run,
     "B7": containers.run,
     "B8": processes.run,
+    "B10": idle.run,
+    "B12": killed_fleet.run,
     "CANCEL": cancel.run,
+    "RETENTION": retention.run,
     "UNPLACEABLE": unplaceable.run,
 }
 

@@ -1,8 +1,8 @@
 """A benchmark's stand: an own PostgreSQL (fsync on), an own Redis, the real processes as shipped.
 
 The processes, their commands and their settings are those of `make up`; only supervisor is left
-out, so that each benchmark says itself which of them run. The cells are one fleet process, or, with
-a driver that runs something, one real cell.
+out, so that each benchmark says itself which of them run. The cells are one fleet process or
+several, or, with a driver that runs something, one real cell.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ READY_SECONDS = 60.0
 STOP_SECONDS = 30.0
 FLEET = "fleet"
 # What the control plane is made of; Flower is for eyes and is started by whoever wants it.
-CONTROL = ("web", "placement", "convergence", "inbox", "beat")
+CONTROL = ("web", "placement", "convergence", "inbox", "callbacks", "beat")
 # Room for 100 tasks of 0.01 cpu a hundred times over: what is measured never waits for capacity.
 CAPACITY = "cpu=16,memory=64Gi,disk=400Gi,gpu=0"
 
@@ -52,23 +52,37 @@ class Wanted:
     """What a benchmark wants of its stand. `database_options`: PostgreSQL's, as name=value.
 
     `settings`: of the control plane, where the shipped ones will not do; `capacity`: of each cell.
-    With a `driver` other than memory there is one cell.
+    With a `driver` other than memory there is one cell. `cells` are spread evenly over `fleets`
+    processes. Of `webs` web processes each has a port of its own.
     """
 
     cells: int = 100
+    fleets: int = 1
+    webs: int = 1
     driver: str = "memory"
     flower: bool = False
     database_options: Sequence[str] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     capacity: str = CAPACITY
 
+    def fleet_cells(self) -> dict[str, list[str]]:
+        """The names of the cells, by the name of the process that they are."""
+        if self.fleets == 1:
+            return {FLEET: fleet_names(_prefix(FLEET), self.cells)}
+        each, rest = divmod(self.cells, self.fleets)
+        assert rest == 0, f"{self.cells} cells cannot be spread evenly over {self.fleets} processes"
+        processes = [f"{FLEET}-{number}" for number in range(self.fleets)]
+        return {process: fleet_names(_prefix(process), each) for process in processes}
+
 
 class Stand:
-    """Everything that runs, by name. Made by `standing`."""
+    """Everything that runs, by name. Made by `standing`. `urls`: of each web process."""
 
     def __init__(self, plan: Plan, running: dict[str, subprocess.Popen[bytes]]) -> None:
         self.plan = plan
+        self.urls = [plan.url]
         self._running = running
+        self._processes: dict[str, Process] = {}
 
     @property
     def pids(self) -> dict[str, int]:
@@ -118,6 +132,21 @@ class Stand:
         )
         return done.stdout
 
+    def start(self, process: Process) -> None:
+        """Start a process, which ends with the stand."""
+        self._processes[process.name] = process
+        self._running[process.name] = _start(self.plan, process, process.command)
+
+    def start_again(self, name: str) -> None:
+        """Start a process anew that was stopped or killed."""
+        self.start(self._processes[name])
+
+    def kill(self, name: str) -> None:
+        """Kill a process with all that it started, with -9, and return when it is gone."""
+        process = self._running.pop(name)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
     def stop(self, name: str) -> int:
         """Ask one process to end, and wait for it; its exit code."""
         process = self._running[name]
@@ -141,7 +170,7 @@ def standing(wanted: Wanted) -> Iterator[Stand]:
         stand = Stand(_plan(folder, wanted), running)
         _start_services(stand, running, wanted)
         _prepare(stand, wanted)
-        _start_processes(stand, running, wanted)
+        _start_processes(stand, wanted)
         _wait_for_cells(stand, wanted.cells)
         yield stand
     finally:
@@ -194,40 +223,58 @@ def _start_services(
 def _prepare(stand: Stand, wanted: Wanted) -> None:
     plan = stand.plan
     preparation.prepare(plan, lambda _: None, stand.check_alive)
-    names = fleet_names("fleet-", wanted.cells)
+    names = [name for cells in wanted.fleet_cells().values() for name in cells]
     command = [sys.executable, "manage.py", "enroll_cells", str(plan.home.root / "keys"), *names]
     environment = inherited_environment() | plan.control_environment("command")
     subprocess.run(command, cwd=PROJECT, env=environment, check=True, stdin=subprocess.DEVNULL)
     plan.home.prepared_mark.touch()
 
 
-def _start_processes(
-    stand: Stand, running: dict[str, subprocess.Popen[bytes]], wanted: Wanted
-) -> None:
+def _start_processes(stand: Stand, wanted: Wanted) -> None:
     plan = stand.plan
     names = (*CONTROL, "flower") if wanted.flower else CONTROL
     for process in list_processes(plan):
         if process.name in names:
-            running[process.name] = _start(plan, process, process.command)
-    stand.wait_until(lambda: _answers(f"{plan.url}/healthz"), "web answers", seconds=READY_SECONDS)
+            stand.start(process)
+    for number in range(2, wanted.webs + 1):
+        process, url = _another_web(plan, number)
+        stand.start(process)
+        stand.urls.append(url)
+    addresses = [f"{url}/healthz" for url in stand.urls]
     if wanted.flower:
-        address = f"{plan.flower_url}/healthcheck"
-        stand.wait_until(lambda: _answers(address), "Flower answers", seconds=READY_SECONDS)
+        addresses.append(f"{plan.flower_url}/healthcheck")
+    for address in addresses:
+        stand.wait_until(
+            lambda address=address: _answers(address),  # type: ignore[misc]
+            f"{address} answers",
+            seconds=READY_SECONDS,
+        )
     module = "workers.fleet" if wanted.driver == "memory" else "workers"
-    command = [sys.executable, "-m", module]
-    fleet = Process(FLEET, "cells", command, environment=_fleet_environment(plan, wanted))
-    running[FLEET] = _start(plan, fleet, fleet.command)
+    for name, cells in wanted.fleet_cells().items():
+        environment = _fleet_environment(plan, wanted, name, cells)
+        command = [sys.executable, "-m", module]
+        stand.start(Process(name, "cells", command, environment=environment))
 
 
-def _fleet_environment(plan: Plan, wanted: Wanted) -> dict[str, str]:
+def _another_web(plan: Plan, number: int) -> tuple[Process, str]:
+    """A web process like the stack's, on a port of its own, and where it answers."""
+    port = ports.free_port(taken={plan.web_port, plan.flower_port})
+    (web,) = [process for process in list_processes(plan) if process.name == "web"]
+    command = [str(port) if word == str(plan.web_port) else word for word in web.command]
+    return replace(web, name=f"web-{number}", command=command), f"http://127.0.0.1:{port}"
+
+
+def _fleet_environment(
+    plan: Plan, wanted: Wanted, process: str, cells: Sequence[str]
+) -> dict[str, str]:
     keys = plan.home.root / "keys"
     which = {
-        "CELLRUN_FLEET_SIZE": str(wanted.cells),
-        "CELLRUN_FLEET_PREFIX": "fleet-",
+        "CELLRUN_FLEET_SIZE": str(len(cells)),
+        "CELLRUN_FLEET_PREFIX": _prefix(process),
         "CELLRUN_FLEET_KEYS": str(keys),
     }
     if wanted.driver != "memory":
-        (name,) = fleet_names("fleet-", 1)
+        (name,) = cells
         which = {
             "CELLRUN_CELL_NAME": name,
             "CELLRUN_CELL_KEY_FILE": str(keys / name),
@@ -235,12 +282,16 @@ def _fleet_environment(plan: Plan, wanted: Wanted) -> dict[str, str]:
         }
     return {
         **which,
-        "CELLRUN_CELL_HOME": str(plan.home.cell(FLEET)),
+        "CELLRUN_CELL_HOME": str(plan.home.cell(process)),
         "CELLRUN_CELL_CAPACITY": wanted.capacity,
         "CELLRUN_CONTROL_URL": plan.url,
         "CELLRUN_INSTALLATION": plan.credentials.installation,
         "CELERY_BROKER_URL": plan.broker_url,
     }
+
+
+def _prefix(process: str) -> str:
+    return f"{process}-"
 
 
 def _start(plan: Plan, process: Process, command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -273,10 +324,9 @@ def _wait_for_cells(stand: Stand, cells: int) -> None:
 
 
 def _stop(running: dict[str, subprocess.Popen[bytes]]) -> None:
-    """The fleet first, then the control plane, then the services."""
-    services = ("redis", "postgres")
-    others = [name for name in (FLEET, *CONTROL, "flower") if name in running]
-    for names in (others, [name for name in services if name in running]):
+    """The cells and the control plane, then the services."""
+    services = [name for name in ("redis", "postgres") if name in running]
+    for names in ([name for name in running if name not in services], services):
         for name in names:
             running[name].send_signal(signal.SIGINT if name == "postgres" else signal.SIGTERM)
         for name in names:

@@ -141,6 +141,7 @@ class Cell(TypedDict):
     drain_deadline_at: str | None
     quarantined_until: str | None
     clock_ahead_seconds: float | None
+    silent: bool
 
 
 class Pool(TypedDict):
@@ -157,6 +158,8 @@ class Pool(TypedDict):
     create_timeout_seconds: int
     max_building_per_cell: int | None
     starvation_seconds: int | None
+    mass_loss: str
+    loss_held_at: str | None
     tokens: dict[str, int]
 
 

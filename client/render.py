@@ -116,7 +116,8 @@ def note(task: Task) -> str:
 def _cell_state(cell: Cell) -> str:
     """Its state, and why it takes no work if it takes none."""
     state = cell["state"].lower()
-    return state if state == "ready" else f"{state}: {cell['state_reason']}"
+    told = state if state == "ready" else f"{state}: {cell['state_reason']}"
+    return f"{told} (silent)" if cell["silent"] else told
 
 
 def cell_table(cells: Iterable[Cell]) -> Table:

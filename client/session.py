@@ -231,6 +231,10 @@ class Session:
         """Make a pool or change one; what is left out stays as it is (operators)."""
         return cast(Pool, self._call("PUT", f"/pools/{quote(name, safe='')}", body=changes))
 
+    def confirm_loss(self, pool: str) -> Pool:
+        """Give up the silent cells of a pool whose loss is held back (operators)."""
+        return cast(Pool, self._call("POST", f"/pools/{quote(pool, safe='')}/confirm-loss"))
+
     def quotas(self, *, kind: str | None = None) -> list[Quota]:
         """The quotas that there are, with usage; `kind`: user, project or domain."""
         return list(cast(Iterator[Quota], self._pages("/quotas", 100_000, {"kind": kind})))

@@ -1,4 +1,4 @@
-# The control plane: web, placement, convergence, inbox, beat, flower, manage.py and the command.
+# The control plane: web, placement, convergence, inbox, callbacks, beat, flower, manage.py and the command.
 #   docker build -f deploy/controlplane.Dockerfile -t cellrun/controlplane:local .
 # BASE: any image with Python 3.11 or newer and its venv module.
 ARG BASE=python:3.11-slim-bookworm

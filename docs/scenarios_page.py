@@ -62,6 +62,14 @@ ROWS = (
         " end WORKER_FAILED",
     ),
     Row(
+        "S0.6",
+        "test_s0_6_mass_loss.py",
+        "own",
+        "most of a pool silent at once is not given up without an operator's word or a lease more;"
+        " neither a stall or deafness of our own nor a jump of the clock loses a cell; who returns"
+        " is judged by what it has",
+    ),
+    Row(
         "S0.7",
         "test_s0_7_preemption.py",
         "Iris",
@@ -101,10 +109,36 @@ ROWS = (
         " attempts of the same task",
     ),
     Row(
+        "S2.1",
+        "test_s2_1_one_off_tasks.py",
+        "Diego",
+        "one-off tasks: guid, domain, definition; PENDING, RUNNING, COMPLETED, RESOLVING as Diego's"
+        " clients see them",
+    ),
+    Row(
         "S2.2",
         "test_s2_2_at_most_once.py",
         "Diego",
         "at most once, where the submitter asks for it",
+    ),
+    Row(
+        "S2.3",
+        "test_s2_3_resolving.py",
+        "Diego",
+        "poll, resolve, delete: RESOLVING is a claim that two clients cannot both win",
+    ),
+    Row(
+        "S2.4",
+        "test_s2_4_two_minutes.py",
+        "Diego",
+        "completed one-off tasks that nobody resolves are deleted after two minutes",
+    ),
+    Row(
+        "S2.5",
+        "test_s2_5_answers.py",
+        "Diego",
+        'failed, failure_reason ("exit status 1"), result: the first 10 KB of the result file;'
+        " annotation, cell_id, instants in nanoseconds",
     ),
     Row(
         "S3.1",

@@ -24,6 +24,12 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         " is the same, some work is done twice.",
         "CELLRUN_ALLOWED_HOSTS": "Host names under which web answers.",
         "CELLRUN_ARTIFACT_ROOT": "Stored inputs, and logs, outputs and checkpoints of attempts.",
+        "CELLRUN_AUDIT_DAYS": "How long it is kept who deleted what ([retention](retention.md)).",
+        "CELLRUN_CALLBACKS_AT_ONCE": "How many callbacks are being tried at any time.",
+        "CELLRUN_CALLBACKS_PER_HOST": "How many of them to one host and port.",
+        "CELLRUN_CALLBACK_ALLOWED_NETWORKS": "Networks, such as `10.0.0.0/8`, to which callbacks"
+        " may go though they are not public; see [callbacks](callbacks.md).",
+        "CELLRUN_CALLBACK_SECONDS": "How long one try may take in all.",
         "CELLRUN_CONVERGENCE_INTERVAL_SECONDS": "How often convergence runs.",
         "CELLRUN_DEBUG": "Django's debug pages. Never where others can reach web.",
         "CELLRUN_FLOWER_URL": "Where browsers reach Flower; the operators' pages link there.",
@@ -36,6 +42,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_MAX_BODY_BYTES": "The largest request body.",
         "CELLRUN_MAX_TASKS_PER_JOB": "The most tasks in one job.",
         "CELLRUN_MAX_UNFINISHED_TASKS_PER_USER": "The most unfinished tasks of one user.",
+        "CELLRUN_ONE_OFF_SCHEDULING_SECONDS": "How long a one-off task may wait to be placed, in a"
+        " pool that has no pending timeout of its own.",
         "CELLRUN_PLACEMENT_INTERVAL_SECONDS": "How often placement looks by the clock while"
         " something waits; a submission wakes it at once.",
         "CELLRUN_PROCESS": "Which process this is, for its log lines; web also pools connections.",

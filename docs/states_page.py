@@ -15,7 +15,9 @@ from controlplane.domain.states import (
     REASONS,
     TERMINAL,
     CellState,
+    Reason,
     ReleaseKind,
+    failure_reason_of,
 )
 from controlplane.domain.transitions import (
     FREE_REFUSALS,
@@ -254,6 +256,42 @@ def _others() -> list[str]:
         "## Cells",
         table(("state", "meaning"), ((f"**{s.value}**", CELLS[s]) for s in CellState)),
         "## Reasons",
-        "Each line of the history has one; API, pages and command show the same words.",
-        table(("code", "text"), ((f"`{code.value}`", text) for code, text in REASONS.items())),
+        "Each line of the history has one; API, pages and command show the same words. A task that"
+        " failed says why in\nthose of the third column, its `failure_reason`.",
+        table(
+            ("code", "text", "`failure_reason`"),
+            ((f"`{code.value}`", text, _failure(code)) for code, text in REASONS.items()),
+        ),
     ]
+
+
+# No task ends with these, or none as failed.
+_NO_FAILURES = frozenset(
+    {
+        Reason.SUBMITTED,
+        Reason.PLACED,
+        Reason.BUILDING,
+        Reason.STARTED,
+        Reason.SUCCEEDED,
+        Reason.CACHE_HIT,
+        Reason.GANG_BOUNCED,
+        Reason.RELEASED,
+        Reason.RELEASED_BY_OPERATOR,
+        Reason.TASKS_DECIDED,
+    }
+)
+_CLOSER: Mapping[Reason, str] = MappingProxyType(
+    {
+        Reason.EXIT_STATUS: "exit status 1 (or whichever)",
+        Reason.IMAGE_ERROR: "what engine or registry said of the image",
+        Reason.USER_ERROR: "what of it cannot be run, and why",
+        Reason.HEALTH_CHECK_FAILED: "what the check said",
+        Reason.REJECTED: "can never be placed, and why",
+    }
+)
+
+
+def _failure(reason: Reason) -> str:
+    if reason in _NO_FAILURES:
+        return ""
+    return _CLOSER.get(reason) or failure_reason_of(reason)

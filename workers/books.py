@@ -24,6 +24,7 @@ class Book:
     plugin_phase: str | None = None
     plugin_state: Mapping[str, Any] | None = None
     stop: StopAttempt | None = None
+    is_moving: bool = False  # the cell is leaving and told it to end: it is to run elsewhere
     end: AttemptReport | None = None
     is_blamed: bool = False  # handling it killed the cell's process, again and again
 
@@ -31,6 +32,10 @@ class Book:
     def uid(self) -> str:
         """The attempt's uid."""
         return self.run.uid
+
+    def order_to_move(self, *, force: bool = False) -> StopAttempt:
+        """The cell's own order to end it here."""
+        return StopAttempt(self.uid, "drained", self.spec.stop_grace_seconds, force)
 
     def move(self, state: TaskState, *, started_at: float | None = None) -> None:
         """The attempt got on; it never goes back from RUNNING to BUILDING."""

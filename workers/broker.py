@@ -1,4 +1,4 @@
-"""The way to the broker: it comes back soon after Redis has, and stumbles over nothing in a queue.
+"""The way to the broker: back soon after Redis is, given up when told to stop, upset by no message.
 
 A list in Redis holds whatever somebody pushed. Kombu lets the error of unpacking one entry end the
 worker; here the entry is dropped and the worker goes on. The control plane has the same in
@@ -6,10 +6,12 @@ worker; here the entry is dropped and the worker goes on. The control plane has 
 """
 
 import logging
+import threading
 from queue import Empty
 from typing import Any
 
 from celery.app.amqp import AMQP
+from celery.worker.state import maybe_shutdown
 from kombu.connection import Connection
 from kombu.transport import redis as kombu_redis
 from redis.exceptions import RedisError
@@ -70,6 +72,21 @@ class PromptConnection(Connection):
         """Connect, trying again after 1, 2, … 5, 5, … seconds."""
         pauses = {"interval_start": 1, "interval_step": 1, "interval_max": RETRY_SECONDS_MAX}
         return super().ensure_connection(errback, max_retries, **{**pauses, **options})  # type: ignore[no-untyped-call]
+
+    def ensure(self, obj: Any, fun: Any, errback: Any = None, *args: Any, **options: Any) -> Any:
+        """Have `fun` tried again while the broker is away, and no longer once we are to stop.
+
+        Else a worker that is told to stop while it says that it is there, after the broker has
+        gone for good, says so for ever: Celery asks only in its other loops whether to stop.
+        """
+
+        def failed(error: Any, pause: float) -> None:
+            if threading.current_thread() is threading.main_thread():
+                maybe_shutdown()
+            if errback:
+                errback(error, pause)
+
+        return super().ensure(obj, fun, failed, *args, **options)  # type: ignore[no-untyped-call]
 
 
 class PromptAmqp(AMQP):

@@ -15,13 +15,7 @@ from functools import partial
 
 from controlplane.contract import envelope, keys, queues
 from controlplane.contract.fields import Malformed
-from controlplane.contract.orders import (
-    Orders,
-    Registered,
-    StopAttempt,
-    Sync,
-    read_order,
-)
+from controlplane.contract.orders import Orders, Registered, StopAttempt, Sync, read_order
 from controlplane.contract.reports import AttemptReport, Goodbye, Heartbeat, Held
 from controlplane.contract.states import Phase, TaskState
 from workers.attempt.events import Building, DriverEvent, Ended, Launch, Reconciled, Started, always
@@ -54,14 +48,13 @@ _BLAME = "handling it crashed the cell"
 MAX_EARLY = 100
 # Of a heap that somebody left behind so many go at once: attempts come first.
 MAX_SWEPT = 200
+# A process that knows of no attempt first clears away what others left: their room is what it
+# offers. It waits so long for an engine that does not answer, on which nothing starts anyway.
+UNSEEN_SECONDS = 20.0
 # Up to this part sooner than it must a cell beats, each by its name.
 _SPREAD = 0.1
 # How long a uid stays known after its order cannot arrive any more.
 KNOWN_SECONDS = 24 * 3600.0
-
-
-def _draw_incarnation() -> str:
-    return uuid.uuid4().hex
 
 
 class Cell:
@@ -74,7 +67,7 @@ class Cell:
         driver: Driver,
         *,
         guard: Link | None = None,
-        draw_incarnation: Callable[[], str] = _draw_incarnation,
+        draw_incarnation: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         """`guard`: without one, exclusive orders are refused."""
         self.config = config
@@ -98,6 +91,7 @@ class Cell:
         self._register_seq = 0
         self._evacuating = False
         self._has_swept = False
+        self._may_register_at = 0.0
         self._early: list[Orders] = []
         self.reporter = Reporter(self.outbox.numbers, acked=0)
         self.unfit = ""
@@ -122,6 +116,8 @@ class Cell:
     def start(self, now: Moment) -> None:
         """Read the journal, adopt what runs, end what nobody knows, ask to be registered."""
         memory = self.journal.memory
+        if memory.is_blank:
+            self._may_register_at = now.boot + UNSEEN_SECONDS
         self.journal.begin(memory.incarnation or self._draw_incarnation())
         self.reporter = Reporter(self.outbox.numbers, acked=memory.acked)
         for uid, item in list(memory.attempts.items()):
@@ -130,7 +126,7 @@ class Cell:
                 log.error("spec of attempt %s is not in the journal", uid)
                 continue
             book = self.books.open(item.run, spec)
-            book.stop = item.stop
+            book.stop, book.is_moving = item.stop, item.is_moving
             if item.end is not None:
                 self._end(book, item.end)
                 continue
@@ -146,13 +142,18 @@ class Cell:
         """The process ends. With evacuation everything is stopped first; else containers run on."""
         self.is_leaving = True
         self.journal.leave()
-        self.outbox.send(Goodbye(0 if self._evacuating else expected_seconds).body())
+        # One that nobody has answered says nothing that is newer than its successor's Register.
+        say = self.outbox.send if self.journal.memory.claim is None else self.outbox.claim
+        say(Goodbye(0 if self._evacuating else expected_seconds).body())
 
     def evacuate(self, *, force: bool = False) -> None:
         """Stop everything; what is stopped goes back to wait for another cell, free of charge."""
         self._evacuating = True
         for book in self.books.running():
-            self.deeds.stop(StopAttempt(book.uid, "drained", book.spec.stop_grace_seconds, force))
+            if not book.is_moving:  # a successor is to know as well, should this process be killed
+                book.is_moving = True
+                self.journal.move(book.uid)
+            self.deeds.stop(book.order_to_move(force=force))
 
     @property
     def is_empty(self) -> bool:
@@ -175,7 +176,7 @@ class Cell:
                 self._take_sighting(happening, now)
 
     def tick(self, now: Moment) -> None:
-        """Let time pass: register again until it is answered, then beat."""
+        """Let time pass: look first, register again until it is answered, then beat."""
         self.exclusives.tick()
         if now.boot < self._next_beat:
             return
@@ -189,7 +190,7 @@ class Cell:
             held = tuple(Held(book.uid, book.state) for book in self.books.running())
             beat = Heartbeat(held, self.unfit, self.lease.clock_ahead)
             self.lease.note_sent(self.outbox.send(beat.body()), now.boot)
-        elif not self.is_drawing_anew:
+        elif not self.is_drawing_anew and self._may_register(now):
             self._register(now)
 
     @property
@@ -308,8 +309,7 @@ class Cell:
         if book.spec.exclusive:
             self.exclusives.add(book, self.lease)
         self.journal.take(book.run, book.spec)
-        launch = self._launch(book)
-        self.deeds.start(launch)
+        self.deeds.start(self._launch(book))
 
     def _why_not(self, book: Book, now: Moment) -> str | None:
         """Why an order is refused; None: it is taken."""
@@ -364,7 +364,7 @@ class Cell:
                 book.move(TaskState.RUNNING, started_at=event.at)
             case Ended():
                 is_struck = self.exclusives.is_struck(book)
-                report = judge_end(book, event, evacuating=self._evacuating, is_struck=is_struck)
+                report = judge_end(book, event, is_struck=is_struck)
                 if book.is_blamed and not book.stop and event.reason in (STOPPED, VANISHED):
                     report = refusal(book.uid, _BLAME, now.wall)
                 self._finish(book, report)
@@ -390,6 +390,8 @@ class Cell:
                 self._finish(book, refusal(book.uid, _BLAME, now.wall))
                 return
         launch, stop = self._launch(book), book.stop
+        if stop is None and book.is_moving:
+            stop = book.order_to_move()
         if book.is_blamed:  # what of it may run is ended before that is told
             stop = StopAttempt(book.uid, _BLAME, 0.0, True)
         self.deeds.adopt(launch)
@@ -438,11 +440,12 @@ class Cell:
         strangers = gone[:MAX_SWEPT]
         self._remove_strangers(strangers, now)
         self._has_swept = self._has_swept or len(gone) == len(strangers)
+        if not self._register_seq:  # it waited for this
+            self._next_beat = now.boot
         folders = [uid for uid in seen.folders if self.books.find(uid) is None][:MAX_SWEPT]
-        for uid in folders:
-            if uid not in strangers:
-                log.info("the folder of attempt %s is removed", uid)
-                self.deeds.remove(uid)
+        for uid in (uid for uid in folders if uid not in strangers):
+            log.info("the folder of attempt %s is removed", uid)
+            self.deeds.remove(uid)
 
     def _is_over(self, uid: str) -> bool:
         book = self.books.find(uid)
@@ -464,11 +467,12 @@ class Cell:
 
     # ------------------------------------------------------------------ identity
 
+    def _may_register(self, now: Moment) -> bool:
+        return self._has_swept or bool(self.unfit) or now.boot >= self._may_register_at
+
     def _register(self, now: Moment) -> None:
         body = make_register(self.config, self.books.running()).body()
-        memory = self.journal.memory
-        number = self.outbox.numbers.draw_claim(memory.claim or 0, memory.starts)
-        self._register_seq = self.outbox.send(body, number)
+        self._register_seq = self.outbox.claim(body)
         self.lease.note_sent(self._register_seq, now.boot)
 
     def _begin_drawing(self) -> None:

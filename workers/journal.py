@@ -33,6 +33,8 @@ COMPACT_BYTES = 16 << 20
 class Remembered:
     """One attempt as the journal has it.
 
+    `is_moving`: its cell was leaving and told it to end, so that it runs elsewhere.
+
     `crashes`: starts of a process since it got on, or since one left in order. `stage`: how far it
     was then known to be.
     """
@@ -41,6 +43,7 @@ class Remembered:
     started_at: float | None = None
     container_id: str | None = None
     stop: StopAttempt | None = None
+    is_moving: bool = False
     end: AttemptReport | None = None
     crashes: int = 0
     stage: int = 0
@@ -71,6 +74,11 @@ class Memory:
     specs: dict[int, GroupSpec] = field(default_factory=dict)
     attempts: dict[str, Remembered] = field(default_factory=dict)
     done: dict[str, Done] = field(default_factory=dict)
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing is known of what may run: no attempts, no word that it was accepted."""
+        return not self.attempts and (not self.incarnation or self.claim is not None)
 
     def used_specs(self) -> set[int]:
         """Ids of the specs of attempts that are not done."""
@@ -221,6 +229,10 @@ class Journal:
         """A stop is ordered."""
         self._note("stop", stop.body())
 
+    def move(self, uid: str) -> None:
+        """The cell is leaving; the attempt is told to end, and is to run elsewhere."""
+        self._note("move", uid)
+
     def end(self, report: AttemptReport) -> None:
         """The attempt is over; the report holds all facts, its number is drawn when it is sent."""
         self._write(["end", report.body()])
@@ -261,6 +273,8 @@ class Journal:
                 yield ["start", uid, item.started_at, item.container_id]
             if item.stop is not None:
                 yield ["stop", item.stop.body()]
+            if item.is_moving:
+                yield ["move", uid]
             if item.end is not None:
                 yield ["end", item.end.body()]
             if item.stage:
@@ -327,6 +341,8 @@ def _apply_to_attempt(memory: Memory, kind: str, rest: list[Any]) -> None:
             stop = read_stop(body)
             if stop.uid in memory.attempts:
                 memory.attempts[stop.uid].stop = stop
+        case "move", [uid] if uid in memory.attempts:
+            memory.attempts[uid].is_moving = True
         case "end", [body]:
             report = read_report(body)
             if report.uid in memory.attempts:

@@ -33,6 +33,11 @@ class Outbox:
         self._messages.append((queue, broker.plain_message(queue, text)))
         return seq
 
+    def claim(self, body: dict[str, Any]) -> int:
+        """The same for who is not accepted yet: newer than all before, older than a successor's."""
+        memory = self._journal.memory
+        return self.send(body, self.numbers.draw_claim(memory.claim or 0, memory.starts))
+
     def take(self) -> list[tuple[str, str]]:
         """All that is in line, oldest first, as (queue, message)."""
         messages, self._messages = self._messages, []

@@ -6,7 +6,9 @@
 import fcntl
 import logging
 import os
+import queue
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -90,27 +92,62 @@ def _run(
         host.put(cell, OrderMessage(text))
 
     register_orders(app, take_order)
-    ended: list[bool] = []
 
-    @worker_shutting_down.connect(weak=False)
-    def leave(**_: object) -> None:
-        if not ended:
-            ended.append(True)
-            for watcher in watchers:
-                watcher.close()
-            host.stop(expected_seconds=EXPECTED_SECONDS, evacuate=config.evacuate)
-            for cell in cells:
-                cell.exclusives.dismiss()
-            events.stop()
+    def leave() -> None:
+        for watcher in watchers:
+            watcher.close()
+        host.stop(expected_seconds=EXPECTED_SECONDS, evacuate=config.evacuate)
+        for cell in cells:
+            cell.exclusives.dismiss()
+        events.stop()
 
+    leaver = Leaver(leave)
+    worker_shutting_down.connect(leaver.ask, weak=False)
+    leaver.start()
     events.start()
     host.start()
     for watcher in watchers:
         watcher.start()
     for cell in cells:
         log.info("cell %s serves incarnation %s", cell.name, cell.incarnation)
-    app.worker_main(worker_arguments(name))
-    leave()
+    try:
+        app.worker_main(worker_arguments(name))
+        leaver.ask()
+    finally:
+        leaver.join()
+
+
+class Leaver:
+    """Leaves in a thread of its own, once, as soon as it is asked to.
+
+    Celery tells of its end inside its signal handler, that is, between any two instructions of the
+    main thread: what waited there for the loop would wait for ever if that needs a lock that the
+    main thread was about to release.
+    """
+
+    def __init__(self, leave: Callable[[], None]) -> None:
+        self._asked: queue.SimpleQueue[None] = queue.SimpleQueue()  # may be filled by a handler
+        self._is_asked = False
+        self._leave = leave
+        self._thread = threading.Thread(target=self._run, name="leaver", daemon=True)
+
+    def start(self) -> None:
+        """Wait to be asked."""
+        self._thread.start()
+
+    def ask(self, **_: object) -> None:
+        """Let it leave; from anywhere, as often as one likes."""
+        self._is_asked = True
+        self._asked.put(None)
+
+    def join(self) -> None:
+        """Wait until it has left, if it was asked to: a crash says no goodbye, nor evacuates."""
+        if self._is_asked:
+            self._thread.join()
+
+    def _run(self) -> None:
+        self._asked.get()
+        self._leave()
 
 
 def _teller(host: Host, cell: str) -> Callable[[Happening], None]:

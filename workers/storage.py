@@ -32,7 +32,8 @@ PIECE_BYTES = 256 * 1024
 MAX_REDIRECTS = 5
 WEB = ("http", "https")
 # Neither loopback nor link-local, yet no business of a task: what clouds tell their own machines.
-METADATA = frozenset(map(ipaddress.ip_address, ("100.100.100.200", "fd00:ec2::254")))
+_METADATA = ("100.100.100.200", "168.63.129.16", "fd00:ec2::254")
+METADATA = frozenset(map(ipaddress.ip_address, _METADATA))
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 # Answers after which the same may be asked again.
 _AGAIN = (408, 425, 429)

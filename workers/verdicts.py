@@ -5,13 +5,11 @@ from dataclasses import replace
 from controlplane.contract.reports import AttemptReport
 from controlplane.contract.states import FailureKind, TaskState
 from workers.attempt.events import Ended
-from workers.attempt.outcome import LEASE_OVER, LIMITS, STOPPED
+from workers.attempt.outcome import KILLED_OUTSIDE, LEASE_OVER, LIMITS, STOPPED
 from workers.books import Book
 
 
-def judge_end(
-    book: Book, event: Ended, *, evacuating: bool, is_struck: bool = False
-) -> AttemptReport:
+def judge_end(book: Book, event: Ended, *, is_struck: bool = False) -> AttemptReport:
     """The final report: state and facts. The container is gone, or stopped for good.
 
     `is_struck`: the guard told it to end, so that whatever it says of its end is our doing.
@@ -19,10 +17,13 @@ def judge_end(
     if is_struck and event.reason not in (*LIMITS, STOPPED, LEASE_OVER):
         message = "ended before the lease of its cell was over"
         event = replace(event, failure_kind=FailureKind.OUTSIDE, reason=LEASE_OVER, message=message)
+    if event.reason == KILLED_OUTSIDE and (book.stop is not None or book.is_moving):
+        # It ended while no process of ours was there to know that the signal had been ours.
+        event = replace(event, failure_kind=None, reason=STOPPED, message="stopped by order")
     return AttemptReport(
         uid=book.uid,
         seq=0,
-        state=_state(book, event, evacuating),
+        state=_state(book, event),
         phase=book.phase,
         progress=book.progress,
         container_id=event.container_id or book.container_id,
@@ -59,7 +60,7 @@ def refusal(uid: str, why: str, at: float, *, never_created: bool = False) -> At
     )
 
 
-def _state(book: Book, event: Ended, evacuating: bool) -> TaskState:
+def _state(book: Book, event: Ended) -> TaskState:
     if event.reason in LIMITS:
         return TaskState.KILLED
     # Many programs end with exit status 0 when they are told to stop: that is no success.
@@ -67,7 +68,7 @@ def _state(book: Book, event: Ended, evacuating: bool) -> TaskState:
         return TaskState.SUCCEEDED
     if book.stop is not None:
         return TaskState.KILLED
-    if evacuating:
+    if book.is_moving:
         return TaskState.PREEMPTED
     if event.reason == LEASE_OVER:
         return TaskState.WORKER_FAILED

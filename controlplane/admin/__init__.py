@@ -5,27 +5,33 @@ from django.contrib import admin
 from controlplane.admin import (
     accounts,
     attempts,
+    callbacks,
     cells,
     jobs,
+    one_offs,
     operations,
     overview,
     pools,
     quotas,
     secrets,
     tasks,
+    ticks,
 )
 
 __all__ = [
     "accounts",
     "attempts",
+    "callbacks",
     "cells",
     "jobs",
+    "one_offs",
     "operations",
     "overview",
     "pools",
     "quotas",
     "secrets",
     "tasks",
+    "ticks",
 ]
 
 admin.site.site_title = "Cellrun"

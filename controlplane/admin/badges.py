@@ -10,7 +10,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.states import COLOURS, CellState
+from controlplane.domain.one_offs import Lifecycle
+from controlplane.domain.states import COLOURS, CallbackState, CellState
 
 CELL_COLOURS = {
     CellState.READY: COLOURS[TaskState.SUCCEEDED],
@@ -18,6 +19,18 @@ CELL_COLOURS = {
     CellState.DRAINING: COLOURS[TaskState.ASSIGNED],
     CellState.QUARANTINED: COLOURS[TaskState.FAILED],
     CellState.LOST: COLOURS[TaskState.KILLED],
+}
+CALLBACK_COLOURS = {
+    CallbackState.WAITING: COLOURS[TaskState.PENDING],
+    CallbackState.CLAIMED: COLOURS[TaskState.RUNNING],
+    CallbackState.DELIVERED: COLOURS[TaskState.SUCCEEDED],
+    CallbackState.ABANDONED: COLOURS[TaskState.FAILED],
+}
+LIFECYCLE_COLOURS = {
+    Lifecycle.PENDING: COLOURS[TaskState.PENDING],
+    Lifecycle.RUNNING: COLOURS[TaskState.RUNNING],
+    Lifecycle.COMPLETED: COLOURS[TaskState.SUCCEEDED],
+    Lifecycle.RESOLVING: COLOURS[TaskState.BUILDING],
 }
 NOTHING = "–"
 
@@ -33,6 +46,16 @@ def state_badge(state: int | None) -> SafeString:
 def cell_badge(state: str) -> SafeString:
     """A cell's state."""
     return _badge(state.lower(), CELL_COLOURS[CellState(state)])
+
+
+def callback_badge(state: str) -> SafeString:
+    """How far a callback has come."""
+    return _badge(state, CALLBACK_COLOURS[CallbackState(state)])
+
+
+def lifecycle_badge(lifecycle: Lifecycle) -> SafeString:
+    """Where a one-off task is, in Diego's words."""
+    return _badge(lifecycle.lower(), LIFECYCLE_COLOURS[lifecycle])
 
 
 def flag_badge(text: str, *, good: bool) -> SafeString:
@@ -155,6 +178,11 @@ def meter(name: str, used: int, limit: int | None) -> SafeString | str:
         bare_amount(name, used),
         bare_amount(name, limit),
     )
+
+
+def figures(amounts: Mapping[str, Any]) -> str:
+    """Named numbers, without those that are 0: `placed 3, ended 1`."""
+    return ", ".join(_unbroken(f"{name} {number}") for name, number in amounts.items() if number)
 
 
 def small_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> SafeString:

@@ -69,6 +69,48 @@ class StyledAdmin(_ModelAdmin):
     def complete_rows(self, rows: list[Any]) -> None:
         """Fetch for all rows of a page at once what its columns show."""
 
+    def has_operate_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may run actions: Django's permission to change this model."""
+        name = f"{self.opts.app_label}.change_{self.opts.model_name}"
+        return bool(request.user.is_active and request.user.has_perm(name))
+
+    def list_url(self, **query: Any) -> str:
+        """The address of the list of this model's rows."""
+        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"
+        return reverse(name, current_app=self.admin_site.name)
+
+    def confirmed(
+        self, request: HttpRequest, rows: QuerySet[Any], question: "Question"
+    ) -> HttpResponse | None:
+        """Ask `question` on a page of its own; when it was answered, act on each row."""
+        chosen = list(rows[: MAX_SELECTED + 1])
+        if len(chosen) > MAX_SELECTED:
+            self.message_user(request, f"At most {MAX_SELECTED} at once.", messages.ERROR)
+            return None
+        if request.POST.get("confirmed") != "yes":
+            context = {
+                **self.admin_site.each_context(request),
+                "title": question.title,
+                "subtitle": None,
+                "opts": self.opts,
+                "media": self.media,
+                "question": question,
+                "rows": chosen,
+                "checkbox_name": ACTION_CHECKBOX_NAME,
+                "list_url": self.list_url(),
+            }
+            return TemplateResponse(request, "controlplane/confirm.html", context)
+        done = 0
+        for row in chosen:
+            try:
+                question.act(row)
+                done += 1
+            except CellrunError as fault:
+                self.message_user(request, f"{row}: {fault}", messages.ERROR)
+        if done:
+            self.message_user(request, f"{question.done}: {done}", messages.SUCCESS)
+        return None
+
 
 class ReadOnlyAdmin(StyledAdmin):
     """Nothing is added, changed or deleted here; a row has a page of facts and sections."""
@@ -88,11 +130,6 @@ class ReadOnlyAdmin(StyledAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Never: retention deletes."""
         return False
-
-    def has_operate_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may run actions: Django's permission to change this model."""
-        name = f"{self.opts.app_label}.change_{self.opts.model_name}"
-        return bool(request.user.is_active and request.user.has_perm(name))
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Without what no list shows."""
@@ -149,47 +186,10 @@ class ReadOnlyAdmin(StyledAdmin):
         }
         return TemplateResponse(request, "controlplane/detail.html", context)
 
-    def list_url(self, **query: Any) -> str:
-        """The address of the list of this model's rows."""
-        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"
-        return reverse(name, current_app=self.admin_site.name)
-
     def _offered(self, request: HttpRequest, obj: Any) -> list[tuple[str, str]]:
         allowed = self.get_actions(request)
         wanted = self.page_actions(obj)
         return [(name, str(allowed[name][2])) for name in wanted if name in allowed]
-
-    def confirmed(
-        self, request: HttpRequest, rows: QuerySet[Any], question: "Question"
-    ) -> HttpResponse | None:
-        """Ask `question` on a page of its own; when it was answered, act on each row."""
-        chosen = list(rows[: MAX_SELECTED + 1])
-        if len(chosen) > MAX_SELECTED:
-            self.message_user(request, f"At most {MAX_SELECTED} at once.", messages.ERROR)
-            return None
-        if request.POST.get("confirmed") != "yes":
-            context = {
-                **self.admin_site.each_context(request),
-                "title": question.title,
-                "subtitle": None,
-                "opts": self.opts,
-                "media": self.media,
-                "question": question,
-                "rows": chosen,
-                "checkbox_name": ACTION_CHECKBOX_NAME,
-                "list_url": self.list_url(),
-            }
-            return TemplateResponse(request, "controlplane/confirm.html", context)
-        done = 0
-        for row in chosen:
-            try:
-                question.act(row)
-                done += 1
-            except CellrunError as fault:
-                self.message_user(request, f"{row}: {fault}", messages.ERROR)
-        if done:
-            self.message_user(request, f"{question.done}: {done}", messages.SUCCESS)
-        return None
 
 
 @dataclass(frozen=True, slots=True)

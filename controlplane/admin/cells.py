@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from controlplane import clock
@@ -14,6 +15,7 @@ from controlplane.admin.attempts import attempt_badge
 from controlplane.admin.badges import (
     NOTHING,
     cell_badge,
+    flag_badge,
     instant,
     list_link,
     meter,
@@ -58,7 +60,7 @@ class CellAdmin(ReadOnlyAdmin):
     @admin.display(description="state")
     def shown_state(self, cell: Cell) -> SafeString:
         """Its state and why."""
-        return with_note(cell_badge(cell.state), cell.state_reason)
+        return with_note(_badges(cell), cell.state_reason)
 
     @admin.display(description="cpu in use")
     def cpu(self, cell: Cell) -> SafeString | str:
@@ -149,7 +151,7 @@ class CellAdmin(ReadOnlyAdmin):
         """Its state and why."""
         return {
             "title": f"Cell {obj.name}",
-            "badge": cell_badge(obj.state),
+            "badge": _badges(obj),
             "notes": [obj.state_reason],
         }
 
@@ -205,6 +207,15 @@ class CellAdmin(ReadOnlyAdmin):
                 more=more if len(found) > _SHOWN_ATTEMPTS else None,
             )
         ]
+
+
+def _badges(cell: Cell) -> SafeString:
+    """Its state, and whether it is silent: not heard for two heartbeats, and not given up yet."""
+    badge = cell_badge(cell.state)
+    lease = getattr(cell, "lease", None)
+    if lease is None or not lease.silent_ticks or cell.state == CellState.LOST:
+        return badge
+    return format_html("{} {}", badge, flag_badge("silent", good=False))
 
 
 def _seconds(value: float | None) -> str | None:

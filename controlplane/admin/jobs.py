@@ -14,12 +14,14 @@ from controlplane.admin.badges import (
     counts_badges,
     duration,
     instant,
+    length,
     list_link,
     page_link,
     state_badge,
     with_note,
 )
 from controlplane.admin.base import Question, ReadOnlyAdmin, Rows, Section, Text
+from controlplane.admin.callbacks import callback_section
 from controlplane.admin.relations import relations_section
 from controlplane.admin.tasks import attach_attempts, cell_of
 from controlplane.admin.timeline import job_timeline
@@ -28,13 +30,14 @@ from controlplane.commands.deletion import delete_job
 from controlplane.commands.endings import cancel_job
 from controlplane.commands.retries import retry_job
 from controlplane.contract.states import TaskState
-from controlplane.domain.states import TERMINAL
-from controlplane.models import Job, Task, TaskGroup
+from controlplane.domain.states import TERMINAL, CallbackOn
+from controlplane.models import Callback, Job, Task, TaskGroup
 from controlplane.queries.overviews import count_tasks_of_jobs
 
 # A job may have 10,000 tasks and 100 groups; its page shows the first of them.
 _SHOWN_GROUPS = 100
 _SHOWN_TASKS = 100
+_TOLD_WHEN = {CallbackOn.TASK: "each task has ended", CallbackOn.JOB: "the job has settled"}
 
 
 @admin.register(Job)
@@ -52,7 +55,7 @@ class JobAdmin(ReadOnlyAdmin):
         "took",
     )
     list_display_links = ("number", "name")
-    list_filter = ("state", "band")
+    list_filter = ("state", "band", "is_one_off")
     list_select_related = ("pool", "owner")
     search_fields = ("name",)
     search_help_text = "A job's whole name, number or guid"
@@ -200,6 +203,10 @@ class JobAdmin(ReadOnlyAdmin):
             ("end", instant(obj.finished_at)),
             ("took", duration(obj.started_at, obj.finished_at)),
             ("all released", instant(obj.settled_at)),
+            ("kept for", length(obj.ttl_seconds)),
+            ("deleted by itself", instant(obj.expires_at)),
+            ("told when", _TOLD_WHEN.get(CallbackOn(obj.callback_on))),
+            ("told to", obj.callback_url),
         ]
 
     def sections(self, obj: Job) -> list[Section]:
@@ -213,6 +220,7 @@ class JobAdmin(ReadOnlyAdmin):
             _tasks_section(obj, now),
             relations_section(obj),
             job_timeline(obj.pk),
+            *(callback_section(Callback.objects.filter(job=obj)) if obj.callback_on else ()),
             Text("As submitted", text=spec, is_open=False),
         ]
 

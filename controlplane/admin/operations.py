@@ -1,16 +1,18 @@
-"""What operators must see of the system itself: alerts, dead letters, ticks."""
+"""What operators must see of the system itself: alerts, dead letters, what was done for good."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 
-from controlplane.admin.badges import duration, flag_badge, instant
-from controlplane.admin.base import ReadOnlyAdmin, Section, Text
-from controlplane.models import Alert, DeadLetter, TickState
+from controlplane import clock
+from controlplane.admin.badges import flag_badge, instant
+from controlplane.admin.base import Question, ReadOnlyAdmin, Section, Text
+from controlplane.commands.alerts import close_alert
+from controlplane.models import Alert, AuditLine, DeadLetter
 
 
 class ClearedFilter(admin.SimpleListFilter):
@@ -30,24 +32,41 @@ class ClearedFilter(admin.SimpleListFilter):
 
 @admin.register(Alert)
 class AlertAdmin(ReadOnlyAdmin):
-    """Alerts, newest first; what raised one clears it."""
+    """Alerts, newest first; what raised one closes it, as operators can."""
 
-    list_display = ("kind", "subject", "shown_state", "text", "raised", "cleared")
+    list_display = ("kind", "subject", "shown_state", "text", "raised", "again", "cleared")
     list_filter = (ClearedFilter,)
+    search_fields = ("kind",)
+    search_help_text = "A kind of alert, or whom it is about"
+    actions = ("close_alerts",)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Alert], search_term: str
+    ) -> tuple[QuerySet[Alert], bool]:
+        """Whole kinds and subjects."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        return queryset.filter(kind=term) | queryset.filter(subject=term), False
 
     @admin.display(description="state")
     def shown_state(self, alert: Alert) -> SafeString:
         """Whether it is open."""
-        return flag_badge("cleared" if alert.cleared_at else "open", good=bool(alert.cleared_at))
+        return flag_badge("closed" if alert.cleared_at else "open", good=bool(alert.cleared_at))
 
     @admin.display(description="raised", ordering="pk")
     def raised(self, alert: Alert) -> SafeString | str:
         """When it was raised."""
         return instant(alert.raised_at)
 
-    @admin.display(description="cleared")
+    @admin.display(description="last found so")
+    def again(self, alert: Alert) -> SafeString | str:
+        """When it was last raised again."""
+        return instant(alert.last_raised_at)
+
+    @admin.display(description="closed")
     def cleared(self, alert: Alert) -> SafeString | str:
-        """When it was cleared."""
+        """When it was closed."""
         return instant(alert.cleared_at)
 
     def heading(self, obj: Alert) -> dict[str, Any]:
@@ -60,8 +79,34 @@ class AlertAdmin(ReadOnlyAdmin):
             ("kind", obj.kind),
             ("subject", obj.subject),
             ("raised", instant(obj.raised_at)),
-            ("cleared", instant(obj.cleared_at)),
+            ("last found so", instant(obj.last_raised_at)),
+            ("closed", instant(obj.cleared_at)),
         ]
+
+    def page_actions(self, obj: Alert) -> list[str]:
+        """An open one can be closed."""
+        return [] if obj.cleared_at else ["close_alerts"]
+
+    @admin.action(description="Close alert", permissions=["operate"])
+    def close_alerts(self, request: HttpRequest, rows: QuerySet[Alert]) -> HttpResponse | None:
+        """Close alerts by hand; an audit line says who did, and why."""
+        reason = request.POST.get("reason", "")
+
+        def close(alert: Alert) -> None:
+            actor = str(request.user)
+            close_alert(alert_id=alert.pk, actor=actor, reason=reason, now=clock.now())
+
+        question = Question(
+            action="close_alerts",
+            title="Close these alerts?",
+            text="Closing one changes nothing of what it is about: as long as that is found again,"
+            " the alert is raised again.",
+            button="Close alerts",
+            done="Alerts closed",
+            act=close,
+            fields=("reason",),
+        )
+        return self.confirmed(request, rows, question)
 
 
 @admin.register(DeadLetter)
@@ -91,30 +136,44 @@ class DeadLetterAdmin(ReadOnlyAdmin):
         return [Text("Error", text=obj.error), Text("Message", text=obj.body)]
 
 
-@admin.register(TickState)
-class TickAdmin(ReadOnlyAdmin):
-    """The ticks and when they last ran."""
+@admin.register(AuditLine)
+class AuditAdmin(ReadOnlyAdmin):
+    """What was done for good, newest first: who deleted what, or closed an alert by hand."""
 
-    ordering: ClassVar = ("name",)
-    list_display = ("name", "finished", "took", "mark")
+    list_display = ("number", "when", "action", "subject", "actor", "text")
+    list_display_links = ("number", "subject")
+    search_fields = ("subject",)
+    search_help_text = "A part of what it was done to, or a whole name of who did it"
 
-    @admin.display(description="last end")
-    def finished(self, tick: TickState) -> SafeString | str:
-        """When its last run ended."""
-        return instant(tick.finished_at)
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[AuditLine], search_term: str
+    ) -> tuple[QuerySet[AuditLine], bool]:
+        """Parts of subjects, which reads every line there is: seldom, and nobody waits for it."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        found = queryset.filter(subject__icontains=term) | queryset.filter(actor=term)
+        return found, False
 
-    @admin.display(description="took")
-    def took(self, tick: TickState) -> str:
-        """How long that run took."""
-        return duration(tick.started_at, tick.finished_at)
+    @admin.display(description="line", ordering="pk")
+    def number(self, line: AuditLine) -> int:
+        """Its id."""
+        return line.pk
 
-    def facts(self, obj: TickState) -> list[tuple[str, Any]]:
-        """The last run and what it did."""
+    @admin.display(description="when", ordering="pk")
+    def when(self, line: AuditLine) -> SafeString | str:
+        """When it was done."""
+        return instant(line.at)
+
+    def facts(self, obj: AuditLine) -> list[tuple[str, Any]]:
+        """Who did what to what."""
         return [
-            ("last start", instant(obj.started_at)),
-            ("last end", instant(obj.finished_at)),
-            ("took", duration(obj.started_at, obj.finished_at)),
-            ("looked at everything", instant(obj.covered_at)),
-            ("wakes that found it busy", obj.mark),
-            *((name, number) for name, number in obj.counts.items()),
+            ("when", instant(obj.at)),
+            ("who", obj.actor),
+            ("what", obj.action),
+            ("to what", obj.subject),
         ]
+
+    def sections(self, obj: AuditLine) -> list[Section]:
+        """What else is known."""
+        return [Text("Details", text=obj.text)] if obj.text else []

@@ -8,16 +8,22 @@ from django.urls import reverse
 
 from controlplane import clock
 from controlplane.admin.badges import (
+    CALLBACK_COLOURS,
     CELL_COLOURS,
+    LIFECYCLE_COLOURS,
     counts_badges,
     duration,
+    figures,
     flag_badge,
     instant,
+    length,
     page_link,
     state_badge,
 )
+from controlplane.admin.ticks import longest_phases
 from controlplane.contract.states import TaskState
-from controlplane.domain.states import COLOURS, CellState
+from controlplane.domain.one_offs import Lifecycle
+from controlplane.domain.states import COLOURS, CallbackState, CellState
 from controlplane.models import Alert, Job, TickState
 from controlplane.queries.overviews import count_tasks_of_jobs, load_overview
 
@@ -32,6 +38,8 @@ def overview_context(request: HttpRequest, context: dict[str, Any]) -> dict[str,
     found, now = load_overview(), clock.now()
     tasks = reverse("admin:controlplane_task_changelist")
     attempts = reverse("admin:controlplane_attempt_changelist")
+    callbacks = reverse("admin:controlplane_callback_changelist")
+    one_offs = reverse("admin:controlplane_oneoff_changelist")
     cells = reverse("admin:controlplane_cell_changelist") + "?state__exact="
     context["cards"] = [
         _card("pending", found.pending_tasks, COLOURS[TaskState.PENDING], f"{tasks}?open=pending"),
@@ -50,8 +58,33 @@ def overview_context(request: HttpRequest, context: dict[str, Any]) -> dict[str,
         _card(state.lower(), number, CELL_COLOURS[CellState(state)], cells + state)
         for state, number in found.cells.items()
     ]
+    context["callback_cards"] = [
+        _card(
+            name,
+            found.callbacks[state],
+            CALLBACK_COLOURS[state],
+            f"{callbacks}?state__exact={state}",
+        )
+        for name, state in (
+            ("callbacks waiting", CallbackState.WAITING),
+            ("callbacks being tried", CallbackState.CLAIMED),
+        )
+    ]
+    colour = LIFECYCLE_COLOURS[Lifecycle.RESOLVING]
+    resolving = f"{one_offs}?resolving=yes"
+    context["callback_cards"].append(_card("tasks resolving", found.resolving, colour, resolving))
     context["ticks"] = [_tick(tick, now) for tick in TickState.objects.order_by("name")]
-    context["alerts"] = Alert.objects.filter(cleared_at=None).order_by("-id")[:_NEWEST_ALERTS]
+    context["alerts"] = [
+        {
+            "kind": page_link("alert", alert.pk, alert.kind),
+            "subject": alert.subject,
+            "text": alert.text,
+            "raised": instant(alert.raised_at),
+        }
+        for alert in Alert.objects.filter(cleared_at=None).order_by("-id")[:_NEWEST_ALERTS]
+    ]
+    context["more_alerts"] = max(0, found.open_alerts - _NEWEST_ALERTS)
+    context["alerts_address"] = reverse("admin:controlplane_alert_changelist") + "?open=yes"
     jobs = list(
         Job.objects.filter(deleted_at=None)
         .defer("spec")
@@ -83,4 +116,8 @@ def _tick(tick: TickState, now: datetime) -> dict[str, Any]:
         "badge": flag_badge("late" if late else "in time", good=not late),
         "finished": instant(tick.finished_at),
         "took": duration(tick.started_at, tick.finished_at),
+        "lag": length(tick.lag_seconds),
+        "phases": longest_phases(tick.phases),
+        "did": figures(tick.counts),
+        "page": page_link("tickstate", tick.name, tick.name),
     }

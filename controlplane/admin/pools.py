@@ -4,21 +4,29 @@ from typing import Any, ClassVar, cast
 
 from django import forms
 from django.contrib import admin
-from django.db.models import Field, Model
-from django.http import HttpRequest
-from django.utils.html import format_html_join
+from django.db.models import Field, Model, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from controlplane import clock
-from controlplane.admin.badges import NOTHING, cell_badge, meter, small_table
-from controlplane.admin.base import StyledAdmin
+from controlplane.admin.badges import (
+    NOTHING,
+    cell_badge,
+    flag_badge,
+    instant,
+    meter,
+    small_table,
+    with_note,
+)
+from controlplane.admin.base import Question, StyledAdmin
 from controlplane.admin.fields import (
     AllowedMountsField,
     PluginField,
     PluginsField,
     TokensField,
 )
-from controlplane.commands.pools import save_pool
+from controlplane.commands.pools import confirm_loss, save_pool
 from controlplane.models import Pool
 from controlplane.plugins import Kind
 from controlplane.queries.pools import PoolUse, load_pool_uses
@@ -67,6 +75,7 @@ class PoolAdmin(StyledAdmin):
         "memory",
         "waiting",
     )
+    actions = ("confirm_losses",)
     search_fields = ("name",)
     fieldsets: ClassVar = (
         (None, {"fields": ("name",)}),
@@ -74,6 +83,7 @@ class PoolAdmin(StyledAdmin):
         ("Place", {"fields": ("selector", "max_building_per_cell", "tokens")}),
         ("Checks", {"fields": ("validators",)}),
         ("Hosts", {"fields": ("allowed_mounts", "privileged_allowed")}),
+        ("When cells are lost", {"fields": ("mass_loss",)}),
         (
             "Time limits, in seconds",
             {
@@ -85,7 +95,10 @@ class PoolAdmin(StyledAdmin):
             },
         ),
     )
-    _now: ClassVar = ("Now", {"fields": ("cells_now", "in_use", "tokens_in_use", "waits_for")})
+    _now: ClassVar = (
+        "Now",
+        {"fields": ("cells_now", "mass_loss_now", "in_use", "tokens_in_use", "waits_for")},
+    )
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
         """How it stands comes first, once there is something."""
@@ -116,7 +129,10 @@ class PoolAdmin(StyledAdmin):
         cells = sorted(self._use(pool).cells.items())
         counts = ((number, cell_badge(state)) for state, number in cells)
         pair = '<span class="cellrun-pair">{} {}</span>'
-        return format_html_join(" ", pair, counts) or "none"
+        shown = format_html_join(" ", pair, counts)
+        if pool.loss_held_at is not None:
+            return with_note(shown, "the loss of many at once is held back")
+        return shown or "none"
 
     @admin.display(description="cpu in use")
     def cpu(self, pool: Pool) -> SafeString | str:
@@ -132,6 +148,38 @@ class PoolAdmin(StyledAdmin):
     def waiting(self, pool: Pool) -> int:
         """Tasks that wait."""
         return self._use(pool).waiting_tasks
+
+    @admin.display(description="Mass loss")
+    def mass_loss_now(self, pool: Pool) -> SafeString | str:
+        """Since when the loss of more than half of its cells is held back."""
+        if pool.loss_held_at is None:
+            return "none"
+        return format_html(
+            '{} since {}: <a class="cellrun-link" href="{}">confirm it in the list of pools</a>, or'
+            " wait for its cells",
+            flag_badge("held back", good=False),
+            instant(pool.loss_held_at),
+            self.list_url(),
+        )
+
+    @admin.action(description="Confirm the loss", permissions=["operate"])
+    def confirm_losses(self, request: HttpRequest, rows: QuerySet[Pool]) -> HttpResponse | None:
+        """Give up the cells of a pool that fell silent all at once."""
+
+        def confirm(pool: Pool) -> None:
+            confirm_loss(name=pool.name, actor=str(request.user), now=clock.now())
+
+        question = Question(
+            action="confirm_losses",
+            title="Confirm the loss of their silent cells?",
+            text="More than half of their cells fell silent at once, so nobody was given up. Now"
+            " those that are silent are lost and their tasks run elsewhere, also if they still run"
+            " there. Cells that are heard from now on are not meant.",
+            button="Confirm the loss",
+            done="Losses confirmed",
+            act=confirm,
+        )
+        return self.confirmed(request, rows, question)
 
     @admin.display(description="In use")
     def in_use(self, pool: Pool) -> SafeString | str:

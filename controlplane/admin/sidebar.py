@@ -14,6 +14,8 @@ _SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
             ("Jobs", "stacks", "controlplane_job"),
             ("Tasks", "checklist", "controlplane_task"),
             ("Attempts", "replay", "controlplane_attempt"),
+            ("One-off tasks", "looks_one", "controlplane_oneoff"),
+            ("Callbacks", "call_made", "controlplane_callback"),
         ),
     ),
     (
@@ -30,6 +32,8 @@ _SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
             ("Alerts", "notifications", "controlplane_alert"),
             ("Dead letters", "mark_email_unread", "controlplane_deadletter"),
             ("Ticks", "timer", "controlplane_tickstate"),
+            ("Runs of ticks", "history", "controlplane_tickrun"),
+            ("Audit", "gavel", "controlplane_auditline"),
             ("Secrets", "lock", "controlplane_secret"),
             ("API tokens", "key", "controlplane_apitoken"),
             ("Users", "group", "auth_user"),

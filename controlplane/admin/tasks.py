@@ -12,10 +12,12 @@ from controlplane import clock
 from controlplane.admin.attempts import attempt_rows
 from controlplane.admin.badges import duration, instant, page_link, state_badge, with_note
 from controlplane.admin.base import ReadOnlyAdmin, Rows, Section, Text
+from controlplane.admin.callbacks import callback_section
+from controlplane.admin.one_offs import one_off_facts
 from controlplane.admin.timeline import task_timeline
 from controlplane.admin.waiting import attach_waits, pending_note, waiting_facts
 from controlplane.contract.states import TaskState
-from controlplane.models import Attempt, Task
+from controlplane.models import Attempt, Callback, OneOff, Task
 
 _SHOWN_ATTEMPTS = 50
 
@@ -138,9 +140,11 @@ class TaskAdmin(ReadOnlyAdmin):
     def facts(self, obj: Task) -> list[tuple[str, Any]]:
         """What it has used up, and when."""
         group = obj.group
+        one_off = OneOff.objects.filter(pk=obj.pk).first() if obj.job.is_one_off else None
         return [
             ("task", obj.pk),
             ("job", page_link("job", obj.job_id, obj.job)),
+            *one_off_facts(one_off, TaskState(obj.state)),
             ("attempts", obj.attempt_number),
             ("failures", f"{obj.failure_count} of {group.retries_failure} retries"),
             ("preemptions", f"{obj.preemption_count} of {group.retries_preemption} retries"),
@@ -182,6 +186,9 @@ class TaskAdmin(ReadOnlyAdmin):
         if attempts and attempts[0].result:
             cut = " (its first 10 KB)" if attempts[0].result_truncated else ""
             sections.insert(1, Text(f"Result{cut}", text=attempts[0].result))
+        if obj.job.callback_on:
+            told = Callback.objects.filter(job_id=obj.job_id, task_id=obj.pk)
+            sections += callback_section(told)
         return sections
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from typing import Any, TypeVar
+from uuid import UUID
 
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
@@ -10,6 +11,7 @@ from rest_framework.request import Request
 
 from controlplane.api.problems import BadQuery
 from controlplane.contract.states import TaskState
+from controlplane.domain.one_offs import Lifecycle
 from controlplane.spec import Fault, InvalidSpec, read_document
 from controlplane.spec.documents import Language
 from controlplane.spec.fields import Model
@@ -124,6 +126,24 @@ class Parameters:
         except KeyError:
             names = ", ".join(state.name for state in TaskState)
             raise BadQuery(name, f"must be some of {names}") from None
+
+    def lifecycles(self, name: str = "lifecycle") -> list[Lifecycle]:
+        """Lifecycles by name, as states are."""
+        words = [word for value in self.texts(name) for word in value.split(",") if word]
+        try:
+            return [Lifecycle(word.strip().upper()) for word in words]
+        except ValueError:
+            raise BadQuery(name, f"must be some of {', '.join(Lifecycle)}") from None
+
+    def claim(self, name: str = "claim") -> UUID | None:
+        """The claim of whoever resolves a task."""
+        if name not in self._found:
+            return None
+        try:
+            # An empty one is none of ours: without a claim, the task would be deleted by any.
+            return UUID(self.text(name) or "")
+        except ValueError:
+            raise BadQuery(name, "must be a claim, as resolving answered it") from None
 
     def labels(self, name: str = "label") -> dict[str, str]:
         """`key=value`, the parameter repeated for more."""

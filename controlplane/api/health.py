@@ -3,16 +3,21 @@
 import json
 from datetime import datetime, timedelta
 
+import psycopg
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import DatabaseError, connection
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from kombu.connection import Connection
 
 from controlplane import clock
-from controlplane.queries.ticks import load_tick
+from controlplane.queries.ticks import load_heard_at, load_tick
 
 TICK_LATE_SECONDS = 60
 """An idle tick notes itself every 10 s; a restarted process needs some seconds to be back."""
+
+
+GREETING_SECONDS = 2
+"""The shortest time that libpq knows."""
 
 
 def healthz(request: HttpRequest) -> HttpResponse:
@@ -24,11 +29,14 @@ def readyz(request: HttpRequest) -> HttpResponse:
     """Answer 200 when database, broker and ticks do their work, else 503 with what does not."""
     checks = {"broker": _ask_broker()}
     try:
+        _greet_database()
         now = clock.now()
         checks["database"] = "ok"
         checks["placement"] = _ask_tick("placement", now)
         checks["convergence"] = _ask_tick("convergence", now)
-    except DatabaseError as fault:
+        checks["callbacks"] = _ask_tick("callbacks", now)
+        checks["inbox"] = _ask_inbox(checks["convergence"], now)
+    except (DatabaseError, psycopg.Error) as fault:
         checks["database"] = f"no answer: {type(fault).__name__}"
     ready = all(answer == "ok" for answer in checks.values())
     return HttpResponse(
@@ -38,12 +46,29 @@ def readyz(request: HttpRequest) -> HttpResponse:
     )
 
 
+def _greet_database() -> None:
+    """Raise unless it greets who comes, in time: one that stands still would not be missed else."""
+    parameters = connection.get_connection_params()
+    psycopg.connect(**{**parameters, "connect_timeout": GREETING_SECONDS}).close()
+
+
 def _ask_tick(name: str, now: datetime) -> str:
     finished_at = load_tick(name).finished_at
     if finished_at is None:
         return "never ran"
     if now - finished_at > timedelta(seconds=TICK_LATE_SECONDS):
         return f"last ran {(now - finished_at).total_seconds():.0f} s ago"
+    return "ok"
+
+
+def _ask_inbox(convergence: str, now: datetime) -> str:
+    if convergence != "ok":
+        return "not known: convergence, which asks it, does not run"
+    heard_at = load_heard_at()
+    if heard_at is None:
+        return "never asked"
+    if now - heard_at > timedelta(seconds=TICK_LATE_SECONDS):
+        return f"nothing came through it for {(now - heard_at).total_seconds():.0f} s"
     return "ok"
 
 

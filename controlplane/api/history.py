@@ -10,6 +10,7 @@ from controlplane.api.bodies import Parameters
 from controlplane.api.door import Door
 from controlplane.api.pages import PAGING, Page
 from controlplane.queries import history
+from controlplane.queries.one_offs import find_task_id
 
 _PARAMETERS = [
     *schema.PAGING,
@@ -45,12 +46,12 @@ class TaskHistory(Door):
         parameters=_PARAMETERS,
         problems=(400, 404),
     )
-    def get(self, request: Request, task_id: int) -> HttpResponse:
+    def get(self, request: Request, task: int | str) -> HttpResponse:
         """List what happened to a task and its attempts, newest first."""
         asked = _Asked(request)
         return asked.answer(
             history.find_task_history(
-                task_id, before=asked.before, limit=asked.limit, merged=asked.merged
+                find_task_id(task), before=asked.before, limit=asked.limit, merged=asked.merged
             )
         )
 

@@ -167,9 +167,13 @@ class JobCancel(Door):
         problems=(400, 403, 404, 413, 415, 422),
     )
     def post(self, request: Request, job_id: int) -> HttpResponse:
-        """Cancel a job (its submitter, or an operator). A job that has ended stays as it is."""
-        owned = jobs.find_owner(job_id)
+        """Cancel a job (its submitter, or an operator). A job that has ended stays as it is.
+
+        With `force` containers are killed at once, also those whose stop is under way, and those of
+        a job that was deleted meanwhile.
+        """
         asked = read_part(request, CancelRequest)
+        owned = jobs.find_owner(job_id, though_stopping=asked.force)
         check_may_change(request, owned.owner_id)
         cancel_job(
             job_id=job_id,
@@ -178,7 +182,7 @@ class JobCancel(Door):
             actor=request.user.get_username(),
             now=clock.now(),
         )
-        return answer(jobs.get_job(job_id), status=202)
+        return answer(jobs.get_job(job_id, though_deleted=asked.force), status=202)
 
 
 class JobRetry(Door):

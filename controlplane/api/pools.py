@@ -4,13 +4,14 @@ from django.http import HttpResponse
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 
+from controlplane import clock
 from controlplane.api import schema
 from controlplane.api.answers import answer
 from controlplane.api.bodies import Parameters, check_named, read_part
-from controlplane.api.door import Door, MayOperateElseLook
+from controlplane.api.door import Door, MayOperate, MayOperateElseLook
 from controlplane.api.pages import PAGING, Page
-from controlplane.api.shapes import PoolRequest
-from controlplane.commands.pools import put_pool
+from controlplane.api.shapes import NoRequest, PoolRequest
+from controlplane.commands.pools import confirm_loss, put_pool
 from controlplane.queries import pools
 
 
@@ -55,3 +56,21 @@ class PoolDetail(Door):
         check_named("name", wanted.name, name)
         is_new = put_pool(name=name, changes=wanted.changes())
         return answer(pools.get_pool(name), status=201 if is_new else 200)
+
+
+class PoolConfirmLoss(Door):
+    """Give up the cells whose loss is held back."""
+
+    permission_classes = (IsAuthenticated, MayOperate)
+
+    @schema.describe(
+        "confirm_loss",
+        body="NoRequest",
+        answers={200: schema.ref("Pool")},
+        problems=(400, 403, 404, 409, 413, 415, 422),
+    )
+    def post(self, request: Request, name: str) -> HttpResponse:
+        """Give up the silent cells of a pool whose loss is held back (operators)."""
+        read_part(request, NoRequest)
+        confirm_loss(name=name, actor=request.user.get_username(), now=clock.now())
+        return answer(pools.get_pool(name))

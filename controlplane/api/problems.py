@@ -15,7 +15,7 @@ from controlplane.api.answers import to_json
 from controlplane.commands.artifacts import TooLarge
 from controlplane.commands.logs import BadUpload, StreamFull, WrongOffset
 from controlplane.domain.errors import Conflict, NotFound
-from controlplane.domain.submission import GuidTaken, JobsRefused
+from controlplane.domain.submission import GuidTaken, JobsRefused, TaskGuidTaken
 from controlplane.queries.artifacts import Elsewhere
 from controlplane.spec import Fault, InvalidSpec, UnreadableDocument
 
@@ -89,7 +89,7 @@ def _answer_state(error: Exception) -> HttpResponse | None:
             return problem(409, str(error), uri=error.uri)
         case TooLarge():
             return problem(413, str(error))
-        case GuidTaken():
+        case GuidTaken() | TaskGuidTaken():
             return problem(409, str(error), faults=[Fault("guid", str(error))])
         case Conflict():
             return problem(409, str(error))

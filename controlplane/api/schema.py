@@ -8,7 +8,8 @@ from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_sche
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from controlplane.api import secret_shapes, shapes
+from controlplane.api import callback_shapes, secret_shapes, shapes
+from controlplane.spec.one_off import OneOffRequest
 from controlplane.spec.parsing import job_schemas
 
 _REF = "#/components/schemas/{model}"
@@ -16,11 +17,14 @@ _ANSWERS: tuple[type[BaseModel], ...] = (
     shapes.Job,
     shapes.Batch,
     shapes.Task,
+    shapes.Claim,
     shapes.Explanation,
     shapes.DryRun,
     shapes.Attempt,
     shapes.Artifact,
     shapes.Change,
+    callback_shapes.CallbackDetail,
+    callback_shapes.CallbackKey,
     shapes.Cell,
     shapes.Pool,
     shapes.Quota,
@@ -36,6 +40,7 @@ _REQUESTS: tuple[type[BaseModel], ...] = (
     shapes.PoolRequest,
     shapes.QuotaRequest,
     secret_shapes.SecretRequest,
+    OneOffRequest,
 )
 _PROBLEMS = {
     400: "The body or the query cannot be read.",

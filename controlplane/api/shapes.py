@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from controlplane.domain.convergence.policy import DRAIN_SECONDS
 from controlplane.domain.placement.policy import DEFAULT_VALIDATORS
-from controlplane.spec.fields import MAX_COUNT, MAX_SECONDS, Folder, Model, Name, only
+from controlplane.spec.fields import MAX_COUNT, MAX_SECONDS, Folder, Model, Name
 from controlplane.spec.limits import LimitedResources, Tokens
 
 MAX_REASON = 1_000
@@ -70,7 +70,11 @@ class PoolRequest(Model):
     starvation_seconds: Annotated[int, Field(ge=0, le=MAX_SECONDS)] | None = Field(
         default=300, description="Null: nobody reserves a place."
     )
-    mass_loss: Annotated[str | None, only(None)] = None
+    mass_loss: Literal["hold", "proceed"] = Field(
+        default="hold",
+        description="When more than half of its cells fall silent at once: hold them until they are"
+        " back or an operator confirms, or proceed after one more lease.",
+    )
     tokens: Tokens = Tokens({})
     allowed_mounts: list[AllowedMount] = Field(
         default=[], max_length=64, description="What of a cell's host tasks may mount."
@@ -78,11 +82,11 @@ class PoolRequest(Model):
     privileged_allowed: bool = Field(
         default=False, description="Whether tasks may be privileged, or have any capability."
     )
+    loss_held_at: Any = Field(default=None, description="As it was answered; not looked at.")
 
     def changes(self) -> dict[str, Any]:
         """The fields that stand in the body, as the row has them."""
-        fixed = {"name", "mass_loss"}
-        return self.model_dump(exclude_unset=True, exclude=fixed)
+        return self.model_dump(exclude_unset=True, exclude={"name", "loss_held_at"})
 
 
 class QuotaRequest(Model):
@@ -199,13 +203,14 @@ class Task(Answer):
     """A task with what its present attempt came to."""
 
     id: int
-    guid: str
+    guid: str = Field(description="Its client's, of a one-off task; else its id.")
+    domain: str | None = Field(description="The label of a one-off task's client; else null.")
     job: int
     group: str
     index: int
     state: State
     state_number: int
-    lifecycle: Literal["PENDING", "RUNNING", "COMPLETED"]
+    lifecycle: Literal["PENDING", "RUNNING", "COMPLETED", "RESOLVING"]
     stopping: bool
     pending_reason: PendingReason | None
     not_before: datetime | None
@@ -225,10 +230,19 @@ class Task(Answer):
     cache_status: str
     cache_key: str | None
     created_at: datetime
+    created_at_ns: int = Field(description="Nanoseconds since 1970.")
     updated_at: datetime
+    updated_at_ns: int
     first_completed_at: datetime | None
+    first_completed_at_ns: int | None
     started_at: datetime | None
     finished_at: datetime | None
+
+
+class Claim(Answer):
+    """A one-off task is RESOLVING, for 30 s, by whoever has this claim, and nobody else."""
+
+    claim: UUID
 
 
 class Behind(Answer):
@@ -396,10 +410,11 @@ class Cell(Answer):
     clock_ahead_seconds: float | None = Field(
         description="By its own estimate, of our clock; below 0, it is behind."
     )
+    silent: bool = Field(description="Not heard for two heartbeats, and not given up yet.")
 
 
 class Pool(Answer):
-    """A pool; what cannot be changed yet (`mass_loss`, mounts, privileges) is stated as it is."""
+    """A pool, and whether a loss of many of its cells at once is held back."""
 
     name: str
     sequencer: str
@@ -412,7 +427,10 @@ class Pool(Answer):
     create_timeout_seconds: int
     max_building_per_cell: int | None
     starvation_seconds: int | None
-    mass_loss: str | None
+    mass_loss: Literal["hold", "proceed"]
+    loss_held_at: datetime | None = Field(
+        description="Since when the loss of most of its cells at once is held back."
+    )
     tokens: dict[str, int]
     allowed_mounts: list[AllowedMount]
     privileged_allowed: bool

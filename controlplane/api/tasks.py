@@ -1,4 +1,4 @@
-"""The doors of tasks: look, cancel."""
+"""The doors of tasks: desire one, list, look, cancel; claim a completed one-off task, delete it."""
 
 from django.http import HttpResponse
 from rest_framework.request import Request
@@ -6,21 +6,118 @@ from rest_framework.request import Request
 from controlplane import clock
 from controlplane.api import schema
 from controlplane.api.answers import answer
-from controlplane.api.bodies import Parameters, read_part
-from controlplane.api.door import Door, check_may_change
+from controlplane.api.bodies import Parameters, read_body, read_part
+from controlplane.api.door import Door, caller_of, check_may_change
 from controlplane.api.pages import PAGING, Page
-from controlplane.api.shapes import CancelRequest
+from controlplane.api.shapes import CancelRequest, NoRequest
 from controlplane.commands.endings import cancel_task
+from controlplane.commands.one_off_submission import desire_task
+from controlplane.commands.one_offs import claim_task, delete_resolved_task
 from controlplane.queries import attempts, tasks
+from controlplane.queries.one_offs import find_task_id
+from controlplane.spec.one_off import parse_one_off
+
+
+class Tasks(Door):
+    """Desire a one-off task; list tasks."""
+
+    @schema.describe(
+        "desire_task",
+        body="OneOffRequest",
+        answers={201: schema.ref("Task")},
+        problems=(400, 403, 409, 413, 415, 422),
+    )
+    def post(self, request: Request) -> HttpResponse:
+        """Desire a one-off task. 409 if its guid is taken, by whomever, also with the same body."""
+        Parameters(request)
+        body = read_body(request)
+        wanted = parse_one_off(body)
+        task_id = desire_task(wanted=wanted, body=body, owner=caller_of(request), now=clock.now())
+        made = answer(tasks.get_task(task_id, now=clock.now()), status=201)
+        made["Location"] = request.build_absolute_uri(f"/api/v1/tasks/{wanted.guid}")
+        return made
+
+    @schema.describe(
+        "list_tasks",
+        answers={200: schema.page_of("Task")},
+        parameters=[
+            schema.parameter("domain", "Of one-off tasks: the label of their client."),
+            schema.parameter("cell", "Name of the cell where they are, or were last."),
+            schema.parameter("state", "States by name, separated by commas."),
+            schema.parameter(
+                "lifecycle", "PENDING, RUNNING, COMPLETED, RESOLVING; separated by commas."
+            ),
+            *schema.PAGING,
+        ],
+        problems=(400,),
+    )
+    def get(self, request: Request) -> HttpResponse:
+        """List tasks of all jobs, newest first."""
+        parameters = Parameters(request, "domain", "cell", "state", "lifecycle", *PAGING)
+        wanted = tasks.TaskFilter(
+            domain=parameters.text("domain"),
+            cell=parameters.text("cell"),
+            states=parameters.states(),
+            lifecycles=parameters.lifecycles(),
+        )
+        page = Page(request, parameters)
+        found = tasks.find_tasks(wanted, before=page.number, limit=page.limit + 1, now=clock.now())
+        return page.answer(found, lambda task: task["id"])
 
 
 class TaskDetail(Door):
-    """One task."""
+    """One task, by its id or its guid."""
 
     @schema.describe("get_task", answers={200: schema.ref("Task")}, problems=(404,))
-    def get(self, request: Request, task_id: int) -> HttpResponse:
-        """Look at one task."""
-        return answer(tasks.get_task(task_id, now=clock.now()))
+    def get(self, request: Request, task: int | str) -> HttpResponse:
+        """Look at one task, by its id or its guid."""
+        return answer(tasks.get_task(find_task_id(task), now=clock.now()))
+
+    @schema.describe(
+        "delete_task",
+        answers={204: None},
+        parameters=[schema.parameter("claim", "The one by which the task is RESOLVING.")],
+        problems=(400, 403, 404, 409),
+    )
+    def delete(self, request: Request, task: int | str) -> HttpResponse:
+        """Delete a one-off task that is RESOLVING (its submitter, or an operator).
+
+        Its guid is free at once. 409: it is not RESOLVING, or by another claim.
+        """
+        claim = Parameters(request, "claim").claim()
+        task_id = find_task_id(task)
+        check_may_change(request, tasks.find_task_owner(task_id), "delete")
+        delete_resolved_task(
+            task_id=task_id,
+            claim=claim,
+            actor=request.user.get_username(),
+            why="resolved",
+            now=clock.now(),
+        )
+        return HttpResponse(status=204)
+
+
+class TaskResolving(Door):
+    """Claim a one-off task that has completed."""
+
+    @schema.describe(
+        "resolve_task",
+        body="NoRequest",
+        answers={200: schema.ref("Claim")},
+        problems=(400, 403, 404, 409, 413, 415, 422),
+    )
+    def post(self, request: Request, task: int | str) -> HttpResponse:
+        """Claim a completed one-off task for 30 s (its submitter, or an operator).
+
+        Of those who try one wins. 409: it has not completed, somebody else has claimed it, or it
+        is no one-off task.
+        """
+        task_id = find_task_id(task)
+        owner_id = tasks.find_task_owner(task_id)
+        read_part(request, NoRequest)
+        check_may_change(request, owner_id, "resolve")
+        claim = claim_task(task_id=task_id, by=request.user.get_username(), now=clock.now())
+        return answer({"claim": claim})
 
 
 class TaskAttempts(Door):
@@ -32,10 +129,10 @@ class TaskAttempts(Door):
         parameters=schema.PAGING,
         problems=(400, 404),
     )
-    def get(self, request: Request, task_id: int) -> HttpResponse:
+    def get(self, request: Request, task: int | str) -> HttpResponse:
         """List the attempts of a task, newest first."""
         page = Page(request, Parameters(request, *PAGING))
-        found = attempts.list_attempts(task_id, before=page.number, limit=page.limit + 1)
+        found = attempts.list_attempts(find_task_id(task), before=page.number, limit=page.limit + 1)
         return page.answer(found, lambda attempt: attempt["number"])
 
 
@@ -48,8 +145,12 @@ class TaskCancel(Door):
         answers={202: schema.ref("Task")},
         problems=(400, 403, 404, 409, 413, 415, 422),
     )
-    def post(self, request: Request, task_id: int) -> HttpResponse:
-        """Cancel a task, and with it its job (its submitter, or an operator)."""
+    def post(self, request: Request, task: int | str) -> HttpResponse:
+        """Cancel a task, and with it its job (its submitter, or an operator).
+
+        With `force` its container is killed at once, also if its stop is under way.
+        """
+        task_id = find_task_id(task)
         owner_id = tasks.find_task_owner(task_id)
         asked = read_part(request, CancelRequest)
         check_may_change(request, owner_id)

@@ -1,10 +1,13 @@
 """The addresses of the API, below /api/v1/."""
 
+import re
+
 from django.urls import path, re_path, register_converter
 
 from controlplane.api import (
     artifacts,
     attempts,
+    callbacks,
     cell_doors,
     cells,
     dry_run,
@@ -18,6 +21,7 @@ from controlplane.api import (
     tasks,
 )
 from controlplane.api.problems import nothing_here
+from controlplane.spec.one_off import ONE_OFF_GUID
 
 
 class Id:
@@ -56,10 +60,21 @@ class ScopeName(Name):
     regex = r"[^\x00]{1,255}"
 
 
+class TaskReference(Id):
+    """A task by its id, or by the guid that its client gave it (never of digits alone)."""
+
+    regex = ONE_OFF_GUID
+
+    def to_python(self, value: str) -> int | str:  # type: ignore[override]
+        """The id or the guid; neither is there if it is digits that are no id."""
+        return int(value) if re.fullmatch(Id.regex, value) else value
+
+
 register_converter(Id, "id")
 register_converter(Name, "name")
 register_converter(ScopeKind, "scope_kind")
 register_converter(ScopeName, "scope_name")
+register_converter(TaskReference, "task")
 
 urlpatterns = [
     path("jobs", jobs.Jobs.as_view()),
@@ -68,13 +83,16 @@ urlpatterns = [
     path("jobs/<id:job_id>", jobs.JobDetail.as_view()),
     path("jobs/<id:job_id>/tasks", jobs.JobTasks.as_view()),
     path("jobs/<id:job_id>/history", history.JobHistory.as_view()),
+    path("jobs/<id:job_id>/callbacks", callbacks.JobCallbacks.as_view()),
     path("jobs/<id:job_id>/cancel", jobs.JobCancel.as_view()),
     path("jobs/<id:job_id>/retry", jobs.JobRetry.as_view()),
-    path("tasks/<id:task_id>", tasks.TaskDetail.as_view()),
-    path("tasks/<id:task_id>/attempts", tasks.TaskAttempts.as_view()),
-    path("tasks/<id:task_id>/history", history.TaskHistory.as_view()),
-    path("tasks/<id:task_id>/explain", explain.TaskExplain.as_view()),
-    path("tasks/<id:task_id>/cancel", tasks.TaskCancel.as_view()),
+    path("tasks", tasks.Tasks.as_view()),
+    path("tasks/<task:task>", tasks.TaskDetail.as_view()),
+    path("tasks/<task:task>/attempts", tasks.TaskAttempts.as_view()),
+    path("tasks/<task:task>/history", history.TaskHistory.as_view()),
+    path("tasks/<task:task>/explain", explain.TaskExplain.as_view()),
+    path("tasks/<task:task>/cancel", tasks.TaskCancel.as_view()),
+    path("tasks/<task:task>/resolving", tasks.TaskResolving.as_view()),
     path("attempts/<uuid:uid>", attempts.AttemptDetail.as_view()),
     path("attempts/<uuid:uid>/history", history.AttemptHistory.as_view()),
     path("attempts/<uuid:uid>/release", attempts.AttemptRelease.as_view()),
@@ -84,6 +102,8 @@ urlpatterns = [
     path("attempts/<uuid:uid>/artifacts/<path:name>", artifacts.ArtifactDetail.as_view()),
     path("attempts/<uuid:uid>/briefing", cell_doors.BriefingDoor.as_view()),
     path("attempts/<uuid:uid>/gang", cell_doors.GangDoor.as_view()),
+    path("callbacks/<id:callback_id>/repeat", callbacks.CallbackRepeat.as_view()),
+    path("callback-key", callbacks.CallbackKeyDoor.as_view()),
     path("cells", cells.Cells.as_view()),
     path("cells/<name:name>", cells.CellDetail.as_view()),
     path("cells/<name:name>/cordon", cells.CellCordon.as_view()),
@@ -92,6 +112,7 @@ urlpatterns = [
     path("cells/<name:name>/unquarantine", cells.CellUnquarantine.as_view()),
     path("pools", pools.Pools.as_view()),
     path("pools/<name:name>", pools.PoolDetail.as_view()),
+    path("pools/<name:name>/confirm-loss", pools.PoolConfirmLoss.as_view()),
     path("quotas", quotas.Quotas.as_view()),
     path("quotas/<scope_kind:kind>/<scope_name:name>", quotas.QuotaDetail.as_view()),
     path("secrets", secrets.Secrets.as_view()),

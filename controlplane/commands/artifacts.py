@@ -1,5 +1,6 @@
 """What cells bring of attempts is kept, bounded, below a prefix that is the attempt's own."""
 
+from collections.abc import Mapping
 from uuid import UUID
 
 from django.conf import settings
@@ -9,7 +10,7 @@ from controlplane.domain.errors import CellrunError, Conflict, NotFound
 from controlplane.outbox import artifacts as kept
 from controlplane.outbox import store
 from controlplane.outbox.artifacts import Announced, OtherContent
-from controlplane.queries.artifacts import find_prefix, find_prefixes_of_job, is_over
+from controlplane.queries.artifacts import find_prefix, is_over, is_purged
 
 _MIB = 2**20
 
@@ -43,12 +44,23 @@ def put_artifact(
         raise Conflict(f"{name}: {error}") from error
     except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
         raise Conflict(f"{name} is, or lies in, another artifact") from error
+    finally:
+        # A purge that came in between would not come back: no row leads to what we made anew.
+        if is_purged(uid):
+            kept.remove_all(uid, prefix)
+            raise NotFound(f"attempt {uid} has been deleted")
 
 
-def forget_attempts(job_id: int, limit: int) -> list[UUID]:
-    """Delete what up to `limit` attempts of a job left here, and its output; their uids."""
-    found = find_prefixes_of_job(job_id, limit)
-    for uid, prefix in found.items():
-        kept.remove_all(uid, prefix)
-        store.remove_logs(uid)
-    return list(found)
+def forget_attempts(prefixes: Mapping[UUID, str]) -> dict[UUID, OSError]:
+    """Put out of the way what attempts left here, and their output: by uid what could not be.
+
+    Repeatable, and in no transaction: a disk may take its time.
+    """
+    failed = {}
+    for uid, prefix in prefixes.items():
+        try:
+            kept.remove_all(uid, prefix)
+            store.remove_logs(uid)
+        except OSError as error:
+            failed[uid] = error
+    return failed

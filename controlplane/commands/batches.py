@@ -8,12 +8,15 @@ from django.db import OperationalError, connection, transaction
 from controlplane import clock
 from controlplane.commands.effects import raise_alerts
 from controlplane.domain.effects import RaiseAlert
+from controlplane.queries.jobs_under_lock import find_free_jobs
 
 log = structlog.get_logger(__name__)
 
 # Deadlocks and serialization failures pass; more than this many in a row do not.
 _TRIES = 3
 _TRANSIENT = ("40001", "40P01")
+# A lock that was waited for in vain (settings: lock_timeout).
+_LOCKED = "55P03"
 
 
 def for_each_batch(
@@ -21,7 +24,8 @@ def for_each_batch(
 ) -> None:
     """Do `work` on all jobs in one transaction; if it fails, halve until what fails is alone.
 
-    `work` is called inside the transaction. A job that fails alone is skipped, logged and alerted.
+    `work` is called inside the transaction. A job that fails alone is skipped, logged and alerted,
+    and so is one that somebody else keeps locked.
     """
     pending = [sorted(set(job_ids))]
     while pending:
@@ -30,16 +34,32 @@ def for_each_batch(
             continue
         try:
             run_in_transaction(lambda batch=batch: work(batch))  # type: ignore[misc]
-        except OperationalError:
-            raise
+        except OperationalError as error:
+            if _sqlstate(error) != _LOCKED:
+                raise
+            free = find_free_jobs(batch)
+            locked = sorted(set(batch) - set(free))
+            if not locked:  # it was not for a job that we waited, or it is let go just now
+                raise
+            log.error("jobs_locked", jobs=locked, what=what)
+            _tell_skipped(locked, "somebody else keeps it locked", what)
+            pending.append(free)
         except Exception as error:  # one poisoned row must not end the pass
             if len(batch) > 1:
                 middle = len(batch) // 2
                 pending += [batch[middle:], batch[:middle]]
                 continue
             log.exception("job_skipped", job=batch[0], what=what)
-            alert = RaiseAlert("job_skipped", f"{what} of job {batch[0]}", str(error)[:1000])
-            raise_alerts([alert], now=clock.now())
+            _tell_skipped(batch, str(error)[:1000], what)
+
+
+def _tell_skipped(job_ids: Sequence[int], why: str, what: str) -> None:
+    alerts = [RaiseAlert("job_skipped", f"{what} of job {job_id}", why) for job_id in job_ids]
+    raise_alerts(alerts, now=clock.now())
+
+
+def _sqlstate(error: OperationalError) -> str | None:
+    return getattr(error.__cause__, "sqlstate", None)
 
 
 def run_in_transaction(work: Callable[[], None]) -> None:
@@ -54,7 +74,7 @@ def run_in_transaction(work: Callable[[], None]) -> None:
                 work()
             return
         except OperationalError as error:
-            state = getattr(error.__cause__, "sqlstate", None)
+            state = _sqlstate(error)
             if state not in _TRANSIENT or not left:
                 raise
             log.info("transaction_retried", sqlstate=state)

@@ -13,7 +13,7 @@ from controlplane.domain.effects import ChangeCell
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.states import CellState
 from controlplane.models import Cell, Pool
-from controlplane.outbox.wakes import wake_convergence, wake_placement
+from controlplane.outbox.wakes import wake_placement
 from controlplane.queries.addresses import key_of
 
 _SALT_BYTES = 16
@@ -60,7 +60,6 @@ def drain_cell(
     until = None if deadline_seconds is None else now + timedelta(seconds=deadline_seconds)
     reason = f"drained by {actor}"
     _order(name, states, CellState.DRAINING, reason, now=now, drain_deadline_at=until)
-    transaction.on_commit(wake_convergence, robust=True)
 
 
 def unquarantine_cell(*, name: str, actor: str, now: datetime) -> None:
@@ -72,8 +71,7 @@ def unquarantine_cell(*, name: str, actor: str, now: datetime) -> None:
     ordered, reason = CellState(cell.ordered_state), f"taken out of quarantine by {actor}"
     states = frozenset({CellState.QUARANTINED})
     change_cells([ChangeCell(cell.pk, states, ordered, reason, trusted_at=now)])
-    for kind in SUSPICIONS:
-        clear_alerts(kind, name, now=now)
+    clear_alerts(SUSPICIONS, name, now=now)
     transaction.on_commit(wake_placement, robust=True)
 
 
@@ -110,8 +108,7 @@ def _order(
     if not change_cells([change]) and not change_cells([waits]):
         raise Conflict(f"cell {name} is {cell.state} and cannot become {state}")
     # If there is reason still, convergence raises them again.
-    for kind in SUSPICIONS:
-        clear_alerts(kind, name, now=now)
+    clear_alerts(SUSPICIONS, name, now=now)
     if state is CellState.READY:
         transaction.on_commit(wake_placement, robust=True)
 

@@ -5,7 +5,7 @@ again by Sync or found by the next tick.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -13,13 +13,17 @@ from uuid import UUID
 import structlog
 from django.db import transaction
 
-from controlplane.commands.effects import Applied, Placement
+from controlplane import clock
+from controlplane.commands.effects import Applied, Placement, raise_alerts
 from controlplane.contract.orders import RunAttempt
 from controlplane.domain.cell_keys import CellAddress
+from controlplane.domain.effects import RaiseAlert
 from controlplane.outbox import cells, wakes
 from controlplane.queries.addresses import load_addresses
 from controlplane.queries.launches import load_group_specs
 from controlplane.queries.stops import load_stops
+
+UNREADABLE = "shape_unreadable"
 
 log = structlog.get_logger(__name__)
 
@@ -31,12 +35,14 @@ def send_after_commit(applied: Applied) -> None:
         transaction.on_commit(lambda: send_stops(stops), robust=True)
     if applied.freed:
         transaction.on_commit(wakes.wake_placement, robust=True)
+    if applied.callbacks:
+        transaction.on_commit(wakes.wake_callbacks, robust=True)
     if applied.follow_up:
         transaction.on_commit(wakes.wake_convergence, robust=True)
 
 
 def send_runs(placements: Sequence[Placement], *, start_before: datetime) -> None:
-    """Tell each cell what was placed on it."""
+    """Tell each cell what was placed on it, but for what makes no sense."""
     addresses = load_addresses({item.cell_id for item in placements})
     specs = load_group_specs({item.group_id for item in placements})
     by_cell: dict[int, list[RunAttempt]] = defaultdict(list)
@@ -50,13 +56,35 @@ def send_runs(placements: Sequence[Placement], *, start_before: datetime) -> Non
             start_before=start_before.timestamp(),
         )
         by_cell[item.cell_id].append(order)
-    messages: list[tuple[CellAddress, dict[str, Any]]] = [
-        (addresses[cell_id], orders.body())
-        for cell_id, runs in by_cell.items()
-        if cell_id in addresses
-        for orders in cells.split_orders(runs, (), specs)
-    ]
+    messages: list[tuple[CellAddress, dict[str, Any]]] = []
+    unsent: dict[str, str] = {}
+    for cell_id, runs in by_cell.items():
+        address = addresses.get(cell_id)
+        if address is None:
+            continue
+        try:
+            orders = [item.body() for item in cells.split_orders(runs, (), specs.read)]
+        except Exception as error:  # what one cell cannot be told must not silence the others
+            unsent[address.name] = repr(error)
+            continue
+        messages += [(address, body) for body in orders]
     cells.send(messages)
+    tell_unreadable(specs.unreadable, unsent)
+
+
+def tell_unreadable(groups: Mapping[int, str], cells_untold: Mapping[str, str]) -> None:
+    """Bring before an operator what cannot be started: errors by group, and by name of cell."""
+    alerts = [
+        RaiseAlert(UNREADABLE, f"group {group_id}", f"its tasks are not started: {error}"[:1000])
+        for group_id, error in groups.items()
+    ]
+    alerts += [
+        RaiseAlert(UNREADABLE, f"orders of cell {name}", f"they are not sent: {error}"[:1000])
+        for name, error in cells_untold.items()
+    ]
+    if alerts:
+        log.error("orders_hindered", why=[f"{item.subject}: {item.text}" for item in alerts])
+        raise_alerts(alerts, now=clock.now())
 
 
 def send_stops(uids: Sequence[UUID]) -> None:

@@ -16,12 +16,7 @@ from controlplane import clock
 from controlplane.commands import statements
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.dependencies import Standing, job_standing
-from controlplane.domain.effects import (
-    ChangeCell,
-    ChangeTask,
-    EndJob,
-    RaiseAlert,
-)
+from controlplane.domain.effects import ChangeCell, ChangeTask, EndJob, RaiseAlert
 from controlplane.domain.jobs import (
     GroupRow,
     JobRow,
@@ -32,8 +27,9 @@ from controlplane.domain.jobs import (
     roll_job,
 )
 from controlplane.domain.moves import Given, Move, first_starts, move_counts
-from controlplane.domain.states import TERMINAL, CellState
-from controlplane.models import Alert, Cell
+from controlplane.domain.recount import Flag
+from controlplane.domain.states import TERMINAL, CallbackOn, CellState
+from controlplane.models import Cell
 from controlplane.queries.jobs_under_lock import (
     find_open_dependencies,
     find_unreleased_jobs,
@@ -53,6 +49,7 @@ class Applied:
     stops: list[UUID] = field(default_factory=list)
     freed: bool = False
     follow_up: bool = False
+    callbacks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +93,15 @@ def apply_changes(
             applied.stops.append(attempt.uid)
         if change.task_to is S.PENDING and not change.attempt_open:
             applied.freed = True
+    ended = [
+        change.task_id
+        for change in kept
+        if jobs[change.job_id].callback_on is CallbackOn.TASK
+        and change.task_to in TERMINAL
+        and change.task_from not in TERMINAL
+    ]
+    if ended:
+        applied.callbacks |= bool(execute(statements.ADD_TASK_CALLBACKS, [now, now, now, ended]))
     touched = {change.job_id for change in kept} | {ending.job_id for ending in endings}
     touched = touched.union(unblocked, again) & set(jobs)
     moves = [
@@ -137,32 +143,44 @@ def place_tasks(
     return kept
 
 
-def force_stops(job_id: int) -> list[UUID]:
-    """From now on the stops of the job that are under way are forced; whose that is news to."""
+def force_stops(job_id: int, *, task_id: int | None = None) -> list[UUID]:
+    """From now on the stops that are under way are forced; those to which that is news.
+
+    Of the whole job, or of one of its tasks.
+    """
     found = rows(
         """
         UPDATE controlplane_attempt SET stop_force = true
         WHERE job_id = %s AND finished_at IS NOT NULL AND released_at IS NULL AND NOT stop_force
+          AND (%s::bigint IS NULL OR task_id = %s)
         RETURNING uid
         """,
-        [job_id],
+        [job_id, task_id, task_id],
     )
     return [uid for (uid,) in found]
 
 
-def hide_job(job_id: int, *, now: datetime) -> bool:
-    """The job, which has ended, is deleted; whether that is news."""
-    statement = """
-        UPDATE controlplane_job SET deleted_at = %s
-        WHERE id = %s AND finished_at IS NOT NULL AND deleted_at IS NULL
-        """
-    return bool(execute(statement, [now, job_id]))
+def hide_jobs(job_ids: Sequence[int], *, actor: str, why: str, now: datetime) -> list[int]:
+    """Delete jobs that have ended: nobody sees them any more, their guids are free; those hidden.
+
+    Their locks are held. What was still to be told of them is not told; an audit line stays.
+    """
+    # Arrays of PostgreSQL begin at 1, states at 0.
+    states = ["", *(state.name for state in S)]
+    parameters = {
+        "ids": list(job_ids),
+        "actor": actor[:150],
+        "why": why,
+        "now": now,
+        "states": states,
+    }
+    return [job_id for (job_id,) in rows(statements.HIDE_JOBS, parameters)]
 
 
 def change_cells(changes: Iterable[ChangeCell]) -> list[int]:
-    """Move cells, each from one of the states it is expected in; the ids of those that moved."""
+    """Move cells, by id, each from a state that it is expected in; the ids of those that moved."""
     moved = []
-    for change in changes:
+    for change in sorted(changes, key=lambda change: change.cell_id):
         states = sorted(state.value for state in change.states)
         columns: dict[str, Any] = {
             "state": change.state.value,
@@ -175,7 +193,10 @@ def change_cells(changes: Iterable[ChangeCell]) -> list[int]:
             columns["drain_deadline_at"] = change.drain_deadline_at
         if change.trusted_at is not None:
             columns["trusted_at"] = change.trusted_at
-        if Cell.objects.filter(pk=change.cell_id, state__in=states).update(**columns):
+        expected: dict[str, Any] = {"pk": change.cell_id, "state__in": states}
+        if change.cause_before is not None:
+            expected["quarantined_for"] = change.cause_before.value
+        if Cell.objects.filter(**expected).update(**columns):
             moved.append(change.cell_id)
     return moved
 
@@ -186,19 +207,26 @@ def register_cell(cell_id: int, *, state: CellState, reason: str, facts: Mapping
 
 
 def raise_alerts(alerts: Iterable[RaiseAlert], *, now: datetime) -> None:
-    """Raise each alert unless it is open already."""
-    Alert.objects.bulk_create(
-        [
-            Alert(kind=alert.kind, subject=alert.subject, text=alert.text, raised_at=now)
-            for alert in alerts
-        ],
-        ignore_conflicts=True,
-    )
+    """Raise each alert; one that is open already says by the minute that it is still so."""
+    listed = sorted({(alert.kind, alert.subject): alert.text for alert in alerts}.items())
+    if not listed:
+        return
+    parameters = {
+        "kind": [kind for (kind, _), _ in listed],
+        "subject": [subject for (_, subject), _ in listed],
+        "text": [text for _, text in listed],
+        "now": now,
+    }
+    execute(statements.RAISE_ALERTS, parameters)
 
 
-def clear_alerts(kind: str, subject: str, *, now: datetime) -> None:
-    """What the alert was about is over."""
-    Alert.objects.filter(kind=kind, subject=subject, cleared_at=None).update(cleared_at=now)
+def clear_alerts(
+    kinds: str | Sequence[str], subjects: str | Sequence[str], *, now: datetime
+) -> None:
+    """What alerts of these kinds about these subjects told of is over."""
+    listed = [[given] if isinstance(given, str) else list(given) for given in (kinds, subjects)]
+    if all(listed):
+        execute(statements.CLEAR_ALERTS, [*listed, now])
 
 
 def _change_tasks(changes: Sequence[ChangeTask]) -> set[int]:
@@ -317,6 +345,15 @@ def _roll(
     _write_jobs(before, after, given.endings, now, actor)
     _stamp_dependencies([job for job_id, job in after.items() if job != before[job_id]], now)
     applied.freed |= bool(startable)
+    settled = [
+        job_id
+        for job_id, job in after.items()
+        if job.callback_on is CallbackOn.JOB
+        and job.settled_at is not None
+        and before[job_id].settled_at is None
+    ]
+    if settled:
+        applied.callbacks |= bool(execute(statements.ADD_JOB_CALLBACKS, [now, now, now, settled]))
     for job_id, job in after.items():
         applied.freed |= before[job_id].is_bouncing and not job.is_bouncing
         applied.follow_up |= has_follow_up(job) and job != before[job_id]
@@ -453,16 +490,11 @@ def write_counts(counted: Mapping[int, tuple[Mapping[S, int], int]]) -> None:
 
     Called with the locks of their jobs, which follow when they are looked at `again`.
     """
-    execute(
-        """
-        UPDATE controlplane_taskgroup g SET counts = i.counts::integer[],
-               killed_by_dependency = i.excused
-        FROM unnest(%s::bigint[], %s::text[], %s::integer[]) AS i(id, counts, excused)
-        WHERE g.id = i.id
-        """,
-        [
-            list(counted),
-            [_counts_literal(counts) for counts, _ in counted.values()],
-            [excused for _, excused in counted.values()],
-        ],
-    )
+    counts = [_counts_literal(counts) for counts, _ in counted.values()]
+    excused = [excused for _, excused in counted.values()]
+    execute(statements.WRITE_COUNTS, [list(counted), counts, excused])
+
+
+def mend_flag(flag: Flag, row_ids: Sequence[int], *, now: datetime) -> None:
+    """Put right what rows say wrongly, or fail to say, of others; called with the same locks."""
+    execute(statements.MEND_FLAG[flag], {"ids": sorted(row_ids), "now": now})

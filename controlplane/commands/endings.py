@@ -5,7 +5,7 @@ from datetime import datetime
 
 from controlplane.commands.batches import run_in_transaction
 from controlplane.commands.dispatch import send_after_commit
-from controlplane.commands.effects import apply_changes, force_stops
+from controlplane.commands.effects import Applied, apply_changes, force_stops
 from controlplane.contract.states import TaskState
 from controlplane.domain.changes import Cause, change_task
 from controlplane.domain.convergence.endings import decide_ended
@@ -18,6 +18,7 @@ from controlplane.queries.facts import load_facts_of_tasks
 from controlplane.queries.jobs_under_lock import lock_jobs
 
 PAGE = 1_000
+"""Tasks that one transaction ends, or sends back to wait."""
 
 
 def cancel_job(*, job_id: int, reason: str, force: bool, actor: str, now: datetime) -> None:
@@ -44,7 +45,8 @@ def cancel_job(*, job_id: int, reason: str, force: bool, actor: str, now: dateti
 def cancel_task(*, task_id: int, reason: str, force: bool, actor: str, now: datetime) -> None:
     """The task ends KILLED, and with it its job (Iris: any task KILLED, the job is).
 
-    Raises NotFound, Conflict.
+    With `force` its container is killed at once, also one whose stop is under way. Raises NotFound,
+    Conflict: it has ended, and there is nothing to force.
     """
     job_id = find_job_of_task(task_id)
     if job_id is None:
@@ -54,7 +56,11 @@ def cancel_task(*, task_id: int, reason: str, force: bool, actor: str, now: date
         jobs = lock_jobs([job_id])
         facts = load_facts_of_tasks([task_id])
         if not jobs or not facts or facts[0].state not in OPEN:
-            raise Conflict(f"task {task_id} has ended already")
+            stops = force_stops(job_id, task_id=task_id) if force else []
+            if not stops:
+                raise Conflict(f"task {task_id} has ended already")
+            send_after_commit(Applied(stops=stops))
+            return
         cause = Cause(Reason.CANCELLED, reason, force=force)
         change = change_task(facts[0], Event.KILLED, cause, now=now)
         send_after_commit(apply_changes([change], jobs=jobs, now=now, actor=actor))

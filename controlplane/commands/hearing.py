@@ -44,8 +44,12 @@ def hear_probes(shards: Sequence[int], *, now: datetime) -> None:
 
 
 def find_deaf_since(*, now: datetime, patience: timedelta) -> bool:
-    """Whether some shard has not brought a probe back for longer than `patience`."""
+    """Whether some shard has not brought a probe back for longer than `patience`.
+
+    One that came back later than now did so before the clock was put back, and says nothing.
+    """
     statement = """
-        SELECT count(*) FROM controlplane_inboxprobe WHERE heard_at > %s
+        SELECT count(*) FROM controlplane_inboxprobe WHERE heard_at > %s AND heard_at <= %s
         """
-    return bool(rows(statement, [now - patience])[0][0] < len(INBOX_QUEUES))
+    found = rows(statement, [now - patience, now + patience])
+    return bool(found[0][0] < len(INBOX_QUEUES))

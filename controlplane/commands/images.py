@@ -66,15 +66,14 @@ def hold_images(*, now: datetime) -> int:
 
 
 def _find_waiting(images: Sequence[str]) -> dict[str, list[int]]:
-    """Groups with tasks that wait, by image: all in one look at what waits."""
+    """Groups with tasks that wait, by image: all in one look at the jobs that are open."""
     groups: dict[str, list[int]] = defaultdict(list)
     if images:
         for group_id, image in rows(
             """
-            SELECT g.id, g.launch ->> 'image' FROM controlplane_taskgroup g
-            JOIN (SELECT DISTINCT group_id FROM controlplane_task WHERE state = 1) w
-              ON w.group_id = g.id
-            WHERE g.launch ->> 'image' = ANY(%s::text[]) ORDER BY g.id
+            SELECT g.id, g.launch ->> 'image' FROM controlplane_job j
+            JOIN controlplane_taskgroup g ON g.job_id = j.id AND g.counts[2] > 0
+            WHERE j.finished_at IS NULL AND g.launch ->> 'image' = ANY(%s::text[]) ORDER BY g.id
             """,
             [list(images)],
         ):

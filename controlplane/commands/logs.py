@@ -7,6 +7,7 @@ from controlplane.contract import keys
 from controlplane.domain.errors import CellrunError, NotFound
 from controlplane.outbox import store
 from controlplane.outbox.store import StreamFull, WrongOffset
+from controlplane.queries.artifacts import is_purged
 from controlplane.queries.attempts import find_uploader
 
 __all__ = ["BadUpload", "StreamFull", "WrongOffset", "append_output", "check_upload"]
@@ -48,4 +49,10 @@ def append_output(*, uid: UUID, stream: str, offset: int, content: bytes) -> int
     """Append to a stream; returns its size. Raises NotFound, WrongOffset, StreamFull."""
     if stream not in store.STREAMS:
         raise NotFound(f"there is no stream {stream}: only {' and '.join(store.STREAMS)}")
-    return store.append_log(uid, stream, offset=offset, content=content)
+    try:
+        return store.append_log(uid, stream, offset=offset, content=content)
+    finally:
+        # A purge that came in between would not come back: no row leads to what we made anew.
+        if is_purged(uid):
+            store.remove_logs(uid)
+            raise NotFound(f"attempt {uid} has been deleted")

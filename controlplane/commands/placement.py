@@ -18,6 +18,7 @@ from controlplane.commands.placement_limits import within_quotas, within_tokens
 from controlplane.domain.effects import PlaceTasks
 from controlplane.domain.gangs import meets_minima, with_placed
 from controlplane.domain.jobs import JobRow, gang_of
+from controlplane.domain.placement.policy import PoolPolicy
 from controlplane.domain.states import TERMINAL, CellState
 from controlplane.queries.cell_facts import lock_cells
 from controlplane.queries.jobs_under_lock import load_groups, lock_jobs
@@ -29,13 +30,13 @@ _Chosen = tuple[int, int, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """What a pool's pass saw of limits beyond cells. `has_quotas`: some count what it places.
+    """What a pool's pass saw of limits beyond cells. `has_quotas`: some bind what it places.
 
     Only which limits there are; what is left of them is read again under lock.
     """
 
     pool_id: int
-    tokens: Mapping[str, int]
+    policy: PoolPolicy
     has_quotas: bool
 
 
@@ -82,10 +83,10 @@ def _place_jobs(
     now = clock.now()
     chosen = _choose_tasks(placements, set(jobs), now)
     requests = load_requests({group_id for _, _, _, group_id, _, _ in chosen})
-    allowed = _check_cells(placements, chosen, requests, limits.tokens, now)
-    allowed = within_tokens(allowed, requests, limits.tokens, limits.pool_id)
+    allowed = _check_cells(placements, chosen, requests, limits.policy.tokens, now)
+    allowed = within_tokens(allowed, requests, limits.policy.tokens, limits.pool_id)
     if limits.has_quotas:
-        allowed = within_quotas(allowed, requests)
+        allowed = within_quotas(allowed, requests, limits.policy)
     allowed = _without_parts_of_gangs(allowed, jobs)
     return place_tasks(allowed, jobs=jobs, now=now, start_before=start_before, actor="placement")
 

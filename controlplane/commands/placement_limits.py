@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from controlplane.commands.effects import Placement
+from controlplane.domain.placement.policy import PoolPolicy
 from controlplane.domain.scopes import Quota, Scope, ScopeKind
 from controlplane.queries.placement import find_tenants, lock_quotas, lock_tokens
 from controlplane.queries.quotas import load_quotas
@@ -32,10 +33,10 @@ def within_tokens(
 
 
 class _Left:
-    """What a quota has left, as tasks are placed."""
+    """What a quota has left for tasks of a pool, as they are placed."""
 
-    def __init__(self, quota: Quota) -> None:
-        self._limits = quota.limits
+    def __init__(self, quota: Quota, policy: PoolPolicy) -> None:
+        self._limits = policy.binding(quota.scope.kind, quota.limits)
         self._resources = dict(quota.resources)
         self._tasks, self._jobs = quota.running_tasks, set(quota.jobs)
 
@@ -59,8 +60,13 @@ class _Left:
             self._resources[name] = self._resources.get(name, 0) + amount
 
 
-def within_quotas(placements: Sequence[Placement], requests: _Requests) -> list[Placement]:
-    """Those that the quotas of their user, project and domain still allow, in order."""
+def within_quotas(
+    placements: Sequence[Placement], requests: _Requests, policy: PoolPolicy
+) -> list[Placement]:
+    """Those that the quotas of their user, project and domain still allow, in order.
+
+    `policy`: of the pool that all of them are placed in.
+    """
     if not placements or not lock_quotas(item.job_id for item in placements):
         return list(placements)
     tenants = find_tenants(item.job_id for item in placements)
@@ -73,7 +79,7 @@ def within_quotas(placements: Sequence[Placement], requests: _Requests) -> list[
         for job_id, (owner, project, domain) in tenants.items()
     }
     found = load_quotas({scope for scopes in scopes_of.values() for scope in scopes})
-    left = {quota.scope: _Left(quota) for quota in found}
+    left = {quota.scope: _Left(quota, policy) for quota in found}
     kept = []
     for item in placements:
         request = requests[item.group_id]

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.conf import settings
 
+from controlplane.domain.callback_addresses import refuse_url
 from controlplane.domain.host_policy import find_policy_faults
 from controlplane.domain.satisfiability import Candidate, OfferedPool, find_unsatisfiable
 from controlplane.domain.scopes import Quota, Scope, ScopeKind
@@ -38,11 +39,14 @@ class Asked:
 
 
 def check_hosts(jobs: Sequence[Asked]) -> None:
-    """Whether the pool of each job lets it have what it asks of hosts. Raises JobsRefused."""
+    """Whether each job may have what it asks of hosts, and call back. Raises JobsRefused."""
     faults = [
         (job.position, fault)
         for job in jobs
-        for fault in faults_of_hosts(job.spec, job.pool, is_short=job.is_short)
+        for fault in (
+            *faults_of_hosts(job.spec, job.pool, is_short=job.is_short),
+            *_faults_of_callback(job.spec),
+        )
     ]
     if faults:
         raise JobsRefused(faults)
@@ -57,6 +61,15 @@ def faults_of_hosts(spec: JobSpec, pool: Pool, *, is_short: bool) -> list[Fault]
         privileged_allowed=pool.privileged_allowed,
         is_short=is_short,
     )
+
+
+def _faults_of_callback(spec: JobSpec) -> list[Fault]:
+    """An address that no try would be made to; what a name stands for is seen at each try."""
+    allowed = settings.CELLRUN.callback_allowed_networks
+    why = refuse_url(spec.callback.url, allowed) if spec.callback.url else None
+    if why is None:
+        return []
+    return [Fault("callback.url", f"{why}; CELLRUN_CALLBACK_ALLOWED_NETWORKS does not allow it")]
 
 
 def check_sizes(jobs: Sequence[Asked], *, owner_id: int, now: datetime) -> None:

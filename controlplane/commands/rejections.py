@@ -10,7 +10,7 @@ from controlplane.domain.changes import Cause, change_task
 from controlplane.domain.effects import RejectGroup
 from controlplane.domain.states import Reason
 from controlplane.domain.transitions import Event
-from controlplane.queries.convergence import find_pending_of_groups
+from controlplane.queries.convergence.dependencies import find_pending_of_groups
 from controlplane.queries.facts import load_facts_of_tasks
 from controlplane.queries.jobs_under_lock import load_groups, lock_jobs
 from controlplane.queries.placement import find_jobs_of_groups

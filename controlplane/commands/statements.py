@@ -1,5 +1,7 @@
 """The SQL of `effects`: bulk statements, each guarded by the state that it expects to find."""
 
+from controlplane.domain.recount import Flag
+
 CHANGE_TASKS = """
 UPDATE controlplane_task t SET
     state = i.state_to,
@@ -119,6 +121,10 @@ UPDATE controlplane_job j SET
     started_at = i.started_at, finished_at = i.finished_at,
     settled_at = CASE WHEN i.settled_at IS NOT NULL
                       THEN GREATEST(i.settled_at, i.finished_at) END,
+    expires_at = COALESCE(j.expires_at,
+        CASE WHEN j.is_one_off THEN i.finished_at
+             WHEN i.settled_at IS NOT NULL THEN GREATEST(i.settled_at, i.finished_at) END
+        + make_interval(secs => j.ttl_seconds)),
     is_bouncing = i.is_bouncing, waits_for_jobs = i.waits_for_jobs
 FROM unnest(
     %(job_id)s::bigint[], %(state)s::smallint[], %(ending_as)s::smallint[],
@@ -130,11 +136,57 @@ FROM unnest(
 WHERE j.id = i.job_id AND j.settled_at IS NULL
 """
 
+# It is tried for a day (as any callback), a one-off task's as long as the task is there. Whoever
+# deletes a job has no use for its callbacks.
+_ADD_CALLBACKS = """
+INSERT INTO controlplane_callback
+    (job_id, task_id, owner_id, url, host, state, tries, is_tried, due_at, give_up_at, created_at,
+     last_error)
+SELECT j.id, {task}, j.owner_id, j.callback_url, left(j.callback_host, 260), 'waiting', 0, false,
+       %s, %s::timestamptz + interval '1 day', %s, ''
+FROM {source} AND j.callback_url <> '' AND j.deleted_at IS NULL
+ON CONFLICT (job_id, task_id) DO NOTHING
+"""
+ADD_TASK_CALLBACKS = _ADD_CALLBACKS.format(
+    task="t.id",
+    source="controlplane_task t JOIN controlplane_job j ON j.id = t.job_id WHERE t.id = ANY(%s)",
+)
+ADD_JOB_CALLBACKS = _ADD_CALLBACKS.format(
+    task="NULL::bigint", source="controlplane_job j WHERE j.id = ANY(%s)"
+)
+
 STAMP_DEPENDENCIES = """
 UPDATE controlplane_jobdependency d SET met_at = i.met_at, failed_at = i.failed_at
 FROM unnest(%(id)s::bigint[], %(met_at)s::timestamptz[], %(failed_at)s::timestamptz[])
      AS i(id, met_at, failed_at)
 WHERE d.id = i.id AND d.met_at IS NULL AND d.failed_at IS NULL
+"""
+
+HIDE_JOBS = """
+WITH hidden AS (
+    UPDATE controlplane_job SET deleted_at = %(now)s
+    WHERE id = ANY(%(ids)s) AND finished_at IS NOT NULL AND deleted_at IS NULL
+    RETURNING id, name, guid, state, owner_id, is_one_off, finished_at
+), freed AS (
+    DELETE FROM controlplane_oneoff o USING hidden h WHERE o.job_id = h.id
+), untold AS MATERIALIZED (
+    SELECT k.id FROM hidden h JOIN controlplane_callback k ON k.job_id = h.id
+    WHERE k.ended_at IS NULL ORDER BY k.id FOR NO KEY UPDATE OF k
+), abandoned AS (
+    UPDATE controlplane_callback k SET state = 'abandoned', ended_at = %(now)s, claim = NULL,
+           claimed_until = NULL, last_error = 'what it tells of was deleted'
+    FROM untold u WHERE k.id = u.id
+), noted AS (
+    INSERT INTO controlplane_auditline (at, actor, action, subject, text)
+    SELECT %(now)s, %(actor)s, 'deleted',
+           CASE WHEN h.is_one_off THEN 'task ' || h.guid ELSE 'job ' || h.id || ' ' || h.name END,
+           concat_ws(', ', %(why)s, 'job ' || h.id, 'submitted by ' || u.username,
+                     (%(states)s::text[])[h.state + 1] || ' since '
+                     || to_char(h.finished_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"'),
+                     'guid ' || h.guid)
+    FROM hidden h JOIN auth_user u ON u.id = h.owner_id
+)
+SELECT id FROM hidden ORDER BY id
 """
 
 CHOOSE_TASKS = """
@@ -186,3 +238,47 @@ WITH placed AS (
 )
 SELECT id FROM placed
 """
+
+CLEAR_ALERTS = """
+WITH over AS MATERIALIZED (
+    SELECT id FROM controlplane_alert
+    WHERE cleared_at IS NULL AND kind = ANY(%s) AND subject = ANY(%s)
+    ORDER BY id FOR NO KEY UPDATE
+)
+UPDATE controlplane_alert a SET cleared_at = %s FROM over WHERE a.id = over.id
+"""
+
+RAISE_ALERTS = """
+WITH given AS (
+    SELECT * FROM unnest(%(kind)s::text[], %(subject)s::text[], %(text)s::text[])
+        AS g(kind, subject, text)
+), held AS MATERIALIZED (
+    SELECT a.id, g.text FROM controlplane_alert a
+    JOIN given g ON g.kind = a.kind AND g.subject = a.subject
+    WHERE a.cleared_at IS NULL AND a.last_raised_at < %(now)s::timestamptz - interval '1 minute'
+    ORDER BY a.id FOR NO KEY UPDATE OF a
+), again AS (
+    UPDATE controlplane_alert a SET last_raised_at = %(now)s, text = held.text FROM held
+    WHERE a.id = held.id
+)
+INSERT INTO controlplane_alert (kind, subject, text, raised_at, last_raised_at)
+SELECT kind, subject, text, %(now)s, %(now)s FROM given
+ON CONFLICT (kind, subject) WHERE cleared_at IS NULL DO NOTHING
+"""
+
+WRITE_COUNTS = """
+UPDATE controlplane_taskgroup g SET counts = i.counts::integer[], killed_by_dependency = i.excused
+FROM unnest(%s::bigint[], %s::text[], %s::integer[]) AS i(id, counts, excused)
+WHERE g.id = i.id
+"""
+
+_FLAGGED = "WHERE id = ANY(%(ids)s)"
+MEND_FLAG = {
+    Flag.HELD: f"UPDATE controlplane_task SET attempt_open = true {_FLAGGED}",
+    Flag.FREE: f"UPDATE controlplane_task SET attempt_open = false {_FLAGGED}",
+    Flag.WATCHED: f"UPDATE controlplane_job SET is_watched = true {_FLAGGED}",
+    Flag.BLOCKED: f"UPDATE controlplane_job SET waits_for_jobs = true {_FLAGGED}",
+    Flag.MET: f"UPDATE controlplane_jobdependency SET met_at = %(now)s {_FLAGGED}",
+    Flag.VAIN: f"UPDATE controlplane_jobdependency SET failed_at = %(now)s {_FLAGGED}",
+}
+"""What is written for each flag; the others are states, which follow when they are looked at."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from controlplane.commands.shapes import insert_shapes
 from controlplane.contract.states import TaskState
+from controlplane.domain.callback_addresses import receiver_of
 from controlplane.domain.shapes import ShapeKey
 from controlplane.domain.states import Reason
 from controlplane.domain.submission import PlannedGroup, band_of
@@ -32,6 +33,7 @@ class PlannedJob:
     timeout_seconds: float | None
     groups: Sequence[PlannedGroup] = field(default_factory=list)
     retry_of: int | None = None
+    is_one_off: bool = False
     job_id: int = 0
 
 
@@ -82,11 +84,14 @@ INSERT INTO controlplane_job (
     id, guid, project_id, owner_id, pool_id, name, band, kind, state, ending_reason, ending_force,
     failure_reason, min_available, explicit_minimum, max_task_failures, has_dependencies,
     coscheduled, group_by, is_bouncing, waits_for_jobs, is_watched, retry_of_id,
-    scheduling_timeout_seconds, spec, spec_digest, labels, annotation, start_after, created_at)
+    scheduling_timeout_seconds, spec, spec_digest, labels, annotation, start_after, created_at,
+    ttl_seconds, is_one_off, callback_on, callback_url, callback_host)
 SELECT j.id, j.guid, j.project_id, j.owner_id, j.pool_id, j.name, j.band, j.kind, %(pending)s, '',
     false, '', j.min_available, j.explicit_minimum, j.max_task_failures, j.has_dependencies,
     j.coscheduled, j.group_by, false, j.waits_for_jobs, false, j.retry_of,
-    j.timeout, j.spec::jsonb, j.digest, j.labels::jsonb, j.annotation, j.start_after, %(now)s
+    j.timeout, j.spec::jsonb, j.digest, j.labels::jsonb, j.annotation, j.start_after, %(now)s,
+    j.ttl, j.is_one_off, j.callback_on, j.callback_url,
+    j.callback_host
 FROM unnest(
     %(id)s::bigint[], %(guid)s::text[], %(project_id)s::bigint[], %(owner_id)s::bigint[],
     %(pool_id)s::bigint[], %(name)s::text[], %(band)s::smallint[], %(kind)s::text[],
@@ -94,10 +99,12 @@ FROM unnest(
     %(has_dependencies)s::bool[], %(timeout)s::float8[], %(spec)s::text[], %(digest)s::text[],
     %(labels)s::text[], %(annotation)s::text[], %(start_after)s::timestamptz[],
     %(coscheduled)s::bool[], %(waits_for_jobs)s::bool[], %(retry_of)s::bigint[],
-    %(group_by)s::text[]
+    %(group_by)s::text[], %(ttl)s::int[], %(is_one_off)s::bool[], %(callback_on)s::text[],
+    %(callback_url)s::text[], %(callback_host)s::text[]
 ) AS j (id, guid, project_id, owner_id, pool_id, name, band, kind, min_available,
     explicit_minimum, max_task_failures, has_dependencies, timeout, spec, digest, labels,
-    annotation, start_after, coscheduled, waits_for_jobs, retry_of, group_by)
+    annotation, start_after, coscheduled, waits_for_jobs, retry_of, group_by, ttl, is_one_off,
+    callback_on, callback_url, callback_host)
 ORDER BY j.project_id, j.guid, j.id
 ON CONFLICT (project_id, guid) WHERE guid IS NOT NULL AND deleted_at IS NULL DO NOTHING
 RETURNING id
@@ -129,6 +136,11 @@ def _insert_jobs(jobs: Sequence[PlannedJob], now: datetime) -> set[int]:
         "group_by": [spec.group_by or "" for spec in specs],
         "waits_for_jobs": [job.waits_for_jobs for job in jobs],
         "retry_of": [job.retry_of for job in jobs],
+        "ttl": [spec.ttl_seconds_after_finished for spec in specs],
+        "is_one_off": [job.is_one_off for job in jobs],
+        "callback_on": [spec.callback.on if spec.callback.url else "" for spec in specs],
+        "callback_url": [spec.callback.url or "" for spec in specs],
+        "callback_host": [receiver_of(spec.callback.url or "") for spec in specs],
         "pending": int(TaskState.PENDING),
         "now": now,
     }

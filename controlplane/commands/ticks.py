@@ -8,22 +8,30 @@ from typing import Any
 from controlplane.outbox.wakes import take_wake
 from controlplane.queries.sql import execute
 
-__all__ = ["claim_turn", "leave_mark", "note_run", "take_wake"]
+# A run that began so much later than it should is kept, though it did nothing.
+_KEPT_LAG_SECONDS = 5.0
+
+_OVERTAKEN = "%(is_claimed)s AND t.started_at IS DISTINCT FROM EXCLUDED.started_at"
+
+__all__ = ["claim_turn", "leave_mark", "note_hold", "note_run", "take_wake"]
 
 
 def claim_turn(name: str, *, now: datetime, interval: float) -> bool:
     """Whether the caller may run the tick: nobody began it less than half an interval ago.
 
-    So two beats are harmless, and of two workers one runs. A run that died is taken over at once.
+    So two beats are harmless, and of two workers one runs. A run that died is taken over at once;
+    one that began later than now did so before the clock was put back.
     """
     return bool(
         execute(
             """
-            INSERT INTO controlplane_tickstate AS t (name, mark, started_at, counts)
-            VALUES (%(name)s, 0, %(now)s, '{}')
+            INSERT INTO controlplane_tickstate AS t
+                (name, mark, started_at, counts, phases, lag_seconds)
+            VALUES (%(name)s, 0, %(now)s, '{}', '{}', 0)
             ON CONFLICT (name) DO UPDATE SET started_at = EXCLUDED.started_at
             WHERE t.started_at IS NULL
                OR t.started_at <= %(now)s - make_interval(secs => %(half)s)
+               OR t.started_at > %(now)s + make_interval(secs => %(half)s)
             """,
             {"name": name, "now": now, "half": interval / 2},
         )
@@ -34,10 +42,22 @@ def leave_mark(name: str) -> None:
     """A wake found the tick busy: whoever holds it runs once more."""
     execute(
         """
-        INSERT INTO controlplane_tickstate (name, mark, counts) VALUES (%s, 1, '{}')
+        INSERT INTO controlplane_tickstate (name, mark, counts, phases, lag_seconds)
+        VALUES (%s, 1, '{}', '{}', 0)
         ON CONFLICT (name) DO UPDATE SET mark = controlplane_tickstate.mark + 1
         """,
         [name],
+    )
+
+
+def note_hold(name: str, *, started_at: datetime, hold_until: datetime) -> None:
+    """The turn that was claimed at `started_at` only listens until `hold_until`, and so do others.
+
+    Whoever dies before it can note its run leaves that behind.
+    """
+    execute(
+        "UPDATE controlplane_tickstate SET hold_until = %s WHERE name = %s AND started_at = %s",
+        [hold_until, name, started_at],
     )
 
 
@@ -47,19 +67,37 @@ def note_run(
     started_at: datetime,
     finished_at: datetime,
     counts: Mapping[str, Any],
+    phases: Mapping[str, int] | None = None,
+    lag_seconds: float = 0.0,
     covered_at: datetime | None = None,
     hold_until: datetime | None = None,
+    is_claimed: bool = False,
 ) -> None:
-    """The tick ran. `covered_at`: when it began, if it looked at everything that waits."""
+    """The tick ran. `covered_at`: when it began, if it looked at everything that waits.
+
+    `phases`: milliseconds of each. A run that did something, or was late, is kept for a day.
+    `is_claimed`: by `claim_turn`. Has somebody else claimed a turn since, what that one began and
+    holds back stays.
+    """
     execute(
-        """
-        INSERT INTO controlplane_tickstate
-            (name, mark, started_at, finished_at, covered_at, hold_until, counts)
-        VALUES (%(name)s, 0, %(started)s, %(finished)s, %(covered)s, %(hold)s, %(counts)s)
+        f"""
+        WITH kept AS (
+            INSERT INTO controlplane_tickrun
+                (name, started_at, finished_at, counts, phases, lag_seconds)
+            SELECT %(name)s, %(started)s, %(finished)s, %(counts)s, %(phases)s, %(lag)s
+            WHERE %(is_kept)s
+        )
+        INSERT INTO controlplane_tickstate AS t
+            (name, mark, started_at, finished_at, covered_at, hold_until, counts, phases,
+             lag_seconds)
+        VALUES (%(name)s, 0, %(started)s, %(finished)s, %(covered)s, %(hold)s, %(counts)s,
+                %(phases)s, %(lag)s)
         ON CONFLICT (name) DO UPDATE SET
-            started_at = EXCLUDED.started_at, finished_at = EXCLUDED.finished_at,
-            covered_at = COALESCE(EXCLUDED.covered_at, controlplane_tickstate.covered_at),
-            hold_until = EXCLUDED.hold_until, counts = EXCLUDED.counts
+            started_at = CASE WHEN {_OVERTAKEN} THEN t.started_at ELSE EXCLUDED.started_at END,
+            hold_until = CASE WHEN {_OVERTAKEN} THEN t.hold_until ELSE EXCLUDED.hold_until END,
+            finished_at = EXCLUDED.finished_at,
+            covered_at = COALESCE(EXCLUDED.covered_at, t.covered_at), counts = EXCLUDED.counts,
+            phases = EXCLUDED.phases, lag_seconds = EXCLUDED.lag_seconds
         """,
         {
             "name": name,
@@ -67,6 +105,10 @@ def note_run(
             "finished": finished_at,
             "covered": covered_at,
             "hold": hold_until,
+            "is_claimed": is_claimed,
             "counts": json.dumps(dict(counts)),
+            "phases": json.dumps(dict(phases or {})),
+            "lag": lag_seconds,
+            "is_kept": any(counts.values()) or lag_seconds > _KEPT_LAG_SECONDS,
         },
     )

@@ -8,18 +8,30 @@ import os
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from controlplane.contract.settings_names import unknown_names
+from controlplane.domain.callback_addresses import Network
+from controlplane.domain.callbacks import MAX_TRY_SECONDS
 
 T = TypeVar("T")
 
 MIN_SECRET_KEY_LENGTH = 32
 """Every cell's key is derived from it: 32 characters is what HMAC-SHA256 can make use of."""
 
-PROCESSES = ("web", "placement", "convergence", "inbox", "beat", "flower", "command")
+PROCESSES = (
+    "web",
+    "placement",
+    "convergence",
+    "inbox",
+    "callbacks",
+    "beat",
+    "flower",
+    "command",
+)
 
 
 class InvalidSettings(Exception):
@@ -61,10 +73,16 @@ class Settings:
     sync_seconds: float
     placement_interval_seconds: float
     convergence_interval_seconds: float
+    one_off_scheduling_seconds: float
     max_tasks_per_job: int
     max_unfinished_tasks_per_user: int
     max_body_bytes: int
     max_artifact_mib: int
+    audit_days: int
+    callback_allowed_networks: tuple[Network, ...]
+    callback_seconds: float
+    callbacks_at_once: int
+    callbacks_per_host: int
 
 
 def load_settings(environ: Mapping[str, str]) -> Settings:
@@ -107,12 +125,22 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
         "convergence_interval_seconds": reader.read(
             "CELLRUN_CONVERGENCE_INTERVAL_SECONDS", "5", _seconds
         ),
+        "one_off_scheduling_seconds": reader.read(
+            "CELLRUN_ONE_OFF_SCHEDULING_SECONDS", "1800", _seconds
+        ),
         "max_tasks_per_job": reader.read("CELLRUN_MAX_TASKS_PER_JOB", "10000", _count),
         "max_unfinished_tasks_per_user": reader.read(
             "CELLRUN_MAX_UNFINISHED_TASKS_PER_USER", "16000", _count
         ),
         "max_body_bytes": reader.read("CELLRUN_MAX_BODY_BYTES", str(4 * 1024 * 1024), _count),
         "max_artifact_mib": reader.read("CELLRUN_MAX_ARTIFACT_MIB", "10240", _count),
+        "audit_days": reader.read("CELLRUN_AUDIT_DAYS", "365", _days),
+        "callback_allowed_networks": reader.read(
+            "CELLRUN_CALLBACK_ALLOWED_NETWORKS", "", _networks
+        ),
+        "callback_seconds": reader.read("CELLRUN_CALLBACK_SECONDS", "10", _try_seconds),
+        "callbacks_at_once": reader.read("CELLRUN_CALLBACKS_AT_ONCE", "256", _at_once),
+        "callbacks_per_host": reader.read("CELLRUN_CALLBACKS_PER_HOST", "8", _at_once),
     }
     # One lost heartbeat, or one late one, must never cost a lease.
     if heartbeat and lease and lease < 2 * heartbeat:
@@ -182,6 +210,40 @@ def _seconds(text: str) -> float:
     if not 0 < number <= 86_400:
         raise ValueError(expected)
     return number
+
+
+def _try_seconds(text: str) -> float:
+    # It must be over, and noted, before its claim is taken back.
+    expected = f"a number of seconds above 0 and at most {MAX_TRY_SECONDS:g}"
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(expected) from None
+    if not 0 < number <= MAX_TRY_SECONDS:
+        raise ValueError(expected)
+    return number
+
+
+def _at_once(text: str) -> int:
+    # Each is a connection of this process.
+    expected = "a whole number from 1 to 1000"
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1000:
+        raise ValueError(expected)
+    return int(text)
+
+
+def _networks(text: str) -> tuple[Network, ...]:
+    try:
+        return tuple(ip_network(word.strip()) for word in text.split(",")) if text else ()
+    except ValueError:
+        raise ValueError("networks such as 10.0.0.0/8, separated by commas") from None
+
+
+def _days(text: str) -> int:
+    expected = "a whole number of days from 1 to 36500"
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 36_500:
+        raise ValueError(expected)
+    return int(text)
 
 
 def _count(text: str) -> int:

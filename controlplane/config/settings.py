@@ -76,6 +76,15 @@ TEMPLATES = [
 # connection, and asks whether it still lives before a task uses it.
 _POOLED = CELLRUN.process == "web"
 _DATABASE_OPTIONS: dict[str, Any] = {
+    # Who stands still in a transaction, or was cut off from the database in it, must not hold its
+    # locks for ever; what we compute between two statements takes a second at most. And who waits
+    # for somebody else's goes on without them after that.
+    "options": "-c idle_in_transaction_session_timeout=15s -c lock_timeout=20s",
+    # A host of the database that has vanished sends no word of that: half a minute is enough.
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,
     **CELLRUN.database.options,
     "application_name": f"cellrun-{CELLRUN.process}",
     "connect_timeout": 3,
@@ -177,11 +186,18 @@ CELERY_TASK_ACKS_LATE = False
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_TIMEZONE = "UTC"
 CELERY_ENABLE_UTC = True
-CELERY_IMPORTS = ["controlplane.ticks.placement", "controlplane.ticks.convergence"]
+CELERY_IMPORTS = [
+    "controlplane.ticks.placement",
+    "controlplane.ticks.convergence",
+    "controlplane.ticks.callbacks",
+    "controlplane.ticks.retention",
+]
 CELERY_TASK_DEFAULT_QUEUE = "unrouted"
 CELERY_TASK_ROUTES = {
     "controlplane.ticks.placement": {"queue": "placement"},
     "controlplane.ticks.convergence": {"queue": "convergence"},
+    "controlplane.ticks.callbacks": {"queue": "callbacks"},
+    "controlplane.ticks.retention": {"queue": "convergence"},
 }
 CELERY_BEAT_SCHEDULE = build_schedule(CELLRUN)
 # Beat looks at its schedule at least this often, so an interval below 5 s is kept.

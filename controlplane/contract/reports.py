@@ -1,5 +1,6 @@
 """What a cell says: Register, Heartbeat, Reports (each with all facts so far), Goodbye."""
 
+import codecs
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,17 @@ MESSAGE_CHARS = 2_000
 UNFIT_CHARS = 200
 REGISTRY = "registry"  # the reason of an end: the image's registry does not answer
 MAX_OUTPUTS = 1_000  # files that one attempt may keep
+
+_UTF_8 = codecs.getincrementaldecoder("utf-8")
+
+
+def head_of_result(content: bytes) -> tuple[str, bool]:
+    """The first 10,240 bytes of a result as text, and whether there was more.
+
+    What is no UTF-8 is replaced; a sign that the cut would go through is left out.
+    """
+    is_cut = len(content) > RESULT_BYTES
+    return _UTF_8("replace").decode(content[:RESULT_BYTES], final=not is_cut), is_cut
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,14 @@ from controlplane.contract.states import FailureKind, TaskState
 from controlplane.domain.effects import ChangeAttempt, ChangeTask, Step
 from controlplane.domain.retry import wait_seconds
 from controlplane.domain.snapshots import TaskFacts
-from controlplane.domain.states import ACTIVE, REASONS, TERMINAL, Budget, Reason, ReleaseKind
+from controlplane.domain.states import (
+    ACTIVE,
+    TERMINAL,
+    Budget,
+    Reason,
+    ReleaseKind,
+    failure_reason_of,
+)
 from controlplane.domain.transitions import Event, Outcome, advance
 
 
@@ -168,4 +175,4 @@ def _not_before(facts: TaskFacts, outcome: Outcome, now: datetime) -> datetime |
 def _failure_reason(outcome: Outcome, cause: Cause) -> str:
     if outcome.task not in TERMINAL or outcome.task is TaskState.SUCCEEDED:
         return ""
-    return cause.failure_reason or REASONS[cause.reason]
+    return cause.failure_reason or failure_reason_of(cause.reason)

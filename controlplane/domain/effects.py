@@ -142,7 +142,8 @@ class ChangeCell:
     """A cell moves from one of `states` to `state`.
 
     `ordered`: what an operator wants it to be from now on, with the deadline of a drain. `cause`
-    and `until`: of a quarantine. `trusted_at`: what failed there before is of the past.
+    and `until`: of a quarantine; `cause_before`: of the one that it has to be in, if it matters.
+    `trusted_at`: what failed there before is of the past.
     """
 
     cell_id: int
@@ -154,6 +155,7 @@ class ChangeCell:
     cause: Quarantine | None = None
     until: datetime | None = None
     trusted_at: datetime | None = None
+    cause_before: Quarantine | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from controlplane.domain.dependencies import Milestones, Standing, dependencies_
 from controlplane.domain.gangs import GangGroup, GangVerdict, judge_gang, without_the_open
 from controlplane.domain.rollup import GroupTally, JobTally, job_state
 from controlplane.domain.snapshots import GroupFacts
-from controlplane.domain.states import REASONS, TERMINAL, Reason
+from controlplane.domain.states import REASONS, TERMINAL, CallbackOn, Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class JobRow:
     waits_for_jobs: bool = False
     is_watched: bool = False
     kind: str = "batch"
+    callback_on: CallbackOn = CallbackOn.NOTHING
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from controlplane.spec.parsing import field_path
 # Those of a pool's validators that refuse by a limit alone.
 _JUDGES = ("user_quota", "project_quota", "domain_quota", "concurrency")
 _WRITTEN = {"cpu_millis": "cpu", "memory_mib": "memory", "disk_mib": "disk"}
-_HINT = " (allow_unsatisfiable: true takes the job anyway)"
+HINT = " (allow_unsatisfiable: true takes the job anyway)"
 
 Finding = tuple[Place, str]
 
@@ -73,7 +73,7 @@ def find_unsatisfiable(jobs: Sequence[Candidate], pool: OfferedPool) -> list[tup
             findings = list(court.judge_gang(job, shapes))
         for place, text in findings:
             field = field_path(place, is_short=job.is_short)
-            found[job.position, Fault(field, f"{text}{_HINT}")] = None
+            found[job.position, Fault(field, f"{text}{HINT}")] = None
     return list(found)
 
 

@@ -41,7 +41,8 @@ class Quota:
     """The limits of a scope, with what its unreleased attempts hold.
 
     `name`: as people know it ("alice", "default/default"). `jobs`: ids of the jobs that hold
-    something; read only where `running_jobs` is limited.
+    something, `leaving_jobs`: of those all of whose attempts have ended; both are read only where
+    `running_jobs` is limited.
     """
 
     scope: Scope
@@ -50,6 +51,7 @@ class Quota:
     resources: Mapping[str, int] = field(default_factory=dict)
     running_tasks: int = 0
     jobs: frozenset[int] = frozenset()
+    leaving_jobs: frozenset[int] = frozenset()
 
     @property
     def title(self) -> str:

@@ -6,7 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.states import CellState, Exclusive
+from controlplane.domain.states import CellState, Exclusive, MassLoss
 from controlplane.domain.transitions import Counters, Limits
 
 Resources = Mapping[str, int]
@@ -46,7 +46,11 @@ class TaskFacts:
 
 @dataclass(frozen=True, slots=True)
 class LeaseFacts:
-    """What is known of a cell's lease. `silent_ticks`: ticks that found the cell silent since."""
+    """What is known of a cell's lease. `silent_ticks`: ticks that found the cell silent since.
+
+    `has_left`: it said that it leaves for good, and nothing of it is left to be confirmed;
+    `is_replaced`: another incarnation of the cell asked for its place since it was last heard.
+    """
 
     cell_id: int
     name: str
@@ -55,6 +59,28 @@ class LeaseFacts:
     last_heard_at: datetime
     expires_at: datetime
     silent_ticks: int
+    pool_id: int = 0
+    has_left: bool = False
+    is_replaced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSilence:
+    """How many cells of a pool are silent, and what was decided about that.
+
+    `cells`: those that count: not LOST, DRAINING, gone in order, given up by an operator, or silent
+    and replaced; `silent`: so many of them are, the first of them since `silent_since`. `held_at`:
+    since when their loss is held back; `confirmed_at`: who was last heard before then may be lost.
+    """
+
+    pool_id: int
+    name: str
+    mass_loss: MassLoss
+    held_at: datetime | None
+    confirmed_at: datetime | None
+    cells: int
+    silent: int
+    silent_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ class Quarantine(StrEnum):
     STOPS = "stops"  # it does not confirm stops: until it does
     FAILURES = "failures"  # whatever was sent there failed: for some minutes
     UNFIT = "unfit"  # it says itself that it takes no work: until it says that it does
+    STRANGERS = "strangers"  # it came with attempts that it must not have: until they are gone
 
 
 class ReleaseKind(StrEnum):
@@ -96,6 +97,30 @@ class Exclusive(StrEnum):
     NO = ""
     LEASE = "lease"  # the loss of its cell releases it, some time after its guard has ended it
     STRICT = "strict"  # only its cell's word, or an operator's, releases it
+
+
+class MassLoss(StrEnum):
+    """What becomes of a pool of which more than half of the cells fall silent at once."""
+
+    HOLD = "hold"  # nothing, until they return or an operator confirms
+    PROCEED = "proceed"  # they are lost, one more lease later
+
+
+class CallbackOn(StrEnum):
+    """Whose end is told to a job's callback."""
+
+    NOTHING = ""
+    TASK = "task"
+    JOB = "job"
+
+
+class CallbackState(StrEnum):
+    """How far a callback has come."""
+
+    WAITING = "waiting"  # for its next try
+    CLAIMED = "claimed"  # somebody is trying now
+    DELIVERED = "delivered"  # its receiver said so, by a status from 200 to 299
+    ABANDONED = "abandoned"  # its time was over
 
 
 class Band(IntEnum):
@@ -191,3 +216,14 @@ REASONS: dict[Reason, str] = {
     Reason.RELEASED_BY_OPERATOR: "released by an operator",
     Reason.TASKS_DECIDED: "follows from the states of its tasks",
 }
+
+# Only where it is another than the reason's: what Diego's clients look for, and short.
+FAILURE_REASONS: dict[Reason, str] = {
+    Reason.SCHEDULING_DEADLINE: REASONS[Reason.START_EXPIRED],
+}
+"""What a task that failed is told to have failed of; elsewhere, that is the text of the reason."""
+
+
+def failure_reason_of(reason: Reason) -> str:
+    """The short text for a task that ended for `reason`, where nothing closer is known."""
+    return FAILURE_REASONS.get(reason, REASONS[reason])

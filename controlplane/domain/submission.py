@@ -65,6 +65,13 @@ class GuidTaken(Conflict):
         self.position = position
 
 
+class TaskGuidTaken(Conflict):
+    """Another one-off task, or a job, has the guid already; `holder` says which."""
+
+    def __init__(self, guid: str, holder: str | None) -> None:
+        super().__init__(f"guid {guid} belongs to {holder or 'another task'} already")
+
+
 class NameTaken(Conflict):
     """The job at `position` may not have the name of the unfinished job `job_id`."""
 

@@ -55,7 +55,8 @@ def decide_sync(
             item.start_before.timestamp(),
         )
         for item in unreleased
-        if item.uid in wanted and item.uid not in held and now - item.created_at >= IN_FLIGHT
+        # What was created later than now was so before the clock was put back.
+        if item.uid in wanted and item.uid not in held and abs(now - item.created_at) >= IN_FLIGHT
     )
     ended = {item.uid: _stop(item) for item in unreleased if item.state in TERMINAL}
     strangers = _strangers(held, wanted | set(ended))

@@ -1,8 +1,8 @@
 """Batches of messages: many in one transaction; a bad one is found and put aside for people."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 
 import structlog
@@ -27,13 +27,18 @@ log = structlog.get_logger(__name__)
 
 
 class Inbox:
-    """Applies raw messages. Heartbeats are answered in groups, every `sync_seconds`."""
+    """Applies raw messages. Heartbeats are answered in groups, every `sync_seconds`.
 
-    def __init__(self, *, sync_seconds: float) -> None:
+    A batch of heartbeats that wait for their group asks nothing of the database. `timer`: seconds
+    by which groups are told apart; without one, those of the control plane's clock.
+    """
+
+    def __init__(self, *, sync_seconds: float, timer: Callable[[], float] | None = None) -> None:
         self._directory = Directory()
-        self._sync_every = timedelta(seconds=sync_seconds)
+        self._sync_seconds = sync_seconds
+        self._timer = timer or _seconds_of_clock
         self._beats: list[Beat] = []
-        self._synced_at: datetime | None = None
+        self._synced_at: float | None = None
         self.applied = 0
         self.ignored: dict[str, int] = {}
         self.dropped = 0
@@ -43,19 +48,32 @@ class Inbox:
         """Whether heartbeats wait for their answer."""
         return bool(self._beats)
 
-    def apply(self, raw: Sequence[str]) -> None:
-        """Apply a batch; answer heartbeats if it is time. Raises only if the database is away."""
-        if raw:
-            self._apply(sort_messages(raw, self._directory))
-        now = clock.now()
-        due = self._synced_at is None or now - self._synced_at >= self._sync_every
-        if self._beats and due:
-            beats, self._beats = self._beats, []
-            self._synced_at = now
-            answer_heartbeats(beats, now=now)
+    def apply(self, raw: Sequence[str]) -> bool:
+        """Apply a batch; answer heartbeats if it is time. Whether the database was asked.
 
-    def _apply(self, found: Sorted) -> None:
-        now = clock.now()
+        Raises only if the database is away.
+        """
+        found = sort_messages(raw, self._directory)
+        has_asked = found.is_more_than_beats
+        if has_asked:
+            self._apply(found, clock.now())
+        # Not those of a batch that failed: their cells will have to say it again.
+        self._beats += found.beats
+        if self._beats and self._is_time_to_answer():
+            beats, self._beats = self._beats, []
+            answer_heartbeats(beats, now=clock.now())
+            return True
+        return has_asked
+
+    def _is_time_to_answer(self) -> bool:
+        seconds, last = self._timer(), self._synced_at
+        # If the clock is put back, cells must not wait until it is there again.
+        if last is not None and abs(seconds - last) < self._sync_seconds:
+            return False
+        self._synced_at = seconds
+        return True
+
+    def _apply(self, found: Sorted, now: datetime) -> None:
         self.dropped += found.dropped
         if found.dropped:
             self._directory.forget()
@@ -67,7 +85,6 @@ class Inbox:
             self._register(item, now)
         for address, goodbye, seq in found.goodbyes:
             record_goodbye(address, goodbye, seq=seq, now=now)
-        self._beats += found.beats
 
     @staticmethod
     def _register(item: Registration, now: datetime) -> None:
@@ -108,6 +125,10 @@ class Inbox:
         for item in part.reported:
             log.error("report_put_aside", attempt=item.report.uid, error=str(error))
             add_dead_letter(source="inbox", error=str(error), body=str(item.report.body()), now=now)
+
+
+def _seconds_of_clock() -> float:
+    return clock.now().timestamp()
 
 
 @dataclass(frozen=True, slots=True)

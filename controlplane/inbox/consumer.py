@@ -4,6 +4,7 @@ Messages are not acknowledged to the broker: a batch that is lost here is sent a
 which keep every report until it is acknowledged after our commit.
 """
 
+import time
 from typing import Any
 
 import structlog
@@ -30,7 +31,8 @@ class InboxStep(bootsteps.ConsumerStep):
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
-        self._inbox = Inbox(sync_seconds=settings.CELLRUN.sync_seconds)
+        seconds = settings.CELLRUN.sync_seconds
+        self._inbox = Inbox(sync_seconds=seconds, timer=time.monotonic)
         self._waiting: list[str] = []
         self._hub: Any = None
         self._timer: Any = None
@@ -80,8 +82,9 @@ class InboxStep(bootsteps.ConsumerStep):
     def _flush(self) -> None:
         self._scheduled = False
         batch, self._waiting = self._waiting, []
+        has_asked = True
         try:
-            self._inbox.apply(batch)
+            has_asked = self._inbox.apply(batch)
         except (OperationalError, InterfaceError) as error:
             # The database is away: cells send these again, so nothing is kept here.
             log.warning("batch_lost", messages=len(batch), error=str(error))
@@ -89,4 +92,6 @@ class InboxStep(bootsteps.ConsumerStep):
         except Exception:  # the worker must go on whatever one batch held
             log.exception("batch_failed", messages=len(batch))
         finally:
-            close_old_connections()
+            # It costs the next batch a statement; heartbeats that only wait have asked nothing.
+            if has_asked:
+                close_old_connections()

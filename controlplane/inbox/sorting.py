@@ -42,6 +42,12 @@ class Sorted:
     probes: list[int] = field(default_factory=list)
     dropped: int = 0
 
+    @property
+    def is_more_than_beats(self) -> bool:
+        """Whether anything in it cannot wait as heartbeats do."""
+        others = (self.registrations, self.goodbyes, self.reported, self.acknowledgements)
+        return any(others) or bool(self.probes or self.dropped)
+
 
 class Directory:
     """Cell ids and keys by name, read once and again for names not seen yet."""

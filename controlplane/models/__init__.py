@@ -2,11 +2,21 @@
 
 from controlplane.models.accounts import ApiToken
 from controlplane.models.attempts import Attempt
+from controlplane.models.callbacks import Callback, Delivery
 from controlplane.models.cells import Cell, CellLease
 from controlplane.models.history import Transition
 from controlplane.models.images import ImageFailure
 from controlplane.models.jobs import Domain, Job, JobDependency, Project, TaskGroup
-from controlplane.models.operations import Alert, DeadLetter, InboxProbe, TickState
+from controlplane.models.one_offs import OneOff
+from controlplane.models.operations import (
+    Alert,
+    AuditLine,
+    DeadLetter,
+    InboxProbe,
+    TickRun,
+    TickState,
+    Walk,
+)
 from controlplane.models.pools import Pool, Quota, Shape
 from controlplane.models.secrets import Secret
 from controlplane.models.tasks import Task
@@ -15,14 +25,18 @@ __all__ = [
     "Alert",
     "ApiToken",
     "Attempt",
+    "AuditLine",
+    "Callback",
     "Cell",
     "CellLease",
     "DeadLetter",
+    "Delivery",
     "Domain",
     "ImageFailure",
     "InboxProbe",
     "Job",
     "JobDependency",
+    "OneOff",
     "Pool",
     "Project",
     "Quota",
@@ -30,6 +44,8 @@ __all__ = [
     "Shape",
     "Task",
     "TaskGroup",
+    "TickRun",
     "TickState",
     "Transition",
+    "Walk",
 ]

@@ -71,6 +71,12 @@ class CellLease(models.Model):
     last_heard_at = models.DateTimeField()
     expires_at = models.DateTimeField()
     silent_ticks = models.PositiveIntegerField(default=0)
+    left_at = models.DateTimeField(
+        null=True, blank=True, help_text="Its last word was that it leaves, and nobody follows it."
+    )
+    successor_at = models.DateTimeField(
+        null=True, blank=True, help_text="When another incarnation last asked to take its place."
+    )
     heartbeat_seq = models.BigIntegerField(default=0)
     acked_seq = models.BigIntegerField(default=0)
     clock_ahead_seconds = models.FloatField(

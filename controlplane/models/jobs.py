@@ -6,8 +6,9 @@ from django.db import models
 from django.db.models import Q
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.states import JOB_STATES, Band, Exclusive
+from controlplane.domain.states import JOB_STATES, Band, CallbackOn, Exclusive
 from controlplane.models.choices import TERMINAL_NUMBERS, finished_iff_terminal
+from controlplane.spec.job import DEFAULT_TTL_SECONDS
 
 _JOB_STATES = [(int(state), state.name) for state in sorted(JOB_STATES)]
 
@@ -113,8 +114,28 @@ class Job(models.Model):
     settled_at = models.DateTimeField(
         null=True, blank=True, help_text="When all its attempts were released."
     )
+    ttl_seconds = models.PositiveIntegerField(
+        default=DEFAULT_TTL_SECONDS, help_text="It is deleted so long after it has settled."
+    )
+    expires_at = models.DateTimeField(
+        null=True, blank=True, help_text="When it is deleted by itself; a one-off task's sooner."
+    )
     deleted_at = models.DateTimeField(
         null=True, blank=True, help_text="From then on nobody sees it; its rows go once settled."
+    )
+    is_one_off = models.BooleanField(
+        default=False, help_text="It has one task, which came through Diego's door."
+    )
+    callback_on = models.CharField(
+        max_length=4,
+        choices=[(scope.value, scope.value) for scope in CallbackOn],
+        default=CallbackOn.NOTHING,
+        blank=True,
+        help_text="Whose end is told to `callback_url`: each task's, or the job's.",
+    )
+    callback_url = models.TextField(default="", blank=True)
+    callback_host = models.CharField(
+        max_length=260, default="", blank=True, help_text="Its host:port, in one spelling."
     )
 
     class Meta:
@@ -157,6 +178,11 @@ class Job(models.Model):
             ),
             models.Index(fields=("id",), name="job_bouncing", condition=Q(is_bouncing=True)),
             models.Index(fields=("id",), name="job_deleted", condition=Q(deleted_at__isnull=False)),
+            models.Index(
+                fields=("expires_at", "id"),
+                name="job_expires",
+                condition=Q(expires_at__isnull=False, deleted_at=None),
+            ),
         )
 
     def __str__(self) -> str:

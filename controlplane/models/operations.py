@@ -20,7 +20,46 @@ class TickState(models.Model):
         blank=True,
         help_text="After a gap of our own: until when nothing is declared lost or overdue.",
     )
-    counts = models.JSONField(default=dict, blank=True)
+    counts = models.JSONField(default=dict, blank=True, help_text="What the last run did.")
+    phases = models.JSONField(
+        default=dict, blank=True, help_text="Milliseconds of each phase of the last run."
+    )
+    lag_seconds = models.FloatField(
+        default=0.0, help_text="How much later than it should have the last run began."
+    )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class TickRun(models.Model):
+    """A run of a tick that did something, or was late; kept for a day."""
+
+    name = models.CharField(max_length=32)
+    started_at = models.DateTimeField()
+    finished_at = models.DateTimeField()
+    counts = models.JSONField(default=dict)
+    phases = models.JSONField(default=dict)
+    lag_seconds = models.FloatField(default=0.0)
+
+    class Meta:
+        indexes = (models.Index(fields=("finished_at",), name="tick_run_finished"),)
+
+    def __str__(self) -> str:
+        return f"run {self.pk} of {self.name}"
+
+
+class Walk(models.Model):
+    """How far convergence has come: in looking again at all there is, or at jobs with work."""
+
+    name = models.CharField(max_length=32, primary_key=True)
+    after = models.CharField(
+        max_length=40, default="", blank=True, help_text="Behind which row the next page begins."
+    )
+    looked_at = models.DateTimeField(help_text="When the last page was looked at.")
+    repaired = models.PositiveIntegerField(
+        default=0, help_text="What had to be put right since this round began."
+    )
 
     def __str__(self) -> str:
         return self.name
@@ -56,6 +95,9 @@ class Alert(models.Model):
     subject = models.CharField(max_length=255)
     text = models.TextField()
     raised_at = models.DateTimeField()
+    last_raised_at = models.DateTimeField(
+        help_text="When it was last found so, to the minute, or it would be written all the time."
+    )
     cleared_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
@@ -69,3 +111,19 @@ class Alert(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.subject}"
+
+
+class AuditLine(models.Model):
+    """What was done for good and leaves nothing else behind: who deleted what, when, why."""
+
+    at = models.DateTimeField()
+    actor = models.CharField(max_length=150)
+    action = models.CharField(max_length=32)
+    subject = models.CharField(max_length=400)
+    text = models.TextField(default="", blank=True)
+
+    class Meta:
+        indexes = (models.Index(fields=("at",), name="audit_line_at"),)
+
+    def __str__(self) -> str:
+        return f"{self.action}: {self.subject}"

@@ -9,6 +9,7 @@ from django.db.models import Q
 
 from controlplane import plugins
 from controlplane.domain.placement.policy import DEFAULT_VALIDATORS
+from controlplane.domain.states import MassLoss
 
 
 def _default_validators() -> list[str]:
@@ -102,6 +103,25 @@ class Pool(models.Model):
     )
     privileged_allowed = models.BooleanField(
         default=False, help_text="Whether tasks may be privileged, or have any capability."
+    )
+    mass_loss = models.CharField(
+        max_length=7,
+        choices=[(choice.value, choice.value) for choice in MassLoss],
+        default=MassLoss.HOLD,
+        help_text="When more than half of its cells fall silent at once: hold them until they are"
+        " back or an operator confirms the loss, or proceed after one more lease.",
+    )
+    loss_held_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="Since when a loss of many cells at once is held back.",
+    )
+    loss_confirmed_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="An operator confirmed it: cells that were last heard before then may be lost.",
     )
     cursor = models.CharField(
         max_length=63,

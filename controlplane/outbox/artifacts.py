@@ -12,7 +12,7 @@ import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -84,17 +84,12 @@ def put_piece(file: Announced, *, offset: int, content: bytes, most: int) -> int
         if found.st_nlink == 0:
             return 0
         here = found.st_size
-        if here != offset:
-            return here
-        if offset + len(content) > file.size:
-            file.draft.unlink()
-            raise OtherContent(f"more than the {file.size} bytes that were announced")
-        draft.write(content)
-        draft.flush()
-        here += len(content)
+        if here == offset:
+            _append(file, draft, content, here)
+            here += len(content)
+        # Also when all of it came before: whoever took the last piece may have got no further.
         if here == file.size:
-            os.fsync(draft.fileno())
-            _finish(file)
+            _finish(file, draft)
             done.touch()
         return here
 
@@ -113,7 +108,7 @@ def open_artifact(prefix: str, name: str) -> BinaryIO | None:
 
 
 def remove_all(uid: UUID, prefix: str) -> None:
-    """Forget all that an attempt left here. Repeatable."""
+    """Forget all that an attempt left here. Repeatable. Raises OSError."""
     for folder in (_root() / prefix, _drafts(uid)):
         discard(folder)
     # The folders of its task, job, …: they go with what was last in them.
@@ -171,16 +166,33 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _make_folder(folder: Path) -> None:
     """Make a folder that lasts, with those that it lies in."""
-    if folder.is_dir():
-        return
-    _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    sync_folder(folder.parent)
+    while not folder.is_dir():
+        _make_folder(folder.parent)
+        # What is purged beside it takes folders along that are empty: then once more.
+        with suppress(FileNotFoundError):
+            folder.mkdir(exist_ok=True)
+            sync_folder(folder.parent)
 
 
-def _finish(file: Announced) -> None:
-    with file.draft.open("rb") as draft:
-        found = hashlib.file_digest(draft, "sha256").hexdigest()
+def _append(file: Announced, draft: BinaryIO, content: bytes, here: int) -> None:
+    """Take a piece behind the `here` bytes that came before. Raises OtherContent."""
+    if here + len(content) > file.size:
+        file.draft.unlink()
+        raise OtherContent(f"more than the {file.size} bytes that were announced")
+    draft.write(content)
+    draft.flush()
+
+
+def _finish(file: Announced, draft: BinaryIO) -> None:
+    """Let the file appear, durably. Raises OtherContent; after OSError it can be tried again."""
+    try:
+        os.fsync(draft.fileno())
+    except OSError:
+        # A second fsync would say that all is well, and it is not.
+        file.draft.unlink(missing_ok=True)
+        raise
+    with file.draft.open("rb") as whole:
+        found = hashlib.file_digest(whole, "sha256").hexdigest()
     if found != file.sha256:
         file.draft.unlink()
         raise OtherContent(f"its sha256 is {found}, and {file.sha256} was announced")

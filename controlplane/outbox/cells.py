@@ -1,6 +1,6 @@
 """Orders to cells, sealed with each cell's key, at most 64 KiB a message."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from controlplane.contract import broker, envelope, keys, queues
@@ -35,11 +35,11 @@ def send(messages: Iterable[tuple[CellAddress, dict[str, Any]]]) -> bool:
 
 
 def split_orders(
-    runs: Sequence[RunAttempt], stops: Sequence[StopAttempt], specs: dict[int, GroupSpec]
+    runs: Sequence[RunAttempt], stops: Sequence[StopAttempt], specs: Mapping[int, GroupSpec]
 ) -> Iterator[Orders]:
     """The orders for one cell in messages of bounded size, each with the specs its runs need.
 
-    Runs whose spec is unknown are left out: their group is gone.
+    Runs whose spec is unknown are left out: their group is gone, or cannot be read.
     """
     batch = _Batch()
     for stop in stops:

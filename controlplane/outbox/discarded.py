@@ -3,42 +3,62 @@
 discarded/<random>      a folder with all that was in it
 """
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 from django.conf import settings
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What is left of the discarded. `fault`: why some of it cannot be deleted."""
+
+    anything: bool
+    fault: OSError | None = None
+
+
 def discard(folder: Path) -> None:
-    """Nobody finds the folder any more, and it takes no time, however much it has. Repeatable."""
-    away = _root() / uuid4().hex
+    """Nobody finds the folder any more, and it takes no time, however much it has. Repeatable.
+
+    Raises OSError if that cannot be done, as on a store that is read-only: all is as it was.
+    """
     if not folder.is_dir():
         return
+    away = _root() / uuid4().hex
     away.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.rename(folder, away)
     except FileNotFoundError:
         return
-    except OSError:  # it lies on another disk
-        shutil.rmtree(folder, ignore_errors=True)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        shutil.rmtree(folder)  # it lies on another disk
 
 
-def delete_discarded(is_over: Callable[[], bool]) -> bool:
-    """Delete what was discarded, until time `is_over`; whether nothing is left of it."""
+def delete_discarded(is_over: Callable[[], bool]) -> Left:
+    """Delete what was discarded, until time `is_over`; what is left of it."""
+    fault = None
     try:
-        folders = sorted(_root().iterdir())
+        with os.scandir(_root()) as folders:
+            for folder in folders:
+                try:
+                    if not _delete(Path(folder), is_over):
+                        return Left(True, fault)
+                except FileNotFoundError:  # another process is at it
+                    continue
+                except OSError as error:  # others may go
+                    fault = error
     except FileNotFoundError:
-        return True
-    gone = True
-    for folder in folders:
-        try:
-            gone &= _delete(folder, is_over)
-        except OSError:  # another tick is at it, or it may not be deleted; others may
-            gone = False
-    return gone
+        return Left(False)
+    except OSError as error:
+        return Left(True, error)
+    return Left(fault is not None, fault)
 
 
 def _delete(folder: Path, is_over: Callable[[], bool]) -> bool:

@@ -7,13 +7,14 @@ import fcntl
 import hashlib
 import os
 import re
-import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
 from django.conf import settings
+
+from controlplane.outbox.discarded import discard
 
 STREAMS = ("stdout", "stderr")
 MAX_STREAM_BYTES = 64 * 1024 * 1024  # of one attempt; a task that prints for ever harms nobody
@@ -153,8 +154,8 @@ def _input_path(digest: str) -> Path:
 
 
 def remove_logs(uid: UUID) -> None:
-    """Forget the output of an attempt. Repeatable."""
-    shutil.rmtree(_log_path(uid, STREAMS[0]).parent, ignore_errors=True)
+    """Forget the output of an attempt. Repeatable. Raises OSError, and then all is as it was."""
+    discard(_log_path(uid, STREAMS[0]).parent)
 
 
 def _log_path(uid: UUID, stream: str) -> Path:

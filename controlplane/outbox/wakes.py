@@ -17,12 +17,22 @@ def wake_convergence() -> None:
     _wake("convergence")
 
 
+def wake_callbacks() -> None:
+    """Some callback is due now."""
+    _wake("callbacks")
+
+
+def wake_retention() -> None:
+    """More is to be deleted than there was time for: in its turn, between two other ticks."""
+    _wake("retention", queue="convergence")
+
+
 def take_wake(tick: str) -> None:
     """The tick begins: a wake from now on is a new one."""
     transport.unclaim(f"wake:{tick}")
 
 
-def _wake(tick: str) -> None:
+def _wake(tick: str, *, queue: str = "") -> None:
     if transport.claim(f"wake:{tick}", _COVER_SECONDS):
-        message = broker.task_message(tick, f"controlplane.ticks.{tick}", [True])
-        transport.push([(tick, message)])
+        message = broker.task_message(queue or tick, f"controlplane.ticks.{tick}", [True])
+        transport.push([(queue or tick, message)])

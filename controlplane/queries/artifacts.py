@@ -1,7 +1,7 @@
 """What tasks read and wrote: contents of inputs, results of groups, output of attempts."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 from uuid import UUID
 
@@ -129,17 +129,22 @@ def is_over(uid: UUID) -> bool:
     return bool(found)
 
 
-def find_prefixes_of_job(job_id: int, limit: int) -> dict[UUID, str]:
-    """The prefixes of up to `limit` attempts of a job."""
+def is_purged(uid: UUID) -> bool:
+    """Whether a purge may have begun with the attempt, or has been: nobody finds what comes now."""
     found = rows(
-        f"""
-        {_PREFIX_COLUMNS} WHERE a.task_id IN (
-            SELECT id FROM controlplane_task WHERE job_id = %s
-        ) LIMIT %s
+        """
+        SELECT 1 FROM controlplane_attempt a JOIN controlplane_job j ON j.id = a.job_id
+        WHERE a.uid = %s AND (j.deleted_at IS NULL OR j.settled_at IS NULL)
         """,
-        [job_id, limit],
+        [uid],
     )
-    return {row[0]: _prefix(row) for row in found}
+    return not found
+
+
+def find_prefixes_of_tasks(task_ids: Sequence[int], limit: int) -> dict[UUID, tuple[int, str]]:
+    """The job and the prefix of up to `limit` attempts of the tasks."""
+    found = rows(f"{_PREFIX_COLUMNS} WHERE a.task_id = ANY(%s) LIMIT %s", [list(task_ids), limit])
+    return {row[0]: (row[3], _prefix(row)) for row in found}
 
 
 def _prefix(row: tuple[Any, ...]) -> str:

@@ -50,9 +50,13 @@ def load_usage(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
 def _cells(condition: str, parameters: Sequence[Any]) -> list[CellFacts]:
     found = rows(
         f"""
-        SELECT c.id, c.name, c.state, c.incarnation, c.capacity, c.task_types, c.labels, c.tags,
+        SELECT c.id, c.name,
+               -- Whose loss is held back gets no work: it might wait there for an operator.
+               CASE WHEN p.loss_held_at IS NOT NULL AND l.silent_ticks > 0 THEN 'LOST'
+                    ELSE c.state END, c.incarnation, c.capacity, c.task_types, c.labels, c.tags,
                CASE WHEN c.drivers && %s::varchar[] THEN p.max_building_per_cell END
         FROM controlplane_cell c JOIN controlplane_pool p ON p.id = c.pool_id
+        LEFT JOIN controlplane_celllease l ON l.cell_id = c.id
         WHERE {condition} ORDER BY c.id
         """,
         [sorted(CONTAINER_DRIVERS), *parameters],

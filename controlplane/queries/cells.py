@@ -12,7 +12,8 @@ from controlplane.queries.sql import decoded, rows
 _COLUMNS = """
 SELECT c.id, c.name, c.state, c.state_reason, pool.name, c.labels, c.tags, c.incarnation,
        c.capacity, c.drivers, c.task_types, l.last_heard_at, c.drain_deadline_at,
-       c.quarantined_until, l.clock_ahead_seconds
+       c.quarantined_until, l.clock_ahead_seconds,
+       c.state <> 'LOST' AND COALESCE(l.silent_ticks, 0) > 0
 FROM controlplane_cell c
 JOIN controlplane_pool pool ON pool.id = c.pool_id
 LEFT JOIN controlplane_celllease l ON l.cell_id = c.id
@@ -60,4 +61,5 @@ def _document(row: tuple[Any, ...], used: Mapping[str, int]) -> dict[str, Any]:
         "drain_deadline_at": row[12] if row[2] == CellState.DRAINING else None,
         "quarantined_until": row[13],
         "clock_ahead_seconds": row[14],
+        "silent": row[15],
     }

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.states import OPEN, CellState
-from controlplane.queries.sql import rows
+from controlplane.queries.sql import decoded, rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,9 @@ def load_figures() -> Iterator[Figure]:
     yield from _open_tasks()
     yield from _cells()
     yield from _ticks()
-    for alerts in rows("SELECT count(*) FROM controlplane_alert WHERE cleared_at IS NULL"):
-        yield Figure("cellrun_alerts_open", "Alerts that are not cleared.", {}, alerts[0])
+    yield from _callbacks()
+    yield from _endings()
+    yield from _alerts()
 
 
 def _open_tasks() -> Iterator[Figure]:
@@ -57,10 +58,74 @@ def _cells() -> Iterator[Figure]:
 def _ticks() -> Iterator[Figure]:
     found = rows(
         """
-        SELECT name, extract(epoch FROM clock_timestamp() - finished_at)
+        SELECT name, extract(epoch FROM clock_timestamp() - finished_at),
+               extract(epoch FROM finished_at), extract(epoch FROM finished_at - started_at),
+               lag_seconds, phases, counts
         FROM controlplane_tickstate WHERE finished_at IS NOT NULL ORDER BY name
         """
     )
-    for name, age in found:
-        text = "Seconds since a tick was last through."
-        yield Figure("cellrun_tick_age_seconds", text, {"tick": name}, float(age))
+    gauges = (
+        ("cellrun_tick_age_seconds", "Seconds since a tick was last through."),
+        ("cellrun_tick_last_run_timestamp_seconds", "When a tick was last through."),
+        ("cellrun_tick_duration_seconds", "How long the last run of a tick took."),
+        ("cellrun_tick_lag_seconds", "How much later than it should the last run began."),
+    )
+    for place, (name, text) in enumerate(gauges, start=1):
+        for row in found:
+            yield Figure(name, text, {"tick": row[0]}, float(row[place]))
+    for tick, *_, phases, _ in found:
+        for phase, took in sorted(decoded(phases).items()):
+            text, labels = "Of the last run, by phase.", {"tick": tick, "phase": phase}
+            yield Figure("cellrun_tick_phase_milliseconds", text, labels, float(took))
+    for tick, *_, counts in found:
+        for what, number in sorted(decoded(counts).items()):
+            if isinstance(number, int | float):
+                text, labels = "What the last run did.", {"tick": tick, "what": what}
+                yield Figure("cellrun_tick_count", text, labels, float(number))
+
+
+def _callbacks() -> Iterator[Figure]:
+    # Of what is over only the abandoned are counted, by an index: the rest is never read.
+    [(waiting, claimed, abandoned, oldest)] = rows(
+        """
+        SELECT (SELECT count(*) FROM controlplane_callback WHERE state = 'waiting'),
+               (SELECT count(*) FROM controlplane_callback WHERE state = 'claimed'),
+               (SELECT count(*) FROM controlplane_callback WHERE state = 'abandoned'),
+               (SELECT extract(epoch FROM clock_timestamp() - min(due_at))
+                FROM controlplane_callback WHERE state = 'waiting')
+        """
+    )
+    counts = {"waiting": waiting, "claimed": claimed, "abandoned": abandoned}
+    for state, number in counts.items():
+        yield Figure("cellrun_callbacks", "Callbacks by state.", {"state": state}, number)
+    text = "For how long the callback that is most overdue has been due; 0 if none is."
+    yield Figure("cellrun_callback_overdue_seconds", text, {}, max(0.0, float(oldest or 0)))
+
+
+def _endings() -> Iterator[Figure]:
+    [(resolving, expired, deleted)] = rows(
+        """
+        SELECT (SELECT count(*) FROM controlplane_oneoff WHERE claim IS NOT NULL),
+               (SELECT count(*) FROM controlplane_job
+                WHERE expires_at <= clock_timestamp() AND deleted_at IS NULL),
+               (SELECT count(*) FROM controlplane_job WHERE deleted_at IS NOT NULL)
+        """
+    )
+    yield Figure("cellrun_tasks_resolving", "One-off tasks being resolved.", {}, resolving)
+    text = "Jobs whose time is over and that are not deleted yet."
+    yield Figure("cellrun_jobs_expired", text, {}, expired)
+    text = "Deleted jobs whose rows are not gone yet."
+    yield Figure("cellrun_jobs_deleted", text, {}, deleted)
+
+
+def _alerts() -> Iterator[Figure]:
+    found = rows(
+        """
+        SELECT kind, count(*) FROM controlplane_alert WHERE cleared_at IS NULL
+        GROUP BY kind ORDER BY kind
+        """
+    )
+    total = sum(number for _, number in found)
+    yield Figure("cellrun_alerts_open", "Alerts that are not closed.", {}, total)
+    for kind, number in found:
+        yield Figure("cellrun_alerts", "Open alerts by kind.", {"kind": kind}, number)

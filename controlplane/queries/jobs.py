@@ -73,28 +73,37 @@ def list_jobs(wanted: JobFilter, *, before: int | None, limit: int) -> list[dict
     return _documents(found)
 
 
-def get_job(job_id: int) -> dict[str, Any]:
+def get_job(job_id: int, *, though_deleted: bool = False) -> dict[str, Any]:
     """One job. Raises NotFound."""
-    jobs = load_jobs([job_id])
+    jobs = load_jobs([job_id], though_deleted=though_deleted)
     if not jobs:
         raise NotFound(f"there is no job {job_id}")
     return jobs[0]
 
 
-def load_jobs(job_ids: Sequence[int]) -> list[dict[str, Any]]:
+def load_jobs(job_ids: Sequence[int], *, though_deleted: bool = False) -> list[dict[str, Any]]:
     """The jobs `job_ids`, each with its whole spec, in that order; unknown ones are left out."""
     found = rows(
-        f"SELECT {_COLUMNS}, j.spec {_TABLES} WHERE j.id = ANY(%s) AND j.deleted_at IS NULL",
-        [list(job_ids)],
+        f"SELECT {_COLUMNS}, j.spec {_TABLES} WHERE j.id = ANY(%s)"
+        " AND (%s OR j.deleted_at IS NULL)",
+        [list(job_ids), though_deleted],
     )
     jobs = {job["id"]: job for job in _documents(found)}
     return [jobs[job_id] for job_id in job_ids if job_id in jobs]
 
 
-def find_owner(job_id: int) -> Owned:
-    """Whose the job is. Raises NotFound."""
-    statement = "SELECT id, owner_id FROM controlplane_job WHERE id = %s AND deleted_at IS NULL"
-    found = rows(statement, [job_id])
+def find_owner(job_id: int, *, though_stopping: bool = False) -> Owned:
+    """Whose the job is; `though_stopping`: also if it is deleted, while a container of it is not
+    gone. Raises NotFound.
+    """
+    found = rows(
+        """
+        SELECT id, owner_id FROM controlplane_job j WHERE id = %s AND (deleted_at IS NULL OR %s
+            AND EXISTS (SELECT 1 FROM controlplane_attempt a
+                        WHERE a.job_id = j.id AND a.released_at IS NULL))
+        """,
+        [job_id, though_stopping],
+    )
     if not found:
         raise NotFound(f"there is no job {job_id}")
     return Owned(*found[0])
@@ -127,14 +136,14 @@ def _conditions(wanted: JobFilter) -> tuple[list[str], list[Any]]:
 
 def _documents(found: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
     job_ids = [row[0] for row in found]
-    counts, waits = _load_counts(job_ids), load_dependencies(job_ids)
+    counts, waits = load_status_counts(job_ids), load_dependencies(job_ids)
     return [
         _document(row, counts.get(row[0], {}), [_wait(item) for item in waits.get(row[0], ())])
         for row in found
     ]
 
 
-def _load_counts(job_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+def load_status_counts(job_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
     """By job and group, how many tasks are in which state (Volcano's taskStatusCount)."""
     found = rows(
         """

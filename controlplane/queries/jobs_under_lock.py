@@ -7,6 +7,7 @@ from typing import Any
 from controlplane.contract.states import TaskState
 from controlplane.domain.jobs import GroupRow, JobRow
 from controlplane.domain.snapshots import GroupFacts
+from controlplane.domain.states import CallbackOn
 from controlplane.queries.sql import rows
 
 
@@ -20,13 +21,25 @@ def read_jobs(job_ids: Iterable[int]) -> dict[int, JobRow]:
     return _load_jobs(job_ids, "")
 
 
+def find_free_jobs(job_ids: Sequence[int]) -> list[int]:
+    """Those that nobody else has locked, by id."""
+    found = rows(
+        """
+        SELECT id FROM controlplane_job WHERE id = ANY(%s)
+        ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+        """,
+        [list(job_ids)],
+    )
+    return [job_id for (job_id,) in found]
+
+
 def _load_jobs(job_ids: Iterable[int], lock: str) -> dict[int, JobRow]:
     found = rows(
         f"""
         SELECT id, state, min_available, explicit_minimum, max_task_failures, ending_as,
                ending_reason, failure_reason, start_after, scheduling_timeout_seconds,
                started_at, finished_at, settled_at, coscheduled, is_bouncing, waits_for_jobs,
-               is_watched, kind
+               is_watched, kind, callback_on
         FROM controlplane_job WHERE id = ANY(%s) ORDER BY id {lock}
         """,
         [sorted(set(job_ids))],
@@ -77,7 +90,8 @@ def find_open_dependencies(job_ids: Sequence[int]) -> list[tuple[int, int, str]]
 
 def _job_row(row: tuple[Any, ...]) -> JobRow:
     ending_as = None if row[5] is None else TaskState(row[5])
-    return JobRow(row[0], TaskState(row[1]), row[2], row[3], row[4], ending_as, *row[6:])
+    columns = [row[0], TaskState(row[1]), *row[2:5], ending_as, *row[6:-1], CallbackOn(row[-1])]
+    return JobRow(*columns)
 
 
 def _group_row(row: tuple[Any, ...]) -> GroupRow:

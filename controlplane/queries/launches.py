@@ -1,6 +1,7 @@
 """What cells are told of groups: their definitions, with signed links to what their tasks read."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -34,6 +35,8 @@ _WISHES: dict[str, Callable[[Any], Any]] = {
 # What is looked at when a cell asks for the briefing of an attempt.
 _NOT_TOLD = ("inputs", "output_base")
 
+_KNOWN = {known.name for known in fields(GroupSpec)}
+
 Link = Callable[[str], str]
 """Makes of a path an address from which whoever holds it may read."""
 
@@ -55,8 +58,16 @@ def browser_link(uid: UUID, item: Mapping[str, Any], *, now: datetime) -> str | 
     return sign_link(link_key(settings.SECRET_KEY), path, expires=expires)
 
 
-def load_group_specs(group_ids: Iterable[int], *, link: Link | None = None) -> dict[int, GroupSpec]:
-    """The definitions of groups by id; unknown ones are absent. Without `link`, valid from now."""
+@dataclass(frozen=True, slots=True)
+class GroupSpecs:
+    """Definitions of groups by id; `unreadable`: of those that make no sense, the error."""
+
+    read: dict[int, GroupSpec] = field(default_factory=dict)
+    unreadable: dict[int, str] = field(default_factory=dict)
+
+
+def load_group_specs(group_ids: Iterable[int], *, link: Link | None = None) -> GroupSpecs:
+    """The definitions of groups; unknown ones are absent. Without `link`, valid from now."""
     found = rows(
         """
         SELECT g.id, g.job_id, j.name, g.name, g.replicas, g.resources, g.launch
@@ -67,13 +78,25 @@ def load_group_specs(group_ids: Iterable[int], *, link: Link | None = None) -> d
     )
     launches = [(*row[:5], decoded(row[5]), decoded(row[6])) for row in found]
     sources = _find_sources({row[1] for row in launches if _reads_results(row[6])})
-    if link is None and any(row[6]["inputs"] for row in launches):
+    if link is None and any(_inputs_of(row[6]) for row in launches):
         link = links_at(clock.now())
-    return {row[0]: _group_spec(row, link or str, sources) for row in launches}
+    specs = GroupSpecs()
+    for row in launches:
+        try:
+            specs.read[row[0]] = _group_spec(row, link or str, sources)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            specs.unreadable[row[0]] = repr(error)
+    return specs
 
 
-def _reads_results(launch: Mapping[str, Any]) -> bool:
-    return any("from_group" in item for item in launch["inputs"])
+def _reads_results(launch: Any) -> bool:
+    return any("from_group" in item for item in _inputs_of(launch))
+
+
+def _inputs_of(launch: Any) -> list[Any]:
+    """Of what may make no sense at all, too."""
+    inputs = launch.get("inputs") if isinstance(launch, dict) else None
+    return [item for item in inputs if isinstance(item, dict)] if isinstance(inputs, list) else []
 
 
 def _find_sources(job_ids: Iterable[int]) -> dict[tuple[int, str], int]:
@@ -89,7 +112,12 @@ def _group_spec(
     row: tuple[Any, ...], link: Link, sources: Mapping[tuple[int, str], int]
 ) -> GroupSpec:
     group_id, job_id, job_name, name, replicas, resources, launch = row
-    told = {key: value for key, value in launch.items() if key not in _NOT_TOLD}
+    # What a newer version knew is left out only if nothing is asked with it: no half obedience.
+    told = {
+        key: value
+        for key, value in launch.items()
+        if key not in _NOT_TOLD and (value or key in _KNOWN)
+    }
     told["command"] = tuple(told["command"])
     if told["entrypoint"] is not None:
         told["entrypoint"] = tuple(told["entrypoint"])

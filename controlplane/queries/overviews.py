@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.contract.states import TaskState
+from controlplane.domain.states import CallbackState
 from controlplane.queries.sql import decoded, rows
 
 
@@ -17,6 +18,8 @@ class Overview:
     stopping: int
     cells: dict[str, int]
     open_alerts: int
+    callbacks: dict[str, int]
+    resolving: int
 
 
 def count_tasks_of_jobs(job_ids: Sequence[int]) -> dict[int, dict[int, int]]:
@@ -57,6 +60,24 @@ def count_open_alerts() -> int:
     return int(number)
 
 
+def count_open_callbacks() -> dict[str, int]:
+    """Callbacks that wait, and that somebody is trying to deliver, by state."""
+    # Each half by a partial index of its own: what is over is never read.
+    [(waiting, claimed)] = rows(
+        """
+        SELECT (SELECT count(*) FROM controlplane_callback WHERE state = 'waiting'),
+               (SELECT count(*) FROM controlplane_callback WHERE state = 'claimed')
+        """
+    )
+    return {CallbackState.WAITING: int(waiting), CallbackState.CLAIMED: int(claimed)}
+
+
+def count_resolving() -> int:
+    """One-off tasks that somebody is resolving."""
+    [(number,)] = rows("SELECT count(*) FROM controlplane_oneoff WHERE claim IS NOT NULL")
+    return int(number)
+
+
 def load_overview() -> Overview:
     """The figures of the first page."""
     [(pending,)] = rows(
@@ -76,4 +97,6 @@ def load_overview() -> Overview:
         stopping=sum(number for state, number in held if state is None),
         cells=dict(rows("SELECT state, count(*) FROM controlplane_cell GROUP BY 1 ORDER BY 1")),
         open_alerts=count_open_alerts(),
+        callbacks=count_open_callbacks(),
+        resolving=count_resolving(),
     )

@@ -58,7 +58,6 @@ def get_pool(name: str) -> dict[str, Any]:
 
 
 def _document(pool: Pool) -> dict[str, Any]:
-    """What is the same for every pool is stated as it is, though it cannot be changed yet."""
     return {
         "name": pool.name,
         "sequencer": pool.sequencer,
@@ -71,7 +70,8 @@ def _document(pool: Pool) -> dict[str, Any]:
         "create_timeout_seconds": pool.create_timeout_seconds,
         "max_building_per_cell": pool.max_building_per_cell,
         "starvation_seconds": pool.starvation_seconds,
-        "mass_loss": None,
+        "mass_loss": pool.mass_loss,
+        "loss_held_at": pool.loss_held_at,
         "tokens": pool.tokens,
         "allowed_mounts": pool.allowed_mounts,
         "privileged_allowed": pool.privileged_allowed,

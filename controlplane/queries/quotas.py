@@ -11,9 +11,11 @@ from controlplane.queries.sql import decoded, rows
 # What unreleased attempts hold, all pools together: one row for each owner, project and request.
 _HELD = """
 SELECT j.owner_id, j.project_id, p.domain_id, g.resources, sum(h.count)::bigint,
-       CASE WHEN %(jobs)s THEN array_agg(DISTINCT g.job_id) END
+       CASE WHEN %(jobs)s THEN array_agg(DISTINCT g.job_id) END,
+       CASE WHEN %(jobs)s THEN array_agg(DISTINCT g.job_id) FILTER (WHERE h.is_open) END
 FROM (
-    SELECT group_id, count(*) FROM controlplane_attempt WHERE released_at IS NULL GROUP BY group_id
+    SELECT group_id, count(*), bool_or(finished_at IS NULL) AS is_open
+    FROM controlplane_attempt WHERE released_at IS NULL GROUP BY group_id
 ) h
 JOIN controlplane_taskgroup g ON g.id = h.group_id
 JOIN controlplane_job j ON j.id = g.job_id
@@ -57,11 +59,12 @@ def load_quotas(scopes: Iterable[Scope]) -> tuple[Quota, ...]:
             scope=item.scope,
             name=item.name,
             limits=item.limits,
-            resources=usage[item.scope].resources,
-            running_tasks=usage[item.scope].tasks,
-            jobs=frozenset(usage[item.scope].jobs if item.scope in limited_jobs else ()),
+            resources=held.resources,
+            running_tasks=held.tasks,
+            jobs=frozenset(held.jobs if item.scope in limited_jobs else ()),
+            leaving_jobs=frozenset(held.leaving_jobs if item.scope in limited_jobs else ()),
         )
-        for item in found
+        for item, held in ((item, usage[item.scope]) for item in found)
     )
 
 
@@ -76,11 +79,20 @@ class Limited:
 
 @dataclass(slots=True)
 class ScopeUsage:
-    """What the unreleased attempts of a scope hold. `jobs`: ids, if they were asked for."""
+    """What the unreleased attempts of a scope hold.
+
+    Ids, if they were asked for: `jobs` of all of them, `open_jobs` of those that have not ended.
+    """
 
     resources: dict[str, int] = field(default_factory=dict)
     tasks: int = 0
     jobs: set[int] = field(default_factory=set)
+    open_jobs: set[int] = field(default_factory=set)
+
+    @property
+    def leaving_jobs(self) -> set[int]:
+        """Those of which nothing runs any more."""
+        return self.jobs - self.open_jobs
 
 
 def find_limits(scopes: Iterable[Scope]) -> list[Limited]:
@@ -102,13 +114,15 @@ def load_scope_usage(
     usage = {scope: ScopeUsage() for scope in scopes}
     if not usage:
         return {}
-    for *keys, resources, count, jobs in rows(_HELD, {**_keys(usage), "jobs": with_jobs}):
+    found = rows(_HELD, {**_keys(usage), "jobs": with_jobs})
+    for *keys, resources, count, jobs, open_jobs in found:
         amounts = decoded(resources)
         for scope in _scopes_of(keys):
             if scope in usage:
                 held = usage[scope]
                 held.tasks += count
                 held.jobs.update(jobs or ())
+                held.open_jobs.update(open_jobs or ())
                 for name, amount in amounts.items():
                     held.resources[name] = held.resources.get(name, 0) + amount * count
     return usage

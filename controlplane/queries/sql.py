@@ -26,6 +26,12 @@ def execute(statement: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> 
         return int(cursor.rowcount)
 
 
+def column_names(statement: str) -> list[str]:
+    """What the columns of a SELECT are called, each of which says so by AS."""
+    columns = statement.split("FROM")[0].split(",")
+    return [column.rsplit(" AS ", 1)[1].strip(' "\n') for column in columns]
+
+
 def decoded(value: Any) -> Any:
     """A JSON column, which a plain cursor gives as text or decoded, decoded."""
     return json.loads(value) if isinstance(value, str) else value

@@ -184,9 +184,13 @@ def find_unfinished_named(
 def find_settling_named(
     owner_id: int, names: Iterable[tuple[int, str]]
 ) -> dict[tuple[int, str], list[int]]:
-    """Jobs of the user that have ended and still hold containers, by (project id, name)."""
+    """Jobs of the user that have ended and still hold containers, by (project id, name).
+
+    Not those that were deleted: nobody can wait for what is not there.
+    """
     ended = ", ".join(str(int(state)) for state in sorted(TERMINAL))
-    return _find_named(f"state IN ({ended}) AND settled_at IS NULL", owner_id, names)
+    condition = f"state IN ({ended}) AND settled_at IS NULL AND deleted_at IS NULL"
+    return _find_named(condition, owner_id, names)
 
 
 def _find_named(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from controlplane.contract.states import STATE_OF
 from controlplane.domain.states import CellState
@@ -19,18 +20,20 @@ class Standing:
     acked_seq: int
     ordered_state: CellState
     quarantined_for: str
+    quarantined_until: datetime | None
 
 
 def load_standings(cell_ids: Sequence[int]) -> dict[int, Standing]:
     """State, incarnation and acknowledged reports of the cells that ever registered."""
     statement = """
-        SELECT c.id, c.state, c.incarnation, l.acked_seq, c.ordered_state, c.quarantined_for
+        SELECT c.id, c.state, c.incarnation, l.acked_seq, c.ordered_state, c.quarantined_for,
+               c.quarantined_until
         FROM controlplane_cell c JOIN controlplane_celllease l ON l.cell_id = c.id
         WHERE c.id = ANY(%s)
         """
     return {
-        cell_id: Standing(cell_id, CellState(state), incarnation, seq, CellState(ordered), cause)
-        for cell_id, state, incarnation, seq, ordered, cause in rows(statement, [list(cell_ids)])
+        cell_id: Standing(cell_id, CellState(state), incarnation, seq, CellState(ordered), *cause)
+        for cell_id, state, incarnation, seq, ordered, *cause in rows(statement, [list(cell_ids)])
     }
 
 

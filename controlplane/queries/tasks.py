@@ -1,16 +1,19 @@
 """Tasks as everybody sees them: with what their present attempt came to, or why they wait."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from controlplane.contract.states import TaskState
+from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.errors import NotFound
+from controlplane.domain.one_offs import Lifecycle, lifecycle_of, nanoseconds_of
 from controlplane.domain.placement.pending import Waiting, pending_reason, pending_reasons
-from controlplane.domain.states import TERMINAL
+from controlplane.domain.states import ACTIVE, TERMINAL
 from controlplane.queries.cascades import load_dependencies
 from controlplane.queries.jobs import is_job
-from controlplane.queries.sql import decoded, rows
+from controlplane.queries.sql import column_names, decoded, rows
 
 _COLUMNS = """
 SELECT t.id AS id, t.job_id AS job, g.name AS "group", t.index AS index, t.state AS state_number,
@@ -24,20 +27,25 @@ SELECT t.id AS id, t.job_id AS job, g.name AS "group", t.index AS index, t.state
        j.is_bouncing AS is_bouncing, j.start_after AS start_after, a.stop_reason AS stop_reason,
        CASE WHEN s.pending_reason IS NULL THEN g.pending_reason ELSE s.pending_reason END AS found,
        a.exit_code AS exit_code, a.failure_kind AS failure_kind, a.result AS result,
-       a.result_truncated AS result_truncated, c.name AS cell, i.image AS held_image
+       a.result_truncated AS result_truncated, c.name AS cell, i.image AS held_image,
+       o.guid AS guid, o.domain AS domain, o.claimed_at AS claimed_at
 FROM controlplane_task t
 JOIN controlplane_taskgroup g ON g.id = t.group_id
 JOIN controlplane_job j ON j.id = t.job_id
 LEFT JOIN controlplane_shape s ON s.id = t.shape_id
 LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid
 LEFT JOIN controlplane_cell c ON c.id = a.cell_id
+LEFT JOIN controlplane_oneoff o ON o.task_id = t.id
 LEFT JOIN LATERAL (
     SELECT image FROM controlplane_imagefailure f
     WHERE t.not_before IS NOT NULL AND f.held_until = t.not_before
       AND f.image = g.launch ->> 'image' LIMIT 1
 ) i ON true
 """
-_NAMES = [part.rsplit(" AS ", 1)[1].strip(' "\n') for part in _COLUMNS.split("FROM")[0].split(",")]
+MAX_ID = (1 << 63) - 1
+# After that a claim is over, whether or not convergence has let go of it.
+_CLAIM = timedelta(seconds=Policy().claim_seconds)
+_NAMES = column_names(_COLUMNS)
 
 
 def list_tasks(
@@ -55,6 +63,91 @@ def list_tasks(
     if not found and not is_job(job_id):
         raise NotFound(f"there is no job {job_id}")
     return _documents(found, now)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFilter:
+    """Which tasks to list; what is None or empty asks for nothing. `domain`: of one-off tasks.
+
+    `cell`: where the present attempt of a task is, or its last one was.
+    """
+
+    domain: str | None = None
+    cell: str | None = None
+    states: Sequence[TaskState] = ()
+    lifecycles: Sequence[Lifecycle] = ()
+
+
+def find_tasks(
+    wanted: TaskFilter, *, before: int | None, limit: int, now: datetime
+) -> list[dict[str, Any]]:
+    """At most `limit` tasks older than task `before`, of whatever job, newest first."""
+    resolving = Lifecycle.RESOLVING in wanted.lifecycles
+    cell_id = None
+    if wanted.cell is not None:
+        known = rows("SELECT id FROM controlplane_cell WHERE name = %s", [wanted.cell])
+        if not known:
+            return []
+        cell_id = known[0][0]
+    # What only one-off tasks can be is looked for among them, by an index of its own; and what only
+    # those can be that have an attempt now, among such attempts.
+    among = wanted.domain is not None or set(wanted.lifecycles) == {Lifecycle.RESOLVING}
+    now_on_cells = ""
+    if _states_of(wanted) <= ACTIVE:
+        now_on_cells = "JOIN controlplane_attempt n ON n.task_id = t.id AND n.released_at IS NULL"
+    found = rows(
+        f"""
+        {_COLUMNS} WHERE t.id = ANY(ARRAY(
+            SELECT t.id FROM controlplane_task t {now_on_cells}
+            {"JOIN" if among else "LEFT JOIN"} controlplane_oneoff o ON o.task_id = t.id
+            WHERE t.id < %(before)s AND {" AND ".join(_conditions(wanted))}
+            ORDER BY t.id DESC LIMIT %(limit)s
+        )) ORDER BY t.id DESC
+        """,
+        {
+            "before": before or MAX_ID,
+            "limit": limit,
+            "domain": wanted.domain,
+            "cell_id": cell_id,
+            "states": [int(state) for state in wanted.states],
+            "lives": [int(s) for s in TaskState if lifecycle_of(s) in wanted.lifecycles],
+            "resolving": resolving,
+            "over": now - _CLAIM,
+        },
+    )
+    return _documents(found, now)
+
+
+def _states_of(wanted: TaskFilter) -> frozenset[TaskState]:
+    """The states in which a task can be that is asked for."""
+    lives = frozenset(
+        state
+        for state in TaskState
+        if not wanted.lifecycles
+        or lifecycle_of(state) in wanted.lifecycles
+        or (state in TERMINAL and Lifecycle.RESOLVING in wanted.lifecycles)
+    )
+    return lives & frozenset(wanted.states or TaskState)
+
+
+def _conditions(wanted: TaskFilter) -> Iterator[str]:
+    """The SQL of what is asked for; all of it holds. Deleted jobs are nobody's to see."""
+    yield ("EXISTS (SELECT FROM controlplane_job j WHERE j.id = t.job_id AND j.deleted_at IS NULL)")
+    if wanted.domain is not None:
+        yield "o.domain = %(domain)s"
+    if wanted.states:
+        yield "t.state = ANY(%(states)s)"
+    if wanted.lifecycles:
+        yield (
+            "CASE WHEN o.claimed_at > %(over)s THEN %(resolving)s ELSE t.state = ANY(%(lives)s) END"
+        )
+        if set(wanted.lifecycles) == {Lifecycle.RESOLVING}:
+            yield "o.claim IS NOT NULL"
+    if wanted.cell is not None:
+        yield (
+            f"t.state <> {int(TaskState.PENDING)} AND EXISTS (SELECT FROM controlplane_attempt a"
+            " WHERE a.uid = t.attempt_uid AND a.cell_id = %(cell_id)s)"
+        )
 
 
 def get_task(task_id: int, *, now: datetime) -> dict[str, Any]:
@@ -146,15 +239,17 @@ def _document(
     state = TaskState(task["state_number"])
     ended, succeeded = state in TERMINAL, state is TaskState.SUCCEEDED
     waits = state is TaskState.PENDING
+    is_resolving = task["claimed_at"] is not None and task["claimed_at"] > now - _CLAIM
     return {
         "id": task["id"],
-        "guid": str(task["id"]),
+        "guid": task["guid"] or str(task["id"]),
+        "domain": task["domain"],
         "job": task["job"],
         "group": task["group"],
         "index": task["index"],
         "state": state.name,
         "state_number": int(state),
-        "lifecycle": lifecycle_of(state),
+        "lifecycle": Lifecycle.RESOLVING if is_resolving else lifecycle_of(state),
         "stopping": bool(task["attempt_open"] and task["stop_reason"]),
         "pending_reason": pending_reason(_waiting(task, waits_for), now=now) if waits else None,
         "not_before": task["not_before"] if waits else None,
@@ -174,18 +269,14 @@ def _document(
         "cache_status": "DISABLED",
         "cache_key": None,
         "created_at": task["created_at"],
+        "created_at_ns": nanoseconds_of(task["created_at"]),
         "updated_at": task["updated_at"],
+        "updated_at_ns": nanoseconds_of(task["updated_at"]),
         "first_completed_at": task["finished_at"],
+        "first_completed_at_ns": nanoseconds_of(task["finished_at"]),
         "started_at": task["started_at"],
         "finished_at": task["finished_at"],
     }
-
-
-def lifecycle_of(state: TaskState) -> str:
-    """The state as Diego's clients know it."""
-    if state in TERMINAL:
-        return "COMPLETED"
-    return "RUNNING" if state in (TaskState.BUILDING, TaskState.RUNNING) else "PENDING"
 
 
 def _waiting(task: Mapping[str, Any], waits_for: Sequence[Mapping[str, Any]]) -> Waiting:

@@ -1,7 +1,7 @@
 """When each tick last ran, and the lock that keeps two from doing the same work."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from controlplane.queries.sql import rows
 
@@ -11,19 +11,36 @@ class TickFacts:
     """The last run of a tick. `hold_until`: after a gap of our own, how long it only listens."""
 
     mark: int = 0
+    started_at: datetime | None = None
     finished_at: datetime | None = None
     covered_at: datetime | None = None
     hold_until: datetime | None = None
+
+    def lag(self, now: datetime, interval: float) -> float:
+        """How many seconds later than it should a run begins that begins `now`."""
+        if self.started_at is None:
+            return 0.0
+        planned = self.started_at + timedelta(seconds=interval)
+        return max(0.0, (now - planned).total_seconds())
 
 
 def load_tick(name: str) -> TickFacts:
     """The tick's last run; one that never ran has all defaults."""
     statement = """
-        SELECT mark, finished_at, covered_at, hold_until FROM controlplane_tickstate
+        SELECT mark, started_at, finished_at, covered_at, hold_until FROM controlplane_tickstate
         WHERE name = %s
         """
     found = rows(statement, [name])
     return TickFacts(*found[0]) if found else TickFacts()
+
+
+def load_heard_at() -> datetime | None:
+    """Until when the inbox has brought back what convergence sent through each of its shards."""
+    found = rows(
+        "SELECT min(COALESCE(heard_at, sent_at - interval '1 year')) FROM controlplane_inboxprobe"
+    )
+    heard_at: datetime | None = found[0][0]
+    return heard_at
 
 
 def try_lock(key: int) -> bool:

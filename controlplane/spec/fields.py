@@ -4,7 +4,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from ipaddress import IPv6Address
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -22,6 +24,7 @@ from pydantic import (
 from pydantic_core import core_schema
 
 from controlplane.spec import quantities
+from controlplane.spec.hosts import is_in_vain, read_address
 
 MAX_COUNT = 1_000_000  # of anything that has no closer limit: far below what a column holds
 MAX_SECONDS = 31_536_000  # one year
@@ -119,6 +122,46 @@ def _check_address(text: str) -> str:
     return text
 
 
+_HOST_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_PLACE = re.compile(
+    rf"(?:{_HOST_PART}(?:\.{_HOST_PART})*\.?|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?", re.ASCII
+)
+MAX_HOST_LENGTH = 253  # of any name in the DNS
+
+
+def _check_callback_url(text: str) -> str:
+    """The address with its scheme in small letters (RFC 3986: schemes ignore case)."""
+    scheme, mark, rest = text.partition("://")
+    text = f"{scheme.lower()}{mark}{rest}"
+    if len(text) > MAX_ADDRESS_LENGTH:
+        raise ValueError(f"must have at most {MAX_ADDRESS_LENGTH} characters")
+    try:
+        parts = urlsplit(text)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address or not _ADDRESS.fullmatch(text):
+        raise ValueError("must be an address like https://host/path")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("must not hold a user or password: callbacks are signed instead")
+    if len(parts.hostname or "") > MAX_HOST_LENGTH:
+        raise ValueError(f"must have a host of at most {MAX_HOST_LENGTH} characters")
+    if not _PLACE.fullmatch(parts.netloc):
+        raise ValueError("must have a host of letters, digits, '-', '_' and '.', or an IP address")
+    _check_host(parts.hostname or "", in_brackets=parts.netloc.startswith("["))
+    if parts.fragment:
+        raise ValueError("must not have a fragment")
+    return text
+
+
+def _check_host(host: str, *, in_brackets: bool) -> None:
+    """Refuse what is neither a name nor an address: each try to go there would fail."""
+    if in_brackets and not isinstance(read_address(host), IPv6Address):
+        raise ValueError("must have an IPv6 address between '[' and ']'")
+    if not in_brackets and is_in_vain(host):
+        raise ValueError("must have a host that is a name, or an IP address: numbers alone are not")
+
+
 _ARTIFACT_PART = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"
 _ARTIFACT = rf"^{_ARTIFACT_PART}(/{_ARTIFACT_PART}){{0,7}}$"
 ArtifactName = Annotated[str, Field(pattern=_ARTIFACT, max_length=200)]
@@ -130,6 +173,7 @@ def is_artifact_name(text: str) -> bool:
 
 
 Address = Annotated[str, AfterValidator(_check_address)]
+CallbackUrl = Annotated[str, AfterValidator(_check_callback_url)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")]
 
 _RFC_3339 = re.compile(

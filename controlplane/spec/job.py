@@ -23,6 +23,8 @@ MAX_LABELS = 64
 MAX_ANNOTATION = 16_384
 MAX_TTL_SECONDS = 10 * MAX_SECONDS
 SHORT_FORM_GROUP = "main"
+# A week: long enough for a holiday, short enough for the tables.
+DEFAULT_TTL_SECONDS = 604_800
 
 
 class JobFields(Defaults):
@@ -65,7 +67,12 @@ class JobFields(Defaults):
         description="If you have an unfinished job of that name in the project. Absent: both run.",
     )
     allow_unsatisfiable: bool = False
-    ttl_seconds_after_finished: int = Field(default=604_800, ge=0, le=MAX_TTL_SECONDS)
+    ttl_seconds_after_finished: int = Field(
+        default=DEFAULT_TTL_SECONDS,
+        ge=0,
+        le=MAX_TTL_SECONDS,
+        description="So long after the job has settled it is deleted, with all that it left.",
+    )
 
 
 class JobSpec(JobFields):

@@ -8,6 +8,7 @@ from controlplane.spec.fields import (
     MAX_COUNT,
     Address,
     ArtifactName,
+    CallbackUrl,
     Cpu,
     Disk,
     Memory,
@@ -155,5 +156,9 @@ class Cache(Model):
 class Callback(Model):
     """Whom to tell when a task or the job ended."""
 
-    url: Annotated[str | None, only(None)] = None
-    on: Annotated[Literal["task", "job"], only("task")] = "task"
+    url: CallbackUrl | None = Field(
+        default=None, description="http or https; it is sent a POST, signed, until it answers 2xx."
+    )
+    on: Literal["task", "job"] = Field(
+        default="task", description="Of each task's end, or of the job's, once it has settled."
+    )

@@ -126,7 +126,7 @@ def _pass_safely(waiting: WaitingShapes, now: datetime) -> tuple[int, bool] | No
 def _is_recent(now: datetime) -> bool:
     finished_at = load_tick(NAME).finished_at
     half = timedelta(seconds=settings.CELLRUN.placement_interval_seconds / 2)
-    return finished_at is not None and now - finished_at < half
+    return finished_at is not None and abs(now - finished_at) < half
 
 
 def _note(started_at: datetime, *, placed: int, covered: bool) -> None:

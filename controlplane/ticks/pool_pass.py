@@ -84,7 +84,9 @@ def _carry_out(plan: Plan, snapshot: PoolSnapshot) -> int:
     # The snapshot may show a release that is younger than `now`; what is placed is younger.
     placed = carry_out(
         plan.placements,
-        limits=PoolLimits(snapshot.pool_id, policy.tokens, bool(snapshot.quotas)),
+        limits=PoolLimits(
+            snapshot.pool_id, policy, bool(snapshot.quotas) and policy.is_bound_by_quotas
+        ),
         now=clock.now(),
         start_seconds=settings.CELLRUN.start_seconds,
     )

@@ -64,6 +64,18 @@ def test_long_lines_are_whole(real_kit: Kit) -> None:
     assert real_kit.log(ended.uid) == "x" * 200000 + "\nend\n"
 
 
+def test_long_line_is_whole_if_the_cell_dies_while_the_other_stream_speaks(real_kit: Kit) -> None:
+    script = "head -c 20000 /dev/zero | tr '\\0' x; sleep 0.5; echo err >&2; sleep 4; echo end"
+    launch = real_kit.launch("sh", "-c", script)
+    real_kit.driver.start(launch)
+    until(lambda: real_kit.log(launch.uid, "stderr") == "err\n")
+    real_kit.begin_again()
+    real_kit.driver.adopt(launch)
+    assert real_kit.told.ended(launch.uid).exit_code == 0
+    assert real_kit.log(launch.uid) == "x" * 20000 + "end\n"
+    assert real_kit.log(launch.uid, "stderr") == "err\n"
+
+
 def test_output_is_bounded_and_says_where_it_was_cut(real_kit: Kit) -> None:
     real_kit.driver.close()
     config = real_kit.config(max_log_bytes=1000)
@@ -87,6 +99,12 @@ def test_result_is_cut_after_10240_bytes(real_kit: Kit) -> None:
     script = f"head -c 10241 /dev/zero | tr '\\0' r > {ROOT}/out/result"
     ended = ran(real_kit, script, result_file="/out/result")
     assert (ended.result, ended.result_truncated) == ("r" * 10240, True)
+
+
+def test_result_is_cut_before_a_sign_that_would_be_cut_in_two(real_kit: Kit) -> None:
+    script = f"{{ head -c 10239 /dev/zero | tr '\\0' r; printf '\\303\\251'; }} > {ROOT}/out/result"
+    ended = ran(real_kit, script, result_file="/out/result")
+    assert (ended.result, ended.result_truncated) == ("r" * 10239, True)
 
 
 def test_result_that_is_no_utf_8_is_replaced_where_it_is_not(real_kit: Kit) -> None:

@@ -5,6 +5,7 @@ A row that no engine of a test can be brought to has its words recorded here, wi
 
 import io
 import json
+import os
 import random
 import re
 import tarfile
@@ -19,6 +20,7 @@ from controlplane.contract.states import FailureKind
 from tests.conformance.kit import DockerKit, made_kit
 from tests.conformance.web import Answer, Request, Web
 from workers.attempt import outcome
+from workers.attempt.engine import Life, View
 from workers.attempt.events import Ended, Launch, Permit
 from workers.attempt.outcome import (
     EXIT,
@@ -35,13 +37,15 @@ from workers.attempt.outcome import (
     VANISHED,
 )
 from workers.drivers.docker_connection import connect
+from workers.drivers.docker_container import view_of
 
 pytestmark = pytest.mark.engine
 
 USER, SYSTEM, OUTSIDE = FailureKind.USER, FailureKind.SYSTEM, FailureKind.OUTSIDE
 SMALL = {"memory_mib": 16}
 EATS = "x=a; while true; do x=$x$x; done"
-ODD = "cellrun-conformance/odd"
+# Of this process: another one that runs these tests takes its own away when it is done.
+ODD = f"cellrun-conformance/odd-{os.getpid()}"
 AT_ONCE = 8
 SAMPLE = 8  # of the 256 exit codes, in the short suite
 
@@ -114,6 +118,25 @@ def test_end_of_a_process_means_what_the_table_says(docker_kit: DockerKit, end: 
     end.done(docker_kit, launch)
     ended = docker_kit.told.ended(launch.uid)
     assert (ended.exit_code, ended.failure_kind, ended.reason) == (end.code, end.kind, end.reason)
+
+
+def test_a_lack_of_memory_that_the_engine_notes_late_is_told(
+    docker_kit: DockerKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[View] = []
+
+    def late(body: dict[str, Any]) -> View:
+        view = view_of(body)
+        if view.life is not Life.ENDED:
+            return view
+        seen.append(view)
+        return view if len(seen) > 2 else replace(view, out_of_memory=False)
+
+    monkeypatch.setattr("workers.drivers.docker.view_of", late)
+    launch = docker_kit.launch("sh", "-c", EATS, resources=SMALL)
+    docker_kit.driver.start(launch)
+    ended = docker_kit.told.ended(launch.uid)
+    assert (ended.failure_kind, ended.reason) == (USER, OUT_OF_MEMORY)
 
 
 def check_exit_codes(kit: DockerKit, codes: list[int]) -> None:

@@ -39,7 +39,8 @@ def has_ended(told: Recorder, uid: str) -> bool:
 
 def check_flood(kit: DockerKit, source: str, size: int) -> None:
     """A task writes `size` bytes; others start and end meanwhile; all is bounded, and told."""
-    script = f"echo first; {source.format(size=size)}; echo end >&2; exit 5"
+    # Docker keeps 100 MiB of what is not read yet, so the first line is given time to be read.
+    script = f"echo first; sleep 1; {source.format(size=size)}; echo end >&2; exit 5"
     flood = kit.launch("sh", "-c", script)
     before = resident_bytes()
     kit.driver.start(flood)

@@ -40,6 +40,7 @@ class Bench:
         self.cell = Cell(self.config, self.journals.journal(self.config.name), self.driver)
         self.reaper = Reaper(self.driver, kit.home / "work", self.happened.put, look_seconds=0.01)
         self.cell.start(read_moment())
+        self.happened.put(self.reaper.look())  # before it, nothing is registered
         self.round()
         self.tell(
             Registered("accepted", "", read_moment().wall, 30.0, 5.0, self.cell._register_seq)

@@ -18,6 +18,8 @@ from tests.architecture.source import ROOT
 
 START_SECONDS = 120.0
 STOP_SECONDS = 120.0
+OPEN: list[Path] = []
+"""Folders that are open now; what lies there is gone with them."""
 PREFIXES = ("CELLRUN_", "CELERY_", "DATABASE_URL", "DJANGO_", "MAKE")
 
 
@@ -221,9 +223,11 @@ def open_folder() -> Iterator[Path]:
     """A folder that other users may enter, unlike pytest's: PostgreSQL does not run as root."""
     folder = Path(tempfile.mkdtemp(prefix="cellrun-test-", dir="/tmp"))
     folder.chmod(0o755)
+    OPEN.append(folder)
     try:
         yield folder
     finally:
+        OPEN.remove(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -27,7 +27,7 @@ from tests.e2e.work import run_to_end
 
 pytestmark = pytest.mark.serial
 
-WORKERS = ("placement", "convergence", "inbox")
+WORKERS = ("placement", "convergence", "inbox", "callbacks")
 TOKEN = "cr_only-for-this-test-" + "t" * 32
 # Databases of one Redis share nothing; the other tests use the first.
 REDIS_DATABASE = 11

@@ -17,7 +17,7 @@ from tests.e2e.stack import RunningStack, is_running, open_folder, remnants, wai
 
 pytestmark = pytest.mark.serial
 
-CONTROL = ("web", "placement", "convergence", "inbox", "beat", "flower")
+CONTROL = ("web", "placement", "convergence", "inbox", "callbacks", "beat", "flower")
 EVERY_PROCESS = {*CONTROL, "postgres", "redis", "cell-1"}
 
 
@@ -113,7 +113,10 @@ def test_whoever_is_killed_nothing_is_left_and_the_next_start_works() -> None:
             stack.start()
             for pid in [stack.pid_of(name) for name in victims]:
                 os.kill(pid, signal.SIGKILL)
-            wait_until(lambda: remnants(stack.home) == [], seconds=60, what="all are gone")
+            try:
+                wait_until(lambda: remnants(stack.home) == [], seconds=60, what="all are gone")
+            except AssertionError as fault:
+                raise AssertionError(f"{victims} killed: {remnants(stack.home)}") from fault
         stack.start()
         pids = stack.processes().values()
         assert stack.stop(signal.SIGTERM) == 0

@@ -23,7 +23,7 @@ from tests.deployed import (
     read_units,
 )
 
-NAMES = ("web", "placement", "convergence", "inbox", "beat", "flower", CELL)
+NAMES = ("web", "placement", "convergence", "inbox", "callbacks", "beat", "flower", CELL)
 
 
 def test_every_process_of_the_stack_has_a_unit_and_a_compose_service(tmp_path: Path) -> None:

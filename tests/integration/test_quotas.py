@@ -159,13 +159,16 @@ def test_jobs_are_read_only_where_they_are_limited(world: World) -> None:
     first = world.job(world.ann, world.red, held=2)
     second = world.job(world.ann, world.blue, held=1)
     world.job(world.ann, world.blue, held=0, gone=2)
+    Attempt.objects.filter(job=second).update(state=TaskState.KILLED, finished_at=NOW)
     Quota.objects.create(user=world.ann, running_jobs=3)
     Quota.objects.create(project=world.blue, running_tasks=3)
     with CaptureQueriesContext(connection) as statements:
         blue, ann = load_quotas([user(world.ann), project(world.blue)])
     assert len(statements) == 2
     assert (ann.jobs, ann.limits.running_jobs) == (frozenset({first.pk, second.pk}), 3)
-    assert (blue.jobs, blue.running_tasks) == (frozenset(), 1)
+    # Of the first one only one of two has ended; of the second, all that holds something.
+    assert ann.leaving_jobs == frozenset({second.pk})
+    assert (blue.jobs, blue.leaving_jobs, blue.running_tasks) == (frozenset(), frozenset(), 1)
 
 
 def test_a_scope_that_holds_nothing_is_told_as_such(world: World) -> None:

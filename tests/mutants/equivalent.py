@@ -152,7 +152,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "every row of that table says when it holds, and a test has it; the guard is for types",
     ),
     Equivalent(
-        f"{_D}convergence/overdue.py",
+        f"{_D}convergence/unplaced.py",
         "return change_task(facts, Event.DEADLINE_PASSED, Cause(Reason.SCHEDULING_DEADLINE),"
         " now=now)",
         "return change_task(facts, Event.REJECTED, Cause(Reason.SCHEDULING_DEADLINE), now=now)",

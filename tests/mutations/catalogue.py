@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Mutation:
     """`old`, which stands once in `file`, becomes `new`. `within`: so many seeds suffice, namely
     the first that have all of `needs`, which a + joins: "drop", "delay" or "own" of the mixture of
-    faults, a function of tests.simulation.faults or one of tests.simulation.families.
+    faults, a function of tests.simulation.faults, of .families, of .contests or of .extras.
     """
 
     name: str
@@ -107,15 +107,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         "return Answer(runs, tuple(strangers))",
         "a lost stop is never said again",
         needs="drop",
-        within=60,
-    ),
-    Mutation(
-        "stall-is-death",
-        "controlplane/ticks/convergence.py",
-        '    if hold_until is None:\n        if "silent_leases" in due:',
-        '    if True:\n        if "silent_leases" in due:',
-        "cells are declared lost because we were away",
-        needs="own",
         within=60,
     ),
     Mutation(
@@ -232,6 +223,15 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a restarted cell says that what ended has vanished",
         needs="kill_cell",
         within=40,
+    ),
+    Mutation(
+        "moves-are-not-kept",
+        f"{_W}cell.py",
+        "                self.journal.move(book.uid)",
+        "                pass",
+        "what a cell told to move, before it was killed, is charged",
+        needs="departures",
+        within=60,
     ),
     Mutation(
         "done-is-taken-again",

@@ -55,20 +55,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "stopping-counts-for-no-quota",
         f"{_Q}quotas.py",
-        "    SELECT group_id, count(*) FROM controlplane_attempt WHERE released_at IS NULL",
-        "    SELECT group_id, count(*) FROM controlplane_attempt WHERE finished_at IS NULL",
+        "    FROM controlplane_attempt WHERE released_at IS NULL GROUP BY group_id",
+        "    FROM controlplane_attempt WHERE finished_at IS NULL GROUP BY group_id",
         "more of a user's containers run than he may have",
         needs="bands",
         within=60,
-    ),
-    Mutation(
-        "quotas-are-not-looked-at-again",
-        f"{_C}placement.py",
-        "    if limits.has_quotas:\n",
-        "    if False:\n",
-        "what validators let pass is placed beyond a quota",
-        needs="bands",
-        within=80,
     ),
     Mutation(
         "zones-of-gangs-are-forgotten",

@@ -3,6 +3,7 @@
 The simulation need not find these: each has a test of its own, which must fail.
 """
 
+from tests.mutations import rows_of_diego as diego
 from tests.mutations import rows_of_iris as iris
 from tests.mutations import rows_of_others as others
 from tests.mutations import rows_of_sokovan as sokovan
@@ -15,13 +16,18 @@ ROWS: tuple[RowMutation, ...] = (
     *iris.S0_4,
     *iris.S0_5,
     *iris.S0_6,
+    *iris.S0_6_MASS_LOSS,
     *iris.S0_7,
     *iris.S0_8,
     *iris.S0_9,
     *iris.S0_10,
     *others.S1_2,
     *others.S1_6,
+    *diego.S2_1,
     *others.S2_2,
+    *diego.S2_3,
+    *diego.S2_4,
+    *diego.S2_5,
     *sokovan.S3_1,
     *sokovan.S3_2,
     *sokovan.S3_3,

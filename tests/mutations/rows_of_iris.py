@@ -236,7 +236,7 @@ S0_5 = of_row(
     ),
     (
         "timeout-without-grace",
-        f"{QUERIES}convergence.py",
+        f"{QUERIES}convergence/overruns.py",
         "secs => g.timeout_seconds + %(grace)s)",
         "secs => g.timeout_seconds)",
         "the control plane does not leave the timeout to the cell first",
@@ -244,7 +244,7 @@ S0_5 = of_row(
     ),
     (
         "success-takes-children-along",
-        f"{QUERIES}convergence.py",
+        f"{QUERIES}convergence/endings.py",
         "sorted((JOB_STATES & TERMINAL) - {TaskState.SUCCEEDED})",
         "sorted(JOB_STATES & TERMINAL)",
         "a parent's success kills its children",
@@ -252,7 +252,7 @@ S0_5 = of_row(
     ),
     (
         "children-wait-for-the-end",
-        f"{QUERIES}convergence.py",
+        f"{QUERIES}convergence/endings.py",
         "coalesce(p.ending_as, p.state)",
         "coalesce(p.state)",
         "children run on while their parent ends",
@@ -329,6 +329,20 @@ S0_6 = of_row(
     ),
 )
 
+# In the simulation three ticks of silence and the hold on mass losses stand in for it.
+S0_6_MASS_LOSS = of_row(
+    "S0.6",
+    "test_s0_6_mass_loss",
+    (
+        "stall-is-death",
+        "controlplane/ticks/convergence.py",
+        "if hold_until is None or not rule.waits]",
+        "if True]",
+        "cells are declared lost because we were away",
+        "after_a_stall_of_our_own_cells_have_a_lease_to_be_heard",
+    ),
+)
+
 S0_7 = of_row(
     "S0.7",
     "test_s0_7_preemption",
@@ -380,6 +394,14 @@ S0_7 = of_row(
         "work is preempted in a pool that wants none of it",
         "nobody_is_preempted_where_the_pool_does_not_want_it",
     ),
+    (
+        "the-evicted-go-on",
+        f"{DOMAIN}placement/ledger.py",
+        "is_leaving = job_id in self.leaving_jobs",
+        "is_leaving = False",
+        "a job is evicted again and again, and never makes way for whom it was evicted for",
+        "a_job_evicted_for_its_quota_of_jobs_does_not_go_on_before_it_has_left",
+    ),
 )
 
 S0_8 = of_row(
@@ -395,7 +417,7 @@ S0_8 = of_row(
     ),
     (
         "nobody-looked",
-        f"{QUERIES}convergence.py",
+        f"{QUERIES}convergence/unplaced.py",
         "WHERE g.deadline_at <= %(covered)s AND",
         "WHERE g.deadline_at <= %(now)s AND",
         "a deadline passes that no placement pass has looked at since",
@@ -403,9 +425,9 @@ S0_8 = of_row(
     ),
     (
         "deadline-after-the-start",
-        f"{QUERIES}convergence.py",
-        "AND a.state = 1 AND a.started_at IS NULL",
-        "AND a.state = 1",
+        f"{QUERIES}convergence/unplaced.py",
+        "t.state = 1 AND t.started_at IS NULL",
+        "t.state = 1",
         "a task that ran before runs out of time while it waits to be tried again",
         "a_task_that_ran_before_has_no_deadline_any_more",
     ),

@@ -291,7 +291,7 @@ SUBMISSION = of_row(
     ),
     (
         "rows-go-before-containers",
-        f"{QUERIES}convergence.py",
+        f"{QUERIES}convergence/deletion.py",
         "WHERE j.deleted_at IS NOT NULL AND j.settled_at IS NOT NULL",
         "WHERE j.deleted_at IS NOT NULL",
         "a deleted job forgets the container that still runs",
@@ -312,7 +312,7 @@ DEPENDENCIES = of_row(
     ),
     (
         "all-must-fail",
-        f"{COMMANDS}cascades.py",
+        f"{COMMANDS}convergence/dependencies.py",
         "failed = next((item for item in waits if item.is_failed), None)",
         "failed = next((item for item in waits if all(one.is_failed for one in waits)), None)",
         "a job waits for ever for what can no longer come true",

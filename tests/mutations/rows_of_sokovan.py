@@ -53,6 +53,14 @@ S3_2 = of_row(
         "a_quota_in_use_defers_and_says_used_requested_and_allowed",
     ),
     (
+        "quotas-bind-every-pool",
+        f"{PLACEMENT}policy.py",
+        "resources=limits.resources if _OF_RESOURCES[kind] in self.validators else {},",
+        "resources=limits.resources,",
+        "a pool plans what is then refused, again and again, and nobody is told why it waits",
+        "a_pool_without_the_validator_of_a_quota_is_not_held_to_it",
+    ),
+    (
         "newest-last",
         f"{PLACEMENT}sequencers/lifo.py",
         "np.lexsort((-queue.job, ~queue.is_child))",
@@ -100,7 +108,7 @@ S3_3 = of_row(
     (
         "tokens-are-not-counted-again",
         f"{COMMANDS}placement.py",
-        "    allowed = within_tokens(allowed, requests, limits.tokens, limits.pool_id)\n",
+        "    allowed = within_tokens(allowed, requests, limits.policy.tokens, limits.pool_id)\n",
         "",
         "a pool's tokens are held twice",
         "tokens_are_looked_at_again_when_tasks_are_placed",
@@ -144,15 +152,15 @@ S3_6 = of_row(
     ),
     (
         "pulls-have-the-time-of-creations",
-        f"{QUERIES}convergence.py",
-        "                WHEN 'pulling' THEN p.pull_timeout_seconds",
-        "                WHEN 'pulling' THEN p.create_timeout_seconds",
+        f"{QUERIES}convergence/stuck_builds.py",
+        "        WHEN 'pulling' THEN p.pull_timeout_seconds",
+        "        WHEN 'pulling' THEN p.create_timeout_seconds",
         "a pull is given up when a creation would be",
         "a_pull_or_a_creation_that_takes_too_long_is_a_system_failure",
     ),
     (
         "orders-wait-for-ever",
-        f"{QUERIES}convergence.py",
+        f"{QUERIES}convergence/unanswered.py",
         "WHERE a.released_at IS NULL AND a.state = 9 AND a.start_before <= %(now)s",
         "WHERE a.released_at IS NULL AND a.state = 2 AND a.start_before <= %(now)s",
         "a task whose order was lost is assigned for ever",

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from itertools import count, islice
 from pathlib import Path
 
-from tests.mutations import catalogue, contests, exclusives, families
+from tests.mutations import catalogue, contests, exclusives, families, retention
 from tests.mutations.catalogue import Mutation
 from tests.simulation.contests import CONTESTS, choose_contests
+from tests.simulation.extras import choose_extras
 from tests.simulation.families import choose_families
 from tests.simulation.faults import draw_mixture
 
@@ -20,7 +21,13 @@ ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("controlplane", "workers", "tests")
 TIMEOUT_SECONDS = 900
 
-MUTATIONS = (*catalogue.MUTATIONS, *families.MUTATIONS, *exclusives.MUTATIONS, *contests.MUTATIONS)
+MUTATIONS = (
+    *catalogue.MUTATIONS,
+    *families.MUTATIONS,
+    *exclusives.MUTATIONS,
+    *contests.MUTATIONS,
+    *retention.MUTATIONS,
+)
 _FAILED = re.compile(r"^seed (\d+): FAILS", re.MULTILINE)
 
 
@@ -56,7 +63,7 @@ def _has(seed: int, needs: str) -> bool:
         return mixture.is_own and mixture.count > 0
     if not needs or needs in {family.__name__ for family in choose_families(seed)}:
         return True
-    if needs in {contest.__name__ for contest in choose_contests(seed)}:
+    if needs in {it.__name__ for it in (*choose_contests(seed), *choose_extras(seed))}:
         return True
     return needs in {kind.__name__ for kind in mixture.kinds} and mixture.count > 0
 

@@ -5,6 +5,7 @@ nor its turns. `Plain` also replays a plan, task by task, to see what could be s
 """
 
 from collections.abc import Iterator, Sequence
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -70,11 +71,16 @@ class Plain:
             self.claims[place] -= count
         self.slots[cell_id] -= count
         for name, amount in one.shape.resources.items():
-            if name in self.tokens:
-                self.tokens[name] += amount * count
-            else:
+            if name not in self.tokens:
                 used = self.used[cell_id]
                 used[name] = used.get(name, 0) + amount * count
+        self._count(one, count)
+
+    def _count(self, one: Row, count: int) -> None:
+        """So many of its tasks count against quotas and tokens."""
+        for name, amount in one.shape.resources.items():
+            if name in self.tokens:
+                self.tokens[name] += amount * count
         for account in self.accounts_of(one):
             account.tasks += count
             account.jobs.add(one.job_id)
@@ -138,15 +144,28 @@ class Plain:
     ) -> dict[int, dict[str, int]]:
         """By cell, what is kept for nominated rows of the row's own or more important bands."""
         kept: dict[int, dict[str, int]] = {}
+        for other, cell_id, count in self._kept_rows(one, but, claims):
+            here = kept.setdefault(cell_id, {})
+            for name, amount in self.asked(other).items():
+                here[name] = here.get(name, 0) + amount * count
+        return kept
+
+    def _kept_rows(self, one: Row, but: int | None, claims: bool) -> Iterator[tuple[Row, int, int]]:
         counts = self.claims if claims else self.left
         for place, other in enumerate(self.pool.rows):
             cell_id = other.nominated_cell_id
             if place == but or cell_id is None or other.shape.band > one.shape.band:
                 continue
-            here = kept.setdefault(cell_id, {})
-            for name, amount in self.asked(other).items():
-                here[name] = here.get(name, 0) + amount * counts[place]
-        return kept
+            if counts[place]:
+                yield other, cell_id, counts[place]
+
+    def with_kept(self, place: int, *, claims: bool = False) -> "Plain":
+        """The same, but what is kept for others of the row's bands is taken from quotas, tokens."""
+        other = copy(self)
+        other.accounts, other.tokens = deepcopy(self.accounts), dict(self.tokens)
+        for row, _, count in self._kept_rows(self.pool.rows[place], place, claims):
+            other._count(row, count)
+        return other
 
     def open_cells(self, place: int) -> list[CellFacts]:
         """The cells that take one more task of the row now."""
@@ -162,10 +181,10 @@ class Plain:
 
     def hindrance(self, place: int, *, claims: bool = False) -> dict[str, Any] | None:
         """Why one more task of the row cannot be placed now: the reason without its text."""
-        one = self.pool.rows[place]
-        if violations := self.violations(one):
+        one, books = self.pool.rows[place], self.with_kept(place, claims=claims)
+        if violations := books.violations(one):
             return {**violations[0], "violations": violations}
-        if short := self.short_tokens(one):
+        if short := books.short_tokens(one):
             return {"code": "insufficient_tokens", "tokens": short}
         kept = self.kept_for(one, but=place, claims=claims)
         return self._cells_against(one, self.usable(one), kept)
@@ -174,7 +193,7 @@ class Plain:
         """What quotas say against `tasks` more: resources by scope, then numbers."""
         found = []
         for account in self.accounts_of(one):
-            for name, limit in account.quota.limits.resources.items():
+            for name, limit in sorted(account.quota.limits.resources.items()):
                 asked = one.shape.resources.get(name, 0) * tasks
                 held = account.resources.get(name, 0)
                 if asked and held + asked > limit:

@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from itertools import product
+from pathlib import Path
 
 import pytest
 
+from controlplane.commands.convergence.late_tasks import EndLateTasks
+from controlplane.commands.convergence.rules import RULES as ALL_RULES
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.convergence.converge import TASK_RULES
 from controlplane.domain.convergence.endings import decide_bounced, decide_ended
 from controlplane.domain.convergence.owners import (
     OTHER_OWNERS,
@@ -27,14 +29,13 @@ from controlplane.domain.states import (
     Exclusive,
     Reason,
 )
-from controlplane.queries import convergence as queries
+from controlplane.queries.convergence.due import SOURCES
 from tests.unit.domain import facts
 from tests.unit.domain.facts import NOW
 
 LONG = timedelta(days=400)
 LATER = NOW + LONG
-SOURCES = {**queries._CANDIDATES, **queries._OTHER_WORK}
-RULES = {rule.name: rule for rule in TASK_RULES}
+RULES = {rule.name: rule.run.rule for rule in ALL_RULES if isinstance(rule.run, EndLateTasks)}
 FLAGS = [field.name for field in fields(Circumstances) if field.name != "facts"]
 
 # How task and attempt may stand together (INV-2, INV-3): active ones alike; else it has ended.
@@ -134,3 +135,18 @@ def test_each_rule_that_is_named_is_there(owner: Owner) -> None:
 
 def test_each_rule_owns_something() -> None:
     assert set(SOURCES) <= {owner.rule for owner in (*TASK_OWNERS, *OTHER_OWNERS)}
+
+
+def test_each_source_is_looked_at_by_one_rule() -> None:
+    looked_at = [source for rule in ALL_RULES for source in rule.due]
+    assert sorted(looked_at) == sorted(SOURCES)
+
+
+def test_the_page_about_convergence_has_the_rules_in_their_order() -> None:
+    page = Path(__file__).parents[2] / "docs" / "convergence.md"
+    lines = page.read_text().split("## The rules, in order")[1].split("\n## ")[0].splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "| `" in line]
+    told = [(int(no), name.strip("`"), waits, wake) for no, name, _, _, waits, wake in cells]
+    assert told == [
+        (rule.number, rule.name, "yes" * rule.waits, "yes" * rule.on_wake) for rule in ALL_RULES
+    ]

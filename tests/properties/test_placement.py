@@ -36,8 +36,9 @@ def test_a_plan_over_commits_nothing(pool: Pool, limit: int) -> None:
             # Each task alone: it fits where it goes, and no quota and no token is short.
             assert now.fits(one, cell_id, {})
             assert now.slots[cell_id] > 0
-            assert now.violations(one) == []
-            assert now.short_tokens(one) == {}
+            books = now.with_kept(place)
+            assert books.violations(one) == []
+            assert books.short_tokens(one) == {}
             now.put(place, cell_id)
     assert min(now.left, default=0) >= 0
 

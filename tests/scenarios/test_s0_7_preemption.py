@@ -7,7 +7,7 @@ import pytest
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.states import Reason
 from controlplane.domain.transitions import Event
-from controlplane.models import Job
+from controlplane.models import Job, Quota
 from tests.scenarios.stage import Stage
 
 
@@ -176,3 +176,28 @@ def test_a_preemptor_has_others_evicted_once_however_long_they_take(stage: Stage
     for _ in range(3):
         stage.place()
     assert sorted(stage.states(job)[0] for job in jobs) == ["PENDING", "RUNNING"]
+
+
+def test_a_job_evicted_for_its_quota_of_jobs_does_not_go_on_before_it_has_left(
+    stage: Stage,
+) -> None:
+    stage.cell(cpu=400)
+    Quota.objects.create(user=stage.owner, running_jobs=1)
+    batch = stage.submit_small(band="batch", replicas=6)
+    stage.place()
+    running = stage.newest(batch)
+    stage.start(*running)
+    urgent = stage.submit_small(band="production")
+    stage.place()
+    assert stage.states(batch) == ["PENDING"] * 6
+    *first, last = running
+    stage.confirm(*first)
+    stage.place()
+    assert (stage.states(urgent), stage.states(batch)) == (["PENDING"], ["PENDING"] * 6)
+    stage.confirm(last)
+    stage.place()
+    assert (stage.states(urgent), stage.states(batch)) == (["ASSIGNED"], ["PENDING"] * 6)
+    assert "running jobs" in stage.why(batch)["text"]
+    stage.succeed(stage.last(urgent))
+    stage.place()
+    assert stage.states(batch).count("ASSIGNED") == 4

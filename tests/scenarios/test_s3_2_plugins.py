@@ -60,6 +60,33 @@ def test_concurrency_counts_jobs_and_what_is_being_stopped_still_counts(stage: S
     assert stage.states(second) == ["ASSIGNED"]
 
 
+@pytest.mark.parametrize("scope", ["user", "project", "domain"])
+def test_a_pool_without_the_validator_of_a_quota_is_not_held_to_it(
+    stage: Stage, scope: str
+) -> None:
+    stage.cell()
+    stage.cell_of("free", "cell-2", cpu=200)
+    stage.policy("free", validators=["dependencies", "concurrency"])
+    quota(stage, scope, resources={"cpu_millis": 200}, running_tasks=4)
+    least = stage.submit_small(pool="free", band="batch", replicas=3)
+    stage.place()
+    assert sorted(stage.states(least)) == ["ASSIGNED", "ASSIGNED", "PENDING"]
+    # It counts where one looks at it; and what does not bind is no reason to evict anybody either.
+    bound, urgent = stage.submit_small(), stage.submit_small(pool="free", band="production")
+    stage.place()
+    assert stage.states(bound) == ["PENDING"]
+    assert stage.why(bound)["code"] == "quota_exceeded"
+    assert sorted(stage.states(least)) == ["ASSIGNED", "PENDING", "PENDING"]
+    stage.confirm(*(attempt for attempt in stage.newest(least) if attempt.finished_at))
+    stage.place()
+    assert stage.states(urgent) == ["ASSIGNED"]
+    # Of another limit it has the validator.
+    stage.cell_of("free", "cell-3", cpu=200)
+    stage.place()
+    assert stage.states(least).count("ASSIGNED") == 2
+    assert "running tasks" in stage.why(least)["text"]
+
+
 def test_what_depends_on_something_open_waits_for_it(stage: Stage) -> None:
     stage.cell()
     first, attempt = stage.running()

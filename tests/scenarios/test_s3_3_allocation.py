@@ -5,6 +5,7 @@ from typing import Any
 from controlplane.commands.endings import cancel_job
 from controlplane.commands.placement import PoolLimits, carry_out
 from controlplane.domain.effects import PlaceTasks
+from controlplane.domain.placement.policy import PoolPolicy
 from controlplane.models import Attempt, Cell, Job, Pool, Project, Quota
 from tests.scenarios.stage import SMALL, Stage
 
@@ -26,7 +27,7 @@ def plan(stage: Stage, *jobs: Job, cell: str = "cell-1") -> int:
     pool = Pool.objects.get(name="default")
     return carry_out(
         placements,
-        limits=PoolLimits(pool.pk, pool.tokens, has_quotas=True),
+        limits=PoolLimits(pool.pk, PoolPolicy(tokens=pool.tokens), has_quotas=True),
         now=stage.now(),
         start_seconds=60,
     )

@@ -115,3 +115,21 @@ def test_a_member_that_was_lost_goes_first_when_it_completes_its_gang(
     stage.vanish(first) if back else stage.succeed(first, *rest)
     stage.place()
     assert stage.states(others).count("PENDING") == count
+
+
+def test_a_gang_goes_back_to_the_cell_that_failed_it_where_the_others_are_too_small(
+    stage: Stage,
+) -> None:
+    stage.cell("big", cpu=4000)
+    job = stage.submit(coscheduled=True, replicas=5, resources={"cpu": 0.25, "memory": "64Mi"})
+    stage.place()
+    for attempt in stage.newest(job):
+        stage.fail_system(attempt)
+    assert stage.states(job) == ["PENDING"] * 5
+    stage.cell("small", cpu=1000)
+    stage.wait(60)
+    stage.settle()
+    stage.wait(60)
+    stage.place()
+    assert stage.states(job) == ["ASSIGNED"] * 5
+    stage.check()

@@ -135,6 +135,11 @@ class SimulatedBus:
         self.on_arrival(queue)
 
 
+def task_of(message: str) -> str:
+    """The task that a message of Celery's is for."""
+    return str(json.loads(message)["headers"]["task"])
+
+
 def body_of(message: str) -> Any:
     """The body of a message as a consumer gets it."""
     return json.loads(base64.b64decode(json.loads(message)["body"]))

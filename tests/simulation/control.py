@@ -1,17 +1,20 @@
 """The processes of the control plane: production ticks and inbox; each stalls and dies alone."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django.conf import settings
 from django.db import connection
 
+from controlplane.commands import watch
+from controlplane.commands.convergence import deletion
 from controlplane.contract.queues import INBOX_QUEUES
 from controlplane.inbox.batches import Inbox
 from controlplane.inbox.consumer import LINGER_SECONDS, MAX_MESSAGES, POLL_SECONDS
 from controlplane.outbox.wakes import take_wake
-from controlplane.ticks import convergence, placement
-from tests.simulation.bus import body_of
+from controlplane.ticks import convergence, placement, retention
+from tests.simulation.bus import body_of, task_of
 from tests.simulation.machines import Surroundings
 from tests.simulation.timeline import Killed
 
@@ -20,6 +23,12 @@ RESTART_SECONDS = 2.0
 MAX_WAITING_TICKS = 3
 
 PARTS = ("placement", "convergence", "inbox")
+
+
+def forget_all() -> None:
+    """What processes of the control plane know without the database is gone."""
+    watch.forget()
+    deletion.forget()
 
 
 class Part:
@@ -92,8 +101,11 @@ class TickPart(Part):
             found = self._around.bus.take(self.name, 1)
             if not found:
                 return
-            woken = found[0] != "beat" and bool(body_of(found[0])[0][0])
-            self.work(lambda woken=woken: self.tick(woken))
+            self.work(partial(self.answer, found[0]))
+
+    def answer(self, message: str) -> None:
+        """Do what beat's message or a wake asks for."""
+        self.tick(message != "beat" and bool(body_of(message)[0][0]))
 
     def tick(self, woken: bool) -> None:
         """What the Celery task does."""
@@ -117,6 +129,18 @@ class Placement(TickPart):
 
 class Convergence(TickPart):
     """Converges; `controlplane.ticks.convergence.convergence`."""
+
+    def die(self) -> None:
+        """All that it knew is gone."""
+        super().die()
+        forget_all()
+
+    def answer(self, message: str) -> None:
+        if message != "beat" and task_of(message) == retention.retention.name:
+            take_wake("retention")
+            retention.run()
+        else:
+            super().answer(message)
 
     def tick(self, woken: bool) -> None:
         take_wake("convergence")
@@ -175,6 +199,8 @@ class ControlPlane:
         self.placement = Placement("placement", around, cellrun.placement_interval_seconds)
         self.convergence = Convergence("convergence", around, cellrun.convergence_interval_seconds)
         self.inbox = InboxPart(around)
+        # Only where somebody asks for callbacks (`callbacks.Callbacks`).
+        self.callbacks: TickPart | None = None
         self.parts: dict[str, Part] = {
             "placement": self.placement,
             "convergence": self.convergence,
@@ -184,6 +210,8 @@ class ControlPlane:
     def arrived(self, queue: str) -> None:
         """A message lies in `queue`."""
         part = self.inbox if queue.startswith("inbox.") else self.parts.get(queue)
+        if queue == "callbacks":
+            part = self.callbacks
         if part is not None:
             part.look()
 

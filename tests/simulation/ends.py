@@ -16,7 +16,8 @@ _PRESENT = frozenset({*ACTIVE, S.SUCCEEDED})
 
 def check_ends(world: World) -> list[str]:
     """What is wrong with the ends of jobs, in words."""
-    ends = {job: end for job in world.jobs if (end := job.end or load_end(job.job_id))}
+    found = {job: job.end or load_end(job.job_id) or job.seen for job in world.jobs}
+    ends = {job: end for job, end in found.items() if end is not None}
     wrong: list[str] = []
     for job, end in ends.items():
         is_peace = job.in_peace and not world.are_cells_disturbed

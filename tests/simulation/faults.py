@@ -3,11 +3,13 @@
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from uuid import UUID
 
 from controlplane import clock
 from controlplane.commands.cells import cordon_cell, drain_cell, uncordon_cell
+from controlplane.commands.pools import confirm_loss
 from controlplane.commands.release import release_attempt
 from controlplane.domain.convergence.lost_cells import HELD
 from controlplane.domain.errors import Conflict, NotFound
@@ -91,8 +93,14 @@ class Faults:
         world.bus.is_down = False
         world.bus.on_push = lambda: None
         world.submitters.do_calls_die = False
+        if world.callbacks is not None:
+            world.callbacks.doom = None
+            world.callbacks.is_receiver_well = True
+            world.callbacks.resume()
+        if world.one_offs is not None:
+            world.one_offs.do_calls_die = False
         for twin in self._twins:
-            twin.crash()
+            twin.retire()
         for machine in world.machines:
             machine.doom = ""
             machine.bring_engine_back()
@@ -108,6 +116,7 @@ class Faults:
             if state != "READY":
                 uncordon_cell(name=name, actor=OPERATOR, now=clock.now())
         world.timeline.every(60.0, self._release_by_hand, first=120.0)
+        world.timeline.every(60.0, partial(confirm_losses, world), first=90.0)
 
     # ------------------------------------------------------------------ inside
 
@@ -151,6 +160,17 @@ class Faults:
         """Its supervisor starts it again; or nobody does before all is healed."""
         if self.rng.random() < 0.85:
             self.later(0.2, self.rng.choice([3.0, 60.0]), machine.start)
+
+
+def confirm_losses(world: World) -> None:
+    """An operator has looked, and gives up the cells that are silent: none comes as it was."""
+    held = rows("SELECT name FROM controlplane_pool WHERE loss_held_at IS NOT NULL ORDER BY name")
+    for (name,) in held:
+        world.note(f"the loss of cells in pool {name} is confirmed")
+        try:
+            confirm_loss(name=name, actor=OPERATOR, now=world.timeline.datetime())
+        except Conflict:
+            world.note("it is not held any more")
 
 
 def kill_cell(faults: Faults) -> None:
@@ -215,7 +235,7 @@ def add_twin(faults: Faults) -> None:
     if len(faults._twins) >= 2:
         return
     of = faults.machine()
-    twin = faults.world.add_machine(of.name, f"twin of {of.name}")
+    twin = faults.world.add_machine(of.name, f"twin of {of.name}", pool=of.config.pool)
     faults._twins.append(twin)
     twin.start()
     faults.later(5.0, 60.0, twin.crash)

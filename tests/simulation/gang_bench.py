@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 
 from controlplane.contract.states import TaskState as S
 from tests.simulation.bus import MessageFaults
-from tests.simulation.faults import Mixture, crash_machine, kill_cell_now, kill_container
+from tests.simulation.faults import Faults, Mixture, crash_machine, kill_cell_now, kill_container
 from tests.simulation.jobs import Submitted, job_of
 from tests.simulation.running import Outcome, run_world
 from tests.simulation.world import World
@@ -58,4 +58,6 @@ def _gang(rng: Random, number: int) -> Submitted:
 def run_bench(seed: int) -> Outcome:
     """Simulate it; machines crash, cell processes and containers are killed."""
     kinds = (crash_machine, kill_cell_now, kill_container)
-    return run_world(GangBench(seed), Mixture(kinds, FAULTS, MessageFaults(), is_own=False))
+    world = GangBench(seed)
+    mixture = Mixture(kinds, FAULTS, MessageFaults(), is_own=False)
+    return run_world(world, lambda: Faults(world, mixture))

@@ -85,10 +85,12 @@ class Machine:
         self.process: Process | None = None
         self.is_paused = False
         self.is_cut_off = False
+        self.is_retired = False
         self.wrong: list[str] = []
         self.doom = ""
         self.is_engine_away = False
         self.on_killed: Callable[[], None] = lambda: None
+        self.on_left: Callable[[], None] = lambda: None
 
     def offer(self, *, labels: Mapping[str, str], more: Mapping[str, int]) -> None:
         """It has these labels, and more than it had; before it is started."""
@@ -117,8 +119,8 @@ class Machine:
         return Moment(self.wall(), self.boot())
 
     def start(self) -> None:
-        """Start the cell process, unless it runs."""
-        if self.process is not None:
+        """Start the cell process, unless it runs or the machine is retired."""
+        if self.process is not None or self.is_retired:
             return
         self.is_paused = False
         self.around.note(f"{self.label} starts")
@@ -146,6 +148,12 @@ class Machine:
             self.process.leave()
             self.kill("leaves")
 
+    def leave_for_good(self) -> None:
+        """SIGTERM, told to evacuate: it stops everything, waits, and says goodbye for good."""
+        if self.process is not None and not self.is_paused:
+            self.around.note(f"{self.label} evacuates")
+            self.process.evacuate()
+
     def crash(self) -> None:
         """The whole machine goes down: process, containers, and what was not on disk."""
         self.kill("goes down with its machine")
@@ -155,6 +163,11 @@ class Machine:
         self.booted_at = self.around.timeline.now
         self.boots += 1
         self.guard = self._begin_guard(self.guard.read())
+
+    def retire(self) -> None:
+        """It goes down and is never started again, by nobody."""
+        self.crash()
+        self.is_retired = True
 
     def _begin_guard(self, watchlist: Watchlist) -> LocalLink:
         return LocalLink(
@@ -246,6 +259,7 @@ class Process:
         self._planned = float("inf")
         self._has_looked = False
         self._first_news: float | None = None
+        self._is_evacuating = False
 
     def _hear(self, event: DriverEvent) -> None:
         self._incoming.append(event)
@@ -300,6 +314,10 @@ class Process:
             self._die_at("say")
             self._push(messages)
         cell.ended.clear()
+        if self._is_evacuating and cell.is_empty:
+            machine.leave()
+            machine.on_left()
+            return
         if cell.incarnation != self.incarnation:
             # The process starts anew by exec: its queue has another name from now on.
             machine.kill("begins a new incarnation")
@@ -312,8 +330,14 @@ class Process:
             found = tuple(item.uid for item in self._fragile.find())
             self._incoming.insert(0, Sighting(found, ()))
 
+    def evacuate(self) -> None:
+        """As `workers.host.Host._evacuate`, round by round."""
+        self._is_evacuating = True
+        self.cell.evacuate()
+        self.plan()
+
     def leave(self) -> None:
-        """As `workers.host.Host._leave`, without evacuation."""
+        """As `workers.host.Host._leave`; when it evacuates, nothing is left by then."""
         self.cell.leave(self.machine.moment(), expected_seconds=EXPECTED_SECONDS)
         self._journals.sync()
         self.cell.act()

@@ -48,7 +48,7 @@ def draw_policies(rng: Random) -> Policies:
 def _draw_pool(rng: Random) -> dict[str, Any]:
     validators = list(DEFAULT_VALIDATORS)
     if rng.random() < 0.2:
-        validators = []  # what is placed is held against quotas all the same
+        validators = []  # what runs here is held to no quota
     return {
         "sequencer": rng.choice(["fifo", "fifo", "lifo", "drf", "fair_share"]),
         "selector": rng.choice(["dispersed", "concentrated", "round_robin"]),

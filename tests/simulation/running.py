@@ -2,10 +2,13 @@
 
 import hashlib
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from controlplane.queries.sql import rows
-from tests.simulation.faults import Faults, Mixture
+from tests.simulation.extras import add_extras
+from tests.simulation.faults import Faults
 from tests.simulation.starts import check_start
 from tests.simulation.truths import Violated, check_end, check_step
 from tests.simulation.world import World
@@ -35,18 +38,36 @@ class Outcome:
         )
 
 
+class Trouble(Protocol):
+    """What goes wrong in a simulation. `until`: virtual seconds until all is healed."""
+
+    until: float
+
+    def plan(self) -> None:
+        """Draw what happens, and when."""
+
+    def heal(self) -> None:
+        """Everything works again."""
+
+
 def run_seed(seed: int) -> Outcome:
     """Simulate `seed`. The test database must be there and open to us; it is emptied."""
-    return run_world(World(seed))
+    world = World(seed)
+
+    def draw_trouble() -> Trouble:
+        add_extras(world)
+        return Faults(world)
+
+    return run_world(world, draw_trouble)
 
 
-def run_world(world: World, mixture: Mixture | None = None) -> Outcome:
-    """Simulate `world`; with these faults, or those of its seed."""
+def run_world(world: World, draw_trouble: Callable[[], Trouble]) -> Outcome:
+    """Simulate `world` with what goes wrong in it, drawn when the world is furnished."""
     outcome = Outcome(world.seed, options=world.options)
     try:
         with world.installed():
             try:
-                _simulate(world, Faults(world, mixture))
+                _simulate(world, draw_trouble())
             finally:
                 outcome.digest = _digest()
     except Exception as error:
@@ -57,8 +78,8 @@ def run_world(world: World, mixture: Mixture | None = None) -> Outcome:
     return outcome
 
 
-def _simulate(world: World, faults: Faults) -> None:
-    faults.plan()
+def _simulate(world: World, trouble: Trouble) -> None:
+    trouble.plan()
     checked_at = 0.0
 
     def look() -> None:
@@ -70,7 +91,7 @@ def _simulate(world: World, faults: Faults) -> None:
 
     world.on_step = look
     world.witness.on_begin = lambda seen: world.wrong.extend(check_start(world, seen))
-    world.run(healed_at=faults.until, heal=faults.heal)
+    world.run(healed_at=trouble.until, heal=trouble.heal)
     check_end(world)
 
 

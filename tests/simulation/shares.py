@@ -34,7 +34,7 @@ def check_shares(world: World) -> list[str]:
     if not world.policies.pools:
         return []
     held = rows(_HELD)
-    wrong = [*_tokens(held), *_quotas(held), *_places(held), *_machines(world)]
+    wrong = [*_tokens(held), *_quotas(world, held), *_places(held), *_machines(world)]
     return [*wrong, *_evictions(world), *_kept_room(world)]
 
 
@@ -49,8 +49,10 @@ def _tokens(held: list[tuple[object, ...]]) -> Iterator[str]:
                 yield f"{used[pool_id, name]} of {limit} {name} of pool {pool} are held"
 
 
-def _quotas(held: list[tuple[object, ...]]) -> Iterator[str]:
-    """All jobs are of one project, and one domain."""
+def _quotas(world: World, held: list[tuple[object, ...]]) -> Iterator[str]:
+    """All jobs are of one project, and one domain. Some pools may be held to no quota."""
+    if any(not pool["validators"] for pool in world.policies.pools.values()):
+        return
     limits = rows(
         """
         SELECT user_id, project_id, domain_id, resources, running_tasks, running_jobs
@@ -160,13 +162,14 @@ def check_evictions(world: World) -> list[str]:
 
 
 def _kept_room(world: World) -> Iterator[str]:
-    """Where room is kept, nobody who is as important or less takes it from then on."""
-    if not world.evictors:
-        return
+    """Where room was made, nobody who is as important or less takes it from then on.
+
+    But who had a place kept there himself, also for having waited long.
+    """
     before = {(cell_id, task_id) for task_id, cell_id, _ in world.kept}
     for cell_id, name, capacity, need, band, since in _kept(world):
         held = Counter[str]()
-        newest: list[int] = []
+        newest: list[tuple[int, set[str]]] = []
         found = rows(
             """
             SELECT a.task_id, a.created_at, a.finished_at IS NULL, j.band, g.resources,
@@ -181,9 +184,10 @@ def _kept_room(world: World) -> Iterator[str]:
             if is_open and timeout is None:
                 held.update(decoded(resources))
             if created_at > since and (cell_id, task_id) not in before:
-                newest.append(other)
+                newest.append((other, set(decoded(resources))))
         lacks = [key for key in capacity if need[key] + held[key] > capacity[key]]
-        if lacks and newest and min(newest) >= band:
+        takers = [other for other, asked in newest if not asked.isdisjoint(lacks)]
+        if takers and min(takers) >= band:
             yield f"room of {name} that was made for somebody is given away: {lacks} lack"
 
 
@@ -193,20 +197,23 @@ def _kept(
     """By cell, what is kept there, for the least important, and since when it was seen to be."""
     found = rows(
         """
-        SELECT t.id, t.nominated_until, t.nominated_cell_id, c.name, c.capacity, g.resources, j.band
+        SELECT t.id, t.nominated_until, t.nominated_cell_id, c.name, c.capacity, g.resources,
+               j.band, j.id
         FROM controlplane_task t JOIN controlplane_taskgroup g ON g.id = t.group_id
         JOIN controlplane_job j ON j.id = g.job_id AND j.ending_as IS NULL
         JOIN controlplane_cell c ON c.id = t.nominated_cell_id AND c.state = 'READY'
-        WHERE t.state = %s AND t.job_id = ANY(%s)
+        WHERE t.state = %s
         """,
-        [int(S.PENDING), list(world.evictors)],
+        [int(S.PENDING)],
     )
     need: dict[int, Counter[str]] = defaultdict(Counter)
     bands: dict[int, int] = defaultdict(int)
     since: dict[int, datetime] = {}
     cells = {}
-    for task_id, until, cell_id, name, capacity, resources, band in found:
+    for task_id, until, cell_id, name, capacity, resources, band, job_id in found:
         seen_at = world.kept.setdefault((task_id, cell_id, until), clock.now())
+        if job_id not in world.evictors:
+            continue
         cells[cell_id] = name, decoded(capacity)
         need[cell_id].update(decoded(resources))
         bands[cell_id] = max(bands[cell_id], band)

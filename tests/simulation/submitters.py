@@ -1,7 +1,7 @@
 """Who submits, cancels and deletes. A call may die at any statement; then it is made once more."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -36,16 +36,19 @@ class Submitters:
     ) -> None:
         self._around = around
         self._owners = owners
-        self.jobs = jobs
-        for number, job in enumerate(jobs):
-            job.key = f"{job.name}-as-{number}"
+        self.jobs: list[Submitted] = []
         self.by_id: dict[int, Submitted] = {}
         self.do_calls_die = True
+        # One-off tasks are jobs, too, and are submitted by others.
+        self.find_one_off: Callable[[str], Submitted] | None = None
+        self.add(jobs)
 
-    def plan(self) -> None:
-        """Whatever they will ask for."""
+    def add(self, jobs: Iterable[Submitted]) -> None:
+        """What they will ask for of these jobs, too."""
         after = self._around.timeline.after
-        for job in self.jobs:
+        for job in jobs:
+            job.key = f"{job.name}-as-{len(self.jobs)}"
+            self.jobs.append(job)
             begin = self._submit if job.retries is None else self._retry
             after(job.at, partial(self._call, partial(begin, job)))
             if job.cancel_at is not None:
@@ -56,8 +59,12 @@ class Submitters:
     def find(self, job_id: int) -> Submitted:
         """The job with that id; who submitted it may have died before hearing of it."""
         if job_id not in self.by_id:
-            ((guid,),) = rows("SELECT guid FROM controlplane_job WHERE id = %s", [job_id])
-            job = self.by_id[job_id] = next(job for job in self.jobs if job.key == guid)
+            statement = "SELECT guid, is_one_off FROM controlplane_job WHERE id = %s"
+            ((guid, is_one_off),) = rows(statement, [job_id])
+            if is_one_off and self.find_one_off is not None:
+                job = self.by_id[job_id] = self.find_one_off(guid)
+            else:
+                job = self.by_id[job_id] = next(job for job in self.jobs if job.key == guid)
             if job.retries is not None and not job.body["groups"]:
                 # Whoever retried it died before it was told what is left: the groups are the same.
                 job.body["groups"] = job.retries.body["groups"]
@@ -83,7 +90,7 @@ class Submitters:
         rng = self._around.rng
         try:
             if self.do_calls_die and rng.random() < 0.1:
-                with _killed_after(rng.randrange(_MOST_STATEMENTS)):
+                with killed_after(rng.randrange(_MOST_STATEMENTS)):
                     action()
             else:
                 action()
@@ -116,7 +123,8 @@ class Submitters:
         except (JobsRefused, NameTaken) as error:
             job.refused = str(error)
             self._around.note(f"job {job.name} is refused: {error}")
-            if not why:
+            # What it names may have been kept for its time just now.
+            if not why and not _why_not(job):
                 raise AssertionError(f"job {job.name} is refused without cause") from error
             return
         assert is_there or not why, f"job {made.job_id} is taken, but {why}"
@@ -130,18 +138,20 @@ class Submitters:
     def _retry(self, job: Submitted) -> None:
         assert job.retries is not None
         other = job.retries
-        if other.refused or other.end is not None:
+        end = load_end(other.job_id)
+        is_gone = other.end is not None or (end is None and other.seen is not None)
+        if other.refused or is_gone:
             job.refused = "what it retries is not there"
             return
-        end = load_end(other.job_id)
         if other.job_id is None or end is None or end.settled_at is None:
             self._again(partial(self._retry, job), 20.0)
             return
         try:
             now = self._around.timeline.datetime()
             made = retry_job(job_id=other.job_id, guid=job.key, actor=NAME, now=now)
-        except Conflict as error:
-            if not _is_complete(other.job_id):
+        except (Conflict, NotFound) as error:
+            is_deleted = isinstance(error, NotFound) and not _is_there(other)
+            if not is_deleted and not _is_complete(other.job_id):
                 raise AssertionError(f"job {other.job_id} is not retried: {error}") from error
             job.refused = str(error)
             return
@@ -178,7 +188,10 @@ class Submitters:
                 now=self._around.timeline.datetime(),
             )
         except NotFound:
-            assert job.end is not None, f"job {job.job_id} is not found, but nobody deleted it"
+            is_kept_for_its_time = "ttl_seconds_after_finished" in job.body and job.seen is not None
+            assert job.end is not None or is_kept_for_its_time, (
+                f"job {job.job_id} is not found, but nobody deleted it"
+            )
 
     @staticmethod
     def _is_retried(job_id: int) -> bool:
@@ -295,7 +308,8 @@ def _is_there(job: Submitted) -> bool:
 
 
 @contextmanager
-def _killed_after(statements: int) -> Iterator[None]:
+def killed_after(statements: int) -> Iterator[None]:
+    """Whoever calls is killed at a statement of its."""
     left = statements
 
     def count(execute: Callable[..., Any], *args: Any) -> Any:

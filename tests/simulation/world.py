@@ -26,11 +26,13 @@ from controlplane.models import Project
 from controlplane.outbox import transport
 from controlplane.queries.sql import rows
 from tests.simulation.bus import SimulatedBus
+from tests.simulation.callbacks import Callbacks
 from tests.simulation.contests import choose_contests, draw_contests
-from tests.simulation.control import ControlPlane
+from tests.simulation.control import ControlPlane, forget_all
 from tests.simulation.families import draw_families
 from tests.simulation.jobs import Submitted, draw_jobs
 from tests.simulation.machines import Machine, Surroundings
+from tests.simulation.one_offs import OneOffs
 from tests.simulation.policies import (
     CONTENDER,
     FPGA,
@@ -49,6 +51,8 @@ TRACE_LINES = 200
 # patience is the back-off of five minutes, twice in a row.
 QUIET_SECONDS = 1_500.0
 LOOK_SECONDS = 5.0
+# What is kept for so long, or less, is gone before all is quiet.
+SHORT_LIFE_SECONDS = 300
 
 # Leases and their kin, in seconds: as installed, and short, which makes more of them pass.
 _PROFILES: tuple[dict[str, float], ...] = (
@@ -89,8 +93,16 @@ class World:
         self.evictors: dict[int, datetime] = {}
         self.evictions: set[tuple[int, datetime]] = set()
         self.evictions_seen = 0
+        self.losses_seen = 0
         # Room that is kept, by task, cell and end, and since when it was seen.
         self.kept: dict[tuple[int, int, datetime], datetime] = {}
+        # What some seeds have beside jobs (`extras`); up to which line deletions were looked at.
+        self.owners: dict[str, User] = {}
+        self.one_offs: OneOffs | None = None
+        self.callbacks: Callbacks | None = None
+        self.expires = False
+        self.healed_at: float | None = None
+        self.audited = 0
 
     def note(self, text: str) -> None:
         """Add a line to the trace."""
@@ -99,7 +111,8 @@ class World:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """In place of real clock, broker and chance, on an empty database."""
-        profile: Any = self.rng.choice(_PROFILES)
+        profile: Any = self.draw_profile()
+        forget_all()
         empty_tables()
         clock.use(self.timeline.datetime)
         transport.use(self.bus)
@@ -117,10 +130,15 @@ class World:
             transport.use(None)
             attempt_uids.use(None)
 
+    def draw_profile(self) -> Mapping[str, float]:
+        """Leases and their kin, where they are not as installed."""
+        return self.rng.choice(_PROFILES)
+
     def run(self, *, healed_at: float, heal: Callable[[], None]) -> None:
         """Step until `healed_at`, heal, and step on until nothing is left to do."""
         self._run_until(lambda: self.timeline.elapsed >= healed_at)
         self.note("-- everything is healed")
+        self.healed_at = self.timeline.now
         heal()
         looked_at = 0.0
 
@@ -138,12 +156,20 @@ class World:
     def what_is_left(self) -> list[str]:
         """What keeps the system from being quiet, in words."""
         left = self.submitters.what_is_left()
+        if self.callbacks is not None:
+            left += self.callbacks.what_is_left()
+        if self.one_offs is not None:
+            left += self.one_offs.what_is_left()
+        found = rows(
+            "SELECT id FROM controlplane_job WHERE ttl_seconds <= %s", [SHORT_LIFE_SECONDS]
+        )
+        left += [f"job {job_id}, which is not kept for long, is there" for (job_id,) in found]
         found = rows("SELECT id, name, state FROM controlplane_job WHERE settled_at IS NULL")
         left += [f"job {job_id} ({name}) is in state {state}" for job_id, name, state in found]
         found = rows("SELECT id FROM controlplane_job WHERE deleted_at IS NOT NULL")
         left += [f"rows of job {job_id}, which is deleted, are left" for (job_id,) in found]
-        found = rows("SELECT name, state FROM controlplane_cell WHERE state <> 'READY'")
-        left += [f"cell {name} is {state}" for name, state in found]
+        statement = "SELECT name, state, state_reason FROM controlplane_cell WHERE state <> 'READY'"
+        left += [f"cell {name} is {state} ({reason})" for name, state, reason in rows(statement)]
         left += [
             f"a container of attempt {life.launch.uid} runs on {machine.label}"
             for machine in self.machines
@@ -182,6 +208,11 @@ class World:
         return machine
 
     @property
+    def is_healed(self) -> bool:
+        """Whether nothing goes wrong any more."""
+        return self.healed_at is not None
+
+    @property
     def jobs(self) -> list[Submitted]:
         """All jobs, submitted or not."""
         return self.submitters.jobs
@@ -190,11 +221,11 @@ class World:
 
     def _prepare(self) -> None:
         create_default_tenancy()
-        owners = {NAME: create_user(name=NAME, password=None, is_operator=False)[0]}
+        owners = self.owners
+        owners[NAME], _ = create_user(name=NAME, password=None, is_operator=False)
         self.control = ControlPlane(self.around)
         self.bus.on_arrival = self._arrived
         self.submitters = Submitters(self.around, owners, self.furnish(owners))
-        self.submitters.plan()
 
     def furnish(self, owners: dict[str, User]) -> list[Submitted]:
         """Draw the machines and the jobs."""

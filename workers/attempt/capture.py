@@ -1,9 +1,10 @@
 """The log files of one attempt: bounded, binary safe, and continued without loss or duplication.
 
-Beside `stdout` and `stderr` stands `cursor`: up to which entry of the engine's log the files hold,
-and how long they were then. Whoever goes on after a crash cuts the files back to those lengths and
-asks the engine for what follows: the same bytes come again, in the same order. So the cursor may
-lag behind the files, and is not written for every line.
+Beside `stdout` and `stderr` stands `cursor`: for each, up to which entry of the engine's log it
+holds, and how long it was then. Whoever goes on after a crash cuts the files back to those lengths
+and asks the engine for what follows: of each stream the same bytes come again, in the same order.
+So the cursor may lag behind the files, and is not written for every line. Each stream has its own,
+because engines keep order within a stream only: a line may stand behind a later one of the other.
 """
 
 import contextlib
@@ -11,13 +12,14 @@ import json
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 STREAMS = ("stdout", "stderr")
 # The engine gives one line at a time: to write the cursor for each took 0.2 ms of 0.24 (measured).
 CURSOR_SECONDS = 0.2
+PART_BYTES = 16 * 1024  # Docker keeps a longer line in parts of this size
 
 
 class Superseded(Exception):
@@ -30,15 +32,27 @@ class NoRoom(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The last entry written: its time, and how many entries of exactly that time are written.
+    """The last entry of a stream: its time, how many of exactly that time are written, all bytes.
 
-    The parts of one long line carry one time, so the time alone is not exact.
+    The parts of one long line carry the time of its first, so the time alone is not exact.
+    `is_within`: more parts of that line follow, whenever they come.
     """
 
     nanoseconds: int = 0
     entries: int = 0
-    stdout: int = 0
-    stderr: int = 0
+    size: int = 0
+    is_within: bool = False
+
+    def after(self, entries: Sequence["Entry"], size: int) -> "Cursor":
+        """Where the stream stands, `size` bytes long, once these entries of it are written."""
+        at, count, is_within = self.nanoseconds, self.entries, self.is_within
+        for entry in entries:
+            count = count + 1 if entry.nanoseconds == at else 1
+            at, is_within = entry.nanoseconds, entry.is_part
+        return Cursor(at, count, size, is_within)
+
+
+Cursors = Mapping[str, Cursor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +62,11 @@ class Entry:
     stream: str
     nanoseconds: int
     content: bytes
+
+    @property
+    def is_part(self) -> bool:
+        """Whether more of the same line follows: it is of full size then, and has no newline."""
+        return len(self.content) == PART_BYTES and not self.content.endswith(b"\n")
 
 
 def cut_note(limit: int) -> bytes:
@@ -75,15 +94,16 @@ class Capture:
         self._lock = threading.Lock()
         self._reader = 0
         self._cursor_path = folder / "cursor"
-        self._cursor = self._read_cursor()
+        self._cursors = self._read_cursors()
         self._noted_at = 0.0
-        self._sizes = {name: self._cut_back(name, getattr(self._cursor, name)) for name in STREAMS}
+        self._sizes = {name: self._cut_back(name, self._cursors[name].size) for name in STREAMS}
 
-    def _read_cursor(self) -> Cursor:
+    def _read_cursors(self) -> Cursors:
         try:
-            return Cursor(**json.loads(self._cursor_path.read_text(encoding="ascii")))
-        except (OSError, ValueError, TypeError):
-            return Cursor()
+            found = json.loads(self._cursor_path.read_text(encoding="ascii"))
+            return {name: Cursor(**found[name]) for name in STREAMS}
+        except (OSError, ValueError, TypeError, KeyError):
+            return dict.fromkeys(STREAMS, Cursor())
 
     def _cut_back(self, name: str, size: int) -> int:
         with open(self.folder / name, "ab") as file:
@@ -91,11 +111,11 @@ class Capture:
                 file.truncate(size)
             return min(file.tell(), size)
 
-    def begin(self) -> tuple[int, Cursor]:
+    def begin(self) -> tuple[int, Cursors]:
         """A new reader's token, and from where it goes on. Readers before it are superseded."""
         with self._lock:
             self._reader += 1
-            return self._reader, self._cursor
+            return self._reader, self._cursors
 
     def is_full(self, name: str) -> bool:
         """Whether the stream was cut: nothing more of it is kept."""
@@ -116,24 +136,24 @@ class Capture:
                 raise Superseded
             if not entries:
                 return
-            at, count = self._cursor.nanoseconds, self._cursor.entries
-            for entry in entries:
-                count = count + 1 if entry.nanoseconds == at else 1
-                at = entry.nanoseconds
+            of_stream = {name: [e for e in entries if e.stream == name] for name in STREAMS}
             try:
                 for name in STREAMS:
-                    self._append(name, b"".join(e.content for e in entries if e.stream == name))
+                    self._append(name, b"".join(e.content for e in of_stream[name]))
             except OSError as error:
                 self._take_back()
                 raise NoRoom(str(error)) from error
-            self._cursor = Cursor(at, count, self._sizes["stdout"], self._sizes["stderr"])
+            self._cursors = {
+                name: self._cursors[name].after(of_stream[name], self._sizes[name])
+                for name in STREAMS
+            }
             if time.monotonic() - self._noted_at >= CURSOR_SECONDS:
                 self._write_cursor()
 
     def _take_back(self) -> None:
         """Cut off what was written of entries that did not all find room."""
         for name in STREAMS:
-            size = self._sizes[name] = getattr(self._cursor, name)
+            size = self._sizes[name] = self._cursors[name].size
             if name in self._open:
                 os.ftruncate(self._open[name], size)
 
@@ -171,7 +191,7 @@ class Capture:
         return content[:room] + cut_note(self.limit)
 
     def _write_cursor(self) -> None:
-        text = json.dumps(asdict(self._cursor))
+        text = json.dumps({name: asdict(self._cursors[name]) for name in STREAMS})
         temporary = self._cursor_path.with_suffix(".new")
         with contextlib.suppress(OSError):  # of a full disk: the one that stands there lags behind
             temporary.write_text(text, encoding="ascii")

@@ -292,7 +292,7 @@ class DockerEngine:
 
     def copy_logs(self, uid: str, capture: Capture, *, follow: bool) -> None:
         """Copy the output from where `capture` stands."""
-        reader, cursor = capture.begin()
+        reader, cursors = capture.begin()
         api = self._api
         with answered():
             answer = api._get(
@@ -302,7 +302,7 @@ class DockerEngine:
                     "stderr": 1,
                     "timestamps": 1,
                     "follow": int(follow),
-                    "since": docker_logs.since(cursor),
+                    "since": docker_logs.since(cursors),
                 },
                 stream=True,
                 timeout=FOLLOW_SECONDS if follow else CALL_SECONDS,
@@ -310,7 +310,7 @@ class DockerEngine:
             with closing(answer):
                 api._raise_for_status(answer)
                 mend = self._log_driver == BINARY_SAFE_LOGS
-                docker_logs.copy_entries(answer.raw.read1, capture, reader, cursor, mend=mend)
+                docker_logs.copy_entries(answer.raw.read1, capture, reader, cursors, mend=mend)
 
     def remove(self, uid: str) -> None:
         """Delete the container with its anonymous volumes."""

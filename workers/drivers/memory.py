@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from controlplane.contract.reports import RESULT_BYTES
+from controlplane.contract.reports import head_of_result
 from controlplane.contract.states import FailureKind, Phase
 from workers.attempt.events import (
     Building,
@@ -374,9 +374,8 @@ class _Reading:
     def script(self) -> Script:
         end = self.end or _ended(self.launch.uid, 0)
         if end.exit_code == 0 and self.result is not None and self.launch.spec.result_file:
-            content = self.result.encode("utf-8", "replace")
-            head = content[:RESULT_BYTES].decode("utf-8", "replace")
-            end = replace(end, result=head, result_truncated=len(content) > RESULT_BYTES)
+            head, is_cut = head_of_result(self.result.encode("utf-8", "replace"))
+            end = replace(end, result=head, result_truncated=is_cut)
         run_seconds = -1.0 if self.never_starts else self.run_seconds
         return Script(self.build_seconds, run_seconds, end, self.is_deaf)
 

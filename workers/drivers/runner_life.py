@@ -11,7 +11,7 @@ from pathlib import Path
 
 from controlplane.contract import states
 from controlplane.contract.fields import clean_text
-from controlplane.contract.reports import MESSAGE_CHARS, RESULT_BYTES
+from controlplane.contract.reports import MESSAGE_CHARS, head_of_result
 from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import Attempt, Closed, Surroundings
 from workers.attempt.events import Ended, Launch, Reconciled
@@ -338,9 +338,7 @@ def _succeeded(attempt: RunnerAttempt, kept: Kept) -> Ended:
         if kept.result is None:
             result, truncated = collect_result(attempt)
         else:
-            content = kept.result.encode()
-            result = content[:RESULT_BYTES].decode("utf-8", "ignore")
-            truncated = len(content) > RESULT_BYTES
+            result, truncated = head_of_result(kept.result.encode())
     return replace(
         _end(attempt, None, None, None),
         exit_code=0,

@@ -7,6 +7,7 @@ other sees to it: the cell writes its list before it looks whether a guard lives
 wants to end lets go of the lock before it looks at the list for the last time.
 """
 
+import contextlib
 import logging
 import os
 import subprocess
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 
 # A guard that ends right after its start is broken: it is not started again at once.
 PAUSE_SECONDS = 5.0
+ENDING_SECONDS = 1.0
 # For the last look of a guard that is not needed any more, and may only just be starting.
 DISMISS_SECONDS = 10.0
 _POLL_SECONDS = 0.02
@@ -144,6 +146,9 @@ class ProcessLink:
         if now < self._started_at + PAUSE_SECONDS:
             return False
         self._started_at = now
+        if self._process is not None:  # it has let go of the lock, so it is ending
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(ENDING_SECONDS)
         command = ["-m", "workers.guard", str(self._home), self._driver, str(lock)]
         environment = {name: v for name, v in os.environ.items() if not name.startswith(_OURS)}
         with self._folder.open_log() as output:

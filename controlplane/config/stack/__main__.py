@@ -27,8 +27,10 @@ def main(arguments: list[str]) -> int:
     if os.environ.get("MAKELEVEL"):
         # Make itself may be killed: nothing it started may stay behind.
         launch.die_with_parent("TERM")
-    # A plain `kill` stops as cleanly as Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A plain `kill` stops as cleanly as Ctrl-C does; and that does also where a script started us
+    # in the background, which is told to ignore it.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
     try:
         return commands[arguments[0]]()
     except StackError as fault:

@@ -59,6 +59,8 @@ def server_command(cluster: Cluster, *, death_signal: str | None = None) -> list
         "max_connections": "200",
         # Short statements by the thousand: compiling them costs more than running them.
         "jit": "off",
+        # Rows that somebody locked by hand and forgot would hold up everything that needs them.
+        "idle_in_transaction_session_timeout": "60s",
         "log_min_messages": "warning",
         "log_checkpoints": "off",
     }

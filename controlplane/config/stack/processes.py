@@ -135,6 +135,7 @@ def _control(plan: Plan) -> list[Process]:
         control("placement", _worker("controlplane.config.celery", "placement"), all_needs),
         control("convergence", _worker("controlplane.config.celery", "convergence"), all_needs),
         control("inbox", _worker("controlplane.config.inbox", "inbox", "inbox.control"), all_needs),
+        control("callbacks", _worker("controlplane.config.celery", "callbacks"), all_needs),
         control("beat", beat, ("broker", "preparation")),
         flower_process,
     ]

@@ -1,1 +1,1 @@
-"""What is wrong, and what follows: `converge` lists the rules in the order that is specified."""
+"""What is wrong, and what follows: a file for each rule of `commands.convergence.rules`."""

@@ -1,18 +1,27 @@
 """Rule 1: a cell whose lease is over, and that we could have heard, is lost; its tasks move on.
 
-Iris: worker death cascades to its tasks, charged to the preemption budget.
+Iris: worker death cascades to its tasks, charged to the preemption budget. Not so if more than half
+of a pool falls silent at once: then it is rather a network, and nobody is given up at first.
 """
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from controlplane.domain.changes import Cause, change_task, keep_task, release_task
 from controlplane.domain.convergence.policy import Policy
+from controlplane.domain.convergence.task_rule import TaskRule
 from controlplane.domain.effects import ChangeCell, ChangeTask, RaiseAlert
-from controlplane.domain.snapshots import AttemptFacts, LeaseFacts, TaskFacts
-from controlplane.domain.states import TERMINAL, CellState, Exclusive, Reason, ReleaseKind
+from controlplane.domain.snapshots import AttemptFacts, LeaseFacts, PoolSilence, TaskFacts
+from controlplane.domain.states import (
+    TERMINAL,
+    CellState,
+    Exclusive,
+    MassLoss,
+    Reason,
+    ReleaseKind,
+)
 from controlplane.domain.transitions import Event
 
 # So much later than its lease is over by our count may an exclusive task run elsewhere.
@@ -20,23 +29,122 @@ EXCLUSIVE_MARGIN_SECONDS = 10.0
 HELD = "exclusive_held"
 """The kind of the alert about an attempt that only its cell or an operator can release."""
 
+LOST = "cell_lost"
+MASS_LOSS = "mass_loss"
+"""The kinds of the alerts about a cell that is lost, and about a pool whose loss is held back."""
+
+# Fewer cells that fall silent at once may well have died one by one.
+_MASS_CELLS = 3
+
 _LIVING = frozenset(CellState) - {CellState.LOST}
 
 
-def decide_lost(leases: Iterable[LeaseFacts], *, now: datetime, policy: Policy) -> list[ChangeCell]:
-    """The cells that are lost now. The caller has made sure that the control plane can hear."""
-    return [
-        ChangeCell(
-            lease.cell_id,
-            _LIVING,
-            CellState.LOST,
-            f"silent since {lease.last_heard_at.isoformat(timespec='seconds')}",
+@dataclass(slots=True)
+class Losses:
+    """What rule 1 decides: the cells that are lost, and the pools whose loss is held back.
+
+    `alarms`: which of `cells` an operator should hear of; `held`: the pools whose loss is held back
+    from now on; `back`: those of which enough cells are heard again.
+    """
+
+    cells: list[ChangeCell] = field(default_factory=list)
+    alarms: list[int] = field(default_factory=list)
+    held: list[PoolSilence] = field(default_factory=list)
+    back: list[PoolSilence] = field(default_factory=list)
+
+
+def decide_lost(
+    leases: Iterable[LeaseFacts], pools: Iterable[PoolSilence], *, now: datetime, policy: Policy
+) -> Losses:
+    """Which cells are lost now. The caller has made sure that the control plane can hear.
+
+    `pools`: those of the leases, and those of which a loss is held back.
+    """
+    losses = Losses()
+    over = [lease for lease in leases if _is_over(lease, now, policy)]
+    for pool in pools:
+        _judge_pool(
+            pool, [lease for lease in over if lease.pool_id == pool.pool_id], losses, now, policy
         )
-        for lease in leases
-        if lease.state in _LIVING
+    return losses
+
+
+def _judge_pool(
+    pool: PoolSilence,
+    over: Sequence[LeaseFacts],
+    losses: Losses,
+    now: datetime,
+    policy: Policy,
+) -> None:
+    certain = [
+        lease
+        for lease in over
+        # The machine of one that is replaced is back: no network keeps the old life from us.
+        if lease.has_left or lease.is_replaced or _is_confirmed(lease, pool, now)
+    ]
+    doubtful = [lease for lease in over if lease not in certain]
+    _lose(certain, losses)
+    if not _is_mass(pool):
+        if pool.held_at is not None:
+            # Who returns does not do so in one tick: the others have a lease more for it.
+            losses.back.append(pool)
+        else:
+            _lose(doubtful, losses)
+        return
+    held_at = pool.held_at
+    if held_at is None and not doubtful:
+        return
+    if held_at is None or held_at > now:  # later than now: the clock was put back
+        losses.held.append(pool)
+        held_at = now
+    if pool.mass_loss is MassLoss.PROCEED:
+        more = timedelta(seconds=policy.lease)
+        if held_at + more <= now:
+            _lose([lease for lease in doubtful if lease.expires_at + more <= now], losses)
+
+
+def mass_alert(pool: PoolSilence, now: datetime) -> RaiseAlert:
+    """About a loss that is held back: how much it is, since when, and what to do."""
+    since = pool.silent_since or now
+    then = (
+        "They are given up a lease later, unless they are heard again"
+        if pool.mass_loss is MassLoss.PROCEED
+        else "None is given up: if they will not come back, confirm the loss"
+        f" (POST /api/v1/pools/{pool.name}/confirm-loss), and their tasks run elsewhere. One that"
+        " comes back without its journal is lost as ever, and then taken anew"
+    )
+    return RaiseAlert(
+        MASS_LOSS,
+        pool.name,
+        f"{pool.silent} of the {pool.cells} cells of pool {pool.name} are silent, the first since"
+        f" {since:%Y-%m-%d %H:%M:%S} UTC: rather the network than all of them. {then}",
+    )
+
+
+def _is_mass(pool: PoolSilence) -> bool:
+    return pool.silent >= _MASS_CELLS and 2 * pool.silent > pool.cells
+
+
+def _is_over(lease: LeaseFacts, now: datetime, policy: Policy) -> bool:
+    return (
+        lease.state in _LIVING
         and lease.expires_at <= now
         and lease.silent_ticks >= policy.silent_ticks
-    ]
+    )
+
+
+def _is_confirmed(lease: LeaseFacts, pool: PoolSilence, now: datetime) -> bool:
+    at = pool.confirmed_at
+    return at is not None and lease.last_heard_at < at <= now
+
+
+def _lose(leases: Iterable[LeaseFacts], losses: Losses) -> None:
+    for lease in leases:
+        since = f"since {lease.last_heard_at.isoformat(timespec='seconds')}"
+        reason = f"left in order, silent {since}" if lease.has_left else f"silent {since}"
+        losses.cells.append(ChangeCell(lease.cell_id, _LIVING, CellState.LOST, reason))
+        if not lease.has_left:
+            losses.alarms.append(lease.cell_id)
 
 
 def decide_lost_attempt(facts: TaskFacts, *, now: datetime) -> ChangeTask:
@@ -88,3 +196,6 @@ def is_lost_attempt_due(facts: TaskFacts, now: datetime) -> bool:
 
 def _is_releasable(attempt: AttemptFacts, now: datetime) -> bool:
     return attempt.releasable_at is not None and attempt.releasable_at <= now
+
+
+RULE = TaskRule("attempts_of_lost_cells", decide_lost_attempt, is_lost_attempt_due)

@@ -132,7 +132,8 @@ TASK_OWNERS: tuple[Owner, ...] = (
     Owner(
         "BUILDING",
         "convergence, rule 3",
-        "the pool's timeout to pull, or to create; a service also its start period",
+        "in each phase the pool's timeout to pull, or to create; a service also its start period;"
+        " in all phases together their sum, from `start_before` on",
         "PENDING on the system budget, elsewhere, or FAILED",
         rule="stuck_builds",
         holds=lambda task: task.attempt is S.BUILDING,
@@ -208,6 +209,23 @@ OTHER_OWNERS: tuple[Owner, ...] = (
         rule="unsettled_jobs",
     ),
     Owner(
+        "a count, a flag or a state that does not follow from what it is derived from",
+        "convergence, rule 12",
+        "looked at page by page: 200 jobs in each 10th tick, if they are open or ended in the last"
+        " day",
+        "put right, and an alert raised; what cannot be is told",
+        rule="recount",
+        is_bounded=False,
+    ),
+    Owner(
+        "a row whose job, or whose task, is not there",
+        "convergence, rule 12",
+        "looked at page by page: 20,000 rows in each 10th tick",
+        "gone, and an alert raised",
+        rule="orphans",
+        is_bounded=False,
+    ),
+    Owner(
         "an alert about a strictly exclusive attempt, which is released",
         "convergence",
         _TICK,
@@ -221,6 +239,49 @@ OTHER_OWNERS: tuple[Owner, ...] = (
         "forgotten once an attempt with it runs, or an hour after the last failure",
         rule="images",
     ),
+    Owner(
+        "a one-off task that is RESOLVING",
+        "whoever claimed it; convergence, rule 10",
+        "30 s",
+        "COMPLETED again",
+        rule="resolving",
+    ),
+    Owner(
+        "a callback that somebody is trying to deliver",
+        "whoever claimed it; convergence, rule 10",
+        "30 s",
+        "tried again",
+        rule="claimed_callbacks",
+    ),
+    Owner(
+        "an alert about what is tried again and again",
+        "convergence, rule 12",
+        "10 min after it was last found so; a repair: a day",
+        "closed",
+        rule="quiet_alerts",
+    ),
+    Owner(
+        "a settled job, or a one-off task that has ended",
+        "convergence, rule 11",
+        "its `ttl_seconds_after_finished`; a one-off task 120 s; as long as something refers to it",
+        "deleted",
+        rule="expired_jobs",
+    ),
+    Owner(
+        "a line of the audit, a run of a tick, a dead letter, an alert that is over",
+        "convergence, rule 11",
+        "`CELLRUN_AUDIT_DAYS`, a day, 30 days, 30 days",
+        "gone",
+        rule="old_records",
+    ),
+    Owner(
+        "a file of an attempt of which there is no row",
+        "convergence, rule 11",
+        "looked at once a day, for a part of a second in each 10th tick, when it is a day old",
+        "gone",
+        rule="strays",
+        is_bounded=False,
+    ),
     Owner("a deleted job, settled", "convergence, rule 11", _TICK, "gone", rule="deleted_jobs"),
     Owner(
         "a cell that is silent",
@@ -228,6 +289,14 @@ OTHER_OWNERS: tuple[Owner, ...] = (
         "its lease, 37.5 s, and 3 ticks in which it would have been heard",
         "LOST",
         rule="silent_leases",
+    ),
+    Owner(
+        "a pool more than half of which, and at least 3 cells, fell silent at once",
+        "convergence, rule 1; an operator, if its `mass_loss` is `hold`",
+        "declared: until they are heard again or an operator confirms; `proceed`: a lease more",
+        "its silent cells have a lease more; confirmed, or `proceed`: LOST",
+        rule="held_losses",
+        is_bounded=False,
     ),
     Owner(
         "a READY cell on which everything fails",

@@ -8,7 +8,7 @@ DRAIN_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Defaults are the design's; an installation sets the first four."""
+    """Defaults are the design's; an installation sets `interval`, `lease` and `audit_age`."""
 
     interval: float = 5.0
     lease: float = 30.0
@@ -30,4 +30,15 @@ class Policy:
     quarantine: float = 600.0
     # Older ones say nothing of how the cell is now.
     failures_window: float = 3600.0
+    # Who claimed a task to resolve it and has not done so by then is gone (Diego: RESOLVING for
+    # 30 s is COMPLETED again).
+    claim_seconds: float = 30.0
+    # So many ticks lie between two pages of the walk that recounts and looks for orphans: what it
+    # repairs is a fault of ours, and rare.
+    walk_ticks: int = 10
+    # Records of what was are kept so long: lines of the audit, runs of ticks, and what operators
+    # were told (dead letters, alerts that are over).
+    audit_age: float = 365 * 86_400.0
+    run_age: float = 86_400.0
+    finding_age: float = 30 * 86_400.0
     page: int = 1_000

@@ -1,11 +1,12 @@
 """Rule 6: a cell that cannot be relied upon is quarantined, with an alert.
 
 That is one that does not confirm a stop, until it does; and one on which whatever is sent there
-fails, for some minutes. Then it is again what an operator ordered.
+fails, for some minutes. Then it is again what an operator ordered. No quarantine, whatever it is
+for, ends while a stop is overdue.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from controlplane.domain.convergence.policy import Policy
@@ -21,17 +22,45 @@ _SUSPECT = frozenset(ORDERED_STATES)
 _SUSPECTED = frozenset({CellState.QUARANTINED})
 
 
-def decide_stuck_stops(stuck: Iterable[tuple[int, str, int]]) -> Effects:
-    """`stuck`: cell id, cell name and how many of its stops are overdue."""
+@dataclass(frozen=True, slots=True)
+class StuckCell:
+    """A cell of which so many `stops` are overdue, as it is: `why`, in quarantine `until` when."""
+
+    cell_id: int
+    name: str
+    stops: int
+    state: CellState
+    why: str = ""
+    cause: Quarantine | None = None
+    until: datetime | None = None
+
+
+def decide_stuck_stops(stuck: Iterable[StuckCell], *, now: datetime) -> Effects:
+    """To each cell its alert.
+
+    One that is QUARANTINED for something else stays so as long as that is so; failures of which the
+    time is over are not.
+    """
     cells, alerts = [], []
-    for cell_id, name, count in stuck:
-        reason = "1 stop is not confirmed" if count == 1 else f"{count} stops are not confirmed"
+    for cell in stuck:
+        reason = tell_overdue(cell.stops)
         change = ChangeCell(
-            cell_id, _SUSPECT, CellState.QUARANTINED, reason, cause=Quarantine.STOPS
+            cell.cell_id, _SUSPECT, CellState.QUARANTINED, reason, cause=Quarantine.STOPS
         )
+        if cell.state is CellState.QUARANTINED:
+            change = replace(change, states=_SUSPECTED, cause_before=cell.cause)
+            if cell.cause is Quarantine.FAILURES and cell.until is not None and cell.until <= now:
+                change = replace(change, trusted_at=now)
+            else:
+                change = replace(change, reason=cell.why, cause=cell.cause, until=cell.until)
         cells.append(change)
-        alerts.append(RaiseAlert(UNCONFIRMED, name, f"cell {name}: {reason}"))
+        alerts.append(RaiseAlert(UNCONFIRMED, cell.name, f"cell {cell.name}: {reason}"))
     return Effects(cells=cells, alerts=alerts)
+
+
+def tell_overdue(count: int) -> str:
+    """That so many stops are overdue, for people."""
+    return "1 stop is not confirmed" if count == 1 else f"{count} stops are not confirmed"
 
 
 def decide_failing(failing: Iterable[tuple[int, str]], *, now: datetime, policy: Policy) -> Effects:
@@ -58,16 +87,20 @@ def decide_failing(failing: Iterable[tuple[int, str]], *, now: datetime, policy:
 
 @dataclass(frozen=True, slots=True)
 class ClearedCell:
-    """A cell whose quarantine is over."""
+    """A cell whose quarantine is over, or (`stays`) only what was said of its stops."""
 
     cell_id: int
     name: str
     cause: Quarantine | None
     ordered: CellState
+    stays: bool = False
 
 
 def decide_cleared(cells: Iterable[ClearedCell], *, now: datetime) -> list[ChangeCell]:
-    """They have confirmed what was overdue, or their time is over: they are as ordered again."""
+    """They have confirmed what was overdue, or their time is over: they are as ordered again.
+
+    But for those that stay QUARANTINED for something else.
+    """
     return [
         ChangeCell(
             cell.cell_id,
@@ -77,6 +110,8 @@ def decide_cleared(cells: Iterable[ClearedCell], *, now: datetime) -> list[Chang
             if cell.cause is Quarantine.FAILURES
             else "its stops are confirmed",
             trusted_at=now if cell.cause is Quarantine.FAILURES else None,
+            cause_before=cell.cause,
         )
         for cell in cells
+        if not cell.stays
     ]

@@ -135,7 +135,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         25,
         "A settled job has ended, and all its attempts are released.",
-        "commands.effects, commands.convergence.roll_again",
+        "commands.effects, commands.convergence.repairs",
         jobs.settled_without_attempts,
     ),
     Invariant(
@@ -241,7 +241,15 @@ the containers that the machines really made:
   one of a job that its own replaced, nor for a gang below its minima that is not going back;
 * a gang is placed with its minima or not at all, each time, and when it fell below them, not before
   every member has gone back;
-* once faults stop, every job ends as it must, and is settled.
+* a claim of a one-off task has one winner until it is let go or its 30 s are over, and its guid has
+  one task that is not deleted; nobody is told of an end twice but after a delivery that was lost
+  with its process, and everybody who asked is;
+* nothing is deleted for its age that another job waits for, hangs on or reads from, and most of a
+  pool is not lost at once unless an operator says so;
+* once faults stop, every job ends as it must, and is settled; what has expired is gone.
+
+Outages of the control plane (ten minutes), of its inbox or of the broker (five) with two hundred
+tasks running lose no cell and fail no task, in virtual time and with real processes.
 
 `manage.py check_invariants` checks a live database in one read-only snapshot, page by page, lists
 every violation with its ids, and exits with 1 if there is one. The end-to-end tests run it on every

@@ -203,6 +203,15 @@ class Board:
         """What moves, as it is now."""
         return self.used.copy(), self.kept.copy(), self.slots.copy()
 
+    def clear(self, most_starting: int | None) -> None:
+        """All cells hold nothing, nothing is kept; so many containers may start on each."""
+        self.used, self.kept = np.zeros_like(self.used), np.zeros_like(self.kept)
+        slots = [
+            _PLENTY if cell.start_slots is None or most_starting is None else most_starting
+            for cell in self.cells
+        ]
+        self.slots = np.array(slots, dtype=np.int64)
+
     def restore(self, saved: tuple[Matrix, Matrix, Vector]) -> None:
         """Go back to what was saved."""
         self.used, self.kept, self.slots = saved

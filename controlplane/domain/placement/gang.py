@@ -18,10 +18,21 @@ from controlplane.domain.placement.explain import (
     explain_gang,
     explain_misfit,
 )
-from controlplane.domain.placement.interfaces import Vector
+from controlplane.domain.placement.interfaces import Matrix, Vector
+from controlplane.domain.placement.ledger import Ledger
 from controlplane.domain.placement.one_pass import Pass
 from controlplane.domain.placement.plan import Unplaced
 from controlplane.domain.placement.snapshot import GangFacts
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """The state of a pass before a try."""
+
+    board: tuple[Matrix, Matrix, Vector]
+    books: Ledger
+    kept: dict[int, int]
+    start: int
 
 
 @dataclass(slots=True)
@@ -75,17 +86,14 @@ class Gangs:
         work, need = self._work, sum(needs.values())
         best: _Try | None = None
         for within in self._places(gang):
-            board, books = work.board.save(), work.ledger.save()
-            kept, start = dict(work.kept), work.start
-            tried = self._try(dict(needs), rows, within)
+            saved = self._save()
+            tried = self._try(dict(needs), rows, within, self._avoids(needs, rows, within))
             if tried.why is None:
                 for row, given in tried.placed:
                     work.columns_of_gang(row, given)
-                self._place_rest(rows, within, kept.keys())
+                self._place_rest(rows, within, saved.kept.keys())
                 return None
-            work.board.restore(board)
-            work.ledger.restore(books)
-            work.kept, work.start = kept, start
+            self._restore(saved)
             if best is None or tried.rank > best.rank:
                 best = tried
         if best is None:
@@ -99,9 +107,38 @@ class Gangs:
         work.stop_if_strict(np.array(rows, dtype=np.int64), best.why or {})
         return explain_gang(need, best.count, best.why, gang.group_by)
 
-    def _try(self, needs: dict[int, int], rows: Sequence[int], within: Mask | None) -> _Try:
+    def _save(self) -> _Saved:
+        work = self._work
+        return _Saved(work.board.save(), work.ledger.save(), dict(work.kept), work.start)
+
+    def _restore(self, saved: _Saved) -> None:
+        work = self._work
+        work.board.restore(saved.board)
+        work.ledger.restore(saved.books)
+        work.kept, work.start = saved.kept, saved.start
+
+    def _avoids(self, needs: dict[int, int], rows: Sequence[int], within: Mask | None) -> bool:
+        """Whether the gang could ever be placed without the cells that its members avoid.
+
+        One that could not goes to these, too: else it would wait for ever.
+        """
+        work = self._work
+        if all(work.waiting.avoid_cell_ids[row] is None for row in rows):
+            return True
+        saved = self._save()
+        work.board.clear(work.snapshot.policy.max_building_per_cell)
+        work.kept = {}
+        tried = self._try(dict(needs), rows, within, avoiding=True)
+        self._restore(saved)
+        return tried.why is None
+
+    def _try(
+        self, needs: dict[int, int], rows: Sequence[int], within: Mask | None, avoiding: bool
+    ) -> _Try:
         """Take what the minima need, as far as it goes: the board and the books are changed."""
         work, tried = self._work, _Try([])
+        for row in rows:  # what is kept for some of them stands against none of them
+            work.ledger.let_go(row)
         for row in rows:
             group_id = work.waiting.group_ids[row]
             wanted = min(needs[group_id], int(work.left[row]))
@@ -109,7 +146,7 @@ class Gangs:
                 continue
             shape, picked = work.shape_of(row), np.array([row], dtype=np.int64)
             admitted, why = work.admit(shape, picked, wanted, whole=True)
-            usable = work.usable(shape, row, within)
+            usable = work.usable(shape, row, within, avoiding=avoiding)
             given = np.zeros(len(work.board.cells), dtype=np.int64)
             if admitted:
                 given = self._give(row, wanted, usable)
@@ -160,6 +197,8 @@ class Gangs:
                     work.stop_if_strict(picked, why)
             if row in kept and row not in work.kept and work.left[row]:
                 work.keep(row)
+            elif row in work.kept:
+                work.ledger.keep(row, work.shape_of(row), work.waiting.job_ids[row], work.kept[row])
 
     def _places(self, gang: GangFacts) -> Iterator[Mask | None]:
         """Where all of the gang may be: anywhere, or on the cells of one value of its label."""
@@ -197,20 +236,26 @@ class Gangs:
         nominated = [row for row in rows if work.waiting.nominated_cell_ids[row] is not None]
         if tried.why is None or tried.row < 0 or nominated:
             return
+        places = [(within, self._avoids(needs, rows, within)) for within in self._places(gang)]
         needs, missing_rows = dict(needs), list[Unplaced]()
         for row in rows:
             group_id = work.waiting.group_ids[row]
             count = min(needs[group_id], int(work.left[row]))
             if count:
                 needs[group_id] -= count
-                missing_rows.append(self._unplaced(gang, row, count))
+                missing_rows.append(self._unplaced(row, count, places))
         if any(needs.values()) or not missing_rows:
             return
         one = replace(missing_rows[0], others=tuple(missing_rows[1:]))
         work.note_gang(one, tried.why)
 
-    def _unplaced(self, gang: GangFacts, row: int, count: int) -> Unplaced:
+    def _unplaced(
+        self, row: int, count: int, places: Sequence[tuple[Mask | None, bool]]
+    ) -> Unplaced:
+        """`places`: where all of the gang may be, and whether it avoids what it would there."""
         work, shape = self._work, self._work.shape_of(row)
-        places = tuple(work.usable(shape, row, within) for within in self._places(gang))
+        usable = tuple(
+            work.usable(shape, row, within, avoiding=avoiding) for within, avoiding in places
+        )
         is_new = not work.ledger.is_running(shape, work.waiting.job_ids[row])
-        return Unplaced(row, shape, count, places, is_gang=True, is_new_job=is_new)
+        return Unplaced(row, shape, count, usable, is_gang=True, is_new_job=is_new)

@@ -27,7 +27,8 @@ Matrix = NDArray[np.int64]
 class QuotaState:
     """A quota as it stands at this point of the pass. `title`: "user alice".
 
-    `waiting`: tasks of the scope that were admitted to this pass and could not be placed.
+    `leaving_jobs`: of the `running_jobs`, those of which nothing runs any more. `waiting`: tasks of
+    the scope that were admitted to this pass and could not be placed.
     """
 
     kind: ScopeKind
@@ -36,6 +37,7 @@ class QuotaState:
     resources: Mapping[str, int]
     running_tasks: int
     running_jobs: int
+    leaving_jobs: int = 0
     waiting: int = 0
 
 
@@ -43,7 +45,7 @@ class QuotaState:
 class Request:
     """`tasks` tasks of one shape that want to be placed now. All of them, if `is_whole`.
 
-    `resources`: of each. `new_jobs`: how many of their jobs hold nothing yet, by kind of scope.
+    `resources`: of each. `new_jobs`: how many of their jobs begin with them: nothing of these runs.
     `startable_at`: None: something that they depend on is open. `quotas`: of all their scopes.
     """
 

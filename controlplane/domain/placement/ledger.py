@@ -1,5 +1,6 @@
 """What owners, quotas and tokens have left at each point of a pass."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 
@@ -18,28 +19,42 @@ class _Account:
         self.resources = dict(quota.resources)
         self.tasks = quota.running_tasks
         self.jobs = set(quota.jobs)
+        self.leaving_jobs = set(quota.leaving_jobs)
+        self.awaited_jobs = Counter[int]()
         self.waiting = 0
 
-    def state(self) -> QuotaState:
+    def is_running(self, job_id: int) -> bool:
+        is_leaving = job_id in self.leaving_jobs
+        return job_id in self.awaited_jobs or (job_id in self.jobs and not is_leaving)
+
+    def state(self, job_id: int | None = None) -> QuotaState:
+        running = self.jobs | self.awaited_jobs.keys()
+        leaving = self.leaving_jobs - self.awaited_jobs.keys()
         return QuotaState(
             kind=self.quota.scope.kind,
             title=self.quota.title,
             limits=self.quota.limits,
             resources=self.resources,
             running_tasks=self.tasks,
-            running_jobs=len(self.jobs),
+            running_jobs=len(running - {job_id} if job_id in leaving else running),
+            leaving_jobs=len(leaving),
             waiting=self.waiting,
         )
 
 
 class Ledger:
-    """Books what is placed in a pass against quotas, tokens and the shares of owners."""
+    """Books what is placed in a pass against quotas, tokens and the shares of owners.
+
+    What is kept for nominated tasks counts against quotas and tokens as if they were placed: else
+    what others left for them would be taken by who is less important.
+    """
 
     def __init__(self, snapshot: PoolSnapshot) -> None:
         self._accounts = {quota.scope: _Account(quota) for quota in snapshot.quotas}
         self._tokens = dict(snapshot.policy.tokens)
         self._tokens_used = dict(snapshot.tokens_used)
         self._owners = {owner: dict(used) for owner, used in snapshot.owner_usage.items()}
+        self._kept: dict[int, tuple[ShapeFacts, int, int]] = {}
 
     @property
     def limits_any(self) -> bool:
@@ -48,7 +63,7 @@ class Ledger:
 
     def save(self) -> "Ledger":
         """A copy of the books, to go back to."""
-        return deepcopy(self)
+        return deepcopy(self, {id(shape): shape for shape, *_ in self._kept.values()})
 
     def restore(self, saved: "Ledger") -> None:
         """Go back to what was saved."""
@@ -61,9 +76,9 @@ class Ledger:
         found = (self._accounts.get(scope) for scope in shape.scopes())
         return [account for account in found if account is not None]
 
-    def quotas_of(self, shape: ShapeFacts) -> list[QuotaState]:
-        """The same as they stand now."""
-        return [account.state() for account in self.accounts_of(shape)]
+    def quotas_of(self, shape: ShapeFacts, job_id: int | None = None) -> list[QuotaState]:
+        """The same as they stand now, as that job sees them: it is not in its own way."""
+        return [account.state(job_id) for account in self.accounts_of(shape)]
 
     def states(self) -> list[tuple[Scope, QuotaState]]:
         """All quotas as they stand now."""
@@ -83,8 +98,12 @@ class Ledger:
         return any(account.quota.limits.running_jobs is not None for account in accounts)
 
     def is_running(self, shape: ShapeFacts, job_id: int) -> bool:
-        """Whether the job holds something already."""
-        return any(job_id in account.jobs for account in self.accounts_of(shape))
+        """Whether something of the job runs, or something is kept for it.
+
+        If all that it holds is leaving, it begins anew, as any other: else it would take again what
+        it was evicted from before whoever it was evicted for.
+        """
+        return any(account.is_running(job_id) for account in self.accounts_of(shape))
 
     def tokens_for(self, shape: ShapeFacts) -> int | None:
         """How many of the shape's tasks there are tokens for; None: it needs none."""
@@ -107,18 +126,44 @@ class Ledger:
     def book(self, shape: ShapeFacts, job_ids: Iterable[int], tasks: int) -> None:
         """`tasks` tasks of the shape, of these jobs, are placed; negative: they are not."""
         for account in self.accounts_of(shape):
-            account.tasks += tasks
             if account.quota.limits.running_jobs is not None and tasks > 0:
                 account.jobs.update(job_ids)
-            _add(account.resources, shape.resources, tasks)
-        for name, amount in shape.resources.items():
-            if name in self._tokens:
-                self._tokens_used[name] = self._tokens_used.get(name, 0) + amount * tasks
+                account.leaving_jobs.difference_update(job_ids)
+        self._count(shape, tasks)
         if shape.owner_id in self._owners:
             _add(self._owners[shape.owner_id], shape.resources, tasks)
         elif tasks > 0:
             self._owners[shape.owner_id] = {}
             _add(self._owners[shape.owner_id], shape.resources, tasks)
+
+    def keep(self, row: int, shape: ShapeFacts, job_id: int, tasks: int) -> None:
+        """Keep what `tasks` tasks of the row will take, until `let_go`."""
+        self.let_go(row)
+        if not self.limits_any:
+            return
+        self._kept[row] = shape, job_id, tasks
+        for account in self.accounts_of(shape):
+            account.awaited_jobs[job_id] += 1
+        self._count(shape, tasks)
+
+    def let_go(self, row: int) -> None:
+        """Nothing is kept for the row any more, if something was."""
+        if row not in self._kept:
+            return
+        shape, job_id, tasks = self._kept.pop(row)
+        for account in self.accounts_of(shape):
+            account.awaited_jobs[job_id] -= 1
+            if not account.awaited_jobs[job_id]:
+                del account.awaited_jobs[job_id]
+        self._count(shape, -tasks)
+
+    def _count(self, shape: ShapeFacts, tasks: int) -> None:
+        for account in self.accounts_of(shape):
+            account.tasks += tasks
+            _add(account.resources, shape.resources, tasks)
+        for name, amount in shape.resources.items():
+            if name in self._tokens:
+                self._tokens_used[name] = self._tokens_used.get(name, 0) + amount * tasks
 
     def note_waiting(self, shape: ShapeFacts, tasks: int) -> None:
         """`tasks` tasks of the shape were tried in vain: they stand in the queue."""

@@ -47,7 +47,7 @@ class Need:
     """Who asks for room: one task of a row, or `count` tasks that must be placed together.
 
     `usable`: over the cells, where they may go at all; of several such sets all go within one (one
-    for each value of a gang's `group_by`). `is_new_job`: its job holds nothing yet. `others`: the
+    for each value of a gang's `group_by`). `is_new_job`: nothing of its job runs. `others`: the
     other groups of a gang, to be placed at once with it, each with sets of the same values.
     """
 

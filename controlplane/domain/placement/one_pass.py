@@ -170,8 +170,18 @@ class Pass:
                 return total, explain_misfit(shape, self.snapshot, self.board, usable)
         return total, None
 
-    def usable(self, shape: ShapeFacts, row: int, within: Mask | None = None) -> Mask:
-        """The cells that may take the row's tasks, of those `within`."""
+    def usable(
+        self,
+        shape: ShapeFacts,
+        row: int,
+        within: Mask | None = None,
+        *,
+        avoiding: bool | None = None,
+    ) -> Mask:
+        """The cells that may take the row's tasks, of those `within`.
+
+        `avoiding`: whether the cell that they avoid is left out; None: if others could take one.
+        """
         usable = self.board.usable(shape)
         if within is not None:
             usable = usable & within
@@ -180,9 +190,11 @@ class Pass:
             return usable
         others = usable.copy()
         others[self.board.index_of[avoided]] = False
-        # Where no other cell could ever take it, the avoided one is better than none.
-        request = self.board.vector(shape.resources)
-        return others if self.board.room_when_empty(request, others).any() else usable
+        if avoiding is None:
+            # Where no other cell could ever take it, the avoided one is better than none.
+            request = self.board.vector(shape.resources)
+            avoiding = bool(self.board.room_when_empty(request, others).any())
+        return others if avoiding else usable
 
     def admit(
         self, shape: ShapeFacts, rows: Vector, tasks: int, *, whole: bool = False
@@ -194,7 +206,7 @@ class Pass:
             shape=shape,
             tasks=tasks,
             resources=shape.resources,
-            quotas=self.ledger.quotas_of(shape),
+            quotas=self.ledger.quotas_of(shape, job_id),
             now=self.snapshot.now,
             startable_at=self.waiting.since[row],
             new_jobs=0 if self.ledger.is_running(shape, job_id) else 1,
@@ -271,10 +283,12 @@ class Pass:
         cell_id = self.waiting.nominated_cell_ids[row]
         assert cell_id is not None, "only what is nominated has room kept"
         self.board.keep(cell_id, self.board.vector(shape.resources), count)
+        self.ledger.keep(row, shape, self.waiting.job_ids[row], count)
         self.kept[row] = count
 
     def lift(self, row: int) -> bool:
         """Keep no room for a row any more; whether some was kept."""
+        self.ledger.let_go(row)
         count, cell_id = self.kept.pop(row, 0), self.waiting.nominated_cell_ids[row]
         if count and cell_id is not None:
             self.board.keep(cell_id, self.board.vector(self.shape_of(row).resources), -count)
@@ -353,7 +367,6 @@ class Pass:
             cursor=self._cursor(),
             board=self.board,
             ledger=self.ledger,
-            nominated=tuple((self.shape_of(row), count) for row, count in self.kept.items()),
         )
 
     def _cursor(self) -> str:

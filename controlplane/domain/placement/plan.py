@@ -35,8 +35,8 @@ class Plan:
     """Where tasks go, and why the others wait.
 
     `complete`: all that waits was looked at. `cursor`: the cell that got the last task. `board`,
-    `ledger`: as they are after all of it, for whoever goes on from there. `nominated`: tasks that
-    still wait for the room that is kept for them, by shape.
+    `ledger`: as they are after all of it, for whoever goes on from there; what is kept for tasks
+    that still wait for their room is taken there.
     """
 
     placements: PlaceTasks
@@ -48,7 +48,6 @@ class Plan:
     cursor: str
     board: Board
     ledger: Ledger
-    nominated: tuple[tuple[ShapeFacts, int], ...] = ()
 
     @property
     def count(self) -> int:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from controlplane.domain.scopes import Limits, ScopeKind
+
 # The built-in validators, in the order in which their findings are told.
 DEFAULT_VALIDATORS = (
     "dependencies",
@@ -13,6 +15,12 @@ DEFAULT_VALIDATORS = (
     "domain_quota",
     "concurrency",
 )
+_OF_RESOURCES = {
+    ScopeKind.USER: "user_quota",
+    ScopeKind.PROJECT: "project_quota",
+    ScopeKind.DOMAIN: "domain_quota",
+}
+_OF_COUNTS = "concurrency"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +40,20 @@ class PoolPolicy:
     starvation_seconds: float | None = 300.0
     tokens: Mapping[str, int] = field(default_factory=dict)
     cursor: str = ""
+
+    def binding(self, kind: ScopeKind, limits: Limits) -> Limits:
+        """What of a scope's limits binds the pool: that of which it has the validator.
+
+        Of a pool without them the work counts against the quotas, but is held to none.
+        """
+        is_counted = _OF_COUNTS in self.validators
+        return Limits(
+            resources=limits.resources if _OF_RESOURCES[kind] in self.validators else {},
+            running_tasks=limits.running_tasks if is_counted else None,
+            running_jobs=limits.running_jobs if is_counted else None,
+        )
+
+    @property
+    def is_bound_by_quotas(self) -> bool:
+        """Whether any quota can bind it."""
+        return not {_OF_COUNTS, *_OF_RESOURCES.values()}.isdisjoint(self.validators)

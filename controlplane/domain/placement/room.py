@@ -12,6 +12,7 @@ from controlplane.domain.placement.occupants import (
     Need,
 )
 from controlplane.domain.placement.plan import Plan, Unplaced
+from controlplane.domain.placement.policy import PoolPolicy
 from controlplane.domain.placement.preempt import Eviction, choose_evictions
 from controlplane.domain.placement.reservation import choose_reservation
 from controlplane.domain.placement.snapshot import Leaving, PoolSnapshot, Running, Waiting
@@ -52,7 +53,7 @@ def make_room(
         board.capacity - board.used,
         running,
         leaving=leaving,
-        allowances=_allowances(plan, leaving_scopes, leaving_tokens),
+        allowances=_allowances(plan, snapshot.policy, leaving_scopes, leaving_tokens),
         now=snapshot.now,
         limit=EVICTIONS_PER_PASS,
     )
@@ -80,46 +81,34 @@ def _need(item: Unplaced, waiting: Waiting) -> Need:
 
 def _allowances(
     plan: Plan,
+    policy: PoolPolicy,
     leaving_scopes: Mapping[Scope, Mapping[str, int]],
     leaving_tokens: Mapping[str, int],
 ) -> list[Allowance]:
-    """What each quota, and the pool's tokens, have left once what is leaving has left."""
-    found, owed = [], _owed(plan)
+    """What each quota that binds, and the pool's tokens, have left once what is leaving has left.
+
+    What is kept for nominated tasks is taken already.
+    """
+    found = []
     for scope, state in plan.ledger.states():
-        limits = dict(state.limits.resources)
+        binding = policy.binding(state.kind, state.limits)
+        limits = dict(binding.resources)
         used = dict(state.resources)
         counted = (
-            (RUNNING_TASKS, state.limits.running_tasks, state.running_tasks),
-            (RUNNING_JOBS, state.limits.running_jobs, state.running_jobs),
+            (RUNNING_TASKS, binding.running_tasks, state.running_tasks),
+            (RUNNING_JOBS, binding.running_jobs, state.running_jobs - state.leaving_jobs),
         )
         for name, limit, amount in counted:
             if limit is not None:
                 limits[name], used[name] = limit, amount
-        gone, due = leaving_scopes.get(scope, {}), owed[scope]
-        free = {
-            name: limits[name] - used.get(name, 0) + gone.get(name, 0) - due[name]
-            for name in limits
-        }
+        gone = leaving_scopes.get(scope, {})
+        free = {name: limits[name] - used.get(name, 0) + gone.get(name, 0) for name in limits}
         found.append(Allowance(scope, limits, free))
     left = plan.ledger.tokens_left()
     if left:
-        free = {
-            name: amount + leaving_tokens.get(name, 0) - owed[None][name]
-            for name, amount in left.items()
-        }
+        free = {name: amount + leaving_tokens.get(name, 0) for name, amount in left.items()}
         found.append(Allowance(None, {name: plan.ledger.limit_of(name) for name in left}, free))
     return found
-
-
-def _owed(plan: Plan) -> Mapping[Scope | None, Mapping[str, int]]:
-    """What nominated tasks will take of quotas and tokens once their room is free."""
-    owed: dict[Scope | None, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for shape, count in plan.nominated:
-        for scope in (None, *shape.scopes()):
-            owed[scope][RUNNING_TASKS] += count
-            for name, amount in shape.resources.items():
-                owed[scope][name] += amount * count
-    return owed
 
 
 def starving(snapshot: PoolSnapshot, plan: Plan, waiting: Waiting) -> list[Unplaced]:
@@ -138,7 +127,7 @@ def starving(snapshot: PoolSnapshot, plan: Plan, waiting: Waiting) -> list[Unpla
         return since is not None and since <= latest
 
     kept = sum(
-        1
+        waiting.counts[row]
         for row, cell_id in enumerate(waiting.nominated_cell_ids)
         if cell_id is not None and is_starving(row)
     )

@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from controlplane import clock
 from controlplane.commands.recount import recount_page
+from controlplane.domain.recount import Difference
 
 
 class Command(BaseCommand):
@@ -33,14 +34,18 @@ class Command(BaseCommand):
                 found += 1
                 is_mended = repair and difference.is_mendable
                 mended += is_mended
-                self.stdout.write(difference.text + _outcome(repair, is_mended))
+                self.stdout.write(difference.text + _outcome(difference, repair))
         if found > mended:
             self.stderr.write(f"{found} differences in {jobs} jobs, {mended} mended")
             sys.exit(1)
         self.stdout.write(f"{jobs} jobs recounted, {mended} differences mended")
 
 
-def _outcome(repair: bool, is_mended: bool) -> str:
-    if is_mended:
+def _outcome(difference: Difference, repair: bool) -> str:
+    if not repair:
+        return ""
+    if difference.is_mendable:
         return " (mended)"
-    return " (left: an end is final)" if repair else ""
+    if difference.flag is None:  # counts are mended: it is a state, and that of an end
+        return " (left: an end is final)"
+    return " (left: nobody can tell what is right)"

@@ -7,22 +7,36 @@ from django.contrib.auth.models import User
 
 from controlplane.commands.secrets import put_secret
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.states import ACTIVE, TERMINAL, Band, CellState, Reason, ReleaseKind
+from controlplane.domain.states import (
+    ACTIVE,
+    TERMINAL,
+    Band,
+    CallbackOn,
+    CallbackState,
+    CellState,
+    Reason,
+    ReleaseKind,
+)
 from controlplane.models import (
     Alert,
     ApiToken,
     Attempt,
+    AuditLine,
+    Callback,
     Cell,
     CellLease,
     DeadLetter,
+    Delivery,
     Domain,
     Job,
+    OneOff,
     Pool,
     Project,
     Quota,
     Shape,
     Task,
     TaskGroup,
+    TickRun,
     TickState,
     Transition,
 )
@@ -58,8 +72,22 @@ def make_installation() -> None:
             CellLease.objects.create(
                 cell=cell, incarnation=cell.incarnation, last_heard_at=NOW, expires_at=NOW
             )
-    TickState.objects.create(name="placement", started_at=NOW, finished_at=NOW, counts={"x": 1})
-    Alert.objects.create(kind="mass_loss", subject="default", text="5 of 8", raised_at=NOW)
+    run = {
+        "name": "placement",
+        "started_at": NOW,
+        "finished_at": NOW,
+        "counts": {"placed": 1},
+        "phases": {"passes": 40, "reasons": 2},
+        "lag_seconds": 1.5,
+    }
+    TickState.objects.create(**run)
+    TickRun.objects.create(**run)
+    AuditLine.objects.create(
+        at=NOW, actor="ann", action="deleted", subject="job 1 old", text="asked for"
+    )
+    Alert.objects.create(
+        kind="mass_loss", subject="default", text="5 of 8", raised_at=NOW, last_raised_at=NOW
+    )
     DeadLetter.objects.create(at=NOW, source="inbox.3", error="Malformed", body="<script>alert(1)")
     owner = User.objects.create_user("ann")
     ApiToken.objects.create(
@@ -67,7 +95,8 @@ def make_installation() -> None:
     )
     Quota.objects.create(user=owner, resources={"cpu_millis": 4000}, running_tasks=40)
     put_secret(project_id=project.pk, name="token", value=b"hunter2", writer=owner, now=NOW)
-    make_job(project, pool, owner, states=list(S))
+    job = make_job(project, pool, owner, states=list(S))
+    make_callbacks(job)
 
 
 def make_job(project: Project, pool: Pool, owner: User, states: list[S]) -> Job:
@@ -106,6 +135,53 @@ def make_job(project: Project, pool: Pool, owner: User, states: list[S]) -> Job:
     for index, state in enumerate(states):
         _make_task(job, group, index, state, cell)
     return job
+
+
+def make_callbacks(job: Job, guid: str = "guid-of-mine") -> None:
+    """One callback in each state, two of them tried before, and a one-off task being resolved."""
+    Job.objects.filter(pk=job.pk).update(
+        callback_on=CallbackOn.TASK,
+        callback_url="https://hook.example/x",
+        is_one_off=True,
+        guid=guid,
+    )
+    tasks = Task.objects.filter(job=job).order_by("id")
+    for state, task in zip(CallbackState, tasks, strict=False):
+        is_over = state in (CallbackState.DELIVERED, CallbackState.ABANDONED)
+        is_claimed = state is CallbackState.CLAIMED
+        callback = Callback.objects.create(
+            job=job,
+            task=task,
+            owner_id=job.owner_id,
+            url="https://hook.example/x",
+            host="hook.example:443",
+            state=state,
+            tries=1,
+            due_at=NOW,
+            give_up_at=NOW + timedelta(days=1),
+            claim=UUID(int=7) if is_claimed else None,
+            claimed_until=NOW if is_claimed else None,
+            created_at=NOW,
+            ended_at=NOW if is_over else None,
+            last_error="" if state is CallbackState.DELIVERED else "it answered 503",
+        )
+        Delivery.objects.create(
+            callback=callback,
+            number=1,
+            began_at=NOW,
+            ended_at=NOW + timedelta(seconds=2),
+            status=200 if state is CallbackState.DELIVERED else 503,
+            error="" if state is CallbackState.DELIVERED else "it answered 503",
+        )
+    OneOff.objects.create(
+        task=Task.objects.filter(job=job, state=S.SUCCEEDED)[0],
+        job=job,
+        guid=guid,
+        domain="cf-tasks",
+        claim=UUID(int=9),
+        claimed_at=NOW,
+        claimed_by="nsync",
+    )
 
 
 def _shape(project: Project, pool: Pool, owner: User) -> Shape:

@@ -9,8 +9,20 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.http import HttpResponse
 from django.test import Client
 
+from controlplane import clock
 from controlplane.contract.states import TaskState
-from controlplane.models import Cell, Job, Task, Transition
+from controlplane.domain.states import CallbackState
+from controlplane.models import (
+    Alert,
+    AuditLine,
+    Callback,
+    Cell,
+    Job,
+    OneOff,
+    Pool,
+    Task,
+    Transition,
+)
 
 # Commands lock rows and send after commit.
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -100,6 +112,69 @@ def test_an_onlooker_sees_all_and_may_do_nothing(onlooker: Client) -> None:
     assert "Drain" not in text_of(onlooker.get(f"{CELLS}{cell.pk}/change/"))
     act(onlooker, JOBS, "cancel_jobs", job.pk, confirmed="yes")
     act(onlooker, CELLS, "drain", cell.pk, confirmed="yes")
+    alert = Alert.objects.get()
+    act(onlooker, "/admin/controlplane/alert/", "close_alerts", alert.pk, confirmed="yes")
+    assert Alert.objects.get().cleared_at is None
     job.refresh_from_db()
     cell.refresh_from_db()
     assert (job.ending_as, cell.state) == (None, "READY")
+
+
+def test_an_alert_is_closed_by_hand_with_an_audit_line(operator: Client) -> None:
+    alerts, alert = "/admin/controlplane/alert/", Alert.objects.get()
+    page = f"{alerts}{alert.pk}/change/"
+    assert "Close alert …" in text_of(operator.get(page))
+    assert "Close these alerts?" in text_of(act(operator, alerts, "close_alerts", alert.pk))
+    assert Alert.objects.get().cleared_at is None
+    done = act(operator, alerts, "close_alerts", alert.pk, confirmed="yes", reason="they are off")
+    assert "Alerts closed: 1" in text_of(done)
+    assert Alert.objects.get().cleared_at is not None
+    line = AuditLine.objects.get(action="closed")
+    assert (line.actor, line.text) == ("olga", "they are off; 5 of 8")
+    assert "Close alert …" not in text_of(operator.get(page))
+    lines = "/admin/controlplane/auditline/?q=mass_loss"
+    assert "alert mass_loss: default" in text_of(operator.get(lines))
+
+
+def test_a_callback_is_delivered_again_unless_it_is_being_tried(operator: Client) -> None:
+    callbacks = "/admin/controlplane/callback/"
+    given_up = Callback.objects.get(state=CallbackState.ABANDONED)
+    claimed = Callback.objects.get(state=CallbackState.CLAIMED)
+    page = text_of(operator.get(f"{callbacks}{given_up.pk}/change/"))
+    assert "Deliver again …" in page
+    assert "503 it answered 503" in page
+    assert "Deliver again …" not in text_of(operator.get(f"{callbacks}{claimed.pk}/change/"))
+    keys = (given_up.pk, claimed.pk)
+    done = text_of(act(operator, callbacks, "deliver_again", *keys, confirmed="yes"))
+    assert "Callbacks to be delivered again: 1" in done
+    assert "is being tried now" in done
+    given_up.refresh_from_db()
+    assert (given_up.state, given_up.ended_at) == (CallbackState.WAITING, None)
+
+
+def test_a_one_off_task_is_found_by_its_guid_and_leads_to_its_task(operator: Client) -> None:
+    found = text_of(operator.get("/admin/controlplane/oneoff/?q=guid-of-mine"))
+    assert "1 one-off task" in found
+    one_off = OneOff.objects.get()
+    page = text_of(operator.get(f"/admin/controlplane/oneoff/{one_off.pk}/change/", follow=True))
+    assert "guid-of-mine domain cf-tasks lifecycle resolving by nsync" in page
+
+
+def test_the_loss_of_many_cells_is_confirmed_after_a_question(operator: Client) -> None:
+    pools, pool = "/admin/controlplane/pool/", Pool.objects.get(name="default")
+    assert "Mass loss none" in text_of(operator.get(f"{pools}{pool.pk}/change/"))
+    pool.loss_held_at = clock.now()
+    pool.save()
+    page = text_of(operator.get(f"{pools}{pool.pk}/change/"))
+    assert "Mass loss held back since" in page
+    assert "the loss of many at once is held back" in text_of(operator.get(pools))
+    asked = text_of(act(operator, pools, "confirm_losses", pool.pk))
+    assert "Confirm the loss of their silent cells?" in asked
+    keys = (pool.pk, Pool.objects.get(name="gpu").pk)
+    done = text_of(act(operator, pools, "confirm_losses", *keys, confirmed="yes"))
+    assert "Losses confirmed: 1" in done
+    assert "no loss of cells is held back in pool gpu" in done
+    pool.refresh_from_db()
+    assert (pool.loss_held_at, pool.loss_confirmed_at is not None) == (None, True)
+    assert AuditLine.objects.get(action="confirmed").actor == "olga"
+    assert not Alert.objects.filter(cleared_at=None).exists()

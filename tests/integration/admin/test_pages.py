@@ -19,18 +19,23 @@ from controlplane.domain.states import COLOURS
 from controlplane.models import (
     Alert,
     Attempt,
+    AuditLine,
+    Callback,
     Cell,
+    CellLease,
     Job,
+    OneOff,
     Pool,
     Project,
     Quota,
     Secret,
     Task,
+    TickRun,
     Transition,
 )
 from controlplane.outbox.store import append_log
 from controlplane.queries import history
-from tests.integration.admin.rows import NOW, WHY_PENDING, make_job
+from tests.integration.admin.rows import NOW, WHY_PENDING, make_callbacks, make_job
 
 pytestmark = pytest.mark.django_db
 
@@ -61,13 +66,17 @@ def test_everything_an_operator_looks_for_has_pages() -> None:
         "Alert",
         "ApiToken",
         "Attempt",
+        "AuditLine",
+        "Callback",
         "Cell",
         "DeadLetter",
         "Job",
+        "OneOff",
         "Pool",
         "Quota",
         "Secret",
         "Task",
+        "TickRun",
         "TickState",
     }
 
@@ -78,7 +87,8 @@ def test_lists_and_pages_are_drawn(operator: Client, model: type[models.Model]) 
     assert rows
     assert "Cellrun" in page(operator, address_of(model))
     for row in rows:
-        assert page(operator, address_of(model, row))
+        answer = operator.get(address_of(model, row), follow=model is OneOff)
+        assert answer.status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -98,6 +108,16 @@ def test_lists_and_pages_are_drawn(operator: Client, model: type[models.Model]) 
         ("attempt", "q=nonsense"),
         ("cell", "state__exact=READY"),
         ("alert", "open=yes"),
+        ("alert", "q=mass_loss"),
+        ("job", "is_one_off__exact=1"),
+        ("oneoff", "resolving=yes"),
+        ("oneoff", "q=cf-tasks"),
+        ("callback", "state__exact=waiting"),
+        ("callback", "host=hook.example:443"),
+        ("callback", "q=1"),
+        ("callback", "q=hook.example:443"),
+        ("auditline", "q=old"),
+        ("tickrun", "tick=placement"),
     ],
 )
 def test_filters_and_searches_work(operator: Client, model: str, query: str) -> None:
@@ -250,6 +270,8 @@ def test_the_first_page_counts_what_waits_and_runs(operator: Client) -> None:
     for expected in ("1 pending", "1 assigned", "1 building", "1 running", "1 quarantined"):
         assert expected in shown
     assert "mass_loss default 5 of 8" in shown
+    assert "1 callbacks waiting 1 callbacks being tried 1 tasks resolving" in shown
+    assert "passes 40 ms, reasons 2 ms placed 1" in shown.replace("\xa0", " ")
 
 
 def test_the_sidebar_has_the_three_sections_and_counts_alerts(operator: Client) -> None:
@@ -292,7 +314,10 @@ def test_what_does_not_exist_leads_back(operator: Client) -> None:
         assert answer.status_code == 302
 
 
-@pytest.mark.parametrize("model", [Job, Task, Attempt, Cell], ids=lambda model: model.__name__)
+LONG_LISTS = [Job, Task, Attempt, Cell, Callback, OneOff, TickRun, AuditLine]
+
+
+@pytest.mark.parametrize("model", LONG_LISTS, ids=lambda model: model.__name__)
 def test_a_list_costs_the_same_with_more_rows(operator: Client, model: type[models.Model]) -> None:
     def statements() -> list[str]:
         with CaptureQueriesContext(
@@ -304,8 +329,11 @@ def test_a_list_costs_the_same_with_more_rows(operator: Client, model: type[mode
     few = statements()
     project, owner = Project.objects.get(), User.objects.get(username="ann")
     pool = Pool.objects.get(name="default")
-    for _ in range(4):
-        make_job(project, pool, owner, list(TaskState) * 2)
+    for turn in range(4):
+        job = make_job(project, pool, owner, list(TaskState) * 2)
+        make_callbacks(job, guid=f"guid-{turn}")
+        TickRun.objects.create(name="placement", started_at=NOW, finished_at=NOW)
+        AuditLine.objects.create(at=NOW, actor="ann", action="deleted", subject=f"job {turn}")
     many = statements()
     # One more where there are several pages: the keys of this one.
     assert len(many) <= len(few) + 1
@@ -313,7 +341,9 @@ def test_a_list_costs_the_same_with_more_rows(operator: Client, model: type[mode
     assert not any("launch" in statement or '"spec"' in statement for statement in many)
 
 
-@pytest.mark.parametrize(("model", "most"), [(Job, 21), (Task, 14), (Attempt, 15), (Cell, 13)])
+@pytest.mark.parametrize(
+    ("model", "most"), [(Job, 22), (Task, 16), (Attempt, 15), (Cell, 13), (Callback, 10)]
+)
 def test_a_page_costs_a_bounded_number_of_statements(
     operator: Client, model: type[models.Model], most: int
 ) -> None:
@@ -349,3 +379,18 @@ def test_of_a_long_list_the_rows_are_estimated_and_of_what_is_chosen_counted(
     assert whole.result_count == model._default_manager.count() > 1
     chosen = operator.get(f"{address_of(model)}?state__exact={int(TaskState.FAILED)}")
     assert chosen.context["cl"].result_count <= paging.EXACT_UP_TO
+
+
+def test_a_cell_that_is_silent_says_so_until_it_is_heard_or_given_up(operator: Client) -> None:
+    cell = Cell.objects.get(name="cell-ready")
+    pages = ("/admin/controlplane/cell/", f"/admin/controlplane/cell/{cell.pk}/change/")
+
+    def said() -> list[int]:
+        return [operator.get(page).content.decode().count(">silent<") for page in pages]
+
+    CellLease.objects.update(silent_ticks=0)
+    assert said() == [0, 0]
+    CellLease.objects.filter(cell=cell).update(silent_ticks=1)
+    assert said() == [1, 1]
+    Cell.objects.filter(pk=cell.pk).update(state="LOST")
+    assert said() == [0, 0]

@@ -20,6 +20,7 @@ POLICY = {
     "sequencer": "drf",
     "starvation_seconds": "",
     "preemption": "",
+    "mass_loss": "proceed",
     "strict_fifo": "on",
     "selector": "concentrated",
     "max_building_per_cell": "3",
@@ -56,6 +57,9 @@ def test_all_of_a_pools_policy_is_edited_but_its_name(operator: Client) -> None:
         "sequencer": "drf",
         "starvation_seconds": None,
         "preemption": False,
+        "mass_loss": "proceed",
+        "loss_held_at": None,
+        "loss_confirmed_at": None,
         "strict_fifo": True,
         "selector": "concentrated",
         "max_building_per_cell": 3,
@@ -149,7 +153,7 @@ def test_a_pools_page_says_how_it_stands(operator: Client) -> None:
     Task.objects.filter(state=1).update(not_before=None)
     assert f"{waiting} {QUEUE_POSITION}" in words(page(operator, address_of(Pool, pool)))
     empty = words(page(operator, address_of(Pool, Pool.objects.get(name="gpu"))))
-    assert "Cells none In use – Tokens in use – Waiting nothing" in empty
+    assert "Cells none Mass loss none In use – Tokens in use – Waiting nothing" in empty
 
 
 def test_a_quota_shows_what_is_used_of_it(operator: Client) -> None:

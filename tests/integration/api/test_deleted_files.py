@@ -2,16 +2,20 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.conf import settings
 
 from controlplane import clock
-from controlplane.commands.deletion import delete_job, purge_jobs
+from controlplane.commands.deletion import delete_job
+from controlplane.commands.purge import purge_deleted
 from controlplane.contract.states import TaskState
 from controlplane.models import Attempt, Cell, Job, Task
+from controlplane.outbox import artifacts, store
 from tests.integration.api.conftest import Caller
 from tests.integration.api.test_artifacts import put
+from tests.integration.api.test_logs import upload
 from tests.integration.api.test_reading import place, submit
 
 
@@ -29,6 +33,16 @@ def attempt(submitter: Caller, cell: Cell) -> Attempt:
 def root() -> Path:
     folder: Path = settings.CELLRUN.artifact_root
     return folder
+
+
+def files_of(attempt: Attempt) -> list[Path]:
+    """What the store has of an attempt, but for what is on its way out."""
+    return [
+        path
+        for folder in ("artifacts", "drafts", "logs")
+        for path in (root() / folder).rglob("*")
+        if str(attempt.uid) in path.parts[:-1]
+    ]
 
 
 def end_and_delete(attempt: Attempt) -> None:
@@ -53,13 +67,13 @@ def test_many_files_are_out_of_the_way_with_the_rows_and_deleted_bit_by_bit(
     end_and_delete(attempt)
     # Time is over as soon as the rows are gone.
     job = Job.objects.filter(pk=attempt.job_id)
-    assert purge_jobs([attempt.job_id], is_over=lambda: not job.exists()) == 1
+    assert purge_deleted(lambda: not job.exists()).jobs == 1
     assert not any(str(attempt.uid) in str(path) for path in root().rglob("*"))
     assert len(list(root().rglob("file"))) == 5
     ticks = 0
     while any((root() / "discarded").iterdir()):
         looks = iter([False] * 4)  # at the clock: one for each file, and one for each folder
-        purge_jobs([], is_over=lambda looks=looks: next(looks, True))  # type: ignore[misc]
+        purge_deleted(lambda looks=looks: next(looks, True))  # type: ignore[misc]
         ticks += 1
         assert ticks < 20
     assert ticks > 1
@@ -71,6 +85,51 @@ def test_when_the_time_of_a_tick_is_over_the_next_goes_on_with_the_rows(
 ) -> None:
     put(cell, attempt.uid, "file", b"x")
     end_and_delete(attempt)
-    assert purge_jobs([attempt.job_id], is_over=lambda: True) == 0
+    assert purge_deleted(lambda: True).jobs == 0
     assert Attempt.objects.filter(pk=attempt.pk).exists()
-    assert purge_jobs([attempt.job_id]) == 1
+    assert purge_deleted(lambda: False).jobs == 1
+
+
+def purge_before(monkeypatch: pytest.MonkeyPatch, attempt: Attempt, store: Any, name: str) -> None:
+    """All of the attempt goes just before `name` of the store is called."""
+    work = getattr(store, name)
+
+    def come_in_between(*args: Any, **named: Any) -> Any:
+        end_and_delete(attempt)
+        assert purge_deleted(lambda: False).jobs == 1
+        return work(*args, **named)
+
+    monkeypatch.setattr(store, name, come_in_between)
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+def test_output_that_comes_during_a_purge_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, attempt: Attempt, cell: Cell, offset: int
+) -> None:
+    purge_before(monkeypatch, attempt, store, "append_log")
+    assert upload(cell, attempt.uid, b"late", offset=offset).status == 404
+    assert files_of(attempt) == []
+
+
+@pytest.mark.parametrize("size", [4, 5, 2**50])
+def test_an_artifact_that_comes_during_a_purge_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, attempt: Attempt, cell: Cell, size: int
+) -> None:
+    purge_before(monkeypatch, attempt, artifacts, "put_piece")
+    assert put(cell, attempt.uid, "file", b"late", size=size).status == 404
+    assert files_of(attempt) == []
+
+
+def test_output_between_the_files_and_the_rows_of_a_purge_leaves_nothing(
+    attempt: Attempt, cell: Cell
+) -> None:
+    end_and_delete(attempt)
+    assert upload(cell, attempt.uid, b"late").status == 404
+    assert files_of(attempt) == []
+
+
+def test_output_of_a_deleted_job_that_has_not_settled_is_kept(attempt: Attempt, cell: Cell) -> None:
+    end_and_delete(attempt)
+    Job.objects.filter(pk=attempt.job_id).update(settled_at=None)
+    assert upload(cell, attempt.uid, b"heard").json == {"size": 5}
+    assert [path.name for path in files_of(attempt)] == ["stdout"]

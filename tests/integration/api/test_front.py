@@ -103,7 +103,7 @@ def test_output_is_followed_until_the_attempt_is_over(attempt: Attempt, token: s
         assert start["status"] == 200
         assert dict(start["headers"])[b"x-next-cursor"] == b"0"
         seen = [(await called.receive_output(DEADLINE_SECONDS))["body"]]
-        await asyncio.to_thread(append, attempt, 4, b"two\n")
+        await asyncio.to_thread(_in_thread, append, attempt, 4, b"two\n")
         seen.append((await called.receive_output(DEADLINE_SECONDS))["body"])
         await asyncio.to_thread(_in_thread, release, attempt)
         last = await called.receive_output(DEADLINE_SECONDS)
@@ -167,8 +167,8 @@ def test_a_body_over_the_limit_stops_at_the_door(announced: bool, pieces: int, s
         assert "4194304 bytes" in json.loads(body)["detail"]
 
 
-def _in_thread(work: Callable[[Attempt], None], attempt: Attempt) -> None:
+def _in_thread(work: Callable[..., None], *given: object) -> None:
     try:
-        work(attempt)
+        work(*given)
     finally:
         connection.close()

@@ -105,3 +105,32 @@ def test_a_job_is_created_or_refused_but_never_breaks_us(
 
 def test_the_largest_job_is_taken(submitter: Caller) -> None:
     assert submitter.post("/jobs", {"image": "busybox", **LARGEST}).status == 201
+
+
+ONE_OFFS = st.fixed_dictionaries(
+    {
+        "guid": st.from_regex(r"[A-Za-z0-9_-]{1,9}", fullmatch=True) | TEXT,
+        "domain": st.from_regex(r"[A-Za-z0-9._-]{1,9}", fullmatch=True) | TEXT,
+        "definition": FIELDS,
+    }
+)
+
+
+@settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(ONE_OFFS)
+@example({"guid": "x" * 255, "domain": "x" * 255, "definition": {"annotation": "€" * 16_384}})
+@example({"guid": "-", "domain": ".", "definition": {"retries": {"failure": 0}}})
+def test_a_one_off_task_is_created_or_refused_and_found_by_its_guid(
+    submitter: Caller, body: dict[str, Any]
+) -> None:
+    definition = {"image": "busybox", **body["definition"]}
+    answer = submitter.post("/tasks", {**body, "definition": definition})
+    assert answer.status in (201, 409, 422), answer.content
+    if answer.status == 422:
+        assert all(field in body or field.startswith("definition.") for field in answer.faults)
+    else:
+        assert submitter.get(f"/tasks/{body['guid']}").json["guid"] == body["guid"]

@@ -34,7 +34,7 @@ def test_what_an_operator_allows_reaches_the_cell(submitter: Caller, operator: C
     assert operator.put("/pools/default", allowed).status == 200
     assert submitter.post("/jobs", {**JOB, **WISH}).status == 201
     [group] = Job.objects.get().groups.all()
-    told = load_group_specs([group.pk])[group.pk]
+    told = load_group_specs([group.pk]).read[group.pk]
     assert [mount.body() for mount in told.mounts] == [MOUNT]
     assert (told.privileged, told.capabilities) == (True, ("SYS_PTRACE",))
     writable = {**JOB, "mounts": [{**MOUNT, "read_only": False}]}

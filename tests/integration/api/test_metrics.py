@@ -1,11 +1,20 @@
 """Metrics say how many tasks, jobs and cells there are now."""
 
 from collections.abc import Callable
+from datetime import timedelta
+from uuid import UUID
 
+import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from prometheus_client.parser import text_string_to_metric_families
 
-from controlplane.models import Cell
+from controlplane import clock
+from controlplane.commands.effects import raise_alerts
+from controlplane.domain.effects import RaiseAlert
+from controlplane.domain.states import CallbackState
+from controlplane.models import Callback, Cell, Job, OneOff, Task, TickState
 from tests.integration.api.conftest import Caller
 from tests.integration.api.test_reading import submit
 
@@ -15,15 +24,84 @@ def test_metrics_count_what_is_alive(submitter: Caller, make_cell: Callable[...,
     ended = submit(submitter, replicas=2)
     submitter.post(f"/jobs/{ended}/cancel", {})
     make_cell()
-    page = Client().get("/metrics")
-    assert page.status_code == 200
-    found = {
-        (sample.name, *sorted(sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(page.content.decode())
-        for sample in family.samples
-    }
+    found = figures()
     assert found["cellrun_tasks_open", "PENDING", "default"] == 3
     assert found["cellrun_tasks_open", "RUNNING", "default"] == 0
     assert found["cellrun_jobs_open", "default"] == 1
     assert found["cellrun_cells", "LOST"] == 1
     assert found["cellrun_alerts_open",] == 0
+
+
+def figures() -> dict[tuple[str, ...], float]:
+    page = Client().get("/metrics")
+    assert page.status_code == 200
+    return {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(page.content.decode())
+        for sample in family.samples
+    }
+
+
+def test_metrics_say_how_ticks_callbacks_and_deletion_are_doing(submitter: Caller) -> None:
+    job, now = submit(submitter, replicas=3), clock.now()
+    TickState.objects.update_or_create(
+        name="convergence",
+        defaults={
+            "started_at": now - timedelta(seconds=12),
+            "finished_at": now - timedelta(seconds=10),
+            "phases": {"endings": 120},
+            "counts": {"ended": 3},
+            "lag_seconds": 1.5,
+        },
+    )
+    tasks = Task.objects.filter(job_id=job).order_by("id")
+    for task, state in zip(tasks, ("waiting", "waiting", "abandoned"), strict=True):
+        Callback.objects.create(
+            job_id=job,
+            task=task,
+            owner_id=1,
+            url="http://a/",
+            host="a:80",
+            state=state,
+            due_at=now - timedelta(seconds=task.index),
+            give_up_at=now,
+            created_at=now,
+            ended_at=now if state == "abandoned" else None,
+        )
+    OneOff.objects.create(
+        task=tasks[0], job_id=job, guid="g", domain="d", claim=UUID(int=1), claimed_at=now
+    )
+    Job.objects.filter(pk=job).update(expires_at=now)
+    raise_alerts([RaiseAlert("tick_late", "placement", "…")], now=now)
+    found = figures()
+    assert found["cellrun_tick_lag_seconds", "convergence"] == 1.5
+    assert found["cellrun_tick_duration_seconds", "convergence"] == 2
+    assert 10 <= found["cellrun_tick_age_seconds", "convergence"] < 60
+    seen = found["cellrun_tick_last_run_timestamp_seconds", "convergence"]
+    assert seen == pytest.approx(now.timestamp() - 10, abs=0.001)
+    assert found["cellrun_tick_phase_milliseconds", "convergence", "endings"] == 120
+    assert found["cellrun_tick_count", "convergence", "ended"] == 3
+    assert found["cellrun_callbacks", CallbackState.WAITING] == 2
+    assert found["cellrun_callbacks", CallbackState.ABANDONED] == 1
+    assert found["cellrun_callbacks", CallbackState.CLAIMED] == 0
+    assert 1 <= found["cellrun_callback_overdue_seconds",] < 60
+    assert found["cellrun_tasks_resolving",] == 1
+    assert found["cellrun_jobs_expired",] == 1
+    assert found["cellrun_jobs_deleted",] == 0
+    assert found["cellrun_alerts", "tick_late"] == found["cellrun_alerts_open",] == 1
+
+
+def test_metrics_never_read_what_is_over(submitter: Caller) -> None:
+    """With a million finished rows each of them is an index's work."""
+    submit(submitter)
+    with CaptureQueriesContext(connection) as caught:
+        figures()
+    statements = [item["sql"] for item in caught.captured_queries]
+    assert len(statements) <= 8
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        for statement in statements:
+            cursor.execute(f"EXPLAIN {statement}")
+            plan = "\n".join(line for (line,) in cursor.fetchall())
+            for table in ("task", "job", "callback", "oneoff", "alert"):
+                assert f"Seq Scan on controlplane_{table} " not in plan, plan

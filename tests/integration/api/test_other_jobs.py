@@ -180,7 +180,11 @@ def held(submitter: Caller, make_cell: Callable[..., Cell]) -> Attempt:
 
 def test_an_operator_releases_what_nobody_confirms(operator: Caller, held: Attempt) -> None:
     Alert.objects.create(
-        kind="exclusive_held", subject=f"attempt {held.pk}", text="…", raised_at=clock.now()
+        kind="exclusive_held",
+        subject=f"attempt {held.pk}",
+        text="…",
+        raised_at=clock.now(),
+        last_raised_at=clock.now(),
     )
     waiting = operator.get(f"/tasks/{held.task_id}/explain").json["reason"]
     assert waiting["code"] == "waiting_for_previous_attempt"

@@ -248,6 +248,46 @@ def test_a_submitter_cancels_what_is_theirs(submitter: Caller) -> None:
     assert submitter.post(f"/jobs/{job_id}/cancel").status == 202
 
 
+def stopping(caller: Caller, cell: Cell) -> tuple[int, Attempt]:
+    """A job that is cancelled, whose one container has its grace."""
+    job_id = submit(caller)
+    attempt = place(Task.objects.get(job_id=job_id), cell)
+    assert caller.post(f"/jobs/{job_id}/cancel").status == 202
+    return job_id, attempt
+
+
+def is_forced(attempt: Attempt) -> bool:
+    attempt.refresh_from_db()
+    return bool(attempt.stop_force and attempt.released_at is None)
+
+
+def test_what_has_its_grace_is_killed_by_the_task_too(
+    submitter: Caller, make_cell: Callable[..., Cell]
+) -> None:
+    _, attempt = stopping(submitter, make_cell())
+    path = f"/tasks/{attempt.task_id}/cancel"
+    assert submitter.post(path).status == 409
+    assert not is_forced(attempt)
+    assert submitter.post(path, {"force": True}).status == 202
+    assert is_forced(attempt)
+    assert submitter.post(path, {"force": True}).status == 409
+
+
+def test_a_container_that_has_its_grace_is_killed_though_its_job_is_deleted(
+    submitter: Caller, operator: Caller, make_cell: Callable[..., Cell]
+) -> None:
+    job_id, attempt = stopping(submitter, make_cell())
+    assert submitter.send("DELETE", f"/jobs/{job_id}").status == 204
+    path = f"/jobs/{job_id}/cancel"
+    assert submitter.post(path).status == 404
+    assert make_caller("bob", "submit").post(path, {"force": True}).status == 403
+    assert not is_forced(attempt)
+    assert operator.post(path, {"force": True}).status == 202
+    assert is_forced(attempt)
+    Attempt.objects.update(released_at=clock.now())
+    assert operator.post(path, {"force": True}).status == 404
+
+
 def test_a_task_is_cancelled_and_its_job_with_it(submitter: Caller) -> None:
     job_id = submit(submitter, replicas=2)
     task = Task.objects.order_by("id")[0]

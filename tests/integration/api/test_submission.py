@@ -104,7 +104,7 @@ def test_cells_are_told_signed_links_to_what_tasks_read(submitter: Caller, nobod
     }
     submitter.post("/jobs", body)
     a, b = TaskGroup.objects.order_by("position")
-    specs = load_group_specs([a.pk, b.pk, 0])
+    specs = load_group_specs([a.pk, b.pk, 0]).read
     assert set(specs) == {a.pk, b.pk}
     assert specs[a.pk].resources == {"cpu_millis": 100, "memory_mib": 32}
     [text] = specs[a.pk].inputs

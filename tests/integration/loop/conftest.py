@@ -10,6 +10,7 @@ import pytest
 from django.contrib.auth.models import User
 
 from controlplane import clock
+from controlplane.commands import watch
 from controlplane.commands.accounts import create_default_tenancy, create_user
 from controlplane.commands.cells import enroll_cell
 from controlplane.commands.jobs import submit_jobs
@@ -175,5 +176,6 @@ def loop(transactional_db: None) -> Iterator[Loop]:
     owner, _ = create_user(name="owner", password=None, is_operator=False)
     wire = Wire()
     transport.use(wire)
+    watch.forget()
     yield Loop(owner, wire, Inbox(sync_seconds=0.0))
     transport.use(None)

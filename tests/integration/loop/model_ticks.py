@@ -21,13 +21,11 @@ class Model(Jobs):
     ) -> None:
         """One tick of convergence, rule by rule. `is_lost`: of an attempt, once cells were lost."""
         rules = self._rules(covered_at, is_lost)
-        due = {name for name, (holds, _) in rules.items() if any(map(holds, self.tasks()))}
-        for name, (holds, act) in rules.items() if not is_deaf else ():
-            if name in due:
-                hit = [task for task in self.tasks() if holds(task)]
-                for task in hit:
-                    act(task)
-                self.follow(task.group.job for task in hit)
+        for holds, act in rules.values() if not is_deaf else ():
+            hit = [task for task in self.tasks() if holds(task)]
+            for task in hit:
+                act(task)
+            self.follow(task.group.job for task in hit)
         self._cascade()
         for job in self.living():
             if job.is_deleted and job.is_settled and not is_deaf:
@@ -54,7 +52,8 @@ class Model(Jobs):
             if attempt is None or attempt.state is not S.BUILDING:
                 return False
             limit = PULL if attempt.phase == Phase.PULLING else CREATE
-            return attempt.since + limit <= self.now
+            in_all = attempt.start_before + PULL + 3 * CREATE
+            return min(attempt.since + limit, in_all) <= self.now
 
         def is_late(task: Task) -> bool:
             is_due = task.held is not None and task.held.start_before <= self.now
@@ -62,7 +61,9 @@ class Model(Jobs):
 
         def is_unplaced(task: Task) -> bool:
             deadline = task.group.deadline
-            is_over = deadline is not None and covered_at is not None and deadline <= covered_at
+            if deadline is None or covered_at is None:
+                return False
+            is_over = deadline <= min(covered_at, self.now)
             is_ending = task.group.job.ending_as is not None
             waits = task.state is S.PENDING and not task.has_started
             return is_over and waits and not is_ending

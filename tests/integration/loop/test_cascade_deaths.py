@@ -11,7 +11,8 @@ from itertools import count
 import pytest
 
 from controlplane import clock
-from controlplane.commands import cascades, endings
+from controlplane.commands import endings
+from controlplane.commands.convergence import endings as cascades
 from controlplane.commands.endings import cancel_job
 from controlplane.contract.reports import AttemptReport
 from controlplane.contract.states import TaskState as S

@@ -14,16 +14,18 @@ from controlplane.commands.cells import (
     uncordon_cell,
     unquarantine_cell,
 )
-from controlplane.commands.convergence import apply_task_rule
+from controlplane.commands.convergence.late_tasks import apply_task_rule
+from controlplane.commands.convergence.rule import Look
 from controlplane.commands.endings import cancel_job
 from controlplane.contract.reports import AttemptReport, Goodbye, Heartbeat
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.convergence.converge import TASK_RULES
+from controlplane.domain.convergence import drained
 from controlplane.domain.convergence.policy import Policy
 from controlplane.models import Alert, Attempt, Cell, CellLease, Job, Task
 from controlplane.queries.cells import get_cell
-from controlplane.queries.convergence import _OTHER_WORK, _parameters, find_candidates
+from controlplane.queries.convergence.due import SOURCES, find_candidates
+from controlplane.queries.convergence.parameters import parameters_of
 from tests.integration.loop.conftest import Hand, Loop
 
 ORDERS: dict[str, Any] = {
@@ -112,11 +114,10 @@ def test_nothing_is_evicted_once_the_drain_was_called_off(loop: Loop) -> None:
     begun(loop, cell)
     drain_cell(name="cell-1", actor="me", now=clock.now(), deadline_seconds=0)
     now = clock.now()
-    [rule] = [rule for rule in TASK_RULES if rule.name == "drained"]
-    found = find_candidates(rule.name, now=now, covered_at=None, policy=Policy())
+    found = find_candidates("drained", now=now, covered_at=None, policy=Policy())
     assert len(found) == 1
     uncordon_cell(name="cell-1", actor="me", now=clock.now())
-    assert apply_task_rule(rule, found, now=now) == 0
+    assert apply_task_rule(drained.RULE, found, Look(now, Policy(), frozenset())) == 0
     assert Task.objects.get().state == S.RUNNING
 
 
@@ -213,10 +214,10 @@ def test_whether_cells_fail_is_found_without_reading_old_attempts(loop: Loop, wo
         loop.cell(f"other-{number}")
     begin_long_ago(attempt, 20_000)
     with connection.cursor() as cursor:
-        statement = f"SELECT EXISTS (SELECT 1 {_OTHER_WORK['failing_cells']})"
+        statement = f"SELECT EXISTS (SELECT 1 {SOURCES['failing_cells']})"
         cursor.execute(
             f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}",
-            _parameters(clock.now(), None, Policy()),
+            parameters_of(clock.now(), None, Policy()),
         )
         [(plans,)] = cursor.fetchall()
     [plan] = json.loads(plans) if isinstance(plans, str) else plans

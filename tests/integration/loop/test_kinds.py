@@ -121,6 +121,32 @@ def test_a_long_start_is_no_stuck_build(loop: Loop) -> None:
     assert loop.states(jobs[0]) == ["PENDING"]
 
 
+def test_a_build_that_goes_back_and_forth_between_phases_is_stuck(loop: Loop) -> None:
+    cell, job = loop.cell(), loop.submit(**SERVICE)
+    attempt = placed(loop, cell, job)
+    in_all = timedelta(seconds=1800 + 3 * 300 + 30)  # its pool's timeouts, its start period
+    for phase in (Phase.PULLING, Phase.CREATING, Phase.PULLING):
+        cell.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase=phase))
+    Attempt.objects.update(start_before=clock.now() - in_all + timedelta(seconds=60))
+    loop.converge()
+    assert loop.states(job) == ["BUILDING"]
+    Attempt.objects.update(start_before=clock.now() - in_all)
+    loop.converge()
+    assert loop.states(job) == ["PENDING"]
+
+
+def test_who_checks_what_has_no_check_has_the_time_of_a_creation(loop: Loop) -> None:
+    cell, job = loop.cell(), loop.submit()
+    attempt = placed(loop, cell, job)
+    cell.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase=Phase.CHECKING))
+    Attempt.objects.update(state_since=clock.now() - timedelta(seconds=299))
+    loop.converge()
+    assert loop.states(job) == ["BUILDING"]
+    Attempt.objects.update(state_since=clock.now() - timedelta(seconds=301))
+    loop.converge()
+    assert loop.states(job) == ["PENDING"]
+
+
 @pytest.mark.parametrize("reason", ["idle_timeout", "lifetime_over"])
 def test_a_session_that_a_limit_ended_is_killed_with_its_reason(loop: Loop, reason: str) -> None:
     cell = loop.cell()

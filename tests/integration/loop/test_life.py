@@ -30,7 +30,7 @@ from controlplane.models import (
     TickState,
     Transition,
 )
-from controlplane.queries.convergence import list_jobs_with
+from controlplane.queries.convergence.due import list_jobs_with
 from controlplane.queries.placement import load_pass_facts
 from controlplane.queries.sql import execute
 from controlplane.ticks import convergence, placement

@@ -9,7 +9,7 @@ from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict
 from controlplane.domain.submission import JobsRefused, NameTaken
 from controlplane.models import Attempt, Job, JobDependency, Task, Transition
-from controlplane.queries.convergence import list_jobs_with
+from controlplane.queries.convergence.due import list_jobs_with
 from controlplane.queries.invariants import check_all
 from tests.integration.loop.conftest import Hand, Loop
 
@@ -108,7 +108,7 @@ def test_rows_of_a_deleted_parent_stay_until_its_children_are_told(loop: Loop) -
     assert list_jobs_with("deleted_jobs", 10) == []
     loop.converge()
     assert loop.state(child) == "KILLED"
-    assert list_jobs_with("deleted_jobs", 10) == [parent.pk]
+    assert not Job.objects.filter(pk=parent.pk).exists()
 
 
 def test_a_parent_that_succeeded_takes_nobody_along(loop: Loop) -> None:
@@ -171,6 +171,18 @@ def test_a_replacement_waits_for_what_was_cancelled_just_before_it(loop: Loop) -
     loop.place()
     assert loop.states(new) == ["ASSIGNED"]
     assert check_all() == []
+
+
+def test_a_replacement_waits_for_none_that_is_deleted(loop: Loop) -> None:
+    loop.cell(cpu=2000)
+    old = loop.submit(name="a")
+    loop.place()
+    cancel_job(job_id=old.pk, reason="", force=False, actor="me", now=clock.now())
+    delete_job(job_id=old.pk, actor="me", now=clock.now())
+    new = loop.submit(name="a", existing_job_policy="replace")
+    loop.converge()
+    loop.place()
+    assert loop.states(new) == ["ASSIGNED"]
 
 
 def test_what_has_not_ended_is_not_deleted(loop: Loop) -> None:

@@ -119,6 +119,17 @@ def test_an_end_that_does_not_follow_is_told_and_stays(loop: Loop) -> None:
     assert TaskGroup.objects.get().counts[S.KILLED] == 1
 
 
+def test_what_contradicts_itself_is_told_and_not_called_an_end(loop: Loop) -> None:
+    loop.cell()
+    job = loop.submit()
+    loop.place()
+    execute("UPDATE controlplane_task SET attempt_uid = gen_random_uuid()")
+    code, said = call("--repair")
+    assert code == 1
+    assert "is held by an attempt that is not its present one (left: nobody can tell" in said
+    assert loop.states(job) == ["ASSIGNED"]
+
+
 def test_tasks_that_a_dependency_killed_are_counted_from_their_history(loop: Loop) -> None:
     cell = loop.cell()
     task = {"image": "x", "command": ["true"], "resources": {"cpu": 0.1, "memory": "8Mi"}}
@@ -146,12 +157,12 @@ def test_pages_are_bounded_by_tasks_and_by_jobs(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [loop.submit(replicas=size).pk for size in (4, 4, 4, 9, 1)]
-    monkeypatch.setattr(recount, "_MOST_TASKS", 8)
+    monkeypatch.setattr(recount, "MOST_TASKS", 8)
     seen: list[list[int]] = []
     while page := recount.find_page(seen[-1][-1] if seen else 0):
         seen.append(page)
     assert seen == [ids[:2], ids[2:3], ids[3:4], ids[4:]]
-    monkeypatch.setattr(recount, "_MOST_JOBS", 1)
+    monkeypatch.setattr(recount, "MOST_JOBS", 1)
     assert recount.find_page(0) == ids[:1]
     Job.objects.filter(pk=ids[0]).update(deleted_at=clock.now())
     assert recount.find_page(0) == ids[1:2]

@@ -3,7 +3,7 @@
 import pytest
 
 from controlplane import clock
-from controlplane.commands import cascades
+from controlplane.commands.convergence import endings as cascades
 from controlplane.commands.endings import cancel_job
 from controlplane.queries.invariants import check_all
 from controlplane.ticks import convergence

@@ -75,6 +75,7 @@ def a_cell(**changes: Any) -> Cell:
         "drain_deadline_at": None,
         "quarantined_until": None,
         "clock_ahead_seconds": 0.1,
+        "silent": False,
     }
     return cell | changes  # type: ignore[no-any-return]
 

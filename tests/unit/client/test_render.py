@@ -84,6 +84,10 @@ def test_square_brackets_are_not_markup() -> None:
     assert "[/x]" in drawn(job_page(a_job(failure_reason="[/x]"), [], total=0))
 
 
+def test_a_cell_that_is_not_heard_is_shown_so() -> None:
+    assert "ready (silent)" in drawn(cell_table([a_cell(silent=True)]))
+
+
 def test_cells_show_what_is_free() -> None:
     page = drawn(cell_table([a_cell()]))
     assert "0.5 of 2 free" in page

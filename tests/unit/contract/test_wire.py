@@ -103,6 +103,28 @@ REPORT = reports.AttemptReport(
 )
 
 
+LIMIT = reports.RESULT_BYTES
+
+
+@pytest.mark.parametrize("sign", ["é", "€", "😀"])
+@pytest.mark.parametrize("missing", [1, 2, 3])
+def test_a_result_is_cut_before_a_sign_that_is_not_whole(sign: str, missing: int) -> None:
+    whole = len(sign.encode())
+    before = "x" * (LIMIT - whole + min(missing, whole - 1))
+    content = (before + sign + "more").encode()
+    assert reports.head_of_result(content) == (before, True)
+    assert reports.head_of_result(content[: LIMIT + 1]) == (before, True)
+
+
+def test_a_result_that_was_not_cut_is_replaced_where_it_is_no_utf_8() -> None:
+    assert reports.head_of_result(b"") == ("", False)
+    assert reports.head_of_result(b"a\xffb\xf0\x9f") == ("a\ufffdb\ufffd", False)
+    fits = b"x" * (LIMIT - 3) + "€".encode()
+    assert reports.head_of_result(fits) == ("x" * (LIMIT - 3) + "€", False)
+    assert reports.head_of_result(fits + b"!") == ("x" * (LIMIT - 3) + "€", True)
+    assert reports.head_of_result(b"\xff" * (LIMIT + 1)) == ("\ufffd" * LIMIT, True)
+
+
 @pytest.mark.parametrize(
     "message",
     [

@@ -1,39 +1,42 @@
 """The rules of convergence: what each ends, how, and when it must leave alone."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
+from controlplane.commands.convergence.late_tasks import EndLateTasks
+from controlplane.commands.convergence.rules import RULES
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.convergence.converge import TASK_RULES
+from controlplane.domain.convergence.drained import decide_drained
 from controlplane.domain.convergence.endings import decide_bounced, decide_ended, decide_hopeless
 from controlplane.domain.convergence.lost_cells import (
     EXCLUSIVE_MARGIN_SECONDS,
     HELD,
+    MASS_LOSS,
+    Losses,
     decide_lost,
     decide_lost_attempt,
     held_alert,
     is_lost_attempt_due,
+    mass_alert,
 )
-from controlplane.domain.convergence.overdue import (
-    decide_drained,
-    decide_overrun,
-    decide_stuck_build,
-    decide_unanswered,
-    decide_unplaced,
-)
+from controlplane.domain.convergence.overruns import decide_overrun
 from controlplane.domain.convergence.policy import Policy
+from controlplane.domain.convergence.stuck_builds import decide_stuck_build
 from controlplane.domain.convergence.stuck_stops import (
     FAILING,
     UNCONFIRMED,
     ClearedCell,
+    StuckCell,
     decide_cleared,
     decide_failing,
     decide_stuck_stops,
 )
+from controlplane.domain.convergence.unanswered import decide_unanswered
+from controlplane.domain.convergence.unplaced import decide_unplaced
 from controlplane.domain.effects import ChangeAttempt, ChangeTask
-from controlplane.domain.snapshots import AttemptFacts, LeaseFacts, TaskFacts
+from controlplane.domain.snapshots import AttemptFacts, LeaseFacts, PoolSilence, TaskFacts
 from controlplane.domain.states import (
     ACTIVE,
     ATTEMPT_STATES,
@@ -42,6 +45,7 @@ from controlplane.domain.states import (
     Budget,
     CellState,
     Exclusive,
+    MassLoss,
     Quarantine,
     Reason,
     ReleaseKind,
@@ -82,19 +86,30 @@ def test_the_lengths_of_time_are_those_of_the_design() -> None:
 
 # Rule 1, first half: which cells are lost.
 
-LEASE = LeaseFacts(7, "cell-7", CellState.READY, "one", NOW - 40 * SECOND, NOW, silent_ticks=3)
+LEASE = LeaseFacts(
+    7, "cell-7", CellState.READY, "one", NOW - 40 * SECOND, NOW, silent_ticks=3, pool_id=1
+)
+POOL = PoolSilence(1, "default", MassLoss.HOLD, None, None, cells=4, silent=1)
+MOST = replace(POOL, silent=3, silent_since=NOW - 40 * SECOND)
 
 
-def lost(lease: LeaseFacts, policy: Policy | None = None) -> list[int]:
-    found = decide_lost([lease], now=NOW, policy=policy or Policy())
-    return [change.cell_id for change in found]
+def decide(
+    lease: LeaseFacts = LEASE, pool: PoolSilence = POOL, policy: Policy | None = None
+) -> Losses:
+    return decide_lost([lease], [pool], now=NOW, policy=policy or Policy())
+
+
+def lost(lease: LeaseFacts, pool: PoolSilence = POOL, policy: Policy | None = None) -> list[int]:
+    return [change.cell_id for change in decide(lease, pool, policy).cells]
 
 
 def test_a_cell_whose_lease_is_over_and_that_three_ticks_saw_silent_is_lost() -> None:
-    (change,) = decide_lost([LEASE], now=NOW, policy=Policy())
+    losses = decide()
+    (change,) = losses.cells
     assert (change.cell_id, change.state) == (7, CellState.LOST)
     assert change.states == set(CellState) - {CellState.LOST}
     assert change.reason == "silent since 2030-01-01T00:01:00+00:00"
+    assert (losses.alarms, losses.held, losses.back) == ([7], [], [])
 
 
 @pytest.mark.parametrize("state", CellState)
@@ -110,8 +125,87 @@ def test_a_cell_is_not_lost_before_its_time(changes: dict[str, object]) -> None:
 
 
 def test_how_many_silent_ticks_it_takes_is_policy() -> None:
-    assert lost(LEASE, Policy(silent_ticks=4)) == []
-    assert lost(replace(LEASE, silent_ticks=4), Policy(silent_ticks=4)) == [7]
+    assert lost(LEASE, policy=Policy(silent_ticks=4)) == []
+    assert lost(replace(LEASE, silent_ticks=4), policy=Policy(silent_ticks=4)) == [7]
+
+
+def test_a_cell_that_left_in_order_is_lost_without_an_alarm() -> None:
+    for pool in (POOL, MOST, replace(MOST, held_at=NOW)):
+        losses = decide(replace(LEASE, has_left=True), pool)
+        assert [change.reason for change in losses.cells] == [
+            "left in order, silent since 2030-01-01T00:01:00+00:00"
+        ]
+        assert losses.alarms == []
+
+
+# Rule 1, held back: more than half of a pool is silent at once.
+
+
+@pytest.mark.parametrize(
+    ("cells", "silent", "is_held"),
+    [(1, 1, False), (2, 2, False), (3, 2, False), (3, 3, True), (4, 3, True), (6, 3, False),
+     (5, 3, True), (100, 50, False), (100, 51, True)],
+)  # fmt: skip
+def test_more_than_half_of_a_pool_and_three_cells_are_held_back(
+    cells: int, silent: int, is_held: bool
+) -> None:
+    pool = replace(POOL, cells=cells, silent=silent)
+    losses = decide(LEASE, pool)
+    assert (losses.held == [pool], bool(losses.cells)) == (is_held, not is_held)
+
+
+def test_nothing_is_held_back_before_a_lease_is_over() -> None:
+    assert decide(replace(LEASE, expires_at=NOW + SECOND), MOST) == Losses()
+
+
+def test_what_is_held_back_stays_so_for_any_time() -> None:
+    assert decide(LEASE, replace(MOST, held_at=NOW - timedelta(days=9))) == Losses()
+
+
+def test_the_alert_says_how_many_since_when_and_what_to_do() -> None:
+    alert = mass_alert(MOST, NOW)
+    assert (alert.kind, alert.subject) == (MASS_LOSS, "default")
+    assert "3 of the 4 cells of pool default are silent" in alert.text
+    assert "since 2030-01-01 00:01:00 UTC" in alert.text
+    assert "POST /api/v1/pools/default/confirm-loss" in alert.text
+    assert "a lease later" in mass_alert(replace(MOST, mass_loss=MassLoss.PROCEED), NOW).text
+
+
+@pytest.mark.parametrize("silent", [2, 0])
+def test_once_half_are_heard_again_the_others_have_a_lease_more(silent: int) -> None:
+    pool = replace(MOST, silent=silent, held_at=NOW - SECOND)
+    losses = decide(LEASE, pool)
+    assert (losses.back, losses.cells) == ([pool], [])
+    assert decide(LEASE, replace(pool, held_at=None)).cells
+
+
+def test_who_was_last_heard_before_an_operator_confirmed_may_be_lost() -> None:
+    assert lost(LEASE, replace(MOST, confirmed_at=NOW)) == [7]
+    assert lost(LEASE, replace(MOST, confirmed_at=LEASE.last_heard_at + SECOND)) == [7]
+    assert lost(LEASE, replace(MOST, confirmed_at=LEASE.last_heard_at)) == []
+    # The clock was put back since.
+    assert lost(LEASE, replace(MOST, confirmed_at=NOW + SECOND)) == []
+
+
+@pytest.mark.parametrize(
+    ("held", "over", "is_lost"), [(30, 30, True), (29, 30, False), (30, 29, False)]
+)
+def test_a_pool_that_proceeds_loses_them_one_lease_later(
+    held: int, over: int, is_lost: bool
+) -> None:
+    pool = replace(MOST, mass_loss=MassLoss.PROCEED, held_at=NOW - held * SECOND)
+    assert bool(lost(replace(LEASE, expires_at=NOW - over * SECOND), pool)) is is_lost
+
+
+def test_a_pool_that_proceeds_is_first_held_back_too() -> None:
+    pool = replace(MOST, mass_loss=MassLoss.PROCEED)
+    losses = decide(replace(LEASE, expires_at=NOW - timedelta(days=1)), pool)
+    assert (losses.held, losses.cells) == ([pool], [])
+
+
+def test_what_was_held_back_later_than_now_is_held_back_anew() -> None:
+    pool = replace(MOST, held_at=NOW + SECOND)
+    assert decide(LEASE, pool).held == [pool]
 
 
 # Rule 1, second half: what becomes of its attempts.
@@ -241,6 +335,7 @@ def test_a_task_past_its_scheduling_deadline_is_unschedulable() -> None:
     assert (change.task_to, why(change)) == (S.UNSCHEDULABLE, Reason.SCHEDULING_DEADLINE)
 
 
+TASK_RULES = [rule.run.rule for rule in RULES if isinstance(rule.run, EndLateTasks)]
 HOLDS = {rule.name: rule for rule in TASK_RULES}
 
 
@@ -295,7 +390,11 @@ def test_a_pending_task_has_its_deadline_whether_or_not_it_was_tried() -> None:
 
 
 def test_a_cell_that_does_not_confirm_its_stops_is_quarantined_with_an_alert() -> None:
-    effects = decide_stuck_stops([(5, "north", 1), (6, "south", 3)])
+    stuck = [
+        StuckCell(5, "north", 1, CellState.READY),
+        StuckCell(6, "south", 3, CellState.DRAINING),
+    ]
+    effects = decide_stuck_stops(stuck, now=NOW)
     assert [(c.cell_id, c.state, c.reason) for c in effects.cells] == [
         (5, CellState.QUARANTINED, "1 stop is not confirmed"),
         (6, CellState.QUARANTINED, "3 stops are not confirmed"),
@@ -306,6 +405,34 @@ def test_a_cell_that_does_not_confirm_its_stops_is_quarantined_with_an_alert() -
         (UNCONFIRMED, "north", "cell north: 1 stop is not confirmed"),
         (UNCONFIRMED, "south", "cell south: 3 stops are not confirmed"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("cause", "until", "becomes"),
+    [
+        (Quarantine.UNFIT, None, Quarantine.UNFIT),
+        (Quarantine.STRANGERS, NOW, Quarantine.STRANGERS),
+        (Quarantine.FAILURES, NOW + timedelta(seconds=1), Quarantine.FAILURES),
+        (Quarantine.FAILURES, NOW, Quarantine.STOPS),
+    ],
+)
+def test_what_a_cell_is_in_quarantine_for_is_kept_with_an_alert_until_that_is_over(
+    cause: Quarantine, until: datetime | None, becomes: Quarantine
+) -> None:
+    stuck = StuckCell(5, "north", 1, CellState.QUARANTINED, "because", cause, until)
+    effects = decide_stuck_stops([stuck], now=NOW)
+    ([change], [alert]) = effects.cells, effects.alerts
+    assert (change.states, change.cause_before) == ({CellState.QUARANTINED}, cause)
+    is_over = becomes is Quarantine.STOPS
+    assert (change.state, change.cause) == (CellState.QUARANTINED, becomes)
+    assert (change.until, change.trusted_at) == ((None, NOW) if is_over else (until, None))
+    assert change.reason == ("1 stop is not confirmed" if is_over else "because")
+    assert alert.kind == UNCONFIRMED
+
+
+def test_a_cell_that_stays_for_something_else_is_not_moved() -> None:
+    cell = ClearedCell(5, "north", Quarantine.UNFIT, CellState.READY, stays=True)
+    assert decide_cleared([cell], now=NOW) == []
 
 
 @pytest.mark.parametrize("ordered", ORDERED_STATES)

@@ -3,7 +3,7 @@
 import pytest
 
 from controlplane.domain.registration import Registration, Verdict, decide_registration
-from controlplane.domain.states import ORDERED_STATES, CellState
+from controlplane.domain.states import ORDERED_STATES, CellState, Quarantine
 
 READY, LOST, CORDONED = CellState.READY, CellState.LOST, CellState.CORDONED
 ACCEPTED, DRAW_ANEW, REFUSED = Verdict.ACCEPTED, Verdict.DRAW_ANEW, Verdict.REFUSED
@@ -17,6 +17,7 @@ def register(
     seq: int = 10,
     spoken: bool = True,
     ordered: CellState = READY,
+    strangers: int = 0,
 ) -> Registration:
     return decide_registration(
         known_incarnation=known,
@@ -26,6 +27,7 @@ def register(
         incarnation=incarnation,
         seq=seq,
         spoken=spoken,
+        strangers=strangers,
     )
 
 
@@ -86,3 +88,20 @@ def test_a_cell_that_speaks_too_old_a_version_takes_no_work(accepted: dict[str, 
     assert (answer.verdict, answer.state) == (ACCEPTED, CORDONED)
     assert "too old a version" in answer.why
     assert register(incarnation="two", spoken=False).verdict is REFUSED
+
+
+@pytest.mark.parametrize(("strangers", "what"), [(1, "1 attempt"), (2, "2 attempts")])
+def test_who_comes_with_what_is_not_its_own_waits_until_that_is_gone(
+    strangers: int, what: str
+) -> None:
+    answer = register(state=LOST, incarnation="two", strangers=strangers)
+    assert (answer.verdict, answer.state) == (ACCEPTED, CellState.QUARANTINED)
+    assert answer.cause is Quarantine.STRANGERS
+    assert answer.why == f"it came with {what} that it must not have"
+    # Whatever it was in quarantine for comes behind that.
+    kept = register(state=CellState.QUARANTINED, strangers=strangers)
+    assert (kept.state, kept.cause, kept.why) == (answer.state, answer.cause, answer.why)
+    # Who gets no work in any case is as ordered; who is told to begin anew ends all of it.
+    assert register(ordered=CORDONED, strangers=strangers).state is CORDONED
+    assert register(state=LOST, strangers=strangers).verdict is DRAW_ANEW
+    assert register(strangers=0).cause is None

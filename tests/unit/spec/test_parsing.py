@@ -52,6 +52,19 @@ def test_both_forms_say_the_same() -> None:
     assert one.tolerated_failures() == other.tolerated_failures() == 1
 
 
+@pytest.mark.parametrize("scheme", ["http", "HTTP", "Https"])
+def test_the_scheme_of_a_callback_address_ignores_case(scheme: str) -> None:
+    url = parse_job(short(callback={"url": f"{scheme}://Example.org/Path"})).callback.url
+    assert url == f"{scheme.lower()}://Example.org/Path"
+
+
+def test_what_is_no_callback_address_in_small_letters_is_none_in_capitals() -> None:
+    for text in ("FTP://example.org/", "HTTP:example.org", "HTTP", "HTTP://", "HTTP://a b/"):
+        assert faults_of(short(callback={"url": text})) == {
+            "callback.url": "must be an address like https://host/path"
+        }
+
+
 def test_yaml_and_json_texts_are_read() -> None:
     assert parse_job_text("name: a\nimage: busybox").name == "a"
     assert parse_job_text(json.dumps(SHORT)).name == "a"
@@ -230,7 +243,6 @@ def test_bad_input_names_the_field_and_the_limit(
     ("fields", "field"),
     [
         ({"cache": {"enabled": True}}, "cache.enabled"),
-        ({"callback": {"url": "http://x"}}, "callback.url"),
     ],
 )
 def test_what_is_not_offered_yet_is_refused_and_not_ignored(

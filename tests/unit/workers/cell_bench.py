@@ -140,7 +140,9 @@ class Bench:
         self.round(sealed_for(self.cell, body))
 
     def accept(self, verdict: str = "accepted") -> None:
-        """Answer the Register."""
+        """Answer the Register, once it comes."""
+        while not self.cell._register_seq:
+            self.wait(1.0)
         self.tell(Registered(verdict, "", self.now, 30.0, 5.0, self.cell._register_seq).body())
 
     def run(self, uid: str, *command: str, start_before: float | None = None, **rest: Any) -> None:

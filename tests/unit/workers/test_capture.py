@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.attempt.capture import Capture, Entry, Superseded, cut_note
+from workers.attempt.capture import PART_BYTES, Capture, Entry, Superseded, cut_note
 from workers.drivers import docker_logs
 
 
@@ -25,11 +25,13 @@ def frame(entry: Entry) -> bytes:
 
 def copy(capture: Capture, log: list[Entry], *, block: int = 1 << 20) -> None:
     """Copy the engine's log `log` as the docker driver does."""
-    reader, cursor = capture.begin()
-    sent = b"".join(frame(item) for item in log if item.nanoseconds >= cursor.nanoseconds)
+    reader, cursors = capture.begin()
+    seconds, _, nanoseconds = docker_logs.since(cursors).partition(".")
+    since = int(seconds) * 10**9 + int(nanoseconds or "0")
+    sent = b"".join(frame(item) for item in log if item.nanoseconds >= since)
     blocks = [sent[at : at + block] for at in range(0, len(sent), block)]
     read = iter(blocks)
-    docker_logs.copy_entries(lambda size: next(read, b""), capture, reader, cursor, mend=False)
+    docker_logs.copy_entries(lambda size: next(read, b""), capture, reader, cursors, mend=False)
 
 
 LOG = [
@@ -49,6 +51,35 @@ def test_log_continues_after_any_entry(tmp_path: Path, known: int, block: int) -
     copy(Capture(tmp_path, 1000), LOG, block=block)
     assert (tmp_path / "stdout").read_bytes() == b"one\npart of a line\n\x00\xff\n"
     assert (tmp_path / "stderr").read_bytes() == b"err\n"
+
+
+# As two cores kept it: what was stamped first is logged last, and a long line ends when it ends.
+OVERTAKEN = [
+    entry(b"one\n", 10**9 + 1),
+    entry(b"err\n", 10**9 + 3, "stderr"),
+    entry(b"two\n", 10**9 + 2),
+    entry(b"x" * PART_BYTES, 10**9 + 4),
+    entry(b"err again\n", 50 * 10**9, "stderr"),
+    entry(b"end\n", 10**9 + 4),
+]
+
+
+@pytest.mark.parametrize("known", range(len(OVERTAKEN) + 1))
+@pytest.mark.parametrize("block", [7, 100_000])
+def test_line_that_another_stream_overtook_is_neither_lost_nor_repeated(
+    tmp_path: Path, known: int, block: int
+) -> None:
+    copy(Capture(tmp_path, 100_000), OVERTAKEN[:known], block=block)
+    copy(Capture(tmp_path, 100_000), OVERTAKEN, block=block)
+    stdout = b"one\ntwo\n" + b"x" * PART_BYTES + b"end\n"
+    assert (tmp_path / "stdout").read_bytes() == stdout
+    assert (tmp_path / "stderr").read_bytes() == b"err\nerr again\n"
+
+
+def test_what_is_read_again_is_little_however_long_a_stream_was_silent(tmp_path: Path) -> None:
+    capture = Capture(tmp_path, 1000)
+    copy(capture, [entry(b"err\n", 1, "stderr"), entry(b"out\n", 50 * 10**9)])
+    assert docker_logs.since(capture.begin()[1]) == "48.000000000"
 
 
 def test_bytes_written_without_their_cursor_are_not_repeated(tmp_path: Path) -> None:
@@ -93,17 +124,17 @@ def test_times_are_read_to_the_nanosecond(stamp: str, nanoseconds: int) -> None:
 
 
 def test_output_that_ends_without_a_newline_gets_none(tmp_path: Path) -> None:
-    full = docker_logs.PART_BYTES
+    full = PART_BYTES
     log = [entry(b"a\n", 1), entry(b"x" * full, 2), entry(b"end", 2), entry(b"abc", 3)]
     kept = Capture(tmp_path, 100_000)
-    reader, cursor = kept.begin()
+    reader, cursors = kept.begin()
     sent = iter([b"".join(map(frame, log))])
-    docker_logs.copy_entries(lambda size: next(sent, b""), kept, reader, cursor, mend=True)
+    docker_logs.copy_entries(lambda size: next(sent, b""), kept, reader, cursors, mend=True)
     assert (tmp_path / "stdout").read_bytes() == b"a\n" + b"x" * full + b"end\nabc"
 
 
 def test_long_line_gets_its_newline_back() -> None:
-    full = docker_logs.PART_BYTES
+    full = PART_BYTES
     assert docker_logs.mended(entry(b"x" * full, 1)).content == b"x" * full
     assert docker_logs.mended(entry(b"end", 1)).content == b"end\n"
     assert docker_logs.mended(entry(b"end\n", 1)).content == b"end\n"

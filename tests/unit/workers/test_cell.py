@@ -8,11 +8,12 @@ import pytest
 
 from controlplane.contract.orders import GroupSpec, Orders, Registered, RunAttempt, StopAttempt
 from controlplane.contract.reports import Goodbye, Heartbeat, Register
+from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from tests.unit.workers.cell_bench import Bench
 from tests.unit.workers.small_disk import SmallDisk, mounted
 from workers.attempt.events import Ended
-from workers.attempt.outcome import STOPPED
+from workers.attempt.outcome import KILLED_OUTSIDE, STOPPED
 from workers.books import Book
 from workers.happenings import Sighting
 from workers.verdicts import judge_end
@@ -317,18 +318,56 @@ def test_evacuation_gives_everything_back_free_of_charge(ready: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_stopped", "is_evacuating", "state"),
+    ("is_stopped", "is_moving", "state"),
     [(False, True, S.PREEMPTED), (True, True, S.KILLED), (False, False, S.KILLED)],
 )
 def test_a_program_that_ends_well_because_it_was_told_to_has_not_succeeded(
-    is_stopped: bool, is_evacuating: bool, state: S
+    is_stopped: bool, is_moving: bool, state: S
 ) -> None:
     book = Book(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
     book.stop = StopAttempt("u", "cancelled") if is_stopped else None
+    book.is_moving = is_moving
     told = Ended("u", 1.0, exit_code=0, reason=STOPPED)
-    assert judge_end(book, told, evacuating=is_evacuating).state is state
+    assert judge_end(book, told).state is state
     own = Ended("u", 1.0, exit_code=0)
-    assert judge_end(book, own, evacuating=is_evacuating).state is S.SUCCEEDED
+    assert judge_end(book, own).state is S.SUCCEEDED
+
+
+@pytest.mark.parametrize("is_moving", [False, True])
+def test_a_signal_that_was_ours_is_not_told_as_somebody_elses(is_moving: bool) -> None:
+    book = Book(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
+    book.is_moving, book.stop = is_moving, None if is_moving else StopAttempt("u", "cancelled")
+    killed = Ended("u", 1.0, 137, FailureKind.OUTSIDE, KILLED_OUTSIDE, "killed from outside")
+    report = judge_end(book, killed)
+    assert (report.state, report.failure_kind, report.reason, report.message) == (
+        S.PREEMPTED if is_moving else S.KILLED,
+        None,
+        STOPPED,
+        "stopped by order",
+    )
+
+
+def test_an_evacuation_that_is_cut_short_is_finished_by_the_next_process(ready: Bench) -> None:
+    ready.run("u", "deaf", "sleep", "60")
+    ready.cell.evacuate()
+    ready.round()
+    ready.journals.compact()  # it is remembered however often the file is written anew
+    for _ in range(2):
+        ready.boot()
+    ready.accept()
+    ready.wait(30)
+    assert ready.states_of("u")[-1] is S.PREEMPTED
+
+
+def test_what_ended_while_nobody_was_there_was_moved_all_the_same(ready: Bench) -> None:
+    ready.run("u", "sleep", "60")
+    ready.cell.evacuate()
+    ready.journals.sync()
+    ready.cell.act()
+    assert ready.engine.running(ready.now) == 0
+    ready.boot()
+    ready.accept()
+    assert ready.states_of("u")[-1] is S.PREEMPTED
 
 
 def test_leaving_says_how_long_the_successor_may_take(ready: Bench) -> None:

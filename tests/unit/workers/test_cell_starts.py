@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from controlplane.contract.reports import Heartbeat
+from controlplane.contract.reports import Goodbye, Heartbeat, Register
 from controlplane.contract.states import Phase
 from controlplane.contract.states import TaskState as S
 from tests.unit.workers.cell_bench import Bench, Driver
 from workers.attempt.events import Building, Ended
 from workers.attempt.outcome import STOPPED
-from workers.cell import MAX_SWEPT
+from workers.cell import MAX_SWEPT, UNSEEN_SECONDS
 from workers.happenings import Sighting
 from workers.host import Host
 
@@ -24,6 +24,25 @@ def ready(tmp_path: Path) -> Iterator[Bench]:
     bench.accept()
     yield bench
     bench.close()
+
+
+def test_a_process_that_leaves_unanswered_does_not_outlive_its_successor(ready: Bench) -> None:
+    """What it said last would be newer: the successor was taken for a journal rolled back."""
+    last = 0
+    for _ in range(3):
+        ready.boot()
+        ready.round()
+        assert isinstance(ready.said[-1], Register)
+        assert ready.last_seq > last
+        ready.cell.leave(ready.moment, expected_seconds=120)
+        ready.round()
+        assert isinstance(ready.said[-1], Goodbye)
+        last = ready.last_seq
+    ready.boot()
+    ready.accept()
+    ready.wait(6)
+    assert isinstance(ready.said[-1], Heartbeat)
+    assert ready.last_seq > last
 
 
 # ------------------------------------------------------------------ what it finds
@@ -67,6 +86,65 @@ def test_a_first_look_at_more_than_goes_at_once_does_not_say_what_was_never_here
     ready.cell.note(Sighting(many, ()), ready.moment)
     ready.stop(many[-1])
     assert not ready.reports()[-1].never_created
+
+
+def lose_journal(bench: Bench) -> None:
+    """All processes end, and the next finds nothing written."""
+    (bench.folder / "journal").write_bytes(b"")
+    bench.said.clear()
+
+
+def test_a_cell_that_lost_its_journal_offers_nothing_before_the_room_is_free(
+    ready: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready.run("stranger", "sleep", "60")
+    with monkeypatch.context() as patch:
+        patch.setattr(Bench, "look", lambda bench: None)
+        lose_journal(ready)
+        for _ in range(2):  # nor does one that takes over before anybody has looked
+            ready.boot()
+            ready.wait(UNSEEN_SECONDS / 2)
+        assert ready.said == []
+    assert ready.engine.running(ready.now) == 1
+    ready.look()
+    assert ready.engine.running(ready.now) == 0
+    assert [type(message) for message in ready.said] == [Register]
+
+
+def test_a_new_cell_without_an_engine_is_registered_all_the_same(ready: Bench) -> None:
+    ready.is_engine_away = True
+    lose_journal(ready)
+    ready.boot()
+    ready.wait(UNSEEN_SECONDS / 2)
+    assert ready.said == []
+    ready.wait(UNSEEN_SECONDS)
+    assert Register in [type(message) for message in ready.said]
+
+
+@pytest.mark.parametrize("has_attempts", [True, False])
+def test_a_cell_that_was_accepted_waits_for_no_engine_to_be_registered_again(
+    ready: Bench, has_attempts: bool
+) -> None:
+    if has_attempts:
+        ready.run("u", "sleep", "60")
+    ready.is_engine_away = True
+    ready.said.clear()
+    ready.boot()
+    assert [type(message) for message in ready.said] == [Register]
+
+
+def test_more_left_over_than_goes_at_once_holds_no_cell_up_for_ever(
+    ready: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bench, "look", lambda bench: None)
+    lose_journal(ready)
+    ready.boot()
+    many = tuple(f"stranger-{number}" for number in range(MAX_SWEPT + 1))
+    ready.cell.note(Sighting(many, ()), ready.moment)
+    ready.round()
+    assert ready.said == []
+    ready.wait(UNSEEN_SECONDS + 5)
+    assert Register in [type(message) for message in ready.said]
 
 
 # ------------------------------------------------------------------ whom it blames

@@ -76,7 +76,7 @@ def test_a_lease_counts_from_the_sending_of_what_was_answered(bench: Bench) -> N
 
 
 @pytest.mark.parametrize(
-    ("reason", "is_stopped", "is_evacuating", "state"),
+    ("reason", "is_stopped", "is_moving", "state"),
     [
         (None, False, False, S.WORKER_FAILED),
         (None, True, False, S.KILLED),
@@ -86,12 +86,13 @@ def test_a_lease_counts_from_the_sending_of_what_was_answered(bench: Bench) -> N
     ],
 )
 def test_a_program_that_succeeds_when_the_guard_tells_it_to_end_has_not(
-    reason: str | None, is_stopped: bool, is_evacuating: bool, state: S
+    reason: str | None, is_stopped: bool, is_moving: bool, state: S
 ) -> None:
     book = Book(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
     book.stop = StopAttempt("u", "cancelled") if is_stopped else None
+    book.is_moving = is_moving
     told = Ended("u", 1.0, exit_code=0, reason=reason)
-    assert judge_end(book, told, evacuating=is_evacuating, is_struck=True).state is state
+    assert judge_end(book, told, is_struck=True).state is state
 
 
 def test_an_order_that_comes_when_the_lease_is_nearly_over_is_refused(bench: Bench) -> None:
@@ -135,7 +136,7 @@ def test_what_was_struck_while_no_process_lived_is_told_by_the_next(bench: Bench
 
 
 def test_what_the_journal_lost_keeps_its_deadline_whatever_lease_comes(bench: Bench) -> None:
-    run(bench, "u")
+    run(bench, "u", stop_grace_seconds=0.0)  # it lives on until the cell is registered
     deadline = bench.guard.read().attempts["u"].deadline
     (bench.folder / "journal").write_bytes(b"")
     bench.is_engine_away = True

@@ -139,10 +139,12 @@ def test_ends_that_are_failures(
 def test_result_is_left_only_where_a_result_file_is_named(world: World) -> None:
     world.driver.start(launch("result", "42"))
     world.driver.start(launch("result", "é" * 6000, uid="b", result_file="/out/result"))
+    world.driver.start(launch("result", "x" + "é" * 6000, uid="c", result_file="/out/result"))
     world.advance(0)
-    plain, cut = (event for event in world.told if isinstance(event, Ended))
+    plain, cut, torn = (event for event in world.told if isinstance(event, Ended))
     assert (plain.result, plain.result_truncated) == (None, False)
     assert (cut.result, cut.result_truncated) == ("é" * 5120, True)
+    assert (torn.result, torn.result_truncated) == ("x" + "é" * 5119, True)
 
 
 def test_removed_attempt_is_forgotten(world: World) -> None:

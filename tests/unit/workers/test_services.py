@@ -75,17 +75,17 @@ def test_an_end_by_a_limit_is_ordered_whatever_the_code(reason: str, code: int) 
     verdict = judge_exit(Exit(code, out_of_memory=code == 137, stopped_for=reason))
     assert (verdict.kind, verdict.reason) == (None, reason)
     ended = Ended("u", 5.0, code, verdict.kind, verdict.reason)
-    assert judge_end(book(), ended, evacuating=False).state is S.KILLED
+    assert judge_end(book(), ended).state is S.KILLED
 
 
 def test_an_end_by_its_health_check_is_a_failure_unless_a_stop_was_ordered() -> None:
     verdict = judge_exit(Exit(0, stopped_for=HEALTH))
     assert (verdict.kind, verdict.reason) == (FailureKind.USER, HEALTH)
     ended = Ended("u", 5.0, 0, verdict.kind, verdict.reason)
-    assert judge_end(book(), ended, evacuating=False).state is S.FAILED
+    assert judge_end(book(), ended).state is S.FAILED
     stopped = book()
     stopped.stop = StopAttempt("u", "cancelled")
-    assert judge_end(stopped, ended, evacuating=False).state is S.KILLED
+    assert judge_end(stopped, ended).state is S.KILLED
 
 
 def book(**spec: object) -> Book:

@@ -2,7 +2,7 @@
 
 import logging
 
-from controlplane.contract.reports import RESULT_BYTES
+from controlplane.contract.reports import RESULT_BYTES, head_of_result
 from workers.attempt.attempt import Attempt
 from workers.attempt.capture import Capture, NoRoom, Superseded
 from workers.attempt.engine import EngineAway, EngineError, NoSuchContainer
@@ -41,9 +41,7 @@ def collect_result(attempt: Attempt) -> tuple[str | None, bool]:
     if path is None:
         return None, False
     content = _read(attempt, path)
-    if content is None:
-        return None, False
-    return content[:RESULT_BYTES].decode("utf-8", "replace"), len(content) > RESULT_BYTES
+    return (None, False) if content is None else head_of_result(content)
 
 
 def _read(attempt: Attempt, path: str) -> bytes | None:

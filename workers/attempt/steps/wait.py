@@ -7,13 +7,15 @@ from dataclasses import replace
 from workers.attempt.attempt import Attempt, Closed
 from workers.attempt.capture import Capture, NoRoom, Superseded
 from workers.attempt.engine import EngineAway, EngineError, Life, NoSuchContainer, View
-from workers.attempt.outcome import SIGTERMED
+from workers.attempt.outcome import SIGKILLED, SIGTERMED
 from workers.attempt.steps.look import PATIENCE_SECONDS, look_long
 
 log = logging.getLogger(__name__)
 
 SHORT_SECONDS = 0.5  # a process that ends sooner has its output read once, at its end
 LONG_SECONDS = 30.0  # then look again: an engine may forget a waiter
+# An engine hears of an end and of its cause in two ways, and the second may take longer.
+LATE_LOOKS_SECONDS = (0.05, 0.15, 0.3, 0.5)
 FOLLOWER_SECONDS = 2.0  # for the follower to see the end of the output by itself
 
 
@@ -49,7 +51,25 @@ def wait_for_end(attempt: Attempt) -> View | None:
         return view
     # An engine without live-restore ends all it has when it ends, and remembers nothing of it.
     ended_with_engine = was_away and view.exit_code == SIGTERMED
-    return replace(view, told_to_end=ended_with_engine or _was_told_to_end(attempt, view))
+    view = replace(view, told_to_end=ended_with_engine or _was_told_to_end(attempt, view))
+    if view.exit_code == SIGKILLED and not view.told_to_end and not view.out_of_memory:
+        return replace(view, out_of_memory=_lacked_memory_after_all(attempt))
+    return view
+
+
+def _lacked_memory_after_all(attempt: Attempt) -> bool:
+    """Whether the engine notes, a moment after the end, that the kernel had killed for memory."""
+    if not attempt.launch.spec.resources.get("memory_mib"):
+        return False
+    for seconds in LATE_LOOKS_SECONDS:
+        attempt.rest(seconds)
+        try:
+            view = attempt.engine.view(attempt.uid)
+        except (EngineAway, EngineError):
+            continue
+        if view is None or view.out_of_memory:
+            return view is not None
+    return False
 
 
 def _was_told_to_end(attempt: Attempt, view: View) -> bool:

@@ -1,4 +1,4 @@
-"""Room for a gang: what a pass could not place of it is one need, with all its groups."""
+"""Whose need is put to those who make room, and who has a place reserved for waiting too long."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from controlplane.domain.placement.preempt import Eviction
-from controlplane.domain.placement.room import make_room
+from controlplane.domain.placement.room import make_room, starving
 from controlplane.domain.placement.snapshot import Leaving, Running
 from controlplane.domain.scopes import Limits, ScopeKind
 from controlplane.domain.states import Band
@@ -93,3 +93,37 @@ def test_quota_that_is_freed_for_one_is_not_there_for_the_next() -> None:
     staying, leaving = running[1:], [Leaving(0, {"cpu_millis": 4000})]
     (eviction,) = make_room(case.snapshot, plan, case.facts.waiting, staying, leaving, gone)
     assert (eviction.need.group_id, eviction.victims) == (2, (2,))
+
+
+def test_a_job_that_is_leaving_makes_way_for_the_next_job_and_for_itself() -> None:
+    """Nobody else has to go for its part of the quota, whoever needs only room."""
+    running, sizes = full_cells(8000)
+    running = [replace(one, owner_id=2) for one in running]
+    held = quota(
+        ScopeKind.USER,
+        1,
+        Limits(running_jobs=1),
+        running_tasks=1,
+        jobs=frozenset({5}),
+        leaving_jobs=frozenset({5}),
+    )
+    cells = [cell(0, cpu=sizes[0], used={"cpu_millis": 8000})]
+    for job in (5, 6):
+        case = pool(cells, row(job, 1, job=job, band=Band.PRODUCTION), quotas=(held,))
+        plan = case.place()
+        assert plan.count == 0
+        (eviction,) = make_room(case.snapshot, plan, case.facts.waiting, running, (), {})
+        assert (eviction.need.group_id, len(eviction.victims)) == (job, 1)
+
+
+@pytest.mark.parametrize(("reserved", "more"), [(0, 2), (1, 1), (2, 0)])
+def test_two_tasks_of_a_pool_have_a_place_reserved_also_if_they_are_of_one_group(
+    reserved: int, more: int
+) -> None:
+    long_ago = NOW - timedelta(seconds=301)
+    full = cell(0, cpu=4000, used={"cpu_millis": 4000})
+    rows = [row(number, 1, cpu=500 + number, since=long_ago) for number in (2, 3, 4)]
+    if reserved:
+        rows.append(row(1, reserved, nominated_cell_id=0, since=long_ago))
+    case = pool([full], *rows)
+    assert len(starving(case.snapshot, case.place(), case.facts.waiting)) == more

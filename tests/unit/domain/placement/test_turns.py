@@ -1,5 +1,6 @@
 """What one row's fate says of others: avoided cells, quotas by job, kept room, strict pools."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -96,6 +97,65 @@ def test_kept_room_is_nobody_elses_unless_he_is_more_important_or_gone_in_time()
     assert run([half], waits, row(2, band=Band.PRODUCTION), **alone).placed == {2: 1}
 
 
+def test_quota_that_is_freed_for_who_is_nominated_is_nobody_elses_either() -> None:
+    busy = core(1, 2, used={"cpu_millis": 1000})
+    waits = row(1, cpu=2000, band=Band.PRODUCTION, nominated_cell_id=1)
+    cells, alone = [busy, core(2)], {"nominations": (kept(1, 1),)}
+    cpu = quota(ScopeKind.USER, 1, Limits(resources={"cpu_millis": 2000}))
+    tasks = quota(ScopeKind.USER, 1, Limits(running_tasks=1))
+    jobs = quota(ScopeKind.USER, 1, Limits(running_jobs=1))
+    for limited in (cpu, tasks, jobs):
+        outcome = run(cells, waits, row(2), quotas=(limited,), **alone)
+        assert outcome.placed == {}
+        assert outcome.reasons[2]["code"] == "quota_exceeded"
+        # It is not kept from himself, nor from who is more important.
+        free = run([core(1, 2)], waits, quotas=(limited,), **alone)
+        assert free.placed == {1: 1}
+        urgent = replace(waits, shape=replace(waits.shape, band=Band.BATCH))
+        assert run(cells, urgent, row(2), quotas=(limited,), **alone).placed == {2: 1}
+
+
+def test_an_evicted_job_begins_anew_behind_whom_it_was_evicted_for() -> None:
+    """Else its next tasks would run before its last ones have left, and it would never be gone."""
+    busy = core(1, 2, used={"cpu_millis": 1000})
+    waits = row(1, cpu=2000, band=Band.PRODUCTION, nominated_cell_id=1)
+    cells, again = [busy, core(2)], row(2, 2, cpu=500)
+    for limit, others, placed in ((1, (), {}), (2, (7,), {}), (2, (), {2: 2}), (3, (7,), {2: 2})):
+        of_jobs = Limits(running_jobs=limit)
+        facts = {"jobs": frozenset({2, *others}), "leaving_jobs": frozenset({2})}
+        held = quota(ScopeKind.USER, 1, of_jobs, running_tasks=1, **facts)
+        outcome = run(cells, waits, again, quotas=(held,), nominations=(kept(1, 1),))
+        assert outcome.placed == placed
+        # A job of which something runs goes on, and where nobody is awaited none is in its own way.
+        busy_yet = replace(held, leaving_jobs=frozenset())
+        assert run(cells, waits, again, quotas=(busy_yet,), nominations=(kept(1, 1),)).placed
+        assert run(cells, again, quotas=(held,)).placed == {2: 2}
+
+
+def test_tokens_that_are_freed_for_who_is_nominated_are_nobody_elses_either() -> None:
+    policy = PoolPolicy(tokens={"licence": 1})
+    asked = {"cpu_millis": 2000, "licence": 1}
+    waits = row(1, resources=asked, band=Band.PRODUCTION, nominated_cell_id=1)
+    cells = [core(1, 2, used={"cpu_millis": 1000}), core(2)]
+    other = row(2, resources={"cpu_millis": 1000, "licence": 1})
+    outcome = run(cells, waits, other, policy=policy, nominations=(kept(1, 1),))
+    assert outcome.placed == {}
+    assert outcome.reasons[2]["code"] == "insufficient_tokens"
+
+
+def test_what_is_kept_for_a_gang_stands_against_none_of_its_members() -> None:
+    limited = quota(ScopeKind.USER, 1, Limits(running_tasks=2, running_jobs=1))
+    rows = [
+        row(1, coscheduled=True, nominated_cell_id=1),
+        row(2, coscheduled=True, job=1, nominated_cell_id=2),
+    ]
+    both = (kept(1, 1), kept(2, 2))
+    one = (GangGroup({S.PENDING: 1}, 1), GangGroup({S.PENDING: 1}, 1))
+    facts = GangFacts((1, 2), one, 2)
+    outcome = run([core(1), core(2)], *rows, gangs={1: facts}, nominations=both, quotas=(limited,))
+    assert outcome.placed == {1: 1, 2: 1}
+
+
 def test_who_is_nominated_takes_his_place_first_and_other_places_in_his_turn() -> None:
     nominated = row(2, 2, nominated_cell_id=1)
     cells = [core(1), core(2, 9)]
@@ -159,6 +219,30 @@ def test_what_is_kept_for_a_gang_is_kept_on_while_its_members_wait() -> None:
     half = core(1, 2, used={"cpu_millis": 1000})
     outcome = run([half, core(2)], *rows, gangs={1: facts}, nominations=(kept(1, 2),))
     assert outcome.placed == {1: 1}
+
+
+def test_a_gang_avoids_a_cell_as_long_as_all_of_it_fits_elsewhere() -> None:
+    """Its groups would fit elsewhere one by one: it is all of them that need the avoided cell."""
+    facts = {1: gang((1, 1, 1), (2, 4, 4))}
+
+    def placed(others: Any, cpu: int = 250) -> dict[int, int]:
+        rows = [
+            row(1, 1, cpu=cpu, coscheduled=True, avoid_cell_id=1),
+            row(2, 4, cpu=250, coscheduled=True, job=1, avoid_cell_id=1),
+        ]
+        return dict(run([core(1, 2), others], *rows, gangs=facts).per_cell)
+
+    assert placed(core(2, 2)) == {2: 5}
+    assert placed(core(2, 2, used={"cpu_millis": 1000})) == {}
+    assert sum(placed(core(2, 1)).values()) == 5
+    assert sum(placed(core(2, 1), cpu=1000).values()) == 5
+    # Where it starts containers at once, only so many may start there.
+    assert placed(core(2, 2, start_slots=8)) == {2: 5}
+    policy = PoolPolicy(max_building_per_cell=4)
+    alike = row(1, 5, cpu=250, coscheduled=True, avoid_cell_id=1)
+    cells = [core(1, 2), core(2, 2, start_slots=4)]
+    outcome = run(cells, alike, gangs={1: gang((1, 5, 5))}, policy=policy)
+    assert outcome.placed == {1: 5}
 
 
 def test_a_pass_that_is_late_keeps_what_it_decided_and_says_that_it_is_not_done() -> None:

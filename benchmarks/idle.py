@@ -1,0 +1,103 @@
+"""B10: what a system costs that has nothing to do, in statements and CPU, with 100 idle cells.
+
+Statements are counted in PostgreSQL's log (`log_statement=all`), of each process apart, in one
+minute; CPU time is taken in another one, in which nothing is logged.
+"""
+
+import re
+import time
+from collections import Counter
+from typing import Any
+
+import psycopg
+
+from benchmarks.killed_fleet import wait_until_judging
+from benchmarks.report import Result, median, others_note
+from benchmarks.stand import CONTROL, FLEET, Stand, Wanted, standing
+from benchmarks.usage import Others, cpu_seconds, spent
+
+CELLS = 100
+MINUTE = 60.0
+# What the start left to be done is done.
+REST_SECONDS = 10.0
+MAX_STATEMENTS, MAX_CORE_PERCENT = 200, 3
+FRAMES = ("BEGIN", "COMMIT", "ROLLBACK")
+
+# As of `%a|`: the application's name, then what it asked.
+_LOGGED = re.compile(r"^cellrun-(\w+)\|LOG:  (?:statement|execute [^:]*):\s*(\w*)")
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+def run(runs: int) -> Result:
+    """So many minutes of each kind."""
+    result = Result(
+        "B10",
+        f"one minute of a system that has nothing to do, {CELLS} cells",
+        ("", "statements", "of them BEGIN, COMMIT", "CPU, % of a core"),
+    )
+    wanted = Wanted(cells=CELLS, database_options=["log_line_prefix=%a|"])
+    counted: list[dict[str, list[int]]] = []
+    percents: list[dict[str, float]] = []
+    busy: list[float] = []
+    with standing(wanted) as stand, stand.connect() as connection:
+        wait_until_judging(stand, connection)
+        time.sleep(REST_SECONDS)
+        for _ in range(runs):
+            before, others = cpu_seconds(stand.pids), Others(stand.pids)
+            time.sleep(MINUTE)
+            used = spent(before, cpu_seconds(stand.pids))
+            percents.append({name: 100 * amount / MINUTE for name, amount in used.items()})
+            busy.append(others.cores())
+            counted.append(_count_statements(stand, connection))
+    for name in CONTROL:
+        result.rows.append(_row(name, [name], counted, percents))
+    result.rows.append(_row("the control plane", list(CONTROL), counted, percents))
+    for name in ("postgres", "redis", FLEET):
+        result.rows.append(_row(name, [name], counted, percents))
+    result.rows.append(("at most", str(MAX_STATEMENTS), "", str(MAX_CORE_PERCENT)))
+    result.notes.append(others_note(busy))
+    result.figures = {"statements": counted, "percent": percents, "cores_used_by_others": busy}
+    return result
+
+
+def _row(
+    title: str,
+    names: list[str],
+    counted: list[dict[str, list[int]]],
+    percents: list[dict[str, float]],
+) -> tuple[str, ...]:
+    of_runs = [[sum(one.get(name, [0, 0])[n] for name in names) for n in (0, 1)] for one in counted]
+    statements, frames = (median(one[n] for one in of_runs) for n in (0, 1))
+    percent = median(sum(one[name] for name in names) for one in percents)
+    asks = bool(statements)
+    return (
+        title,
+        f"{statements:.0f}" if asks else "",
+        f"{frames:.0f}" if asks else "",
+        f"{percent:.1f}",
+    )
+
+
+def _count_statements(stand: Stand, connection: Connection) -> dict[str, list[int]]:
+    """By process, how many statements it made in a minute, and how many of them frame others."""
+    log = stand.plan.home.logs / "postgres.log"
+    _set_logging(connection, "all")
+    offset = log.stat().st_size
+    time.sleep(MINUTE)
+    content = log.read_bytes()[offset:].decode(errors="replace")
+    _set_logging(connection, "none")
+    all_of: Counter[str] = Counter()
+    frames: Counter[str] = Counter()
+    for line in content.splitlines():
+        found = _LOGGED.match(line)
+        if found:
+            name, word = found.groups()
+            all_of[name] += 1
+            frames[name] += word.upper() in FRAMES
+    return {name: [count, frames[name]] for name, count in all_of.items()}
+
+
+def _set_logging(connection: Connection, which: str) -> None:
+    connection.execute(f"ALTER SYSTEM SET log_statement = '{which}'")
+    connection.execute("SELECT pg_reload_conf()")

@@ -1,0 +1,222 @@
+"""RETENTION: a million old rows and more are deleted while work comes in all the time.
+
+100,000 jobs of one task and 50 of 4,000, with attempts and history, are made of one real job by
+copying its rows, and their time is over from one moment to the next. Meanwhile a job comes in five
+times a second: how long it waits for its place, and how far apart ticks of convergence are, before
+and during.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from benchmarks.report import Result, median, others_note
+from benchmarks.stand import CONTROL, FLEET, Stand, Wanted, standing
+from benchmarks.throughput import noop_job
+from benchmarks.usage import Others, cpu_seconds, spent
+
+CELLS = 4
+SMALL_JOBS = 100_000
+LARGE_JOBS, LARGE_TASKS = 50, 4_000
+# Where the ids of copies begin, far behind those that are given out meanwhile.
+BASE = 1_000_000_000
+EVERY_SECONDS = 0.2
+QUIET_SECONDS = 30.0
+WAIT_SECONDS = 270.0
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+_STEPS = "SELECT count(*) FROM controlplane_transition WHERE job_id = %s AND task_id IS NOT NULL"
+_PLACED = """
+SELECT 1000 * extract(epoch FROM a.created_at - j.created_at)::float
+FROM controlplane_job j JOIN controlplane_attempt a ON a.job_id = j.id
+WHERE j.id < %s AND j.created_at >= to_timestamp(%s) ORDER BY 1
+"""
+_TABLES = ("job", "taskgroup", "task", "attempt", "transition")
+
+
+def run(runs: int) -> Result:
+    """Always one run: it takes minutes, and its figures are many."""
+    result = Result(
+        "RETENTION",
+        f"delete {SMALL_JOBS:,} jobs of one task and {LARGE_JOBS} of {LARGE_TASKS:,}, under load",
+        ("", "before", "during"),
+    )
+    del runs
+    with standing(Wanted(cells=CELLS)) as stand, stand.connect() as connection:
+        _make_old_jobs(stand, connection)
+        stand.wait_until(lambda: _deletes(connection), "convergence deletes", seconds=60)
+        before = _watch(stand, connection, _after(QUIET_SECONDS))
+        rows_before = _count(connection)
+        connection.execute(
+            "UPDATE controlplane_job SET expires_at = now() - interval '1 hour' WHERE id >= %s",
+            [BASE],
+        )
+        during = _watch(stand, connection, lambda: not _is_left(connection))
+        left = {name: n for name, n in _count(connection).items() if n}
+    if left:
+        raise RuntimeError(f"jobs are gone, and rows are left: {left}")
+    rows = sum(rows_before.values())
+    for name, text in (
+        ("placed_p50_ms", "a job waits for its place, median ms"),
+        ("placed_p99_ms", "p99 ms"),
+        ("placed_max_ms", "longest ms"),
+        ("tick_gap_seconds", "longest time between two ticks of convergence, s"),
+    ):
+        result.rows.append((text, f"{before[name]:,.1f}", f"{during[name]:,.1f}"))
+    rate = rows / during["seconds"]
+    result.rows.append(("rows deleted a second", "", f"{rate:,.0f}"))
+    result.notes.append(
+        f"{rows:,} rows went in {during['seconds']:.0f} s: "
+        + ", ".join(f"{name} {count:,}" for name, count in rows_before.items())
+    )
+    used = ", ".join(f"{name} {seconds:.1f}" for name, seconds in during["cpu_seconds"].items())
+    result.notes.append(f"Seconds of CPU meanwhile: {used}.")
+    result.notes.append(others_note([during["cores_used_by_others"]]))
+    result.figures = {"rows": rows_before, "before": before, "during": during}
+    return result
+
+
+def _after(seconds: float) -> Callable[[], bool]:
+    ends = time.monotonic() + seconds
+    return lambda: time.monotonic() >= ends
+
+
+def _watch(stand: Stand, connection: Connection, is_over: Callable[[], bool]) -> dict[str, Any]:
+    """A steady small load until `is_over`, and what was noticed of it."""
+    stop, began, begin = threading.Event(), time.monotonic(), time.time()
+    submitter = threading.Thread(target=_submit, args=(stand, stop))
+    cpu, others = cpu_seconds(stand.pids), Others(stand.pids)
+    gaps, last = [0.0], time.monotonic()
+    seen = None
+    submitter.start()
+    try:
+        while not is_over():
+            found = connection.execute(
+                "SELECT started_at FROM controlplane_tickstate WHERE name = 'convergence'"
+            ).fetchone()
+            now = time.monotonic()
+            if found != seen:
+                gaps.append(now - last if seen else 0.0)
+                seen, last = found, now
+            stand.check_alive()
+            if now - began > WAIT_SECONDS:
+                raise RuntimeError(f"after {WAIT_SECONDS:g} s rows are left: {_count(connection)}")
+            time.sleep(0.1)
+        seconds = time.monotonic() - began
+    finally:
+        stop.set()
+        submitter.join()
+    placed = [ms for (ms,) in connection.execute(_PLACED, [BASE, begin]).fetchall()]
+    processes = ("postgres", *CONTROL, FLEET)
+    used = spent(cpu, cpu_seconds(stand.pids))
+    return {
+        "seconds": seconds,
+        "jobs_placed": len(placed),
+        "placed_p50_ms": median(placed),
+        "placed_p99_ms": placed[int(len(placed) * 0.99)],
+        "placed_max_ms": placed[-1],
+        "tick_gap_seconds": max(gaps),
+        "cpu_seconds": {name: used[name] for name in processes},
+        "cores_used_by_others": others.cores(),
+    }
+
+
+def _submit(stand: Stand, stop: threading.Event) -> None:
+    while not stop.wait(EVERY_SECONDS):
+        stand.post("/api/v1/jobs", noop_job(1))
+
+
+def _make_old_jobs(stand: Stand, connection: Connection) -> None:
+    key = stand.post("/api/v1/jobs", noop_job(1))["id"]
+
+    def has_settled() -> bool:
+        found = connection.execute(
+            "SELECT settled_at IS NOT NULL FROM controlplane_job WHERE id = %s", [key]
+        ).fetchone()
+        return found == (True,)
+
+    stand.wait_until(has_settled, "the first job has settled", seconds=30)
+    large = f"SELECT g / {LARGE_TASKS}, g FROM generate_series(0, %s) g"
+    small = f"SELECT {LARGE_JOBS} + g, {LARGE_JOBS * LARGE_TASKS} + g FROM generate_series(0, %s) g"
+    jobs = LARGE_JOBS + SMALL_JOBS
+    (steps,) = connection.execute(_STEPS, [key]).fetchone() or (0,)
+    with connection.transaction():
+        each = f"SELECT g AS job, g AS task FROM generate_series(0, {jobs - 1}) g"
+        ids = {"id": f"{BASE} + n.job", "expires_at": "NULL", "guid": "NULL"}
+        _copy(connection, "job", f"id = {key}", each, ids)
+        of_job = {"id": f"{BASE} + n.job", "job_id": f"{BASE} + n.job"}
+        _copy(connection, "taskgroup", f"job_id = {key}", each, of_job)
+        for statement, last in (
+            (large, LARGE_JOBS * LARGE_TASKS - 1),
+            (small, SMALL_JOBS - 1),
+        ):
+            numbers = f"SELECT * FROM ({statement % last}) AS x (job, task)"
+            uid = f"md5((n.task + {BASE})::text)::uuid"
+            whose = {"job_id": f"{BASE} + n.job"}
+            group = whose | {"group_id": f"{BASE} + n.job"}
+            task = {"id": f"{BASE} + n.task", "index": "n.task", "attempt_uid": uid}
+            _copy(connection, "task", f"job_id = {key}", numbers, group | task)
+            of_task = {"task_id": f"{BASE} + n.task"}
+            _copy(connection, "attempt", f"job_id = {key}", numbers, group | of_task | {"uid": uid})
+            step = {"id": f"{BASE} + n.task * {steps} + s.nth", "attempt_uid": uid}
+            _copy(
+                connection,
+                "transition",
+                f"job_id = {key} AND task_id IS NOT NULL",
+                numbers,
+                whose | of_task | step,
+            )
+    connection.execute("VACUUM ANALYZE")
+
+
+def _copy(
+    connection: Connection, table: str, source: str, numbers: str, other: dict[str, str]
+) -> None:
+    """Rows of `source` once for each of `numbers`, with some columns `other`."""
+    found = connection.execute(
+        "SELECT column_name FROM information_schema.columns WHERE table_name = %s",
+        [f"controlplane_{table}"],
+    )
+    names = [f'"{name}"' for (name,) in found.fetchall()]
+    values = [other.get(name.strip('"'), f"s.{name}") for name in names]
+    connection.execute(
+        f"""
+        INSERT INTO controlplane_{table} ({", ".join(names)}) SELECT {", ".join(values)}
+        FROM ({numbers}) n, (
+            SELECT *, row_number() OVER () - 1 AS nth FROM controlplane_{table} WHERE {source}
+        ) s
+        """
+    )
+
+
+def _count(connection: Connection) -> dict[str, int]:
+    counts = {}
+    for table in _TABLES:
+        column = "id" if table == "job" else "job_id"
+        found = connection.execute(
+            f"SELECT count(*) FROM controlplane_{table} WHERE {column} >= %s", [BASE]
+        ).fetchone()
+        counts[table] = int(found[0]) if found else 0
+    return counts
+
+
+def _deletes(connection: Connection) -> bool:
+    """Not for one lease after convergence has started: cells are heard first."""
+    found = connection.execute(
+        """
+        SELECT finished_at IS NOT NULL AND coalesce(hold_until, '-infinity') < now()
+        FROM controlplane_tickstate WHERE name = 'convergence'
+        """
+    ).fetchone()
+    return found == (True,)
+
+
+def _is_left(connection: Connection) -> bool:
+    found = connection.execute(
+        "SELECT EXISTS (SELECT 1 FROM controlplane_job WHERE id >= %s)", [BASE]
+    ).fetchone()
+    return found == (True,)

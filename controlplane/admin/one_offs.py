@@ -1,0 +1,115 @@
+"""One-off tasks: those of Diego's door, by guid, with who is resolving each."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.safestring import SafeString
+
+from controlplane.admin.badges import (
+    instant,
+    lifecycle_badge,
+    page_link,
+    state_badge,
+    with_note,
+)
+from controlplane.admin.base import ReadOnlyAdmin
+from controlplane.contract.states import TaskState
+from controlplane.domain.one_offs import Lifecycle, lifecycle_of
+from controlplane.models import OneOff
+
+
+class ResolvingFilter(admin.SimpleListFilter):
+    """Those that somebody is resolving, found by a partial index."""
+
+    title = "lifecycle"
+    parameter_name = "resolving"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
+        """One choice beside all."""
+        return (("yes", "Resolving"),)
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """The tasks chosen."""
+        return queryset.exclude(claim=None) if self.value() == "yes" else queryset
+
+
+@admin.register(OneOff)
+class OneOffAdmin(ReadOnlyAdmin):
+    """One-off tasks, newest first; each leads to the page of its task."""
+
+    ordering: ClassVar = ("-task_id",)
+    list_display = ("guid", "domain", "task_link", "shown_lifecycle", "shown_state", "claimed")
+    list_filter = (ResolvingFilter,)
+    list_select_related = ("task", "task__job", "task__group")
+    search_fields = ("guid",)
+    search_help_text = "A task's whole guid, or its domain"
+    defer_fields: ClassVar = (
+        "task__job__spec",
+        "task__job__annotation",
+        "task__group__launch",
+    )
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[OneOff], search_term: str
+    ) -> tuple[QuerySet[OneOff], bool]:
+        """Whole guids and domains alone: what an index finds."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        return queryset.filter(guid=term) | queryset.filter(domain=term), False
+
+    @admin.display(description="task", ordering="task_id")
+    def task_link(self, one_off: OneOff) -> SafeString | str:
+        """Its task."""
+        return page_link("task", one_off.task_id, f"task {one_off.task_id}")
+
+    @admin.display(description="lifecycle")
+    def shown_lifecycle(self, one_off: OneOff) -> SafeString:
+        """In Diego's words."""
+        return shown_lifecycle(one_off, TaskState(one_off.task.state))
+
+    @admin.display(description="state")
+    def shown_state(self, one_off: OneOff) -> SafeString:
+        """Its state, and what went wrong."""
+        return with_note(state_badge(one_off.task.state), one_off.task.failure_reason)
+
+    @admin.display(description="claimed")
+    def claimed(self, one_off: OneOff) -> SafeString | str:
+        """Since when somebody is resolving it."""
+        return instant(one_off.claimed_at)
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """The page of its task, which says everything."""
+        if request.method not in ("GET", "HEAD") or not object_id.isdigit():
+            return super().change_view(request, object_id, form_url, extra_context)
+        address = reverse("admin:controlplane_task_change", args=[object_id])
+        return HttpResponseRedirect(address)
+
+
+def shown_lifecycle(one_off: OneOff, state: TaskState) -> SafeString:
+    """Where a one-off task is, and who has claimed it."""
+    name = Lifecycle.RESOLVING if one_off.claim else lifecycle_of(state)
+    return with_note(lifecycle_badge(name), f"by {one_off.claimed_by}" if one_off.claim else "")
+
+
+def one_off_facts(one_off: OneOff | None, state: TaskState) -> list[tuple[str, Any]]:
+    """What a task's page says of it as a one-off task; nothing of any other."""
+    if one_off is None:
+        return []
+    return [
+        ("guid", one_off.guid),
+        ("domain", one_off.domain),
+        ("lifecycle", shown_lifecycle(one_off, state)),
+        ("claim", one_off.claim),
+        ("claimed", instant(one_off.claimed_at)),
+    ]

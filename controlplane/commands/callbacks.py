@@ -1,0 +1,410 @@
+"""Delivering callbacks: whoever tries claims first, notes how it went, and nothing is lost."""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import structlog
+from django.conf import settings
+from django.db import transaction
+
+from controlplane.commands.batches import run_in_transaction
+from controlplane.commands.one_offs import claim_tasks, delete_resolved_task, let_go_of_task
+from controlplane.domain import callbacks as domain
+from controlplane.domain.errors import Conflict, NotFound
+from controlplane.outbox import wakes
+from controlplane.queries.callbacks import (
+    Receivers,
+    find_receivers,
+    is_any_due,
+    load_subjects,
+)
+from controlplane.queries.jobs_under_lock import find_free_jobs, lock_jobs
+from controlplane.queries.sql import execute, rows
+from controlplane.queries.ticks import try_lock
+
+log = structlog.get_logger(__name__)
+
+ACTOR = "callback"
+_LOCK = zlib.crc32(b"cellrun callbacks")
+
+# At most so many to a host are in hand, so many of an owner, and so many in all. Whoever has least
+# in hand comes first: owners, and each owner's hosts, take turns, so that receivers that hang delay
+# nobody else.
+_CLAIM = """
+WITH busy AS MATERIALIZED (
+    SELECT owner_id, host, count(*) AS n FROM controlplane_callback
+    WHERE state = 'claimed' AND claimed_until > %(now)s GROUP BY owner_id, host
+), busy_hosts AS (SELECT host, sum(n) AS n FROM busy GROUP BY host
+), busy_owners AS (SELECT owner_id, sum(n) AS n FROM busy GROUP BY owner_id
+), due AS (
+    SELECT d.id, d.due_at, a.owner_id, a.host, COALESCE(h.n, 0) AS busy_of_host,
+           COALESCE(b.n, 0) + row_number() OVER (
+               PARTITION BY a.owner_id, a.host ORDER BY d.due_at, d.id) AS turn
+    FROM unnest(%(owners)s::bigint[], %(hosts)s::text[]) AS a(owner_id, host)
+    LEFT JOIN busy b ON b.owner_id = a.owner_id AND b.host = a.host
+    LEFT JOIN busy_hosts h ON h.host = a.host, LATERAL (
+        SELECT id, due_at FROM controlplane_callback k
+        WHERE k.state = 'waiting' AND k.owner_id = a.owner_id AND k.host = a.host
+          AND k.due_at <= %(now)s
+        ORDER BY k.due_at, k.id LIMIT GREATEST(%(per_host)s - COALESCE(h.n, 0), 0)
+    ) d
+), at_host AS (
+    SELECT *, busy_of_host + row_number() OVER (
+               PARTITION BY host ORDER BY turn, due_at, id) AS place
+    FROM due
+), of_owner AS (
+    SELECT d.*, COALESCE(b.n, 0) + row_number() OVER (
+               PARTITION BY d.owner_id ORDER BY d.turn, d.due_at, d.id) AS of_owner
+    FROM at_host d LEFT JOIN busy_owners b ON b.owner_id = d.owner_id
+    WHERE d.place <= %(per_host)s
+), chosen AS MATERIALIZED (
+    SELECT id FROM of_owner WHERE of_owner <= %(per_owner)s ORDER BY of_owner, due_at, id
+    LIMIT GREATEST(%(at_once)s - (SELECT COALESCE(sum(n), 0) FROM busy), 0)
+), held AS MATERIALIZED (
+    SELECT id FROM controlplane_callback
+    WHERE id IN (SELECT id FROM chosen) AND state = 'waiting'
+    ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE controlplane_callback k SET state = 'claimed', claim = %(claim)s,
+       claimed_until = %(now)s + make_interval(secs => %(seconds)s), tries = k.tries + 1
+FROM held JOIN controlplane_callback o ON o.id = held.id
+     JOIN controlplane_job j ON j.id = o.job_id
+WHERE k.id = held.id
+RETURNING k.id, k.job_id, k.task_id, k.url, k.tries, k.give_up_at, k.owner_id, j.is_one_off,
+          k.claim, %(now)s::timestamptz
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A callback that is ours to try. `task_claim`: that of its one-off task, if it is of one."""
+
+    callback_id: int
+    job_id: int
+    task_id: int | None
+    url: str
+    number: int
+    give_up_at: datetime
+    owner_id: int
+    is_one_off: bool
+    claim: UUID
+    claimed_at: datetime
+    body: bytes = field(default=b"", repr=False)
+    task_claim: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """How a try went. `status`: of the answer, if there was one; `error`: empty if it went well.
+
+    `is_cut_short`: by us, who stop; so nobody knows what the receiver would have said. `is_begun`:
+    False: its name was not even looked up, which is no fault of whoever is to be told.
+    """
+
+    began_at: datetime
+    ended_at: datetime
+    status: int | None
+    error: str
+    is_cut_short: bool = False
+    is_begun: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What follows a try. `again_seconds`: until the next one; None: there is none.
+
+    `is_resolved`: False: its one-off task is to be deleted still (`resolve_told`).
+    """
+
+    again_seconds: float | None = None
+    is_resolved: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What was claimed; `look_again_seconds`: when something is due that had to be put off.
+
+    `left_off`: what the next claim is told, so that each receiver is looked at in its turn.
+    """
+
+    items: Sequence[Claimed] = ()
+    look_again_seconds: float | None = None
+    left_off: str = ""
+
+
+def claim_callbacks(*, now: datetime, left_off: str = "") -> Taken:
+    """Take what is due and within bounds; nobody else tries these for 30 s.
+
+    A one-off task becomes RESOLVING by it (Diego); one that somebody else resolves is put off. What
+    was taken when something fails is given back.
+    """
+    if not is_any_due(now):
+        return Taken()
+    found: list[Claimed] = []
+    receivers = find_receivers(now, behind=left_off)
+    is_ours = True
+
+    def claim() -> None:
+        nonlocal is_ours
+        # Two that count at the same time what is in hand would exceed the bounds together.
+        is_ours = not settings.CELLRUN.advisory_locks or try_lock(_LOCK)
+        found[:] = _claim(receivers, now) if is_ours else []
+
+    run_in_transaction(claim)
+    if not is_ours:
+        return Taken((), domain.POSTPONED_SECONDS, left_off)
+    try:
+        ours = _with_task_claims(_with_bodies(found), now)
+    except Exception:
+        _put_off(found, [""] * len(found), now)
+        raise
+    again = domain.POSTPONED_SECONDS if len(ours) < len(found) else None
+    return Taken(ours, again, receivers.left_off)
+
+
+def _claim(receivers: Receivers, now: datetime) -> list[Claimed]:
+    at_once = settings.CELLRUN.callbacks_at_once
+    parameters = {
+        "now": now,
+        "owners": receivers.owner_ids,
+        "hosts": receivers.hosts,
+        "claim": uuid4(),
+        "seconds": domain.CLAIM_SECONDS,
+        "per_host": settings.CELLRUN.callbacks_per_host,
+        "per_owner": max(1, at_once // 2),
+        "at_once": at_once,
+    }
+    return [Claimed(*row) for row in rows(_CLAIM, parameters)]
+
+
+def _with_bodies(found: Sequence[Claimed]) -> list[Claimed]:
+    """Each with what it tells; of what has gone nothing is told."""
+    if not found:
+        return []
+    subjects = load_subjects([item.callback_id for item in found])
+    bodies: dict[int, dict[str, Any]] = {
+        key: domain.task_body(task) for key, task in subjects.tasks.items()
+    }
+    bodies |= {key: domain.job_body(job) for key, job in subjects.jobs.items()}
+    return [
+        replace(item, body=domain.encode(bodies[item.callback_id]))
+        for item in found
+        if item.callback_id in bodies
+    ]
+
+
+def _with_task_claims(found: Sequence[Claimed], now: datetime) -> list[Claimed]:
+    """Each of a one-off task with the task's claim; apart from the callbacks' own locks."""
+    wanted = [item.task_id for item in found if item.is_one_off and item.task_id is not None]
+    if not wanted:
+        return list(found)
+    claimed = claim_tasks(task_ids=wanted, by=ACTOR, now=now)
+    ours = [
+        replace(item, task_claim=claimed.claims.get(item.task_id or 0))
+        for item in found
+        if not item.is_one_off or item.task_id is None or item.task_id in claimed.claims
+    ]
+    others = [item for item in found if item.task_id in claimed.refusals]
+    later = now + timedelta(seconds=domain.POSTPONED_SECONDS)
+    _put_off(others, [claimed.refusals[item.task_id or 0] for item in others], later)
+    return ours
+
+
+def _put_off(items: Sequence[Claimed], reasons: Sequence[str], due_at: datetime) -> None:
+    """As if they had not been claimed, but for when they are due; an empty reason says nothing."""
+    if not items:
+        return
+    execute(
+        """
+        WITH held AS MATERIALIZED (
+            SELECT k.id, i.why
+            FROM unnest(%(ids)s::bigint[], %(why)s::text[]) AS i(id, why)
+            JOIN controlplane_callback k ON k.id = i.id
+            WHERE k.state = 'claimed' AND k.claim = %(claim)s
+            ORDER BY k.id FOR NO KEY UPDATE OF k
+        )
+        UPDATE controlplane_callback k SET state = 'waiting', claim = NULL, claimed_until = NULL,
+               tries = k.tries - 1, due_at = %(due_at)s,
+               last_error = CASE WHEN held.why = '' THEN k.last_error ELSE held.why END
+        FROM held WHERE k.id = held.id
+        """,
+        {
+            "ids": [item.callback_id for item in items],
+            "why": [domain.one_line(why) for why in reasons],
+            "claim": items[0].claim,
+            "due_at": due_at,
+        },
+    )
+
+
+def give_back(item: Claimed, *, now: datetime) -> None:
+    """As if it had not been claimed, for nothing was sent; what somebody else has by now is his."""
+    _put_off([item], [""], now)
+    if item.task_claim is not None and item.task_id is not None:
+        let_go_of_task(task_id=item.task_id, claim=item.task_claim)
+
+
+def note_try(item: Claimed, tried: Tried) -> Noted:
+    """Keep how a try went.
+
+    What was given to somebody else meanwhile, or deleted, stays as it is; the try is kept. Waits
+    for nobody's lock: raises OperationalError if somebody else has the callback's.
+    """
+    if domain.is_delivered(tried.status):
+        is_resolved = True
+
+        def end() -> None:
+            nonlocal is_resolved
+            is_resolved = _end_well(item, tried)
+
+        run_in_transaction(end)
+        return Noted(is_resolved=is_resolved)
+    wait = domain.wait_seconds(item.number, callback_id=item.callback_id)
+    if tried.is_cut_short:
+        wait = 0.0
+    due_at = tried.ended_at + timedelta(seconds=wait)
+    is_over = due_at > item.give_up_at
+    _write(item, tried, "abandoned" if is_over else "waiting", due_at)
+    if item.task_claim is not None and item.task_id is not None:
+        let_go_of_task(task_id=item.task_id, claim=item.task_claim)
+    return Noted(None if is_over else wait)
+
+
+def _end_well(item: Claimed, tried: Tried) -> bool:
+    """Delivered; and a one-off task is resolved by it, which is its end (Diego); whether it is.
+
+    It is not while somebody else has its job locked: of what was delivered that would keep the news
+    and, since one connection notes all, everybody else's.
+    """
+    if item.task_claim is None or item.task_id is None:
+        _write(item, tried, "delivered", tried.ended_at)
+        return True
+    is_free = bool(find_free_jobs([item.job_id]))  # before the callback, as whoever deletes it does
+    _write(item, tried, "delivered", tried.ended_at)
+    if is_free:
+        _delete_told(item, item.task_id, tried.ended_at)
+    return is_free
+
+
+def resolve_told(item: Claimed, *, now: datetime) -> bool:
+    """Delete the one-off task of which was told; False: somebody else has its job locked still.
+
+    If that is so until its claim is over, the task goes two minutes after its end, as any does.
+    """
+    is_resolved = True
+
+    def resolve() -> None:
+        nonlocal is_resolved
+        if item.task_id is not None and find_free_jobs([item.job_id]):
+            _delete_told(item, item.task_id, now)
+        else:
+            held = "SELECT 1 FROM controlplane_oneoff WHERE task_id = %s AND claim = %s"
+            is_resolved = not rows(held, [item.task_id, item.task_claim])
+
+    run_in_transaction(resolve)
+    return is_resolved
+
+
+def _delete_told(item: Claimed, task_id: int, now: datetime) -> None:
+    try:
+        with transaction.atomic():
+            delete_resolved_task(
+                task_id=task_id,
+                claim=item.task_claim,
+                actor=ACTOR,
+                why="its callback was delivered",
+                now=now,
+            )
+    except (Conflict, NotFound) as error:
+        log.info("task_not_resolved", task=task_id, why=str(error))
+
+
+def _write(item: Claimed, tried: Tried, state: str, due_at: datetime) -> None:
+    """Raises OperationalError if somebody else has it locked: whoever notes waits for nobody."""
+    written = execute(
+        """
+        WITH held AS MATERIALIZED (
+            SELECT id FROM controlplane_callback WHERE id = %(id)s FOR NO KEY UPDATE NOWAIT
+        ), noted AS (
+            INSERT INTO controlplane_delivery
+                (callback_id, number, began_at, ended_at, status, error)
+            SELECT id, %(number)s, %(began_at)s, %(ended_at)s, %(status)s, %(error)s FROM held
+        )
+        UPDATE controlplane_callback k SET state = %(state)s, claim = NULL, claimed_until = NULL,
+               due_at = %(due_at)s, last_error = %(error)s, is_tried = is_tried OR %(is_tried)s,
+               tries = tries - %(untried)s,
+               ended_at = CASE WHEN %(state)s <> 'waiting' THEN %(ended_at)s::timestamptz END
+        FROM held WHERE k.id = held.id AND state = 'claimed' AND claim = %(claim)s
+        """,
+        {
+            "id": item.callback_id,
+            "claim": item.claim,
+            "number": item.number,
+            "began_at": tried.began_at,
+            "ended_at": tried.ended_at,
+            "status": tried.status,
+            "error": domain.one_line(tried.error),
+            "state": state,
+            "due_at": due_at,
+            "is_tried": tried.is_begun and not tried.is_cut_short,
+            "untried": int(tried.is_cut_short),
+        },
+    )
+    log.info(
+        "callback_tried",
+        callback=item.callback_id,
+        job=item.job_id,
+        task=item.task_id,
+        number=item.number,
+        status=tried.status,
+        error=tried.error,
+        became=state if written else None,  # else somebody else has it by now, or it is over
+    )
+
+
+def repeat_callback(*, callback_id: int, actor: str, now: datetime) -> None:
+    """Try it again now, and for another day if need be, however it ended.
+
+    Raises NotFound; Conflict, if it is being tried at this moment.
+    """
+
+    def repeat() -> None:
+        asked = rows("SELECT job_id FROM controlplane_callback WHERE id = %s", [callback_id])
+        # The job first, as whoever deletes it does: its callbacks stay abandoned.
+        lock_jobs([job_id for (job_id,) in asked])
+        found = rows(
+            """
+            SELECT k.state, k.host, k.job_id FROM controlplane_callback k
+            JOIN controlplane_job j ON j.id = k.job_id AND j.deleted_at IS NULL
+            WHERE k.id = %s FOR NO KEY UPDATE OF k
+            """,
+            [callback_id],
+        )
+        if not found:
+            raise NotFound(f"there is no callback {callback_id}")
+        state, host, job_id = found[0]
+        if state == "claimed":
+            raise Conflict(f"callback {callback_id} is being tried now")
+        execute(
+            """
+            UPDATE controlplane_callback SET state = 'waiting', ended_at = NULL, due_at = %s,
+                   give_up_at = %s WHERE id = %s
+            """,
+            [now, now + domain.GIVE_UP_AFTER, callback_id],
+        )
+        execute(
+            """
+            INSERT INTO controlplane_auditline (at, actor, action, subject, text)
+            VALUES (%s, %s, 'repeated', %s, %s)
+            """,
+            # The host only: addresses hold what lets their bearer in.
+            [now, actor, f"callback {callback_id}", f"was {state}, of job {job_id}, to {host}"],
+        )
+        transaction.on_commit(wakes.wake_callbacks, robust=True)
+
+    run_in_transaction(repeat)
+    log.info("callback_repeated", callback=callback_id, by=actor)

@@ -1,0 +1,96 @@
+"""Rule 11: what has been kept long enough goes, in pages, until the time for it is over.
+
+Each step has a slice of a second. If that was not enough, the rest comes in its turn between other
+ticks (`ticks.retention`), so that neither a million rows nor cells wait for the other.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+
+from controlplane.commands.convergence.rule import Look
+from controlplane.commands.convergence.strays import sweep_strays
+from controlplane.commands.deletion import delete_expired
+from controlplane.commands.effects import clear_alerts, raise_alerts
+from controlplane.commands.old_records import delete_old_records
+from controlplane.commands.purge import Purged, purge_deleted
+from controlplane.domain.convergence.policy import Policy
+from controlplane.domain.effects import RaiseAlert
+from controlplane.outbox import wakes
+
+STUCK_FILES = "files_not_deleted"
+_STORE = "artifact store"
+_STRAYS = "artifact store, what is of no row"
+
+# Who else waits for the process of convergence waits so long.
+_SLICE_SECONDS = 0.25
+
+# Whether the last purge could not delete something; until it is known, an alert may be open.
+_stuck: dict[str, bool] = {}
+
+
+def forget() -> None:
+    """As a process that has just begun, to which the next look is its first."""
+    _stuck.clear()
+
+
+def delete_expired_jobs(look: Look) -> Mapping[str, int]:
+    """Jobs that were kept for their time."""
+    deleted, is_done = delete_expired(now=look.now, is_over=timer())
+    _go_on_unless(is_done)
+    return {"expired": deleted}
+
+
+def purge(look: Look) -> Mapping[str, int]:
+    """Rows and files of deleted jobs."""
+    done = purge_deleted(timer())  # without any, too: files may be left of earlier ones
+    _tell_files(look, done)
+    _go_on_unless(done.is_done)
+    return {"purged": done.jobs}
+
+
+def forget_records(look: Look) -> Mapping[str, int]:
+    """Audit lines, runs of ticks, dead letters and alerts that are over."""
+    deleted, is_done = delete_old_records(now=look.now, ages=ages_of(look.policy), is_over=timer())
+    _go_on_unless(is_done)
+    return {"records_forgotten": deleted}
+
+
+def sweep(look: Look) -> Mapping[str, int]:
+    """Files of attempts of which there is no row. No hurry: the next slice is of a later tick."""
+    done = sweep_strays(now=look.now, is_over=timer())
+    if done.fault is not None:
+        text = f"files of no row cannot be deleted: {done.fault}"
+        raise_alerts([RaiseAlert(STUCK_FILES, _STRAYS, text[:1000])], now=look.now)
+    return {"strays": done.count}
+
+
+def ages_of(policy: Policy) -> dict[str, float]:
+    """How many seconds records are kept."""
+    return {
+        "audit_age": policy.audit_age,
+        "run_age": policy.run_age,
+        "finding_age": policy.finding_age,
+    }
+
+
+def timer() -> Callable[[], bool]:
+    """Whether the slice that begins now is over."""
+    ends = time.monotonic() + _SLICE_SECONDS
+    return lambda: time.monotonic() >= ends
+
+
+def _go_on_unless(is_done: bool) -> None:
+    if not is_done:
+        wakes.wake_retention()
+
+
+def _tell_files(look: Look, done: Purged) -> None:
+    """Alert as long as files cannot be deleted, which are tried again with each look."""
+    if done.fault is not None:
+        kept = f"attempts that stay until then: {done.kept or 'none'}"
+        text = f"files of deleted jobs cannot be deleted: {done.fault}; {kept}"
+        raise_alerts([RaiseAlert(STUCK_FILES, _STORE, text[:1000])], now=look.now)
+        _stuck[_STORE] = True
+    elif done.is_done and _stuck.get(_STORE, True):
+        clear_alerts(STUCK_FILES, _STORE, now=look.now)
+        _stuck[_STORE] = False

@@ -1,0 +1,87 @@
+"""Rule 7: who waited for something starts when it came true, and ends when it never will."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from controlplane.commands.batches import for_each_batch
+from controlplane.commands.convergence.rule import Look
+from controlplane.commands.convergence.turns import take_turn
+from controlplane.commands.dispatch import send_after_commit
+from controlplane.commands.effects import apply_changes
+from controlplane.contract.states import TaskState
+from controlplane.domain.convergence.endings import decide_hopeless
+from controlplane.domain.effects import EndJob
+from controlplane.domain.jobs import impossible_groups
+from controlplane.domain.states import Reason
+from controlplane.queries.cascades import WaitsFor, load_dependencies
+from controlplane.queries.convergence.dependencies import find_pending_of_groups
+from controlplane.queries.facts import load_facts_of_tasks
+from controlplane.queries.jobs_under_lock import load_groups, lock_jobs
+
+
+def follow(look: Look) -> Mapping[str, int]:
+    """Jobs that wait for other jobs, and groups that wait for groups."""
+    counts = {}
+    if "blocked_jobs" in look.due:
+        blocked = take_turn("blocked_jobs", now=look.now)
+        counts["unblocked"] = follow_dependencies(blocked.job_ids, now=look.now)
+    if "waiting_jobs" in look.due:
+        waiting = take_turn("waiting_jobs", now=look.now)
+        counts["hopeless"] = end_hopeless(waiting.job_ids, now=look.now, page=look.policy.page)
+    return counts
+
+
+def follow_dependencies(job_ids: Sequence[int], *, now: datetime) -> int:
+    """Let the jobs start whose dependencies are all met, end those with one that failed; how many.
+
+    A job that waits for something that can no longer come true ends KILLED, with that as reason.
+    """
+    moved = 0
+
+    def work(batch: Sequence[int]) -> None:
+        nonlocal moved
+        jobs = lock_jobs(batch)
+        dependencies = load_dependencies(batch)
+        endings, unblocked = [], []
+        for job_id in jobs:
+            waits = dependencies.get(job_id, [])
+            failed = next((item for item in waits if item.is_failed), None)
+            if failed is not None:
+                reason = Reason.JOB_DEPENDENCY_FAILED
+                endings.append(EndJob(job_id, TaskState.KILLED, reason, _in_vain(failed)))
+            elif all(item.is_met for item in waits):
+                unblocked.append(job_id)
+        applied = apply_changes(
+            [], jobs=jobs, now=now, actor="convergence", endings=endings, unblocked=unblocked
+        )
+        moved += len(endings) + len(unblocked)
+        send_after_commit(applied)
+
+    for_each_batch(job_ids, work, what="dependencies of jobs")
+    return moved
+
+
+def end_hopeless(job_ids: Sequence[int], *, now: datetime, page: int) -> int:
+    """Kill the tasks of groups whose dependency can no longer hold; how many."""
+    changed = 0
+
+    def work(batch: Sequence[int]) -> None:
+        nonlocal changed
+        jobs = lock_jobs(batch)
+        groups = [
+            group.group_id
+            for listed in load_groups(batch).values()
+            for group in impossible_groups({row.facts.name: row.facts for row in listed})
+        ]
+        task_ids = find_pending_of_groups(groups, page) if groups else []
+        changes = [decide_hopeless(facts, now=now) for facts in load_facts_of_tasks(task_ids)]
+        applied = apply_changes(changes, jobs=jobs, now=now, actor="convergence")
+        changed += applied.changed
+        send_after_commit(applied)
+
+    for_each_batch(list(job_ids), work, what="dependencies")
+    return changed
+
+
+def _in_vain(failed: WaitsFor) -> str:
+    return f"waited until job {failed.name} has {failed.until}, which can no longer be"

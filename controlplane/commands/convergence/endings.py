@@ -1,0 +1,132 @@
+"""Rule 8: jobs that are ending, whom they take along, and gangs that go back to wait, in pages."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from controlplane.commands.batches import for_each_batch, run_in_transaction
+from controlplane.commands.convergence.rule import JOBS_PER_TICK, Look
+from controlplane.commands.convergence.turns import give_back, take_turn
+from controlplane.commands.dispatch import send_after_commit
+from controlplane.commands.effects import apply_changes
+from controlplane.commands.endings import PAGE, end_page
+from controlplane.contract.states import TaskState
+from controlplane.domain.convergence.endings import decide_bounced
+from controlplane.domain.effects import EndJob
+from controlplane.domain.states import ACTIVE, Reason
+from controlplane.outbox import wakes
+from controlplane.queries.cascades import find_bouncing_page, load_parents, load_stop_seconds
+from controlplane.queries.facts import load_facts_of_tasks
+from controlplane.queries.jobs_under_lock import lock_jobs
+
+# Pages of all jobs in one tick, of each kind: a job has at most ten. Between two ticks the worker
+# takes what else waits for it, so that no cascade holds up the clock's rules.
+PAGES_PER_TICK = 50
+
+
+class Page(Protocol):
+    """Works off one page of a job."""
+
+    def __call__(self, job_id: int, *, now: datetime) -> int:
+        """How much was done; 0: nothing is left."""
+
+
+def go_on(look: Look) -> Mapping[str, int]:
+    """End children, bounce gangs, end tasks: as far as this tick comes."""
+    counts: dict[str, int] = {}
+    if orphaned := _end_generations(look.now):
+        counts["orphaned"] = orphaned
+    if bounced := _work_in_pages("bouncing_jobs", bounce_page, look.now):
+        counts["bounced"] = bounced
+    if ended := _work_in_pages("ending_jobs", end_page, look.now):
+        counts["ended"] = ended
+    return counts
+
+
+def _end_generations(now: datetime) -> int:
+    """End children, and theirs; how many. What failed is not tried again in this tick."""
+    total, failed = 0, set[int]()
+    # Each round ends one generation, and whom the one before it left over.
+    for _ in range(PAGES_PER_TICK):
+        turn = take_turn("orphaned_jobs", now=now, but=failed)
+        ended = end_children(turn.job_ids, now=now)
+        failed |= set(turn.job_ids) - ended
+        total += len(ended)
+        if not ended or len(failed) >= JOBS_PER_TICK:
+            return total
+    wakes.wake_convergence()
+    return total
+
+
+def end_children(job_ids: Sequence[int], *, now: datetime) -> set[int]:
+    """End jobs whose parent has ended, or is ending, without success (Iris: recursive); which.
+
+    Their own children are found when it is their turn.
+    """
+    ended: set[int] = set()
+
+    def work(batch: Sequence[int]) -> None:
+        jobs = lock_jobs(batch)
+        endings = [
+            EndJob(
+                child,
+                TaskState.KILLED,
+                Reason.PARENT_ENDED,
+                f"its parent, job {parent} ({name}), ended",
+            )
+            for child, (parent, name) in load_parents(batch).items()
+        ]
+        applied = apply_changes([], jobs=jobs, now=now, actor="convergence", endings=endings)
+        ended.update(ending.job_id for ending in endings)
+        send_after_commit(applied)
+
+    for_each_batch(job_ids, work, what="children")
+    return ended
+
+
+def bounce_page(job_id: int, *, now: datetime, page: int = PAGE) -> int:
+    """Send up to a page of a gang's members back to wait; how many. 0: all have gone."""
+    bounced = 0
+
+    def bounce() -> None:
+        nonlocal bounced
+        jobs = lock_jobs([job_id])
+        task_ids = find_bouncing_page(job_id, page)
+        graces = load_stop_seconds(job_id)
+        changes = [
+            decide_bounced(facts, stop_seconds=graces[facts.group_id], now=now)
+            for facts in load_facts_of_tasks(task_ids)
+            if facts.state in ACTIVE
+        ]
+        applied = apply_changes(changes, jobs=jobs, now=now, actor="convergence", again=[job_id])
+        bounced = applied.changed
+        send_after_commit(applied)
+
+    run_in_transaction(bounce)
+    return bounced
+
+
+def _work_in_pages(what: str, work: Page, now: datetime) -> int:
+    """Do `work` on each of the jobs until nothing of it is left, oldest job first; how much.
+
+    What is too much for one tick is left to the next, which is woken for it.
+    """
+    done, pages, count = 0, 0, 0
+
+    def do_page(job_ids: Sequence[int]) -> None:
+        nonlocal count
+        count = sum(work(job_id, now=now) for job_id in job_ids)
+
+    turn = take_turn(what, now=now)
+    for place, job_id in enumerate(turn.job_ids):
+        while pages < PAGES_PER_TICK:
+            count = 0
+            for_each_batch([job_id], do_page, what=what)
+            if not count:
+                break
+            done, pages = done + count, pages + 1
+        else:
+            give_back(turn, place, now=now)
+            wakes.wake_convergence()
+            break
+    return done

@@ -1,0 +1,11 @@
+"""Images that several cells could not pull hold up their tasks, for a while."""
+
+from collections.abc import Mapping
+
+from controlplane.commands.convergence.rule import Look
+from controlplane.commands.images import hold_images
+
+
+def hold(look: Look) -> Mapping[str, int]:
+    """Hold, and let go, the tasks of images that failed."""
+    return {"held_by_images": hold_images(now=look.now)}

@@ -1,0 +1,76 @@
+"""Rules 1 to 5: tasks whose time is over, each decided about under the lock of its job."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from controlplane.commands.batches import for_each_batch
+from controlplane.commands.convergence.rule import Look
+from controlplane.commands.dispatch import send_after_commit
+from controlplane.commands.effects import apply_changes
+from controlplane.domain.convergence.task_rule import TaskRule
+from controlplane.queries.convergence.due import Candidate, find_candidates, pick_candidates
+from controlplane.queries.facts import load_facts_of_tasks
+from controlplane.queries.jobs_under_lock import lock_jobs
+
+# A rule begins no other page after so long, so that those behind it have their turn in this tick.
+SLICE_SECONDS = 2.0
+# Pages on which nothing could be done do not end the slice: what fails each time would stay in
+# front of all others. A job that fails has ten pages at most.
+PAGES_PER_TICK = 50
+
+
+@dataclass(frozen=True, slots=True)
+class EndLateTasks:
+    """Carries out `rule` on its candidates, page by page, in order of the tasks."""
+
+    rule: TaskRule
+
+    def __call__(self, look: Look) -> Mapping[str, int]:
+        """How many tasks changed."""
+        changed, after, until = 0, 0, time.monotonic() + SLICE_SECONDS
+        for _ in range(PAGES_PER_TICK):
+            found = find_candidates(
+                self.rule.name,
+                after=after,
+                now=look.now,
+                covered_at=look.covered_at,
+                policy=look.policy,
+            )
+            changed += apply_task_rule(self.rule, found, look)
+            if len(found) < look.policy.page or (changed and time.monotonic() >= until):
+                break
+            after = found[-1].task_id
+        return {self.rule.name: changed}
+
+
+def apply_task_rule(rule: TaskRule, candidates: Sequence[Candidate], look: Look) -> int:
+    """Decide about each candidate that is one still, under its job's lock; how many changed."""
+    by_job: dict[int, list[int]] = {}
+    for candidate in candidates:
+        by_job.setdefault(candidate.job_id, []).append(candidate.task_id)
+    changed = 0
+
+    def work(job_ids: Sequence[int]) -> None:
+        nonlocal changed
+        jobs = lock_jobs(job_ids)
+        # A report, an operator or a placement may have come in between.
+        attempts = pick_candidates(
+            rule.name,
+            [task_id for job_id in job_ids for task_id in by_job[job_id]],
+            now=look.now,
+            covered_at=look.covered_at,
+            policy=look.policy,
+        )
+        changes = [
+            rule.decide(facts, now=look.now)
+            for facts in load_facts_of_tasks(list(attempts))
+            if rule.holds(facts, look.now)
+            and (facts.attempt is None or facts.attempt.uid == attempts[facts.task_id])
+        ]
+        applied = apply_changes(changes, jobs=jobs, now=look.now, actor="convergence")
+        changed += applied.changed
+        send_after_commit(applied)
+
+    for_each_batch(list(by_job), work, what=rule.name)
+    return changed

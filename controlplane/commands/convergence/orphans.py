@@ -1,0 +1,95 @@
+"""Rule 12: rows whose parent is not there go, where no foreign key sees to it."""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from controlplane.commands.batches import run_in_transaction
+from controlplane.commands.convergence.rule import Look
+from controlplane.commands.convergence.walks import note_repair, note_walk
+from controlplane.queries.convergence.repairs import load_way
+from controlplane.queries.sql import rows
+
+ROWS_PER_PAGE = 20_000
+"""Rows looked at for orphans in one look: some 30 ms."""
+
+_PAGE = """
+    WITH page AS MATERIALIZED (
+        SELECT {key} AS key, {columns} FROM {table}
+        WHERE %(after)s = '' OR {key} > NULLIF(%(after)s, '')::{kind} ORDER BY {key} LIMIT %(limit)s
+    ), gone AS (
+        DELETE FROM {table} x USING page p WHERE x.{key} = p.key AND {orphaned} RETURNING 1
+    )
+    SELECT (SELECT count(*) FROM page),
+           -- A uid without its strokes, or it would not fit beside the name of its table.
+           (SELECT translate(key::text, '-', '') FROM page ORDER BY key DESC LIMIT 1),
+           (SELECT count(*) FROM gone)
+    """
+_NO_JOB = "NOT EXISTS (SELECT 1 FROM controlplane_job j WHERE j.id = p.job_id)"
+# A deleted job's rows are on their way, in an order of their own.
+_NO_TASK = f"""
+    ({_NO_JOB} OR (NOT EXISTS (SELECT 1 FROM controlplane_task t WHERE t.id = p.task_id)
+                   AND EXISTS (SELECT 1 FROM controlplane_job j
+                               WHERE j.id = p.job_id AND j.deleted_at IS NULL)))
+    """
+
+
+def _page_of(
+    table: str,
+    key: str = "id",
+    *,
+    kind: str = "bigint",
+    columns: str = "job_id",
+    orphaned: str = _NO_JOB,
+) -> str:
+    return _PAGE.format(
+        table=f"controlplane_{table}", key=key, kind=kind, columns=columns, orphaned=orphaned
+    )
+
+
+PARENTLESS = {
+    "task": _page_of("task"),
+    "attempt": _page_of(
+        "attempt", "uid", kind="uuid", columns="job_id, task_id", orphaned=_NO_TASK
+    ),
+    "transition": _page_of("transition"),
+    "callback": _page_of("callback"),
+    "oneoff": _page_of("oneoff", "task_id", columns="job_id, task_id", orphaned=_NO_TASK),
+    "delivery": _page_of(
+        "delivery",
+        columns="callback_id",
+        orphaned="NOT EXISTS (SELECT 1 FROM controlplane_callback k WHERE k.id = p.callback_id)",
+    ),
+}
+"""By table, in this order: removes the orphans of a page; its length, its last key, how many."""
+
+
+def remove(look: Look) -> Mapping[str, int]:
+    """A page of the walk over rows whose links no foreign key holds: those without a parent go."""
+    way = load_way("orphans")
+    tables = list(PARENTLESS)
+    table, _, after = way.after.partition(":")
+    place = tables.index(table) if table in PARENTLESS else 0
+    left, removed, reached = ROWS_PER_PAGE, 0, ""
+    while left > 0 and place < len(tables):
+        looked, last, gone = _remove_page(tables[place], after, left, look.now)
+        removed += gone
+        is_end = looked < left
+        left -= looked
+        place, after = (place + 1, "") if is_end else (place, last)
+        reached = f"{tables[place]}:{after}" if place < len(tables) else ""
+    note_walk("orphans", reached=reached, now=look.now)
+    return {"orphans": removed}
+
+
+def _remove_page(table: str, after: str, limit: int, now: datetime) -> tuple[int, str, int]:
+    """How many were looked at, the key of the last, how many went."""
+    found: list[tuple[int, str, int]] = []
+
+    def work() -> None:
+        [(looked, last, gone)] = rows(PARENTLESS[table], {"after": after, "limit": limit})
+        if gone:
+            note_repair("orphans", {"orphans": gone}, now=now)
+        found[:] = [(looked, last, gone)]
+
+    run_in_transaction(work)
+    return found[0]

@@ -1,0 +1,83 @@
+"""Rule 12: what should have followed by itself, and did not, is put right, page by page."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from controlplane.commands.batches import for_each_batch
+from controlplane.commands.convergence.rule import Look
+from controlplane.commands.convergence.turns import take_turn
+from controlplane.commands.convergence.walks import note_repair, note_walk
+from controlplane.commands.dispatch import send_after_commit
+from controlplane.commands.effects import apply_changes, clear_alerts, raise_alerts
+from controlplane.commands.recount import recount_jobs
+from controlplane.commands.watch import CONTRADICTION
+from controlplane.domain.effects import RaiseAlert
+from controlplane.domain.recount import Difference
+from controlplane.queries.convergence.repairs import (
+    find_alerts_of_gone_jobs,
+    find_jobs_page,
+    find_told_jobs,
+    load_way,
+)
+from controlplane.queries.jobs_under_lock import lock_jobs
+
+# Jobs that ended longer ago have been looked at often, and nothing changes in them any more.
+ENDED_SECONDS = 86_400.0
+
+
+def settle(look: Look) -> Mapping[str, int]:
+    """Jobs that have ended, and of which nothing is held any more, are settled."""
+    job_ids = take_turn("unsettled_jobs", now=look.now).job_ids
+    roll_again(job_ids, now=look.now)
+    return {"settled": len(job_ids)}
+
+
+def roll_again(job_ids: Sequence[int], *, now: datetime) -> None:
+    """Let jobs follow their tasks once more: settles what nobody settled."""
+
+    def work(batch: Sequence[int]) -> None:
+        jobs = lock_jobs(batch)
+        send_after_commit(apply_changes([], jobs=jobs, now=now, actor="convergence", again=batch))
+
+    for_each_batch(list(job_ids), work, what="settling")
+
+
+def recount(look: Look) -> Mapping[str, int]:
+    """A page of the walk over jobs: counts, flags and states that do not follow are put right."""
+    way = load_way("recount")
+    page = find_jobs_page(
+        int(way.after or 0),
+        ended_since=look.now - timedelta(seconds=ENDED_SECONDS),
+        told=CONTRADICTION,
+    )
+    found: list[Difference] = []
+
+    def work(batch: Sequence[int]) -> None:
+        differences = recount_jobs(batch, repair=True, now=look.now)
+        if mended := _count_mended(differences):
+            note_repair("recount", {"recounted": mended}, now=look.now)
+        found.extend(differences)
+
+    for_each_batch(page.job_ids, work, what="recount")
+    _tell([item for item in found if not item.is_mendable], page.job_ids, look.now)
+    reached = "" if page.reached is None else str(page.reached)
+    note_walk("recount", reached=reached, now=look.now)
+    return {"recounted": _count_mended(found)}
+
+
+def _count_mended(differences: Sequence[Difference]) -> int:
+    return sum(item.is_mendable for item in differences)
+
+
+def _tell(left: Sequence[Difference], looked_at: list[int], now: datetime) -> None:
+    """Bring before an operator what cannot be put right; what was, and is not any more, is over."""
+    texts: dict[int, list[str]] = {}
+    for item in left:
+        texts.setdefault(item.job_id, []).append(item.text)
+    told = find_told_jobs(CONTRADICTION, looked_at) if looked_at else set()
+    over = [f"job {job_id}" for job_id in sorted(told - set(texts))]
+    clear_alerts(CONTRADICTION, over + find_alerts_of_gone_jobs(CONTRADICTION), now=now)
+    raise_alerts(
+        [RaiseAlert(CONTRADICTION, f"job {key}", "; ".join(said)) for key, said in texts.items()],
+        now=now,
+    )

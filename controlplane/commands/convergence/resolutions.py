@@ -1,0 +1,74 @@
+"""Rule 10: claims that nobody followed up are let go."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from controlplane.commands.convergence.rule import Look
+from controlplane.domain.callbacks import CLAIM_SECONDS, wait_seconds
+from controlplane.queries.sql import execute, rows
+
+LOST = "whoever tried has not told how it went"
+
+
+def let_go(look: Look) -> Mapping[str, int]:
+    """RESOLVING for too long is COMPLETED again (Diego: 30 s); a lost try is tried again."""
+    before = look.now - timedelta(seconds=look.policy.claim_seconds)
+    resolving = execute(
+        """
+        WITH held AS MATERIALIZED (
+            SELECT task_id FROM controlplane_oneoff
+            WHERE claim IS NOT NULL AND claimed_at <= %s ORDER BY task_id FOR NO KEY UPDATE
+        )
+        UPDATE controlplane_oneoff o SET claim = NULL, claimed_at = NULL, claimed_by = ''
+        FROM held WHERE o.task_id = held.task_id
+        """,
+        [before],
+    )
+    with transaction.atomic():
+        lost = _take_from_the_dead(look.now)
+    return {"claims_let_go": resolving, "tries_lost": lost}
+
+
+def _take_from_the_dead(now: datetime) -> int:
+    """Tries of which nobody told count as failed ones: another is waited for, or there is none."""
+    held = rows(
+        """
+        SELECT id, tries, give_up_at FROM controlplane_callback
+        WHERE state = 'claimed' AND claimed_until <= %s ORDER BY id FOR NO KEY UPDATE
+        """,
+        [now],
+    )
+    if not held:
+        return 0
+    waits = [wait_seconds(tries, callback_id=number) for number, tries, _ in held]
+    due_at = [now + timedelta(seconds=wait) for wait in waits]
+    is_over = [due > give_up_at for due, (*_, give_up_at) in zip(due_at, held, strict=True)]
+    execute(
+        """
+        WITH lost AS (
+            SELECT * FROM unnest(%(ids)s::bigint[], %(due_at)s::timestamptz[], %(is_over)s::bool[])
+            AS l(id, due_at, is_over)
+        ), noted AS (
+            INSERT INTO controlplane_delivery (callback_id, number, began_at, ended_at, error)
+            SELECT k.id, k.tries, k.claimed_until - make_interval(secs => %(claim)s), %(now)s,
+                   %(error)s
+            FROM lost JOIN controlplane_callback k ON k.id = lost.id
+        )
+        UPDATE controlplane_callback k
+        SET state = CASE WHEN lost.is_over THEN 'abandoned' ELSE 'waiting' END, claim = NULL,
+            claimed_until = NULL, due_at = lost.due_at, last_error = %(error)s,
+            ended_at = CASE WHEN lost.is_over THEN %(now)s::timestamptz END
+        FROM lost WHERE k.id = lost.id
+        """,
+        {
+            "ids": [number for number, *_ in held],
+            "due_at": due_at,
+            "is_over": is_over,
+            "now": now,
+            "claim": CLAIM_SECONDS,
+            "error": LOST,
+        },
+    )
+    return len(held)

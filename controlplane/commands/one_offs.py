@@ -1,0 +1,153 @@
+"""One-off tasks as Diego has them: who resolves one claims it first, and nobody else can."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID, uuid4
+
+import structlog
+
+from controlplane.commands.batches import run_in_transaction
+from controlplane.commands.effects import hide_jobs
+from controlplane.domain.convergence.policy import Policy
+from controlplane.domain.errors import Conflict, NotFound
+from controlplane.queries.jobs_under_lock import lock_jobs
+from controlplane.queries.sql import execute, rows
+from controlplane.queries.tasks import is_task
+
+_CLAIM = timedelta(seconds=Policy().claim_seconds)
+
+log = structlog.get_logger(__name__)
+
+
+def claim_task(*, task_id: int, by: str, now: datetime) -> UUID:
+    """COMPLETED becomes RESOLVING; the claim, which no two callers get. Raises NotFound, Conflict.
+
+    It lasts for 30 s (Diego): then the task is COMPLETED again, whether or not convergence, which
+    lets go of it, has been through.
+    """
+    claim = uuid4()
+    claimed = execute(
+        """
+        UPDATE controlplane_oneoff SET claim = %s, claimed_at = %s, claimed_by = %s
+        WHERE task_id = %s AND (claim IS NULL OR claimed_at <= %s) AND EXISTS (
+            SELECT 1 FROM controlplane_task t WHERE t.id = task_id AND t.finished_at IS NOT NULL)
+        """,
+        [claim, now, by[:150], task_id, now - _CLAIM],
+    )
+    if claimed:
+        return claim
+    found = rows("SELECT guid, claimed_by FROM controlplane_oneoff WHERE task_id = %s", [task_id])
+    if not found:
+        raise _no_one_off(task_id)
+    raise Conflict(_not_claimed(*found[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskClaims:
+    """Of several tasks, by id: the claims that were got, and why the others were not."""
+
+    claims: dict[int, UUID]
+    refusals: dict[int, str]
+
+
+def claim_tasks(*, task_ids: Sequence[int], by: str, now: datetime) -> TaskClaims:
+    """Claim each task as `claim_task` does; one that somebody holds at this moment is refused."""
+    wanted = {task_id: uuid4() for task_id in sorted(set(task_ids))}
+    claimed = rows(
+        """
+        WITH held AS MATERIALIZED (
+            SELECT o.task_id FROM controlplane_oneoff o
+            JOIN controlplane_task t ON t.id = o.task_id AND t.finished_at IS NOT NULL
+            WHERE o.task_id = ANY(%(ids)s::bigint[])
+              AND (o.claim IS NULL OR o.claimed_at <= %(over)s)
+            ORDER BY o.task_id FOR NO KEY UPDATE OF o SKIP LOCKED
+        )
+        UPDATE controlplane_oneoff o SET claim = i.claim, claimed_at = %(now)s, claimed_by = %(by)s
+        FROM held JOIN unnest(%(ids)s::bigint[], %(claims)s::uuid[]) AS i(id, claim)
+             ON i.id = held.task_id
+        WHERE o.task_id = held.task_id RETURNING o.task_id
+        """,
+        {
+            "ids": list(wanted),
+            "claims": list(wanted.values()),
+            "over": now - _CLAIM,
+            "now": now,
+            "by": by[:150],
+        },
+    )
+    claims = {task_id: wanted[task_id] for (task_id,) in claimed}
+    others = [task_id for task_id in wanted if task_id not in claims]
+    refusals = dict.fromkeys(others, "its task is not there any more")
+    if others:
+        found = rows(
+            "SELECT task_id, guid, claimed_by FROM controlplane_oneoff WHERE task_id = ANY(%s)",
+            [others],
+        )
+        refusals |= {task_id: _not_claimed(guid, by) for task_id, guid, by in found}
+    return TaskClaims(claims, refusals)
+
+
+def _not_claimed(guid: str, claimed_by: str) -> str:
+    why = f"is RESOLVING already, by {claimed_by}" if claimed_by else "has not completed"
+    return f"task {guid} {why}"
+
+
+def _no_one_off(task_id: int) -> NotFound | Conflict:
+    if is_task(task_id):
+        return Conflict(f"task {task_id} is not a one-off task: it is kept, and goes with its job")
+    return NotFound(f"there is no task {task_id}")
+
+
+def find_resolver(job_id: int, *, now: datetime) -> str | None:
+    """Who has claimed the job's one-off task and may still resolve it, if somebody has.
+
+    Until the end of the transaction nobody else can claim it.
+    """
+    found = rows(
+        "SELECT claimed_by, claimed_at FROM controlplane_oneoff WHERE job_id = %s FOR UPDATE",
+        [job_id],
+    )
+    return next((by for by, at in found if at is not None and at > now - _CLAIM), None)
+
+
+def let_go_of_task(*, task_id: int, claim: UUID) -> bool:
+    """RESOLVING becomes COMPLETED, if the claim is still the one; whether it was."""
+    statement = """
+        UPDATE controlplane_oneoff SET claim = NULL, claimed_at = NULL, claimed_by = ''
+        WHERE task_id = %s AND claim = %s
+        """
+    return bool(execute(statement, [task_id, claim]))
+
+
+def delete_resolved_task(
+    *, task_id: int, claim: UUID | None, actor: str, why: str, now: datetime
+) -> None:
+    """The task, which is RESOLVING (by `claim`, if one is given), is deleted. Its guid is free.
+
+    Raises NotFound, Conflict.
+    """
+
+    def delete() -> None:
+        found = rows("SELECT job_id FROM controlplane_oneoff WHERE task_id = %s", [task_id])
+        if not found or not lock_jobs([found[0][0]]):
+            raise _no_one_off(task_id)
+        held = rows(
+            """
+            SELECT guid, claim, claimed_at FROM controlplane_oneoff WHERE task_id = %s FOR UPDATE
+            """,
+            [task_id],
+        )
+        if not held:
+            raise _no_one_off(task_id)
+        guid, present, claimed_at = held[0]
+        if present is None:
+            raise Conflict(f"task {guid} is not RESOLVING: claim it first")
+        if claim is not None and claim != present:
+            raise Conflict(f"task {guid} is RESOLVING by another claim")
+        if claimed_at <= now - _CLAIM:
+            raise Conflict(f"task {guid} is not RESOLVING any more: its claim is over")
+        hide_jobs([found[0][0]], actor=actor, why=why, now=now)
+
+    run_in_transaction(delete)
+    log.info("task_deleted", task=task_id, by=actor)

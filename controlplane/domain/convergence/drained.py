@@ -1,0 +1,24 @@
+"""Drains: what is still on a cell when its drain has had its time goes elsewhere, free."""
+
+from datetime import datetime
+
+from controlplane.domain.changes import Cause, change_task
+from controlplane.domain.convergence.task_rule import TaskRule, unreleased
+from controlplane.domain.effects import ChangeTask
+from controlplane.domain.snapshots import TaskFacts
+from controlplane.domain.states import ACTIVE, Reason
+from controlplane.domain.transitions import Event
+
+
+def decide_drained(facts: TaskFacts, *, now: datetime) -> ChangeTask:
+    """Still on a cell whose drain has had its time: evicted, and not charged."""
+    return change_task(facts, Event.DRAINED, Cause(Reason.DRAINED), now=now)
+
+
+def _is_evictable(facts: TaskFacts, now: datetime) -> bool:
+    attempt = unreleased(facts)
+    # What must not run twice leaves by finishing, however long that takes.
+    return attempt is not None and attempt.state in ACTIVE and not facts.at_most_once
+
+
+RULE = TaskRule("drained", decide_drained, _is_evictable)

@@ -1,0 +1,24 @@
+"""Rule 4: a program that runs longer than it may is ended, should its cell not have done it."""
+
+from datetime import datetime
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.changes import Cause, change_task
+from controlplane.domain.convergence.task_rule import TaskRule, unreleased
+from controlplane.domain.effects import ChangeTask
+from controlplane.domain.snapshots import TaskFacts
+from controlplane.domain.states import Reason
+from controlplane.domain.transitions import Event
+
+
+def decide_overrun(facts: TaskFacts, *, now: datetime) -> ChangeTask:
+    """RUNNING past its timeout and the grace in which its cell should have acted."""
+    return change_task(facts, Event.KILLED, Cause(Reason.TIMEOUT), now=now)
+
+
+def _is_running(facts: TaskFacts, now: datetime) -> bool:
+    attempt = unreleased(facts)
+    return attempt is not None and attempt.state is S.RUNNING
+
+
+RULE = TaskRule("overruns", decide_overrun, _is_running)

@@ -1,0 +1,24 @@
+"""Rule 3: a container that takes too long to come into being is tried elsewhere."""
+
+from datetime import datetime
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.changes import Cause, change_task
+from controlplane.domain.convergence.task_rule import TaskRule, unreleased
+from controlplane.domain.effects import ChangeTask
+from controlplane.domain.snapshots import TaskFacts
+from controlplane.domain.states import Reason
+from controlplane.domain.transitions import Event
+
+
+def decide_stuck_build(facts: TaskFacts, *, now: datetime) -> ChangeTask:
+    """BUILDING longer than the pool's pull or create timeout: a system failure."""
+    return change_task(facts, Event.SYSTEM_FAILED, Cause(Reason.BUILD_TIMEOUT), now=now)
+
+
+def _is_building(facts: TaskFacts, now: datetime) -> bool:
+    attempt = unreleased(facts)
+    return attempt is not None and attempt.state is S.BUILDING
+
+
+RULE = TaskRule("stuck_builds", decide_stuck_build, _is_building)

@@ -1,0 +1,26 @@
+"""Rule 2: an order that its cell did not answer before `start_before` is taken back."""
+
+from datetime import datetime
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.changes import Cause, change_task
+from controlplane.domain.convergence.task_rule import TaskRule, unreleased
+from controlplane.domain.effects import ChangeTask
+from controlplane.domain.snapshots import TaskFacts
+from controlplane.domain.states import Reason
+from controlplane.domain.transitions import Event
+
+
+def decide_unanswered(facts: TaskFacts, *, now: datetime) -> ChangeTask:
+    """ASSIGNED past `start_before`, unanswered. Not released: the order may still come."""
+    return change_task(facts, Event.START_EXPIRED, Cause(Reason.START_EXPIRED), now=now)
+
+
+def _is_unanswered(facts: TaskFacts, now: datetime) -> bool:
+    attempt = unreleased(facts)
+    if attempt is None or facts.at_most_once:
+        return False  # an order that must not run twice waits for its cell's word, or its loss
+    return attempt.state is S.ASSIGNED and attempt.start_before <= now
+
+
+RULE = TaskRule("unanswered", decide_unanswered, _is_unanswered)

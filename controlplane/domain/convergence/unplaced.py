@@ -1,0 +1,23 @@
+"""Rule 5: what found no place before its deadline is UNSCHEDULABLE (Iris)."""
+
+from datetime import datetime
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.changes import Cause, change_task
+from controlplane.domain.convergence.task_rule import TaskRule
+from controlplane.domain.effects import ChangeTask
+from controlplane.domain.snapshots import TaskFacts
+from controlplane.domain.states import Reason
+from controlplane.domain.transitions import Event
+
+
+def decide_unplaced(facts: TaskFacts, *, now: datetime) -> ChangeTask:
+    """PENDING past its scheduling deadline, and looked at since."""
+    return change_task(facts, Event.DEADLINE_PASSED, Cause(Reason.SCHEDULING_DEADLINE), now=now)
+
+
+def _is_pending(facts: TaskFacts, now: datetime) -> bool:
+    return facts.state is S.PENDING
+
+
+RULE = TaskRule("unplaced", decide_unplaced, _is_pending)

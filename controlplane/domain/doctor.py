@@ -1,0 +1,115 @@
+"""What looks stuck, or waits for longer than usual: who sees to it, since when, and until when."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.convergence.owners import Circumstances, Owner, find_owner
+
+USUAL_SECONDS = 60.0
+"""Nothing that goes on is listed before it has been so for as long: an order may take it."""
+
+TICK_LATE_SECONDS = 60.0
+"""An idle placement notes itself every 10 s; readiness says no after as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line. `acts`: when somebody does something, in words. `needs_person`: nobody else will.
+
+    `count`: so many alike; `since`: the one that has been so for the longest.
+    """
+
+    subject: str
+    what: str
+    since: datetime | None
+    owner: str
+    acts: str
+    needs_person: bool = False
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTask:
+    """A task with what its owner depends on. `since`: when it came to be so.
+
+    `due_at`: when its owner acts, by the clock; None: something else has to happen.
+    `is_cell_quarantined`: it is already.
+    """
+
+    at: Circumstances
+    since: datetime
+    due_at: datetime | None = None
+    is_cell_quarantined: bool = False
+
+
+def judge_tasks(
+    tasks: Iterable[OpenTask],
+    *,
+    now: datetime,
+    interval: float,
+    hold_until: datetime | None = None,
+) -> list[Finding]:
+    """What is to be said of tasks, those of one job that are alike in one line.
+
+    `hold_until`: before that, no owner acts whose bound is over: convergence only listens.
+    """
+    found: dict[tuple[int, str], Finding] = {}
+    for task in tasks:
+        owner = find_owner(task.at)
+        if owner is None or not _is_unusual(task, owner, now):
+            continue
+        facts = task.at.facts
+        due_at = task.due_at
+        if due_at is not None and hold_until is not None:
+            due_at = max(due_at, hold_until)
+        acts, needs_person = _when(replace(task, due_at=due_at), owner, now, interval)
+        key = (facts.job_id, owner.what)
+        known = found.get(key)
+        if known is None:
+            subject = f"job {facts.job_id}, task {facts.task_id}"
+            found[key] = Finding(subject, owner.what, task.since, owner.who, acts, needs_person)
+        else:
+            first = known if known.since and known.since <= task.since else None
+            found[key] = Finding(
+                known.subject if first else f"job {facts.job_id}, task {facts.task_id}",
+                known.what,
+                known.since if first else task.since,
+                known.owner,
+                known.acts if first else acts,
+                known.needs_person or needs_person,
+                known.count + 1,
+            )
+    return sorted(found.values(), key=lambda finding: (not finding.needs_person, finding.subject))
+
+
+def _is_unusual(task: OpenTask, owner: Owner, now: datetime) -> bool:
+    if task.due_at is not None and task.due_at <= now:
+        return True
+    is_at_work = task.at.attempt is S.RUNNING and not owner.rule.startswith("attempts_of")
+    return not is_at_work and (now - task.since).total_seconds() > USUAL_SECONDS
+
+
+def _when(task: OpenTask, owner: Owner, now: datetime, interval: float) -> tuple[str, bool]:
+    """When the owner acts, and whether a person has to."""
+    is_unconfirmed = owner.rule == "stuck_stops" and task.is_cell_quarantined
+    if is_unconfirmed and task.due_at is not None:  # its cell may be so for another reason
+        is_unconfirmed = task.due_at <= now
+    if owner.rule == "held_attempts" or is_unconfirmed:
+        return "an operator must: `cellrun release`, once its container is surely gone", True
+    if owner.rule == "placement":
+        return "each pass; declared: PENDING without a deadline", False
+    if task.due_at is None:
+        return owner.longest, False
+    late = (now - task.due_at).total_seconds()
+    if late > TICK_LATE_SECONDS:
+        return f"overdue since {task.due_at:%H:%M:%S}: convergence does not do it", True
+    return tell_instant(task.due_at, now=now, interval=interval), False
+
+
+def tell_instant(due_at: datetime, *, now: datetime, interval: float) -> str:
+    """When a rule acts whose bound is over at `due_at`."""
+    if due_at <= now:
+        return f"in the next tick, within {interval:g} s"
+    return f"at {due_at:%H:%M:%S}, in {(due_at - now).total_seconds():.0f} s"

@@ -1,0 +1,62 @@
+"""`manage.py doctor`: all that looks stuck, who sees to it, and when (docs/operations.md).
+
+Exits with 0 if nothing needs a person, with 1 if something does. Changes and locks nothing.
+"""
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+from django.core.serializers.json import DjangoJSONEncoder
+
+from controlplane import clock
+from controlplane.domain.doctor import Finding, judge_tasks
+from controlplane.queries.doctor import find_unwell, load_open_tasks
+from controlplane.queries.policy import load_policy
+from controlplane.queries.ticks import load_tick
+
+
+class Command(BaseCommand):
+    """List what waits for longer than usual, what needs a person first."""
+
+    help = "List what looks stuck, who sees to it and when; exit with 1 if a person must."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """`--json`."""
+        parser.add_argument("--json", action="store_true", help="one JSON array")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Look and list."""
+        now, policy = clock.now(), load_policy()
+        found = [
+            *find_unwell(now, policy),
+            *judge_tasks(
+                load_open_tasks(policy),
+                now=now,
+                interval=policy.interval,
+                hold_until=load_tick("convergence").hold_until,
+            ),
+        ]
+        found.sort(key=lambda finding: not finding.needs_person)
+        needed = sum(finding.needs_person for finding in found)
+        if options["json"]:
+            listed = [asdict(finding) for finding in found]
+            self.stdout.write(json.dumps(listed, cls=DjangoJSONEncoder, indent=1))
+        else:
+            for finding in found:
+                self.stdout.write(_line(finding))
+            self.stdout.write(f"{len(found)} findings, {needed} of them need a person")
+        if needed:
+            sys.exit(1)
+
+
+def _line(finding: Finding) -> str:
+    mark = "!" if finding.needs_person else " "
+    count = f" ({finding.count})" if finding.count > 1 else ""
+    since = f", since {finding.since:%Y-%m-%d %H:%M:%S}" if finding.since else ""
+    return (
+        f"{mark} {finding.subject}{count}: {finding.what}{since}\n"
+        f"    {finding.owner}: {finding.acts}"
+    )

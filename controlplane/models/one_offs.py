@@ -1,0 +1,47 @@
+"""One-off tasks: those that came through Diego's door, as long as somebody may look for them."""
+
+from django.db import models
+
+
+class OneOff(models.Model):
+    """A one-off task under its guid. `claim`: whoever has it resolves the task, nobody else.
+
+    The row goes when the task is deleted: then nobody sees it any more, and its guid is free.
+    """
+
+    task = models.OneToOneField(
+        "Task",
+        on_delete=models.CASCADE,
+        primary_key=True,
+        related_name="one_off",
+        db_constraint=False,
+    )
+    job = models.OneToOneField(
+        "Job", on_delete=models.CASCADE, related_name="one_off", db_constraint=False
+    )
+    guid = models.CharField(max_length=255, unique=True, help_text="Unique in the installation.")
+    domain = models.CharField(max_length=255, help_text="A label of its client's.")
+    claim = models.UUIDField(null=True, blank=True)
+    claimed_at = models.DateTimeField(null=True, blank=True)
+    claimed_by = models.CharField(max_length=150, default="", blank=True)
+
+    class Meta:
+        verbose_name = "one-off task"
+        constraints = (
+            models.CheckConstraint(
+                condition=models.Q(claim=None, claimed_at=None)
+                | models.Q(claim__isnull=False, claimed_at__isnull=False),
+                name="one_off_claimed_with_instant",
+            ),
+        )
+        indexes = (
+            models.Index(
+                fields=("claimed_at",),
+                name="one_off_resolving",
+                condition=models.Q(claim__isnull=False),
+            ),
+            models.Index(fields=("domain", "-task"), name="one_off_of_domain"),
+        )
+
+    def __str__(self) -> str:
+        return self.guid

@@ -1,0 +1,129 @@
+"""Names looked up in threads: those that hang hold up nobody but whoever asks for them."""
+
+import asyncio
+import socket
+import threading
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+Found = list[tuple[Any, ...]] | Exception
+
+
+@dataclass(slots=True, eq=False)
+class Asker:
+    """Who asks, for whom. `is_queued`: for a name that nobody has begun to look up."""
+
+    owner_id: int
+    is_queued: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Lookup:
+    host: str
+    family: socket.AddressFamily
+    waiting: dict[asyncio.Future[Found], Asker] = field(default_factory=dict)
+
+    @property
+    def question(self) -> tuple[str, int]:
+        return self.host.lower(), self.family
+
+
+class Lookups:
+    """Looks names up within one event loop, each once at a time, whoever asks for it.
+
+    The system's resolver cannot be interrupted: a lookup that everybody has given up goes on, and
+    counts. So at most `per_owner` that an owner began go on, and at most `at_once` in all; but one
+    of each owner always may. The others wait, and are forgotten when nobody waits for them.
+    """
+
+    def __init__(self, *, at_once: int, per_owner: int) -> None:
+        self._at_once, self._per_owner = at_once, per_owner
+        self._queued: dict[tuple[str, int], _Lookup] = {}
+        self._begun: dict[tuple[str, int], _Lookup] = {}
+        self._of_owner: Counter[int] = Counter()
+
+    async def find(
+        self, asker: Asker, host: str, family: socket.AddressFamily
+    ) -> list[tuple[Any, ...]]:
+        """What getaddrinfo knows of `host`. Raises OSError, ValueError."""
+        lookup = _Lookup(host, family)
+        question = lookup.question
+        if question in self._begun:
+            lookup = self._begun[question]
+        else:
+            lookup = self._queued.setdefault(question, lookup)
+            asker.is_queued = True
+        answer: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+        lookup.waiting[answer] = asker
+        self._begin()
+        try:
+            found = await answer
+        finally:
+            del lookup.waiting[answer]
+            if not lookup.waiting and self._queued.get(question) is lookup:
+                del self._queued[question]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _begin(self) -> None:
+        """Begin what there is room for."""
+        while (chosen := self._choose()) is not None:
+            lookup, owner_id = chosen
+            del self._queued[lookup.question]
+            self._begun[lookup.question] = lookup
+            self._of_owner[owner_id] += 1
+            loop = asyncio.get_running_loop()
+            # Nobody waits for it at our end: it may take as long as its name servers like.
+            thread = threading.Thread(
+                target=self._look_up, args=(loop, lookup, owner_id), name="resolve", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # no more of them
+                fault = OSError("too many threads")
+                loop.call_soon(self._end, lookup, owner_id, fault)
+                continue
+            for asker in lookup.waiting.values():
+                asker.is_queued = False
+
+    def _choose(self) -> tuple[_Lookup, int] | None:
+        """What waits for longest of whoever has fewest under way, and who that is."""
+        is_full = self._of_owner.total() >= self._at_once
+        most = 1 if is_full else self._per_owner
+        chosen = None
+        for lookup in self._queued.values():
+            for asker in lookup.waiting.values():
+                if self._of_owner[asker.owner_id] < most:
+                    most = self._of_owner[asker.owner_id]
+                    chosen = lookup, asker.owner_id
+        return chosen
+
+    def _look_up(self, loop: asyncio.AbstractEventLoop, lookup: _Lookup, owner_id: int) -> None:
+        found: Found
+        try:
+            found = list(
+                socket.getaddrinfo(
+                    lookup.host,
+                    None,
+                    lookup.family,
+                    socket.SOCK_STREAM,
+                    flags=socket.AI_ADDRCONFIG,
+                )
+            )
+        except Exception as error:  # whoever asked is told
+            found = error
+        with suppress(RuntimeError):  # everybody has gone
+            loop.call_soon_threadsafe(self._end, lookup, owner_id, found)
+
+    def _end(self, lookup: _Lookup, owner_id: int, found: Found) -> None:
+        del self._begun[lookup.question]
+        self._of_owner[owner_id] -= 1
+        if not self._of_owner[owner_id]:
+            del self._of_owner[owner_id]
+        for answer in lookup.waiting:
+            if not answer.done():
+                answer.set_result(found)
+        self._begin()

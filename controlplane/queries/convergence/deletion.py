@@ -1,0 +1,123 @@
+"""Rule 11: what has been kept long enough, and what refers to it still."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from controlplane.queries.convergence.endings import UNSUCCESSFUL
+from controlplane.queries.sql import rows
+
+EXPIRED_JOBS = """
+    FROM controlplane_job j
+    WHERE j.expires_at IS NOT NULL AND j.deleted_at IS NULL AND j.expires_at <= %(now)s
+    """
+
+DELETED_JOBS = f"""
+    FROM controlplane_job j WHERE j.deleted_at IS NOT NULL AND j.settled_at IS NOT NULL
+      -- Whom it takes along must have been told: without its row nobody would know.
+      AND NOT EXISTS (SELECT 1 FROM controlplane_job c
+                      WHERE c.parent_id = j.id AND c.finished_at IS NULL
+                        AND c.ending_as IS NULL AND j.state IN ({UNSUCCESSFUL}))
+      AND NOT EXISTS (SELECT 1 FROM controlplane_jobdependency d
+                      WHERE d.on_job_id = j.id AND d.met_at IS NULL AND d.failed_at IS NULL)
+    """
+
+OLD_RECORDS = """
+    FROM (VALUES (1)) AS one WHERE
+         EXISTS (SELECT 1 FROM controlplane_auditline l
+                 WHERE l.at <= %(now)s - make_interval(secs => %(audit_age)s))
+      OR EXISTS (SELECT 1 FROM controlplane_tickrun r
+                 WHERE r.finished_at <= %(now)s - make_interval(secs => %(run_age)s))
+      OR EXISTS (SELECT 1 FROM controlplane_deadletter d
+                 WHERE d.at <= %(now)s - make_interval(secs => %(finding_age)s))
+      OR EXISTS (SELECT 1 FROM controlplane_alert a
+                 WHERE a.cleared_at <= %(now)s - make_interval(secs => %(finding_age)s))
+    """
+
+# A round begins a day after the one before it ended, and its looks are some ticks apart. In a new
+# database the first look only begins the day.
+STRAYS = """
+    FROM (VALUES ('strays')) AS v(name) WHERE NOT EXISTS (
+        SELECT 1 FROM controlplane_walk w
+        WHERE w.name = v.name AND w.looked_at <= %(now)s
+          AND w.looked_at > %(now)s - CASE WHEN w.after = '' THEN interval '1 day'
+                                           ELSE make_interval(secs => %(walk)s) END)
+    """
+
+# A retry of a retry reads from both.
+READS_FROM = """
+    WITH RECURSIVE retry (id, finished_at) AS (
+        SELECT r.id, r.finished_at FROM controlplane_job r WHERE r.retry_of_id = j.id
+        UNION SELECT r.id, r.finished_at
+              FROM controlplane_job r JOIN retry ON r.retry_of_id = retry.id
+    )
+    SELECT id FROM retry WHERE finished_at IS NULL
+"""
+
+# Of a one-off task one try to tell that came to its end is enough; of others somebody was told, or
+# we gave up. Whoever should try may die each time, or not be there: that keeps nothing for ever.
+_UNREFERENCED = f"""
+      AND NOT EXISTS (SELECT 1 FROM controlplane_jobdependency d
+                      WHERE d.on_job_id = j.id AND d.met_at IS NULL AND d.failed_at IS NULL)
+      AND NOT EXISTS (SELECT 1 FROM controlplane_job c
+                      WHERE c.parent_id = j.id AND c.finished_at IS NULL)
+      AND NOT EXISTS (SELECT 1 FROM controlplane_callback k
+                      WHERE k.job_id = j.id AND k.ended_at IS NULL
+                        AND (k.state = 'claimed' OR k.give_up_at > %(now)s
+                             AND NOT (j.is_one_off AND k.is_tried)))
+      AND NOT EXISTS ({READS_FROM})
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """Which jobs nothing refers to, and the instant and job that were `reached`; None: the end."""
+
+    free: list[int]
+    reached: tuple[datetime, int] | None
+
+
+def list_expired_jobs(
+    now: datetime, limit: int, *, after: tuple[datetime, int] | None = None
+) -> Expired:
+    """Those among the next `limit` jobs kept for their time, from the oldest or from `after` on."""
+    at, job_id = after or ("-infinity", 0)
+    [(free, *reached)] = rows(
+        f"""
+        WITH page AS MATERIALIZED (
+            SELECT j.id, j.expires_at, j.is_one_off {EXPIRED_JOBS}
+              AND (j.expires_at, j.id) > (%(at)s::timestamptz, %(id)s)
+            ORDER BY j.expires_at, j.id LIMIT %(limit)s
+        )
+        SELECT ARRAY(SELECT j.id FROM page j WHERE true {_UNREFERENCED}
+                     ORDER BY j.expires_at, j.id),
+               last.expires_at, last.id
+        FROM (VALUES (1)) AS one
+        LEFT JOIN (SELECT * FROM page ORDER BY expires_at, id
+                   OFFSET %(limit)s - 1 LIMIT 1) last ON true
+        """,
+        {"now": now, "limit": limit, "at": at, "id": job_id},
+    )
+    return Expired(free, None if reached[0] is None else (reached[0], reached[1]))
+
+
+def pick_expired_jobs(job_ids: Sequence[int], now: datetime) -> list[int]:
+    """Those of some jobs, whose locks are held, for which that is so still."""
+    statement = f"SELECT j.id {EXPIRED_JOBS} AND j.id = ANY(%(ids)s) {_UNREFERENCED} ORDER BY j.id"
+    return [job_id for (job_id,) in rows(statement, {"now": now, "ids": list(job_ids)})]
+
+
+def list_deleted_jobs(after: int, limit: int) -> list[int]:
+    """Deleted jobs of which nothing has to stay, by id."""
+    statement = f"SELECT j.id {DELETED_JOBS} AND j.id > %(after)s ORDER BY j.id LIMIT %(limit)s"
+    return [job_id for (job_id,) in rows(statement, {"after": after, "limit": limit})]
+
+
+def find_reader(job_id: int) -> int | None:
+    """A retry of the job that has not finished, and so reads what it left still."""
+    found = rows(
+        f"SELECT r.id FROM controlplane_job j, LATERAL ({READS_FROM}) r WHERE j.id = %s "
+        "ORDER BY r.id LIMIT 1",
+        [job_id],
+    )
+    return int(found[0][0]) if found else None

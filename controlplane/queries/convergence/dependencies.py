@@ -1,0 +1,50 @@
+"""Rule 7: what waits for something that came true, or never will."""
+
+from collections.abc import Sequence
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.states import OPEN
+from controlplane.queries.sql import rows
+
+# Arrays count from 1 there, and states from 0.
+_HAS_ENDED = " AND ".join(f"d.counts[{int(state) + 1}] = 0" for state in sorted(OPEN))
+
+# Of a group that has ended.
+_HAS_FAILED = f"""
+    CASE item->>'until' WHEN 'finished' THEN FALSE
+         WHEN 'started' THEN d.counts[{TaskState.SUCCEEDED + 1}] + d.counts[{TaskState.FAILED + 1}]
+                             < d.min_available
+         ELSE d.counts[{TaskState.SUCCEEDED + 1}] < d.min_available END
+    """
+
+BLOCKED_JOBS = """
+    FROM controlplane_job j
+    WHERE j.waits_for_jobs AND j.finished_at IS NULL AND j.ending_as IS NULL
+      AND (NOT EXISTS (SELECT 1 FROM controlplane_jobdependency d WHERE d.job_id = j.id
+                       AND d.met_at IS NULL AND d.failed_at IS NULL)
+           OR EXISTS (SELECT 1 FROM controlplane_jobdependency d
+                      WHERE d.job_id = j.id AND d.failed_at IS NOT NULL))
+    """
+
+WAITING_JOBS = f"""
+    FROM controlplane_job j
+    WHERE j.has_dependencies AND j.finished_at IS NULL AND j.ending_as IS NULL
+      -- Only those that something has failed: others, of which there may be thousands, would stay
+      -- in front of them. What that is, `domain.dependencies` says.
+      AND EXISTS (SELECT 1 FROM controlplane_taskgroup g
+                  CROSS JOIN jsonb_array_elements(g.depends_on) AS item
+                  JOIN controlplane_taskgroup d
+                    ON d.job_id = g.job_id AND d.name = item->>'group' AND {_HAS_ENDED}
+                   AND {_HAS_FAILED}
+                  WHERE g.job_id = j.id AND g.startable_at IS NULL
+                    AND g.counts[{TaskState.PENDING + 1}] > 0)
+    """
+
+
+def find_pending_of_groups(group_ids: Sequence[int], limit: int) -> list[int]:
+    """PENDING tasks of groups."""
+    statement = """
+        SELECT id FROM controlplane_task WHERE group_id = ANY(%s) AND state = 1
+        ORDER BY id LIMIT %s
+        """
+    return [task_id for (task_id,) in rows(statement, [list(group_ids), limit])]

@@ -1,0 +1,31 @@
+"""What the statements of all rules may refer to."""
+
+from datetime import datetime
+from typing import Any
+
+from controlplane.domain.alerts import QUIET_SECONDS
+from controlplane.domain.convergence.policy import Policy
+
+
+def parameters_of(now: datetime, covered_at: datetime | None, policy: Policy) -> dict[str, Any]:
+    """By name. `covered_at`: since when all that waits has been looked at (`TickState`)."""
+    return {
+        "now": now,
+        "covered": covered_at,
+        "hearing": min(policy.interval, policy.lease / 3),
+        "grace": policy.timeout_grace,
+        "patience": policy.stop_patience,
+        "failures": policy.failures_in_a_row,
+        "failed_jobs": policy.failed_jobs,
+        "failed_images": policy.failed_images,
+        "window": policy.failures_window,
+        "claim": policy.claim_seconds,
+        # Less half a tick: the one that is due comes some milliseconds early or late.
+        "walk": (policy.walk_ticks - 0.5) * policy.interval,
+        "audit_age": policy.audit_age,
+        "run_age": policy.run_age,
+        "finding_age": policy.finding_age,
+        "page": policy.page,
+        "alert_kinds": list(QUIET_SECONDS),
+        "alert_seconds": list(QUIET_SECONDS.values()),
+    }

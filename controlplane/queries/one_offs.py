@@ -1,0 +1,32 @@
+"""One-off tasks and their guids: which task an address means, and who has a guid."""
+
+from controlplane.domain.errors import NotFound
+from controlplane.queries.sql import rows
+
+
+def find_task_id(reference: int | str) -> int:
+    """Id of the task that an address means, by its id or by its guid. Raises NotFound.
+
+    An id is not looked up: whoever asks for the task finds out.
+    """
+    if isinstance(reference, int):
+        return reference
+    found = rows("SELECT task_id FROM controlplane_oneoff WHERE guid = %s", [reference])
+    if not found:
+        raise NotFound(f"there is no task {reference}")
+    return int(found[0][0])
+
+
+def find_holder(guid: str, project_id: int) -> str | None:
+    """Who has the guid: a one-off task of any project, or a job of this one."""
+    found = rows(
+        """
+        SELECT 'task ' || task_id FROM controlplane_oneoff WHERE guid = %(guid)s
+        UNION ALL
+        SELECT 'job ' || id FROM controlplane_job
+        WHERE project_id = %(project)s AND guid = %(guid)s AND deleted_at IS NULL
+        LIMIT 1
+        """,
+        {"guid": guid, "project": project_id},
+    )
+    return str(found[0][0]) if found else None

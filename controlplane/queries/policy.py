@@ -1,0 +1,14 @@
+"""The policy of convergence that the installation's settings make."""
+
+from django.conf import settings
+
+from controlplane.domain.convergence.policy import Policy
+
+
+def load_policy() -> Policy:
+    """The installation's policy: of the tick, and of who asks what the tick will do."""
+    return Policy(
+        interval=settings.CELLRUN.convergence_interval_seconds,
+        lease=settings.CELLRUN.lease_seconds,
+        audit_age=settings.CELLRUN.audit_days * 86_400.0,
+    )

@@ -1,0 +1,127 @@
+"""A one-off task as Diego's clients desire one: guid, domain, definition; the job it becomes."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from controlplane.spec.documents import check_plain, find_text_fault
+from controlplane.spec.faults import Fault, InvalidSpec, UnreadableDocument, path_of, read_fault
+from controlplane.spec.fields import CallbackUrl, Model, Name
+from controlplane.spec.group import GroupFields
+from controlplane.spec.job import MAX_ANNOTATION, JobSpec
+from controlplane.spec.parsing import MAX_FAULTS, parse_job
+from controlplane.spec.parts import Retries
+
+# Diego: it deletes what has completed so long ago, resolved or not.
+TTL_SECONDS = 120
+ONE_OFF_GUID = r"[A-Za-z0-9_-]{1,255}"
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
+_OTHER_NAME = "task"
+
+
+def _check_guid(text: str) -> str:
+    if text.isdigit():
+        raise ValueError("must not be of digits alone: in an address that is the id of a task")
+    return text
+
+
+OneOffGuid = Annotated[str, Field(pattern=f"^{ONE_OFF_GUID}$"), AfterValidator(_check_guid)]
+OneOffDomain = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,255}$")]
+
+
+class OneOffDefinition(GroupFields):
+    """What a one-off task runs, where, and whom it tells: a group's fields, of which it is one."""
+
+    replicas: Literal[1] = 1
+    min_available: None = None
+    retries: Retries | None = Field(default=None, description="None, where nothing is said.")
+    delivery: Literal["at_least_once", "at_most_once"] = Field(
+        default="at_most_once",
+        description="at_most_once: never tried again once a container of it may have existed.",
+    )
+    pool: Name = "default"
+    band: Literal["production", "interactive", "batch"] = "interactive"
+    annotation: str = Field(default="", max_length=MAX_ANNOTATION)
+    completion_callback_url: CallbackUrl | None = Field(
+        default=None, description="It is sent a POST, signed, once the task has completed."
+    )
+
+
+class OneOffRequest(Model):
+    """A one-off task: it runs once, and is gone two minutes after it has completed."""
+
+    guid: OneOffGuid = Field(description="Of no other task in any domain; not of digits alone.")
+    domain: OneOffDomain = Field(description="A label of the client's, to list its tasks by.")
+    definition: OneOffDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class OneOffSpec:
+    """A one-off task that may be submitted. `job`: what it becomes, as `document` describes it."""
+
+    guid: str
+    domain: str
+    job: JobSpec
+    document: Mapping[str, Any]
+
+
+def parse_one_off(body: object) -> OneOffSpec:
+    """The one-off task in a decoded document. Raises InvalidSpec with every fault found."""
+    if not isinstance(body, dict):
+        raise InvalidSpec([Fault("", "a task is a mapping: guid, domain, definition")])
+    try:
+        check_plain(body)
+    except UnreadableDocument as error:
+        place, text = find_text_fault(body) or ((), str(error))
+        raise InvalidSpec([Fault(path_of(place), text)]) from None
+    try:
+        asked = OneOffRequest.model_validate(body)
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_input=False)
+        raise InvalidSpec([read_fault(item, _KNOWN) for item in errors[:MAX_FAULTS]]) from None
+    document = _job_document(asked, body["definition"])
+    try:
+        job = parse_job(document)
+    except InvalidSpec as refused:
+        raise InvalidSpec([fault_of_task(fault) for fault in refused.faults]) from None
+    return OneOffSpec(asked.guid, asked.domain, job, document)
+
+
+def fault_of_task(fault: Fault) -> Fault:
+    """A fault of the job that a one-off task becomes, at the field that its submitter wrote."""
+    if fault.field == "callback.url":
+        return Fault("definition.completion_callback_url", fault.detail)
+    if fault.field.partition(".")[0] in _OF_THE_JOB:
+        return Fault("definition", fault.detail)
+    return Fault(f"definition.{fault.field}", fault.detail)
+
+
+# A job has them, a definition has not.
+_OF_THE_JOB = frozenset({"", "domain", "project", "name", "replicas"})
+_KNOWN = {
+    **dict.fromkeys(OneOffDefinition.model_fields, "in the definition"),
+    **dict.fromkeys(("guid", "domain", "definition"), "at the top"),
+}
+
+
+def _job_document(asked: OneOffRequest, definition: Mapping[str, Any]) -> dict[str, Any]:
+    """The same as a job of one group; nothing of it is tried again unless the definition says so.
+
+    The guid is not in it: a guid of Diego's may be what that of a job may not.
+    """
+    own = {name: value for name, value in definition.items() if name not in _NOT_OF_A_JOB}
+    if asked.definition.completion_callback_url is not None:
+        own["callback"] = {"url": asked.definition.completion_callback_url, "on": "task"}
+    return {
+        "delivery": asked.definition.delivery,
+        **own,
+        "name": asked.guid if _NAME.fullmatch(asked.guid) else _OTHER_NAME,
+        "retries": {"failure": 0, "preemption": 0, "system": 0, **(own.get("retries") or {})},
+    }
+
+
+_NOT_OF_A_JOB = frozenset({"completion_callback_url", "replicas", "min_available"})

@@ -1,0 +1,42 @@
+"""Deletion that a tick of convergence had no time for goes on, slice by slice."""
+
+from datetime import datetime, timedelta
+
+from celery import shared_task
+
+from controlplane import clock
+from controlplane.commands.convergence.course import Course
+from controlplane.commands.convergence.rules import RULES
+from controlplane.commands.ticks import take_wake
+from controlplane.domain.convergence.policy import Policy
+from controlplane.queries.ticks import TickFacts, load_tick
+from controlplane.ticks import convergence
+
+NAME = "retention"
+
+
+@shared_task(name="controlplane.ticks.retention")
+def retention(_woken: bool = False) -> None:
+    """What rule 11 sends when its time was over."""
+    take_wake(NAME)
+    run()
+
+
+def run() -> dict[str, int]:
+    """One slice of each step of rule 11; what they did. Only while convergence does so, too.
+
+    A step that fails ends here, and is told by the next tick of the clock.
+    """
+    now, policy = clock.now(), convergence.build_policy()
+    if _is_listening(load_tick(convergence.NAME), now, policy):
+        return {}
+    course = Course([rule for rule in RULES if rule.number == 11], now, policy)
+    course.run()
+    return dict(course.counts)
+
+
+def _is_listening(tick: TickFacts, now: datetime, policy: Policy) -> bool:
+    """Whether rules wait, after a gap of our own, or will as soon as the clock's tick runs."""
+    gap = timedelta(seconds=policy.gap_intervals * policy.interval)
+    was_away = tick.finished_at is None or abs(now - tick.finished_at) > gap
+    return was_away or (tick.hold_until is not None and tick.hold_until > now)

@@ -1,0 +1,44 @@
+"""Every alert that the code can raise is explained to operators, and no other."""
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+
+from controlplane.domain.alerts import QUIET_SECONDS
+from tests.architecture.source import ROOT, sources
+
+PAGE = (ROOT / "docs" / "operations.md").read_text()
+
+
+def kinds() -> Iterator[str]:
+    """The first argument of each `RaiseAlert`; a constant by its value in the module."""
+    for source in sources():
+        if not source.path.startswith("controlplane/"):
+            continue
+        module = source.path.removesuffix(".py").replace("/", ".")
+        for node in ast.walk(source.tree):
+            if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "RaiseAlert"):
+                continue
+            kind = node.args[0]
+            if isinstance(kind, ast.Constant):
+                yield str(kind.value)
+            else:
+                assert isinstance(kind, ast.Name), f"{source.path}: the kind is no name"
+                yield getattr(importlib.import_module(module), kind.id)
+
+
+def test_every_alert_is_in_the_table_of_the_operators_page_and_no_other() -> None:
+    table = PAGE[PAGE.index("## Alerts") :]
+    explained = re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \|$", table, re.MULTILINE)
+    raised = set(kinds())
+    assert len(raised) > 15
+    assert sorted(explained) == sorted(raised)
+
+
+def test_the_kinds_that_close_by_age_are_raised_and_named() -> None:
+    raised = set(kinds())
+    named = PAGE[PAGE.index("## Alerts") : PAGE.index("| kind |")]
+    for kind in QUIET_SECONDS:
+        assert kind in raised
+        assert f"`{kind}`" in named

@@ -1,0 +1,59 @@
+"""/readyz says what does not work; each tick has to have been through within the last minute."""
+
+import socket
+from datetime import timedelta
+
+import pytest
+from django.db import connection, connections
+from django.test import Client
+
+from controlplane import clock
+from controlplane.models import InboxProbe, TickState
+
+pytestmark = pytest.mark.django_db
+
+TICKS = ("placement", "convergence", "callbacks")
+
+
+def test_each_tick_has_to_have_been_through_lately() -> None:
+    now = clock.now()
+    for name in TICKS:
+        answer = Client().get("/readyz")
+        assert answer.status_code == 503
+        assert answer.json()["checks"][name] == "never ran"
+        TickState.objects.create(name=name, finished_at=now)
+    checks = Client().get("/readyz").json()["checks"]
+    assert [checks[name] for name in (*TICKS, "database")] == ["ok"] * 4
+    for name in TICKS:
+        TickState.objects.filter(name=name).update(finished_at=now - timedelta(seconds=100))
+        answer = Client().get("/readyz")
+        assert answer.status_code == 503
+        assert answer.json()["checks"][name].startswith("last ran 10")
+
+
+def test_readyz_says_that_nothing_comes_through_the_inbox() -> None:
+    now = clock.now()
+    asked = Client().get("/readyz").json()["checks"]["inbox"]
+    assert asked == "not known: convergence, which asks it, does not run"
+    TickState.objects.create(name="convergence", finished_at=now)
+    assert Client().get("/readyz").json()["checks"]["inbox"] == "never asked"
+    InboxProbe.objects.create(shard=0, sent_at=now, heard_at=now)
+    shard = InboxProbe.objects.create(shard=1, sent_at=now, heard_at=now)
+    assert Client().get("/readyz").json()["checks"]["inbox"] == "ok"
+    shard.heard_at = now - timedelta(seconds=100)
+    shard.save()
+    assert Client().get("/readyz").json()["checks"]["inbox"].startswith("nothing came through it")
+
+
+def test_a_database_that_accepts_and_does_not_greet_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parameters = connection.get_connection_params()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = {"host": "127.0.0.1", "port": silent.getsockname()[1]}
+        monkeypatch.setattr(
+            connections["default"], "get_connection_params", lambda: {**parameters, **address}
+        )
+        answer = Client().get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json()["checks"]["database"] == "no answer: ConnectionTimeout"

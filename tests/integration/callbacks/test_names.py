@@ -1,0 +1,187 @@
+"""Names that hang hold up only whose they are, and what was never asked for was never tried."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from controlplane import clock
+from controlplane.commands.accounts import create_user
+from controlplane.models import Callback, Delivery, Job, OneOff
+from controlplane.outbox.names import Asker, Lookups
+from controlplane.ticks.courier import Courier
+from tests.architecture.source import ROOT
+from tests.integration.callbacks.conftest import ended_job
+from tests.integration.callbacks.receiver import Receiver
+from tests.integration.callbacks.test_one_offs import ended_task
+from tests.integration.loop.conftest import Loop
+
+ANY = socket.AF_UNSPEC
+
+HANGING = """
+import asyncio, socket, threading
+from controlplane.outbox.callbacks import Client
+begun = threading.Event()
+def hang(*_, **__):
+    begun.set()
+    threading.Event().wait()
+socket.getaddrinfo = hang
+async def post():
+    async with Client(allowed=(), seconds=20, at_once=4) as client:
+        url = "http://hanging.example/"
+        post = asyncio.create_task(client.post(url, owner_id=1, headers={}, body=b""))
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        post.cancel()
+asyncio.run(post())
+print("done")
+"""
+
+
+class NameServers:
+    """Those of this machine, but that names with `hangs` in them have no answer until `released`.
+
+    All other names of `example` are this machine's own.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.released = threading.Event()
+        self._ask = socket.getaddrinfo
+
+    def ask(self, host: str, *rest: Any, **more: Any) -> list[Any]:
+        if not str(host).endswith("example"):
+            return self._ask(host, *rest, **more)
+        self.asked.append(host)
+        if "hangs" in host:
+            self.released.wait(20)
+            raise socket.gaierror(socket.EAI_AGAIN, "no name server answered")
+        return self._ask("127.0.0.1", *rest, **more)
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[NameServers]:
+    given = NameServers()
+    monkeypatch.setattr(socket, "getaddrinfo", given.ask)
+    yield given
+    given.released.set()
+
+
+@pytest.fixture
+def brief(loop: Loop, allowed: Callable[..., None], servers: NameServers) -> Iterator[Courier]:
+    """A courier that gives a try half a second, and an owner one lookup at a time."""
+    allowed(callbacks_at_once=8, callback_seconds=0.5)
+    running = Courier().start()
+    yield running
+    servers.released.set()
+    running.stop()
+
+
+def test_names_of_one_owner_that_hang_keep_nobody_else_from_being_told(
+    loop: Loop, receiver: Receiver, brief: Courier, servers: NameServers
+) -> None:
+    for number in range(12):
+        ended_job(loop, f"http://hangs-{number}.example/")
+    brief.look()
+    receiver.wait_until(lambda: Delivery.objects.count() >= 10, "they were tried")
+    loop.owner, _ = create_user(name="other", password=None, is_operator=False)
+    ended_task(loop, receiver.url("200", host="good.example"))
+    brief.look()
+    receiver.wait_until(lambda: not OneOff.objects.exists(), "the task is told and has gone")
+    assert len(receiver.received) == 1
+    assert servers.asked == ["hangs-0.example", "good.example"]
+
+
+def test_a_try_whose_name_nobody_looked_up_does_not_count_as_one(
+    loop: Loop, receiver: Receiver, brief: Courier, servers: NameServers
+) -> None:
+    ended_job(loop, "http://hangs.example/")
+    brief.look()
+    receiver.wait_until(lambda: servers.asked != [], "it is looked up")
+    task = ended_task(loop, receiver.url("200", host="good.example"))
+    brief.look()
+    receiver.wait_until(lambda: Delivery.objects.filter(callback__task=task).exists(), "a try")
+    told = "its name was not looked up within 0.5 s: too many others are"
+    callback = Callback.objects.get(task=task)
+    assert (callback.is_tried, callback.last_error) == (False, told)
+    Job.objects.filter(pk=task.job_id).update(expires_at=clock.now())
+    loop.converge()
+    assert OneOff.objects.filter(task=task).exists()
+    servers.released.set()
+    Callback.objects.filter(task=task).update(due_at=clock.now())
+    brief.look()
+    receiver.wait_until(lambda: not OneOff.objects.exists(), "the task is told and has gone")
+    [request] = receiver.received
+    assert request.headers["X-Cellrun-Try"] == "2"
+
+
+def test_a_name_is_looked_up_once_for_all_who_ask_for_it(servers: NameServers) -> None:
+    async def ask() -> list[object]:
+        lookups = Lookups(at_once=8, per_owner=1)
+        asked = [
+            asyncio.create_task(lookups.find(Asker(owner), host, ANY))
+            for owner, host in ((1, "hangs.example"), (2, "Hangs.example"), (1, "hangs.example"))
+        ]
+        await asyncio.sleep(0)
+        servers.released.set()
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    assert {type(answer) for answer in asyncio.run(ask())} == {socket.gaierror}
+    assert servers.asked == ["hangs.example"]
+
+
+def test_what_waits_for_one_is_begun_for_another_that_has_room(servers: NameServers) -> None:
+    async def ask() -> tuple[bool, bool]:
+        lookups = Lookups(at_once=1, per_owner=1)
+        full, late, other = Asker(1), Asker(1), Asker(2)
+        hanging = asyncio.create_task(lookups.find(full, "hangs.example", ANY))
+        waiting = asyncio.create_task(lookups.find(late, "good.example", ANY))
+        await asyncio.sleep(0)
+        was = late.is_queued
+        # All that may go on do; but one of each owner always may.
+        await lookups.find(other, "good.example", ANY)
+        await waiting
+        hanging.cancel()
+        return was, late.is_queued
+
+    assert asyncio.run(ask()) == (True, False)
+    assert servers.asked == ["hangs.example", "good.example"]
+
+
+def test_what_nobody_waits_for_any_more_is_not_begun(servers: NameServers) -> None:
+    async def ask() -> None:
+        lookups = Lookups(at_once=8, per_owner=1)
+        hosts = ("hangs.example", "given-up.example", "good.example")
+        hanging, given_up, good = [
+            asyncio.create_task(lookups.find(Asker(1), host, ANY)) for host in hosts
+        ]
+        await asyncio.sleep(0)
+        hanging.cancel()  # it goes on, and counts
+        given_up.cancel()
+        await asyncio.sleep(0)
+        assert not good.done()
+        servers.released.set()
+        await good
+
+    asyncio.run(ask())
+    assert servers.asked == ["hangs.example", "good.example"]
+
+
+def test_a_process_ends_though_a_name_hangs() -> None:
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "controlplane.config.settings"}
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout == "done\n"

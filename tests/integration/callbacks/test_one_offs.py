@@ -1,0 +1,143 @@
+"""One-off tasks call back as Diego's do: each try is a claim, and delivery is their end."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connection
+
+from controlplane import clock
+from controlplane.commands.deletion import delete_job
+from controlplane.commands.endings import cancel_task
+from controlplane.commands.one_off_submission import desire_task
+from controlplane.commands.one_offs import claim_task, let_go_of_task
+from controlplane.domain.errors import Conflict, NotFound
+from controlplane.models import AuditLine, Callback, Delivery, Job, OneOff, Task
+from controlplane.queries.tasks import get_task
+from controlplane.spec.one_off import parse_one_off
+from controlplane.ticks.courier import Courier
+from tests.integration.callbacks.conftest import due_now, states_of, until_it_waits
+from tests.integration.callbacks.receiver import Receiver
+from tests.integration.loop.conftest import Loop
+
+
+def ended_task(loop: Loop, url: str, guid: str = "mine") -> Task:
+    """A one-off task that was cancelled before it ran."""
+    definition: dict[str, Any] = {"image": "x", "command": ["true"], "annotation": "note"}
+    definition |= {"resources": {"cpu": 1, "memory": "64Mi"}, "completion_callback_url": url}
+    body = {"guid": guid, "domain": "tests", "definition": definition}
+    wanted, now = parse_one_off(body), clock.now()
+    task_id = desire_task(wanted=wanted, body=body, owner=loop.owner, now=now)
+    cancel_task(task_id=task_id, reason="enough", force=False, actor="test", now=clock.now())
+    loop.converge()
+    return Task.objects.get(pk=task_id)
+
+
+def test_a_delivered_callback_resolves_and_deletes_the_task(
+    loop: Loop, receiver: Receiver, courier: Courier
+) -> None:
+    task = ended_task(loop, receiver.url("200"))
+    job = Job.objects.get(pk=task.job_id)
+    courier.look()
+    receiver.wait_until(lambda: not OneOff.objects.exists(), "the task has gone")
+    [request] = receiver.received
+    assert request.document == {
+        "task_guid": "mine",
+        "failed": True,
+        "failure_reason": task.failure_reason,
+        "result": "",
+        "annotation": "note",
+        "created_at": round(job.created_at.timestamp() * 1e6) * 1000,
+    }
+    assert states_of(job) == ["delivered"]
+    with pytest.raises(NotFound):
+        get_task(task.pk, now=clock.now())
+    line = AuditLine.objects.get(action="deleted")
+    assert (line.actor, line.subject) == ("callback", "task mine")
+    assert "its callback was delivered" in line.text
+    assert ended_task(loop, receiver.url("200")).pk != task.pk
+
+
+def test_it_is_resolving_during_a_try_and_completed_between_two(
+    loop: Loop, receiver: Receiver, courier: Courier
+) -> None:
+    task = ended_task(loop, receiver.url("hang"))
+    callback = Callback.objects.get(task=task)
+    courier.look()
+    receiver.wait_for(1)
+    assert OneOff.objects.get(task=task).claimed_by == "callback"
+    with pytest.raises(Conflict):
+        claim_task(task_id=task.pk, by="ann", now=clock.now())
+    receiver.released.set()  # it closes without an answer
+    receiver.wait_until(
+        lambda: OneOff.objects.get(task=task).claim is None, "the task is COMPLETED again"
+    )
+    assert Delivery.objects.get(callback=callback).status is None
+    receiver.answers["hang"] = 200
+    due_now(Job.objects.get(pk=task.job_id))
+    courier.look()
+    receiver.wait_until(lambda: not OneOff.objects.exists(), "the task has gone")
+
+
+def test_who_else_resolves_it_puts_off_the_try(
+    loop: Loop, receiver: Receiver, courier: Courier
+) -> None:
+    task = ended_task(loop, receiver.url("200"))
+    claim = claim_task(task_id=task.pk, by="ann", now=clock.now())
+    callback = Callback.objects.get(task=task)
+
+    def is_put_off() -> bool:
+        callback.refresh_from_db()
+        return callback.last_error == "task mine is RESOLVING already, by ann"
+
+    courier.look()
+    receiver.wait_until(is_put_off, "it is put off")
+    assert (callback.tries, receiver.received) == (0, [])
+    assert let_go_of_task(task_id=task.pk, claim=claim)
+    # By itself, a second later.
+    receiver.wait_until(lambda: not OneOff.objects.exists(), "the task has gone")
+    assert len(receiver.received) == 1
+
+
+def test_a_claim_that_was_lost_in_mid_try_does_not_delete_the_task(
+    loop: Loop, receiver: Receiver, courier: Courier
+) -> None:
+    """Somebody resolves it by hand after 30 s of a try: it is theirs to delete."""
+    task = ended_task(loop, receiver.url("late"))
+    receiver.answers["late"] = "wait"
+    courier.look()
+    receiver.wait_for(1)
+    OneOff.objects.filter(task=task).update(claim=None, claimed_at=None, claimed_by="")
+    claim = claim_task(task_id=task.pk, by="ann", now=clock.now())
+    receiver.released.set()
+    job = Job.objects.get(pk=task.job_id)
+    receiver.wait_until(lambda: states_of(job) == ["delivered"], "it is delivered")
+    assert OneOff.objects.get(task=task).claim == claim
+
+
+def test_a_claim_and_a_deletion_at_the_same_time_do_not_both_succeed(loop: Loop) -> None:
+    """The claim comes when the deletion has looked for one, and found none."""
+    task = ended_task(loop, "http://example.org/")
+    with ThreadPoolExecutor(1) as pool:
+        claims: list[Future[UUID]] = []
+
+        def claim_first(execute: Callable[..., object], sql: str, *rest: object) -> object:
+            if "SET deleted_at" in sql and not claims:
+                claims.append(pool.submit(claim, task.pk))
+                until_it_waits(claims[0])
+            return execute(sql, *rest)
+
+        with connection.execute_wrapper(claim_first):
+            delete_job(job_id=task.job_id, actor="bob", now=clock.now())
+        with pytest.raises(NotFound):
+            claims[0].result(timeout=20)
+
+
+def claim(task_id: int) -> UUID:
+    """As another process does."""
+    try:
+        return claim_task(task_id=task_id, by="ann", now=clock.now())
+    finally:
+        connection.close()

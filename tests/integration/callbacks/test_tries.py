@@ -1,0 +1,279 @@
+"""One try each: what a receiver may answer, and what becomes of the callback."""
+
+import hashlib
+import hmac
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from controlplane import clock
+from controlplane.commands.deletion import delete_job
+from controlplane.domain.callbacks import callback_key
+from controlplane.models import Callback, Delivery
+from controlplane.ticks.courier import STOPPED, Courier
+from tests.integration.callbacks.conftest import due_now, ended_job, states_of
+from tests.integration.callbacks.receiver import Receiver
+from tests.integration.loop.conftest import Loop
+
+
+def tried(receiver: Receiver, callback: Callback, tries: int = 1) -> Delivery:
+    """The last of `tries` tries, once it is kept."""
+
+    def is_kept() -> bool:
+        return Delivery.objects.filter(callback=callback).count() >= tries
+
+    receiver.wait_until(is_kept, f"{tries} tries kept")
+    callback.refresh_from_db()
+    return Delivery.objects.filter(callback=callback).latest("id")
+
+
+@pytest.mark.parametrize("status", [200, 202, 204, 299])
+def test_an_answer_of_success_delivers_once(
+    loop: Loop, receiver: Receiver, courier: Courier, status: int
+) -> None:
+    job = ended_job(loop, receiver.url(str(status)))
+    courier.look()
+    callback = Callback.objects.get(job=job)
+    delivery = tried(receiver, callback)
+    assert (delivery.status, delivery.error, delivery.number) == (status, "", 1)
+    assert (callback.state, callback.claim, callback.tries) == ("delivered", None, 1)
+    assert callback.ended_at == delivery.ended_at >= delivery.began_at
+    courier.look()
+    assert len(receiver.received) == 1
+
+
+@pytest.mark.parametrize(
+    "host", ["127.1", "127.0.0.1.", "0x7f000001", "0177.1.", "2130706433", "[::ffff:7f00:1]"]
+)
+def test_an_address_gets_it_in_whatever_way_it_is_spelled(
+    loop: Loop, receiver: Receiver, courier: Courier, host: str
+) -> None:
+    job = ended_job(loop, receiver.url("200?a=%zz", host=host))
+    courier.look()
+    callback = Callback.objects.get(job=job)
+    assert (tried(receiver, callback).error, callback.state) == ("", "delivered")
+    assert [item.path for item in receiver.received] == ["200?a=%zz"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "error"),
+    [
+        ("404", 404, "answered 404"),
+        ("503", 503, "answered 503"),
+        ("redirect", 301, "answered 301, not followed"),
+        ("close", None, "the receiver closed the connection without an answer"),
+        ("garbage", None, "the answer was not HTTP"),
+        ("huge", None, "the answer was not HTTP"),
+        ("hang", None, "no answer within 0.5 s"),
+        ("slow", None, "no answer within 0.5 s"),
+        ("hints", None, "the answer was too long"),
+    ],
+)
+def test_whatever_else_happens_is_kept_and_tried_again(
+    loop: Loop,
+    receiver: Receiver,
+    allowed: Callable[..., None],
+    courier: Courier,
+    path: str,
+    status: int | None,
+    error: str,
+) -> None:
+    # Who is late is late on a busy machine, too; the others have time.
+    allowed(callback_seconds=0.5 if error.startswith("no answer") else 10.0)
+    late = Courier().start()
+    try:
+        job = ended_job(loop, receiver.url(path))
+        late.look()
+        callback = Callback.objects.get(job=job)
+        delivery = tried(receiver, callback)
+        assert (delivery.status, delivery.error) == (status, error)
+        assert (callback.state, callback.last_error) == ("waiting", error)
+        assert callback.due_at > delivery.ended_at
+        assert [request.path for request in receiver.received] == [path]
+        receiver.answers[path] = 200
+        due_now(job)
+        late.look()
+        assert tried(receiver, callback, 2).status == 200
+        assert (callback.state, callback.tries) == ("delivered", 2)
+    finally:
+        late.stop()
+
+
+def test_an_endless_answer_is_not_read_to_its_end(
+    loop: Loop, receiver: Receiver, courier: Courier
+) -> None:
+    job = ended_job(loop, receiver.url("endless"))
+    courier.look()
+    assert tried(receiver, Callback.objects.get(job=job)).status == 200
+    receiver.wait_until(lambda: receiver.open == 0, "the connection is closed")
+
+
+def test_an_answer_in_time_counts_though_its_body_does_not_come(
+    loop: Loop, receiver: Receiver, allowed: Callable[..., None]
+) -> None:
+    allowed(callback_seconds=0.9)  # less than a body would be waited for
+    brief = Courier().start()
+    try:
+        job = ended_job(loop, receiver.url("headers"))
+        brief.look()
+        receiver.wait_until(lambda: states_of(job) == ["delivered"], "it is delivered")
+    finally:
+        brief.stop()
+
+
+def test_an_answer_that_was_there_before_a_stop_counts(
+    loop: Loop, receiver: Receiver, courier: Courier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, read = threading.Event(), aiohttp.StreamReader.read
+
+    async def note(body: aiohttp.StreamReader, most: int = -1) -> bytes:
+        reading.set()
+        return await read(body, most)
+
+    monkeypatch.setattr(aiohttp.StreamReader, "read", note)
+    job = ended_job(loop, receiver.url("headers"))
+    courier.look()
+    receiver.wait_until(reading.is_set, "its body is waited for")
+    courier.stop()
+    assert states_of(job) == ["delivered"]
+
+
+def test_a_task_is_told_with_what_it_came_to_and_signed(
+    loop: Loop, receiver: Receiver, courier: Courier
+) -> None:
+    job = ended_job(loop, receiver.url("200?key=a%2Fb"), annotation="of mine")
+    courier.look()
+    [request] = receiver.wait_for(1)
+    callback = Callback.objects.get(job=job)
+    [task] = loop.tasks(job)
+    assert request.path == "200?key=a%2Fb"
+    document = request.document
+    created_at = document.pop("created_at")
+    assert created_at == round(job.created_at.timestamp() * 1e6) * 1000
+    assert document.pop("finished_at").endswith("Z")
+    assert document == {
+        "event": "task",
+        "task_guid": str(task.pk),
+        "failed": True,
+        "failure_reason": task.failure_reason,
+        "result": "",
+        "annotation": "of mine",
+        "task": task.pk,
+        "job": job.pk,
+        "group": "main",
+        "index": 0,
+        "state": "KILLED",
+        "exit_code": None,
+        "cell_id": None,
+        "result_truncated": False,
+        "started_at": None,
+    }
+    assert request.headers["User-Agent"] == "cellrun"
+    assert request.headers["Content-Type"] == "application/json"
+    assert request.headers["X-Cellrun-Callback"] == str(callback.pk)
+    assert request.headers["X-Cellrun-Try"] == "1"
+    at, mac = (part[part.index("=") + 1 :] for part in request.signature.split(","))
+    key = callback_key("only-for-tests-" * 4, user_id=loop.owner.pk)
+    assert mac == hmac.new(key, f"{at}.".encode() + request.body, hashlib.sha256).hexdigest()
+
+
+def test_a_job_is_told_once_it_has_settled(
+    loop: Loop, receiver: Receiver, courier: Courier
+) -> None:
+    job = ended_job(loop, receiver.url("200"), on="job", replicas=3, labels={"team": "x"})
+    courier.look()
+    [request] = receiver.wait_for(1)
+    document = request.document
+    assert document["event"] == "job"
+    assert (document["job"], document["guid"], document["name"]) == (job.pk, None, "job")
+    assert (document["state"], document["labels"]) == ("KILLED", {"team": "x"})
+    assert document["task_status_count"] == {"main": {"phase": {"KILLED": 3}}}
+    assert document["settled_at"] >= document["finished_at"] >= document["created_at"]
+
+
+def test_what_is_deleted_during_a_try_stays_abandoned(
+    loop: Loop, receiver: Receiver, courier: Courier
+) -> None:
+    job = ended_job(loop, receiver.url("hang"))
+    courier.look()
+    receiver.wait_for(1)
+    delete_job(job_id=job.pk, actor="test", now=clock.now())
+    assert states_of(job) == ["abandoned"]
+    courier.stop()
+    [callback] = Callback.objects.filter(job=job)
+    assert Delivery.objects.get(callback=callback).error == STOPPED
+    assert (callback.state, callback.last_error) == ("abandoned", "what it tells of was deleted")
+
+
+def test_a_stop_gives_back_what_is_in_hand(
+    loop: Loop, receiver: Receiver, courier: Courier
+) -> None:
+    job = ended_job(loop, receiver.url("hang"), replicas=20)
+    courier.look()
+    receiver.wait_for(8)
+    courier.stop()
+    assert states_of(job) == ["waiting"] * 20
+    # At once: somebody else goes on with them. Nor does one that was cut short count as tried.
+    assert not Callback.objects.filter(job=job, due_at__gt=clock.now()).exists()
+    assert not Callback.objects.filter(job=job, is_tried=True).exists()
+    assert Delivery.objects.filter(callback__job=job, error=STOPPED).count() == 8
+
+
+def test_a_certificate_that_nobody_trusts_is_refused(
+    loop: Loop, courier: Courier, tmp_path: Path
+) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names]
+    subprocess.run([*made, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with Receiver(context) as receiver:
+        job = ended_job(loop, receiver.url("200").replace("http:", "https:"))
+        courier.look()
+        delivery = tried(receiver, Callback.objects.get(job=job))
+        assert delivery.status is None
+        assert delivery.error.startswith("TLS: ")
+        assert "CERTIFICATE_VERIFY_FAILED" in delivery.error
+        assert receiver.received == []
+
+
+def test_after_a_day_it_is_abandoned(loop: Loop, receiver: Receiver, courier: Courier) -> None:
+    job = ended_job(loop, receiver.url("503"))
+    Callback.objects.filter(job=job).update(give_up_at=clock.now())
+    courier.look()
+    callback = Callback.objects.get(job=job)
+    assert tried(receiver, callback).status == 503
+    assert (callback.state, callback.last_error) == ("abandoned", "answered 503")
+    assert callback.ended_at is not None
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost", "2130706433", "0x7f.1", "[::ffff:127.0.0.1]"]
+)
+def test_nothing_is_sent_to_where_it_may_not_go(
+    loop: Loop,
+    receiver: Receiver,
+    allowed: Callable[..., None],
+    courier: Courier,
+    host: str,
+) -> None:
+    """Not even if the address was allowed when the job was submitted."""
+    job = ended_job(loop, receiver.url("200"))
+    Callback.objects.filter(job=job).update(url=receiver.url("200", host=host))
+    allowed(callback_allowed_networks=())
+    strict = Courier().start()
+    try:
+        strict.look()
+        callback = Callback.objects.get(job=job)
+        delivery = tried(receiver, callback)
+    finally:
+        strict.stop()
+    assert delivery.status is None
+    assert delivery.error == "refused: its address is not public but loopback"
+    assert receiver.received == []

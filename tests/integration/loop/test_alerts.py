@@ -1,0 +1,255 @@
+"""Alerts close once what they are about is over, also those of which nobody else would notice."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from threading import Thread
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.db.models import F
+
+from controlplane import clock
+from controlplane.commands.alerts import close_alert
+from controlplane.commands.convergence.alerts import close_quiet
+from controlplane.commands.convergence.rule import Look
+from controlplane.commands.effects import raise_alerts
+from controlplane.commands.ticks import claim_turn, note_hold, note_run
+from controlplane.commands.watch import forget, tell_failure, tell_gap, watch_tick
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.alerts import QUIET_SECONDS
+from controlplane.domain.convergence.policy import Policy
+from controlplane.domain.effects import RaiseAlert
+from controlplane.domain.errors import NotFound
+from controlplane.models import Alert, AuditLine, InboxProbe, Job, TickState
+from controlplane.queries.sql import rows
+from controlplane.queries.ticks import TickFacts, load_tick
+from controlplane.ticks import convergence
+from tests.e2e.stack import wait_until
+from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.everything import ago
+
+
+def age(seconds: float) -> None:
+    """As if so much time had passed since the alerts were last raised."""
+    Alert.objects.update(
+        raised_at=F("raised_at") - timedelta(seconds=seconds),
+        last_raised_at=F("last_raised_at") - timedelta(seconds=seconds),
+    )
+
+
+def raise_alert(kind: str, text: str = "because") -> Alert:
+    raise_alerts([RaiseAlert(kind, "it", text)], now=clock.now())
+    return Alert.objects.get(kind=kind, cleared_at=None)
+
+
+@pytest.mark.parametrize("kind", sorted(QUIET_SECONDS))
+def test_an_alert_that_is_not_raised_again_is_closed_by_age(loop: Loop, kind: str) -> None:
+    loop.converge()
+    alert = raise_alert(kind)
+    age(QUIET_SECONDS[kind] - 60)
+    loop.converge()
+    alert.refresh_from_db()
+    assert alert.cleared_at is None
+    age(61)
+    assert loop.converge()["alerts_closed"] == 1
+    alert.refresh_from_db()
+    assert alert.cleared_at is not None
+
+
+def test_an_alert_that_is_raised_again_stays_open_and_says_the_latest(loop: Loop) -> None:
+    alert = raise_alert("plugin_failed", "first")
+    first = alert.raised_at
+    assert raise_alert("plugin_failed", "within the same minute").text == "first"
+    age(599)
+    again = raise_alert("plugin_failed", "second")
+    loop.converge()
+    again.refresh_from_db()
+    assert (again.pk, again.text, again.cleared_at) == (alert.pk, "second", None)
+    assert again.raised_at < first < again.last_raised_at
+
+
+@pytest.mark.parametrize("seconds", [-3_600, 100])
+def test_a_tick_that_was_through_at_another_time_than_just_now_is_late(
+    loop: Loop, seconds: float
+) -> None:
+    """Also if the clock was put back since."""
+    at = clock.now() - timedelta(seconds=seconds)
+    TickState.objects.create(name="placement", finished_at=at)
+    loop.converge()
+    assert Alert.objects.filter(kind="tick_late", subject="placement").exists()
+
+
+@pytest.mark.parametrize("name", ["placement", "callbacks"])
+def test_a_tick_that_was_never_through_is_late_once_it_was_awaited_for_as_long(
+    loop: Loop, name: str
+) -> None:
+    forget()
+    now = clock.now()
+    for seconds in (0, 60):
+        watch_tick(name, TickFacts(), now=now + timedelta(seconds=seconds))
+        assert not Alert.objects.exists()
+    watch_tick(name, TickFacts(mark=1), now=now + timedelta(seconds=61))
+    assert "never" in Alert.objects.get(kind="tick_late", subject=name).text
+    later = now + timedelta(seconds=62)
+    watch_tick(name, TickFacts(finished_at=later), now=later)
+    assert not Alert.objects.filter(cleared_at=None).exists()
+
+
+class Died(Exception):
+    """The process did."""
+
+
+@pytest.mark.parametrize("where", ["the alert", "the run"])
+def test_a_gap_is_waited_out_and_closed_though_the_tick_that_found_it_died(
+    loop: Loop, where: str
+) -> None:
+    loop.converge()
+    InboxProbe.objects.filter(shard=0).update(heard_at=ago(16))
+    TickState.objects.update(started_at=ago(5))
+
+    def die(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+        if ("tickrun" if where == "the run" else "controlplane_alert") in sql:
+            raise Died
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(die), suppress(Died):
+        convergence.run()
+    forget()
+    hold_until = load_tick("convergence").hold_until
+    assert hold_until is not None
+    assert hold_until > clock.now()
+    is_told = Alert.objects.filter(kind="control_plane_gap", cleared_at=None).exists
+    assert is_told() == (where == "the run")
+    InboxProbe.objects.update(heard_at=clock.now())
+    TickState.objects.update(started_at=ago(5))
+    convergence.run()
+    assert load_tick("convergence").hold_until == hold_until
+    TickState.objects.update(started_at=ago(5), hold_until=ago(1))
+    convergence.run()
+    assert load_tick("convergence").hold_until is None
+    assert not is_told()
+
+
+def test_a_gap_that_another_process_told_of_and_no_run_noted_is_closed(loop: Loop) -> None:
+    loop.converge()
+    tell_gap("convergence", None, now=clock.now())
+    forget()
+    loop.converge()
+    assert not Alert.objects.filter(kind="control_plane_gap", cleared_at=None).exists()
+
+
+def test_a_slow_tick_takes_back_nothing_that_a_later_one_holds(loop: Loop) -> None:
+    now = clock.now()
+    slow, later = now - timedelta(seconds=20), now - timedelta(seconds=3)
+    hold_until = now + timedelta(seconds=27)
+    for at in (slow, later):
+        assert claim_turn("convergence", now=at, interval=5)
+    rest: dict[str, Any] = {"finished_at": now, "counts": {}, "is_claimed": True}
+    note_run("convergence", started_at=later, hold_until=hold_until, **rest)
+    note_hold("convergence", started_at=slow, hold_until=now)
+    note_run("convergence", started_at=slow, **rest)
+    tick = load_tick("convergence")
+    assert (tick.started_at, tick.hold_until) == (later, hold_until)
+    assert claim_turn("convergence", now=now, interval=5)
+    note_run("convergence", started_at=now, **rest)
+    assert load_tick("convergence").hold_until is None
+
+
+def test_an_alert_that_is_raised_again_while_it_is_being_closed_stays_open(loop: Loop) -> None:
+    alert = raise_alert("plugin_failed")
+    age(601)
+    closed: list[int] = []
+
+    def close() -> None:
+        try:
+            closed.append(close_quiet(Look(clock.now(), Policy(), frozenset()))["alerts_closed"])
+        finally:
+            connection.close()
+
+    def is_waiting() -> bool:
+        # Who waits for a row does so for the transaction that wrote it.
+        return bool(
+            rows(
+                """
+                SELECT 1 FROM pg_locks
+                WHERE NOT granted AND transactionid = pg_current_xact_id()::xid
+                """
+            )
+        )
+
+    thread = Thread(target=close)
+    with transaction.atomic():
+        raise_alert("plugin_failed", "again")
+        thread.start()
+        wait_until(is_waiting, seconds=30, what="it waits for the lock of the alert")
+    thread.join()
+    alert.refresh_from_db()
+    assert (closed, alert.cleared_at, alert.text) == ([0], None, "again")
+
+
+def test_what_a_process_raised_that_died_is_closed_though_its_rule_has_no_more_work(
+    loop: Loop,
+) -> None:
+    loop.converge()
+    tell_failure("overruns", RuntimeError("no"), now=clock.now())
+    forget()
+    age(590)
+    loop.converge()
+    assert Alert.objects.filter(kind="rule_failed", cleared_at=None).exists()
+    age(20)
+    loop.converge()
+    assert not Alert.objects.filter(kind="rule_failed", cleared_at=None).exists()
+
+
+def test_what_somebody_else_closes_does_not_close_by_age(loop: Loop) -> None:
+    raise_alert("cell_lost")
+    age(10 * 86_400)
+    loop.converge()
+    assert Alert.objects.get(kind="cell_lost").cleared_at is None
+
+
+def test_the_alert_of_a_twin_closes_when_it_does_not_try_any_more(loop: Loop) -> None:
+    cell = loop.cell()
+    twin = Hand(loop, cell.name, cell.capacity)
+    twin.incarnation = "two"
+    for _ in range(2):
+        assert twin.register().verdict == "refused"
+        age(590)
+        loop.converge()
+        assert Alert.objects.get(cleared_at=None).kind == "cell_twin"
+    age(20)
+    cell.beat()
+    loop.converge()
+    assert not Alert.objects.filter(cleared_at=None).exists()
+
+
+def test_the_alert_of_a_job_that_was_skipped_stays_as_long_as_it_is(loop: Loop) -> None:
+    job = loop.submit()
+    poison = {"ending_as": S.KILLED, "ending_reason": "no such reason"}
+    Job.objects.filter(pk=job.pk).update(**poison)
+    for _ in range(3):
+        loop.converge()
+        age(590)
+    (alert,) = Alert.objects.all()
+    assert (alert.kind, alert.cleared_at) == ("job_skipped", None)
+    Job.objects.filter(pk=job.pk).update(ending_reason="cancelled")
+    age(600)
+    loop.converge()
+    assert loop.state(job) == "KILLED"
+    assert not Alert.objects.filter(cleared_at=None).exists()
+
+
+def test_an_alert_closed_by_hand_leaves_an_audit_line_and_comes_back_if_it_is_still_so(
+    loop: Loop,
+) -> None:
+    alert = raise_alert("cell_lost", "cell it is lost")
+    for _ in range(2):
+        close_alert(alert_id=alert.pk, actor="olga", reason="scrapped", now=clock.now())
+    (line,) = AuditLine.objects.all()
+    assert (line.actor, line.action, line.subject) == ("olga", "closed", "alert cell_lost: it")
+    assert line.text == "scrapped; cell it is lost"
+    assert raise_alert("cell_lost").pk != alert.pk
+    with pytest.raises(NotFound):
+        close_alert(alert_id=0, actor="olga", reason="", now=clock.now())

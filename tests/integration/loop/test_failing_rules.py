@@ -1,0 +1,239 @@
+"""What fails in a tick holds up nothing else: poisoned jobs, locks, sources that cannot be read."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from itertools import product
+
+import psycopg
+import pytest
+from django.db import OperationalError, connection
+
+from controlplane import clock
+from controlplane.commands.convergence import endings, turns
+from controlplane.commands.convergence.course import Course
+from controlplane.commands.convergence.late_tasks import EndLateTasks, apply_task_rule
+from controlplane.commands.convergence.rule import Look, Rule
+from controlplane.commands.endings import cancel_job
+from controlplane.contract.reports import AttemptReport
+from controlplane.contract.states import Phase
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.convergence import stuck_builds, unanswered
+from controlplane.domain.convergence.policy import Policy
+from controlplane.domain.effects import ChangeTask
+from controlplane.domain.jobs import impossible_groups
+from controlplane.models import Alert, Attempt, Job, TaskGroup, TickState, Walk
+from controlplane.queries.convergence.due import (
+    SOURCES,
+    find_candidates,
+    find_due,
+    list_jobs_with,
+)
+from controlplane.queries.invariants import check_all
+from controlplane.queries.jobs_under_lock import load_groups
+from controlplane.queries.sql import execute, rows
+from controlplane.ticks import convergence
+from tests.integration.loop.conftest import Loop
+
+SMALL = {"image": "x", "command": ["true"], "resources": {"cpu": 1, "memory": "64Mi"}}
+HOUR = timedelta(hours=1)
+
+
+def unanswered_jobs(loop: Loop, count: int) -> list[Job]:
+    """Jobs whose orders nobody answered in time."""
+    loop.cell(cpu=16_000)
+    jobs = [loop.submit() for _ in range(count)]
+    loop.place()
+    assert Attempt.objects.update(start_before=clock.now() - HOUR) == count
+    return jobs
+
+
+def failed_rules() -> set[str]:
+    found = Alert.objects.filter(kind="rule_failed", cleared_at=None)
+    return set(found.values_list("subject", flat=True))
+
+
+def test_jobs_that_fail_each_time_do_not_stand_in_front_of_others(loop: Loop) -> None:
+    jobs = unanswered_jobs(loop, 7)
+    poisoned = {job.pk for job in jobs[:4]}
+
+    def decide(facts, *, now) -> ChangeTask:
+        if facts.job_id in poisoned:
+            raise ValueError("poisoned")
+        return unanswered.decide_unanswered(facts, now=now)
+
+    rule = EndLateTasks(replace(unanswered.RULE, decide=decide))
+    assert rule(Look(clock.now(), Policy(page=2), frozenset())) == {"unanswered": 3}
+    assert Alert.objects.filter(kind="job_skipped", cleared_at=None).count() == len(poisoned)
+    assert EndLateTasks(unanswered.RULE)(Look(clock.now(), Policy(page=2), frozenset())) == {
+        "unanswered": 4
+    }
+
+
+def test_a_report_that_came_after_the_look_begins_the_time_of_a_build_anew(loop: Loop) -> None:
+    cell, job = loop.cell(), loop.submit()
+    loop.place()
+    [attempt] = loop.attempts(job)
+    cell.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase=Phase.PREPARING))
+    Attempt.objects.update(state_since=clock.now() - HOUR)
+    look = Look(clock.now(), Policy(), frozenset())
+    found = find_candidates("stuck_builds", now=look.now, covered_at=None, policy=look.policy)
+    assert [item.uid for item in found] == [attempt.uid]
+    cell.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase=Phase.CREATING))
+    assert apply_task_rule(stuck_builds.RULE, found, look) == 0
+    assert loop.states(job) == ["BUILDING"]
+    Attempt.objects.update(state_since=clock.now() - HOUR)
+    assert apply_task_rule(stuck_builds.RULE, found, look) == 1
+
+
+@contextmanager
+def held(job: Job) -> Iterator[None]:
+    """Somebody else holds the lock of the job, and nobody waits long for it."""
+    settings = connection.settings_dict
+    names = {"host": "HOST", "port": "PORT", "dbname": "NAME", "user": "USER"}
+    where = {name: settings[key] for name, key in names.items() if settings[key]}
+    execute("SET lock_timeout = '50ms'")
+    try:
+        with psycopg.connect(**where, password=settings["PASSWORD"]) as other:
+            other.execute("SELECT FROM controlplane_job WHERE id = %s FOR UPDATE", [job.pk])
+            yield
+    finally:
+        execute("RESET lock_timeout")
+
+
+def test_a_lock_that_nobody_lets_go_stops_one_job_and_not_the_tick(loop: Loop) -> None:
+    loop.converge()  # the walks over all jobs are not due again
+    *others, job = unanswered_jobs(loop, 3)
+    parent = loop.submit(name="parent")
+    child = loop.submit(name="child", parent=parent.pk)
+    cancel_job(job_id=parent.pk, reason="", force=False, actor="me", now=clock.now())
+    with held(job):
+        counts = loop.converge()
+    assert (counts["unanswered"], counts["orphaned"]) == (len(others), 1)
+    assert loop.state(child) == "KILLED"
+    assert failed_rules() == set()
+    skipped = Alert.objects.get(kind="job_skipped", cleared_at=None)
+    assert (skipped.subject, skipped.text) == (
+        f"unanswered of job {job.pk}",
+        "somebody else keeps it locked",
+    )
+    assert loop.converge()["unanswered"] == 1
+
+
+def test_nobody_waits_for_a_lock_or_stands_still_in_a_transaction_for_ever(loop: Loop) -> None:
+    assert rows("SHOW lock_timeout") == [("20s",)]
+    assert rows("SHOW idle_in_transaction_session_timeout") == [("15s",)]
+
+
+def test_a_source_that_cannot_be_read_stops_the_rule_that_reads_it(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unanswered_jobs(loop, 1)
+    with monkeypatch.context() as patch:
+        patch.setitem(SOURCES, "images", "FROM controlplane_nothing WHERE true")
+        assert loop.converge()["unanswered"] == 1
+    assert failed_rules() == {"rule images"}
+    assert "deletion" in TickState.objects.get(name="convergence").phases
+
+
+def test_without_a_database_the_tick_ends(loop: Loop) -> None:
+    def run(look: Look) -> dict[str, int]:
+        execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        return {}
+
+    rule = Rule(1, "gone", (), run, always=True)
+    with pytest.raises(OperationalError):
+        Course([rule], clock.now(), Policy()).run()
+    connection.close()
+    assert failed_rules() == set()
+
+
+def test_the_first_tick_of_all_listens_and_says_nothing_of_a_gap(loop: Loop) -> None:
+    convergence.run()
+    hold_until = TickState.objects.get(name="convergence").hold_until
+    assert hold_until is not None
+    assert not Alert.objects.filter(kind="control_plane_gap").exists()
+
+
+# ------------------------------------------------------------------ rule 7
+
+
+def test_jobs_that_only_wait_do_not_hide_one_that_waits_in_vain(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "JOBS_PER_TICK", 3)
+    both = [{"group": "a"}, {"group": "b"}]
+    groups: list[dict[str, object]] = [{"name": name, **SMALL} for name in "ab"]
+    groups.append({"name": "c", "depends_on": both, **SMALL})
+    cell = loop.cell(cpu=16_000)
+    jobs = [loop.submit(max_task_failures=1, groups=groups) for _ in range(4)]
+    loop.place()
+    for job in jobs:
+        end = S.FAILED if job is jobs[-1] else S.SUCCEEDED
+        cell.end(loop.attempts(job)[0], end, exit_code=int(end is S.FAILED))
+    assert list_jobs_with("waiting_jobs", 9) == [jobs[-1].pk]
+    loop.converge()
+    assert loop.states(jobs[-1]) == ["FAILED", "ASSIGNED", "KILLED"]
+    assert loop.states(jobs[0]) == ["SUCCEEDED", "ASSIGNED", "PENDING"]
+    assert check_all() == []
+
+
+@pytest.mark.parametrize("until", ["started", "succeeded", "finished"])
+def test_the_statement_finds_what_the_domain_calls_impossible(loop: Loop, until: str) -> None:
+    groups: list[dict[str, object]] = [
+        {"name": "a", **SMALL},
+        {"name": "b", "depends_on": [{"group": "a", "until": until}], **SMALL},
+    ]
+    job = loop.submit(groups=groups)
+    seen = set()
+    states = (S.PENDING, S.RUNNING, S.SUCCEEDED, S.FAILED, S.KILLED)
+    for minimum, *counts in product(range(3), *[range(2)] * len(states)):
+        row = [0] * (max(S) + 1)
+        for state, count in zip(states, counts, strict=True):
+            row[state] = count
+        TaskGroup.objects.filter(job=job, name="a").update(counts=row, min_available=minimum)
+        listed = load_groups([job.pk])[job.pk]
+        vain = impossible_groups({item.facts.name: item.facts for item in listed})
+        assert list_jobs_with("waiting_jobs", 9) == [job.pk] * bool(vain), (minimum, counts)
+        seen.add(bool(vain))
+    assert seen == ({False} if until == "finished" else {False, True})
+
+
+def test_generations_that_are_too_many_for_a_tick_go_on_in_the_next(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endings, "PAGES_PER_TICK", 2)
+    line = [loop.submit()]
+    for _ in range(5):
+        line.append(loop.submit(parent=line[-1].pk))
+    cancel_job(job_id=line[0].pk, reason="", force=False, actor="me", now=clock.now())
+    loop.wire.drop("convergence")
+    rounds = []
+    for _ in range(3):
+        rounds.append(convergence.run(woken=True).get("orphaned", 0))
+        assert any(queue == "convergence" for queue, _ in loop.wire.sent)
+        loop.wire.drop("convergence")
+    assert rounds == [2, 2, 1]
+
+
+# ------------------------------------------------------------------ the clock was put back
+
+
+def test_nobody_runs_out_of_a_time_that_lies_ahead(loop: Loop) -> None:
+    loop.submit(scheduling_timeout_seconds=60)
+    now = clock.now()
+    found = {
+        ahead: find_candidates("unplaced", now=now + ahead, covered_at=now + HOUR, policy=Policy())
+        for ahead in (timedelta(), HOUR)
+    }
+    assert [len(item) for item in found.values()] == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["recount", "orphans"])
+def test_a_walk_that_was_ahead_of_us_goes_on(loop: Loop, name: str) -> None:
+    now = clock.now()
+    Walk.objects.create(name=name, after="", looked_at=now + HOUR, repaired=0)
+    assert find_due(now, None, Policy(), among=[name]) == {name}
+    Walk.objects.update(looked_at=now + timedelta(seconds=1))
+    assert find_due(now, None, Policy(), among=[name]) == set()

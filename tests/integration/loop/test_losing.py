@@ -1,0 +1,263 @@
+"""Losing cells, whatever happens at the same time: who is heard lives; a loss that is held is told.
+
+Something happens before each statement in turn of the rule that loses cells: cells are heard, an
+operator confirms, the process dies.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from threading import Thread
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
+
+from controlplane import clock
+from controlplane.commands.cell_messages import Beat, answer_heartbeats
+from controlplane.commands.convergence.lost_cells import lose_silent_cells
+from controlplane.commands.convergence.rule import Look
+from controlplane.commands.convergence.stuck_stops import clear_cells, suspect_cells
+from controlplane.commands.effects import change_cells, raise_alerts
+from controlplane.commands.endings import cancel_job
+from controlplane.commands.pools import confirm_loss
+from controlplane.contract.queues import INBOX_QUEUES
+from controlplane.contract.reports import AttemptReport, Goodbye
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.cell_keys import CellAddress
+from controlplane.domain.convergence.policy import Policy
+from controlplane.domain.effects import ChangeCell, RaiseAlert
+from controlplane.domain.errors import Conflict
+from controlplane.domain.states import CellState
+from controlplane.models import Alert, Attempt, Cell, CellLease, InboxProbe, Pool
+from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.deaths import at_statement, work_until_death
+from tests.integration.loop.everything import ago
+
+FOUR = [f"cell-{number}" for number in range(1, 5)]
+
+
+@pytest.fixture
+def four(loop: Loop) -> list[Hand]:
+    for shard in range(len(INBOX_QUEUES)):
+        InboxProbe.objects.create(shard=shard, sent_at=clock.now(), heard_at=clock.now())
+    return [loop.cell(name) for name in FOUR]
+
+
+def fall_silent(*names: str) -> None:
+    """As they were: these have not been heard for long, the others just now; nothing is held."""
+    Cell.objects.update(state="READY")
+    Pool.objects.update(loss_held_at=None, loss_confirmed_at=None)
+    Alert.objects.all().delete()
+    CellLease.objects.update(expires_at=ago(-30), last_heard_at=ago(1), silent_ticks=0)
+    long_ago = {"expires_at": ago(60), "last_heard_at": ago(90), "silent_ticks": 9}
+    CellLease.objects.filter(cell__name__in=names).update(**long_ago)
+
+
+def lose() -> dict[str, int]:
+    return dict(lose_silent_cells(Look(clock.now(), Policy(), frozenset({"silent_leases"}))))
+
+
+def meanwhile(work: Callable[[], None]) -> bool:
+    """In another process; whether it was done. Who has to wait for a lock comes too late."""
+    done = []
+
+    def live() -> None:
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SET lock_timeout = '50ms'")
+            with suppress(OperationalError, Conflict):
+                work()
+                done.append(True)
+        finally:
+            connection.close()
+
+    thread = Thread(target=live)
+    thread.start()
+    thread.join()
+    return bool(done)
+
+
+def before_each_statement(begin: Callable[[], None], work: Callable[[], None]) -> Iterator[bool]:
+    """The rule runs as often as it has statements, with `work` before another one; was it done?"""
+    at, is_there = 0, True
+    while is_there:
+        begin()
+        is_last, is_there, done = at_statement(at), False, False
+
+        def watch(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+            nonlocal is_there, done
+            if not is_there and is_last(sql):  # noqa: B023
+                is_there, done = True, meanwhile(work)
+            return execute(sql, *rest)
+
+        with connection.execute_wrapper(watch):
+            lose()
+        if is_there:
+            yield done
+        at += 1
+    assert at > 5
+
+
+def beat(*hands: Hand) -> None:
+    numbers = dict(Cell.objects.values_list("name", "pk"))
+    beats = []
+    for hand in hands:
+        hand.seq += 1
+        address = CellAddress(numbers[hand.name], hand.name, hand.incarnation, hand.key)
+        beats.append(Beat(address, hand.seq, {}))
+    answer_heartbeats(beats, now=clock.now())
+
+
+def is_told() -> bool:
+    return Alert.objects.filter(kind="mass_loss", cleared_at=None).exists()
+
+
+def is_held() -> bool:
+    return Pool.objects.get(name="default").loss_held_at is not None
+
+
+def test_a_pool_that_is_heard_while_its_loss_is_decided_is_not_lost(four: list[Hand]) -> None:
+    outcomes = set()
+    for heard in before_each_statement(lambda: fall_silent(*FOUR), lambda: beat(*four)):
+        assert set(Cell.objects.values_list("state", flat=True)) == {"READY"}
+        assert is_held() == is_told() == (not heard)
+        outcomes.add(heard)
+    assert outcomes == {True, False}
+
+
+def test_a_cell_that_is_heard_while_its_loss_is_decided_is_not_lost(four: list[Hand]) -> None:
+    outcomes = set()
+    for heard in before_each_statement(lambda: fall_silent("cell-1"), lambda: beat(four[0])):
+        assert Cell.objects.get(name="cell-1").state == ("READY" if heard else "LOST")
+        outcomes.add(heard)
+    assert outcomes == {True, False}
+
+
+def test_no_alert_stays_about_a_loss_that_was_confirmed_meanwhile(four: list[Hand]) -> None:
+    def confirm() -> None:
+        confirm_loss(name="default", actor="ann", now=clock.now())
+
+    for confirmed in before_each_statement(lambda: fall_silent(*FOUR), confirm):
+        assert not confirmed
+        assert is_held()
+        assert is_told()
+
+
+def begin_held() -> None:
+    """All are heard again; their loss is held still."""
+    fall_silent(*FOUR)
+    lose()
+    assert is_held()
+    now = clock.now()
+    CellLease.objects.update(expires_at=now + timedelta(30), last_heard_at=now, silent_ticks=0)
+
+
+@pytest.mark.parametrize(
+    ("begin", "held"), [(lambda: fall_silent(*FOUR), True), (begin_held, False)]
+)
+def test_whoever_dies_holds_no_loss_back_untold_nor_tells_of_one_that_is_not(
+    four: list[Hand], begin: Callable[[], None], held: bool
+) -> None:
+    at, died = 0, True
+    while died:
+        begin()
+        death = work_until_death(lose, at_statement(at))
+        died, at = death.before is not None, at + 1
+        assert is_held() == is_told(), death.before
+        lose()
+        assert is_held() == is_told() == held
+    assert at > 5
+
+
+# ------------------------------------------------------------------ changes of many cells
+
+
+def test_many_cells_are_changed_in_the_order_in_which_all_lock_them(four: list[Hand]) -> None:
+    ids = list(Cell.objects.order_by("-pk").values_list("pk", flat=True))
+    ready = frozenset({CellState.READY})
+    changes = [ChangeCell(pk, ready, CellState.CORDONED, "because") for pk in ids]
+    assert change_cells(changes) == sorted(ids)
+
+
+def test_what_was_suspected_of_lost_cells_is_closed_in_one_statement(loop: Loop) -> None:
+    names = [f"cell-{number}" for number in range(1, 13)]
+    for name in names:
+        loop.cell(name)
+    InboxProbe.objects.create(shard=0, sent_at=clock.now(), heard_at=clock.now())
+    counts = []
+    for silent in (names[:1], names[:5]):
+        fall_silent(*silent)
+        raise_alerts(
+            [RaiseAlert("stop_unconfirmed", name, "because") for name in silent], now=clock.now()
+        )
+        with CaptureQueriesContext(connection) as queries:
+            assert lose()["cells_lost"] == len(silent)
+        assert not Alert.objects.filter(kind="stop_unconfirmed", cleared_at=None).exists()
+        counts.append(len(queries) - len(silent))
+    assert counts[0] == counts[1]
+
+
+def test_nobody_is_alarmed_about_a_cell_that_was_not_put_aside(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit()
+    loop.place()
+    [attempt] = loop.attempts(job)
+    cell.report(AttemptReport(str(attempt.uid), 0, S.RUNNING))
+    cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
+    Attempt.objects.update(created_at=ago(700), started_at=ago(650), finished_at=ago(600))
+
+    def lose_all() -> None:
+        Cell.objects.update(state="LOST")
+
+    def watch(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+        if sql.startswith('UPDATE "controlplane_cell"'):
+            meanwhile(lose_all)
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(watch):
+        assert suspect_cells(now=clock.now(), policy=Policy()) == 0
+    assert not Alert.objects.filter(kind="stop_unconfirmed").exists()
+
+
+@pytest.mark.parametrize("cause", ["failures", "unfit"])
+def test_a_cell_that_comes_with_strangers_just_when_it_may_work_again_does_not(
+    loop: Loop, cause: str
+) -> None:
+    cell = loop.cell()
+    Cell.objects.update(state="QUARANTINED", quarantined_for=cause)
+    Cell.objects.filter(quarantined_for="failures").update(quarantined_until=ago(1))
+
+    def come() -> None:
+        Cell.objects.update(quarantined_for="strangers")
+
+    def watch(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+        if sql.startswith('UPDATE "controlplane_cell"'):
+            assert meanwhile(come)
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(watch):
+        if cause == "failures":
+            assert clear_cells(now=clock.now(), policy=Policy()) == 0
+        else:
+            cell.beat()
+    found = Cell.objects.get()
+    assert (found.state, found.quarantined_for) == ("QUARANTINED", "strangers")
+
+
+def test_whoever_follows_while_a_cell_leaves_for_good_takes_work(loop: Loop) -> None:
+    """The successor registers in another session, amid the goodbye if nothing holds it up."""
+    cell = loop.cell()
+    came = []
+
+    def watch(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+        if sql.startswith('UPDATE "controlplane_cell"'):
+            came.append(meanwhile(cell.register))
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(watch):
+        cell.say(Goodbye(0).body())
+    if came != [True]:
+        cell.register()
+    assert Cell.objects.get().state == "READY"

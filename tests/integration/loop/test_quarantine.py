@@ -1,0 +1,162 @@
+"""Cells that are in quarantine for several things at once: none of them is forgotten."""
+
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from controlplane import clock
+from controlplane.commands.cells import unquarantine_cell
+from controlplane.commands.endings import cancel_job
+from controlplane.contract.reports import Heartbeat, Held, Register
+from controlplane.contract.states import TaskState as S
+from controlplane.models import Alert, Attempt, Cell
+from tests.integration.loop.conftest import Hand, Loop
+
+STRANGER = Held(str(UUID(int=7)), S.RUNNING)
+FULL = "the disk of its folder is full"
+
+
+def state() -> tuple[str, str, str]:
+    cell = Cell.objects.get()
+    return cell.state, cell.quarantined_for, cell.state_reason
+
+
+def open_alerts() -> list[str]:
+    found = Alert.objects.filter(cleared_at=None).order_by("kind")
+    return list(found.values_list("kind", flat=True))
+
+
+def fail(*, seconds: float) -> None:
+    """As if whatever was sent there had failed: so long, from now on, it is left alone."""
+    until = clock.now() + timedelta(seconds=seconds)
+    Cell.objects.update(state="QUARANTINED", quarantined_for="failures", quarantined_until=until)
+    Alert.objects.create(
+        kind="cell_failing", subject="cell-1", raised_at=until, last_raised_at=until
+    )
+
+
+def stop_in_vain(loop: Loop) -> Attempt:
+    """A stop that is overdue, of an attempt on the cell."""
+    job = loop.submit()
+    loop.place()
+    (attempt,) = loop.attempts(job)
+    cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
+    long_ago = clock.now() - timedelta(hours=1)
+    Attempt.objects.update(created_at=long_ago, finished_at=long_ago)
+    return attempt
+
+
+def come_with_a_stranger(cell: Hand) -> None:
+    cell.say(
+        Register(
+            cell.capacity, drivers=("memory",), task_types=("container",), inventory=(STRANGER,)
+        ).body()
+    )
+
+
+def test_an_overdue_stop_is_told_of_a_cell_that_is_unfit_too(loop: Loop) -> None:
+    cell = loop.cell()
+    attempt = stop_in_vain(loop)
+    cell.say(Heartbeat((), unfit=FULL).body())
+    for _ in range(2):
+        loop.converge()
+        assert (state(), open_alerts()) == (("QUARANTINED", "unfit", FULL), ["stop_unconfirmed"])
+    # It is fit again, but has not confirmed.
+    cell.beat()
+    assert state() == ("QUARANTINED", "stops", "1 stop is not confirmed")
+    loop.converge()
+    assert open_alerts() == ["stop_unconfirmed"]
+    cell.end(attempt, S.KILLED)
+    loop.converge()
+    assert (state()[0], open_alerts()) == ("READY", [])
+
+
+def test_nothing_more_is_said_of_stops_that_an_unfit_cell_has_confirmed(loop: Loop) -> None:
+    cell = loop.cell()
+    attempt = stop_in_vain(loop)
+    cell.say(Heartbeat((), unfit=FULL).body())
+    loop.converge()
+    cell.end(attempt, S.KILLED)
+    loop.converge()
+    assert (state(), open_alerts()) == (("QUARANTINED", "unfit", FULL), [])
+
+
+def test_an_alert_is_not_open_about_a_cell_that_is_fit_and_has_confirmed(loop: Loop) -> None:
+    cell = loop.cell()
+    attempt = stop_in_vain(loop)
+    cell.say(Heartbeat((), unfit=FULL).body())
+    loop.converge()
+    cell.end(attempt, S.KILLED)
+    cell.beat()
+    assert (state()[0], open_alerts()) == ("READY", [])
+
+
+def test_a_cell_whose_time_is_over_is_kept_while_a_stop_is_overdue(loop: Loop) -> None:
+    cell = loop.cell()
+    attempt = stop_in_vain(loop)
+    fail(seconds=100)
+    loop.converge()
+    assert (state()[1], open_alerts()) == ("failures", ["cell_failing", "stop_unconfirmed"])
+    Cell.objects.update(quarantined_until=clock.now())
+    for _ in range(2):
+        loop.converge()
+        assert state() == ("QUARANTINED", "stops", "1 stop is not confirmed")
+        assert open_alerts() == ["stop_unconfirmed"]
+    assert Cell.objects.get().trusted_at is not None
+    loop.submit(name="other")
+    loop.place()
+    assert cell.run_orders() == [str(attempt.uid)]
+    cell.end(attempt, S.KILLED)
+    loop.converge()
+    assert (state()[0], open_alerts()) == ("READY", [])
+
+
+@pytest.mark.parametrize("cause", ["unfit", "stops", "failures"])
+def test_a_cell_in_quarantine_that_comes_with_strangers_is_kept_until_they_are_gone(
+    loop: Loop, cause: str
+) -> None:
+    cell = loop.cell()
+    attempt = stop_in_vain(loop)
+    if cause == "unfit":
+        cell.say(Heartbeat((), unfit=FULL).body())
+    elif cause == "failures":
+        fail(seconds=100)
+    else:
+        loop.converge()
+    assert state()[1] == cause
+    come_with_a_stranger(cell)
+    with_stranger = ("QUARANTINED", "strangers", "it came with 1 attempt that it must not have")
+    Cell.objects.filter(quarantined_until__isnull=False).update(quarantined_until=clock.now())
+    cell.say(Heartbeat((STRANGER,)).body())
+    loop.converge()
+    assert (state(), "stop_unconfirmed" in open_alerts()) == (with_stranger, True)
+    cell.beat()
+    loop.converge()
+    assert state() == ("QUARANTINED", "stops", "1 stop is not confirmed")
+    cell.end(attempt, S.KILLED)
+    loop.converge()
+    assert (state()[0], open_alerts()) == ("READY", [])
+
+
+def test_strangers_do_not_shorten_the_time_for_what_failed(loop: Loop) -> None:
+    cell = loop.cell()
+    fail(seconds=100)
+    come_with_a_stranger(cell)
+    cell.beat()
+    loop.converge()
+    assert (state()[:2], open_alerts()) == (("QUARANTINED", "failures"), ["cell_failing"])
+    Cell.objects.update(quarantined_until=clock.now())
+    loop.converge()
+    assert (state()[0], open_alerts()) == ("READY", [])
+    assert Cell.objects.get().trusted_at is not None
+
+
+def test_an_operator_may_let_it_work_all_the_same_until_the_next_look(loop: Loop) -> None:
+    loop.cell()
+    stop_in_vain(loop)
+    loop.converge()
+    unquarantine_cell(name="cell-1", actor="me", now=clock.now())
+    assert (state()[0], open_alerts()) == ("READY", [])
+    loop.converge()
+    assert (state()[1], open_alerts()) == ("stops", ["stop_unconfirmed"])

@@ -1,0 +1,209 @@
+"""Files of attempts of which there is no row go when they are a day old, and no others do."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+from django.conf import settings
+from django.test import override_settings
+
+from controlplane import clock
+from controlplane.commands.convergence import strays
+from controlplane.commands.convergence.strays import sweep_strays
+from controlplane.models import Alert, Attempt, Walk
+from controlplane.outbox import artifacts as kept
+from controlplane.outbox import store
+from controlplane.outbox import strays as places
+from controlplane.queries.artifacts import find_prefix
+from controlplane.queries.convergence.due import find_due
+from controlplane.ticks import convergence
+from tests.integration.loop.conftest import Loop
+
+pytestmark = pytest.mark.usefixtures("loop")
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+
+
+@pytest.fixture(autouse=True)
+def own_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Files of other tests are nobody's here, and this process has been through nothing."""
+    monkeypatch.setattr(strays._Round, "parts", None)
+    with override_settings(CELLRUN=replace(settings.CELLRUN, artifact_root=tmp_path)):
+        yield
+
+
+@pytest.fixture
+def attempt(loop: Loop) -> Attempt:
+    loop.cell()
+    job = loop.submit()
+    loop.place()
+    return loop.attempts(job)[0]
+
+
+def root() -> Path:
+    folder: Path = settings.CELLRUN.artifact_root
+    return folder
+
+
+def leave(uid: UUID, prefix: str) -> None:
+    """Output, two artifacts and a draft of an attempt."""
+    store.append_log(uid, "stdout", offset=0, content=b"hello")
+    for name in ("table", "folder/part"):
+        digest = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
+        file = kept.Announced(uid, prefix, name, 5, digest)
+        assert kept.put_piece(file, offset=0, content=b"hello", most=1000) == 5
+    begun = kept.Announced(uid, prefix, "begun", 5, "0" * 64)
+    assert kept.put_piece(begun, offset=0, content=b"he", most=1000) == 2
+
+
+def age(*, days: float) -> None:
+    """All that is in the store was written so long ago."""
+    then = (clock.now() - timedelta(days=days)).timestamp()
+    for path in root().rglob("*"):
+        os.utime(path, (then, then))
+
+
+def paths_of(uid: UUID) -> list[Path]:
+    return [path for path in root().rglob("*") if str(uid) in path.parts]
+
+
+def begin_round(reached: str = "") -> None:
+    """The round before ended a day ago, or this one is at some place."""
+    looked_at = clock.now() - (HOUR if reached else DAY + HOUR)
+    Walk.objects.update_or_create(
+        name="strays", defaults={"after": reached, "looked_at": looked_at}
+    )
+
+
+def sweep(now: datetime | None = None) -> int:
+    done = sweep_strays(now=now or clock.now(), is_over=lambda: False)
+    assert done.fault is None
+    return done.count
+
+
+def test_what_no_row_refers_to_goes_and_what_one_does_stays(loop: Loop, attempt: Attempt) -> None:
+    prefix = find_prefix(attempt.uid)
+    assert prefix is not None
+    leave(attempt.uid, prefix)
+    gone = uuid4()
+    leave(gone, f"zz/default/default/1/2/{gone}")
+    store.put_input(b"an input that no row names")
+    age(days=2)
+    before = paths_of(attempt.uid)
+    begin_round()
+    assert loop.converge()["strays"] == 3
+    assert paths_of(gone) == []
+    assert not (root() / "artifacts" / "zz").exists()
+    assert paths_of(attempt.uid) == before
+    assert store.read_log(attempt.uid, "stdout", offset=0, limit=9).content == b"hello"
+    assert [path for path in (root() / "inputs").rglob("*") if path.is_file()]
+    loop.converge()
+    assert not any((root() / "discarded").iterdir())
+    assert Walk.objects.get(name="strays").after == ""
+
+
+def test_what_somebody_wrote_to_within_a_day_stays(attempt: Attempt) -> None:
+    gone = uuid4()
+    leave(gone, f"zz/default/default/1/2/{gone}")
+    age(days=0.9)
+    begin_round()
+    assert sweep() == 0
+    age(days=2)
+    # An upload that is under way writes to one file; its folder is as it was.
+    for area in ("logs", "drafts", "artifacts"):
+        [path] = [path for path in (root() / area).rglob(str(gone)) if path.is_dir()]
+        os.utime(next(file for file in path.rglob("*") if file.is_file()))
+    begin_round()
+    assert sweep() == 0
+    assert len(paths_of(gone)) > 6
+
+
+def test_inputs_that_never_arrived_go_and_those_that_did_stay() -> None:
+    digest = store.put_input(b"whole")
+    torn = root() / "inputs" / "ab" / ".tmp12345"
+    torn.parent.mkdir(parents=True, exist_ok=True)
+    torn.write_bytes(b"to")
+    age(days=2)
+    begin_round()
+    assert sweep() == 1
+    assert not torn.exists()
+    assert store.read_input(digest) == b"whole"
+
+
+def test_what_is_not_of_the_store_is_left_alone() -> None:
+    uid = uuid4()
+    others = [
+        "logs/README",
+        "logs/ab/notes.txt",
+        f"logs/lost+found/{uid}/file",
+        f"artifacts/zz/{uid}/file",
+        "elsewhere/file",
+    ]
+    for name in others:
+        (root() / name).parent.mkdir(parents=True, exist_ok=True)
+        (root() / name).write_text("mine")
+    (root() / "logs" / "cd").mkdir()
+    (root() / "logs" / "cd" / str(uid)).symlink_to(root() / "elsewhere")
+    age(days=2)
+    begin_round()
+    assert sweep() == 0
+    assert all((root() / name).read_text() == "mine" for name in others)
+
+
+def test_a_new_database_or_one_that_was_away_waits_for_a_day(loop: Loop) -> None:
+    gone = uuid4()
+    leave(gone, f"zz/default/default/1/2/{gone}")
+    age(days=9)
+    now = clock.now()
+    assert sweep(now) == 0
+    policy = convergence.build_policy()
+    assert find_due(now, None, policy, among=["strays"]) == set()
+    assert find_due(now + DAY, None, policy, among=["strays"]) == {"strays"}
+    for looked_at in (now - 3 * DAY, now + HOUR):
+        Walk.objects.update(looked_at=looked_at)
+        assert find_due(now, None, policy, among=["strays"]) == {"strays"}
+        assert sweep(now) == 0
+        assert Walk.objects.get(name="strays").looked_at == now
+    assert sweep(now + DAY) == 3
+
+
+@pytest.mark.parametrize("is_same_process", [True, False])
+def test_a_slice_ends_when_its_time_is_over_and_the_next_goes_on_behind_it(
+    monkeypatch: pytest.MonkeyPatch, is_same_process: bool
+) -> None:
+    monkeypatch.setattr(places, "_PART", 1)
+    uids = sorted((uuid4() for _ in range(6)), key=lambda uid: uid.hex[-2:])
+    for uid in uids:
+        store.append_log(uid, "stdout", offset=0, content=b"hello")
+    age(days=2)
+    begin_round()
+    counts, reached = [], []
+    while not reached or reached[-1]:
+        counts.append(sweep_strays(now=clock.now(), is_over=lambda: True).count)
+        reached.append(Walk.objects.get(name="strays").after)
+        if not is_same_process:
+            strays._Round.parts = None
+        assert len(counts) < 40
+    assert max(counts) == 1
+    assert sum(counts) == len(uids)
+    assert reached[:-1] == sorted(reached[:-1])
+
+
+def test_a_store_that_cannot_be_written_is_told_and_holds_up_nothing(loop: Loop) -> None:
+    uids = [uuid4(), uuid4()]
+    for uid in uids:
+        store.append_log(uid, "stdout", offset=0, content=b"hello")
+    age(days=2)
+    (root() / "discarded").touch()  # nothing can be put there: the tests run as root, too
+    begin_round()
+    assert loop.converge().get("strays", 0) == 0
+    told = Alert.objects.filter(kind="files_not_deleted", cleared_at=None)
+    assert "artifact store, what is of no row" in told.values_list("subject", flat=True)
+    assert all(paths_of(uid) for uid in uids)
+    (root() / "discarded").unlink()
+    begin_round()
+    assert loop.converge()["strays"] == 2

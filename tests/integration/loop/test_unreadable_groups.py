@@ -1,0 +1,101 @@
+"""Groups whose definitions make no sense: an operator is told, and everybody else goes on."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from controlplane import clock
+from controlplane.commands.cell_messages import Beat, answer_heartbeats
+from controlplane.commands.endings import cancel_job
+from controlplane.contract.orders import Sync
+from controlplane.domain.cell_keys import CellAddress
+from controlplane.models import Alert, Attempt, Cell, Job
+from controlplane.queries.sql import execute
+from tests.integration.loop.conftest import Hand, Loop
+
+# What a newer version knew, what is missing, and what can be read but not be sent.
+POISON: list[dict[str, Any]] = [
+    {"novelty": 1},
+    {"inputs": None},
+    {"inputs": [{"path": "/in/part", "from_group": "nobody"}]},
+    {"command": [1]},
+]
+
+
+def poison(job: Job, launch: dict[str, Any]) -> None:
+    statement = "UPDATE controlplane_taskgroup SET launch = launch || %s::jsonb WHERE job_id = %s"
+    execute(statement, [json.dumps(launch), job.pk])
+
+
+def beat_together(*hands: Hand) -> None:
+    """Their heartbeats are answered in one group; whatever they should have, they have not."""
+    beats = []
+    for hand in hands:
+        hand.seq += 1
+        cell = Cell.objects.get(name=hand.name)
+        beats.append(Beat(CellAddress(cell.pk, hand.name, "one", hand.key), hand.seq, {}))
+    answer_heartbeats(beats, now=clock.now())
+
+
+def open_alerts() -> list[tuple[str, str]]:
+    return list(Alert.objects.filter(cleared_at=None).values_list("kind", "subject"))
+
+
+@pytest.mark.parametrize("launch", POISON, ids=str)
+def test_every_heartbeat_is_answered_whatever_one_of_the_cells_should_run(
+    loop: Loop, launch: dict[str, Any]
+) -> None:
+    poisoned = loop.cell("cell-1")
+    stopped, broken = loop.submit(name="stopped"), loop.submit(name="broken")
+    loop.place()
+    well = loop.cell("cell-2", cpu=1000)
+    other = loop.submit(name="other")
+    Cell.objects.filter(name="cell-1").update(state="CORDONED")
+    loop.place()
+    cancel_job(job_id=stopped.pk, reason="", force=False, actor="me", now=clock.now())
+    poison(broken, launch)
+    Attempt.objects.update(created_at=clock.now() - timedelta(seconds=8))
+    loop.wire.sent.clear()
+    beat_together(poisoned, well)
+    [told], [also] = poisoned.orders(), well.orders()
+    assert isinstance(told, Sync)
+    assert isinstance(also, Sync)
+    (attempt,) = loop.attempts(stopped)
+    assert ([stop.uid for stop in told.orders.stops], told.orders.runs) == ([str(attempt.uid)], ())
+    (attempt,) = loop.attempts(other)
+    assert [run.uid for run in also.orders.runs] == [str(attempt.uid)]
+    [(kind, subject)] = open_alerts()
+    is_read = launch == {"command": [1]}
+    group = broken.groups.get()
+    assert (kind, subject) == (
+        "shape_unreadable",
+        "orders of cell cell-1" if is_read else f"group {group.pk}",
+    )
+
+
+@pytest.mark.parametrize("launch", POISON, ids=str)
+def test_what_is_placed_beside_it_is_told_at_once(loop: Loop, launch: dict[str, Any]) -> None:
+    broken = loop.submit(name="broken", resources={"cpu": 4})
+    loop.submit(name="sound", resources={"cpu": 1})
+    poison(broken, launch)
+    one, two = loop.cell("cell-1"), loop.cell("cell-2", cpu=1000)
+    loop.place()
+    assert len(loop.attempts(broken)) == 1
+    assert one.run_orders() == []
+    assert len(two.run_orders()) == 1
+    assert [kind for kind, _ in open_alerts()] == ["shape_unreadable"]
+
+
+def test_what_can_be_read_again_is_started(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit()
+    loop.place()
+    [uid] = cell.run_orders()
+    Attempt.objects.update(created_at=clock.now() - timedelta(seconds=8))
+    poison(job, {"novelty": 1})
+    assert cell.beat().orders.runs == ()
+    poison(job, {"novelty": None})
+    [run] = cell.beat().orders.runs
+    assert run.uid == uid

@@ -1,0 +1,476 @@
+"""S0.6: most of a pool falls silent at once, our own clock jumps, a cell returns with a past."""
+
+from datetime import timedelta
+
+import pytest
+
+from controlplane import clock
+from controlplane.commands.pools import confirm_loss
+from controlplane.contract.reports import AttemptReport, Goodbye, Held, Register
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.errors import Conflict, NotFound
+from controlplane.models import (
+    Alert,
+    Attempt,
+    AuditLine,
+    Cell,
+    CellLease,
+    InboxProbe,
+    Job,
+    Pool,
+    TickState,
+)
+from controlplane.queries.cells import get_cell
+from controlplane.queries.pools import get_pool
+from controlplane.ticks import convergence
+from tests.integration.loop.conftest import Hand
+from tests.scenarios.stage import Stage
+
+FOUR = ("cell-1", "cell-2", "cell-3", "cell-4")
+WHOLE = {"cpu": 4, "memory": "64Mi"}
+
+
+def four(stage: Stage) -> tuple[list[Hand], Job]:
+    """Four cells, and a task that runs on each."""
+    hands = [stage.cell(name) for name in FOUR]
+    job = stage.submit(resources=WHOLE, replicas=4)
+    stage.place()
+    stage.start(*stage.newest(job))
+    return hands, job
+
+
+def states() -> list[str]:
+    return list(Cell.objects.order_by("name").values_list("state", flat=True))
+
+
+def alerts() -> list[tuple[str, str]]:
+    """Those that are open, but about placement, which no scenario here has run by itself."""
+    found = Alert.objects.filter(cleared_at=None).exclude(kind="tick_late")
+    found = found.order_by("kind", "subject")
+    return list(found.values_list("kind", "subject"))
+
+
+def pass_time(stage: Stage, seconds: float, *silent: Hand) -> None:
+    """Time passes, tick by tick."""
+    for _ in range(round(seconds / 5)):
+        stage.wait(5, *silent)
+        stage.converge()
+
+
+def test_none_is_given_up_when_most_of_a_pool_is_silent_at_once(stage: Stage) -> None:
+    hands, job = four(stage)
+    pass_time(stage, 300, *hands[:3])
+    assert (states(), stage.states(job)) == (["READY"] * 4, ["RUNNING"] * 4)
+    assert alerts() == [("mass_loss", "default")]
+    assert "3 of the 4 cells" in Alert.objects.get(kind="mass_loss").text
+    assert get_pool("default")["loss_held_at"] is not None
+    pass_time(stage, 60)
+    assert (states(), stage.states(job)) == (["READY"] * 4, ["RUNNING"] * 4)
+    assert (alerts(), get_pool("default")["loss_held_at"]) == ([], None)
+    assert [task.preemption_count for task in stage.tasks(job)] == [0, 0, 0, 0]
+    stage.check()
+
+
+def test_cells_that_died_within_one_lease_count_together(stage: Stage) -> None:
+    hands, _ = four(stage)
+    pass_time(stage, 20, hands[0])
+    pass_time(stage, 60, *hands[:3])
+    assert states() == ["READY"] * 4
+
+
+def test_cells_that_die_one_after_the_other_are_lost_one_by_one(stage: Stage) -> None:
+    hands, _ = four(stage)
+    for number in range(1, 4):
+        pass_time(stage, 45, *hands[:number])
+        assert states() == ["LOST"] * number + ["READY"] * (4 - number)
+    assert "mass_loss" not in dict(alerts())
+
+
+def test_of_a_held_loss_that_shrinks_the_rest_has_a_lease_more_and_is_lost(stage: Stage) -> None:
+    hands, job = four(stage)
+    pass_time(stage, 60, *hands[:3])
+    pass_time(stage, 30, *hands[:2])
+    assert (states(), alerts()) == (["READY"] * 4, [])
+    pass_time(stage, 15, *hands[:2])
+    assert states() == ["LOST", "LOST", "READY", "READY"]
+    assert sorted(stage.states(job)) == ["PENDING", "PENDING", "RUNNING", "RUNNING"]
+
+
+def test_who_returns_a_little_later_than_the_others_is_not_lost_for_that(stage: Stage) -> None:
+    hands = [stage.cell(f"cell-{number}") for number in range(9)]
+    pass_time(stage, 60, *hands[:5])
+    pass_time(stage, 5, *hands[1:5])
+    assert alerts() == []
+    pass_time(stage, 30, *hands[1:5])
+    pass_time(stage, 30)
+    assert states() == ["READY"] * 9
+
+
+def test_an_operator_confirms_the_loss_and_its_tasks_move_on(stage: Stage) -> None:
+    hands, job = four(stage)
+    with pytest.raises(Conflict):
+        confirm_loss(name="default", actor="ann", now=clock.now())
+    with pytest.raises(NotFound):
+        confirm_loss(name="elsewhere", actor="ann", now=clock.now())
+    assert not AuditLine.objects.exists()
+    pass_time(stage, 60, *hands[:3])
+    confirm_loss(name="default", actor="ann", now=clock.now())
+    line = AuditLine.objects.get()
+    assert (line.actor, line.action, line.subject) == ("ann", "confirmed", "loss in pool default")
+    assert line.text.endswith(": cell-1, cell-2, cell-3")
+    pass_time(stage, 5, *hands[:3])
+    assert states() == ["LOST", "LOST", "LOST", "READY"]
+    assert alerts() == [("cell_lost", name) for name in FOUR[:3]]
+    assert sorted(stage.states(job)) == ["PENDING"] * 3 + ["RUNNING"]
+    with pytest.raises(Conflict):
+        confirm_loss(name="default", actor="ann", now=clock.now())
+    stage.check()
+
+
+def test_what_was_confirmed_once_is_not_for_ever(stage: Stage) -> None:
+    hands, _ = four(stage)
+    pass_time(stage, 60, *hands[:3])
+    confirm_loss(name="default", actor="ann", now=clock.now())
+    pass_time(stage, 10)  # they all come back in the last moment
+    assert states() == ["READY"] * 4
+    pass_time(stage, 60, *hands[:3])
+    assert (states(), alerts()) == (["READY"] * 4, [("mass_loss", "default")])
+
+
+def test_a_pool_that_proceeds_gives_them_up_one_lease_later(stage: Stage) -> None:
+    stage.policy(mass_loss="proceed")
+    hands, _ = four(stage)
+    pass_time(stage, 65, *hands[:3])
+    assert (states(), alerts()) == (["READY"] * 4, [("mass_loss", "default")])
+    pass_time(stage, 10, *hands[:3])
+    assert states() == ["LOST", "LOST", "LOST", "READY"]
+    assert alerts() == [("cell_lost", name) for name in FOUR[:3]]
+
+
+def test_other_pools_and_cells_that_are_drained_do_not_count(stage: Stage) -> None:
+    hands, _ = four(stage)
+    stage.cell_of("other", "far")
+    Cell.objects.filter(name="cell-1").update(state="DRAINING", ordered_state="DRAINING")
+    pass_time(stage, 60, *hands[:2], stage.hands["far"])
+    assert states() == ["LOST", "LOST", "READY", "READY", "LOST"]
+
+
+def test_no_work_is_given_to_cells_whose_loss_is_held_back(stage: Stage) -> None:
+    hands = [stage.cell(name) for name in FOUR]
+    pass_time(stage, 60, *hands[:3])
+    job = stage.submit(resources=WHOLE, replicas=2)
+    stage.place()
+    assert stage.cells(job) == ["cell-4"]
+    pass_time(stage, 10)
+    stage.place()
+    assert len(stage.cells(job)) == 2
+
+
+def begin_anew(*hands: Hand) -> list[str]:
+    """They come back without their journals and ask to be registered; the answers."""
+    answers = []
+    for hand in hands:
+        if hand.incarnation != "two":
+            hand.incarnation, hand.seq = "two", 0
+        answers.append(str(hand.register().verdict))
+    return answers
+
+
+def test_cells_whose_disks_are_gone_have_returned_and_are_held_no_more(stage: Stage) -> None:
+    hands, job = four(stage)
+    pass_time(stage, 60, *hands)
+    assert (states(), alerts()) == (["READY"] * 4, [("mass_loss", "default")])
+    assert "comes back without its journal" in Alert.objects.get(kind="mass_loss").text
+    assert begin_anew(*hands) == ["refused"] * 4
+    assert states() == ["READY"] * 4
+    pass_time(stage, 5, *hands)
+    assert states() == ["LOST"] * 4
+    assert begin_anew(*hands) == ["accepted"] * 4
+    pass_time(stage, 5)
+    assert (states(), alerts()) == (["READY"] * 4, [])
+    assert get_pool("default")["loss_held_at"] is None
+    stage.place()
+    assert stage.states(job) == ["ASSIGNED"] * 4
+    stage.check()
+
+
+def test_the_others_of_a_held_loss_wait_for_what_becomes_of_them(stage: Stage) -> None:
+    hands = [stage.cell(f"cell-{number}") for number in range(1, 6)]
+    pass_time(stage, 60, *hands)
+    begin_anew(hands[0])
+    pass_time(stage, 60, *hands)
+    assert states() == ["LOST"] + ["READY"] * 4
+    assert begin_anew(hands[0]) == ["accepted"]
+    pass_time(stage, 60, *hands[1:])
+    assert (states(), alerts()) == (["READY"] * 5, [("mass_loss", "default")])
+
+
+def test_a_twin_under_a_living_lease_takes_nobodys_place(stage: Stage) -> None:
+    hands, _ = four(stage)
+    twin = Hand(stage, "cell-1", hands[0].capacity)
+    twin.incarnation = "two"
+    for _ in range(12):
+        assert twin.register().verdict == "refused"
+        pass_time(stage, 5)
+    assert (states(), alerts()) == (["READY"] * 4, [("cell_twin", "cell-1")])
+    # The twin was there while the cell was heard: nothing is known of the silent one.
+    pass_time(stage, 60, *hands[:3])
+    assert states() == ["READY"] * 4
+    assert ("mass_loss", "default") in alerts()
+
+
+def test_a_pool_that_is_edited_meanwhile_holds_on(stage: Stage) -> None:
+    hands, _ = four(stage)
+    pass_time(stage, 60, *hands[:3])
+    held_at = Pool.objects.get().loss_held_at
+    stage.policy(preemption=False)
+    assert Pool.objects.get().loss_held_at == held_at
+
+
+# Whose fault is the silence?
+
+
+def test_who_cannot_hear_gives_nobody_up(stage: Stage) -> None:
+    hand = stage.cell()
+    stage.running()
+    pass_time(stage, 20)
+    for _ in range(60):  # the inbox is away: neither probes nor heartbeats arrive
+        stage.passed += timedelta(seconds=5)
+        convergence.run()
+    assert states() == ["READY"]
+    stage.hear_probes()
+    hand.beat(*Attempt.objects.all())
+    pass_time(stage, 60)
+    assert states() == ["READY"]
+
+
+def test_a_cell_that_falls_silent_is_shown_so_until_it_is_heard_or_given_up(stage: Stage) -> None:
+    hand = stage.cell()
+    pass_time(stage, 20)
+    assert not get_cell(hand.name)["silent"]
+    stage.wait(11, hand)
+    stage.converge()
+    assert get_cell(hand.name)["silent"]
+    stage.wait(1)
+    stage.converge()
+    assert not get_cell(hand.name)["silent"]
+    stage.lose(hand)
+    assert not get_cell(hand.name)["silent"]
+
+
+def test_nobody_is_lost_before_something_was_heard_late_in_its_lease(stage: Stage) -> None:
+    stage.cell()
+    pass_time(stage, 20)
+    stage.passed += timedelta(seconds=5)
+    now = stage.now()
+    long_ago, just_now = now - timedelta(seconds=60), now - timedelta(seconds=1)
+    CellLease.objects.update(last_heard_at=long_ago, expires_at=just_now, silent_ticks=9)
+    InboxProbe.objects.update(heard_at=now - timedelta(seconds=7))
+    convergence.run()
+    assert states() == ["READY"]
+    stage.hear_probes()
+    stage.passed += timedelta(seconds=5)
+    convergence.run()
+    assert states() == ["LOST"]
+
+
+def test_after_a_stall_of_our_own_cells_have_a_lease_to_be_heard(stage: Stage) -> None:
+    hand = stage.cell()
+    stage.running()
+    pass_time(stage, 20)
+    stage.passed += timedelta(seconds=600)
+    for _ in range(6):
+        stage.wait(4.9, hand)
+        convergence.run()
+    assert states() == ["READY"]
+    assert ("control_plane_gap", "convergence") in alerts()
+    for _ in range(2):
+        stage.wait(5, hand)
+        convergence.run()
+    assert states() == ["LOST"]
+
+
+def jump(stage: Stage, hours: float) -> None:
+    """The clock of the database is put forward, or back."""
+    stage.passed += timedelta(hours=hours)
+
+
+def tick(stage: Stage, seconds: float, *silent: Hand) -> None:
+    """Ticks as beat sends them: nobody says when the last one was."""
+    for _ in range(round(seconds / 5)):
+        stage.wait(5, *silent)
+        convergence.run()
+
+
+@pytest.mark.parametrize("hours", [5, -5])
+def test_no_jump_of_the_clock_loses_a_cell_that_lives(stage: Stage, hours: float) -> None:
+    stage.cell()
+    job, _ = stage.running()
+    tick(stage, 60)
+    jump(stage, hours)
+    tick(stage, 120)
+    assert (states(), stage.states(job)) == (["READY"], ["RUNNING"])
+
+
+@pytest.mark.parametrize("hours", [5, -5])
+def test_a_dead_cell_is_lost_soon_whatever_the_clock_did(stage: Stage, hours: float) -> None:
+    hand = stage.cell()
+    job, _ = stage.running()
+    tick(stage, 60)
+    jump(stage, hours)
+    tick(stage, 25, hand)
+    assert states() == ["READY"]
+    tick(stage, 45, hand)
+    assert (states(), stage.states(job)) == (["LOST"], ["PENDING"])
+
+
+def test_an_inbox_that_died_with_the_jump_of_the_clock_gives_nobody_up(stage: Stage) -> None:
+    stage.cell()
+    stage.running()
+    tick(stage, 60)
+    jump(stage, -5)
+    for _ in range(60):
+        stage.passed += timedelta(seconds=5)
+        convergence.run()
+    assert states() == ["READY"]
+
+
+def test_an_order_that_was_lost_before_the_clock_was_put_back_is_sent_again(stage: Stage) -> None:
+    hand = stage.cell()
+    stage.placed()
+    stage.wire.sent.clear()
+    jump(stage, -5)
+    stage.wait(5, hand)
+    assert len(hand.beat().orders.runs) == 1
+
+
+# Cells with a past.
+
+
+def test_a_zombie_begins_anew_and_nothing_of_it_counts_twice(stage: Stage) -> None:
+    hand, other = stage.cell(), stage.cell("cell-2")
+    stage.policy(selector="concentrated")
+    job, first = stage.running()
+    home = stage.hand_of(first)
+    stage.lose(home)
+    stage.place()
+    _, second = stage.attempts(job)
+    stage.start(second)
+    # It never knew: its container ran on, and has come to its end.
+    assert home.beat(first).draw_anew
+    assert home.register().verdict == "draw_anew"
+    home.end(first, S.SUCCEEDED, exit_code=0)
+    assert stage.states(job) == ["RUNNING"]
+    stage.end(second, S.FAILED, exit_code=3)
+    assert stage.states(job) == ["FAILED"]
+    assert stage.counts(job) == {"main": {"FAILED": 1}}
+    assert stage.counters(job) == (1, 1, 0)
+    assert {hand.name, other.name} == {home.name, stage.hand_of(second).name}
+    stage.check()
+
+
+def test_a_name_is_not_given_to_another_while_its_lease_lives(stage: Stage) -> None:
+    hand = stage.cell()
+    job, attempt = stage.running()
+    twin = Hand(stage, "cell-1", hand.capacity)
+    twin.incarnation = "two"
+    assert twin.register().verdict == "refused"
+    assert alerts() == [("cell_twin", "cell-1")]
+    twin.report(AttemptReport(str(attempt.uid), 0, S.FAILED, exit_code=1))
+    assert twin.beat().draw_anew
+    assert stage.states(job) == ["RUNNING"]
+    stage.lose(hand)
+    assert twin.register().verdict == "accepted"
+    assert (states(), alerts()) == (["READY"], [])
+
+
+def inventory(hand: Hand, *attempts: Attempt) -> None:
+    """It registers again, and has containers of these attempts."""
+    held = tuple(Held(str(attempt.uid), S.RUNNING) for attempt in attempts)
+    body = Register(
+        hand.capacity, drivers=("memory",), task_types=("container",), inventory=held
+    ).body()
+    hand.say(body)
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_cell_is_ready_only_when_what_it_has_is_its_own(stage: Stage, is_new: bool) -> None:
+    hand = stage.cell()
+    _, first = stage.running()
+    _, second = stage.running(name="second")
+    if is_new:
+        stage.lose(hand)
+        hand.incarnation, hand.seq = "two", 0
+    else:
+        stage.is_tampered = True
+        Attempt.objects.filter(pk=first.pk).update(
+            state=S.KILLED, finished_at=stage.now(), released_at=stage.now()
+        )
+    inventory(hand, first, second)
+    cell = Cell.objects.get()
+    assert (cell.state, cell.quarantined_for) == ("QUARANTINED", "strangers")
+    count = "2 attempts" if is_new else "1 attempt"
+    assert cell.state_reason == f"it came with {count} that it must not have"
+    stopped = {stop.uid for stop in hand.beat(first, second).orders.stops}
+    assert stopped == {str(first.uid), str(second.uid)} - ({""} if is_new else {str(second.uid)})
+    stage.converge()
+    assert states() == ["QUARANTINED"]
+    hand.beat(*([] if is_new else [second]))
+    assert states() == ["READY"]
+
+
+def test_a_cell_that_restarts_with_its_own_is_ready_at_once(stage: Stage) -> None:
+    hand = stage.cell()
+    _, attempt = stage.running()
+    inventory(hand, attempt)
+    assert states() == ["READY"]
+
+
+@pytest.mark.parametrize("ordered", ["READY", "DRAINING"])
+def test_a_cell_that_left_in_order_is_no_alarm(stage: Stage, ordered: str) -> None:
+    hand = stage.cell()
+    Cell.objects.update(state=ordered, ordered_state=ordered)
+    del stage.hands["cell-1"]
+    hand.say(Goodbye(0 if ordered == "READY" else 120).body())
+    tick(stage, 200)
+    cell = Cell.objects.get()
+    assert cell.state == "LOST"
+    assert cell.state_reason.startswith("left in order, silent since ")
+    assert ("cell_lost", "cell-1") not in alerts()
+
+
+def test_a_cell_that_left_with_work_in_its_charge_or_is_not_followed_is_an_alarm(
+    stage: Stage,
+) -> None:
+    leaving, followed = stage.cell(), stage.cell("cell-2")
+    stage.policy(selector="concentrated")
+    _, attempt = stage.running()
+    busy = stage.hand_of(attempt)
+    [idle] = [hand for hand in (leaving, followed) if hand is not busy]
+    stage.hands.clear()
+    busy.say(Goodbye(0).body())
+    idle.say(Goodbye(120).body())
+    tick(stage, 200)
+    assert states() == ["LOST", "LOST"]
+    assert [item for item in alerts() if item[0] == "cell_lost"] == [
+        ("cell_lost", "cell-1"),
+        ("cell_lost", "cell-2"),
+    ]
+
+
+def test_a_cell_that_thought_better_of_leaving_is_followed_again(stage: Stage) -> None:
+    hand = stage.cell()
+    hand.say(Goodbye(0).body())
+    assert CellLease.objects.get().left_at is not None
+    hand.register()
+    assert CellLease.objects.get().left_at is None
+
+
+def test_those_that_left_in_order_are_no_mass_loss(stage: Stage) -> None:
+    hands = [stage.cell(name) for name in FOUR]
+    for hand in hands[:3]:
+        hand.say(Goodbye(0).body())
+    pass_time(stage, 60, *hands[:3])
+    assert states() == ["LOST", "LOST", "LOST", "READY"]
+    assert TickState.objects.get(name="convergence").counts.get("losses_held", 0) == 0
+    assert alerts() == []

@@ -1,0 +1,173 @@
+"""S2.3: whoever deals with a completed task claims it first: RESOLVING, which two cannot win."""
+
+from uuid import UUID
+
+import pytest
+
+from controlplane.commands.deletion import delete_job
+from controlplane.commands.one_offs import claim_task, delete_resolved_task
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.errors import Conflict, NotFound
+from controlplane.models import Attempt, AuditLine, Job, Task
+from tests.scenarios.diego import cancel, completed, desire, lifecycle, listed, look, running
+from tests.scenarios.stage import Stage
+
+OTHER = UUID("00000000-0000-4000-8000-000000000000")
+
+
+def claim(stage: Stage, task_id: int, by: str = "me") -> UUID:
+    return claim_task(task_id=task_id, by=by, now=stage.now())
+
+
+def delete(stage: Stage, task_id: int, claim: UUID | None = None) -> None:
+    delete_resolved_task(task_id=task_id, claim=claim, actor="me", why="resolved", now=stage.now())
+
+
+def test_one_client_wins_and_the_others_are_told_by_whom(stage: Stage) -> None:
+    stage.cell()
+    task_id = completed(stage)
+    claim(stage, task_id, by="ann")
+    assert lifecycle(stage) == "RESOLVING"
+    with pytest.raises(Conflict, match="task one is RESOLVING already, by ann"):
+        claim(stage, task_id)
+
+
+@pytest.mark.parametrize("state", ["PENDING", "ASSIGNED", "RUNNING"])
+def test_only_what_has_completed_is_claimed(stage: Stage, state: str) -> None:
+    stage.cell()
+    job = desire(stage)
+    if state != "PENDING":
+        stage.place()
+    if state == "RUNNING":
+        stage.start(stage.last(job))
+    with pytest.raises(Conflict, match="task one has not completed"):
+        claim(stage, stage.task(job).pk)
+    assert stage.states(job) == [state]
+
+
+def test_what_failed_is_claimed_as_well(stage: Stage) -> None:
+    task_id = stage.task(desire(stage)).pk
+    cancel(stage)
+    claim(stage, task_id)
+    assert (lifecycle(stage), look(stage)["failed"]) == ("RESOLVING", True)
+
+
+def test_an_ordinary_task_has_no_such_claim(stage: Stage) -> None:
+    job = stage.submit_small()
+    with pytest.raises(Conflict, match="is not a one-off task"):
+        claim(stage, stage.task(job).pk)
+
+
+def test_it_is_deleted_only_while_it_is_resolving_and_by_that_claim(stage: Stage) -> None:
+    stage.cell()
+    task_id = completed(stage)
+    with pytest.raises(Conflict, match="is not RESOLVING: claim it first"):
+        delete(stage, task_id)
+    mine = claim(stage, task_id)
+    with pytest.raises(Conflict, match="is RESOLVING by another claim"):
+        delete(stage, task_id, OTHER)
+    delete(stage, task_id, mine)
+    with pytest.raises(NotFound):
+        look(stage)
+    with pytest.raises(NotFound):
+        delete(stage, task_id, mine)
+
+
+def test_the_claim_is_not_asked_for(stage: Stage) -> None:
+    stage.cell()
+    task_id = completed(stage)
+    claim(stage, task_id)
+    delete(stage, task_id)
+    assert listed(stage) == []
+
+
+def test_resolving_for_half_a_minute_is_completed_again(stage: Stage) -> None:
+    stage.cell()
+    task_id = completed(stage)
+    late = claim(stage, task_id)
+    stage.wait(29)
+    stage.converge()
+    assert lifecycle(stage) == "RESOLVING"
+    stage.wait(2)
+    stage.converge()
+    assert lifecycle(stage) == "COMPLETED"
+    with pytest.raises(Conflict, match="is not RESOLVING"):
+        delete(stage, task_id, late)
+    mine = claim(stage, task_id)
+    with pytest.raises(Conflict, match="is RESOLVING by another claim"):
+        delete(stage, task_id, late)
+    delete(stage, task_id, mine)
+
+
+def test_a_claim_is_over_in_time_though_convergence_is_away(stage: Stage) -> None:
+    stage.cell()
+    task_id = completed(stage)
+    late = claim(stage, task_id)
+    stage.wait(29)
+    with pytest.raises(Conflict, match="is RESOLVING already"):
+        claim(stage, task_id)
+    assert (lifecycle(stage), listed(stage, lifecycles=["RESOLVING"])) == ("RESOLVING", ["one"])
+    stage.wait(2)
+    assert (lifecycle(stage), listed(stage, lifecycles=["RESOLVING"])) == ("COMPLETED", [])
+    assert listed(stage, lifecycles=["COMPLETED"]) == ["one"]
+    with pytest.raises(Conflict, match="its claim is over"):
+        delete(stage, task_id, late)
+    delete(stage, task_id, claim(stage, task_id))
+
+
+def test_the_job_of_what_somebody_resolves_is_not_deleted_under_him(stage: Stage) -> None:
+    stage.cell()
+    task_id = completed(stage)
+    job_id = Task.objects.get(pk=task_id).job_id
+    mine = claim(stage, task_id, by="ann")
+    with pytest.raises(Conflict, match="is RESOLVING, by ann"):
+        delete_job(job_id=job_id, actor="me", now=stage.now())
+    delete(stage, task_id, mine)
+
+
+def test_what_is_deleted_leaves_one_line_and_its_guid_is_free(stage: Stage) -> None:
+    stage.cell()
+    task_id = completed(stage)
+    delete(stage, task_id, claim(stage, task_id))
+    [line] = AuditLine.objects.all()
+    assert (line.action, line.subject, line.actor) == ("deleted", "task one", "me")
+    assert stage.task(desire(stage, domain="other")).pk != task_id
+
+
+def test_a_guid_is_free_though_the_old_container_is_still_being_stopped(stage: Stage) -> None:
+    cell = stage.cell()
+    old = running(stage)
+    cancel(stage)
+    delete(stage, old.task_id, claim(stage, old.task_id))
+    new = running(stage)
+    assert (look(stage)["id"], lifecycle(stage)) == (new.task_id, "RUNNING")
+    assert cell.stop_orders() == [str(old.uid)]
+    # What its cell says of the old one is nothing to the new one.
+    stage.confirm(old)
+    assert lifecycle(stage) == "RUNNING"
+    stage.succeed(new)
+    stage.settle()
+    assert (look(stage)["state"], look(stage)["failed"]) == ("SUCCEEDED", False)
+    assert not Job.objects.filter(pk=old.job_id).exists()
+    stage.check()
+
+
+def test_the_rows_of_what_is_deleted_stay_until_its_container_is_gone(stage: Stage) -> None:
+    stage.cell()
+    old = running(stage)
+    cancel(stage)
+    delete(stage, old.task_id, claim(stage, old.task_id))
+    stage.settle()
+    assert Attempt.objects.filter(uid=old.uid, released_at=None).exists()
+    stage.confirm(old)
+    stage.settle()
+    assert not Attempt.objects.filter(uid=old.uid).exists()
+
+
+def test_a_late_word_of_its_cell_changes_nothing_of_what_is_claimed(stage: Stage) -> None:
+    stage.cell()
+    attempt = running(stage)
+    cancel(stage)
+    claim(stage, attempt.task_id)
+    stage.end(attempt, S.SUCCEEDED, exit_code=0)
+    assert (lifecycle(stage), look(stage)["state"]) == ("RESOLVING", "KILLED")

@@ -1,0 +1,83 @@
+"""S2.4: what has completed is deleted after two minutes, whether anybody dealt with it or not."""
+
+import pytest
+
+from controlplane.commands.one_offs import claim_task
+from controlplane.domain.errors import NotFound
+from controlplane.models import AuditLine, Callback, Job
+from tests.scenarios.diego import cancel, completed, desire, lifecycle, look, running
+from tests.scenarios.stage import Stage
+
+URL = "https://example.org/done"
+
+
+def test_it_is_deleted_two_minutes_after_it_completed(stage: Stage) -> None:
+    stage.cell()
+    completed(stage)
+    stage.wait(118)
+    stage.converge()
+    assert lifecycle(stage) == "COMPLETED"
+    stage.wait(3)
+    stage.converge()
+    with pytest.raises(NotFound):
+        look(stage)
+    [line] = AuditLine.objects.all()
+    assert (line.subject, line.actor) == ("task one", "convergence")
+    desire(stage)
+    stage.settle()
+    assert Job.objects.count() == 1
+    stage.check()
+
+
+def test_it_is_deleted_though_it_is_resolving(stage: Stage) -> None:
+    stage.cell()
+    task_id = completed(stage)
+    stage.wait(118)
+    claim_task(task_id=task_id, by="me", now=stage.now())
+    stage.wait(3)
+    stage.converge()
+    with pytest.raises(NotFound):
+        look(stage)
+
+
+def test_it_is_deleted_though_its_container_is_still_being_stopped(stage: Stage) -> None:
+    stage.cell()
+    attempt = running(stage)
+    cancel(stage)
+    stage.wait(121)
+    stage.converge()
+    with pytest.raises(NotFound):
+        look(stage)
+    assert Job.objects.filter(pk=attempt.job_id).exists()
+    stage.confirm(attempt)
+    stage.settle()
+    assert not Job.objects.exists()
+
+
+def test_what_shall_be_told_of_stays_until_that_was_tried_once(stage: Stage) -> None:
+    stage.cell()
+    completed(stage, completion_callback_url=URL)
+    stage.wait(600)
+    stage.converge()
+    assert lifecycle(stage) == "COMPLETED"
+    Callback.objects.update(is_tried=True)
+    stage.converge()
+    with pytest.raises(NotFound):
+        look(stage)
+
+
+def test_what_runs_stays_however_long_it_takes(stage: Stage) -> None:
+    stage.cell()
+    running(stage)
+    stage.wait(100_000)
+    stage.converge()
+    assert lifecycle(stage) == "RUNNING"
+
+
+def test_an_ordinary_task_stays(stage: Stage) -> None:
+    stage.cell()
+    job, attempt = stage.running(delivery="at_most_once")
+    stage.succeed(attempt)
+    stage.wait(600)
+    stage.converge()
+    assert stage.state(job) == "SUCCEEDED"

@@ -1,0 +1,213 @@
+"""Callbacks without a network: waits, signatures, bodies, and which addresses are refused."""
+
+import hashlib
+import hmac
+import json
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.domain.callback_addresses import (
+    receiver_of,
+    refuse_address,
+    refuse_url,
+)
+from controlplane.domain.callbacks import (
+    FIRST_WAIT_SECONDS,
+    JITTER,
+    LONGEST_WAIT_SECONDS,
+    callback_key,
+    encode,
+    is_delivered,
+    one_line,
+    sign,
+    wait_seconds,
+)
+from controlplane.domain.one_offs import nanoseconds_of
+from controlplane.spec.hosts import is_in_vain, read_address
+
+AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+LOOPBACK = (ip_network("127.0.0.0/8"),)
+
+
+@given(st.integers(1, 100_000), st.integers(1, 2**62))
+def test_waits_double_from_a_second_to_a_quarter_of_an_hour(tries: int, callback_id: int) -> None:
+    full = min(FIRST_WAIT_SECONDS * 2 ** min(tries - 1, 40), LONGEST_WAIT_SECONDS)
+    wait = wait_seconds(tries, callback_id=callback_id)
+    assert full * (1 - JITTER) < wait <= full
+
+
+@given(st.integers(1, 2**62))
+def test_a_day_has_a_bounded_number_of_tries(first_id: int) -> None:
+    for callback_id in range(first_id, first_id + 3):
+        at, tries = 0.0, 0
+        while at <= 86_400:
+            tries += 1
+            at += wait_seconds(tries, callback_id=callback_id)
+        assert 95 <= tries <= 145
+
+
+def test_neighbours_do_not_return_together() -> None:
+    waits = {wait_seconds(5, callback_id=number) for number in range(1000)}
+    assert len(waits) > 990
+
+
+def test_only_answers_of_success_deliver() -> None:
+    assert [status for status in range(100, 600) if is_delivered(status)] == [*range(200, 300)]
+    assert not is_delivered(None)
+
+
+def test_a_signature_is_of_the_instant_and_the_body() -> None:
+    key = callback_key("secret" * 8, user_id=7)
+    at, mac = (part.partition("=")[2] for part in sign(key, b'{"a":1}', at=AT).split(","))
+    assert at == str(int(AT.timestamp()))
+    assert mac == hmac.new(key, at.encode() + b'.{"a":1}', hashlib.sha256).hexdigest()
+    others = [callback_key("secret" * 8, user_id=8), callback_key("Secret" * 8, user_id=7)]
+    assert len({key, *others}) == 3
+
+
+def test_instants_are_exact_to_the_microsecond() -> None:
+    for step in range(1000):
+        at = AT + timedelta(microseconds=step)
+        assert nanoseconds_of(at) == nanoseconds_of(AT) + step * 1000
+
+
+@given(st.text())
+def test_any_text_is_sent_as_json(text: str) -> None:
+    assert json.loads(encode({"result": text})) == {"result": text}
+
+
+def test_an_error_is_one_line() -> None:
+    assert one_line(" a\r\nb\0c " + "x" * 1000) == "a b c " + "x" * 494
+
+
+@given(st.ip_addresses())
+def test_what_is_no_public_address_is_refused(address: IPv4Address | IPv6Address) -> None:
+    if not address.is_global:
+        assert refuse_address(address, ()) is not None
+    assert refuse_address(address, (ip_network("0.0.0.0/0"), ip_network("::/0"))) is None
+
+
+@given(st.ip_addresses(v=4))
+def test_an_address_within_another_is_judged_as_itself(inner: IPv4Address) -> None:
+    number = int(inner)
+    spelled = [
+        (0xFFFF << 32) + number,
+        (0x2002 << 112) + (number << 80) + 1,
+        (0x0064FF9B << 96) + number,
+    ]
+    for outer in spelled:
+        if refuse_address(inner, ()) is not None:
+            assert refuse_address(IPv6Address(outer), ()) is not None
+
+
+@given(st.ip_addresses(v=4))
+def test_every_spelling_of_an_address_is_read(address: IPv4Address) -> None:
+    number, parts = int(address), address.packed
+    for text in (
+        str(address),
+        str(number),
+        hex(number),
+        f"0{number:o}",
+        ".".join(hex(part) for part in parts),
+        ".".join(f"0{part:o}" for part in parts),
+        f"{parts[0]}.{number & 0xFFFFFF}",
+        f"{parts[0]}.{parts[1]}.{number & 0xFFFF}",
+    ):
+        assert read_address(text) == address, text
+
+
+@pytest.mark.parametrize(
+    "name", ["example.org", "256.1.1.1", "1.2.3.4.5", "0x", "08", "a.1", "1..2", "", "4294967296"]
+)
+def test_what_is_no_address_is_a_name(name: str) -> None:
+    assert read_address(name) in (None, ip_address("0.0.0.0"))
+
+
+@given(st.ip_addresses())
+def test_no_address_is_in_vain(address: IPv4Address | IPv6Address) -> None:
+    assert not is_in_vain(str(address))
+    assert not is_in_vain(str(int(address) & 0xFFFFFFFF))
+
+
+@pytest.mark.parametrize("host", ["1.1.1.1.1", "256.1.1.1", "08", "4294967296", "0x1.1.1.1.1."])
+def test_numbers_that_are_no_address_are_in_vain(host: str) -> None:
+    assert is_in_vain(host)
+
+
+@pytest.mark.parametrize("host", ["example.org", "1.example.org", "task.1", "0xyz", "a"])
+def test_no_name_is_in_vain(host: str) -> None:
+    assert not is_in_vain(host)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1/",
+        "http://127.0.0.1./",
+        "http://user@127.0.0.1:80/",
+        "http://example.org@127.0.0.1/",
+        "https://LOCALHOST:8443/",
+        "http://x.localhost/",
+        "http://0177.1/",
+        "http://0x7f.0x1/",
+        "http://[::1]:80/",
+        "http://[::7f00:1]/",
+        "http://[0:0:0:0:0:ffff:7f00:1]/",
+        "http://[2001:0:1:2:3:4:80ff:fffe]/",
+        "http://100.127.255.255/",
+        "http://198.18.0.1/",
+        "http://240.0.0.1/",
+        "http://255.255.255.255/",
+        "http://[ff02::1]/",
+        "http://[fec0::1]/",
+        "http://[fe80::1%25eth0]/",
+        "http://[64:ff9b:1::808:808]/",
+        "http://[64:ff9b:1:7::1]/",
+        "http://[3fff::1]/",
+        "http://192.0.0.9/",
+        "http://168.63.129.16/machine?comp=goalstate",
+        "http://[::ffff:168.63.129.16]:32526/",
+        "http://[64:ff9b::c000:9]/",
+    ],
+)
+def test_an_address_that_is_written_out_is_refused_by_its_text(url: str) -> None:
+    assert refuse_url(url, ()) is not None
+
+
+@pytest.mark.parametrize(
+    ("receiver", "spellings"),
+    [
+        (
+            "example.org:80",
+            ["http://example.org", "http://EXAMPLE.org./x", "http://example.org:/?a"],
+        ),
+        ("example.org:443", ["https://example.org/", "http://example.org:00443/"]),
+        (
+            "127.0.0.1:80",
+            ["http://127.0.0.1", "http://0x7f.1:80/", "http://[::ffff:7f00:1]/", "http://127.1./"],
+        ),
+        ("[2606:4700::1]:80", ["http://[2606:4700::1]/", "http://[2606:4700:0:0::0001]:080/"]),
+        ("", [""]),
+    ],
+)
+def test_all_spellings_of_a_receiver_are_one(receiver: str, spellings: list[str]) -> None:
+    assert {receiver_of(url) for url in spellings} == {receiver}
+
+
+def test_why_an_address_is_refused_does_not_name_it() -> None:
+    assert refuse_address(ip_address("10.1.2.3"), ()) == "its address is not public but private"
+
+
+def test_names_and_public_addresses_are_not_refused_by_their_text() -> None:
+    for host in ("example.org", "127.0.0.1.example.org", "8.8.8.8", "[2606:4700::1]", "a.b:99"):
+        assert refuse_url(f"https://{host}/", ()) is None
+
+
+def test_what_is_allowed_is_not_refused_however_it_is_written() -> None:
+    for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "2130706433"):
+        assert refuse_url(f"http://{host}/", LOOPBACK) is None
+    assert refuse_url("http://10.0.0.1/", LOOPBACK) is not None

@@ -1,0 +1,68 @@
+"""What heartbeats change: who is unfit or has strangers gets no work, until that is over."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from controlplane.domain.effects import ChangeCell
+from controlplane.domain.fitness import decide_fitness, keep_for_stops
+from controlplane.domain.states import ORDERED_STATES, CellState, Quarantine
+
+READY, QUARANTINED = CellState.READY, CellState.QUARANTINED
+UNTIL = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def decide(
+    state: CellState = QUARANTINED,
+    cause: str = "",
+    *,
+    ordered: CellState = READY,
+    until: datetime | None = None,
+    unfit: str = "",
+    is_estranged: bool = False,
+) -> ChangeCell | None:
+    return decide_fitness(
+        cell_id=5,
+        state=state,
+        ordered=ordered,
+        cause=cause,
+        until=until,
+        unfit=unfit,
+        is_estranged=is_estranged,
+    )
+
+
+def test_who_says_that_it_is_unfit_is_put_aside_if_it_gets_work() -> None:
+    change = decide(READY, unfit="full")
+    assert change is not None
+    assert (change.state, change.reason, change.cause) == (QUARANTINED, "full", Quarantine.UNFIT)
+    assert [state for state in CellState if decide(state, unfit="full")] == [READY]
+    assert not any(decide(cause=cause, unfit="full") for cause in Quarantine)
+
+
+@pytest.mark.parametrize("ordered", ORDERED_STATES)
+@pytest.mark.parametrize("cause", [Quarantine.UNFIT, Quarantine.STRANGERS])
+def test_who_is_fit_again_is_as_ordered(cause: Quarantine, ordered: CellState) -> None:
+    change = decide(cause=cause, ordered=ordered)
+    assert change is not None
+    assert (change.state, change.cause, change.cause_before) == (ordered, None, cause)
+    assert (decide(cause=cause, is_estranged=True) is None) == (cause is Quarantine.STRANGERS)
+
+
+@pytest.mark.parametrize("cause", ["", Quarantine.STOPS, Quarantine.FAILURES])
+def test_what_no_heartbeat_began_no_heartbeat_ends(cause: str) -> None:
+    assert decide(cause=cause) is None
+
+
+def test_strangers_that_are_gone_do_not_shorten_the_time_for_what_failed() -> None:
+    change = decide(cause=Quarantine.STRANGERS, until=UNTIL)
+    assert change is not None
+    assert (change.state, change.cause, change.until) == (QUARANTINED, Quarantine.FAILURES, UNTIL)
+
+
+def test_who_would_be_free_is_kept_for_its_stops() -> None:
+    change = decide(cause=Quarantine.UNFIT)
+    assert change is not None
+    kept = keep_for_stops(change, 2)
+    assert (kept.state, kept.cause) == (QUARANTINED, Quarantine.STOPS)
+    assert (kept.reason, kept.cause_before) == ("2 stops are not confirmed", Quarantine.UNFIT)
