@@ -72,7 +72,7 @@ test: setup ## everything CI runs; ENGINE=none skips, and says so, what needs an
 soak: setup ## the long suite: thousands of seeds, all mutants, full-length outages
 	@test "$(ENGINE)" = none || $(STACK) engine
 	@$(MAKE) tools
-	@code=0; \
+	@code=0; export SIMULATION_BASE=$${SIMULATION_BASE:-$$(shuf -i 0-9999999 -n 1)000}; \
 	$(PYTEST) --soak -n 3 --dist worksteal -m "not serial" || code=1; \
 	$(PYTEST) --soak -m serial || code=1; \
 	exit $$code

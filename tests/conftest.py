@@ -1,12 +1,12 @@
 """What every suite shares: which tests run, and which may not share the machine."""
 
 import os
-import random
 
 import pytest
 
-# Inherited by the workers of pytest-xdist: all simulate the seeds of one base.
-os.environ.setdefault("SIMULATION_BASE", str(random.randrange(10_000_000) * 1_000))
+from tests.drawn import draw
+
+draw()
 
 
 def pytest_report_header() -> str:

@@ -1,7 +1,6 @@
 """One pass over one pool: its shapes and cells, its rows, the plan; and what is placed by it."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -16,7 +15,7 @@ from controlplane.domain.placement.board import Board
 from controlplane.domain.placement.guarded import Faults
 from controlplane.domain.placement.place import place
 from controlplane.domain.placement.plan import Plan
-from controlplane.domain.placement.screen import outdated, screen
+from controlplane.domain.placement.screen import latest, outdated, screen
 from controlplane.domain.placement.snapshot import PassFacts, PoolSnapshot
 from controlplane.queries.placement import (
     TASKS_PER_PASS,
@@ -75,8 +74,8 @@ def pass_pool(waiting: WaitingShapes, *, now: datetime) -> Outcome:
     )
     placed = _carry_out(plan, snapshot)
     _tell(name, waiting, faults, now)
-    news = (*screened.reasons, *outdated(snapshot, screened, facts), *plan.shapes)
-    return Outcome(placed, plan.complete, snapshot, facts, plan, _latest(news))
+    told = (*screened.reasons, *outdated(snapshot, screened, facts))
+    return Outcome(placed, plan.complete, snapshot, facts, plan, latest(told, plan))
 
 
 def _carry_out(plan: Plan, snapshot: PoolSnapshot) -> int:
@@ -93,12 +92,6 @@ def _carry_out(plan: Plan, snapshot: PoolSnapshot) -> int:
     if plan.cursor and plan.cursor != policy.cursor:
         keep_cursor(snapshot.pool_id, plan.cursor)
     return placed
-
-
-def _latest(told: Sequence[ExplainShape]) -> tuple[ExplainShape, ...]:
-    """Of each shape what was told last: what the pass says is younger than what screening said."""
-    news = {item.shape_id: item for item in told}
-    return tuple(news[shape_id] for shape_id in sorted(news))
 
 
 def _tell(name: str, waiting: WaitingShapes, faults: Faults, now: datetime) -> None:

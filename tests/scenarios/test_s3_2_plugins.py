@@ -60,6 +60,17 @@ def test_concurrency_counts_jobs_and_what_is_being_stopped_still_counts(stage: S
     assert stage.states(second) == ["ASSIGNED"]
 
 
+def test_a_job_that_runs_waits_for_room_not_for_its_own_quota_of_jobs(stage: Stage) -> None:
+    stage.cell(cpu=200)
+    quota(stage, "user", running_jobs=1)
+    job = stage.submit_small(replicas=4)
+    said = []
+    for _ in range(5):
+        stage.place()
+        said.append(stage.why(job)["code"])
+    assert said == ["insufficient_resources"] * 5
+
+
 @pytest.mark.parametrize("scope", ["user", "project", "domain"])
 def test_a_pool_without_the_validator_of_a_quota_is_not_held_to_it(
     stage: Stage, scope: str

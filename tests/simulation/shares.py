@@ -140,22 +140,25 @@ def _evictions(world: World) -> Iterator[str]:
 
 
 def check_evictions(world: World) -> list[str]:
-    """If nothing else happens, whoever others were evicted for is placed as soon as they may be."""
+    """If nothing else happens, whoever others were evicted for is placed as soon as they may be.
+
+    But who ended before that: was cancelled, or waited as long as he was willing to.
+    """
     if not world.is_peaceful:
         return []
     wrong = []
     for job_id, at in sorted(world.evictions):
         found = rows(
             """
-            SELECT j.finished_at, j.ending_reason, EXISTS (
+            SELECT j.finished_at, EXISTS (
                 SELECT FROM controlplane_transition h
                 WHERE h.job_id = j.id AND h.reason = 'placed' AND h.at > %s AND h.at < %s)
             FROM controlplane_job j WHERE j.id = %s AND j.deleted_at IS NULL
             """,
             [at, at + _PATIENCE, job_id],
         )
-        for finished_at, ending_reason, is_placed in found:
-            was_ended = bool(ending_reason) and finished_at < at + _PATIENCE
+        for finished_at, is_placed in found:
+            was_ended = finished_at is not None and finished_at < at + _PATIENCE
             if not is_placed and not was_ended:
                 wrong.append(f"nobody of job {job_id} was placed, for whom others went at {at}")
     return wrong

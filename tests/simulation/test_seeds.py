@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.gang_bench import run_bench
 from tests.simulation.running import run_seed
 
-# The base is drawn once a run and printed in its head; SIMULATION_BASE takes one again.
+# Of each source its own (tests/drawn.py), printed in the head; SIMULATION_BASE takes another.
 BASE = int(os.environ["SIMULATION_BASE"])
 AT_ONCE = 10
 IN_TEST, IN_SOAK = 300, 5_000

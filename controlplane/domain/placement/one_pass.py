@@ -3,7 +3,7 @@
 What a row is, and the order in which rows come, stands in `place`; gangs are in `gang`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -357,9 +357,15 @@ class Pass:
     def plan(self, *, is_cut: bool = False) -> Plan:
         """What it all came to. `is_cut`: there was no time, or no room in the plan, for more."""
         rejected = tuple(RejectGroup(group, why) for group, why in sorted(self.rejected.items()))
+        told = dict(self._told_of_shapes())
         return Plan(
             placements=self.columns.placements(),
-            shapes=self._news_of_shapes(),
+            shapes=tuple(
+                ExplainShape(shape_id, reason)
+                for shape_id, reason in told.items()
+                if reason != self.shapes[shape_id].reason
+            ),
+            explained=frozenset(told),
             groups=self._news_of_groups(),
             rejected=rejected,
             unplaced=tuple(self.unplaced),
@@ -375,9 +381,8 @@ class Pass:
             return ""
         return self.snapshot.cells[self.start - 1].name
 
-    def _news_of_shapes(self) -> tuple[ExplainShape, ...]:
-        """Reasons that changed. What was not reached keeps its reason; what is placed has none."""
-        news = []
+    def _told_of_shapes(self) -> Iterator[tuple[int, Reason | None]]:
+        """Why shapes wait. What was not reached keeps its reason; what is placed has none."""
         for shape_id, left in self.rows.waiting_by_shape(self.left).items():
             shape = self.shapes[shape_id]
             if shape.coscheduled:
@@ -389,9 +394,7 @@ class Pass:
                 if self.stopped_by is None:
                     continue
                 reason = explain_behind(self.stopped_by)
-            if reason != shape.reason:
-                news.append(ExplainShape(shape_id, reason))
-        return tuple(news)
+            yield shape_id, reason
 
     def _news_of_groups(self) -> tuple[ExplainGroup, ...]:
         if not self.facts.gangs:

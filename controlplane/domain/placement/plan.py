@@ -34,13 +34,15 @@ class Unplaced:
 class Plan:
     """Where tasks go, and why the others wait.
 
-    `complete`: all that waits was looked at. `cursor`: the cell that got the last task. `board`,
-    `ledger`: as they are after all of it, for whoever goes on from there; what is kept for tasks
-    that still wait for their room is taken there.
+    `shapes`, `groups`: where the reason changed. `explained`: all shapes that the pass gave a
+    reason to, or took it back from. `complete`: all that waits was looked at. `cursor`: the cell
+    that got the last task. `board`, `ledger`: as they are after all of it, for whoever goes on from
+    there; what is kept for tasks that still wait for their room is taken there.
     """
 
     placements: PlaceTasks
     shapes: tuple[ExplainShape, ...]
+    explained: frozenset[int]
     groups: tuple[ExplainGroup, ...]
     rejected: tuple[RejectGroup, ...]
     unplaced: tuple[Unplaced, ...]

@@ -18,7 +18,7 @@ from controlplane.domain.placement.place import place
 from controlplane.domain.placement.plan import Plan
 from controlplane.domain.placement.preempt import Eviction
 from controlplane.domain.placement.room import make_room, wants_room
-from controlplane.domain.placement.screen import Screened, screen
+from controlplane.domain.placement.screen import Screened, latest, screen
 from controlplane.domain.placement.snapshot import Leaving, PassFacts, PoolSnapshot, Running
 from controlplane.domain.scopes import Scope
 
@@ -105,7 +105,6 @@ def plan_document(record: Record, replayed: Replay) -> dict[str, Any]:
     ):
         key = group_id, cells[cell_id]
         placed[key] = placed.get(key, 0) + count
-    news = {item.shape_id: item.reason for item in (*replayed.screened.reasons, *plan.shapes)}
     jobs = dict(zip(waiting.group_ids, waiting.job_ids, strict=True))
     return _plain(
         {
@@ -114,7 +113,10 @@ def plan_document(record: Record, replayed: Replay) -> dict[str, Any]:
                 for (group_id, cell), count in sorted(placed.items())
             ],
             "reasons": [
-                *({"shape": shape_id, "reason": news[shape_id]} for shape_id in sorted(news)),
+                *(
+                    {"shape": item.shape_id, "reason": item.reason}
+                    for item in latest(replayed.screened.reasons, plan)
+                ),
                 *({"group": item.group_id, "reason": item.reason} for item in plan.groups),
             ],
             "rejected": [{"group": item.group_id, "reason": item.reason} for item in plan.rejected],

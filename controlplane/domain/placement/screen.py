@@ -18,6 +18,7 @@ from controlplane.domain.placement.explain import (
 from controlplane.domain.placement.interfaces import Request
 from controlplane.domain.placement.ledger import Ledger
 from controlplane.domain.placement.one_pass import Plugins, check_all
+from controlplane.domain.placement.plan import Plan
 from controlplane.domain.placement.snapshot import PassFacts, PoolSnapshot, ShapeFacts
 from controlplane.domain.states import Band
 
@@ -96,6 +97,17 @@ def outdated(
         and shape.shape_id in screened.full
         and (shape.coscheduled or (facts.is_whole and shape.shape_id not in read))
     )
+
+
+def latest(told: Sequence[ExplainShape], plan: Plan) -> tuple[ExplainShape, ...]:
+    """What changes for the shapes: of those that the pass read rows of, its word alone counts.
+
+    `told`: what was said without their rows. It speaks of one task of a new job; rows that are read
+    all the same, as those of jobs that run, may wait for something else.
+    """
+    news = {item.shape_id: item for item in told if item.shape_id not in plan.explained}
+    news |= {item.shape_id: item for item in plan.shapes}
+    return tuple(news[shape_id] for shape_id in sorted(news))
 
 
 def _may_make_room(shape: ShapeFacts, snapshot: PoolSnapshot, deferred: Reason | None) -> bool:

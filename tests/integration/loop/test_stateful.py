@@ -8,7 +8,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.integration.loop.machine import Course
 
-# Drawn once a run and printed in its head; SIMULATION_BASE takes one again.
+# Of each source its own (tests/drawn.py), printed in the head; SIMULATION_BASE takes another.
 BASE = int(os.environ["SIMULATION_BASE"])
 AT_ONCE, STEPS = 12, 40
 IN_TEST, IN_SOAK = 4, 150
