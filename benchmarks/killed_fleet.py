@@ -41,11 +41,12 @@ _LOST = """
 SELECT subject, extract(epoch FROM pg_xact_commit_timestamp(xmin) - %(killed_at)s)::float
 FROM controlplane_alert WHERE kind = 'cell_lost' AND raised_at >= %(killed_at)s ORDER BY 2
 """
+# Of each task once: the first one to take it up may be dead, too, and not have been missed yet.
 _RERUN = """
-SELECT extract(epoch FROM b.started_at - %s)::float
+SELECT extract(epoch FROM min(b.started_at) - %s)::float
 FROM controlplane_attempt a JOIN controlplane_attempt b
-  ON b.task_id = a.task_id AND b.number = a.number + 1
-WHERE a.job_id = %s AND a.release_kind = 'cell_lost' ORDER BY 1
+  ON b.task_id = a.task_id AND b.number > a.number
+WHERE a.job_id = %s AND a.release_kind = 'cell_lost' GROUP BY a.task_id ORDER BY 1
 """
 _WRONG = """
 SELECT t.id, t.state, t.preemption_count, t.failure_count, t.system_failure_count,

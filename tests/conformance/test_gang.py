@@ -278,12 +278,14 @@ def test_only_members_of_gangs_are_reached_at_the_gateway_of_a_cell_for_one_mach
     docker_kit: DockerKit, web: GangWeb
 ) -> None:
     begin(docker_kit, web)
-    [bridge] = docker_kit.outside.inspect_network("bridge")["IPAM"]["Config"]
     web.gang = Gang(tuple(gang_of(docker_kit, 1)))
     member = launch(docker_kit, "sleep 300")
     alone = launch(docker_kit, "sleep 300", is_gang=False, network="default")
-    for made, host in ((member, bridge["Gateway"]), (alone, "127.0.0.1")):
+    for made in (member, alone):
         docker_kit.driver.start(made)
+        docker_kit.told.started(made.uid)
+    bridge = docker_kit.inspect(alone.uid)["NetworkSettings"]["Networks"]["bridge"]
+    for made, host in ((member, bridge["Gateway"]), (alone, "127.0.0.1")):
         addresses = docker_kit.told.started(made.uid).addresses
         assert addresses is not None
         assert addresses["http"].startswith(f"{host}:")

@@ -40,10 +40,18 @@ def _find(api: Any) -> str:
     except NotFound:  # Podman's has another name, and its containers another way
         return ""
     for config in ipam.get("Config") or ():
-        gateway = str(config.get("Gateway") or "")
+        gateway = str(config.get("Gateway") or _first_of(str(config.get("Subnet") or "")))
         if gateway and _is_ours(gateway):
             return gateway
     return ""
+
+
+def _first_of(subnet: str) -> str:
+    """The gateway of a bridge that the engine made just now: it tells it from its next start on."""
+    try:
+        return str(next(ipaddress.ip_network(subnet).hosts()))
+    except (ValueError, StopIteration):
+        return ""
 
 
 def _is_ours(address: str) -> bool:
