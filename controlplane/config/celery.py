@@ -9,6 +9,8 @@ from django.db import close_old_connections
 from controlplane.config.broker import PromptAmqp
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.config.settings")
+# Django's checks load each page and address of web: a third of a worker's start. CI runs them.
+os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
 app = Celery("controlplane", amqp=PromptAmqp)
 app.config_from_object("django.conf:settings", namespace="CELERY")

@@ -32,7 +32,7 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = CELLRUN.max_body_bytes
 INSTALLED_APPS = [
     "unfold",  # before the admin, whose templates it replaces
     "unfold.contrib.filters",
-    "django.contrib.admin",
+    "django.contrib.admin.apps.SimpleAdminConfig",  # its pages are loaded with the addresses
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

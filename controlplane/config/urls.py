@@ -7,6 +7,9 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
 from controlplane.api import health, metrics
 
+# Not when the app is set up: workers serve no page, and would load them all at each start.
+admin.autodiscover()
+
 urlpatterns = [
     path("", RedirectView.as_view(url="/admin/")),
     path("healthz", health.healthz),
