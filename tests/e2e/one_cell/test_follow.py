@@ -1,11 +1,10 @@
 """Output is seen while it is written: half of all lines within a second, by a follower."""
 
 import statistics
-from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.stack import RunningStack, open_folder, wait_until
+from tests.e2e.stack import RunningStack, wait_until
 from tests.e2e.work import session_of, shell_job, wait_for_end
 from workers import clock
 
@@ -16,12 +15,6 @@ LINES = 40
 SCRIPT = f"i=0; while [ $i -lt {LINES} ]; do read up idle < /proc/uptime; echo $up; i=$((i+1));"
 SCRIPT += " sleep 0.37; done"
 MEDIAN_SECONDS = 1.0
-
-
-@pytest.fixture(scope="module")
-def stack() -> Iterator[RunningStack]:
-    with open_folder() as folder, RunningStack(folder / "home", cells=1) as running:
-        yield running
 
 
 def test_followed_line_is_seen_within_a_second_in_the_median(stack: RunningStack) -> None:

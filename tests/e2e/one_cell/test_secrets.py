@@ -4,36 +4,20 @@ import base64
 import hashlib
 import json
 import secrets
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from client import Refused, Session
-from tests.e2e.engine import EngineEvents, remove_containers
-from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
-from tests.e2e.work import run_to_end, session_of, shell_job, whole_log
+from tests.e2e.engine import EngineEvents
+from tests.e2e.stack import RunningStack, wait_until
+from tests.e2e.work import run_to_end, shell_job, whole_log
 from workers.secret_folder import MEMORY
 
 pytestmark = [pytest.mark.serial, pytest.mark.engine]
 
 SUMS = 'printf %s "$TOKEN" | sha256sum; sha256sum < /run/secrets/key; stat -c %a /run/secrets/key'
 USES = [{"name": "token", "env": "TOKEN"}, {"name": "key", "path": "/run/secrets/key"}]
-
-
-@pytest.fixture(scope="module")
-def stack() -> Iterator[RunningStack]:
-    with open_folder() as folder:
-        with RunningStack(folder / "home", cells=1) as running:
-            yield running
-        remove_containers(running.installation)
-        assert remnants(running.home) == []
-
-
-@pytest.fixture
-def session(stack: RunningStack) -> Iterator[Session]:
-    with session_of(stack) as session:
-        yield session
 
 
 def test_a_secret_reaches_its_task_and_nothing_else(stack: RunningStack, session: Session) -> None:

@@ -1,15 +1,13 @@
 """Services and sessions with real processes and containers: served, restarted, reached, ended."""
 
 import http.client
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from client import Session
-from tests.e2e.engine import remove_containers
-from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
-from tests.e2e.work import attempts_of, run_to_end, session_of, shell_job
+from tests.e2e.stack import RunningStack, wait_until
+from tests.e2e.work import attempts_of, run_to_end, shell_job
 from workers.drivers.docker_connection import connect
 
 pytestmark = [pytest.mark.serial, pytest.mark.engine]
@@ -18,21 +16,6 @@ SERVE = "mkdir www; echo $CELLRUN_ATTEMPT_NUMBER > www/index.html; sleep 1; " + 
     "exec httpd -f -p $CELLRUN_PORT_HTTP -h www"
 )
 CHECK = {"http": {"port": "http", "path": "/"}, "interval_seconds": 0.5, "retries": 2}
-
-
-@pytest.fixture(scope="module")
-def stack() -> Iterator[RunningStack]:
-    with open_folder() as folder:
-        with RunningStack(folder / "home", cells=1) as running:
-            yield running
-        remove_containers(running.installation)
-        assert remnants(running.home) == []
-
-
-@pytest.fixture
-def session(stack: RunningStack) -> Iterator[Session]:
-    with session_of(stack) as session:
-        yield session
 
 
 def fetch(address: str) -> str:

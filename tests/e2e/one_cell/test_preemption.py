@@ -8,9 +8,9 @@ import pytest
 
 from client import Session
 from client.documents import Attempt
-from tests.e2e.engine import EngineEvents, remove_containers
-from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
-from tests.e2e.work import attempts_of, session_of, shell_job, wait_for_end, whole_log
+from tests.e2e.engine import EngineEvents
+from tests.e2e.stack import RunningStack, wait_until
+from tests.e2e.work import attempts_of, shell_job, wait_for_end, whole_log
 
 pytestmark = [pytest.mark.serial, pytest.mark.engine]
 
@@ -20,27 +20,6 @@ VICTIM = (
     "[ $CELLRUN_ATTEMPT_NUMBER = 1 ] && while :; do sleep 0.1; done; echo done"
 )
 LICENCE = {"cpu": 0.1, "memory": "16Mi", "licence": 1}
-
-
-@pytest.fixture(scope="module")
-def stack() -> Iterator[RunningStack]:
-    with open_folder() as folder:
-        with RunningStack(folder / "home", cells=1) as running:
-            yield running
-        remove_containers(running.installation)
-        assert remnants(running.home) == []
-
-
-@pytest.fixture
-def operator(stack: RunningStack) -> Iterator[Session]:
-    with session_of(stack, operator=True) as session:
-        yield session
-
-
-@pytest.fixture
-def session(stack: RunningStack) -> Iterator[Session]:
-    with session_of(stack) as session:
-        yield session
 
 
 def most_of(operator: Session) -> dict[str, Any]:
@@ -101,10 +80,9 @@ def test_production_takes_the_place_of_batch_once_that_has_gone_and_batch_resume
     assert task["preemption_count"] == 1  # type: ignore[typeddict-item]
     check_history(session, task["id"], urgent)
     # And the engine says the same.
-    ends = {"start", "die"}
-    seen = [(what, it["cellrun.attempt"]) for what, it in events.in_order() if what in ends]
+    ours = [it["cellrun.attempt"] for what, it in events.in_order() if what in ("start", "die")]
     order = [first["uid"], first["uid"], winner["uid"], winner["uid"], second["uid"]]
-    assert [uid for _, uid in seen][:5] == order
+    assert [uid for uid in ours if uid in order][:5] == order
 
 
 def check_history(session: Session, task_id: int, urgent: int) -> None:
@@ -116,7 +94,16 @@ def check_history(session: Session, task_id: int, urgent: int) -> None:
     assert why == f"made room for job {urgent} (production)"
 
 
-def test_a_pool_that_is_edited_is_in_force_at_once(operator: Session, session: Session) -> None:
+@pytest.fixture
+def pool(operator: Session) -> Iterator[str]:
+    """The pool's name; it is as it was afterwards."""
+    yield "default"
+    operator.put_pool("default", {"tokens": {}, "preemption": True})
+
+
+def test_a_pool_that_is_edited_is_in_force_at_once(
+    pool: str, operator: Session, session: Session
+) -> None:
     waiting = session.submit(
         shell_job("echo licensed", name="licensed", resources=LICENCE, allow_unsatisfiable=True)
     )["id"]
@@ -127,11 +114,11 @@ def test_a_pool_that_is_edited_is_in_force_at_once(operator: Session, session: S
         return reason["code"] if reason else ""
 
     wait_until(lambda: code() == "insufficient_resources", seconds=30, what="no cell has licences")
-    operator.put_pool("default", {"tokens": {"licence": 1}})
+    operator.put_pool(pool, {"tokens": {"licence": 1}})
     assert wait_for_end(session, waiting)["state"] == "SUCCEEDED"
 
     # Without preemption batch goes on, whoever waits.
-    operator.put_pool("default", {"preemption": False})
+    operator.put_pool(pool, {"preemption": False})
     room = most_of(operator)
     batch_job = shell_job("echo begun; sleep 4", name="batch", band="batch", resources=room)
     batch = session.submit(batch_job)["id"]

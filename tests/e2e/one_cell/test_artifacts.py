@@ -1,14 +1,12 @@
 """Files go from task to task through the whole system: outputs, checkpoints, and their end."""
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from client import Session
-from tests.e2e.engine import remove_containers
-from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
+from tests.e2e.stack import RunningStack, wait_until
 from tests.e2e.work import (
     IMAGE,
     SMALL,
@@ -27,21 +25,6 @@ COUNT = (
     "while [ $CELLRUN_ATTEMPT_NUMBER = 1 ]; do n=$((n+1)); echo $n > n.new; mv n.new n; "
     "sleep 0.05; done"
 )
-
-
-@pytest.fixture(scope="module")
-def stack() -> Iterator[RunningStack]:
-    with open_folder() as folder:
-        with RunningStack(folder / "home", cells=1) as running:
-            yield running
-        remove_containers(running.installation)
-        assert remnants(running.home) == []
-
-
-@pytest.fixture
-def session(stack: RunningStack) -> Iterator[Session]:
-    with session_of(stack) as session:
-        yield session
 
 
 def content(session: Session, uid: str, name: str) -> bytes:
