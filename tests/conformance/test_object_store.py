@@ -23,7 +23,7 @@ from tests.conformance.web import Web
 from workers.attempt.outcome import INPUTS, OUTPUTS, STOPPED
 from workers.storage import Storage
 
-pytestmark = pytest.mark.serial  # a server of 150 MB
+pytestmark = pytest.mark.stack  # a server of 150 MB
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tests.e2e.stack import Companion, RunningStack, open_folder, remnants, wait
 from tests.e2e.test_lost_cell import enroll, running_on, state_of
 from tests.e2e.work import session_of, wait_for_end
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.stack
 
 OWN = "far-away"
 BEGINS_ANEW = "the process begins anew"

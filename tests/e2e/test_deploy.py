@@ -25,7 +25,7 @@ from tests.deployed import CELL, as_here, read_example, read_units
 from tests.e2e.stack import is_running, wait_until
 from tests.e2e.work import run_to_end
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.stack
 
 WORKERS = ("placement", "convergence", "inbox", "callbacks")
 TOKEN = "cr_only-for-this-test-" + "t" * 32

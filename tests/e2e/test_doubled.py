@@ -16,7 +16,7 @@ from tests.e2e.engine import EngineEvents, remove_containers
 from tests.e2e.stack import Companion, RunningStack, open_folder, remnants, wait_until
 from tests.e2e.work import attempts_of, session_of, shell_job, wait_for_end
 
-pytestmark = [pytest.mark.serial, pytest.mark.engine]
+pytestmark = [pytest.mark.stack, pytest.mark.engine]
 
 JOBS, TASKS = 4, 8
 # Two of them fill a cell's memory, so that every placement is a fight for the last place.

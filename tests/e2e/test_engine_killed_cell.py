@@ -24,7 +24,7 @@ from tests.e2e.work import attempts_of, session_of, shell_job, wait_for_end, who
 from workers.attempt.run import START
 from workers.secret_folder import default_folder
 
-pytestmark = [pytest.mark.serial, pytest.mark.engine]
+pytestmark = [pytest.mark.stack, pytest.mark.engine]
 
 STEPS = tuple(step.__name__ for step in START)
 MOMENTS = (

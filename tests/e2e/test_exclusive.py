@@ -23,7 +23,7 @@ from tests.e2e.stack import Companion, RunningStack, open_folder, remnants, wait
 from tests.e2e.test_lost_cell import enroll, running_on, state_of
 from tests.e2e.work import attempts_of, session_of, shell_job, wait_for_end
 
-pytestmark = [pytest.mark.serial, pytest.mark.engine]
+pytestmark = [pytest.mark.stack, pytest.mark.engine]
 
 SHORT = {
     "CELLRUN_HEARTBEAT_SECONDS": "1",

@@ -13,7 +13,7 @@ from benchmarks.throughput import submit_and_wait
 from tests.architecture.source import ROOT
 from tests.e2e.stack import check_invariants, remnants
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.stack
 
 CELLS = 20
 TASKS = 400

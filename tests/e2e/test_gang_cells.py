@@ -19,7 +19,7 @@ from tests.e2e.ssh_image import IMAGE, require_ssh_image
 from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
 from tests.e2e.work import session_of, wait_for_end, whole_log
 
-pytestmark = [pytest.mark.serial, pytest.mark.engine]
+pytestmark = [pytest.mark.stack, pytest.mark.engine]
 
 SIOCGIFADDR = 0x8915
 READY = "until [ -e /run/cellrun/gang/ready ]; do sleep 0.05; done"

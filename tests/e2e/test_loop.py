@@ -25,7 +25,7 @@ from tests.e2e.work import (
     whole_log,
 )
 
-pytestmark = [pytest.mark.serial, pytest.mark.engine]
+pytestmark = [pytest.mark.stack, pytest.mark.engine]
 
 CELLRUN = Path(sys.executable).parent / "cellrun"
 UNTIL_TERM = "trap 'echo got TERM; exit 0' TERM; echo begun; while :; do sleep 0.1; done"

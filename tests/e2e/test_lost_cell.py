@@ -18,7 +18,7 @@ from tests.e2e.engine import EngineEvents, containers_of, remove_containers
 from tests.e2e.stack import Companion, RunningStack, open_folder, remnants, wait_until
 from tests.e2e.work import attempts_of, session_of, sleepers, wait_for_end, whole_log
 
-pytestmark = [pytest.mark.serial, pytest.mark.engine]
+pytestmark = [pytest.mark.stack, pytest.mark.engine]
 
 SHORT = {
     "CELLRUN_HEARTBEAT_SECONDS": "1",

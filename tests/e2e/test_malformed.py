@@ -12,7 +12,7 @@ from controlplane.contract import broker, envelope, queues
 from tests.e2e.stack import RunningStack, is_running, open_folder, remnants, wait_until
 from tests.e2e.work import run_to_end, session_of
 
-pytestmark = [pytest.mark.serial]
+pytestmark = [pytest.mark.stack]
 
 DEEP = "[" * 100_000
 

@@ -22,7 +22,7 @@ from tests.e2e.work import (
     whole_log,
 )
 
-pytestmark = [pytest.mark.serial, pytest.mark.engine]
+pytestmark = [pytest.mark.stack, pytest.mark.engine]
 
 TASKS = 40
 CONTROL = ("placement", "convergence", "inbox", "beat")

@@ -15,7 +15,7 @@ from tests.architecture.source import ROOT
 from tests.e2e.engine import containers_of, remove_containers
 from tests.e2e.stack import PREFIXES, RunningStack, open_folder, remnants
 
-pytestmark = [pytest.mark.serial, pytest.mark.engine]
+pytestmark = [pytest.mark.stack, pytest.mark.engine]
 
 SECONDS = 240
 BLOCK = re.compile(r"^```sh\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)

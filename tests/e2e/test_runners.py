@@ -20,7 +20,7 @@ from tests.conformance.outside import Outside
 from tests.e2e.stack import Companion, RunningStack, open_folder, remnants, wait_until
 from tests.e2e.work import SMALL, session_of, wait_for_end, whole_log
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.stack
 
 OWN = "with-runner"
 

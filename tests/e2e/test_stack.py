@@ -15,7 +15,7 @@ import pytest
 from tests.architecture.source import ROOT
 from tests.e2e.stack import RunningStack, is_running, open_folder, remnants, wait_until
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.stack
 
 CONTROL = ("web", "placement", "convergence", "inbox", "callbacks", "beat", "flower")
 EVERY_PROCESS = {*CONTROL, "postgres", "redis", "cell-1"}

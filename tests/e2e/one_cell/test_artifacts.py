@@ -17,7 +17,7 @@ from tests.e2e.work import (
     whole_log,
 )
 
-pytestmark = [pytest.mark.serial, pytest.mark.engine]
+pytestmark = [pytest.mark.stack, pytest.mark.engine]
 
 # Counts in its checkpoint; as the second attempt it goes on for a moment and succeeds.
 COUNT = (

@@ -12,7 +12,7 @@ from tests.e2e.engine import EngineEvents
 from tests.e2e.stack import RunningStack, wait_until
 from tests.e2e.work import attempts_of, shell_job, wait_for_end, whole_log
 
-pytestmark = [pytest.mark.serial, pytest.mark.engine]
+pytestmark = [pytest.mark.stack, pytest.mark.engine]
 
 # Says that it was told to stop, takes its time over it, and comes to an end the second time.
 VICTIM = (

@@ -14,7 +14,7 @@ from tests.e2e.stack import RunningStack, wait_until
 from tests.e2e.work import run_to_end, shell_job, whole_log
 from workers.secret_folder import MEMORY
 
-pytestmark = [pytest.mark.serial, pytest.mark.engine]
+pytestmark = [pytest.mark.stack, pytest.mark.engine]
 
 SUMS = 'printf %s "$TOKEN" | sha256sum; sha256sum < /run/secrets/key; stat -c %a /run/secrets/key'
 USES = [{"name": "token", "env": "TOKEN"}, {"name": "key", "path": "/run/secrets/key"}]
