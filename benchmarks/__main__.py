@@ -1,6 +1,8 @@
 """`python -m benchmarks [--only B1,CANCEL] [--runs N]`: prints tables and keeps the figures."""
 
 import argparse
+import sys
+import traceback
 from collections.abc import Callable
 
 from benchmarks import (
@@ -35,8 +37,8 @@ ALL: dict[str, Callable[[int], Result]] = {
 }
 
 
-def main() -> None:
-    """Run what was asked for, in order."""
+def main() -> int:
+    """Run what was asked for, in order; 1 if any of it failed, which does not stop the others."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", default=",".join(ALL), help=f"some of {', '.join(ALL)}")
     parser.add_argument("--runs", type=int, default=3, help="medians are taken of so many (3)")
@@ -47,11 +49,24 @@ def main() -> None:
             parser.error(f"there is no benchmark {name}: {', '.join(ALL)}")
     if chosen.runs < 1:
         parser.error("--runs is at least 1")
-    for name in wanted:
-        result = ALL[name](chosen.runs)
+    failed = [name for name in wanted if not _run(name, chosen.runs)]
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr, flush=True)
+    return 1 if failed else 0
+
+
+def _run(name: str, runs: int) -> bool:
+    """Run one and keep its figures, or show its traceback. Return whether it ended well."""
+    try:
+        result = ALL[name](runs)
         show(result)
         print(f"figures: {write(result)}\n", flush=True)
+    except Exception:  # whatever one does, the others are run
+        print(f"{name} failed:", file=sys.stderr, flush=True)
+        traceback.print_exc()
+        return False
+    return True
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -28,7 +28,8 @@ def installed() -> Iterator[Callable[[int], tuple[float, float]]]:
     It returns tasks/s, and the CPU time of server, worker and processes together, in ms a task.
     """
     with tempfile.TemporaryDirectory(prefix="cellrun-hyperqueue-") as folder:
-        install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--target", folder]
+        install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", folder]
+        install += ["--disable-pip-version-check", "--root-user-action=ignore"]
         subprocess.run([*install, f"hyperqueue=={VERSION}"], check=True)
         environment = {**os.environ, "PYTHONPATH": folder}
 

@@ -195,7 +195,7 @@ def _plan(folder: Path, wanted: Wanted) -> Plan:
         driver="memory",
         database_url=f"postgresql://{postgres.USER}:{secret.database_password}"
         f"@127.0.0.1:{cluster.port}/{postgres.DATABASE}",
-        broker_url=f"redis://127.0.0.1:{redis_port}/0",
+        broker_url=redis.broker_url(port=redis_port, password=secret.redis_password),
         database=cluster,
         redis_port=redis_port,
         overrides=dict(wanted.settings),
@@ -208,6 +208,7 @@ def _start_services(
     plan = stand.plan
     assert plan.database is not None
     assert plan.redis_port is not None
+    redis.write_password(plan.home.run, plan.credentials.redis_password)
     postgres.create_cluster(plan.database, password=plan.credentials.database_password)
     for process in list_processes(plan):
         if process.group == "services":

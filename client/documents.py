@@ -23,6 +23,16 @@ class JobWait(TypedDict):
     state: str
 
 
+class JobGroup(TypedDict):
+    """A group of a job, with the values in force."""
+
+    name: str
+    tasks: int
+    min_available: int
+    network: str
+    prepared: dict[str, Any] | None
+
+
 class Job(TypedDict):
     """A job; `task_status_count` is {group: {"phase": {STATE: n}}}. Lists leave large specs out."""
 
@@ -38,6 +48,7 @@ class Job(TypedDict):
     min_available: int
     max_task_failures: int
     task_status_count: dict[str, dict[str, dict[str, int]]]
+    groups: list[JobGroup]
     coscheduled: bool
     bouncing: bool
     parent: int | None

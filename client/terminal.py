@@ -2,19 +2,36 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from client.errors import ClientError
+from client.visible import visible, visible_json
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the API's answer as JSON.")]
 Deadline = Annotated[
     float | None,
     typer.Option("--deadline", min=0, metavar="SECONDS", help="Give up waiting after this long."),
 ]
+
+
+class VisibleConsole(Console):
+    """Draws what it is given with control characters escaped: none but its own styles act."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render as usual, then escape. Segments of control codes are rich's own."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(visible(segment.text), segment.style)
 
 
 def stdout() -> Console:
@@ -28,7 +45,7 @@ def stderr() -> Console:
 
 
 def _console(file: Any) -> Console:
-    return Console(
+    return VisibleConsole(
         file=file,
         highlight=False,
         markup=False,
@@ -48,7 +65,7 @@ def show(as_json: bool, document: Any, drawn: RenderableType) -> None:
 
 def show_json(document: Any) -> None:
     """Print a document as JSON."""
-    print(json.dumps(document, indent=2, ensure_ascii=False))
+    print(visible_json(json.dumps(document, indent=2, ensure_ascii=False)))
 
 
 def show_error(fault: ClientError) -> None:

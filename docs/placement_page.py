@@ -147,7 +147,8 @@ EXAMPLES: Mapping[str, tuple[Callable[[], Reason], str]] = MappingProxyType(
     {
         "backing_off": (
             lambda: _pending(not_before=_SOON),
-            "It failed, was refused or its cell was at fault; each further time it waits longer.",
+            "It failed, was refused or its cell was at fault; each further time it waits longer. Or"
+            " several cells could not pull its image: the text names it, and an alert is open.",
         ),
         "waiting_for_previous_attempt": (
             lambda: _pending(attempt_open=True),

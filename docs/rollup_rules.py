@@ -37,7 +37,7 @@ def _tally(
 ) -> JobTally:
     replicas = sum(counts.values())
     least = replicas if minimum is None else minimum
-    group = GroupTally(counts, least, excused, explicit_minimum=minimum is not None)
+    group = GroupTally(counts, least, excused)
     return JobTally((group,), least, tolerated, minimum is not None, ever_started)
 
 
@@ -59,8 +59,8 @@ RULES = (
         _tally({S.KILLED: 2, S.SUCCEEDED: 2, S.WORKER_FAILED: 1}, minimum=1, excused=1),
     ),
     RollupRule(
-        "all terminal, explicit minima are met in each group and in the job",
-        "all ended, explicit minima met",
+        "all terminal, a minimum is written, and the minima of each group and of the job are met",
+        "all ended, written minima met",
         _tally({S.SUCCEEDED: 2, S.WORKER_FAILED: 1, S.FAILED: 1}, tolerated=1, minimum=2),
     ),
     RollupRule(
@@ -69,7 +69,7 @@ RULES = (
         _tally({S.SUCCEEDED: 2, S.PREEMPTED: 1, S.FAILED: 1}, tolerated=1),
     ),
     RollupRule(
-        "all terminal, no explicit minimum, some succeeded and the rest FAILED within tolerance",
+        "all terminal, no minimum is written, some succeeded and the rest FAILED within tolerance",
         "all ended, no minimum, some SUCCEEDED",
         _tally({S.SUCCEEDED: 1, S.FAILED: 2}, tolerated=2),
     ),

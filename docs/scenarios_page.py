@@ -96,10 +96,31 @@ ROWS = (
         "a job's state is derived from its tasks' states in the order of precedence",
     ),
     Row(
+        "S0.11",
+        "test_s0_11_display.py",
+        "Iris",
+        "names and colours of the states in the admin and the command, the attempts of each task,"
+        ' "(worker failure)" beside them, the pending reason below a waiting task',
+    ),
+    Row(
+        "S1.1",
+        "test_s1_1_runners.py",
+        "Flyte",
+        "a reconciler for each task type: a registry of runners, the phase that a runner reports,"
+        " its state kept from look to look, Abort",
+    ),
+    Row(
         "S1.2",
         "test_s1_2_history.py",
         "Flyte",
         "the history of phases is only added to: the whole timeline of an execution",
+    ),
+    Row(
+        "S1.3",
+        "test_s1_3_files.py",
+        "Flyte",
+        "inputs, outputs below sharded paths of each attempt's own (two base-36 digits),"
+        " checkpoints, secrets, named limited tokens",
     ),
     Row(
         "S1.6",
@@ -107,6 +128,13 @@ ROWS = (
         "Flyte",
         "consecutive failures of the system (3) apart from the user's retries, which are new"
         " attempts of the same task",
+    ),
+    Row(
+        "S1.7",
+        "test_s1_7_retention.py",
+        "Flyte",
+        "what has ended is deleted when it was kept for its time (7 days by default), with all that"
+        " it left",
     ),
     Row(
         "S2.1",
@@ -162,10 +190,31 @@ ROWS = (
         "atomic allocation: no cell, quota or token is given beyond what there is, whoever races",
     ),
     Row(
+        "S3.4",
+        "test_s3_4_preparation.py",
+        "Backend.AI",
+        "pulls and creations are tracked; what fails is tried three times in its stage, then on"
+        " another cell; what hangs is found; what cannot succeed is not tried again",
+    ),
+    Row(
+        "S3.5",
+        "test_s3_5_termination.py",
+        "Backend.AI",
+        "termination: marked, SIGTERM, grace, SIGKILL (at once when forced), a confirmed exit; only"
+        " then is capacity released; a stop that fails holds up no other",
+    ),
+    Row(
         "S3.6",
         "test_s3_6_pending.py",
         "Backend.AI",
         "a pending timeout for each pool; old work swept away; every stuck case told by history",
+    ),
+    Row(
+        "S3.7",
+        "test_s3_7_cluster_sessions.py",
+        "Backend.AI",
+        "sessions of several containers: who is in the gang, an SSH key pair and a private network"
+        " for each",
     ),
     Row(
         "S4.1",
@@ -233,8 +282,9 @@ def _head() -> list[str]:
         "# Scenarios",
         "<!-- Written by `make docs` from tests/scenarios and tests/mutations; do not edit. -->",
         "What Cellrun promises about states, row by row: where a rule comes from, what it obliges"
-        " to, and the scenarios\nthat show it on a real PostgreSQL. Each row also lists mistakes of"
-        " one line, each of which makes the scenario\nnamed beside it fail: `python -m"
+        " to, and the scenarios\nthat show it on a real PostgreSQL; where a row is about what runs"
+        " on a cell, on a cell with real containers or\nprocesses. Each row also lists mistakes of"
+        " one line, each of which makes the scenario named beside it fail:\n`python -m"
         " tests.mutations --rows` plants them all, the suite some of them in each run.",
         table(("row", "from", "obliges to", "scenarios", "mistakes"), rows),
     ]

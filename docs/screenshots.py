@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import Page, ViewportSize, sync_playwright
+from playwright.sync_api import HttpCredentials, Page, ViewportSize, sync_playwright
 
 from client import Session, connect
 from client.polling import Pace, beats
@@ -42,7 +42,9 @@ def main() -> int:
         return 2
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
-        page = started.new_page(viewport=SIZE, color_scheme="light")
+        user, _, password = os.environ["FLOWER_BASIC_AUTH"].partition(":")
+        login: HttpCredentials = {"username": user, "password": password}
+        page = started.new_page(viewport=SIZE, color_scheme="light", http_credentials=login)
         log_in(page)
         with connect() as session:
             job = session.submit(SLEEPERS)
@@ -58,6 +60,7 @@ def main() -> int:
 
 
 NAMES = ("CELLRUN_URL", "CELLRUN_TOKEN", "CELLRUN_ADMIN_USER", "CELLRUN_ADMIN_PASSWORD")
+NAMES += ("FLOWER_BASIC_AUTH",)
 
 
 def wait_until_running(session: Session, job_id: int) -> None:

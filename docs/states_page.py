@@ -49,7 +49,7 @@ MEANINGS: Mapping[S, str] = MappingProxyType(
     {
         S.PENDING: "waits to be placed; says why",
         S.ASSIGNED: "given to a cell that has not begun yet",
-        S.BUILDING: "its cell prepares the container: inputs, image, creation",
+        S.BUILDING: "its cell has it in hand: waits, inputs, image, creation, first health check",
         S.RUNNING: "its program runs",
         S.SUCCEEDED: "its program ended with exit status 0",
         S.FAILED: "it failed by itself, or the system failed it too often",
@@ -222,11 +222,12 @@ def _budgets() -> list[str]:
         " (`retries` of the job or group). An end\nis charged to at most one budget, in the same"
         " statement that ends the attempt.\n\n"
         f"* An attempt that stayed RUNNING for {HEALTHY_RUN_SECONDS:g} s breaks a row of system"
-        " failures.\n"
+        " failures, and of crashes of a service.\n"
         "* Back-off is min(base × 2ⁿ, "
         f"{retry.CAP_SECONDS:g} s), less up to {retry.JITTER:.0%} of it: base"
         f" {retry.FAILURE_BASE_SECONDS:g} s for failures, {retry.SYSTEM_BASE_SECONDS:g} s for the"
-        " system; none for\n  a lost cell or a drain.",
+        f" system, {retry.CRASH_BASE_SECONDS:g} s for\n  crashes of a service in a row; none for a"
+        " lost cell or a drain.",
         "## Who owns a state",
         "Nothing stays for ever unseen: each state that is not final has an owner, the first row"
         " that holds.",
@@ -284,6 +285,7 @@ _CLOSER: Mapping[Reason, str] = MappingProxyType(
     {
         Reason.EXIT_STATUS: "exit status 1 (or whichever)",
         Reason.IMAGE_ERROR: "what engine or registry said of the image",
+        Reason.COMMAND_ERROR: "what the engine said of the command",
         Reason.USER_ERROR: "what of it cannot be run, and why",
         Reason.HEALTH_CHECK_FAILED: "what the check said",
         Reason.REJECTED: "can never be placed, and why",

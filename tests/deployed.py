@@ -84,7 +84,7 @@ def list_supervised(folder: Path) -> dict[str, Process]:
     """The processes of a stack of one cell with the usual ports, but PostgreSQL and Redis."""
     plan = Plan(
         home=Home(folder),
-        credentials=Credentials("", "", "", "", "", "", ""),
+        credentials=Credentials(*[""] * 10),
         web_port=WEB_PORT,
         flower_port=FLOWER_PORT,
         cells=1,

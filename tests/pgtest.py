@@ -8,6 +8,7 @@ own. DATABASE_URL or CELERY_BROKER_URL in the environment are used instead, if s
 import atexit
 import ctypes
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -64,7 +65,8 @@ def _start_postgres(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _start_redis(folder: Path) -> subprocess.Popen[bytes]:
-    port = free_port()
+    port, password = free_port(), secrets.token_urlsafe(24)
+    redis.write_password(folder, password)
     with (folder / "redis.log").open("wb") as log:
         server = subprocess.Popen(
             redis.server_command(port=port, folder=folder),
@@ -75,7 +77,7 @@ def _start_redis(folder: Path) -> subprocess.Popen[bytes]:
             preexec_fn=_die_with_parent,
         )
     redis.wait_until_ready(port=port, deadline_seconds=30)
-    os.environ["CELERY_BROKER_URL"] = f"redis://127.0.0.1:{port}/0"
+    os.environ["CELERY_BROKER_URL"] = redis.broker_url(port=port, password=password)
     return server
 
 

@@ -4,14 +4,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.contract.fields import clean_text
 from controlplane.contract.orders import GroupSpec, RunAttempt, StopAttempt
+from controlplane.contract.phases import (
+    MAX_PHASES,
+    PHASE_CHARS,
+    PhaseChange,
+    PhaseKind,
+    shorten,
+)
 from controlplane.contract.reports import AttemptReport
 from controlplane.contract.states import Phase, TaskState
 
 
 @dataclass(slots=True)
 class Book:
-    """One attempt: what was ordered, and the facts so far."""
+    """One attempt: what was ordered, and the facts so far.
+
+    `phases`: the changes that are not acknowledged. `phase_count`: how many there were in all, of
+    which so many as `phases_kept` are in the journal.
+    """
 
     run: RunAttempt
     spec: GroupSpec
@@ -27,6 +39,10 @@ class Book:
     is_moving: bool = False  # the cell is leaving and told it to end: it is to run elsewhere
     end: AttemptReport | None = None
     is_blamed: bool = False  # handling it killed the cell's process, again and again
+    phases: tuple[PhaseChange, ...] = ()
+    phase_count: int = 0
+    phases_kept: int = 0
+    phased_at: float = 0.0
 
     @property
     def uid(self) -> str:
@@ -44,6 +60,32 @@ class Book:
         if started_at is not None:
             self.started_at = started_at
 
+    def enter(self, phase: Phase, progress: int | None, at: float) -> None:
+        """Note the phase of BUILDING that the attempt is in since `at`."""
+        if phase is not self.phase:
+            self.note(PhaseKind.PHASE, phase, at)
+        self.phase, self.progress = phase, progress
+
+    def note(self, kind: PhaseKind, text: str, at: float) -> None:
+        """Add a change of phase to the story of the attempt; its instants never go back."""
+        if self.phase_count >= MAX_PHASES:
+            return
+        self.phase_count += 1
+        self.phased_at = max(self.phased_at, at)
+        text = clean_text(text, PHASE_CHARS)
+        change = PhaseChange(self.phase_count, self.phased_at, kind, text)
+        self.phases = shorten((*self.phases, change))
+
+    def recall(self, phases: tuple[PhaseChange, ...], count: int) -> None:
+        """Take over what an earlier process of the cell noted."""
+        self.phases, self.phase_count, self.phases_kept = phases, count, count
+        for change in phases:
+            self.phased_at = change.at
+            if change.kind is PhaseKind.PHASE:
+                self.phase = Phase(change.text)
+            elif change.kind is PhaseKind.RUNNER:
+                self.plugin_phase = change.text
+
     def report(self) -> AttemptReport:
         """All facts so far, not numbered yet."""
         return AttemptReport(
@@ -57,6 +99,7 @@ class Book:
             addresses=self.addresses,
             plugin_phase=self.plugin_phase,
             plugin_state=self.plugin_state,
+            phases=self.phases,
         )
 
 

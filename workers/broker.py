@@ -14,7 +14,9 @@ from celery.app.amqp import AMQP
 from celery.worker.state import maybe_shutdown
 from kombu.connection import Connection
 from kombu.transport import redis as kombu_redis
-from redis.exceptions import RedisError
+from redis.exceptions import DataError, RedisError
+
+from controlplane.contract.broker import bound_entry, find_refusal
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +30,10 @@ OF_THE_BROKER = (
     *kombu_redis.virtual.Transport.connection_errors,
     *kombu_redis.virtual.Transport.channel_errors,
 )
-"""What reading a queue may raise that says nothing of the message."""
+"""What reading a queue may raise that says nothing of the message.
+
+All but DataError: Redis' client raises it for arguments that it cannot send, as of a message.
+"""
 
 
 class CellChannel(kombu_redis.Channel):
@@ -41,12 +46,18 @@ class CellChannel(kombu_redis.Channel):
     def basic_ack(self, delivery_tag: Any, multiple: bool = False) -> None:
         """Nothing to do: the message left the broker when it was taken."""
 
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        """A client of Redis that hands on no entry over the size limit."""
+        client = super()._create_client(asynchronous)  # type: ignore[no-untyped-call]
+        client.set_response_callback("BRPOP", bound_entry)
+        return client
+
     def _brpop_read(self, **options: Any) -> Any:
         try:
             return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
-        except OF_THE_BROKER:
-            raise
         except Exception as error:
+            if isinstance(error, OF_THE_BROKER) and not isinstance(error, DataError):
+                raise
             text = f"{type(error).__name__}: {error}"[:SHOWN_CHARS]
             log.warning("message dropped, it cannot be read: %s", text)
             return True
@@ -56,6 +67,14 @@ class CellTransport(kombu_redis.Transport):
     """Redis, read by our channels."""
 
     Channel = CellChannel
+
+    def _deliver(self, message: Any, queue: Any) -> None:
+        """Deliver a message, or drop it by what `find_refusal` finds."""
+        refusal = find_refusal(message)
+        if refusal is not None:
+            log.warning("message dropped unread: %s", refusal)
+            return
+        super()._deliver(message, queue)  # type: ignore[no-untyped-call]
 
 
 class PromptConnection(Connection):

@@ -13,12 +13,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
-from controlplane.contract import envelope, keys, queues
-from controlplane.contract.fields import Malformed
-from controlplane.contract.orders import Orders, Registered, StopAttempt, Sync, read_order
+from controlplane.contract import queues
+from controlplane.contract.orders import Orders, Registered, StopAttempt, Sync
 from controlplane.contract.reports import AttemptReport, Goodbye, Heartbeat, Held
 from controlplane.contract.states import Phase, TaskState
-from workers.attempt.events import Building, DriverEvent, Ended, Launch, Reconciled, Started, always
+from workers.attempt.events import (
+    Building,
+    DriverEvent,
+    Ended,
+    Launch,
+    Reconciled,
+    Started,
+    TryFailed,
+    always,
+)
 from workers.attempt.outcome import STOPPED, VANISHED
 from workers.books import Book, Books
 from workers.config import CellConfig
@@ -31,18 +39,14 @@ from workers.happenings import Happening, Moment, OrderMessage, Sighting
 from workers.journal import Journal, Remembered
 from workers.lease import Lease
 from workers.offer import make_register, offered_types
+from workers.orders_in import OrderReader
 from workers.outbox import Outbox
+from workers.progress import MAX_BLAMED, MAX_CRASHES, STAGES, Progress
 from workers.reporting import Reporter
 from workers.verdicts import judge_end, refusal
 
 log = logging.getLogger(__name__)
 
-# A process that was killed so often while it handled an attempt, before that got on, blames it.
-MAX_CRASHES = 2
-# If even to stop it kills the process, so often, it is given up unseen.
-MAX_BLAMED = 2
-# A process that is killed while the attempt gets on is not killed by it. The last: it runs.
-_STAGES = {Phase.PULLING: 1, Phase.CREATING: 2, Phase.CHECKING: 3}
 _BLAME = "handling it crashed the cell"
 # Messages with orders that are kept until the cell is registered; Sync repeats what comes on top.
 MAX_EARLY = 100
@@ -83,7 +87,9 @@ class Cell:
         self.is_registered = False
         self.is_leaving = False
         self.is_drawing_anew = False
-        self._orders_key = keys.mac_key(config.key, keys.TO_CELL)
+        self.order_reader = OrderReader(
+            name=config.name, key=config.key, incarnation=lambda: self.incarnation
+        )
         self._next_beat = 0.0
         # Cells that were answered together, after an outage, must not beat together ever after.
         self._pace = 1.0 - _SPREAD * (zlib.crc32(config.name.encode()) % 1000) / 1000
@@ -94,6 +100,7 @@ class Cell:
         self._may_register_at = 0.0
         self._early: list[Orders] = []
         self.reporter = Reporter(self.outbox.numbers, acked=0)
+        self.progress = Progress(journal, lambda: self.books, lambda said: self.reporter.say(said))
         self.unfit = ""
 
     @property
@@ -127,6 +134,7 @@ class Cell:
                 continue
             book = self.books.open(item.run, spec)
             book.stop, book.is_moving = item.stop, item.is_moving
+            book.recall(item.phases, item.phase_count)
             if item.end is not None:
                 self._end(book, item.end)
                 continue
@@ -141,6 +149,7 @@ class Cell:
     def leave(self, now: Moment, *, expected_seconds: int) -> None:
         """The process ends. With evacuation everything is stopped first; else containers run on."""
         self.is_leaving = True
+        self.progress.report_due(float("inf"))
         self.journal.leave()
         # One that nobody has answered says nothing that is newer than its successor's Register.
         say = self.outbox.send if self.journal.memory.claim is None else self.outbox.claim
@@ -166,11 +175,8 @@ class Cell:
         """Take note of one thing. A message that cannot be read is dropped and stops nothing."""
         match happening:
             case OrderMessage(text):
-                try:
-                    self._take_order(text, now)
-                except Malformed as error:
-                    log.warning("order dropped: %s", error)
-            case Building() | Started() | Reconciled() | Ended():
+                self._take_order(text, now)
+            case Building() | TryFailed() | Started() | Reconciled() | Ended():
                 self._take_event(happening, now)
             case Sighting():
                 self._take_sighting(happening, now)
@@ -178,6 +184,7 @@ class Cell:
     def tick(self, now: Moment) -> None:
         """Let time pass: look first, register again until it is answered, then beat."""
         self.exclusives.tick()
+        self.progress.report_due(now.boot)
         if now.boot < self._next_beat:
             return
         self._next_beat = now.boot + self._heartbeat_seconds * self._pace
@@ -196,7 +203,7 @@ class Cell:
     @property
     def wakes_at(self) -> float:
         """When `tick` has something to do, in seconds since boot."""
-        return min(self._next_beat, self.exclusives.wakes_at)
+        return min(self._next_beat, self.exclusives.wakes_at, self.progress.wakes_at)
 
     def act(self, *, flush: bool = True, is_safe: bool = True) -> None:
         """Do what is safe on disk now, and, with `flush`, say it.
@@ -216,18 +223,13 @@ class Cell:
     # ------------------------------------------------------------------ orders
 
     def _take_order(self, text: str, now: Moment) -> None:
-        message = envelope.parse(text)
-        message.check(self._orders_key)
-        if message.cell != self.name or message.incarnation != self.incarnation:
-            raise Malformed(f"an order for {message.cell} {message.incarnation}")
-        order = read_order(message.body())
-        match order:
-            case Registered():
-                self._take_registered(order, now)
-            case Sync():
-                self._take_sync(order, now)
-            case Orders():
-                self._take_orders(order, now)
+        match self.order_reader.read(text):
+            case Registered() as answer:
+                self._take_registered(answer, now)
+            case Sync() as sync:
+                self._take_sync(sync, now)
+            case Orders() as orders:
+                self._take_orders(orders, now)
 
     def _take_registered(self, answer: Registered, now: Moment) -> None:
         if self.is_registered or answer.register_seq != self._register_seq:
@@ -352,24 +354,19 @@ class Cell:
         if book is None or book.end is not None:
             return
         match event:
-            case Building():
-                self._note_stage(book, event.phase)
-                book.phase, book.progress = event.phase, event.progress
-                book.move(TaskState.BUILDING)
-            case Reconciled():
-                book.plugin_phase, book.plugin_state = event.phase, event.state
+            case Building() | TryFailed() | Reconciled():
+                self.progress.note(book, event, now)
             case Started():
                 self.journal.start(event.uid, event.at, event.container_id)
                 book.container_id, book.addresses = event.container_id, event.addresses
                 book.move(TaskState.RUNNING, started_at=event.at)
+                self.progress.report(book)
             case Ended():
                 is_struck = self.exclusives.is_struck(book)
                 report = judge_end(book, event, is_struck=is_struck)
                 if book.is_blamed and not book.stop and event.reason in (STOPPED, VANISHED):
-                    report = refusal(book.uid, _BLAME, now.wall)
+                    report = replace(refusal(book.uid, _BLAME, now.wall), phases=book.phases)
                 self._finish(book, report)
-                return
-        self.reporter.say(book.report())
 
     def _finish(self, book: Book, report: AttemptReport) -> None:
         self.journal.end(report)
@@ -383,7 +380,7 @@ class Cell:
         self.reporter.say(report)
 
     def _adopt(self, book: Book, item: Remembered, now: Moment) -> None:
-        if book.state is TaskState.ASSIGNED and item.stage < _STAGES[Phase.CHECKING]:
+        if book.state is TaskState.ASSIGNED and item.stage < STAGES[Phase.CHECKING]:
             self.journal.crash(book.uid)
             book.is_blamed = item.crashes > MAX_CRASHES
             if item.crashes > MAX_CRASHES + MAX_BLAMED:
@@ -403,13 +400,10 @@ class Cell:
         permit = partial(self.exclusives.permit, book.uid) if book.spec.exclusive else always
         return Launch(book.run, book.spec, env, permit, book.started_at)
 
-    def _note_stage(self, book: Book, phase: Phase) -> None:
-        item, stage = self.journal.memory.attempts.get(book.uid), _STAGES.get(phase, 0)
-        if item is not None and item.crashes and stage > item.stage and not book.is_blamed:
-            self.journal.reach(book.uid, stage)
-
     def _forget_safe(self, safe: list[AttemptReport]) -> None:
         self.journal.hear(self.reporter.acked)
+        for uid, number in self.reporter.take_safe_phases():
+            self.progress.forget(uid, number)
         for report in safe:
             book = self.books.find(report.uid)
             # Its end may be known here and not be said yet: only a report of the end counts.

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from controlplane.contract.reports import MAX_REPORTS
 from workers import clock
 from workers.attempt.engine import EngineAway
 from workers.attempt.events import Ended, Started
@@ -20,7 +21,6 @@ from workers.bus import Bus
 from workers.cell import Cell
 from workers.happenings import Happening, Moment
 from workers.journal import JournalFile
-from workers.reporting import MAX_REPORTS
 
 log = logging.getLogger(__name__)
 
@@ -145,6 +145,7 @@ class Host:
                 self._leave()
                 return
             for cell in self._cells.values():
+                cell.progress.report_due(float("inf"))  # so that it is in the journal
                 cell.journal.leave()  # no attempt is to blame
             self._journals.sync()
         except BaseException:

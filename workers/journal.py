@@ -20,6 +20,7 @@ from controlplane.contract.orders import (
     read_spec,
     read_stop,
 )
+from controlplane.contract.phases import PhaseChange, read_phases, shorten, unite
 from controlplane.contract.reports import AttemptReport, read_report
 from workers.store import NO_ROOM, Store
 
@@ -37,6 +38,8 @@ class Remembered:
 
     `crashes`: starts of a process since it got on, or since one left in order. `stage`: how far it
     was then known to be.
+
+    `phases`: the changes of phase that may not be acknowledged; `phase_count`: how many there were.
     """
 
     run: RunAttempt
@@ -47,6 +50,8 @@ class Remembered:
     end: AttemptReport | None = None
     crashes: int = 0
     stage: int = 0
+    phases: tuple[PhaseChange, ...] = ()
+    phase_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +218,25 @@ class Journal:
         """The attempt's container runs."""
         self._note("start", uid, at, container_id)
 
+    def add_phases(self, uid: str, phases: tuple[PhaseChange, ...]) -> None:
+        """Note changes of phase before they are reported."""
+        self._write(["phases", uid, phases[-1].number, [change.body() for change in phases]])
+        _add_phases(self.memory, uid, phases[-1].number, phases)
+
+    def drop_phases(self, uid: str, number: int) -> None:
+        """Forget the changes up to `number`, which are acknowledged, at the next compaction.
+
+        The newest of each kind stays: a successor compares with it what it notes.
+        """
+        item = self.memory.attempts.get(uid)
+        if item is not None:
+            newest = {change.kind: change.number for change in item.phases}
+            item.phases = tuple(
+                change
+                for change in item.phases
+                if change.number > number or change.number == newest[change.kind]
+            )
+
     def crash(self, uid: str) -> None:
         """The process was killed before the attempt got anywhere."""
         self._note("crash", uid)
@@ -277,6 +301,9 @@ class Journal:
                 yield ["move", uid]
             if item.end is not None:
                 yield ["end", item.end.body()]
+            if item.phase_count and item.end is None:
+                phases = [change.body() for change in item.phases]
+                yield ["phases", uid, item.phase_count, phases]
             if item.stage:
                 yield ["reach", uid, item.stage]
             yield from (["crash", uid] for _ in range(item.crashes))
@@ -334,6 +361,8 @@ def _apply_to_attempt(memory: Memory, kind: str, rest: list[Any]) -> None:
             memory.attempts[uid].container_id = container_id
         case "crash", [uid] if uid in memory.attempts:
             memory.attempts[uid].crashes += 1
+        case "phases", [uid, count, items]:
+            _add_phases(memory, uid, count, read_phases({"phases": items}, "phases"))
         case "reach", [uid, stage] if uid in memory.attempts:
             memory.attempts[uid].crashes = 0
             memory.attempts[uid].stage = stage
@@ -347,6 +376,13 @@ def _apply_to_attempt(memory: Memory, kind: str, rest: list[Any]) -> None:
             report = read_report(body)
             if report.uid in memory.attempts:
                 memory.attempts[report.uid].end = report
+
+
+def _add_phases(memory: Memory, uid: str, count: int, phases: tuple[PhaseChange, ...]) -> None:
+    item = memory.attempts.get(uid)
+    if item is not None:
+        item.phases = shorten(unite(item.phases, phases))
+        item.phase_count = count
 
 
 def _line(entry: list[Any]) -> bytes:

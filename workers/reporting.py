@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from controlplane.contract.fields import compact_json
-from controlplane.contract.reports import AttemptReport, Reports
+from controlplane.contract.phases import PhaseChange
+from controlplane.contract.reports import MAX_REPORTS, AttemptReport, Reports
 
-# Reports in one message: as many as the inbox applies in one batch.
-MAX_REPORTS = 500
-# … and so many bytes: what an envelope quotes may become twice as long, and its limit is 1 MiB.
+# Bytes of reports in one message: what an envelope quotes may become twice as long, and its limit
+# is 1 MiB.
 MAX_REPORT_BYTES = 400 * 1024
 # What a report has that carries next to nothing: to write each twice to know it is not worth it.
-PLAIN_BYTES, PLAIN_CHARS = 800, 40
+PLAIN_BYTES, PLAIN_CHARS, PLAIN_PHASES = 800, 40, 4
 # Messages between two entries of a journal before the numbers say nothing more of it: at a
 # heartbeat each 5 s, forty years.
 _COUNTER_BITS = 28
@@ -55,6 +55,8 @@ class Reporter:
         self._numbers = numbers
         self._dirty: dict[str, AttemptReport] = {}
         self._sent: dict[str, AttemptReport] = {}
+        # Of an attempt whose reports follow each other: an earlier one, and its newest change.
+        self._phased: dict[str, tuple[int, int]] = {}
         self._last_sent = acked
         self.acked = acked
 
@@ -90,11 +92,15 @@ class Reporter:
                 seq=self._numbers.draw(),
                 started_at=_put_back(report.started_at, clock_ahead),
                 finished_at=_put_back(report.finished_at, clock_ahead),
+                phases=_put_all_back(report.phases, clock_ahead),
             )
             for report in self._dirty.values()
         ]
         self._dirty.clear()
-        self._sent.update((report.uid, report) for report in fresh)
+        for report in fresh:
+            self._sent[report.uid] = report
+            if report.phases:
+                self._phased.setdefault(report.uid, (report.seq, report.phases[-1].number))
         after = self._last_sent
         if fresh:
             self._last_sent = fresh[-1].seq
@@ -112,10 +118,20 @@ class Reporter:
         safe = [report for report in self._sent.values() if report.seq <= self.acked]
         for report in safe:
             del self._sent[report.uid]
+            if report.phases:
+                self._phased[report.uid] = (report.seq, report.phases[-1].number)
         missing = sorted(self._sent.values(), key=lambda report: report.seq)
         if not missing or missing[0].seq > sent_before:
             return safe, ()
         return safe, _messages(acked, missing)
+
+    def take_safe_phases(self) -> list[tuple[str, int]]:
+        """Return by uid up to which number the changes of phase are safe, each once."""
+        phased = self._phased.items()
+        safe = [(uid, number) for uid, (seq, number) in phased if seq <= self.acked]
+        for uid, _ in safe:
+            del self._phased[uid]
+        return safe
 
     def unheard(self) -> Iterable[Reports]:
         """All that is not acknowledged, once more: whoever says it will not be asked again."""
@@ -125,6 +141,12 @@ class Reporter:
 
 def _put_back(at: float | None, seconds: float) -> float | None:
     return None if at is None else at - seconds
+
+
+def _put_all_back(phases: tuple[PhaseChange, ...], seconds: float) -> tuple[PhaseChange, ...]:
+    if not seconds:
+        return phases
+    return tuple(replace(change, at=change.at - seconds) for change in phases)
 
 
 def _messages(after: int, reports: list[AttemptReport]) -> list[Reports]:
@@ -152,6 +174,11 @@ def _parts(reports: list[AttemptReport]) -> Iterable[list[AttemptReport]]:
 
 def _size(report: AttemptReport) -> int:
     large = (report.result, report.outputs, report.plugin_state, report.addresses)
-    if len(report.message or "") <= PLAIN_CHARS and all(item is None for item in large):
+    is_plain = len(report.message or "") <= PLAIN_CHARS and len(report.phases) <= PLAIN_PHASES
+    if is_plain and all(item is None for item in large) and not _has_long(report.phases):
         return PLAIN_BYTES
     return PLAIN_BYTES + len(compact_json(report.body()))
+
+
+def _has_long(phases: tuple[PhaseChange, ...]) -> bool:
+    return any(len(change.text) > PLAIN_CHARS for change in phases)

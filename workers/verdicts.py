@@ -42,6 +42,7 @@ def judge_end(book: Book, event: Ended, *, is_struck: bool = False) -> AttemptRe
         finished_at=event.at,
         gone=True,
         never_created=event.never_created,
+        phases=book.phases,
     )
 
 

@@ -13,6 +13,7 @@ from client.errors import BadInput
 from client.render import new_table
 from client.session import Session, connect
 from client.terminal import JsonFlag, show, stderr
+from client.visible import VisibleWriter
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -28,7 +29,10 @@ def artifacts(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """List what the last attempt of a task left, or write it out: outputs, or a checkpoint."""
+    """List what the last attempt of a task left, or write it out: outputs, or a checkpoint.
+
+    On a terminal, control characters are escaped; into a file or pipe, it goes as it was kept.
+    """
     with connect() as session:
         uid = which if UID.fullmatch(which) else _last_attempt(session, which)
         found = session.artifacts(uid)
@@ -65,8 +69,13 @@ def _last_attempt(session: Session, task_id: str) -> str:
 def _write_one(session: Session, uid: str, item: Artifact, output: Path | None) -> None:
     """Write it whole, or nothing; to standard output as it comes."""
     if output is None:
-        _copy(session, uid, item, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
+        if sys.stdout.isatty():
+            terminal = VisibleWriter(sys.stdout)
+            _copy(session, uid, item, terminal)
+            terminal.close()
+        else:
+            _copy(session, uid, item, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
         return
     output.parent.mkdir(parents=True, exist_ok=True)
     draft = output.with_name(f".{output.name}.part")
@@ -79,7 +88,7 @@ def _write_one(session: Session, uid: str, item: Artifact, output: Path | None) 
     stderr().print(f"{output}: {size_text(item['size'])}")
 
 
-def _copy(session: Session, uid: str, item: Artifact, file: BinaryIO) -> None:
+def _copy(session: Session, uid: str, item: Artifact, file: BinaryIO | VisibleWriter) -> None:
     digest = hashlib.sha256()
     for piece in session.read_artifact(uid, item["name"]):
         digest.update(piece)

@@ -16,6 +16,7 @@ from client.polling import Pace, beats
 from client.render import finished_count, state_text
 from client.session import Session, connect
 from client.terminal import Deadline, JsonFlag, show_json, stderr
+from client.visible import print_line
 
 UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 
@@ -42,10 +43,17 @@ def logs(
     is_task: Annotated[
         bool, typer.Option("--task", help="ID is a task's, even if a job has it too.")
     ] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Do not escape control characters on a terminal.")
+    ] = False,
     deadline: Deadline = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show what tasks wrote. Lines of several tasks begin with `group.index`."""
+    """Show what tasks wrote. Lines of several tasks begin with `group.index`.
+
+    On a terminal, control characters are escaped unless --raw; into a file or pipe, lines go as
+    they are.
+    """
     lines: list[dict[str, str]] = []
 
     def keep(name: str, stream: str, line: str) -> None:
@@ -53,10 +61,11 @@ def logs(
 
     with connect() as session:
         if UID.fullmatch(which):
-            _attempt_logs(session, which, keep if as_json else _plain, follow_on, deadline)
+            write = keep if as_json else _writer(several=False, raw=raw)
+            _attempt_logs(session, which, write, follow_on, deadline)
         else:
             job, tasks = find_tasks(session, which, is_task=is_task)
-            write = keep if as_json else _writer(len(tasks) > 1)
+            write = keep if as_json else _writer(len(tasks) > 1, raw=raw)
             if follow_on and job is not None:
                 follow_job(session, job["id"], write, deadline_seconds=deadline)
             else:
@@ -146,15 +155,12 @@ def _say(job: Job, *, quiet: bool) -> None:
         stderr().print(f"job {job['id']} {job['state'].lower()} ({done} of {total} tasks ended)")
 
 
-def _writer(several: bool, *, to_stderr: bool = False) -> Write:
+def _writer(several: bool, *, to_stderr: bool = False, raw: bool = False) -> Write:
     def write(name: str, stream: str, line: str) -> None:
         out = sys.stderr if to_stderr or stream == "stderr" else sys.stdout
-        print(f"{name} | {line}" if several else line, file=out, flush=True)
+        print_line(f"{name} | {line}" if several else line, out, raw=raw)
 
     return write
-
-
-_plain = _writer(several=False)
 
 
 def _attempt_logs(

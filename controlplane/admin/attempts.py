@@ -6,7 +6,8 @@ from uuid import UUID
 
 from django.conf import settings
 from django.contrib import admin
-from django.db.models import Q, QuerySet
+from django.db.models import Case, Q, QuerySet, When
+from django.db.models.functions import Left
 from django.http import HttpRequest, HttpResponse
 from django.template.defaultfilters import filesizeformat
 from django.utils.html import format_html
@@ -17,6 +18,7 @@ from controlplane.admin.badges import (
     NOTHING,
     duration,
     instant,
+    list_link,
     page_link,
     state_badge,
     with_note,
@@ -27,13 +29,27 @@ from controlplane.commands.release import release_attempt
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import Conflict
 from controlplane.domain.states import REASONS, Reason
-from controlplane.models import Attempt
+from controlplane.models import Attempt, Task
 from controlplane.outbox.store import STREAMS, find_tail, read_log
+from controlplane.queries.attempts import find_newest_attempts
 from controlplane.queries.launches import browser_link
 
 # Of each stream; the whole is there by API and command.
 _SHOWN_LINES = 200
 _SHOWN_BYTES = 64 * 1024
+# Of a result, where it is one of many; it may have 10 KB.
+_RESULT_CHARS = 400
+_OF_A_LINE = (
+    "task_id",
+    "number",
+    "state",
+    "phase",
+    "progress",
+    "exit_code",
+    "reason",
+    "message",
+    "cell__name",
+)
 
 
 class HeldFilter(admin.SimpleListFilter):
@@ -101,8 +117,8 @@ class AttemptAdmin(ReadOnlyAdmin):
             return queryset.none(), False
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Also by state and cell, which other pages link to together with `held`."""
-        linked = lookup in ("state__exact", "cell__id__exact")
+        """Also by state and cell, which other pages link to together with `held`, and by task."""
+        linked = lookup in ("state__exact", "cell__id__exact", "task__id__exact")
         return linked or bool(super().lookup_allowed(lookup, value, request))
 
     @admin.display(description="uid", ordering="uid")
@@ -249,14 +265,41 @@ def attempt_rows(attempts: Iterable[Attempt]) -> list[tuple[Any, ...]]:
     ]
 
 
+def newest_attempts(task_ids: Sequence[int], *, each: int) -> dict[int, list[Attempt]]:
+    """By task, its newest attempts, at most `each`, with their cells and, as `shown_result`, the
+    beginning of a result; in two statements.
+    """
+    has_result = When(state=TaskState.SUCCEEDED, then=Left("result", _RESULT_CHARS))
+    found = (
+        Attempt.objects.filter(pk__in=find_newest_attempts(task_ids, each=each))
+        .select_related("cell")
+        .only(*_OF_A_LINE)
+        .annotate(shown_result=Case(has_result))
+        .order_by("-number")
+    )
+    newest: dict[int, list[Attempt]] = {task_id: [] for task_id in task_ids}
+    for attempt in found:
+        newest[attempt.task_id].append(attempt)
+    return newest
+
+
+def all_attempts(task: Task) -> tuple[str, str]:
+    """Text and address of the list of a task's attempts."""
+    return list_link("attempt", f"all {task.attempt_number} attempts", task__id__exact=task.pk)
+
+
 def attempt_badge(attempt: Attempt) -> SafeString:
-    """Its state; of a worker failure it says so (Iris), of a BUILDING one what it does."""
-    note = attempt.phase if attempt.state == TaskState.BUILDING else ""
-    if attempt.phase and attempt.progress is not None and note:
-        note = f"{note} {attempt.progress} %"
+    """Its state, and the note on it."""
+    return with_note(state_badge(attempt.state), attempt_note(attempt))
+
+
+def attempt_note(attempt: Attempt) -> str:
+    """That it was a worker failure (Iris); of a BUILDING one its phase."""
     if attempt.state == TaskState.WORKER_FAILED:
-        note = "(worker failure)"
-    return with_note(state_badge(attempt.state), note)
+        return "(worker failure)"
+    if attempt.state != TaskState.BUILDING or not attempt.phase:
+        return ""
+    return attempt.phase if attempt.progress is None else f"{attempt.phase} {attempt.progress} %"
 
 
 def reason_of(attempt: Attempt) -> str:

@@ -185,6 +185,12 @@ def figures(amounts: Mapping[str, Any]) -> str:
     return ", ".join(_unbroken(f"{name} {number}") for name, number in amounts.items() if number)
 
 
+def shortened(text: str, width: int) -> str:
+    """A text in one line, and of a long one its beginning."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
 def small_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> SafeString:
     """A table within a form."""
     head = format_html_join("", '<th scope="col">{}</th>', ((name,) for name in columns))

@@ -19,7 +19,7 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 
 from controlplane.admin.badges import NOTHING
-from controlplane.admin.paging import BoundedPaginator
+from controlplane.admin.paging import BoundedPaginator, Pages
 from controlplane.domain.errors import CellrunError
 
 if apps.is_installed("unfold"):
@@ -143,6 +143,10 @@ class ReadOnlyAdmin(StyledAdmin):
         """What follows the facts."""
         return []
 
+    def sections_at(self, obj: Any, query: Mapping[str, str]) -> list["Section"]:
+        """The sections that `query` of the page's address chooses, where one has several pages."""
+        return self.sections(obj)
+
     def heading(self, obj: Any) -> Mapping[str, Any]:
         """Extra words of the page's head: `badge` and `notes`."""
         return {}
@@ -177,7 +181,7 @@ class ReadOnlyAdmin(StyledAdmin):
             "original": obj,
             "media": self.media,
             "facts": facts,
-            "sections": self.sections(obj),
+            "sections": self.sections_at(obj, request.GET),
             "page_actions": self._offered(request, obj),
             "list_url": self.list_url(),
             "checkbox_name": ACTION_CHECKBOX_NAME,
@@ -207,21 +211,25 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a row's page."""
+    """A part of a row's page. `anchor`: its name in addresses that lead to it."""
 
     title: str
     template: ClassVar[str] = ""
     more: tuple[str, str] | None = None
+    anchor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows(Section):
-    """A table. `more`: text and address of the list that goes on where it ends."""
+    """A table. `more`: text and address of the list that goes on where it ends; `pages`: links
+    to its other pages, where it is shown page by page.
+    """
 
     template: ClassVar[str] = "controlplane/section_rows.html"
     columns: Sequence[str] = ()
     rows: Iterable[Sequence[Any]] = ()
     empty: str = "none"
+    pages: Pages | None = None
 
 
 @dataclass(frozen=True, slots=True)

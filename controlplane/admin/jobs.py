@@ -1,6 +1,7 @@
 """Jobs: what was submitted, how far it is, and what may be done: cancel, retry, delete."""
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -15,28 +16,26 @@ from controlplane.admin.badges import (
     duration,
     instant,
     length,
-    list_link,
     page_link,
     state_badge,
     with_note,
 )
 from controlplane.admin.base import Question, ReadOnlyAdmin, Rows, Section, Text
 from controlplane.admin.callbacks import callback_section
+from controlplane.admin.job_tasks import tasks_section
 from controlplane.admin.relations import relations_section
-from controlplane.admin.tasks import attach_attempts, cell_of
 from controlplane.admin.timeline import job_timeline
-from controlplane.admin.waiting import attach_waits, group_notes, pending_note
+from controlplane.admin.waiting import group_notes
 from controlplane.commands.deletion import delete_job
 from controlplane.commands.endings import cancel_job
 from controlplane.commands.retries import retry_job
 from controlplane.contract.states import TaskState
 from controlplane.domain.states import TERMINAL, CallbackOn
-from controlplane.models import Callback, Job, Task, TaskGroup
+from controlplane.models import Callback, Job, TaskGroup
 from controlplane.queries.overviews import count_tasks_of_jobs
 
-# A job may have 10,000 tasks and 100 groups; its page shows the first of them.
+# A job may have more groups; its page shows the first of them.
 _SHOWN_GROUPS = 100
-_SHOWN_TASKS = 100
 _TOLD_WHEN = {CallbackOn.TASK: "each task has ended", CallbackOn.JOB: "the job has settled"}
 
 
@@ -172,12 +171,15 @@ class JobAdmin(ReadOnlyAdmin):
         return self.confirmed(request, rows, question)
 
     def page_actions(self, obj: Job) -> list[str]:
-        """An open job can be cancelled, one that has ended be retried, or deleted."""
+        """An open job can be cancelled, one that has ended be retried, or deleted.
+
+        The job of a one-off task is deleted by the claim of the task alone.
+        """
         if obj.finished_at is None:
             return ["cancel_jobs"]
         counts = count_tasks_of_jobs([obj.pk])[obj.pk]
         left = sum(counts.get(state, 0) for state in TERMINAL - {TaskState.SUCCEEDED})
-        return ["retry_jobs", "delete_jobs"] if left else ["delete_jobs"]
+        return ["retry_jobs"] * bool(left) + ["delete_jobs"] * (not obj.is_one_off)
 
     def heading(self, obj: Job) -> dict[str, Any]:
         """Its state."""
@@ -209,15 +211,15 @@ class JobAdmin(ReadOnlyAdmin):
             ("told to", obj.callback_url),
         ]
 
-    def sections(self, obj: Job) -> list[Section]:
-        """Groups, tasks, history, and the job as it was submitted."""
+    def sections_at(self, obj: Job, query: Mapping[str, str]) -> list[Section]:
+        """Groups, a page of tasks, history, and the job as it was submitted."""
         groups = list(
             TaskGroup.objects.filter(job=obj).defer("launch").order_by("position")[:_SHOWN_GROUPS]
         )
         spec, now = json.dumps(obj.spec, indent=2, ensure_ascii=False), clock.now()
         return [
             _groups_section(obj, groups, now),
-            _tasks_section(obj, now),
+            tasks_section(obj, query, now),
             relations_section(obj),
             job_timeline(obj.pk),
             *(callback_section(Callback.objects.filter(job=obj)) if obj.callback_on else ()),
@@ -244,7 +246,7 @@ def _promise(group: TaskGroup) -> str:
 
 
 def _groups_section(job: Job, groups: list[TaskGroup], now: datetime) -> Rows:
-    notes = group_notes(job, groups, now)
+    notes = group_notes(groups, now)
     return Rows(
         "Task groups",
         columns=("group", "tasks", "by state", "minimum", "runs", "waits because"),
@@ -253,54 +255,10 @@ def _groups_section(job: Job, groups: list[TaskGroup], now: datetime) -> Rows:
                 group.name,
                 _size(group),
                 counts_badges(dict(enumerate(group.counts))),
-                group.min_available if group.explicit_minimum or job.coscheduled else "all",
+                group.min_available if job.explicit_minimum or job.coscheduled else "all",
                 _promise(group),
                 notes.get(group.pk, ""),
             )
             for group in groups
         ],
     )
-
-
-def _tasks_section(job: Job, now: datetime) -> Rows:
-    tasks = list(
-        Task.objects.filter(job=job)
-        .select_related("group")
-        .defer("group__launch")
-        .order_by("id")[: _SHOWN_TASKS + 1]
-    )
-    shown = tasks[:_SHOWN_TASKS]
-    for task in shown:
-        task.job = job
-    attach_attempts(shown)
-    attach_waits(shown)
-    return Rows(
-        "Tasks",
-        columns=("task", "state", "cell", "attempts", "exit code", "took", "result or reason"),
-        rows=[
-            (
-                page_link("task", task.pk, f"{task.group.name}.{task.index}"),
-                with_note(state_badge(task.state), pending_note(task, now)),
-                cell_of(task),
-                task.attempt_number,
-                _exit_code(task),
-                duration(task.started_at, task.finished_at),
-                task.failure_reason or _result(task),
-            )
-            for task in shown
-        ],
-        more=list_link("task", "All tasks of this job", job__id__exact=job.pk)
-        if len(tasks) > _SHOWN_TASKS
-        else None,
-    )
-
-
-def _exit_code(task: Task) -> int | str:
-    attempt = task.shown_attempt  # type: ignore[attr-defined]
-    return "" if attempt is None or attempt.exit_code is None else attempt.exit_code
-
-
-def _result(task: Task) -> str:
-    attempt = task.shown_attempt  # type: ignore[attr-defined]
-    text = " ".join((attempt.result or "").split()) if attempt is not None else ""
-    return text if len(text) <= 80 else text[:79] + "…"

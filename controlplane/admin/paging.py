@@ -1,5 +1,7 @@
 """Counts rows in bounded time: exactly up to a limit, beyond it by the planner's estimate."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from django.core.paginator import Page, Paginator
@@ -41,6 +43,38 @@ class BoundedPaginator(Paginator):
         first = (number - 1) * self.per_page
         keys = list(rows.values_list("pk", flat=True)[first : first + self.per_page])
         return Page(rows.filter(pk__in=keys), number, self)
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """Links to the other pages of a section.
+
+    `name`: of the section, and of the number of its page, in the address.
+    """
+
+    page: Page
+    name: str
+
+    @property
+    def extent(self) -> str:
+        """Which rows are shown, of how many."""
+        page = self.page
+        return f"{page.start_index()} to {page.end_index()} of {page.paginator.count}"
+
+    @property
+    def links(self) -> Iterator[tuple[str, str]]:
+        """Text and address of each; the shown page, and what is left out, have no address."""
+        page = self.page
+        if page.has_previous():
+            yield "previous", self._address(page.previous_page_number())
+        for number in page.paginator.get_elided_page_range(page.number, on_each_side=2, on_ends=1):
+            has_address = isinstance(number, int) and number != page.number
+            yield str(number), self._address(number) if has_address else ""
+        if page.has_next():
+            yield "next", self._address(page.next_page_number())
+
+    def _address(self, number: int | str) -> str:
+        return f"?{self.name}={number}#{self.name}"
 
 
 def _estimate(table: str) -> int:

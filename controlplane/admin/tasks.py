@@ -9,13 +9,13 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
 from controlplane import clock
-from controlplane.admin.attempts import attempt_rows
+from controlplane.admin.attempts import all_attempts, attempt_rows
 from controlplane.admin.badges import duration, instant, page_link, state_badge, with_note
 from controlplane.admin.base import ReadOnlyAdmin, Rows, Section, Text
 from controlplane.admin.callbacks import callback_section
 from controlplane.admin.one_offs import one_off_facts
 from controlplane.admin.timeline import task_timeline
-from controlplane.admin.waiting import attach_waits, pending_note, waiting_facts
+from controlplane.admin.waiting import task_notes, waiting_facts
 from controlplane.contract.states import TaskState
 from controlplane.models import Attempt, Callback, OneOff, Task
 
@@ -84,12 +84,11 @@ class TaskAdmin(ReadOnlyAdmin):
         return lookup == "job__id__exact" or bool(super().lookup_allowed(lookup, value, request))
 
     def complete_rows(self, rows: list[Any]) -> None:
-        """Fetch the current attempts of all rows at once, and the time."""
+        """Fetch the current attempts of all rows at once, and why they wait."""
         attach_attempts(rows)
-        attach_waits(rows)
-        now = clock.now()
+        notes = task_notes(rows, clock.now())
         for task in rows:
-            task.shown_at = now
+            task.shown_note = notes.get(task.pk, "")
 
     @admin.display(description="task", ordering="pk")
     def number(self, task: Task) -> int:
@@ -109,7 +108,7 @@ class TaskAdmin(ReadOnlyAdmin):
     @admin.display(description="state")
     def shown_state(self, task: Task) -> SafeString:
         """Its state, and below it why it is pending or what went wrong."""
-        note = pending_note(task, task.shown_at) or task.failure_reason  # type: ignore[attr-defined]
+        note = task.shown_note or task.failure_reason  # type: ignore[attr-defined]
         return with_note(state_badge(task.state), note)
 
     @admin.display(description="cell")
@@ -130,11 +129,11 @@ class TaskAdmin(ReadOnlyAdmin):
 
     def heading(self, obj: Task) -> dict[str, Any]:
         """Its state, and why."""
-        attach_waits([obj])
+        notes = task_notes([obj], clock.now())
         return {
             "title": f"{obj.group.name}.{obj.index} of {obj.job}",
             "badge": state_badge(obj.state),
-            "notes": [pending_note(obj, clock.now()), obj.failure_reason],
+            "notes": [*notes.values(), obj.failure_reason],
         }
 
     def facts(self, obj: Task) -> list[tuple[str, Any]]:
@@ -150,6 +149,7 @@ class TaskAdmin(ReadOnlyAdmin):
             ("preemptions", f"{obj.preemption_count} of {group.retries_preemption} retries"),
             ("system failures", obj.system_failure_count),
             ("in a row", f"{obj.system_row} of {group.retries_system} retries"),
+            ("crashes in a row", obj.consecutive_crashes),
             ("not before", instant(obj.not_before) if obj.not_before else None),
             ("first start", instant(obj.started_at)),
             ("end", instant(obj.finished_at)),
@@ -164,9 +164,11 @@ class TaskAdmin(ReadOnlyAdmin):
             .select_related("cell")
             .order_by("-number")[:_SHOWN_ATTEMPTS]
         )
+        has_more = obj.attempt_number > len(attempts)
         sections: list[Section] = [
             Rows(
-                "Attempts" if len(attempts) < _SHOWN_ATTEMPTS else "Attempts (the latest 50)",
+                f"Attempts (the latest {_SHOWN_ATTEMPTS})" if has_more else "Attempts",
+                more=all_attempts(obj) if has_more else None,
                 columns=(
                     "attempt",
                     "state",

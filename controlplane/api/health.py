@@ -10,11 +10,16 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from kombu.connection import Connection
 
 from controlplane import clock
-from controlplane.queries.ticks import load_heard_at, load_tick
+from controlplane.commands.watch import SILENT_SECONDS
+from controlplane.queries.alerts import find_alert_text
+from controlplane.queries.ticks import load_heard_at, load_silence, load_tick
 
 TICK_LATE_SECONDS = 60
 """An idle tick notes itself every 10 s; a restarted process needs some seconds to be back."""
 
+
+LOST_BATCHES_FOR = timedelta(seconds=120)
+"""An alert that is raised all the time is written once a minute."""
 
 GREETING_SECONDS = 2
 """The shortest time that libpq knows."""
@@ -36,6 +41,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
         checks["convergence"] = _ask_tick("convergence", now)
         checks["callbacks"] = _ask_tick("callbacks", now)
         checks["inbox"] = _ask_inbox(checks["convergence"], now)
+        checks["cells"] = _ask_cells(now)
     except (DatabaseError, psycopg.Error) as fault:
         checks["database"] = f"no answer: {type(fault).__name__}"
     ready = all(answer == "ok" for answer in checks.values())
@@ -69,6 +75,13 @@ def _ask_inbox(convergence: str, now: datetime) -> str:
         return "never asked"
     if now - heard_at > timedelta(seconds=TICK_LATE_SECONDS):
         return f"nothing came through it for {(now - heard_at).total_seconds():.0f} s"
+    return find_alert_text("inbox_batch_lost", since=now - LOST_BATCHES_FOR) or "ok"
+
+
+def _ask_cells(now: datetime) -> str:
+    cells, heard_at = load_silence(lost=True)
+    if cells and heard_at is not None and now - heard_at > timedelta(seconds=SILENT_SECONDS):
+        return f"none of {cells} sent a message for {(now - heard_at).total_seconds():.0f} s"
     return "ok"
 
 

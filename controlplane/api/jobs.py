@@ -123,11 +123,21 @@ class JobDetail(Door):
         """Look at one job."""
         return answer(jobs.get_job(job_id))
 
-    @schema.describe("delete_job", answers={204: None}, problems=(403, 404, 409))
+    @schema.describe(
+        "delete_job",
+        answers={204: None},
+        parameters=[schema.parameter("claim", "Of a one-off task's job: that of the task.")],
+        problems=(400, 403, 404, 409),
+    )
     def delete(self, request: Request, job_id: int) -> HttpResponse:
-        """Delete a job that has ended (its submitter, or an operator): nobody sees it any more."""
+        """Delete a job that has ended (its submitter, or an operator): nobody sees it any more.
+
+        409: it has not ended, or it is that of a one-off task that is not RESOLVING by the claim.
+        """
+        claim = Parameters(request, "claim").claim()
         check_may_change(request, jobs.find_owner(job_id).owner_id, "delete")
-        delete_job(job_id=job_id, actor=request.user.get_username(), now=clock.now())
+        actor = request.user.get_username()
+        delete_job(job_id=job_id, claim=claim, actor=actor, now=clock.now())
         return HttpResponse(status=204)
 
 

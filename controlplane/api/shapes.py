@@ -145,6 +145,18 @@ class JobWait(Answer):
     state: Literal["open", "met", "failed"] = Field(description="Failed: it can no longer be.")
 
 
+class JobGroup(Answer):
+    """A group of a job, with what it has by default where nothing was written."""
+
+    name: str
+    tasks: int = Field(description="In a retry less than its replicas.")
+    min_available: int
+    network: Literal["none", "default", "gang"]
+    prepared: dict[str, Any] | None = Field(
+        description="Fields that the job's kind set, as scheduled; null like a job's `spec`."
+    )
+
+
 class Job(Answer):
     """A job. In lists, `spec` is null where it is larger than 4 KiB."""
 
@@ -162,6 +174,7 @@ class Job(Answer):
     min_available: int
     max_task_failures: int
     task_status_count: dict[str, dict[Literal["phase"], dict[State, int]]]
+    groups: list[JobGroup] = Field(description="In their order, with the values in force.")
     coscheduled: bool
     bouncing: bool = Field(description="Its gang fell below a minimum and goes back to wait.")
     parent: int | None

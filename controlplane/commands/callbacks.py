@@ -245,7 +245,7 @@ def give_back(item: Claimed, *, now: datetime) -> None:
     """As if it had not been claimed, for nothing was sent; what somebody else has by now is his."""
     _put_off([item], [""], now)
     if item.task_claim is not None and item.task_id is not None:
-        let_go_of_task(task_id=item.task_id, claim=item.task_claim)
+        let_go_of_task(task_id=item.task_id, claim=item.task_claim, now=now)
 
 
 def note_try(item: Claimed, tried: Tried) -> Noted:
@@ -270,7 +270,7 @@ def note_try(item: Claimed, tried: Tried) -> Noted:
     is_over = due_at > item.give_up_at
     _write(item, tried, "abandoned" if is_over else "waiting", due_at)
     if item.task_claim is not None and item.task_id is not None:
-        let_go_of_task(task_id=item.task_id, claim=item.task_claim)
+        let_go_of_task(task_id=item.task_id, claim=item.task_claim, now=tried.ended_at)
     return Noted(None if is_over else wait)
 
 

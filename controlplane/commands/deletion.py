@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from uuid import UUID
 
 import structlog
 
 from controlplane.commands.batches import for_each_batch, run_in_transaction
 from controlplane.commands.effects import hide_jobs
-from controlplane.commands.one_offs import find_resolver
+from controlplane.commands.one_offs import check_claim_of_job
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.states import TERMINAL
 from controlplane.queries.convergence.deletion import (
@@ -33,11 +34,13 @@ class _Reached:
     place: tuple[datetime, int] | None = None
 
 
-def delete_job(*, job_id: int, actor: str, now: datetime) -> None:
+def delete_job(*, job_id: int, actor: str, now: datetime, claim: UUID | None = None) -> None:
     """Nobody sees the job any more and its guid is free. Raises NotFound, Conflict.
 
     A job that has not ended is not deleted, nor one that an unfinished retry still reads from, nor
-    that of a one-off task which somebody has claimed.
+    that of a one-off task, unless that is RESOLVING by `claim`. Source: Diego, "Any client
+    intending to delete the Task must first successfully move it from the COMPLETED state to the
+    RESOLVING state".
     """
 
     def delete() -> None:
@@ -49,9 +52,7 @@ def delete_job(*, job_id: int, actor: str, now: datetime) -> None:
         reader = find_reader(job_id)
         if reader is not None:
             raise Conflict(f"job {reader}, a retry of job {job_id}, has not ended yet")
-        resolver = find_resolver(job_id, now=now)
-        if resolver is not None:
-            raise Conflict(f"the task of job {job_id} is RESOLVING, by {resolver}")
+        check_claim_of_job(job_id=job_id, claim=claim, now=now)
         if not hide_jobs([job_id], actor=actor, why="by request", now=now):
             raise NotFound(f"there is no job {job_id}")
 

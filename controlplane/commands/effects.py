@@ -14,6 +14,7 @@ from uuid import UUID
 
 from controlplane import clock
 from controlplane.commands import statements
+from controlplane.commands.hook_moments import note_placed, note_started
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.dependencies import Standing, job_standing
 from controlplane.domain.effects import ChangeCell, ChangeTask, EndJob, RaiseAlert
@@ -84,12 +85,13 @@ def apply_changes(
     kept = [change for change in changes if change.task_id in done]
     _change_attempts(kept)
     _add_steps(kept, actor)
+    note_started(kept, jobs=jobs, at=now)
     applied = Applied(changed=len(kept), stale=len(changes) - len(kept))
     for change in kept:
         attempt = change.attempt
         if attempt is not None and attempt.release is not None:
             applied.freed = True
-        elif attempt is not None and attempt.stop_reason is not None:
+        elif attempt is not None and (attempt.stop_reason is not None or attempt.stop_force):
             applied.stops.append(attempt.uid)
         if change.task_to is S.PENDING and not change.attempt_open:
             applied.freed = True
@@ -138,24 +140,22 @@ def place_tasks(
     parameters |= {"now": now, "start_before": start_before, "actor": actor}
     placed = {task_id for (task_id,) in rows(statements.PLACE_TASKS, parameters)}
     kept = [placement for placement in placements if placement.task_id in placed]
+    note_placed(((item.job_id, item.uid) for item in kept), jobs=jobs, at=now)
     moves = [(item.job_id, item.group_id, S.PENDING, S.ASSIGNED, False) for item in kept]
     _roll(jobs, {item.job_id for item in kept}, moves, Given(), now, actor, Applied())
     return kept
 
 
-def force_stops(job_id: int, *, task_id: int | None = None) -> list[UUID]:
-    """From now on the stops that are under way are forced; those to which that is news.
-
-    Of the whole job, or of one of its tasks.
-    """
+def force_stops(job_id: int, *, now: datetime, task_id: int | None = None) -> list[UUID]:
+    """Force the stops under way of a job, or of one of its tasks; those that were not forced."""
     found = rows(
         """
-        UPDATE controlplane_attempt SET stop_force = true
-        WHERE job_id = %s AND finished_at IS NOT NULL AND released_at IS NULL AND NOT stop_force
-          AND (%s::bigint IS NULL OR task_id = %s)
+        UPDATE controlplane_attempt SET stop_forced_at = %s
+        WHERE job_id = %s AND finished_at IS NOT NULL AND released_at IS NULL
+          AND stop_forced_at IS NULL AND (%s::bigint IS NULL OR task_id = %s)
         RETURNING uid
         """,
-        [job_id, task_id, task_id],
+        [now, job_id, task_id, task_id],
     )
     return [uid for (uid,) in found]
 
@@ -245,8 +245,9 @@ def _change_tasks(changes: Sequence[ChangeTask]) -> set[int]:
         "system": [counter.system for counter in counters],
         "system_row": [counter.system_row for counter in counters],
         "refusal_row": [counter.refusal_row for counter in counters],
+        "crashes": [counter.consecutive_crashes for counter in counters],
         "not_before": [change.not_before for change in changes],
-        "avoid": [change.avoid_cell_id for change in changes],
+        "avoid": [statements.array_of(change.avoid_cell_ids) for change in changes],
         "prefer": [change.prefer_cell_id for change in changes],
         "started_at": [change.started_at for change in changes],
         "failure_reason": [change.failure_reason for change in changes],
@@ -257,35 +258,13 @@ def _change_tasks(changes: Sequence[ChangeTask]) -> set[int]:
     return {task_id for (task_id,) in rows(statements.CHANGE_TASKS, parameters)}
 
 
-_ATTEMPT_COLUMNS = (
-    "uid",
-    "charged",
-    "charge",
-    "releasable_at",
-    "report_seq",
-    "phase",
-    "progress",
-    "container_id",
-    "exit_code",
-    "failure_kind",
-    "reason",
-    "message",
-    "result",
-    "result_truncated",
-    "started_at",
-    "finished_at",
-    "release",
-    "stop_reason",
-    "stop_force",
-)
-
-
 def _change_attempts(changes: Sequence[ChangeTask]) -> None:
     pairs = [(change.attempt, change.at) for change in changes if change.attempt is not None]
     if not pairs:
         return
     parameters: dict[str, Any] = {
-        name: [getattr(attempt, name) for attempt, _ in pairs] for name in _ATTEMPT_COLUMNS
+        name: [getattr(attempt, name) for attempt, _ in pairs]
+        for name in statements.ATTEMPT_COLUMNS
     }
     parameters["state_from"] = [int(attempt.state_from) for attempt, _ in pairs]
     parameters["state_to"] = [int(attempt.state_to) for attempt, _ in pairs]
@@ -434,7 +413,7 @@ def _counts_literal(counts: Mapping[S, int]) -> str:
     slots = [0] * _STATE_SLOTS
     for state, amount in counts.items():
         slots[state] = amount
-    return "{" + ",".join(map(str, slots)) + "}"
+    return statements.array_of(slots) or "{}"
 
 
 def _write_jobs(

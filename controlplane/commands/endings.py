@@ -35,7 +35,7 @@ def cancel_job(*, job_id: int, reason: str, force: bool, actor: str, now: dateti
         ending = EndJob(job_id, TaskState.KILLED, Reason.CANCELLED, message, force)
         applied = apply_changes([], jobs=jobs, now=now, actor=actor, endings=[ending])
         if force:
-            applied.stops += force_stops(job_id)
+            applied.stops += force_stops(job_id, now=now)
         send_after_commit(applied)
 
     run_in_transaction(cancel)
@@ -56,7 +56,7 @@ def cancel_task(*, task_id: int, reason: str, force: bool, actor: str, now: date
         jobs = lock_jobs([job_id])
         facts = load_facts_of_tasks([task_id])
         if not jobs or not facts or facts[0].state not in OPEN:
-            stops = force_stops(job_id, task_id=task_id) if force else []
+            stops = force_stops(job_id, task_id=task_id, now=now) if force else []
             if not stops:
                 raise Conflict(f"task {task_id} has ended already")
             send_after_commit(Applied(stops=stops))

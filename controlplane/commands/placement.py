@@ -19,7 +19,7 @@ from controlplane.domain.effects import PlaceTasks
 from controlplane.domain.gangs import meets_minima, with_placed
 from controlplane.domain.jobs import JobRow, gang_of
 from controlplane.domain.placement.policy import PoolPolicy
-from controlplane.domain.states import TERMINAL, CellState
+from controlplane.domain.states import CellState
 from controlplane.queries.cell_facts import lock_cells
 from controlplane.queries.jobs_under_lock import load_groups, lock_jobs
 from controlplane.queries.placement import find_jobs_of_groups, load_requests
@@ -74,10 +74,11 @@ def _place_jobs(
     now: datetime,
     start_before: datetime,
 ) -> list[Placement]:
+    # A job that has ended needs no condition of its own: none of its tasks is PENDING.
     jobs = {
         job_id: job
         for job_id, job in lock_jobs(job_ids).items()
-        if job.ending_as is None and job.state not in TERMINAL and not job.is_bouncing
+        if job.ending_as is None and not job.is_bouncing
     }
     # Whoever held these locks may have released attempts meanwhile: what follows is younger.
     now = clock.now()
@@ -110,12 +111,16 @@ def _without_parts_of_gangs(
     return [item for item in allowed if item.job_id not in partial]
 
 
+# Group; avoided cells, nominated and preferred cell.
+_RowKey = tuple[int, tuple[int, ...] | None, int | None, int | None]
+
+
 def _choose_tasks(placements: PlaceTasks, job_ids: set[int], now: datetime) -> list[_Chosen]:
     """(row of the plan, task, job, group, attempts so far, index), as many as the plan wants.
 
     Rows of one group are chosen together, then shared out, so that no task is chosen twice.
     """
-    wanted: dict[tuple[int, int | None, int | None, int | None], list[int]] = defaultdict(list)
+    wanted: dict[_RowKey, list[int]] = defaultdict(list)
     for row, group_id in enumerate(placements.group_ids):
         key = (
             group_id,
@@ -129,7 +134,7 @@ def _choose_tasks(placements: PlaceTasks, job_ids: set[int], now: datetime) -> l
         statements.CHOOSE_TASKS,
         {
             "group_id": [key[0] for key in keys],
-            "avoid": [key[1] for key in keys],
+            "avoid": [statements.array_of(key[1]) for key in keys],
             "nominated": [key[2] for key in keys],
             "prefer": [key[3] for key in keys],
             "count": [len(wanted[key]) for key in keys],

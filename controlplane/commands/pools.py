@@ -16,7 +16,7 @@ from controlplane.queries.convergence.lost_cells import list_silent_cells
 from controlplane.spec import Fault, InvalidSpec
 
 # Written by the ticks alone, which may be at it at the same time.
-_TICKS_OWN = frozenset({"cursor", "loss_held_at", "loss_confirmed_at"})
+_TICKS_OWN = frozenset({"cursor", "uncovered_since", "loss_held_at", "loss_confirmed_at"})
 
 
 def put_pool(*, name: str, changes: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from controlplane.domain.effects import ChangeTask, NominateTasks
 from controlplane.domain.jobs import JobRow
 from controlplane.domain.placement.preempt import Eviction
 from controlplane.domain.snapshots import TaskFacts
-from controlplane.domain.states import ACTIVE, TERMINAL, Reason
+from controlplane.domain.states import ACTIVE, Reason
 from controlplane.domain.transitions import Event
 from controlplane.queries.facts import load_facts_of_tasks
 from controlplane.queries.jobs_under_lock import lock_jobs
@@ -69,7 +69,7 @@ def _still_due(
         job, wanted = jobs.get(item.need.job_id), Counter[int]()
         for group_id, _, count in item.places():
             wanted[group_id] += count
-        is_open = job is not None and job.ending_as is None and job.state not in TERMINAL
+        is_open = job is not None and job.ending_as is None  # one that has ended has none left
         if is_open and all(left.get(group, 0) >= count for group, count in wanted.items()):
             due.append(item)
             for group, count in wanted.items():

@@ -9,6 +9,7 @@ from typing import Any
 from django.conf import settings
 
 from controlplane.domain.callback_addresses import refuse_url
+from controlplane.domain.hooks.preparing import Prepared, name_kind
 from controlplane.domain.host_policy import find_policy_faults
 from controlplane.domain.satisfiability import Candidate, OfferedPool, find_unsatisfiable
 from controlplane.domain.scopes import Quota, Scope, ScopeKind
@@ -21,7 +22,10 @@ from controlplane.spec import Fault, JobSpec
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One job of a submission, its project and pool found."""
+    """One job of a submission, its project and pool found.
+
+    `spec`: as it is to be scheduled, `prepared`: what its kind has made of it, once it was asked.
+    """
 
     position: int
     spec: JobSpec
@@ -31,6 +35,18 @@ class Asked:
     project_id: int
     domain_id: int
     pool: Pool
+    prepared: Prepared | None = None
+
+    @property
+    def changes(self) -> Sequence[Mapping[str, Any]]:
+        """What the job's kind set, by group."""
+        return () if self.prepared is None else self.prepared.changes
+
+    def name_kind(self, fault: Fault) -> Fault:
+        """Say that the kind of the job set the field of the fault, if it did."""
+        if self.prepared is None:
+            return fault
+        return name_kind(fault, self.prepared, is_short=self.is_short)
 
     @property
     def is_short(self) -> bool:

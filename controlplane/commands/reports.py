@@ -2,20 +2,23 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
 
 from controlplane.commands.dispatch import send_after_commit
 from controlplane.commands.effects import apply_changes
+from controlplane.commands.hook_calls import end_by_hook
+from controlplane.commands.hook_ends import Meanings
 from controlplane.commands.images import note_image_failures
-from controlplane.commands.kinds import hook_of
+from controlplane.contract.phases import unite
 from controlplane.contract.reports import REGISTRY, AttemptReport
 from controlplane.contract.states import FailureKind
-from controlplane.domain.effects import ChangeTask
+from controlplane.domain.effects import ChangeTask, EndJob
 from controlplane.domain.hooks.interface import Hook
 from controlplane.domain.jobs import JobRow
 from controlplane.domain.reports import Ignored, Sender, decide_report
+from controlplane.domain.states import TERMINAL, Reason
 from controlplane.queries.facts import find_jobs_of_attempts, load_facts_of_attempts
 from controlplane.queries.jobs_under_lock import lock_jobs
 from controlplane.queries.sql import execute
@@ -51,26 +54,41 @@ def record_reports(
     acknowledgements: Sequence[Acknowledgement],
     *,
     now: datetime,
+    meanings: Meanings | None = None,
 ) -> Recorded:
-    """Apply the reports and note what is safe. To be called inside a transaction."""
+    """Apply the reports and note what is safe. To be called inside a transaction.
+
+    `meanings`: what kinds of other packages made of the ends, before anything was locked.
+    """
+    meanings = meanings or Meanings()
     recorded = Recorded()
     latest = _latest(reported, recorded)
     job_of = find_jobs_of_attempts(list({uid for uid, _ in latest}))
     jobs = lock_jobs(job_of.values())
     facts = load_facts_of_attempts(list(job_of))
     changes: list[ChangeTask] = []
+    endings: dict[int, EndJob] = {}
     not_pulled: list[tuple[int, int]] = []
     for (uid, sender), report in latest.items():
         decision = decide_report(
-            facts.get(uid), report, sender, now=now, hook=_hook_of(jobs.get(job_of.get(uid, 0)))
+            facts.get(uid),
+            report,
+            sender,
+            now=now,
+            hook=_hook_of(jobs.get(job_of.get(uid, 0)), meanings),
         )
         if isinstance(decision, Ignored):
             recorded.ignored[decision.why] += 1
         else:
             changes.append(decision)
+            if report.uid in meanings.failures and _is_end(decision):
+                text = meanings.failures[report.uid]
+                endings[decision.job_id] = end_by_hook(decision.job_id, Reason.HOOK_FAILED, text)
             if report.failure_kind is FailureKind.SYSTEM and report.reason == REGISTRY:
                 not_pulled.append((decision.group_id, sender.cell_id))
-    applied = apply_changes(changes, jobs=jobs, now=now, actor="cell")
+    applied = apply_changes(
+        changes, jobs=jobs, now=now, actor="cell", endings=list(endings.values())
+    )
     recorded.applied = applied.changed
     recorded.ignored["stale"] += applied.stale
     note_image_failures(not_pulled, now=now)
@@ -79,14 +97,24 @@ def record_reports(
     return recorded
 
 
-def _hook_of(job: JobRow | None) -> Hook:
-    return hook_of("batch" if job is None else job.kind)
+def _hook_of(job: JobRow | None, meanings: Meanings) -> Hook:
+    return meanings.hook_of("batch" if job is None else job.kind)
+
+
+def _is_end(change: ChangeTask) -> bool:
+    """Whether it ends an attempt, and does not only confirm an end."""
+    attempt = change.attempt
+    return (
+        attempt is not None
+        and attempt.state_from not in TERMINAL
+        and (attempt.state_to in TERMINAL)
+    )
 
 
 def _latest(
     reported: Sequence[Reported], recorded: Recorded
 ) -> dict[tuple[UUID, Sender], AttemptReport]:
-    """The newest report of each attempt: reports are cumulative, so the others say nothing more.
+    """The newest report of each attempt, which are cumulative, with the phases of all.
 
     Of each sender: what one says of another's attempt must not take the place of the other's word,
     which is acknowledged and never comes again.
@@ -98,10 +126,19 @@ def _latest(
         except ValueError:
             recorded.ignored["unknown_attempt"] += 1
             continue
-        known = latest.get(key)
-        if known is None or known.seq < item.report.seq:
-            latest[key] = item.report
+        known, report = latest.get(key), item.report
+        if known is not None:
+            report = _merged(known, report)
+        latest[key] = report
     return latest
+
+
+def _merged(first: AttemptReport, second: AttemptReport) -> AttemptReport:
+    """Return the newer of two reports of an attempt, with the phases of both."""
+    newer, older = (second, first) if first.seq < second.seq else (first, second)
+    if not older.phases or older.phases == newer.phases:
+        return newer
+    return replace(newer, phases=unite(older.phases, newer.phases))
 
 
 def _note_safe(acknowledgements: Sequence[Acknowledgement]) -> None:

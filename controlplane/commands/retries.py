@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 import structlog
@@ -13,12 +14,12 @@ from controlplane.commands.dispatch import send_after_commit
 from controlplane.commands.effects import apply_changes
 from controlplane.commands.job_links import link_jobs
 from controlplane.commands.jobs import Submission
-from controlplane.commands.kinds import describe_unknown, find_hook, hook_of
+from controlplane.commands.kinds import describe_unknown, find_hook, start_preparing
 from controlplane.commands.refusals import faults_of_hosts
 from controlplane.commands.secret_refusals import faults_of_secrets
 from controlplane.commands.submission_rows import PlannedJob, insert_jobs
 from controlplane.domain.errors import Conflict, NotFound
-from controlplane.domain.hooks.asking import find_kind_faults
+from controlplane.domain.hooks.preparing import Prepared, prepare_job
 from controlplane.domain.job_retries import (
     Awaited,
     GroupLeft,
@@ -59,18 +60,18 @@ def retry_job(*, job_id: int, guid: str | None, actor: str, now: datetime) -> Su
     GuidTaken, JobsRefused; then nothing was created.
     """
     old = _find(job_id)
-    spec = parse_job(dict(old.document))
-    _check_kind(spec)
+    prepared = _prepare(parse_job(dict(old.document)))
+    spec = prepared.spec
     _check_hosts(spec, old.pool_id)
     _check_secrets(spec, old.project_id)
-    for group in plan_groups(spec, now=now, timeout_seconds=None, hook=hook_of(spec.kind)):
+    for group in plan_groups(spec, now=now, timeout_seconds=None):
         for content in group.contents.values():
             store.put_input(content)
     made: list[Submission] = []
 
     def retry() -> None:
         made.clear()
-        made.append(_retry(_find(job_id), spec, guid, actor, now))
+        made.append(_retry(_find(job_id), prepared, guid, actor, now))
 
     run_in_transaction(retry)
     [submission] = made
@@ -79,13 +80,18 @@ def retry_job(*, job_id: int, guid: str | None, actor: str, now: datetime) -> Su
     return submission
 
 
-def _check_kind(spec: JobSpec) -> None:
-    """A hook may have gone, or changed its mind, since the job was submitted."""
-    hook = find_hook(spec.kind)
+def _prepare(spec: JobSpec) -> Prepared:
+    """The job, read as it was submitted, as its kind schedules it now.
+
+    Its hook may have gone since, or refuse what it took then. Raises Conflict.
+    """
+    hook = find_hook(spec.kind, ends_at=start_preparing())
     if hook is None:
         raise Conflict(describe_unknown(spec.kind))
-    if faults := find_kind_faults(spec, hook, is_short=False):
-        raise Conflict("; ".join(map(str, faults)))
+    prepared = prepare_job(spec, hook, is_short=False)
+    if prepared.faults:
+        raise Conflict("; ".join(map(str, prepared.faults)))
+    return prepared
 
 
 def _check_hosts(spec: JobSpec, pool_id: int) -> None:
@@ -108,9 +114,10 @@ def _find(job_id: int) -> RetriedJob:
 
 
 def _retry(
-    old: RetriedJob, spec: JobSpec, guid: str | None, actor: str, now: datetime
+    old: RetriedJob, prepared: Prepared, guid: str | None, actor: str, now: datetime
 ) -> Submission:
     """In a transaction: the user's lock comes first, then those of all jobs, by id."""
+    spec = prepared.spec
     check_cap(old.owner_id, ())
     family, awaited = find_family(old.job_id), load_awaited(old.job_id)
     lock_jobs(family | _named(old, awaited))
@@ -129,7 +136,7 @@ def _retry(
     depends_on = carry_over(old.job_id, load_awaited(old.job_id))
     new_spec = retried_spec(spec, guid=guid, depends_on=depends_on, parent=parent)
     text = json.dumps(retried_document(old.document, new_spec))
-    job = _plan(old, new_spec, left, text, digest, now)
+    job = _plan(old, replace(prepared, spec=new_spec), left, text, digest, now)
     check_cap(old.owner_id, [(0, "", sum(len(group.indices) for group in job.groups))])
     if not insert_jobs([job], actor=actor, now=now):
         # Retries have these locks: it is a job that was submitted with that guid just now.
@@ -170,18 +177,16 @@ def _find_known(old: RetriedJob, guid: str | None, digest: str) -> int | None:
 
 def _plan(
     old: RetriedJob,
-    spec: JobSpec,
+    prepared: Prepared,
     left: Mapping[str, GroupLeft],
     text: str,
     digest: str,
     now: datetime,
 ) -> PlannedJob:
+    spec = prepared.spec
     timeout = spec.scheduling_timeout_seconds
-    if timeout is None:
-        seconds = Pool.objects.get(pk=old.pool_id).pending_timeout_seconds
-        timeout = None if seconds is None else float(seconds)
     groups: list[PlannedGroup] = plan_groups(
-        spec, now=now, timeout_seconds=timeout, hook=hook_of(spec.kind)
+        spec, now=now, timeout_seconds=timeout, changes=prepared.changes
     )
     rest = plan_remainder(spec, groups, left, min_available=old.min_available)
     return PlannedJob(

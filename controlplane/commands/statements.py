@@ -1,6 +1,14 @@
 """The SQL of `effects`: bulk statements, each guarded by the state that it expects to find."""
 
+from collections.abc import Sequence
+
 from controlplane.domain.recount import Flag
+
+
+def array_of(numbers: Sequence[int] | None) -> str | None:
+    """The numbers as PostgreSQL writes an array; None: there are none."""
+    return "{" + ",".join(map(str, numbers)) + "}" if numbers else None
+
 
 CHANGE_TASKS = """
 UPDATE controlplane_task t SET
@@ -11,8 +19,10 @@ UPDATE controlplane_task t SET
     system_failure_count = i.system,
     system_row = i.system_row,
     refusal_row = i.refusal_row,
+    consecutive_crashes = i.crashes,
     not_before = CASE WHEN i.state_from <> i.state_to THEN i.not_before ELSE t.not_before END,
-    avoid_cell_id = CASE WHEN i.state_from <> i.state_to THEN i.avoid ELSE t.avoid_cell_id END,
+    avoid_cell_ids = CASE WHEN i.state_from <> i.state_to THEN i.avoid::bigint[]
+                          ELSE t.avoid_cell_ids END,
     prefer_cell_id = CASE WHEN i.state_from <> i.state_to THEN i.prefer ELSE t.prefer_cell_id END,
     nominated_cell_id = CASE WHEN i.state_from <> i.state_to THEN i.nominated_cell
                              ELSE t.nominated_cell_id END,
@@ -27,13 +37,13 @@ FROM unnest(
     %(task_id)s::bigint[], %(state_from)s::smallint[], %(state_to)s::smallint[],
     %(terminal)s::boolean[], %(uid)s::uuid[], %(attempt_open)s::boolean[],
     %(failure)s::integer[], %(preemption)s::integer[], %(system)s::integer[],
-    %(system_row)s::integer[], %(refusal_row)s::integer[],
-    %(not_before)s::timestamptz[], %(avoid)s::bigint[], %(started_at)s::timestamptz[],
+    %(system_row)s::integer[], %(refusal_row)s::integer[], %(crashes)s::integer[],
+    %(not_before)s::timestamptz[], %(avoid)s::text[], %(started_at)s::timestamptz[],
     %(failure_reason)s::text[], %(at)s::timestamptz[], %(nominated_cell)s::bigint[],
     %(nominated_until)s::timestamptz[], %(prefer)s::bigint[]
 ) AS i(task_id, state_from, state_to, terminal, uid, attempt_open, failure, preemption, system,
-       system_row, refusal_row, not_before, avoid, started_at, failure_reason, at, nominated_cell,
-       nominated_until, prefer)
+       system_row, refusal_row, crashes, not_before, avoid, started_at, failure_reason, at,
+       nominated_cell, nominated_until, prefer)
 WHERE t.id = i.task_id AND t.state = i.state_from
   AND (i.uid IS NULL OR t.attempt_uid = i.uid)
 RETURNING t.id
@@ -49,6 +59,7 @@ UPDATE controlplane_attempt a SET
     releasable_at = COALESCE(a.releasable_at, i.releasable_at),
     report_seq = COALESCE(i.report_seq, a.report_seq),
     phase = COALESCE(i.phase, a.phase),
+    phase_number = GREATEST(a.phase_number, i.phase_number),
     progress = COALESCE(i.progress, a.progress),
     container_id = COALESCE(i.container_id, a.container_id),
     exit_code = COALESCE(a.exit_code, i.exit_code),
@@ -71,7 +82,7 @@ UPDATE controlplane_attempt a SET
                       LEAST(a.started_at, i.started_at)) END,
     release_kind = COALESCE(i.release, ''),
     stop_reason = COALESCE(i.stop_reason, a.stop_reason),
-    stop_force = a.stop_force OR i.stop_force
+    stop_forced_at = COALESCE(a.stop_forced_at, CASE WHEN i.stop_force THEN i.at END)
 FROM unnest(
     %(uid)s::uuid[], %(state_from)s::smallint[], %(state_to)s::smallint[], %(charged)s::text[],
     %(report_seq)s::bigint[], %(phase)s::text[], %(progress)s::smallint[],
@@ -80,12 +91,36 @@ FROM unnest(
     %(result_truncated)s::boolean[], %(usage)s::text[], %(started_at)s::timestamptz[],
     %(finished_at)s::timestamptz[], %(release)s::text[], %(stop_reason)s::text[],
     %(stop_force)s::boolean[], %(at)s::timestamptz[], %(charge)s::integer[],
-    %(releasable_at)s::timestamptz[], %(details)s::text[]
+    %(releasable_at)s::timestamptz[], %(details)s::text[], %(phase_number)s::smallint[]
 ) AS i(uid, state_from, state_to, charged, report_seq, phase, progress, container_id, exit_code,
        failure_kind, reason, message, result, result_truncated, usage, started_at, finished_at,
-       release, stop_reason, stop_force, at, charge, releasable_at, details)
+       release, stop_reason, stop_force, at, charge, releasable_at, details, phase_number)
 WHERE a.uid = i.uid AND a.state = i.state_from AND a.released_at IS NULL
 """
+
+ATTEMPT_COLUMNS = (
+    "uid",
+    "charged",
+    "charge",
+    "releasable_at",
+    "report_seq",
+    "phase",
+    "phase_number",
+    "progress",
+    "container_id",
+    "exit_code",
+    "failure_kind",
+    "reason",
+    "message",
+    "result",
+    "result_truncated",
+    "started_at",
+    "finished_at",
+    "release",
+    "stop_reason",
+    "stop_force",
+)
+"""The fields of `ChangeAttempt` that `CHANGE_ATTEMPTS` takes as they are."""
 
 ADD_HISTORY = """
 INSERT INTO controlplane_transition
@@ -191,14 +226,14 @@ SELECT id FROM hidden ORDER BY id
 
 CHOOSE_TASKS = """
 SELECT p.n, t.id, t.job_id, t.group_id, t.attempt_number, t.index
-FROM unnest(%(group_id)s::bigint[], %(avoid)s::bigint[], %(nominated)s::bigint[],
+FROM unnest(%(group_id)s::bigint[], %(avoid)s::text[], %(nominated)s::bigint[],
             %(prefer)s::bigint[], %(count)s::integer[])
      WITH ORDINALITY AS p(group_id, avoid, nominated, prefer, count, n)
 JOIN controlplane_taskgroup g ON g.id = p.group_id,
 LATERAL (
     SELECT id, job_id, group_id, attempt_number, index FROM controlplane_task
     WHERE shape_id = g.shape_id AND group_id = p.group_id AND state = 1 AND NOT attempt_open
-      AND avoid_cell_id IS NOT DISTINCT FROM p.avoid
+      AND avoid_cell_ids IS NOT DISTINCT FROM p.avoid::bigint[]
       AND nominated_cell_id IS NOT DISTINCT FROM p.nominated
       AND prefer_cell_id IS NOT DISTINCT FROM p.prefer
       AND (not_before IS NULL OR not_before <= %(now)s)
@@ -219,11 +254,11 @@ WITH placed AS (
     RETURNING t.id
 ), attempted AS (
     INSERT INTO controlplane_attempt
-        (uid, task_id, group_id, job_id, cell_id, incarnation, number, state, phase, report_seq,
-         charged, charge, start_before, stop_reason, stop_force, container_id, failure_kind, reason,
+        (uid, task_id, group_id, job_id, cell_id, incarnation, number, state, phase, phase_number,
+         report_seq, charged, charge, start_before, stop_reason, container_id, failure_kind, reason,
          message, result_truncated, created_at, state_since, release_kind)
     SELECT i.uid, i.task_id, i.group_id, i.job_id, i.cell_id, i.incarnation, i.number, 9, '', 0,
-           '', 0, %(start_before)s, '', false, '', '', '', '', false, %(now)s, %(now)s, ''
+           0, '', 0, %(start_before)s, '', '', '', '', '', false, %(now)s, %(now)s, ''
     FROM unnest(
         %(uid)s::uuid[], %(task_id)s::bigint[], %(group_id)s::bigint[], %(job_id)s::bigint[],
         %(cell_id)s::bigint[], %(incarnation)s::text[], %(number)s::integer[]

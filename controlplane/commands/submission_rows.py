@@ -123,7 +123,7 @@ def _insert_jobs(jobs: Sequence[PlannedJob], now: datetime) -> set[int]:
         "band": [int(band_of(spec)) for spec in specs],
         "kind": [spec.kind for spec in specs],
         "min_available": [job.min_available for job in jobs],
-        "explicit_minimum": [spec.min_available is not None for spec in specs],
+        "explicit_minimum": [spec.has_explicit_minimum() for spec in specs],
         "max_task_failures": [job.max_task_failures for job in jobs],
         "has_dependencies": [any(group.depends_on for group in job.groups) for job in jobs],
         "timeout": [job.timeout_seconds for job in jobs],
@@ -149,26 +149,26 @@ def _insert_jobs(jobs: Sequence[PlannedJob], now: datetime) -> set[int]:
 
 _INSERT_GROUPS = """
 INSERT INTO controlplane_taskgroup (
-    id, job_id, name, position, replicas, task_count, min_available, explicit_minimum, counts,
-    killed_by_dependency, resources, task_type, shape_id, launch, depends_on, retries_failure,
-    retries_preemption, retries_system, at_most_once, exclusive, timeout_seconds, startable_at,
-    deadline_at)
+    id, job_id, name, position, replicas, task_count, min_available, counts, killed_by_dependency,
+    resources, task_type, shape_id, launch, depends_on, retries_failure, retries_preemption,
+    retries_system, retry_permanent, at_most_once, exclusive, timeout_seconds,
+    timeout_is_lifetime, startable_at, deadline_at, prepared)
 SELECT g.id, g.job_id, g.name, g.position, g.replicas, g.task_count, g.min_available,
-    g.explicit_minimum,
     array_fill(0, ARRAY[%(pending)s]) || g.task_count || array_fill(0, ARRAY[%(others)s]),
     0, g.resources::jsonb, g.task_type, g.shape_id, g.launch::jsonb, g.depends_on::jsonb,
-    g.failure, g.preemption, g.system, g.at_most_once, g.exclusive, g.timeout, g.startable_at,
-    g.deadline_at
+    g.failure, g.preemption, g.system, g.permanent, g.at_most_once, g.exclusive, g.timeout,
+    g.is_lifetime, g.startable_at, g.deadline_at, g.prepared::jsonb
 FROM unnest(
     %(id)s::bigint[], %(job_id)s::bigint[], %(name)s::text[], %(position)s::int[],
-    %(replicas)s::int[], %(min_available)s::int[], %(explicit_minimum)s::bool[],
-    %(resources)s::text[], %(task_type)s::text[], %(launch)s::text[], %(depends_on)s::text[],
-    %(failure)s::int[], %(preemption)s::int[], %(system)s::int[], %(timeout)s::float8[],
-    %(startable_at)s::timestamptz[], %(deadline_at)s::timestamptz[], %(task_count)s::int[],
-    %(at_most_once)s::bool[], %(exclusive)s::text[], %(shape_id)s::bigint[]
-) AS g (id, job_id, name, position, replicas, min_available, explicit_minimum, resources, task_type,
-    launch, depends_on, failure, preemption, system, timeout, startable_at, deadline_at, task_count,
-    at_most_once, exclusive, shape_id)
+    %(replicas)s::int[], %(min_available)s::int[], %(resources)s::text[], %(task_type)s::text[],
+    %(launch)s::text[], %(depends_on)s::text[], %(failure)s::int[], %(preemption)s::int[],
+    %(system)s::int[], %(timeout)s::float8[], %(startable_at)s::timestamptz[],
+    %(deadline_at)s::timestamptz[], %(task_count)s::int[], %(at_most_once)s::bool[],
+    %(exclusive)s::text[], %(shape_id)s::bigint[], %(permanent)s::bool[], %(is_lifetime)s::bool[],
+    %(prepared)s::text[]
+) AS g (id, job_id, name, position, replicas, min_available, resources, task_type, launch,
+    depends_on, failure, preemption, system, timeout, startable_at, deadline_at, task_count,
+    at_most_once, exclusive, shape_id, permanent, is_lifetime, prepared)
 """
 
 
@@ -188,7 +188,6 @@ def _insert_groups(
         "at_most_once": [group.at_most_once for group in plain],
         "exclusive": [group.exclusive.value for group in plain],
         "min_available": [group.min_available for group in plain],
-        "explicit_minimum": [group.explicit_minimum for group in plain],
         "resources": [json.dumps(group.resources) for group in plain],
         "task_type": [group.task_type for group in plain],
         "shape_id": list(shape_ids),
@@ -197,9 +196,12 @@ def _insert_groups(
         "failure": [group.retries[0] for group in plain],
         "preemption": [group.retries[1] for group in plain],
         "system": [group.retries[2] for group in plain],
+        "permanent": [group.retry_permanent for group in plain],
         "timeout": [group.timeout_seconds for group in plain],
+        "is_lifetime": [group.timeout_is_lifetime for group in plain],
         "startable_at": [group.startable_at for group in plain],
         "deadline_at": [group.deadline_at for group in plain],
+        "prepared": [json.dumps(group.prepared) for group in plain],
         # `counts` begins at state 0 and ends at the highest.
         "pending": int(TaskState.PENDING),
         "others": int(max(TaskState) - TaskState.PENDING),
@@ -211,8 +213,9 @@ def _insert_groups(
 _INSERT_TASKS = """
 INSERT INTO controlplane_task (
     job_id, group_id, shape_id, index, state, attempt_number, attempt_open, failure_count,
-    preemption_count, system_failure_count, system_row, refusal_row, failure_reason, updated_at)
-SELECT g.job_id, g.id, g.shape_id, i, %s, 0, false, 0, 0, 0, 0, 0, '', %s
+    preemption_count, system_failure_count, system_row, refusal_row,
+    consecutive_crashes, failure_reason, updated_at)
+SELECT g.job_id, g.id, g.shape_id, i, %s, 0, false, 0, 0, 0, 0, 0, 0, '', %s
 FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::int[], %s::int[])
      WITH ORDINALITY AS g (id, job_id, shape_id, first, last, n)
 CROSS JOIN LATERAL generate_series(g.first, g.last) AS i

@@ -1,8 +1,8 @@
 """What ticks note about themselves: metrics, admin and the other ticks read it."""
 
 import json
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from controlplane.outbox.wakes import take_wake
@@ -11,9 +11,12 @@ from controlplane.queries.sql import execute
 # A run that began so much later than it should is kept, though it did nothing.
 _KEPT_LAG_SECONDS = 5.0
 
+# Before any deadline.
+_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+
 _OVERTAKEN = "%(is_claimed)s AND t.started_at IS DISTINCT FROM EXCLUDED.started_at"
 
-__all__ = ["claim_turn", "leave_mark", "note_hold", "note_run", "take_wake"]
+__all__ = ["claim_turn", "leave_mark", "note_coverage", "note_hold", "note_run", "take_wake"]
 
 
 def claim_turn(name: str, *, now: datetime, interval: float) -> bool:
@@ -61,6 +64,23 @@ def note_hold(name: str, *, started_at: datetime, hold_until: datetime) -> None:
     )
 
 
+def note_coverage(uncovered: Collection[int]) -> None:
+    """The pools in which placement did not look at all that waits; in all others it did.
+
+    A pool keeps the instant of the last pass that did, until one does again. Called before that
+    pass is noted.
+    """
+    execute(
+        """
+        UPDATE controlplane_pool p SET uncovered_since = CASE WHEN p.id = ANY(%(uncovered)s)
+            THEN COALESCE((SELECT covered_at FROM controlplane_tickstate
+                           WHERE name = 'placement'), %(never)s) END
+        WHERE (p.id = ANY(%(uncovered)s)) = (p.uncovered_since IS NULL)
+        """,
+        {"uncovered": sorted(uncovered), "never": _NEVER},
+    )
+
+
 def note_run(
     name: str,
     *,
@@ -73,7 +93,7 @@ def note_run(
     hold_until: datetime | None = None,
     is_claimed: bool = False,
 ) -> None:
-    """The tick ran. `covered_at`: when it began, if it looked at everything that waits.
+    """The tick ran. `covered_at`: when it began, if it looked at what waits.
 
     `phases`: milliseconds of each. A run that did something, or was late, is kept for a day.
     `is_claimed`: by `claim_turn`. Has somebody else claimed a turn since, what that one began and

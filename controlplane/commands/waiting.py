@@ -62,7 +62,7 @@ def nominate(nominations: Sequence[NominateTasks], *, now: datetime) -> None:
                      WITH ORDINALITY AS i(group_id, cell_id, count, until, n)
             ) i
             JOIN LATERAL (
-                SELECT id, row_number() OVER (ORDER BY avoid_cell_id IS NOT NULL, index) AS n
+                SELECT id, row_number() OVER (ORDER BY avoid_cell_ids IS NOT NULL, index) AS n
                 FROM controlplane_task
                 WHERE group_id = i.group_id AND state = 1 AND NOT attempt_open
                   AND nominated_cell_id IS NULL AND (not_before IS NULL OR not_before <= %s)

@@ -11,17 +11,22 @@ LATE = "tick_late"
 GAP = "control_plane_gap"
 FAILED = "rule_failed"
 REPAIRED = "repaired"
+SILENCE = "cells_silent"
 CONTRADICTION = "contradiction"
 """About a job in which something cannot be right, and that nobody can put right."""
 
 LATE_SECONDS = 60.0
 """An idle placement notes itself every 10 s; a restarted process needs some seconds to be back."""
 
+SILENT_SECONDS = 60.0
+"""Longer than a lease: one cell that died alone is lost by then, and has an alert of its own."""
+
 # Rules that failed when this process last ran them, and ticks that it found late or deaf: who is
 # fine again costs no statement. What another process raised, or one that died, closes by its age.
 _failing: dict[str, bool] = {}
 _late: dict[str, bool] = {}
 _deaf: dict[str, bool] = {}
+_silent: dict[str, bool] = {}
 # Ticks that were never through, by when this process first found them so.
 _awaited: dict[str, datetime] = {}
 
@@ -31,6 +36,7 @@ def forget() -> None:
     _failing.clear()
     _late.clear()
     _deaf.clear()
+    _silent.clear()
     _awaited.clear()
 
 
@@ -50,6 +56,17 @@ def watch_tick(name: str, tick: TickFacts, *, now: datetime) -> None:
     elif _late.get(name, True):
         clear_alerts(LATE, name, now=now)
     _late[name] = late
+
+
+def watch_cells(cells: int, heard_at: datetime | None, *, now: datetime) -> None:
+    """Alert if no message of any of the `cells` came for too long; clear that once one has."""
+    is_silent = bool(cells and heard_at and now - heard_at > timedelta(seconds=SILENT_SECONDS))
+    if is_silent and heard_at is not None:
+        text = f"no message of any of {cells} cells came since {heard_at:%Y-%m-%d %H:%M:%S} UTC"
+        raise_alerts([RaiseAlert(SILENCE, "cells", text)], now=now)
+    elif _silent.get(SILENCE, True):
+        clear_alerts(SILENCE, "cells", now=now)
+    _silent[SILENCE] = is_silent
 
 
 def tell_gap(name: str, away_since: datetime | None, *, now: datetime) -> None:

@@ -22,7 +22,9 @@ def build_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
         "placement": settings.placement_interval_seconds,
         "convergence": settings.convergence_interval_seconds,
         "callbacks": CALLBACKS_INTERVAL_SECONDS,
+        "hooks": CALLBACKS_INTERVAL_SECONDS,
     }
+    queues = {"hooks": "callbacks"}
     return {
         name: {
             "task": f"controlplane.ticks.{name}",
@@ -30,7 +32,7 @@ def build_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
             # Long ago: the first run is due at once, not after one interval.
             "last_run_at": datetime(2000, 1, 1, tzinfo=UTC),
             "options": {
-                "queue": name,
+                "queue": queues.get(name, name),
                 "expires": interval + CLOCK_DIFFERENCE_SECONDS,
                 "ignore_result": True,
             },

@@ -13,7 +13,9 @@ from celery.app.amqp import AMQP
 from celery.worker.state import maybe_shutdown
 from kombu.connection import Connection
 from kombu.transport import redis as kombu_redis
-from redis.exceptions import RedisError
+from redis.exceptions import DataError, RedisError
+
+from controlplane.contract.broker import bound_entry, find_refusal
 
 log = logging.getLogger(__name__)
 
@@ -27,19 +29,28 @@ OF_THE_BROKER = (
     *kombu_redis.virtual.Transport.connection_errors,
     *kombu_redis.virtual.Transport.channel_errors,
 )
-"""What reading a queue may raise that says nothing of the message."""
+"""What reading a queue may raise that says nothing of the message.
+
+All but DataError: Redis' client raises it for arguments that it cannot send, as of a message.
+"""
 
 
 class ForgivingChannel(kombu_redis.Channel):
     """Takes messages from lists; one that cannot be read is logged and dropped."""
 
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        """A client of Redis that hands on no entry over the size limit."""
+        client = super()._create_client(asynchronous)
+        client.set_response_callback("BRPOP", bound_entry)
+        return client
+
     def _brpop_read(self, **options: Any) -> Any:
         known = set(self.qos._delivered)
         try:
             return super()._brpop_read(**options)
-        except OF_THE_BROKER:
-            raise
         except Exception as error:
+            if isinstance(error, OF_THE_BROKER) and not isinstance(error, DataError):
+                raise
             # The entry is off its list already. Its consumer may not have got as far as to
             # acknowledge it: it would hold one of the few places of messages under way for ever.
             for tag in set(self.qos._delivered) - known:
@@ -53,6 +64,14 @@ class ForgivingTransport(kombu_redis.Transport):
     """Redis, read by forgiving channels."""
 
     Channel = ForgivingChannel
+
+    def _deliver(self, message: Any, queue: Any) -> None:
+        """Deliver a message, or drop it by what `find_refusal` finds."""
+        refusal = find_refusal(message)
+        if refusal is not None:
+            log.warning("message dropped unread: %s", refusal)
+            return
+        super()._deliver(message, queue)
 
 
 class PromptConnection(Connection):

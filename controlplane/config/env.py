@@ -95,6 +95,8 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
     home = Path(environ.get("CELLRUN_HOME") or ".cellrun").absolute()
     reader = _Reader({**_running_stack(home), **environ}, faults)
     public_url = reader.read("CELLRUN_PUBLIC_URL", "http://127.0.0.1:8000", _http_url)
+    if environ.get("CELLRUN_PROCESS") == "flower" and not environ.get("FLOWER_BASIC_AUTH"):
+        faults.append("FLOWER_BASIC_AUTH: Flower needs a login, as user:password")
     heartbeat = reader.read("CELLRUN_HEARTBEAT_SECONDS", "5", _seconds)
     lease = reader.read("CELLRUN_LEASE_SECONDS", "30", _seconds)
     values: dict[str, Any] = {

@@ -190,6 +190,7 @@ CELERY_IMPORTS = [
     "controlplane.ticks.placement",
     "controlplane.ticks.convergence",
     "controlplane.ticks.callbacks",
+    "controlplane.ticks.hooks",
     "controlplane.ticks.retention",
 ]
 CELERY_TASK_DEFAULT_QUEUE = "unrouted"
@@ -197,12 +198,16 @@ CELERY_TASK_ROUTES = {
     "controlplane.ticks.placement": {"queue": "placement"},
     "controlplane.ticks.convergence": {"queue": "convergence"},
     "controlplane.ticks.callbacks": {"queue": "callbacks"},
+    "controlplane.ticks.hooks": {"queue": "callbacks"},
     "controlplane.ticks.retention": {"queue": "convergence"},
 }
 CELERY_BEAT_SCHEDULE = build_schedule(CELLRUN)
 # Beat looks at its schedule at least this often, so an interval below 5 s is kept.
 CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 CELERY_WORKER_SEND_TASK_EVENTS = True
+# Remote control asks for no key: whoever reaches Redis could switch placement off. Flower shows
+# workers by their events.
+CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_REDIRECT_STDOUTS = False
 # Publishing gives up at once: convergence is the retry.

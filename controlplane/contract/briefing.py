@@ -32,8 +32,8 @@ class Briefing:
     `unusable`: those that are not what the task uses them for: a `registry_secret` without a login.
     `secrets`: values by name, base64. `output_base`: the address below which this attempt, and no
     other, keeps its outputs and checkpoint. `checkpoint`: the address of what the last attempt that
-    left one kept, with its manifest. `plugin_state`: of the runner, from the attempt before, unless
-    that failed by its own fault. `gang`: of gangs, see `contract.gang`.
+    left one kept, with its manifest. `plugin_state`: the newest that an earlier
+    attempt reported since the last user failure. `gang`: of gangs, see `contract.gang`.
     """
 
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -57,9 +57,7 @@ def number(body: Mapping[str, Any], name: str, default: Any = _MISSING) -> Any:
         if default is _MISSING:
             raise Malformed(f"{name} is missing")
         return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
-        raise Malformed(f"{name} is not a number")
-    return float(value)
+    return as_number(value, name)
 
 
 def instant(body: Mapping[str, Any], name: str, default: Any = _MISSING) -> Any:
@@ -95,6 +93,13 @@ def as_text(value: Any) -> str:
     if not isinstance(value, str):
         raise Malformed("a text was expected")
     return value
+
+
+def as_number(value: Any, name: str = "a value") -> float:
+    """`value` as float if it is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
+        raise Malformed(f"{name} is not a number")
+    return float(value)
 
 
 # One encoder for all: `json.dumps` with separators would make one for each message.

@@ -57,4 +57,6 @@ def sign(key: bytes, text: str) -> str:
 
 def is_signed(key: bytes, text: str, mac: str) -> bool:
     """Whether `mac` is the MAC of `text`, compared in constant time."""
-    return hmac.compare_digest(sign(key, text), mac)
+    # As bytes: `compare_digest` raises TypeError for text that is not ASCII.
+    given = mac.encode("utf-8", "surrogatepass")
+    return hmac.compare_digest(sign(key, text).encode(), given)

@@ -358,7 +358,7 @@ def read_run(item: Any) -> RunAttempt:
             int(number),
             float() | int() as before,
         ]:
-            return RunAttempt(uid, spec_id, task_id, index, number, float(before))
+            return RunAttempt(uid, spec_id, task_id, index, number, fields.as_number(before))
     raise Malformed("a run order is [uid, spec, task, index, number, start_before]")
 
 
@@ -366,7 +366,7 @@ def read_stop(item: Any) -> StopAttempt:
     """One stop order. Raises Malformed."""
     match item:
         case [str(uid), str(reason), float() | int() as grace, bool(force)]:
-            return StopAttempt(uid, reason, float(grace), force)
+            return StopAttempt(uid, reason, fields.as_number(grace), force)
     raise Malformed("a stop order is [uid, reason, grace_seconds, force]")
 
 

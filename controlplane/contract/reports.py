@@ -9,12 +9,22 @@ from controlplane.contract import fields
 from controlplane.contract.artifacts import path_of
 from controlplane.contract.cleaning import clean_mapping
 from controlplane.contract.fields import Malformed
+from controlplane.contract.phases import PhaseChange, read_phases
 from controlplane.contract.states import STATE_OF, FailureKind, Phase, TaskState
 
 RESULT_BYTES = 10_240  # Diego: the first 10 KB of the result file
 MESSAGE_CHARS = 2_000
 UNFIT_CHARS = 200
 REGISTRY = "registry"  # the reason of an end: the image's registry does not answer
+IMAGE = "image"  # not found, not allowed, malformed, or absent and never pulled
+COMMAND = "command"  # it does not exist in the image, or cannot be executed
+SPEC = "spec"  # the engine can never accept it: user, folder, too little memory, …
+NOT_HERE = "not_here"  # this cell cannot run it; another cell may
+RUNNER_FINAL = "runner_final"  # its runner reports that no other attempt would do better
+
+PERMANENT = frozenset({IMAGE, COMMAND, SPEC})
+"""Reasons of a user failure that no other attempt of the same task can cure."""
+MAX_REPORTS = 500  # in one message: as many as the inbox applies in one batch
 MAX_OUTPUTS = 1_000  # files that one attempt may keep
 
 _UTF_8 = codecs.getincrementaldecoder("utf-8")
@@ -96,7 +106,8 @@ class AttemptReport:
     `addresses`: "host:port" by name of a published port. `outputs`: what was kept, each {name,
     size, sha256, uri}. `plugin_phase`, `plugin_state`: of its runner, in its own words. `gone`: its
     container is gone and will not come. `never_created`: the cell knows that it never was, neither
-    by this process of the cell nor by an earlier one.
+    by this process of the cell nor by an earlier one. `phases`: the changes that the control plane
+    has not acknowledged.
     """
 
     uid: str
@@ -120,6 +131,7 @@ class AttemptReport:
     finished_at: float | None = None
     gone: bool = False
     never_created: bool = False
+    phases: tuple[PhaseChange, ...] = ()
 
     def body(self) -> dict[str, Any]:
         """As JSON; absent facts are left out."""
@@ -146,6 +158,7 @@ class AttemptReport:
                 "finished_at": self.finished_at,
                 "gone": self.gone or None,
                 "never": self.never_created or None,
+                "phases": [change.body() for change in self.phases] if self.phases else None,
             }
         )
 
@@ -215,7 +228,8 @@ def _read_held(item: Any) -> Held:
 def _read_register(body: Mapping[str, Any]) -> Register:
     return Register(
         capacity={
-            name: _quantity(name, value) for name, value in fields.mapping(body, "capacity").items()
+            _read_text(name): _quantity(name, value)
+            for name, value in fields.mapping(body, "capacity").items()
         },
         labels=_read_texts(body, "labels"),
         tags=fields.listing(body, "tags", _read_text),
@@ -236,7 +250,9 @@ def _read_heartbeat(body: Mapping[str, Any]) -> Heartbeat:
 
 
 def _read_reports(body: Mapping[str, Any]) -> Reports:
-    return Reports(fields.whole(body, "after"), fields.listing(body, "reports", read_report))
+    return Reports(
+        fields.whole(body, "after"), fields.listing(body, "reports", read_report, MAX_REPORTS)
+    )
 
 
 def _read_goodbye(body: Mapping[str, Any]) -> Goodbye:
@@ -270,6 +286,7 @@ def read_report(item: Any) -> AttemptReport:
         finished_at=fields.instant(body, "finished_at", None),
         gone=fields.flag(body, "gone", False),
         never_created=fields.flag(body, "never", False),
+        phases=read_phases(body, "phases"),
     )
 
 

@@ -9,6 +9,8 @@ QUIET_SECONDS = {
     "job_skipped": 600,
     "registration_failed": 600,
     "cell_twin": 600,
+    "cell_flooding": 600,
+    "inbox_batch_lost": 600,
     # Whoever raised them closes them, sooner: but that process may die, or have no more work.
     "rule_failed": 600,
     "tick_late": 600,

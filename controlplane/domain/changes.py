@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 from controlplane.contract.states import FailureKind, TaskState
 from controlplane.domain.effects import ChangeAttempt, ChangeTask, Step
+from controlplane.domain.phases import Passed, Walk
 from controlplane.domain.retry import wait_seconds
 from controlplane.domain.snapshots import TaskFacts
 from controlplane.domain.states import (
@@ -15,7 +16,10 @@ from controlplane.domain.states import (
     ReleaseKind,
     failure_reason_of,
 )
-from controlplane.domain.transitions import Event, Outcome, advance
+from controlplane.domain.transitions import Event, Limits, Outcome, advance, works_again
+
+MOST_AVOIDED = 16
+"""A task avoids so many cells at most: those that failed it last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +27,8 @@ class Cause:
     """Why, and what else is known. `release`: the container is known to be gone.
 
     `never_created`: its cell says that there never was one. `is_final`: a failure that no retry
-    would cure.
+    would cure; `is_permanent`: the same, unless the limits of the task include such failures.
+    `elsewhere`: a retry belongs on another cell, whatever the table prefers.
     """
 
     reason: Reason
@@ -34,6 +39,8 @@ class Cause:
     failure_reason: str | None = None
     never_created: bool = False
     is_final: bool = False
+    is_permanent: bool = False
+    elsewhere: bool = False
 
 
 def change_task(
@@ -43,8 +50,12 @@ def change_task(
     *,
     now: datetime,
     report: ChangeAttempt | None = None,
+    passed: tuple[Passed, ...] = (),
 ) -> ChangeTask:
-    """What `event` makes of the task, its cell having said `report`. Raises IllegalTransition."""
+    """Return what `event` makes of the task, as its cell reported with `report`.
+
+    `passed`: the phases that the attempt passed through before. Raises IllegalTransition.
+    """
     attempt = facts.attempt if facts.attempt and facts.attempt.released_at is None else None
     started_at = _started_at(facts, report)
     finished_at = (report.finished_at if report else None) or now
@@ -55,7 +66,7 @@ def change_task(
         facts.state,
         event,
         counters=facts.counters,
-        limits=replace(facts.limits, failure=0) if cause.is_final else facts.limits,
+        limits=_limits(facts.limits, cause),
         ran_seconds=ran,
         is_final=facts.at_most_once and not cause.never_created,
     )
@@ -77,6 +88,7 @@ def change_task(
             stop_reason=cause.reason if ended and cause.release is None else None,
             stop_force=cause.force,
         )
+    prefers_cell = outcome.prefers_cell and not cause.elsewhere
     return ChangeTask(
         job_id=facts.job_id,
         group_id=facts.group_id,
@@ -85,12 +97,12 @@ def change_task(
         task_to=outcome.task,
         counters=outcome.counters,
         at=now,
-        steps=_steps(facts, outcome, cause, now, report),
+        steps=_steps(facts, outcome, cause, now, report, passed),
         attempt=change,
         attempt_open=attempt is not None and (change is None or change.release is None),
         not_before=_not_before(facts, outcome, now),
-        avoid_cell_id=attempt.cell_id if attempt and outcome.avoids_cell else None,
-        prefer_cell_id=attempt.cell_id if attempt and outcome.prefers_cell else None,
+        avoid_cell_ids=_avoided(facts, event, cause, outcome, ran),
+        prefer_cell_id=attempt.cell_id if attempt and prefers_cell else None,
         started_at=started_at,
         failure_reason=_failure_reason(outcome, cause),
         by_dependency=cause.by_dependency,
@@ -143,6 +155,28 @@ def keep_task(facts: TaskFacts, *, now: datetime) -> ChangeTask:
     )
 
 
+def _limits(limits: Limits, cause: Cause) -> Limits:
+    """The limits that hold for an end by `cause`: no retry of what no retry can cure."""
+    if cause.is_final or (cause.is_permanent and not limits.permanent):
+        return replace(limits, failure=0)
+    return limits
+
+
+def _avoided(
+    facts: TaskFacts, event: Event, cause: Cause, outcome: Outcome, ran: float
+) -> tuple[int, ...]:
+    """The cells on which the system failed the task since it last worked, the latest last."""
+    avoids = outcome.avoids_cell or (outcome.prefers_cell and cause.elsewhere)
+    if not avoids and not facts.avoid_cell_ids:
+        return ()  # as nearly always
+    is_over = outcome.task in TERMINAL or (works_again(event, ran) and not cause.elsewhere)
+    known = () if is_over else facts.avoid_cell_ids
+    if not avoids or facts.attempt is None:
+        return known
+    here = facts.attempt.cell_id
+    return (*(cell_id for cell_id in known if cell_id != here), here)[-MOST_AVOIDED:]
+
+
 def _kind_of(outcome: Outcome) -> FailureKind | None:
     """What a charge to the system budget is called where no cell has named it."""
     return FailureKind.SYSTEM if outcome.charged is Budget.SYSTEM else None
@@ -155,16 +189,24 @@ def _started_at(facts: TaskFacts, report: ChangeAttempt | None) -> datetime | No
 
 
 def _steps(
-    facts: TaskFacts, outcome: Outcome, cause: Cause, now: datetime, report: ChangeAttempt | None
+    facts: TaskFacts,
+    outcome: Outcome,
+    cause: Cause,
+    now: datetime,
+    report: ChangeAttempt | None,
+    passed: tuple[Passed, ...],
 ) -> tuple[Step, ...]:
-    state, steps = facts.state, []
-    ran_at = report.started_at if report is not None else None
-    if ran_at is not None and state is not TaskState.RUNNING and outcome.attempt in TERMINAL:
-        # A short life is told in one report: its start is history all the same.
-        steps.append(Step(state, TaskState.RUNNING, TaskState.RUNNING, Reason.STARTED, ran_at))
-        state = TaskState.RUNNING
-    steps.append(Step(state, outcome.task, outcome.attempt, cause.reason, now, cause.message))
-    return tuple(steps)
+    """Return the rows of history, in order; of a short life, which is one report, all of them."""
+    has_run = outcome.attempt in TERMINAL or outcome.attempt is TaskState.RUNNING
+    walk = Walk(facts.state, report.started_at if report is not None and has_run else None)
+    walk.pass_through(passed)
+    walk.start()
+    is_there = bool(walk.steps) and walk.state is outcome.attempt
+    if not is_there:
+        walk.steps.append(
+            Step(walk.state, outcome.task, outcome.attempt, cause.reason, now, cause.message)
+        )
+    return tuple(walk.steps)
 
 
 def _not_before(facts: TaskFacts, outcome: Outcome, now: datetime) -> datetime | None:

@@ -50,18 +50,18 @@ def job_standing(job: Milestones, until: str) -> Standing:
 def standing(group: GroupFacts, until: str) -> Standing:
     """How "`group` until `until`" stands.
 
-    started: as many tasks as the group's minimum ran at some time; succeeded: none is open and as
-    many succeeded; finished: none is open.
+    started: as many tasks as the group's minimum, and at least one, were RUNNING at some time,
+    whatever became of them; succeeded: none is open and as many as the minimum succeeded; finished:
+    none is open.
     """
     is_open = any(group.counts.get(state, 0) for state in OPEN)
-    succeeded = group.counts.get(S.SUCCEEDED, 0)
     match until:
         case "started":
-            ran = succeeded + group.counts.get(S.RUNNING, 0) + group.counts.get(S.FAILED, 0)
-            met = ran >= group.min_available
+            met = group.ran >= max(group.min_available, 0 if group.is_rest else 1)
         case "finished":
             met = not is_open
         case _:
+            succeeded = group.counts.get(S.SUCCEEDED, 0)
             met = not is_open and succeeded >= group.min_available
     if met:
         return Standing.SATISFIED

@@ -38,6 +38,7 @@ class ChangeAttempt:
     charge: int = 0
     report_seq: int | None = None
     phase: str | None = None
+    phase_number: int | None = None
     progress: int | None = None
     container_id: str | None = None
     exit_code: int | None = None
@@ -71,7 +72,7 @@ class ChangeTask:
     attempt: ChangeAttempt | None = None
     attempt_open: bool = False
     not_before: datetime | None = None
-    avoid_cell_id: int | None = None
+    avoid_cell_ids: tuple[int, ...] = ()
     prefer_cell_id: int | None = None
     nominated_cell_id: int | None = None
     nominated_until: datetime | None = None
@@ -87,7 +88,7 @@ class PlaceTasks:
     group_ids: Sequence[int] = ()
     cell_ids: Sequence[int] = ()
     counts: Sequence[int] = ()
-    avoid_cell_ids: Sequence[int | None] = ()
+    avoid_cell_ids: Sequence[tuple[int, ...] | None] = ()
     nominated_cell_ids: Sequence[int | None] = ()
     prefer_cell_ids: Sequence[int | None] = ()
 

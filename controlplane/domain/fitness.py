@@ -1,11 +1,17 @@
 """What the heartbeats of a cell change about whether it gets work."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from controlplane.domain.convergence.stuck_stops import tell_overdue
-from controlplane.domain.effects import ChangeCell
-from controlplane.domain.states import CellState, Quarantine
+from controlplane.domain.effects import ChangeCell, Effects, RaiseAlert
+from controlplane.domain.states import ORDERED_STATES, CellState, Quarantine
+
+FLOOD = "cell_flooding"
+
+FLOOD_QUARANTINE_SECONDS = 60.0
+"""Extended while the flood lasts; a cell that stopped takes work again soon."""
 
 _QUARANTINED = frozenset({CellState.QUARANTINED})
 
@@ -54,3 +60,27 @@ def keep_for_stops(change: ChangeCell, overdue: int) -> ChangeCell:
         reason=tell_overdue(overdue),
         cause=Quarantine.STOPS,
     )
+
+
+def decide_flooding(flooding: Mapping[tuple[int, str], int], *, now: datetime) -> Effects:
+    """Quarantine cells that send too many messages, with an alert for each.
+
+    `flooding`: by cell id and name, the number of messages. A cell that is QUARANTINED for
+    something else stays so; a quarantine for flooding is extended.
+    """
+    cells, alerts = [], []
+    until = now + timedelta(seconds=FLOOD_QUARANTINE_SECONDS)
+    for (cell_id, name), messages in flooding.items():
+        reason = f"it floods the control plane: as much as {messages} messages in five seconds"
+        begun = ChangeCell(
+            cell_id,
+            frozenset(ORDERED_STATES),
+            CellState.QUARANTINED,
+            reason,
+            cause=Quarantine.FLOODING,
+            until=until,
+        )
+        extended = replace(begun, states=_QUARANTINED, cause_before=Quarantine.FLOODING)
+        cells += [begun, extended]
+        alerts.append(RaiseAlert(FLOOD, name, f"cell {name}: {reason}"))
+    return Effects(cells=cells, alerts=alerts)

@@ -63,20 +63,15 @@ def meets_minima(groups: Sequence[GangGroup], min_available: int) -> bool:
     return _meets(groups, min_available, [group.present for group in groups])
 
 
-def missing(groups: Sequence[GangGroup], min_available: int) -> list[int]:
-    """How many members of each group must be placed at once so that the minima hold.
+def missing(groups: Sequence[GangGroup], min_available: int) -> tuple[list[int], int]:
+    """Return how many members must be placed at once so that the minima hold.
 
-    What the job asks for beyond its groups' minima is taken from the first groups that have it.
+    The first value lists the members of each group; the second is the number of further members,
+    of any groups, that the job's own minimum asks for.
     """
     needs = [max(group.min_available - group.present, 0) for group in groups]
-    more = min_available - sum(group.present for group in groups) - sum(needs)
-    for index, group in enumerate(groups):
-        if more <= 0:
-            break
-        extra = min(max(group.counts.get(S.PENDING, 0) - needs[index], 0), more)
-        needs[index] += extra
-        more -= extra
-    return needs
+    extra = min_available - sum(group.present for group in groups) - sum(needs)
+    return needs, max(extra, 0)
 
 
 def with_placed(counts: Mapping[S, int], placed: int) -> dict[S, int]:

@@ -17,7 +17,6 @@ class GroupRow:
     """A group of the job, its counts after the change."""
 
     facts: GroupFacts
-    explicit_minimum: bool = False
     killed_by_dependency: int = 0
     at_most_once: bool = False
 
@@ -72,7 +71,7 @@ def roll_job(job: JobRow, groups: Sequence[GroupRow], *, now: datetime) -> JobRo
         state = S.RUNNING if stays or follows is S.RUNNING else S.PENDING
         return replace(job, state=state)
     state = job.ending_as or follows
-    reason = "" if state is S.SUCCEEDED else job.failure_reason or _why(job, state, tally)
+    reason = "" if state is S.SUCCEEDED else job.failure_reason or _why(job, groups, state, tally)
     return replace(job, state=state, finished_at=now, failure_reason=reason)
 
 
@@ -108,7 +107,6 @@ def _tally(job: JobRow, groups: Sequence[GroupRow], counts: Sequence[Mapping[S, 
                 counts=found,
                 min_available=group.facts.min_available,
                 killed_by_dependency=group.killed_by_dependency,
-                explicit_minimum=group.explicit_minimum,
             )
             for group, found in zip(groups, counts, strict=True)
         ),
@@ -162,7 +160,7 @@ def _startable(job: JobRow, group_id: int, now: datetime) -> Startable:
     return Startable(group_id, at, at + timedelta(seconds=timeout) if timeout is not None else None)
 
 
-def _why(job: JobRow, state: S, tally: JobTally) -> str:
+def _why(job: JobRow, groups: Sequence[GroupRow], state: S, tally: JobTally) -> str:
     if job.ending_reason and job.ending_reason != Reason.TASKS_DECIDED:
         return REASONS[Reason(job.ending_reason)]
     failed = tally.count(S.FAILED)
@@ -170,7 +168,9 @@ def _why(job: JobRow, state: S, tally: JobTally) -> str:
         case S.FAILED if failed > tally.max_task_failures:
             return f"{_tasks(failed)} failed, {tally.max_task_failures} tolerated"
         case S.FAILED:
-            return f"only {_tasks(tally.count(S.SUCCEEDED))} succeeded, which is too few"
+            return _lack(job, groups) or (
+                f"only {_tasks(tally.count(S.SUCCEEDED))} succeeded, which is too few"
+            )
         case S.UNSCHEDULABLE:
             return f"{_tasks(tally.count(S.UNSCHEDULABLE))} could not be placed"
         case S.KILLED:
@@ -178,6 +178,17 @@ def _why(job: JobRow, state: S, tally: JobTally) -> str:
         case _:
             lost = tally.count(S.WORKER_FAILED, S.PREEMPTED)
             return f"no retry left after a lost cell or preemption: {_tasks(lost)}"
+
+
+def _lack(job: JobRow, groups: Sequence[GroupRow]) -> str:
+    """The first group below its minimum, if minima decide how the job ends."""
+    for group in groups if job.explicit_minimum else ():
+        facts = group.facts
+        succeeded = facts.counts.get(S.SUCCEEDED, 0)
+        if succeeded < facts.min_available:
+            needed = facts.min_available
+            return f"only {_tasks(succeeded)} of group {facts.name} succeeded, {needed} must"
+    return ""
 
 
 def _tasks(count: int) -> str:

@@ -5,13 +5,21 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from controlplane.contract.reports import AttemptReport
+from controlplane.contract.reports import (
+    COMMAND,
+    IMAGE,
+    NOT_HERE,
+    PERMANENT,
+    RUNNER_FINAL,
+    AttemptReport,
+)
 from controlplane.contract.states import FailureKind, TaskState
 from controlplane.domain.changes import Cause, change_task, keep_task, release_task
-from controlplane.domain.effects import ChangeAttempt, ChangeTask, Step
+from controlplane.domain.effects import ChangeAttempt, ChangeTask
 from controlplane.domain.hooks.asking import meaning_of
 from controlplane.domain.hooks.batch import Batch
 from controlplane.domain.hooks.interface import End, Hook
+from controlplane.domain.phases import Passed, new_phases, phase_number, phase_steps
 from controlplane.domain.snapshots import AttemptFacts, TaskFacts
 from controlplane.domain.states import ATTEMPT_STATES, PROGRESS, TERMINAL, Reason, ReleaseKind
 from controlplane.domain.transitions import Event, is_legal
@@ -57,19 +65,19 @@ def decide_report(
     if report.seq <= attempt.report_seq:
         return Ignored("not_newer")
     said = _facts_said(report, attempt, now)
+    passed = new_phases(report, attempt, now)
     if attempt.state in TERMINAL:
-        if attempt.released_at is None and report.gone and report.state in TERMINAL:
-            return release_task(facts, ReleaseKind.CONFIRMED, Reason.RELEASED, now=now, report=said)
-        return Ignored("already_ended")
+        return _after_its_end(facts, attempt, report, said, passed, now)
     if report.state not in _ENDS and PROGRESS.get(report.state, -1) < PROGRESS[attempt.state]:
         return Ignored("regression")
     if report.state is attempt.state:
-        return _progress(facts, attempt, said, now)
+        return _progress(facts, attempt, said, passed, now)
     event, cause = _meaning(*_event(report, attempt), facts, attempt, report, hook)
-    cause = replace(cause, never_created=report.never_created and report.gone)
+    if report.never_created and report.gone:
+        cause = replace(cause, never_created=True)
     if not is_legal(facts.state, event):
         return Ignored("illegal")
-    return change_task(facts, event, cause, now=now, report=said)
+    return change_task(facts, event, cause, now=now, report=said, passed=passed)
 
 
 def _meaning(
@@ -85,18 +93,46 @@ def _meaning(
         return event, cause
     # The report that it was RUNNING may have been lost, or come together with this one.
     was_running = attempt.state is TaskState.RUNNING or report.started_at is not None
-    meant = meaning_of(End(event, was_running, report.exit_code), hook, facts.state)
+    end = End(event, was_running, report.exit_code, report.uid, facts.task_id, facts.job_id)
+    meant = meaning_of(end, hook, facts.state)
     if meant is not event and event is Event.EXITED_ZERO:
         cause = replace(cause, reason=Reason.ENDED_EARLY)
     return meant, cause
 
 
+def _after_its_end(
+    facts: TaskFacts,
+    attempt: AttemptFacts,
+    report: AttemptReport,
+    said: ChangeAttempt,
+    passed: tuple[Passed, ...],
+    now: datetime,
+) -> ChangeTask | Ignored:
+    """Release an attempt that the control plane ended, and keep the phases that came before."""
+    if attempt.released_at is not None:
+        return Ignored("already_ended")
+    steps = phase_steps(facts.state, attempt.state, passed)
+    if report.gone and report.state in TERMINAL:
+        change = release_task(facts, ReleaseKind.CONFIRMED, Reason.RELEASED, now=now, report=said)
+        return replace(change, steps=(*steps, *change.steps))
+    if not steps:
+        return Ignored("already_ended")
+    change = keep_task(facts, now=now)
+    assert change.attempt is not None
+    kept = replace(change.attempt, report_seq=said.report_seq, phase_number=said.phase_number)
+    return replace(change, steps=steps, attempt=kept)
+
+
 def _progress(
-    facts: TaskFacts, attempt: AttemptFacts, said: ChangeAttempt, now: datetime
+    facts: TaskFacts,
+    attempt: AttemptFacts,
+    said: ChangeAttempt,
+    passed: tuple[Passed, ...],
+    now: datetime,
 ) -> ChangeTask:
-    steps: tuple[Step, ...] = ()
-    if said.phase and said.phase != attempt.phase:
-        steps = (Step(facts.state, facts.state, attempt.state, Reason.BUILDING, now, said.phase),)
+    if not passed and said.phase and said.phase != attempt.phase:
+        passed = (Passed(now, Reason.BUILDING, said.phase),)
+    steps = phase_steps(facts.state, attempt.state, passed)
     return replace(keep_task(facts, now=now), steps=steps, attempt=said)
 
 
@@ -105,12 +141,16 @@ def _facts_said(report: AttemptReport, attempt: AttemptFacts, now: datetime) -> 
     started_at = _instant(report.started_at, attempt.created_at, now)
     if started_at is None and report.state is TaskState.RUNNING:
         started_at = now
+    finished_at = None
+    if report.state in _ENDS:
+        finished_at = _instant(report.finished_at, _start(attempt, started_at), now)
     return ChangeAttempt(
         uid=attempt.uid,
         state_from=attempt.state,
         state_to=attempt.state,
         report_seq=report.seq,
         phase=report.phase,
+        phase_number=phase_number(report),
         progress=report.progress,
         container_id=report.container_id,
         exit_code=report.exit_code,
@@ -122,7 +162,7 @@ def _facts_said(report: AttemptReport, attempt: AttemptFacts, now: datetime) -> 
         usage=report.usage,
         details=_details(report),
         started_at=started_at,
-        finished_at=_instant(report.finished_at, _start(attempt, started_at), now),
+        finished_at=finished_at,
     )
 
 
@@ -197,13 +237,21 @@ def _lost_on_the_cell(
 
 _USER_REASONS = {
     "oom": Reason.OUT_OF_MEMORY,
-    "image": Reason.IMAGE_ERROR,
+    IMAGE: Reason.IMAGE_ERROR,
+    COMMAND: Reason.COMMAND_ERROR,
     "exit": Reason.EXIT_STATUS,
     "health_check": Reason.HEALTH_CHECK_FAILED,
 }
 
 
-_TOLD_IN_FULL = frozenset({Reason.IMAGE_ERROR, Reason.USER_ERROR, Reason.HEALTH_CHECK_FAILED})
+_TOLD_IN_FULL = frozenset(
+    {
+        Reason.IMAGE_ERROR,
+        Reason.COMMAND_ERROR,
+        Reason.USER_ERROR,
+        Reason.HEALTH_CHECK_FAILED,
+    }
+)
 
 
 def _failure(
@@ -220,7 +268,15 @@ def _failure(
     text = f"exit status {report.exit_code}" if reason is Reason.EXIT_STATUS else None
     if reason in _TOLD_IN_FULL and message:
         text = message
-    # A runner knows what no retry can cure (Flyte: a permanent failure).
-    is_final = report.reason == "runner_final"
-    cause = Cause(reason, message, release=release, failure_reason=text, is_final=is_final)
+    is_permanent = report.reason in PERMANENT
+    cause = Cause(
+        reason,
+        message,
+        release=release,
+        failure_reason=text,
+        # A runner knows what no retry can cure (Flyte: a permanent failure).
+        is_final=report.reason == RUNNER_FINAL,
+        is_permanent=is_permanent,
+        elsewhere=is_permanent or report.reason == NOT_HERE,
+    )
     return Event.USER_FAILED, cause

@@ -3,6 +3,7 @@
 from controlplane.domain.transitions import Counters, Wait
 
 FAILURE_BASE_SECONDS = 1.0
+CRASH_BASE_SECONDS = 1.0
 SYSTEM_BASE_SECONDS = 5.0
 CAP_SECONDS = 300.0
 # Up to this part of the wait is taken off, so that tasks which failed together do not return
@@ -18,6 +19,8 @@ def wait_seconds(wait: Wait, counters: Counters, *, task_id: int) -> float:
             return 0.0
         case Wait.FAILURE:
             base, tries = FAILURE_BASE_SECONDS, counters.failure
+        case Wait.CRASH:
+            base, tries = CRASH_BASE_SECONDS, counters.consecutive_crashes
         case Wait.SYSTEM:
             base, tries = SYSTEM_BASE_SECONDS, max(counters.system_row, counters.refusal_row)
     full = min(base * 2.0 ** min(max(tries - 1, 0), 32), CAP_SECONDS)

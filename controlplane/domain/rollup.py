@@ -18,12 +18,11 @@ class GroupTally:
     counts: Mapping[S, int]
     min_available: int
     killed_by_dependency: int = 0
-    explicit_minimum: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class JobTally:
-    """All that the rollup looks at."""
+    """All that the rollup looks at. `explicit_minimum`: a minimum is written, at any level."""
 
     groups: Sequence[GroupTally]
     min_available: int
@@ -58,19 +57,18 @@ def job_state(tally: JobTally) -> S:
 
 
 def _finished_state(tally: JobTally, succeeded: int) -> S:
-    explicit = tally.explicit_minimum or any(group.explicit_minimum for group in tally.groups)
-    if explicit and _minima_met(tally, succeeded):
+    if tally.explicit_minimum and _minima_met(tally, succeeded):
         return S.SUCCEEDED
     if tally.count(S.WORKER_FAILED, S.PREEMPTED):
         return S.WORKER_FAILED
     tolerated = succeeded + tally.count(S.FAILED) == tally.count(*S)
-    return S.SUCCEEDED if not explicit and succeeded and tolerated else S.FAILED
+    if tally.explicit_minimum or not succeeded or not tolerated:
+        return S.FAILED
+    return S.SUCCEEDED
 
 
 def _minima_met(tally: JobTally, succeeded: int) -> bool:
     groups_met = all(
-        group.counts.get(S.SUCCEEDED, 0) >= group.min_available
-        for group in tally.groups
-        if group.explicit_minimum
+        group.counts.get(S.SUCCEEDED, 0) >= group.min_available for group in tally.groups
     )
     return groups_met and succeeded >= tally.min_available

@@ -20,7 +20,6 @@ from controlplane.domain.states import Band
 from controlplane.domain.submission import constraints_of
 from controlplane.spec import Fault, JobSpec, TaskGroupSpec
 from controlplane.spec.faults import Place
-from controlplane.spec.job import minimum_of
 from controlplane.spec.parsing import field_path
 
 # Those of a pool's validators that refuse by a limit alone.
@@ -174,7 +173,7 @@ class _Gang:
     def __init__(self, spec: JobSpec, shapes: Sequence[ShapeFacts]) -> None:
         self.shapes = shapes
         self.minimum = spec.minimum()
-        self._minima = [minimum_of(group) for group in spec.groups]
+        self._minima = spec.minima()
         self._replicas = [group.replicas for group in spec.groups]
         self.place = _place_of_minimum(spec)
 
@@ -205,6 +204,6 @@ def _place_of_minimum(spec: JobSpec) -> Place:
     """The field that makes a gang as large as it is."""
     if spec.min_available is not None:
         return ("min_available",)
-    position = max(range(len(spec.groups)), key=lambda n: minimum_of(spec.groups[n]))
+    position = max(range(len(spec.groups)), key=spec.minima().__getitem__)
     explicit = spec.groups[position].min_available is not None
     return ("groups", position, "min_available" if explicit else "replicas")

@@ -27,11 +27,13 @@ class AttemptFacts:
     started_at: datetime | None
     released_at: datetime | None
     releasable_at: datetime | None = None
+    is_stop_forced: bool = False
+    phase_number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFacts:
-    """A task with its budgets and its present attempt."""
+    """A task with its budgets and its present attempt. `avoid_cell_ids`: the latest last."""
 
     task_id: int
     group_id: int
@@ -42,6 +44,8 @@ class TaskFacts:
     attempt: AttemptFacts | None = None
     at_most_once: bool = False
     exclusive: Exclusive = Exclusive.NO
+    timeout_is_lifetime: bool = False
+    avoid_cell_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,11 @@ class PoolSilence:
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """A group as its dependants see it."""
+    """A group as its dependants see it.
+
+    `ran`: its tasks that were RUNNING at some time, or succeeded; counted only while another group
+    waits for it to start. `is_rest`: some of its tasks succeeded in the job that this one retries.
+    """
 
     group_id: int
     name: str
@@ -93,3 +101,5 @@ class GroupFacts:
     min_available: int
     depends_on: tuple[tuple[str, str], ...] = ()
     startable_at: datetime | None = None
+    ran: int = 0
+    is_rest: bool = False

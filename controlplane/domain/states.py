@@ -73,6 +73,11 @@ class Quarantine(StrEnum):
     FAILURES = "failures"  # whatever was sent there failed: for some minutes
     UNFIT = "unfit"  # it says itself that it takes no work: until it says that it does
     STRANGERS = "strangers"  # it came with attempts that it must not have: until they are gone
+    FLOODING = "flooding"  # it sends far more messages than it has to say: a minute beyond the last
+
+
+TIMED_QUARANTINES = (Quarantine.FAILURES, Quarantine.FLOODING)
+"""Those that end at an instant; all others end when their cause does."""
 
 
 class ReleaseKind(StrEnum):
@@ -137,11 +142,15 @@ class Reason(StrEnum):
     SUBMITTED = "submitted"
     PLACED = "placed"
     BUILDING = "building"
+    RUNNER_PHASE = "runner_phase"
+    TRY_FAILED = "try_failed"
+    PHASES_LEFT_OUT = "phases_left_out"
     STARTED = "started"
     SUCCEEDED = "succeeded"
     EXIT_STATUS = "exit_status"
     OUT_OF_MEMORY = "out_of_memory"
     IMAGE_ERROR = "image_error"
+    COMMAND_ERROR = "command_error"
     USER_ERROR = "user_error"
     SYSTEM_FAILURE = "system_failure"
     REFUSED = "refused"
@@ -170,20 +179,27 @@ class Reason(StrEnum):
     LEASE_OVER = "lease_over"
     BUILD_TIMEOUT = "build_timeout"
     STOPPED_UNASKED = "stopped_unasked"
+    STOP_FORCED = "stop_forced"
     RELEASED = "released"
     RELEASED_BY_OPERATOR = "released_by_operator"
     TASKS_DECIDED = "tasks_decided"
+    HOOK_FAILED = "hook_failed"
+    ENDED_BY_HOOK = "ended_by_hook"
 
 
 REASONS: dict[Reason, str] = {
     Reason.SUBMITTED: "submitted",
     Reason.PLACED: "placed on a cell",
     Reason.BUILDING: "the cell prepares its container",
+    Reason.RUNNER_PHASE: "its runner reported another phase",
+    Reason.TRY_FAILED: "a stage failed on its cell, which tries it again",
+    Reason.PHASES_LEFT_OUT: "phases that followed each other too fast were left out",
     Reason.STARTED: "its program runs",
     Reason.SUCCEEDED: "its program ended with exit status 0",
     Reason.EXIT_STATUS: "its program ended with a non-zero exit status",
     Reason.OUT_OF_MEMORY: "out of memory",
     Reason.IMAGE_ERROR: "its image does not exist, may not be read, or is malformed",
+    Reason.COMMAND_ERROR: "its command does not exist, or cannot be executed",
     Reason.USER_ERROR: "what was submitted cannot be run",
     Reason.SYSTEM_FAILURE: "the cell's engine, registry or disk failed",
     Reason.REFUSED: "the cell refused it",
@@ -212,9 +228,12 @@ REASONS: dict[Reason, str] = {
     Reason.LEASE_OVER: "ended by its guard before its cell's lease was over",
     Reason.BUILD_TIMEOUT: "pulling or creating its container took too long",
     Reason.STOPPED_UNASKED: "its cell stopped it without an order",
+    Reason.STOP_FORCED: "its stop was not confirmed in time: its container is killed at once",
     Reason.RELEASED: "its container is confirmed gone",
     Reason.RELEASED_BY_OPERATOR: "released by an operator",
     Reason.TASKS_DECIDED: "follows from the states of its tasks",
+    Reason.HOOK_FAILED: "the hook of its kind failed, or took too long",
+    Reason.ENDED_BY_HOOK: "the hook of its kind ended its job",
 }
 
 # Only where it is another than the reason's: what Diego's clients look for, and short.

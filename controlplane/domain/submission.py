@@ -3,19 +3,16 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from controlplane.domain.constraints import Constraint, Operator
 from controlplane.domain.errors import CellrunError, Conflict
-from controlplane.domain.hooks.asking import longest_of, terms_of, told_of
-from controlplane.domain.hooks.batch import Batch
-from controlplane.domain.hooks.interface import Hook
+from controlplane.domain.hooks.asking import is_lifetime, longest_of, told_of
 from controlplane.domain.states import Band, Exclusive
 from controlplane.spec import Fault, JobSpec, TaskGroupSpec
 from controlplane.spec.files import body_of
-from controlplane.spec.job import minimum_of
 
 # Fields that a cell is told as they are; inputs and quantities need a hand.
 _TOLD = (
@@ -31,7 +28,6 @@ _TOLD = (
     "stop_grace_seconds",
     "stop_signal",
     "pull_policy",
-    "network",
     "max_pids",
     "read_only",
     "registry_secret",
@@ -84,14 +80,16 @@ class NameTaken(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class PlannedGroup:
-    """A row of the groups, all but its ids. `contents`: what the inputs named in `launch` hold."""
+    """A row of the groups, all but its ids. `contents`: what the inputs named in `launch` hold.
+
+    `prepared`: the fields that the job's kind set.
+    """
 
     name: str
     position: int
     replicas: int
     indices: Sequence[int]
     min_available: int
-    explicit_minimum: bool
     resources: Mapping[str, int]
     task_type: str
     constraints: Sequence[Constraint]
@@ -100,11 +98,14 @@ class PlannedGroup:
     contents: Mapping[str, bytes]
     depends_on: Sequence[Mapping[str, str]]
     retries: tuple[int, int, int]
+    retry_permanent: bool
     at_most_once: bool
     exclusive: Exclusive
     timeout_seconds: float | None
+    timeout_is_lifetime: bool
     startable_at: datetime | None
     deadline_at: datetime | None
+    prepared: Mapping[str, Any] = field(default_factory=dict)
 
 
 def digest_of(body: Mapping[str, Any]) -> tuple[str, str]:
@@ -119,27 +120,33 @@ def band_of(spec: JobSpec) -> Band:
 
 
 def plan_groups(
-    spec: JobSpec, *, now: datetime, timeout_seconds: float | None, hook: Hook | None = None
+    spec: JobSpec,
+    *,
+    now: datetime,
+    timeout_seconds: float | None,
+    changes: Sequence[Mapping[str, Any]] = (),
 ) -> list[PlannedGroup]:
     """The groups of a job submitted at `now`, its scheduling timeout being `timeout_seconds`.
 
-    What waits for other jobs may not start yet, and has no deadline. `hook`: of the job's kind, or
-    that of batch; it has found no fault.
+    What waits for other jobs may not start yet, and has no deadline. `changes`: what the job's kind
+    set in `spec`, by group.
     """
-    hook = hook or Batch()
-    return [
-        _plan_group(spec, group, position, now, timeout_seconds, hook)
-        for position, group in enumerate(spec.groups)
+    planned = [
+        _plan_group(spec, group, position, minimum, now, timeout_seconds)
+        for position, (group, minimum) in enumerate(zip(spec.groups, spec.minima(), strict=True))
     ]
+    if not any(changes):
+        return planned
+    return [replace(group, prepared=shown) for group, shown in zip(planned, changes, strict=True)]
 
 
 def _plan_group(
     spec: JobSpec,
     group: TaskGroupSpec,
     position: int,
+    minimum: int,
     now: datetime,
     timeout_seconds: float | None,
-    hook: Hook,
 ) -> PlannedGroup:
     depends_on = [{"group": d.group, "until": d.until} for d in group.dependencies()]
     waits = bool(depends_on) or waits_for_jobs(spec)
@@ -149,17 +156,18 @@ def _plan_group(
         deadline_at = startable_at + timedelta(seconds=timeout_seconds)
     retries = spec.retries_of(group)
     launch, contents = launch_of(
-        group, exclusive=bool(spec.exclusive_of(group)), is_gang=spec.coscheduled
+        group,
+        exclusive=bool(spec.exclusive_of(group)),
+        network=spec.network_of(group),
+        is_gang=spec.coscheduled,
     )
-    terms = hook.prepare(terms_of(group))
-    launch |= told_of(group, terms)
+    launch |= told_of(group)
     return PlannedGroup(
         name=group.name,
         position=position,
         replicas=group.replicas,
         indices=range(group.replicas),
-        min_available=minimum_of(group),
-        explicit_minimum=group.min_available is not None,
+        min_available=minimum,
         resources=group.resources.amounts(),
         task_type=group.task_type,
         constraints=constraints_of(spec, group),
@@ -168,9 +176,11 @@ def _plan_group(
         contents=contents,
         depends_on=depends_on,
         retries=(retries.failure, retries.preemption, retries.system),
+        retry_permanent=spec.retries_permanent(group),
         at_most_once=spec.runs_at_most_once(group),
         exclusive=_EXCLUSIVE[spec.exclusive_of(group)],
-        timeout_seconds=longest_of(terms),
+        timeout_seconds=longest_of(group),
+        timeout_is_lifetime=is_lifetime(group),
         startable_at=startable_at,
         deadline_at=deadline_at,
     )
@@ -190,7 +200,7 @@ def waits_for_jobs(spec: JobSpec) -> bool:
 
 
 def launch_of(
-    group: TaskGroupSpec, *, exclusive: bool, is_gang: bool = False
+    group: TaskGroupSpec, *, exclusive: bool, network: str = "default", is_gang: bool = False
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
     """What a cell is told of `group`, and the contents of its inputs by SHA-256."""
     launch: dict[str, Any] = {
@@ -204,6 +214,7 @@ def launch_of(
     if is_gang:
         launch["is_gang"] = True
     launch["exclusive"] = exclusive
+    launch["network"] = network
     launch["shm_mib"] = group.shm
     inputs: list[dict[str, str]] = []
     contents: dict[str, bytes] = {}

@@ -22,8 +22,8 @@ USER = "user"
 
 # What one pass of placement or one batch of reports changes is one moment to a reader.
 _MOMENT = timedelta(seconds=1)
-# The stages of an attempt, from its placing to its release, with as many phases.
-_LONGEST_ROUND = 10
+# The stages of an attempt, from its placing to its release, with its phases and failed tries.
+_LONGEST_ROUND = 14
 # Two rounds are read faster one after the other.
 _ROUNDS = 3
 _NAMED = 3

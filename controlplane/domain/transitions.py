@@ -20,8 +20,8 @@ from controlplane.domain.states import ACTIVE, Budget
 # From the fifth refusal in a row on, refusals are charged: a cell that refuses for ever must not
 # turn a task round for ever.
 FREE_REFUSALS = 4
-# An attempt that stayed RUNNING this long shows that the system works: it breaks a row of system
-# failures.
+# An attempt that stayed RUNNING this long shows that the system and the task work: it breaks a row
+# of system failures, of refusals and of crashes.
 HEALTHY_RUN_SECONDS = 60.0
 
 
@@ -55,6 +55,7 @@ class Wait(StrEnum):
     NONE = "none"
     FAILURE = "failure"
     SYSTEM = "system"
+    CRASH = "crash"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +77,30 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The retry limits of a task (Iris: failure 0, preemption 100; Flyte: system 3)."""
+    """The retry limits of a task (Iris: failure 0, preemption 100; Flyte: system 3).
+
+    `permanent`: also a failure that no other attempt can cure is tried again within them.
+    """
 
     failure: int = 0
     preemption: int = 100
     system: int = 3
+    permanent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a task has used up. The totals only grow; the two rows count what came in a row."""
+    """What a task has used up. The totals only grow; the last three count consecutive ends.
+
+    `consecutive_crashes`: of a service, ends after it was RUNNING, which no budget limits.
+    """
 
     failure: int = 0
     preemption: int = 0
     system: int = 0
     system_row: int = 0
     refusal_row: int = 0
+    consecutive_crashes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +159,7 @@ _ROWS: tuple[tuple[frozenset[S], Event, Rule], ...] = (
     (
         ACTIVE,
         Event.HEALTH_FAILED,
-        Rule(S.FAILED, S.FAILED, requeue=True, wait=Wait.FAILURE),
+        Rule(S.FAILED, S.FAILED, requeue=True, wait=Wait.CRASH),
     ),
     (frozenset({S.PENDING}), Event.GANG_BROKEN, Rule(S.WORKER_FAILED)),
     (
@@ -212,17 +221,26 @@ def advance(
     )
 
 
+def works_again(event: Event, ran_seconds: float) -> bool:
+    """Whether an end shows that the system worked: its own program ended it, or ran long enough."""
+    return ran_seconds >= HEALTHY_RUN_SECONDS or event in (Event.EXITED_ZERO, Event.USER_FAILED)
+
+
 _REFUSALS = frozenset({Event.REFUSED, Event.START_EXPIRED})
 
 
 def _count(counters: Counters, event: Event, ran_seconds: float) -> Counters:
     if event in _REFUSALS:
         return replace(counters, refusal_row=counters.refusal_row + 1)
+    is_healthy = ran_seconds >= HEALTHY_RUN_SECONDS
+    if event is Event.HEALTH_FAILED:
+        before = 0 if is_healthy else counters.consecutive_crashes
+        counters = replace(counters, consecutive_crashes=before + 1)
+    elif is_healthy:
+        counters = replace(counters, consecutive_crashes=0)
     if not counters.system_row and not counters.refusal_row:
         return counters  # no row has begun that the event could end
-    if ran_seconds >= HEALTHY_RUN_SECONDS:
-        return replace(counters, system_row=0, refusal_row=0)
-    if event in (Event.EXITED_ZERO, Event.USER_FAILED):
+    if works_again(event, ran_seconds):
         return replace(counters, system_row=0, refusal_row=0)
     if event in (Event.BUILDING, Event.STARTED):
         return replace(counters, refusal_row=0)

@@ -1,5 +1,6 @@
 """Batches of messages: many in one transaction; a bad one is found and put aside for people."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,12 +19,23 @@ from controlplane.commands.cell_messages import (
 )
 from controlplane.commands.dead_letters import add_dead_letter
 from controlplane.commands.effects import raise_alerts
+from controlplane.commands.floods import quarantine_flooding
 from controlplane.commands.hearing import hear_probes
+from controlplane.commands.hook_ends import Meanings, ask_about_ends
 from controlplane.commands.reports import Acknowledgement, Reported, record_reports
+from controlplane.contract.fields import clean_text
+from controlplane.contract.reports import Goodbye
+from controlplane.domain.cell_keys import CellAddress
 from controlplane.domain.effects import RaiseAlert
+from controlplane.inbox.floods import FloodMeter
 from controlplane.inbox.sorting import Directory, Registration, Sorted, sort_messages
 
 log = structlog.get_logger(__name__)
+
+BATCH_LOST = "inbox_batch_lost"
+
+FORGET_SECONDS = 5.0
+"""Keys are read again after a bad MAC, but not for each batch of a flood of them."""
 
 
 class Inbox:
@@ -37,33 +49,59 @@ class Inbox:
         self._directory = Directory()
         self._sync_seconds = sync_seconds
         self._timer = timer or _seconds_of_clock
-        self._beats: list[Beat] = []
+        self._beats: dict[CellAddress, Beat] = {}
+        self._floods = FloodMeter()
+        self._forgot_at: float | None = None
+        self._lost = _Lost()
         self._synced_at: float | None = None
         self.applied = 0
         self.ignored: dict[str, int] = {}
-        self.dropped = 0
+        self.dropped: Counter[str] = Counter()
 
     @property
     def has_beats(self) -> bool:
         """Whether heartbeats wait for their answer."""
         return bool(self._beats)
 
-    def apply(self, raw: Sequence[str]) -> bool:
+    def apply(self, raw: Sequence[str], queues: Sequence[str] | None = None) -> bool:
         """Apply a batch; answer heartbeats if it is time. Whether the database was asked.
 
-        Raises only if the database is away.
+        `queues`: the queue that each message came through, see `sort_messages`. Raises only if the
+        database is away.
         """
-        found = sort_messages(raw, self._directory)
-        has_asked = found.is_more_than_beats
-        if has_asked:
+        self._report_lost()
+        found = sort_messages(raw, self._directory, queues)
+        # Heartbeats that wait come before all the rest of this batch: leases depend on them.
+        has_asked = self._answer_if_due() or found.is_more_than_beats
+        if found.is_more_than_beats:
             self._apply(found, clock.now())
-        # Not those of a batch that failed: their cells will have to say it again.
-        self._beats += found.beats
-        if self._beats and self._is_time_to_answer():
-            beats, self._beats = self._beats, []
-            answer_heartbeats(beats, now=clock.now())
-            return True
-        return has_asked
+        # Not those of a batch that failed: their cells will have to say it again. And after the
+        # reports of the batch, which say what a cell does not hold any more.
+        self._beats |= {beat.address: beat for beat in found.beats}
+        if found.counts:
+            self._meter(found)
+        return self._answer_if_due() or has_asked
+
+    def note_lost(self, messages: int, error: Exception) -> None:
+        """Remember a batch that could not be applied: the next one that can raises an alert."""
+        self._lost = _Lost(self._lost.batches + 1, self._lost.messages + messages, repr(error))
+
+    def _report_lost(self) -> None:
+        if self._lost.batches:
+            raise_alerts([RaiseAlert(BATCH_LOST, "inbox", self._lost.text)], now=clock.now())
+            self._lost = _Lost()
+
+    def _answer_if_due(self) -> bool:
+        if not self._beats or not self._is_time_to_answer():
+            return False
+        beats, self._beats = [*self._beats.values()], {}
+        answer_heartbeats(beats, now=clock.now())
+        return True
+
+    def _meter(self, found: Sorted) -> None:
+        flooding = self._floods.count(found.counts, seconds=self._timer())
+        if flooding:
+            quarantine_flooding(flooding, now=clock.now())
 
     def _is_time_to_answer(self) -> bool:
         seconds, last = self._timer(), self._synced_at
@@ -74,9 +112,9 @@ class Inbox:
         return True
 
     def _apply(self, found: Sorted, now: datetime) -> None:
-        self.dropped += found.dropped
-        if found.dropped:
-            self._directory.forget()
+        self.dropped.update(found.dropped)
+        if found.dropped["bad_mac"]:
+            self._forget_keys()
         if found.probes:
             hear_probes(found.probes, now=now)
         if found.reported:
@@ -84,7 +122,22 @@ class Inbox:
         for item in found.registrations:
             self._register(item, now)
         for address, goodbye, seq in found.goodbyes:
+            self._part_with(address, goodbye, seq, now)
+
+    def _forget_keys(self) -> None:
+        seconds, last = self._timer(), self._forgot_at
+        if last is None or abs(seconds - last) >= FORGET_SECONDS:
+            self._forgot_at = seconds
+            self._directory.forget()
+
+    @staticmethod
+    def _part_with(address: CellAddress, goodbye: Goodbye, seq: int, now: datetime) -> None:
+        try:
             record_goodbye(address, goodbye, seq=seq, now=now)
+        except (OperationalError, InterfaceError):
+            raise
+        except Exception as error:  # as with registrations; its lease runs out by itself
+            log.error("goodbye_failed", cell=address.name, error=str(error))
 
     @staticmethod
     def _register(item: Registration, now: datetime) -> None:
@@ -96,14 +149,17 @@ class Inbox:
         except Exception as error:  # what one cell says of itself must not silence the others
             log.error("registration_failed", cell=address.name, error=str(error))
             text = f"cell {address.name} cannot be registered: {error}"[:1000]
-            raise_alerts([RaiseAlert("registration_failed", address.name, text)], now=now)
+            alert = RaiseAlert("registration_failed", address.name, clean_text(text))
+            raise_alerts([alert], now=now)
 
     def _record(self, found: Sorted, now: datetime) -> None:
         pending = [_Part(found.reported, found.acknowledgements)]
+        reported = [(item.sender, item.report) for item in found.reported]
+        meanings = ask_about_ends(reported, now=now)
         while pending:
             part = pending.pop()
             try:
-                run_in_transaction(partial(self._record_part, part, now))
+                run_in_transaction(partial(self._record_part, part, meanings, now))
             except (OperationalError, InterfaceError):
                 raise
             except Exception as error:  # one poisoned report must not hold up the others
@@ -114,8 +170,8 @@ class Inbox:
                 if part.acknowledgements:
                     pending.append(_Part([], part.acknowledgements))
 
-    def _record_part(self, part: "_Part", now: datetime) -> None:
-        recorded = record_reports(part.reported, part.acknowledgements, now=now)
+    def _record_part(self, part: "_Part", meanings: Meanings, now: datetime) -> None:
+        recorded = record_reports(part.reported, part.acknowledgements, now=now, meanings=meanings)
         self.applied += recorded.applied
         for why, count in recorded.ignored.items():
             self.ignored[why] = self.ignored.get(why, 0) + count
@@ -125,6 +181,22 @@ class Inbox:
         for item in part.reported:
             log.error("report_put_aside", attempt=item.report.uid, error=str(error))
             add_dead_letter(source="inbox", error=str(error), body=str(item.report.body()), now=now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """Batches that were lost and not reported yet, with the last error."""
+
+    batches: int = 0
+    messages: int = 0
+    error: str = ""
+
+    @property
+    def text(self) -> str:
+        """For the alert."""
+        what = "1 batch" if self.batches == 1 else f"{self.batches} batches"
+        text = f"{what} with {self.messages} messages of cells lost; last error: {self.error}"
+        return clean_text(text, 1000)
 
 
 def _seconds_of_clock() -> float:

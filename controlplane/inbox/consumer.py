@@ -5,6 +5,7 @@ which keep every report until it is acknowledged after our commit.
 """
 
 import time
+from functools import partial
 from typing import Any
 
 import structlog
@@ -33,25 +34,26 @@ class InboxStep(bootsteps.ConsumerStep):
         super().__init__(consumer, **options)
         seconds = settings.CELLRUN.sync_seconds
         self._inbox = Inbox(sync_seconds=seconds, timer=time.monotonic)
-        self._waiting: list[str] = []
+        self._waiting: list[tuple[str, str]] = []  # (queue, text)
         self._hub: Any = None
         self._timer: Any = None
         self._scheduled = False
 
     def get_consumers(self, channel: Any) -> list[Consumer]:
-        """One consumer for all shards."""
-        queues = [
-            Queue(name, exchange="", routing_key=name, no_declare=True) for name in INBOX_QUEUES
-        ]
+        """One consumer for each shard: only so is it known which one a message came through.
+
+        Its own `delivery_info` is what its sender wrote.
+        """
         return [
             Consumer(
                 channel,
-                queues=queues,
+                queues=[Queue(name, exchange="", routing_key=name, no_declare=True)],
                 no_ack=True,
                 auto_declare=False,
                 accept=["json"],
-                callbacks=[self._take],
+                callbacks=[partial(self._take, name)],
             )
+            for name in INBOX_QUEUES
         ]
 
     def start(self, consumer: Any) -> None:
@@ -64,11 +66,11 @@ class InboxStep(bootsteps.ConsumerStep):
                 self._timer.cancel()
             self._timer = self._hub.call_repeatedly(POLL_SECONDS, self._poll)
 
-    def _take(self, body: Any, message: Any) -> None:
+    def _take(self, queue: str, body: Any, message: Any) -> None:
         if not isinstance(body, str):
             log.warning("message_dropped", error="not a text", message=str(body)[:200])
             return
-        self._waiting.append(body)
+        self._waiting.append((queue, body))
         if len(self._waiting) >= MAX_MESSAGES or self._hub is None:
             self._flush()
         elif not self._scheduled:
@@ -84,13 +86,17 @@ class InboxStep(bootsteps.ConsumerStep):
         batch, self._waiting = self._waiting, []
         has_asked = True
         try:
-            has_asked = self._inbox.apply(batch)
+            has_asked = self._inbox.apply(
+                [text for _, text in batch], [queue for queue, _ in batch]
+            )
         except (OperationalError, InterfaceError) as error:
             # The database is away: cells send these again, so nothing is kept here.
             log.warning("batch_lost", messages=len(batch), error=str(error))
+            self._inbox.note_lost(len(batch), error)
             connection.close()
-        except Exception:  # the worker must go on whatever one batch held
+        except Exception as error:  # the worker must go on whatever one batch held
             log.exception("batch_failed", messages=len(batch))
+            self._inbox.note_lost(len(batch), error)
         finally:
             # It costs the next batch a statement; heartbeats that only wait have asked nothing.
             if has_asked:

@@ -1,8 +1,15 @@
-"""From raw messages to what they say: MACs checked, malformed ones dropped with a log line."""
+"""From raw messages to their contents: shard and MAC checked, the rest dropped and counted.
+
+A message costs only itself: no text makes `sort_messages` raise. A cell gets a bounded share of a
+batch. What is over it is dropped before it is decoded: cells send reports again until they are
+acknowledged, and heartbeats and registers by themselves.
+"""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import structlog
 
@@ -11,13 +18,27 @@ from controlplane.commands.reports import Acknowledgement, Reported
 from controlplane.contract import envelope, keys
 from controlplane.contract.envelope import VERSION, Envelope
 from controlplane.contract.fields import Malformed
-from controlplane.contract.queues import INBOX_SHARDS
+from controlplane.contract.queues import INBOX_QUEUES, INBOX_SHARDS, inbox_queue
 from controlplane.contract.reports import Goodbye, Heartbeat, Register, Reports, read_message
 from controlplane.domain.cell_keys import CellAddress
 from controlplane.domain.reports import Sender
 from controlplane.queries.addresses import find_keys
 
 log = structlog.get_logger(__name__)
+
+MAX_OF_A_CELL = 100
+"""Messages of one cell in a batch. A cell flushes ten times a second: this is 10 s of a backlog."""
+
+MAX_OF_A_KIND = 2
+"""Registers and goodbyes of one cell in a batch, each a transaction: the newest are enough."""
+
+_HEARTBEAT = '{"type":"heartbeat"'
+"""How `compact_json` begins the payload of a heartbeat, whose first field is `type`."""
+
+COUNTED_CHARS = 64 * 1024
+"""A message counts against its cell once, and once more for each part of this length."""
+
+SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +53,11 @@ class Registration:
 
 @dataclass(slots=True)
 class Sorted:
-    """The messages of a batch by kind."""
+    """The messages of a batch by kind.
+
+    `dropped`: how many were, by reason. `counts`: messages with a valid MAC, by id and name of
+    their cell; a long one counts as several.
+    """
 
     registrations: list[Registration] = field(default_factory=list)
     beats: list[Beat] = field(default_factory=list)
@@ -40,7 +65,8 @@ class Sorted:
     reported: list[Reported] = field(default_factory=list)
     acknowledgements: list[Acknowledgement] = field(default_factory=list)
     probes: list[int] = field(default_factory=list)
-    dropped: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    counts: Counter[tuple[int, str]] = field(default_factory=Counter)
 
     @property
     def is_more_than_beats(self) -> bool:
@@ -49,24 +75,44 @@ class Sorted:
         return any(others) or bool(self.probes or self.dropped)
 
 
+class UnknownCell(Malformed):
+    """No cell of that name is enrolled."""
+
+
+class WrongShard(Malformed):
+    """The message came through the queue of another shard than its sender's."""
+
+
+class OverLimit(Malformed):
+    """The sender has more messages in the batch than it may."""
+
+
+_Checked = tuple[Envelope, CellAddress]
+T = TypeVar("T")
+
+
 class Directory:
     """Cell ids and keys by name, read once and again for names not seen yet."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, find: Callable[[Iterable[str]], Mapping[str, tuple[int, bytes]]] = find_keys
+    ) -> None:
+        """`find`: cell id and key of the enrolled cells among the given names."""
+        self._find = find
         self._known: dict[str, tuple[int, bytes, bytes]] = {}
 
     def learn(self, names: Iterable[str]) -> None:
         """Look up the names that are not known."""
         unknown = sorted({name for name in names if name not in self._known})
         if unknown:
-            for name, (cell_id, key) in find_keys(unknown).items():
+            for name, (cell_id, key) in self._find(unknown).items():
                 self._known[name] = (cell_id, key, keys.mac_key(key, keys.TO_CONTROL))
 
     def check(self, message: Envelope) -> CellAddress:
         """The sender of an envelope, its MAC checked. Raises Malformed, BadMac."""
         known = self._known.get(message.cell)
         if known is None:
-            raise envelope.BadMac(f"cell {message.cell!r} is not enrolled")
+            raise UnknownCell(f"cell {message.cell!r} is not enrolled")
         cell_id, key, mac_key = known
         message.check(mac_key)
         return CellAddress(cell_id, message.cell, message.incarnation, key)
@@ -76,26 +122,96 @@ class Directory:
         self._known.clear()
 
 
-def sort_messages(raw: Sequence[str], directory: Directory) -> Sorted:
-    """Read a batch. What cannot be read is counted and logged, and stops nothing."""
-    found = Sorted()
+def sort_messages(
+    raw: Sequence[str], directory: Directory, queues: Sequence[str] | None = None
+) -> Sorted:
+    """Read a batch. What cannot be read is dropped, counted, and logged once for the batch.
+
+    `queues`: the queue that each message came through, since a cell may use only its own shard.
+    None: the messages did not come through the broker.
+    """
+    found, drops = Sorted(), _Drops()
     envelopes = []
-    for text in raw:
+    for place, text in enumerate(raw):
         try:
             probe = _read_probe(text)
             if probe is not None:
+                if queues is not None and queues[place] != INBOX_QUEUES[probe]:
+                    raise WrongShard(f"a probe of {INBOX_QUEUES[probe]} in {queues[place]}")
                 found.probes.append(probe)
-            else:
-                envelopes.append(envelope.parse(text))
-        except Malformed as error:
-            _drop(found, error, text)
+                continue
+            message = envelope.parse(text)
+            if queues is not None and queues[place] != inbox_queue(message.cell):
+                raise WrongShard(f"cell {message.cell!r} does not send through {queues[place]}")
+            envelopes.append(message)
+        except Exception as error:  # a message costs only itself, whatever is in it
+            drops.add(error, text)
     directory.learn(message.cell for message in envelopes)
+    checked = []
     for message in envelopes:
         try:
-            _sort(message, directory.check(message), found)
-        except Malformed as error:
-            _drop(found, error, message.cell)
+            address = directory.check(message)
+        except Exception as error:
+            drops.add(error, message.cell)
+        else:
+            checked.append((message, address))
+            found.counts[address.cell_id, address.name] += _weight(message)
+    for message, address in _within_limits(checked, found.counts, drops):
+        try:
+            _sort(message, address, found)
+        except Exception as error:
+            drops.add(error, message.cell)
+    found.registrations = _newest(found.registrations, lambda item: item.address, drops)
+    found.goodbyes = _newest(found.goodbyes, lambda item: item[0], drops)
+    found.dropped = drops.counts
+    drops.log()
     return found
+
+
+def _weight(message: Envelope) -> int:
+    """As how many messages it counts: a long one costs as much as several."""
+    return 1 + len(message.payload) // COUNTED_CHARS
+
+
+def _within_limits(
+    checked: list[_Checked], counts: Mapping[tuple[int, str], int], drops: "_Drops"
+) -> list[_Checked]:
+    """At most MAX_OF_A_CELL messages of each cell, the oldest, and its newest heartbeat."""
+    over = {cell_id for (cell_id, _), count in counts.items() if count > MAX_OF_A_CELL}
+    if not over:
+        return checked
+    kept, rest = [], dict.fromkeys(over, MAX_OF_A_CELL - 1)
+    beats = {
+        address.cell_id: message
+        for message, address in checked
+        if address.cell_id in over and message.payload.startswith(_HEARTBEAT)
+    }
+    for message, address in checked:
+        cell_id = address.cell_id
+        if cell_id in over and message is not beats.get(cell_id):
+            is_older_beat = message.payload.startswith(_HEARTBEAT)
+            if is_older_beat or rest[cell_id] <= 0:
+                drops.add(OverLimit("more messages of a cell than a batch takes"), message.cell)
+                continue
+            rest[cell_id] -= 1
+        kept.append((message, address))
+    return kept
+
+
+def _newest(items: list[T], sender: Callable[[T], CellAddress], drops: "_Drops") -> list[T]:
+    """The newest of each incarnation, and of at most MAX_OF_A_KIND incarnations of each cell."""
+    kept: list[T] = []
+    seen: set[CellAddress] = set()
+    cells: Counter[int] = Counter()
+    for item in reversed(items):
+        address = sender(item)
+        if address in seen or cells[address.cell_id] >= MAX_OF_A_KIND:
+            drops.add(OverLimit("superseded by a newer message of its kind"), address.name)
+            continue
+        seen.add(address)
+        cells[address.cell_id] += 1
+        kept.append(item)
+    return kept[::-1]
 
 
 def _sort(message: Envelope, address: CellAddress, found: Sorted) -> None:
@@ -124,11 +240,35 @@ def _read_probe(text: str) -> int | None:
         shard = json.loads(text).get("probe")
     except ValueError as error:
         raise Malformed("not a probe") from error
-    if not isinstance(shard, int) or not 0 <= shard < INBOX_SHARDS:
+    if isinstance(shard, bool) or not isinstance(shard, int) or not 0 <= shard < INBOX_SHARDS:
         raise Malformed("not a probe of a shard of ours")
     return shard
 
 
-def _drop(found: Sorted, error: Malformed, text: str) -> None:
-    found.dropped += 1
-    log.warning("message_dropped", error=str(error), message=text[:200])
+class _Drops:
+    """What was dropped of one batch: counts by reason, and the first message as an example."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._example: dict[str, str] = {}
+
+    def add(self, error: Exception, text: str) -> None:
+        """Count one message."""
+        reason = _REASONS.get(type(error), "unreadable")
+        self.counts[reason] += 1
+        if not self._example:
+            self._example = {"error": str(error)[:SHOWN_CHARS], "message": text[:SHOWN_CHARS]}
+
+    def log(self) -> None:
+        """Log the batch's drops in one line: a flood of messages must not be one of lines."""
+        if self.counts:
+            log.warning("messages_dropped", **self.counts, **self._example)
+
+
+_REASONS: dict[type[Exception], str] = {
+    Malformed: "malformed",
+    envelope.BadMac: "bad_mac",
+    UnknownCell: "unknown_cell",
+    WrongShard: "wrong_shard",
+    OverLimit: "over_limit",
+}

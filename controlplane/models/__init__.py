@@ -5,6 +5,7 @@ from controlplane.models.attempts import Attempt
 from controlplane.models.callbacks import Callback, Delivery
 from controlplane.models.cells import Cell, CellLease
 from controlplane.models.history import Transition
+from controlplane.models.hooks import HookCall
 from controlplane.models.images import ImageFailure
 from controlplane.models.jobs import Domain, Job, JobDependency, Project, TaskGroup
 from controlplane.models.one_offs import OneOff
@@ -32,6 +33,7 @@ __all__ = [
     "DeadLetter",
     "Delivery",
     "Domain",
+    "HookCall",
     "ImageFailure",
     "InboxProbe",
     "Job",

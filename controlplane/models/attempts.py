@@ -42,6 +42,9 @@ class Attempt(models.Model):
     number = models.PositiveIntegerField()
     state = models.PositiveSmallIntegerField(choices=_STATES, default=TaskState.ASSIGNED)
     phase = models.CharField(max_length=16, default="", blank=True)
+    phase_number = models.PositiveSmallIntegerField(
+        default=0, help_text="Of the newest change of phase that is in the history."
+    )
     progress = models.PositiveSmallIntegerField(null=True, blank=True)
     report_seq = models.BigIntegerField(default=0)
     charged = models.CharField(
@@ -55,7 +58,9 @@ class Attempt(models.Model):
     )
     start_before = models.DateTimeField()
     stop_reason = models.CharField(max_length=32, default="", blank=True)
-    stop_force = models.BooleanField(default=False)
+    stop_forced_at = models.DateTimeField(
+        null=True, blank=True, help_text="Since when its stop leaves no grace; empty: it does."
+    )
     container_id = models.CharField(max_length=128, default="", blank=True)
     exit_code = models.BigIntegerField(null=True, blank=True)
     failure_kind = models.CharField(max_length=12, default="", blank=True)

@@ -63,7 +63,9 @@ class Job(models.Model):
     ending_force = models.BooleanField(default=False)
     failure_reason = models.TextField(default="", blank=True)
     min_available = models.PositiveIntegerField()
-    explicit_minimum = models.BooleanField(default=False)
+    explicit_minimum = models.BooleanField(
+        default=False, help_text="The job, or one of its groups, was submitted with a minimum."
+    )
     max_task_failures = models.PositiveIntegerField(default=0)
     has_dependencies = models.BooleanField(default=False)
     coscheduled = models.BooleanField(
@@ -100,7 +102,9 @@ class Job(models.Model):
         related_name="retries",
         db_index=False,
     )
-    scheduling_timeout_seconds = models.FloatField(null=True, blank=True)
+    scheduling_timeout_seconds = models.FloatField(
+        null=True, blank=True, help_text="Its own, or that of all one-off tasks; not its pool's."
+    )
     spec = models.JSONField(help_text="As submitted.")
     spec_digest = models.CharField(
         max_length=64, help_text="SHA-256 of the submitted body, for idempotency."
@@ -241,7 +245,6 @@ class TaskGroup(models.Model):
         help_text="Its tasks in this job: less than replicas in the retry of another job."
     )
     min_available = models.PositiveIntegerField()
-    explicit_minimum = models.BooleanField(default=False)
     counts = ArrayField(models.PositiveIntegerField(), default=_no_counts)
     killed_by_dependency = models.PositiveIntegerField(default=0)
     resources = models.JSONField(
@@ -250,10 +253,17 @@ class TaskGroup(models.Model):
     task_type = models.CharField(max_length=63, help_text="Which its cell must be able to run.")
     shape_id = models.BigIntegerField(help_text="What placement asks of a cell for it.")
     launch = models.JSONField(help_text="What a cell is told of the group.")
+    prepared = models.JSONField(
+        default=dict, blank=True, help_text="Fields that the job's kind set, with their values."
+    )
     depends_on = models.JSONField(default=list, blank=True)
     retries_failure = models.PositiveIntegerField(default=0)
     retries_preemption = models.PositiveIntegerField(default=100)
     retries_system = models.PositiveIntegerField(default=3)
+    retry_permanent = models.BooleanField(
+        default=False,
+        help_text="Also failures that no other attempt can cure are tried again.",
+    )
     at_most_once = models.BooleanField(
         default=False, help_text="Never tried again once a container of it may have existed."
     )
@@ -265,13 +275,19 @@ class TaskGroup(models.Model):
         help_text="Whether two attempts of one task may never run at the same time.",
     )
     timeout_seconds = models.FloatField(null=True, blank=True)
+    timeout_is_lifetime = models.BooleanField(
+        default=False, help_text="That limit is its lifetime_seconds, the shorter of the two."
+    )
     startable_at = models.DateTimeField(
         null=True,
         blank=True,
         help_text="When its tasks may first be placed; empty while a dependency is open.",
     )
     deadline_at = models.DateTimeField(
-        null=True, blank=True, help_text="Scheduling deadline of its first start."
+        null=True,
+        blank=True,
+        help_text="Scheduling deadline of its first start, if its job has one; else its pool's"
+        " counts.",
     )
     pending_reason = models.JSONField(
         null=True, blank=True, help_text="Why it waits as part of a gang, unless its shape says so."
@@ -280,13 +296,6 @@ class TaskGroup(models.Model):
     class Meta:
         constraints = (
             models.UniqueConstraint(fields=("job", "name"), name="group_name_unique_in_job"),
-        )
-        indexes = (
-            models.Index(
-                fields=("deadline_at",),
-                name="group_deadline",
-                condition=Q(deadline_at__isnull=False),
-            ),
         )
 
     def __str__(self) -> str:

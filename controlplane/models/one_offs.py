@@ -23,6 +23,9 @@ class OneOff(models.Model):
     domain = models.CharField(max_length=255, help_text="A label of its client's.")
     claim = models.UUIDField(null=True, blank=True)
     claimed_at = models.DateTimeField(null=True, blank=True)
+    claim_ended_at = models.DateTimeField(
+        null=True, blank=True, help_text="When its last claim that was not followed up ended."
+    )
     claimed_by = models.CharField(max_length=150, default="", blank=True)
 
     class Meta:

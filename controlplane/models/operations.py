@@ -13,7 +13,8 @@ class TickState(models.Model):
     covered_at = models.DateTimeField(
         null=True,
         blank=True,
-        help_text="Start of the last pass that looked at everything that waits.",
+        help_text="Start of the last pass. It looked at all that waits, except in pools that have"
+        " `uncovered_since`.",
     )
     hold_until = models.DateTimeField(
         null=True,

@@ -66,14 +66,14 @@ class Pool(models.Model):
     pending_timeout_seconds = models.PositiveIntegerField(
         null=True,
         blank=True,
-        help_text="Default scheduling timeout of jobs in this pool; empty: none.",
+        help_text="Scheduling timeout of jobs that have none of their own; empty: none.",
     )
     pull_timeout_seconds = models.PositiveIntegerField(
         default=1800, help_text="An image pull that takes longer is a system failure."
     )
     create_timeout_seconds = models.PositiveIntegerField(
         default=300,
-        help_text="Preparing and creating a container that takes longer is a system failure.",
+        help_text="A creation of a container that takes longer is a system failure.",
     )
     max_building_per_cell = models.PositiveIntegerField(
         null=True,
@@ -122,6 +122,12 @@ class Pool(models.Model):
         blank=True,
         editable=False,
         help_text="An operator confirmed it: cells that were last heard before then may be lost.",
+    )
+    uncovered_since = models.DateTimeField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="Since when placement has not looked at all that waits in it; empty: it has.",
     )
     cursor = models.CharField(
         max_length=63,

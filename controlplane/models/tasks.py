@@ -1,5 +1,6 @@
 """Tasks: one row per replica of a group."""
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 
@@ -36,8 +37,16 @@ class Task(models.Model):
     system_failure_count = models.PositiveIntegerField(default=0)
     system_row = models.PositiveIntegerField(default=0, help_text="System failures in a row.")
     refusal_row = models.PositiveIntegerField(default=0, help_text="Refusals in a row.")
+    consecutive_crashes = models.PositiveIntegerField(
+        default=0, help_text="Ends of a service since one of its attempts ran for a minute."
+    )
     not_before = models.DateTimeField(null=True, blank=True)
-    avoid_cell_id = models.BigIntegerField(null=True, blank=True)
+    avoid_cell_ids = ArrayField(
+        models.BigIntegerField(),
+        null=True,
+        blank=True,
+        help_text="Where the system failed it since it last worked, the latest last.",
+    )
     prefer_cell_id = models.BigIntegerField(
         null=True, blank=True, help_text="Where its program failed: it is tried there again."
     )

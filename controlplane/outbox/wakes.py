@@ -22,6 +22,11 @@ def wake_callbacks() -> None:
     _wake("callbacks")
 
 
+def wake_hooks() -> None:
+    """Some hook is to be called now."""
+    _wake("hooks", queue="callbacks")
+
+
 def wake_retention() -> None:
     """More is to be deleted than there was time for: in its turn, between two other ticks."""
     _wake("retention", queue="convergence")

@@ -1,5 +1,6 @@
 """Attempts as everybody sees them, and what an upload from a cell is checked with."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -44,6 +45,19 @@ def list_attempts(task_id: int, *, before: int | None, limit: int) -> list[dict[
     if not found and not is_task(task_id):
         raise NotFound(f"there is no task {task_id}")
     return [_document(row) for row in found]
+
+
+def find_newest_attempts(task_ids: Sequence[int], *, each: int) -> list[UUID]:
+    """Uids of the newest attempts of each of the tasks, at most `each`."""
+    found = rows(
+        """
+        SELECT a.uid FROM unnest(%s::bigint[]) AS t(id) CROSS JOIN LATERAL (
+            SELECT uid FROM controlplane_attempt WHERE task_id = t.id ORDER BY number DESC LIMIT %s
+        ) a
+        """,
+        [list(task_ids), each],
+    )
+    return [uid for (uid,) in found]
 
 
 def get_attempt(uid: UUID, *, though_deleted: bool = False) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from uuid import UUID
 
 from controlplane import clock
 from controlplane.contract.briefing import Briefing
+from controlplane.contract.states import FailureKind
+from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import NotFound
 from controlplane.domain.secrets import read_registry
 from controlplane.queries.artifacts import find_checkpoint, find_output_base
@@ -97,12 +99,20 @@ def _load_asked(uid: UUID) -> Asked:
 
 
 def _load_plugin_state(asked: Asked) -> dict[str, Any] | None:
-    """As the attempt before left it, unless that failed by its own fault (Flyte: cleared)."""
+    """Return the newest state that an earlier attempt reported since the last user failure.
+
+    Attempts that ended before they reported a state, such as refused or drained ones, are passed
+    over. A user failure clears the state (Flyte: in-place restart): none from before it comes back.
+    """
     found = rows(
         """
-        SELECT details -> 'plugin_state' FROM controlplane_attempt
-        WHERE task_id = %s AND number = %s AND charged <> 'failure'
+        SELECT CASE WHEN NOT clears THEN kept END FROM (
+            SELECT number, details -> 'plugin_state' AS kept,
+                   state = %s AND failure_kind <> %s AS clears
+            FROM controlplane_attempt WHERE task_id = %s AND number < %s
+        ) earlier
+        WHERE clears OR kept IS NOT NULL ORDER BY number DESC LIMIT 1
         """,
-        [asked.task_id, asked.number - 1],
+        [int(S.FAILED), FailureKind.SYSTEM, asked.task_id, asked.number],
     )
     return decoded(found[0][0]) if found and found[0][0] is not None else None

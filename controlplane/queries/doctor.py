@@ -6,9 +6,11 @@ from datetime import datetime, timedelta
 from controlplane.domain.convergence.owners import OTHER_OWNERS, Circumstances
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.doctor import TICK_LATE_SECONDS, Finding, OpenTask, tell_instant
-from controlplane.domain.states import Quarantine
+from controlplane.domain.states import TIMED_QUARANTINES, Quarantine
 from controlplane.queries.convergence.due import find_due
 from controlplane.queries.convergence.stuck_builds import BUILD_ENDS_AT
+from controlplane.queries.convergence.stuck_stops import FORCED_AT, SUSPECTED_AT
+from controlplane.queries.convergence.unplaced import DEADLINE
 from controlplane.queries.facts import load_facts_of_tasks
 from controlplane.queries.sql import rows
 from controlplane.queries.ticks import TickFacts, load_tick
@@ -21,16 +23,16 @@ _TASKS = f"""
     SELECT t.id,
            a.uid IS NOT NULL AND (c.state = 'LOST' OR a.incarnation <> c.incarnation),
            j.ending_as IS NOT NULL AND j.finished_at IS NULL, j.is_bouncing, j.waits_for_jobs,
-           g.startable_at IS NOT NULL, g.deadline_at IS NOT NULL AND t.started_at IS NULL,
+           g.startable_at IS NOT NULL, {DEADLINE} IS NOT NULL AND t.started_at IS NULL,
            g.timeout_seconds IS NOT NULL,
            CASE WHEN a.uid IS NULL THEN t.updated_at
                 ELSE COALESCE(a.finished_at, a.state_since) END,
            CASE
-               WHEN a.uid IS NULL THEN CASE WHEN t.started_at IS NULL THEN g.deadline_at END
+               WHEN a.uid IS NULL THEN CASE WHEN t.started_at IS NULL THEN {DEADLINE} END
                WHEN a.finished_at IS NOT NULL
                     AND (c.state = 'LOST' OR a.incarnation <> c.incarnation) THEN a.releasable_at
-               WHEN a.finished_at IS NOT NULL THEN a.finished_at + make_interval(
-                   secs => COALESCE((g.launch->>'stop_grace_seconds')::float, 10) + %(patience)s)
+               WHEN a.finished_at IS NOT NULL AND a.stop_forced_at IS NULL THEN {FORCED_AT}
+               WHEN a.finished_at IS NOT NULL THEN {SUSPECTED_AT}
                WHEN a.state = 9 AND NOT g.at_most_once THEN a.start_before
                WHEN a.state = 2 THEN {BUILD_ENDS_AT}
                WHEN a.state = 3 THEN
@@ -40,9 +42,9 @@ _TASKS = f"""
     FROM controlplane_task t
     JOIN controlplane_job j ON j.id = t.job_id
     JOIN controlplane_taskgroup g ON g.id = t.group_id
+    JOIN controlplane_pool p ON p.id = j.pool_id
     LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid AND a.released_at IS NULL
     LEFT JOIN controlplane_cell c ON c.id = a.cell_id
-    LEFT JOIN controlplane_pool p ON p.id = c.pool_id
     WHERE t.id > %(after)s AND (t.state IN (1, 2, 3, 9) OR t.attempt_open)
     ORDER BY t.id LIMIT %(page)s
     """
@@ -58,6 +60,7 @@ def load_open_tasks(policy: Policy) -> Iterator[OpenTask]:
                 "after": after,
                 "page": _PAGE,
                 "patience": policy.stop_patience,
+                "force_patience": policy.force_patience,
                 "grace": policy.timeout_grace,
             },
         )
@@ -153,7 +156,7 @@ def _cells(now: datetime, policy: Policy) -> Iterator[Finding]:
         if state == "LOST":
             acts = "declared: nothing waits for it; READY once it is started again"
             yield Finding(subject, what, heard_at, "whoever starts it", acts)
-        elif state == "QUARANTINED" and cause == Quarantine.FAILURES and until is not None:
+        elif state == "QUARANTINED" and cause in TIMED_QUARANTINES and until is not None:
             acts = tell_instant(until, now=now, interval=policy.interval)
             yield Finding(subject, what, None, "convergence, rule 6", acts)
         elif state == "QUARANTINED":

@@ -14,9 +14,12 @@ from controlplane.queries.sql import rows
 _FACTS = """
 SELECT t.id, t.group_id, t.job_id, t.state,
        t.failure_count, t.preemption_count, t.system_failure_count, t.system_row, t.refusal_row,
-       g.retries_failure, g.retries_preemption, g.retries_system,
+       t.consecutive_crashes,
+       g.retries_failure, g.retries_preemption, g.retries_system, g.retry_permanent,
        a.uid, a.cell_id, a.incarnation, a.state, a.phase, a.report_seq, a.created_at,
-       a.start_before, a.started_at, a.released_at, a.releasable_at, g.at_most_once, g.exclusive
+       a.start_before, a.started_at, a.released_at, a.releasable_at,
+       a.stop_forced_at IS NOT NULL, a.phase_number, g.at_most_once, g.exclusive,
+       g.timeout_is_lifetime, t.avoid_cell_ids
 FROM controlplane_task t
 JOIN controlplane_taskgroup g ON g.id = t.group_id
 LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid AND a.task_id = t.id
@@ -58,11 +61,13 @@ def _task_facts(row: tuple[Any, ...]) -> TaskFacts:
         group_id=row[1],
         job_id=row[2],
         state=STATE_OF[row[3]],
-        counters=_counters(*row[4:9]),
-        limits=_limits(*row[9:12]),
-        attempt=None if row[12] is None else _attempt_facts(row[12:23]),
-        at_most_once=row[23],
-        exclusive=_EXCLUSIVE[row[24]],
+        counters=_counters(*row[4:10]),
+        limits=_limits(*row[10:14]),
+        attempt=None if row[14] is None else _attempt_facts(row[14:27]),
+        at_most_once=row[27],
+        exclusive=_EXCLUSIVE[row[28]],
+        timeout_is_lifetime=row[29],
+        avoid_cell_ids=tuple(row[30] or ()),
     )
 
 

@@ -99,15 +99,15 @@ _OF_JOBS = {
         FROM controlplane_job WHERE id = ANY(%s) ORDER BY id
         """,
     "groups": """
-        SELECT id, job_id, name, counts, replicas, task_count, min_available, explicit_minimum,
+        SELECT id, job_id, name, counts, replicas, task_count, min_available,
                killed_by_dependency, startable_at, retries_failure, retries_preemption,
                retries_system, at_most_once, exclusive
         FROM controlplane_taskgroup WHERE job_id = ANY(%s) ORDER BY id
         """,
     "tasks": """
         SELECT id, job_id, group_id, index, state, attempt_number, attempt_uid, attempt_open,
-               failure_count, preemption_count, system_failure_count, system_row, started_at,
-               finished_at
+               failure_count, preemption_count, system_failure_count, system_row,
+               consecutive_crashes, started_at, finished_at
         FROM controlplane_task WHERE job_id = ANY(%s) ORDER BY id
         """,
     "attempts": """

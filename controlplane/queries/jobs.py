@@ -70,7 +70,7 @@ def list_jobs(wanted: JobFilter, *, before: int | None, limit: int) -> list[dict
         """,
         [*parameters, limit],
     )
-    return _documents(found)
+    return _documents(found, largest=LISTED_SPEC_BYTES)
 
 
 def get_job(job_id: int, *, though_deleted: bool = False) -> dict[str, Any]:
@@ -134,13 +134,42 @@ def _conditions(wanted: JobFilter) -> tuple[list[str], list[Any]]:
     return conditions, parameters
 
 
-def _documents(found: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
+def _documents(
+    found: Sequence[tuple[Any, ...]], *, largest: int | None = None
+) -> list[dict[str, Any]]:
     job_ids = [row[0] for row in found]
-    counts, waits = load_status_counts(job_ids), load_dependencies(job_ids)
+    groups, waits = _load_groups(job_ids, largest), load_dependencies(job_ids)
     return [
-        _document(row, counts.get(row[0], {}), [_wait(item) for item in waits.get(row[0], ())])
+        _document(row, groups.get(row[0], ()), [_wait(item) for item in waits.get(row[0], ())])
         for row in found
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A group of a job: as it is shown, with the values in force, and its counts."""
+
+    shown: dict[str, Any]
+    counts: Sequence[int]
+
+
+_SHOWN = ("name", "tasks", "min_available", "network", "prepared")
+
+
+def _load_groups(job_ids: Sequence[int], largest: int | None) -> dict[int, list[_Group]]:
+    found = rows(
+        """
+        SELECT job_id, counts, name, task_count, min_available, launch ->> 'network',
+               CASE WHEN %s::int IS NULL OR pg_column_size(prepared) <= %s THEN prepared END
+        FROM controlplane_taskgroup WHERE job_id = ANY(%s) ORDER BY job_id, position
+        """,
+        [largest, largest, list(job_ids)],
+    )
+    groups: dict[int, list[_Group]] = {}
+    for job_id, counts, *values in found:
+        shown = dict(zip(_SHOWN, (*values[:-1], decoded(values[-1])), strict=True))
+        groups.setdefault(job_id, []).append(_Group(shown, counts))
+    return groups
 
 
 def load_status_counts(job_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
@@ -154,9 +183,12 @@ def load_status_counts(job_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
     )
     counts: dict[int, dict[str, Any]] = {}
     for job_id, name, numbers in found:
-        phase = {name: numbers[number] for number, name in _NAMES if numbers[number]}
-        counts.setdefault(job_id, {})[name] = {"phase": phase}
+        counts.setdefault(job_id, {})[name] = _status_count(numbers)
     return counts
+
+
+def _status_count(counts: Sequence[int]) -> dict[str, Any]:
+    return {"phase": {name: counts[number] for number, name in _NAMES if counts[number]}}
 
 
 def _wait(item: WaitsFor) -> dict[str, Any]:
@@ -165,7 +197,7 @@ def _wait(item: WaitsFor) -> dict[str, Any]:
 
 
 def _document(
-    row: tuple[Any, ...], counts: Mapping[str, Any], waits_for: list[dict[str, Any]]
+    row: tuple[Any, ...], groups: Sequence[_Group], waits_for: list[dict[str, Any]]
 ) -> dict[str, Any]:
     return {
         "id": row[0],
@@ -181,7 +213,8 @@ def _document(
         "failure_reason": row[10],
         "min_available": row[11],
         "max_task_failures": row[12],
-        "task_status_count": counts,
+        "task_status_count": {group.shown["name"]: _status_count(group.counts) for group in groups},
+        "groups": [group.shown for group in groups],
         "coscheduled": row[19],
         "bouncing": row[20],
         "parent": row[21],

@@ -1,7 +1,8 @@
 """Jobs under lock (jobs before tasks, attempts, cells; each by id), and what is read then."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from controlplane.contract.states import TaskState
@@ -9,6 +10,14 @@ from controlplane.domain.jobs import GroupRow, JobRow
 from controlplane.domain.snapshots import GroupFacts
 from controlplane.domain.states import CallbackOn
 from controlplane.queries.sql import rows
+
+HAS_RUN = f"({{task}}.started_at IS NOT NULL OR {{task}}.state = {int(TaskState.SUCCEEDED)})"
+"""Whether a task was RUNNING at some time, or has succeeded; a start is kept whatever follows."""
+
+_STARTS = f"""
+    SELECT t.group_id, count(*) FROM controlplane_task t
+    WHERE t.group_id = ANY(%s) AND {HAS_RUN.format(task="t")} GROUP BY t.group_id
+    """
 
 
 def lock_jobs(job_ids: Iterable[int]) -> dict[int, JobRow]:
@@ -52,7 +61,7 @@ def load_groups(job_ids: Sequence[int]) -> dict[int, list[GroupRow]]:
     found = rows(
         """
         SELECT job_id, id, name, counts, min_available, depends_on, startable_at,
-               explicit_minimum, killed_by_dependency, at_most_once
+               killed_by_dependency, at_most_once, task_count < replicas
         FROM controlplane_taskgroup WHERE job_id = ANY(%s) ORDER BY job_id, position
         """,
         [list(job_ids)],
@@ -60,7 +69,40 @@ def load_groups(job_ids: Sequence[int]) -> dict[int, list[GroupRow]]:
     groups: dict[int, list[GroupRow]] = {}
     for row in found:
         groups.setdefault(row[0], []).append(_group_row(row[1:]))
+    _count_starts(groups)
     return groups
+
+
+def _count_starts(groups: Mapping[int, list[GroupRow]]) -> None:
+    """Set `ran` of the groups that others wait for to start, in place.
+
+    Read from the tasks: few jobs have such groups, so the others pay nothing for them.
+    """
+    awaited = [
+        other.facts.group_id
+        for listed in groups.values()
+        for name in _awaited_starts(listed)
+        for other in listed
+        if other.facts.name == name
+    ]
+    if not awaited:
+        return
+    found = dict(rows(_STARTS, [awaited]))
+    for listed in groups.values():
+        for index, row in enumerate(listed):
+            if row.facts.group_id in found:
+                facts = replace(row.facts, ran=found[row.facts.group_id])
+                listed[index] = replace(row, facts=facts)
+
+
+def _awaited_starts(listed: Sequence[GroupRow]) -> set[str]:
+    return {
+        name
+        for row in listed
+        if row.facts.startable_at is None
+        for name, until in row.facts.depends_on
+        if until == "started"
+    }
 
 
 def find_unreleased_jobs(job_ids: Sequence[int]) -> set[int]:
@@ -95,7 +137,7 @@ def _job_row(row: tuple[Any, ...]) -> JobRow:
 
 
 def _group_row(row: tuple[Any, ...]) -> GroupRow:
-    group_id, name, counts, minimum, depends_on, startable_at, explicit, excused, once = row
+    group_id, name, counts, minimum, depends_on, startable_at, excused, once, is_rest = row
     return GroupRow(
         facts=GroupFacts(
             group_id=group_id,
@@ -104,8 +146,8 @@ def _group_row(row: tuple[Any, ...]) -> GroupRow:
             min_available=minimum,
             depends_on=tuple((item["group"], item["until"]) for item in json.loads(depends_on)),
             startable_at=startable_at,
+            is_rest=is_rest,
         ),
-        explicit_minimum=explicit,
         killed_by_dependency=excused,
         at_most_once=once,
     )

@@ -1,12 +1,11 @@
 """Counts over many rows that pages for people show, each in one statement that an index serves."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.states import CallbackState
-from controlplane.queries.sql import decoded, rows
+from controlplane.queries.sql import rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +41,6 @@ def count_held_attempts(cell_ids: Sequence[int]) -> dict[int, int]:
         WHERE cell_id = ANY(%s) AND released_at IS NULL GROUP BY cell_id
         """
     return dict(rows(statement, [list(cell_ids)]))
-
-
-def load_shape_reasons(shape_ids: Iterable[int]) -> dict[int, Mapping[str, Any]]:
-    """What placement last found of each of the shapes of which it found something."""
-    statement = """
-        SELECT id, pending_reason FROM controlplane_shape
-        WHERE id = ANY(%s) AND pending_reason IS NOT NULL
-        """
-    found = rows(statement, [sorted(set(shape_ids))])
-    return {shape_id: decoded(reason) for shape_id, reason in found}
 
 
 def count_open_alerts() -> int:

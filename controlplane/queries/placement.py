@@ -243,15 +243,15 @@ def _load_nominations(cell_ids: Sequence[int]) -> tuple[Nomination, ...]:
 _ROWS = """
 SELECT j.band, (j.coscheduled AND j.started_at IS NOT NULL) AS first, g.job_id, g.position,
        w.shape_id, w.group_id, w.count, j.parent_id IS NOT NULL,
-       GREATEST(g.startable_at, w.since), g.timeout_seconds, w.avoid_cell_id,
+       GREATEST(g.startable_at, w.since), g.timeout_seconds, w.avoid_cell_ids,
        w.nominated_cell_id, w.prefer_cell_id, g.pending_reason, j.coscheduled
 FROM (
-    SELECT shape_id, group_id, avoid_cell_id, nominated_cell_id, prefer_cell_id, count(*),
+    SELECT shape_id, group_id, avoid_cell_ids, nominated_cell_id, prefer_cell_id, count(*),
            min(updated_at) AS since
     FROM controlplane_task
     WHERE state = 1 AND NOT attempt_open AND shape_id = ANY(%(shapes)s)
       AND (not_before IS NULL OR not_before <= %(now)s)
-    GROUP BY shape_id, group_id, avoid_cell_id, nominated_cell_id, prefer_cell_id
+    GROUP BY shape_id, group_id, avoid_cell_ids, nominated_cell_id, prefer_cell_id
 ) w
 JOIN controlplane_taskgroup g ON g.id = w.group_id
 JOIN controlplane_job j ON j.id = g.job_id
@@ -330,7 +330,7 @@ def _may_be_served(snapshot: PoolSnapshot, heads: Collection[int]) -> bool:
 
 
 _PLACE = itemgetter(0, 2, 3)  # band, job, position; the sort is stable
-_row_key = itemgetter(5, 10, 11, 12)  # group; avoided, nominated and preferred cell
+_row_key = itemgetter(5, 10, 11, 12)  # group; avoided cells, nominated and preferred cell
 
 
 def _load_rows(
@@ -346,7 +346,8 @@ def _load_rows(
     if not ids or (jobs is not None and not only):
         return []
     parameters = {"shapes": ids, "now": now, "limit": limit, "jobs": only}
-    return rows(_ROWS.format(order=order), {**parameters, "only_jobs": jobs is not None})
+    found = rows(_ROWS.format(order=order), {**parameters, "only_jobs": jobs is not None})
+    return [row if row[10] is None else (*row[:10], tuple(row[10]), *row[11:]) for row in found]
 
 
 def _waiting(found: Sequence[tuple[Any, ...]]) -> Waiting:

@@ -11,7 +11,8 @@ def load_stops(uids: Iterable[UUID]) -> dict[int, list[StopAttempt]]:
     """Stop orders for those of `uids` that have ended and are not released, by cell."""
     found = rows(
         """
-        SELECT a.cell_id, a.uid, a.stop_reason, a.stop_force, g.launch->>'stop_grace_seconds'
+        SELECT a.cell_id, a.uid, a.stop_reason, a.stop_forced_at IS NOT NULL,
+               g.launch->>'stop_grace_seconds'
         FROM controlplane_attempt a JOIN controlplane_taskgroup g ON g.id = a.group_id
         WHERE a.uid = ANY(%s) AND a.finished_at IS NOT NULL AND a.released_at IS NULL
         ORDER BY a.cell_id, a.uid

@@ -42,7 +42,8 @@ def load_wanted(cell_ids: Sequence[int]) -> dict[int, list[Wanted]]:
     found = rows(
         """
         SELECT a.cell_id, a.uid, a.group_id, a.task_id, t.index, a.number, a.state, a.created_at,
-               a.start_before, a.stop_reason, a.stop_force,
+               a.start_before, a.stop_reason,
+               a.stop_forced_at IS NOT NULL,
                COALESCE((g.launch->>'stop_grace_seconds')::float, 10)
         FROM controlplane_attempt a
         JOIN controlplane_cell c ON c.id = a.cell_id AND c.incarnation = a.incarnation

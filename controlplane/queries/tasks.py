@@ -1,6 +1,6 @@
 """Tasks as everybody sees them: with what their present attempt came to, or why they wait."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -9,38 +9,30 @@ from controlplane.contract.states import TaskState
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.errors import NotFound
 from controlplane.domain.one_offs import Lifecycle, lifecycle_of, nanoseconds_of
-from controlplane.domain.placement.pending import Waiting, pending_reason, pending_reasons
+from controlplane.domain.placement.explain import Reason
 from controlplane.domain.states import ACTIVE, TERMINAL
-from controlplane.queries.cascades import load_dependencies
 from controlplane.queries.jobs import is_job
-from controlplane.queries.sql import column_names, decoded, rows
+from controlplane.queries.pending import TASK_COLUMNS, TASK_JOINS, explain_tasks
+from controlplane.queries.sql import column_names, rows
 
-_COLUMNS = """
-SELECT t.id AS id, t.job_id AS job, g.name AS "group", t.index AS index, t.state AS state_number,
+_COLUMNS = f"""
+SELECT t.id AS id, g.name AS "group", t.index AS index, t.state AS state_number,
        t.attempt_number AS attempt_number, t.attempt_uid AS attempt_uid,
-       t.attempt_open AS attempt_open, t.not_before AS not_before,
        t.failure_reason AS failure_reason, t.failure_count AS failure_count,
        t.preemption_count AS preemption_count, t.system_failure_count AS system_failure_count,
        t.updated_at AS updated_at, t.started_at AS started_at, t.finished_at AS finished_at,
-       j.annotation AS annotation, j.created_at AS created_at, g.startable_at AS startable_at,
-       g.depends_on AS depends_on, j.waits_for_jobs AS waits_for_jobs,
-       j.is_bouncing AS is_bouncing, j.start_after AS start_after, a.stop_reason AS stop_reason,
-       CASE WHEN s.pending_reason IS NULL THEN g.pending_reason ELSE s.pending_reason END AS found,
+       j.annotation AS annotation, j.created_at AS created_at, a.stop_reason AS stop_reason,
        a.exit_code AS exit_code, a.failure_kind AS failure_kind, a.result AS result,
-       a.result_truncated AS result_truncated, c.name AS cell, i.image AS held_image,
-       o.guid AS guid, o.domain AS domain, o.claimed_at AS claimed_at
+       a.result_truncated AS result_truncated, c.name AS cell,
+       o.guid AS guid, o.domain AS domain, o.claimed_at AS claimed_at,
+       o.claim_ended_at AS claim_ended_at, {TASK_COLUMNS}
 FROM controlplane_task t
 JOIN controlplane_taskgroup g ON g.id = t.group_id
 JOIN controlplane_job j ON j.id = t.job_id
-LEFT JOIN controlplane_shape s ON s.id = t.shape_id
 LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid
 LEFT JOIN controlplane_cell c ON c.id = a.cell_id
 LEFT JOIN controlplane_oneoff o ON o.task_id = t.id
-LEFT JOIN LATERAL (
-    SELECT image FROM controlplane_imagefailure f
-    WHERE t.not_before IS NOT NULL AND f.held_until = t.not_before
-      AND f.image = g.launch ->> 'image' LIMIT 1
-) i ON true
+{TASK_JOINS}
 """
 MAX_ID = (1 << 63) - 1
 # After that a claim is over, whether or not convergence has let go of it.
@@ -155,17 +147,9 @@ def get_task(task_id: int, *, now: datetime) -> dict[str, Any]:
     return _documents([_find(task_id)], now)[0]
 
 
-def get_task_with_reasons(
-    task_id: int, *, now: datetime
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def get_task_with_reasons(task_id: int, *, now: datetime) -> tuple[dict[str, Any], list[Reason]]:
     """One task, and all that stands against it, if it is pending. Raises NotFound."""
-    found = _find(task_id)
-    task, document = dict(zip(_NAMES, found, strict=True)), _documents([found], now)[0]
-    if document["pending_reason"] is None:
-        return document, []
-    waits_for = load_waits([task["job"]] if task["waits_for_jobs"] else [])
-    waiting = _waiting(task, waits_for.get(task["job"], ()))
-    return document, pending_reasons(waiting, now=now)
+    return _explained([_find(task_id)], now)[0]
 
 
 def _find(task_id: int) -> tuple[Any, ...]:
@@ -214,32 +198,27 @@ def find_task_owner(task_id: int) -> int:
 
 
 def _documents(found: Sequence[tuple[Any, ...]], now: datetime) -> list[dict[str, Any]]:
+    return [document for document, _ in _explained(found, now)]
+
+
+def _explained(
+    found: Sequence[tuple[Any, ...]], now: datetime
+) -> list[tuple[dict[str, Any], list[Reason]]]:
+    """Each task with all that stands against it, if it is pending."""
     tasks = [dict(zip(_NAMES, row, strict=True)) for row in found]
-    waits_for = load_waits({task["job"] for task in tasks if task["waits_for_jobs"]})
-    return [_document(task, waits_for.get(task["job"], ()), now) for task in tasks]
+    pending = [task for task in tasks if task["state_number"] == TaskState.PENDING]
+    explained = explain_tasks(pending, now=now)
+    reasons = [explained.get(task["id"], []) for task in tasks]
+    documents = (_document(task, why, now) for task, why in zip(tasks, reasons, strict=True))
+    return list(zip(documents, reasons, strict=True))
 
 
-def load_waits(job_ids: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
-    """By job, what it still waits for: {"job", "name", "until"}."""
-    wanted = sorted(set(job_ids))
-    found = load_dependencies(wanted) if wanted else {}
-    return {
-        job_id: [
-            {"job": item.on_job_id, "name": item.name, "until": item.until}
-            for item in waits
-            if not item.is_met
-        ]
-        for job_id, waits in found.items()
-    }
-
-
-def _document(
-    task: Mapping[str, Any], waits_for: Sequence[Mapping[str, Any]], now: datetime
-) -> dict[str, Any]:
+def _document(task: Mapping[str, Any], reasons: Sequence[Reason], now: datetime) -> dict[str, Any]:
     state = TaskState(task["state_number"])
     ended, succeeded = state in TERMINAL, state is TaskState.SUCCEEDED
     waits = state is TaskState.PENDING
     is_resolving = task["claimed_at"] is not None and task["claimed_at"] > now - _CLAIM
+    updated_at = _updated_at(task, is_resolving=is_resolving)
     return {
         "id": task["id"],
         "guid": task["guid"] or str(task["id"]),
@@ -251,7 +230,7 @@ def _document(
         "state_number": int(state),
         "lifecycle": Lifecycle.RESOLVING if is_resolving else lifecycle_of(state),
         "stopping": bool(task["attempt_open"] and task["stop_reason"]),
-        "pending_reason": pending_reason(_waiting(task, waits_for), now=now) if waits else None,
+        "pending_reason": reasons[0] if reasons else None,
         "not_before": task["not_before"] if waits else None,
         "attempt_number": task["attempt_number"],
         "attempt_uid": task["attempt_uid"],
@@ -270,8 +249,8 @@ def _document(
         "cache_key": None,
         "created_at": task["created_at"],
         "created_at_ns": nanoseconds_of(task["created_at"]),
-        "updated_at": task["updated_at"],
-        "updated_at_ns": nanoseconds_of(task["updated_at"]),
+        "updated_at": updated_at,
+        "updated_at_ns": nanoseconds_of(updated_at),
         "first_completed_at": task["finished_at"],
         "first_completed_at_ns": nanoseconds_of(task["finished_at"]),
         "started_at": task["started_at"],
@@ -279,15 +258,13 @@ def _document(
     }
 
 
-def _waiting(task: Mapping[str, Any], waits_for: Sequence[Mapping[str, Any]]) -> Waiting:
-    return Waiting(
-        not_before=task["not_before"],
-        attempt_open=task["attempt_open"],
-        startable_at=task["startable_at"],
-        depends_on=decoded(task["depends_on"]),
-        found=decoded(task["found"]),
-        waits_for=waits_for,
-        is_bouncing=task["is_bouncing"],
-        start_after=task["start_after"],
-        held_image=task["held_image"],
-    )
+def _updated_at(task: Mapping[str, Any], *, is_resolving: bool) -> datetime:
+    """When the task or its lifecycle last changed: RESOLVING changes only the one-off task's row.
+
+    A claim that is over ended in time, whether or not convergence has removed it.
+    """
+    claimed_at = task["claimed_at"]
+    if claimed_at is not None and not is_resolving:
+        claimed_at += _CLAIM
+    changes = (task["updated_at"], task["claim_ended_at"], claimed_at)
+    return max(at for at in changes if at is not None)

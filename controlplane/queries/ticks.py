@@ -43,6 +43,20 @@ def load_heard_at() -> datetime | None:
     return heard_at
 
 
+def load_silence(*, lost: bool) -> tuple[int, datetime | None]:
+    """How many cells should be sending, and when the last message of any of them came.
+
+    These are cells that have registered and did not leave for good, with `lost` also LOST ones.
+    """
+    statement = """
+        SELECT count(*), max(l.last_heard_at) FROM controlplane_cell c
+        JOIN controlplane_celllease l ON l.cell_id = c.id
+        WHERE c.incarnation <> '' AND l.left_at IS NULL AND (%s OR c.state <> 'LOST')
+        """
+    ((cells, heard_at),) = rows(statement, [lost])
+    return cells, heard_at
+
+
 def try_lock(key: int) -> bool:
     """Take the advisory lock until the end of the transaction, if it is free."""
     return bool(rows("SELECT pg_try_advisory_xact_lock(%s)", [key])[0][0])

@@ -60,6 +60,11 @@ class Defaults(Model):
     """May stand at the job, as the default of its groups, and at a group."""
 
     retries: Retries | None = Field(default=None, description="A group says only what differs.")
+    retry_permanent: bool = Field(
+        default=False,
+        description="Also what no other attempt can cure is tried again within `retries.failure`:"
+        " no such image, user or command.",
+    )
     constraints: Constraints = Field(
         default=[], description="What labels a cell must have, or should. A group's replace these."
     )
@@ -84,7 +89,10 @@ class GroupFields(Defaults):
         default=1, ge=1, le=MAX_COUNT, description="At most 10000 tasks in a job."
     )
     min_available: int | None = Field(
-        None, ge=0, le=MAX_COUNT, description="So many must succeed; default: replicas."
+        None,
+        ge=0,
+        le=MAX_COUNT,
+        description="How many must succeed; default: replicas, unless the job alone has a minimum.",
     )
     task_type: Name = Field(
         default="container",
@@ -120,7 +128,10 @@ class GroupFields(Defaults):
     registry_secret: SecretName | None = Field(
         default=None, description="A secret {username, password} for the image's registry."
     )
-    network: Literal["none", "default", "gang"] = "default"
+    network: Literal["none", "default", "gang"] | None = Field(
+        default=None,
+        description="Default: gang for containers of a coscheduled job, else default.",
+    )
     mounts: list[Mount] = Field(default=[], max_length=MAX_MOUNTS)
     max_pids: int = Field(default=1024, ge=1, le=MAX_COUNT)
     shm: SharedMemory = 64

@@ -83,18 +83,28 @@ class JobSpec(JobFields):
         default=None,
         ge=0,
         le=MAX_COUNT,
-        description="Of all tasks; default: the sum of the groups'.",
+        description="How many of all tasks must succeed; default: the sum of the groups' minima.",
     )
 
     def total_replicas(self) -> int:
         """Tasks of the job."""
         return sum(group.replicas for group in self.groups)
 
+    def minima(self) -> list[int]:
+        """How many tasks of each group must succeed, as written or by default.
+
+        The default is all replicas. Where only the job has a minimum, a group needs what all the
+        others could not supply. Source: Volcano, task-level `minAvailable` and the job-level form
+        before it.
+        """
+        if self.min_available is None or any(g.min_available is not None for g in self.groups):
+            return [g.replicas if g.min_available is None else g.min_available for g in self.groups]
+        spare = self.total_replicas() - self.min_available
+        return [max(group.replicas - spare, 0) for group in self.groups]
+
     def minimum(self) -> int:
         """How many of all tasks must succeed, as written or by default."""
-        return (
-            sum(map(minimum_of, self.groups)) if self.min_available is None else self.min_available
-        )
+        return sum(self.minima()) if self.min_available is None else self.min_available
 
     def has_explicit_minimum(self) -> bool:
         """Whether a minimum was written, at the job or at a group."""
@@ -112,9 +122,24 @@ class JobSpec(JobFields):
         said = group if "delivery" in group.model_fields_set else self
         return said.delivery == "at_most_once"
 
+    def retries_permanent(self, group: TaskGroupSpec) -> bool:
+        """Whether permanent failures of `group` are retried; the job's value is the default."""
+        return (group if "retry_permanent" in group.model_fields_set else self).retry_permanent
+
     def exclusive_of(self, group: TaskGroupSpec) -> bool | Literal["strict"]:
         """`exclusive` of `group`; the job's word is the default."""
         return (group if "exclusive" in group.model_fields_set else self).exclusive
+
+    def network_of(self, group: TaskGroupSpec) -> str:
+        """The network of `group`, as written; by default a gang's containers have their own.
+
+        Only containers can stand in one: a process, or what a runner runs, has its host's network.
+        Source: Backend.AI, "a cluster-dedicated network is configured" for sessions of several
+        kernels.
+        """
+        if group.network is not None:
+            return group.network
+        return "gang" if self.coscheduled and group.task_type == "container" else "default"
 
     def constraints_of(self, group: TaskGroupSpec) -> list[Constraint]:
         """The constraints of `group`; the job's word is the default."""
@@ -144,8 +169,3 @@ class ShortJob(JobFields, GroupFields):
 
 # `retries` and the other shared defaults stay with the job, whose group inherits them.
 _SHORT_GROUP_FIELDS = tuple(GroupFields.model_fields.keys() - Defaults.model_fields.keys())
-
-
-def minimum_of(group: TaskGroupSpec) -> int:
-    """How many tasks of `group` must succeed."""
-    return group.replicas if group.min_available is None else group.min_available

@@ -7,7 +7,7 @@ from controlplane.spec.faults import Place
 from controlplane.spec.files import check_files
 from controlplane.spec.group import GroupFields, TaskGroupSpec
 from controlplane.spec.hidden import check_hidden
-from controlplane.spec.job import JobSpec, minimum_of
+from controlplane.spec.job import JobSpec
 from controlplane.spec.parts import GroupResult
 from controlplane.spec.placing import check_constraints, check_resources, check_tags
 from controlplane.spec.services import check_services
@@ -22,9 +22,11 @@ _CARRIED = ("image", "command", "entrypoint", "workdir", "user", "env", "result_
 _CONTAINER_ONLY = (
     "image",
     "entrypoint",
+    "user",
     "pull_policy",
     "registry_secret",
     "network",
+    "max_pids",
     "shm",
     "read_only",
     "mounts",
@@ -93,7 +95,9 @@ def _check_task_type(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
     if not group.command:
         yield ("command",), "is required for task_type process"
     for name in _CONTAINER_ONLY:
-        if getattr(group, name) != GroupFields.model_fields[name].default:
+        # A process has its host's network, which is what `default` means for it.
+        is_said = name == "network" and group.network == "default"
+        if getattr(group, name) != GroupFields.model_fields[name].default and not is_said:
             yield (name,), "means nothing for task_type process"
 
 
@@ -179,8 +183,11 @@ def _check_size(group: TaskGroupSpec) -> Iterator[Finding]:
 def _check_minimum(job: JobSpec) -> Iterator[Finding]:
     if job.min_available is None:
         return
-    least, most = sum(map(minimum_of, job.groups)), job.total_replicas()
-    if not least <= job.min_available <= most:
+    least, most = sum(job.minima()), job.total_replicas()
+    if all(group.min_available is None for group in job.groups):
+        if job.min_available > most:
+            yield ("min_available",), f"must be at most {most}, all replicas"
+    elif not least <= job.min_available <= most:
         yield (
             ("min_available",),
             f"must be at least {least}, the sum of the groups', and at most {most}, all replicas",

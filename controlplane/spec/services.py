@@ -49,7 +49,7 @@ Limit = Annotated[float, Field(ge=1, le=MAX_SECONDS)]
 
 
 def check_services(
-    ports: Sequence[str], check: HealthCheck | None, network: str
+    ports: Sequence[str], check: HealthCheck | None, network: str | None
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """What is wrong between these fields of a group."""
     for position, name in enumerate(ports):

@@ -12,10 +12,10 @@ from controlplane.commands.convergence.lost_cells import count_silence
 from controlplane.commands.convergence.rules import RULES
 from controlplane.commands.hearing import find_deaf_since, send_probes
 from controlplane.commands.ticks import claim_turn, note_hold, note_run, take_wake
-from controlplane.commands.watch import tell_gap, tell_hearing, watch_tick
+from controlplane.commands.watch import tell_gap, tell_hearing, watch_cells, watch_tick
 from controlplane.domain.convergence.policy import Policy
 from controlplane.queries.policy import load_policy
-from controlplane.queries.ticks import TickFacts, load_tick
+from controlplane.queries.ticks import TickFacts, load_silence, load_tick
 
 NAME = "convergence"
 
@@ -54,6 +54,8 @@ def run(*, woken: bool = False) -> dict[str, int]:
     course.guard("silence", lambda: count_silence(now=now, silent_since=silent_since))
     course.guard("watch", lambda: _watch_others(placement, now))
     course.run()
+    # After the rules: cells that they found LOST have alerts of their own.
+    course.guard("cells", lambda: watch_cells(*load_silence(lost=False), now=now))
     note_run(
         NAME,
         started_at=now,

@@ -17,7 +17,7 @@ from controlplane import clock
 from controlplane.commands.batches import run_in_transaction
 from controlplane.commands.effects import raise_alerts
 from controlplane.commands.rejections import reject
-from controlplane.commands.ticks import leave_mark, note_run, take_wake
+from controlplane.commands.ticks import leave_mark, note_coverage, note_run, take_wake
 from controlplane.commands.waiting import clear_nominations, explain
 from controlplane.domain.effects import RaiseAlert
 from controlplane.queries.placement import (
@@ -60,11 +60,11 @@ def run(*, woken: bool = True) -> bool:
         if not woken:
             # A wake for nothing, one for each batch of reports, writes nothing: the clock's tick
             # does.
-            _note(started_at, placed=0, covered=True)
+            _note(started_at, placed=0)
         return is_anything_pending()
     if not woken and _is_recent(started_at):
         return True
-    placed, covered = 0, False
+    placed, uncovered = 0, frozenset[int]()
     for _ in range(MAX_PASSES):
         mark = load_tick(NAME).mark
         outcome = run_pass()
@@ -72,29 +72,33 @@ def run(*, woken: bool = True) -> bool:
             leave_mark(NAME)
             return True
         placed += outcome[0]
-        covered = outcome[1]
-        is_stuck = not covered and not outcome[0]
-        if is_stuck or (covered and load_tick(NAME).mark == mark):
+        uncovered = outcome[1]
+        is_stuck = uncovered and not outcome[0]
+        if is_stuck or (not uncovered and load_tick(NAME).mark == mark):
             break
-    _note(started_at, placed=placed, covered=covered)
+    _note(started_at, placed=placed, uncovered=uncovered)
     return True
 
 
-def run_pass() -> tuple[int, bool] | None:
-    """One pass over the due pools: tasks placed, and whether all was seen. None: not our turn."""
+def run_pass() -> tuple[int, frozenset[int]] | None:
+    """One pass over the due pools: tasks placed, and the pools that were not wholly looked at.
+
+    None: not our turn.
+    """
     now = clock.now()
     due = load_waiting_shapes(now)
     if any(waiting.is_room_kept for waiting in due):
         clear_nominations(now=now)
-    placed, covered = 0, True
+    placed, uncovered = 0, set[int]()
     for waiting in due:
         done = _pass_safely(waiting, now)
         if done is None:
             return None
         placed += done[0]
         # What could not be written as planned was overtaken: the next tick looks at it.
-        covered &= done[1]
-    return placed, covered
+        if not done[1]:
+            uncovered.add(waiting.pool_id)
+    return placed, frozenset(uncovered)
 
 
 def _pass_safely(waiting: WaitingShapes, now: datetime) -> tuple[int, bool] | None:
@@ -129,13 +133,14 @@ def _is_recent(now: datetime) -> bool:
     return finished_at is not None and abs(now - finished_at) < half
 
 
-def _note(started_at: datetime, *, placed: int, covered: bool) -> None:
+def _note(started_at: datetime, *, placed: int, uncovered: frozenset[int] = frozenset()) -> None:
+    note_coverage(uncovered)
     note_run(
         NAME,
         started_at=started_at,
         finished_at=clock.now(),
         counts={"placed": placed},
-        covered_at=started_at if covered else None,
+        covered_at=started_at,
     )
     if placed:
         log.info("placed", tasks=placed)

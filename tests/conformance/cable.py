@@ -20,6 +20,7 @@ class Cable:
         self._is_plugged = True
         self._changed = threading.Condition()
         self._rate = float("inf")
+        self._held: bytes | None = None
         self._server = _socket_for(address)
         self._server.bind(address)
         self._server.listen(64)
@@ -42,6 +43,12 @@ class Cable:
             self._rate = rate
             self._changed.notify_all()
 
+    def hold(self, words: bytes | None) -> None:
+        """Keep back requests that contain `words`, as a target that hangs; None: let them pass."""
+        with self._changed:
+            self._held = words
+            self._changed.notify_all()
+
     def pull(self) -> None:
         """Cut every connection, and take no new one."""
         with self._lock:
@@ -57,6 +64,7 @@ class Cable:
 
     def close(self) -> None:
         """Cut, for good."""
+        self.hold(None)
         self.pull()
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
@@ -79,22 +87,27 @@ class Cable:
                         continue
                     self._ends += [near, far]
                 for source, sink in ((near, far), (far, near)):
-                    wait = self._go_slowly if source is far else _at_once
+                    wait = self._go_slowly if source is far else self._hold_back
                     copying = (source, sink, wait)
                     threading.Thread(target=self._copy, args=copying, daemon=True).start()
 
-    def _go_slowly(self, size: int) -> None:
-        """Return when `size` bytes of an answer may pass."""
+    def _go_slowly(self, block: bytes) -> None:
+        """Return when this part of an answer may pass."""
         with self._changed:
             rate = self._rate
-            self._changed.wait_for(lambda: self._rate != rate, size / rate)
+            self._changed.wait_for(lambda: self._rate != rate, len(block) / rate)
+
+    def _hold_back(self, block: bytes) -> None:
+        """Return when this part of a request may pass."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._held is None or self._held not in block)
 
     def _copy(
-        self, source: socket.socket, sink: socket.socket, wait: Callable[[int], None]
+        self, source: socket.socket, sink: socket.socket, wait: Callable[[bytes], None]
     ) -> None:
         with contextlib.suppress(OSError):
             while block := source.recv(BLOCK_BYTES):
-                wait(len(block))
+                wait(block)
                 sink.sendall(block)
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
@@ -105,10 +118,6 @@ class Cable:
                     self._ends.remove(end)
                 else:
                     end.close()
-
-
-def _at_once(size: int) -> None:
-    """What is asked is never held back."""
 
 
 def _socket_for(address: Address) -> socket.socket:

@@ -14,6 +14,7 @@ from typing import Any
 import docker
 
 from controlplane.contract.orders import GroupSpec, RunAttempt
+from controlplane.contract.states import Phase
 from workers import clock
 from workers.attempt.events import Building, DriverEvent, Ended, Launch, Started
 from workers.config import CellConfig
@@ -59,15 +60,24 @@ class Recorder:
     def building(self, uid: str) -> Building:
         return self._first(uid, Building)
 
+    def phase(self, uid: str, phase: Phase) -> None:
+        """Return when the driver reports that the attempt enters `phase`."""
+        self._wait(uid, lambda event: isinstance(event, Building) and event.phase is phase)
+
     def ended(self, uid: str, seconds: float = SECONDS) -> Ended:
         return self._first(uid, Ended, seconds)
 
     def _first(self, uid: str, kind: type[Any], seconds: float = SECONDS) -> Any:
+        return self._wait(uid, lambda event: isinstance(event, kind), seconds)
+
+    def _wait(
+        self, uid: str, fits: Callable[[DriverEvent], bool], seconds: float = SECONDS
+    ) -> DriverEvent:
         def found() -> list[DriverEvent]:
-            return [e for e in self._events if e.uid == uid and isinstance(e, kind)]
+            return [event for event in self._events if event.uid == uid and fits(event)]
 
         with self._changed:
-            assert self._changed.wait_for(found, seconds), f"no {kind.__name__}: {self._events}"
+            assert self._changed.wait_for(found, seconds), f"not reported: {self._events}"
             return found()[0]
 
 

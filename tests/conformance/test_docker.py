@@ -8,23 +8,15 @@ from typing import Any
 import pytest
 
 from controlplane.contract.orders import Input
+from controlplane.contract.reports import COMMAND, REGISTRY, SPEC
+from controlplane.contract.reports import IMAGE as IMAGE_REASON
 from controlplane.contract.states import FailureKind, Phase
 from tests.conformance.cable import Cable
 from tests.conformance.kit import IMAGE, DockerKit, until
 from tests.conformance.registry import Registry
 from tests.conformance.web import Answer, Web
 from workers.attempt.events import Building, Ended, Started
-from workers.attempt.outcome import (
-    ENGINE,
-    EXIT,
-    OUT_OF_MEMORY,
-    REGISTRY,
-    SPEC,
-    STOPPED,
-)
-from workers.attempt.outcome import (
-    IMAGE as IMAGE_REASON,
-)
+from workers.attempt.outcome import ENGINE, OUT_OF_MEMORY, STOPPED
 from workers.drivers.base import EngineAway
 from workers.drivers.docker_connection import find_socket
 
@@ -52,6 +44,8 @@ def test_name_and_labels_say_what_it_is(docker_kit: DockerKit) -> None:
         "cellrun.group": "main",
         "cellrun.task": "11",
         "cellrun.attempt": ended.uid,
+        "cellrun.gang": "",
+        "cellrun.gpus": "",
     }
     assert ended.container_id == docker_kit.inspect(ended.uid)["Id"]
 
@@ -198,11 +192,11 @@ def test_pull_is_told_and_made_once_for_all_who_wait(docker_kit: DockerKit, web:
     try:
         for launch in launches:
             docker_kit.driver.start(launch)
-            assert docker_kit.told.building(launch.uid).phase is Phase.PULLING
+            docker_kit.told.phase(launch.uid, Phase.PULLING)
         registry.may_send.set()
         for launch in launches:
             ended = docker_kit.told.ended(launch.uid)
-            assert (ended.exit_code, ended.reason) == (127, EXIT), ended
+            assert (ended.exit_code, ended.reason) == (127, COMMAND), ended
         layers = [r for r in web.requests if r.path.endswith(registry.layer_digest)]
         assert len(layers) == 1
     finally:
@@ -246,7 +240,7 @@ def test_too_little_memory_for_the_engine_is_the_user_s(docker_kit: DockerKit) -
 
 def test_folder_as_a_command_cannot_be_executed(docker_kit: DockerKit) -> None:
     ended = ran(docker_kit, "/tmp")
-    assert (ended.exit_code, ended.failure_kind, ended.reason) == (126, FailureKind.USER, EXIT)
+    assert (ended.exit_code, ended.failure_kind, ended.reason) == (126, FailureKind.USER, COMMAND)
 
 
 # ----------------------------------------------------------------------------- adoption

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docker.errors import APIError
 
+from controlplane.contract.reports import NOT_HERE
 from controlplane.contract.states import FailureKind
 from controlplane.contract.wishes import Mount, Tmpfs
 from tests.conformance.kit import IMAGE, DockerKit, until
 from workers.attempt.capture import Capture
 from workers.attempt.engine import Created, Life, Placed
 from workers.attempt.events import Launch
-from workers.attempt.outcome import SPEC
 from workers.drivers.docker import DockerEngine
 
 pytestmark = pytest.mark.engine
@@ -104,6 +105,28 @@ def test_gang_has_a_network_of_its_own_in_which_members_are_found_by_name(
     until(lambda: networks_of(docker_kit) == [])
 
 
+def test_gang_has_a_network_after_the_engine_has_given_all_of_its_own_away(
+    docker_kit: DockerKit,
+) -> None:
+    mine = []
+    try:
+        for number in range(200):  # with pools of the usual sizes, some thirty succeed
+            try:
+                made = docker_kit.outside.create_network(f"{docker_kit.installation}-{number}")
+            except APIError:
+                break
+            mine.append(made["Id"])
+        launch = docker_kit.launch("ip", "-4", "-o", "address", network="gang")
+        docker_kit.driver.start(launch)
+        assert docker_kit.told.ended(launch.uid).exit_code == 0
+        assert "inet 10.2" in docker_kit.log(launch.uid)
+    finally:
+        for network in mine:
+            docker_kit.outside.remove_network(network)
+    docker_kit.driver.remove(launch.uid)
+    until(lambda: networks_of(docker_kit) == [])
+
+
 # ----------------------------------------------------------------------------- wishes
 
 
@@ -164,7 +187,7 @@ def test_mounts_that_lead_elsewhere_or_nowhere_are_the_user_s_mistake(
         launch = docker_kit.launch("true", mounts=(Mount(str(tmp_path / name), "/in"),))
         docker_kit.driver.start(launch)
         ended = docker_kit.told.ended(launch.uid)
-        assert (ended.failure_kind, ended.reason) == (FailureKind.USER, SPEC)
+        assert (ended.failure_kind, ended.reason) == (FailureKind.USER, NOT_HERE)
         assert expected in str(ended.message)
 
 
@@ -186,7 +209,7 @@ def test_a_mount_that_becomes_a_link_before_the_start_is_not_followed(
     launch = docker_kit.launch("touch", "/in/x", mounts=(mount,), user="0")
     docker_kit.driver.start(launch)
     ended = docker_kit.told.ended(launch.uid)
-    assert (ended.failure_kind, ended.reason) == (FailureKind.USER, SPEC), ended
+    assert (ended.failure_kind, ended.reason) == (FailureKind.USER, NOT_HERE), ended
     assert f"symbolic link to {tmp_path}/outside" in str(ended.message)
     assert not list((tmp_path / "outside").iterdir())
 

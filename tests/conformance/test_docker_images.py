@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from controlplane.contract.briefing import Registry
+from controlplane.contract.reports import IMAGE
 from controlplane.contract.states import FailureKind
 from tests.conformance.distribution import PASSWORD, USER, serving
 from tests.conformance.kit import DockerKit
 from workers.attempt.engine import EngineError
-from workers.attempt.outcome import IMAGE, judge_pull_error
+from workers.attempt.outcome import judge_pull_error
 from workers.attempt.pulls import Pull, Pulls
 from workers.drivers.docker import DockerEngine
 

@@ -5,12 +5,13 @@ import json
 from typing import Any
 
 from controlplane.contract.orders import Input
+from controlplane.contract.reports import COMMAND, SPEC
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import Kit, until
 from tests.conformance.web import Answer, Request, Web
 from workers.attempt.capture import cut_note
 from workers.attempt.events import Ended
-from workers.attempt.outcome import EXIT, INPUTS, SPEC
+from workers.attempt.outcome import INPUTS
 from workers.drivers.registry import make_driver
 
 ROOT = "${CELLRUN_ROOT:-}"  # where a task's paths begin: at / in a container
@@ -223,7 +224,7 @@ def test_command_that_does_not_exist_ends_like_in_a_shell(real_kit: Kit) -> None
     launch = real_kit.launch("no-such-program")
     real_kit.driver.start(launch)
     ended = real_kit.told.ended(launch.uid)
-    assert (ended.exit_code, ended.failure_kind, ended.reason) == (127, FailureKind.USER, EXIT)
+    assert (ended.exit_code, ended.failure_kind, ended.reason) == (127, FailureKind.USER, COMMAND)
     assert ended.started_at is None
 
 

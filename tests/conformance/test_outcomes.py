@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from controlplane.contract.health import HealthCheck
+from controlplane.contract.reports import COMMAND, IMAGE, NOT_HERE, PERMANENT, REGISTRY, SPEC
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import DockerKit, made_kit
 from tests.conformance.web import Answer, Request, Web
@@ -26,12 +27,9 @@ from workers.attempt.outcome import (
     EXIT,
     HEALTH,
     IDLE,
-    IMAGE,
     KILLED_OUTSIDE,
     LIFETIME,
     OUT_OF_MEMORY,
-    REGISTRY,
-    SPEC,
     STOPPED,
     TIMEOUT,
     VANISHED,
@@ -188,15 +186,17 @@ REFUSALS = (
     Refusal("workdir file", "is not a directory", USER, SPEC, spec={"workdir": "/etc/passwd"}),
     Refusal("workdir", "the working directory 'x' is invalid", USER, SPEC, spec={"workdir": "x"}),
     Refusal("memory", "Minimum memory limit", USER, SPEC, spec={"resources": {"memory_mib": 1}}),
-    Refusal("cpu", "Range of CPUs", USER, SPEC, spec={"resources": {"cpu_millis": 10**7}}),
+    Refusal("cpu", "Range of CPUs", USER, NOT_HERE, spec={"resources": {"cpu_millis": 10**7}}),
     Refusal("signal", "Invalid signal", USER, SPEC, spec={"stop_signal": "NOPE"}),
     Refusal("variable", "invalid environment variable", USER, SPEC, spec={"env": {"": "x"}}),
     Refusal("zero byte", "can't contain null", USER, SPEC, spec={"env": {"A": "b\0c"}}),
-    Refusal("no command", "No command specified", USER, SPEC, command=(), spec={"image": ODD}),
-    Refusal("missing", "executable file not found", USER, EXIT, 127, ("no-such-program",)),
-    Refusal("missing path", "stat /nope: no such file or directory", USER, EXIT, 127, ("/nope",)),
-    Refusal("no program", "permission denied", USER, EXIT, 126, ("/etc/passwd",)),
-    Refusal("folder", 'exec: "/tmp"', USER, EXIT, 126, ("/tmp",)),
+    Refusal("no command", "No command specified", USER, COMMAND, command=(), spec={"image": ODD}),
+    Refusal("missing", "executable file not found", USER, COMMAND, 127, ("no-such-program",)),
+    Refusal(
+        "missing path", "stat /nope: no such file or directory", USER, COMMAND, 127, ("/nope",)
+    ),
+    Refusal("no program", "permission denied", USER, COMMAND, 126, ("/etc/passwd",)),
+    Refusal("folder", 'exec: "/tmp"', USER, COMMAND, 126, ("/tmp",)),
     Refusal(
         "no such image",
         "cellrun/missing:1 is not on the engine",
@@ -239,6 +239,10 @@ def test_refused_wish_means_what_the_table_says(refuser: DockerKit, refusal: Ref
     assert (ended.failure_kind, ended.reason) == (refusal.kind, refusal.reason)
     assert (ended.exit_code, ended.started_at) == (refusal.code, None)
     assert "tried" not in ended.message  # what only the user can cure is not tried again
+
+
+def test_of_these_refusals_only_that_for_lack_of_cores_is_worth_another_cell() -> None:
+    assert {refusal.name for refusal in REFUSALS if refusal.reason not in PERMANENT} == {"cpu"}
 
 
 def test_what_is_removed_before_its_start_vanished(docker_kit: DockerKit, web: Web) -> None:

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.contract.reports import COMMAND, IMAGE, REGISTRY
 from controlplane.contract.states import FailureKind, Phase
 from tests.conformance.cable import Cable
 from tests.conformance.distribution import Distribution, serving
 from tests.conformance.kit import DockerKit, until
 from workers.attempt.events import Building, Ended
-from workers.attempt.outcome import EXIT, IMAGE, REGISTRY, STOPPED
+from workers.attempt.outcome import STOPPED
 
 pytestmark = pytest.mark.engine
 
@@ -97,7 +98,7 @@ def test_slow_pull_is_told_in_percent(
     launch = docker_kit.launch("/nothing", image=image)
     docker_kit.driver.start(launch)
     ended = docker_kit.told.ended(launch.uid)
-    assert ended.reason == EXIT
+    assert ended.reason == COMMAND
     assert ended.usage is not None
     assert ended.usage["pulled_bytes"] >= NOISE
     told = progress(docker_kit, launch.uid)
@@ -139,4 +140,4 @@ def test_line_that_is_cut_in_the_middle_of_a_layer_and_comes_back_is_enough(
     line.pull()
     line.throttle(AT_ONCE)
     line.plug()
-    assert docker_kit.told.ended(launch.uid).reason == EXIT
+    assert docker_kit.told.ended(launch.uid).reason == COMMAND

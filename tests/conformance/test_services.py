@@ -11,7 +11,7 @@ from controlplane.contract.health import HealthCheck
 from controlplane.contract.states import FailureKind, Phase
 from tests.conformance.kit import DockerKit, Kit, until
 from workers.attempt.events import Building, Ended, Launch, Started
-from workers.attempt.outcome import EXIT, HEALTH, IDLE, LIFETIME
+from workers.attempt.outcome import EXIT, HEALTH, IDLE, LIFETIME, TIMEOUT
 
 QUICK: dict[str, Any] = {"interval_seconds": 0.1, "timeout_seconds": 5.0, "retries": 2}
 SHORT: dict[str, Any] = {"stop_grace_seconds": 0.2}
@@ -63,6 +63,27 @@ def test_idleness_and_lifetime_go_on_in_a_new_process_of_the_cell(real_kit: Kit)
         real_kit.driver.adopt(launch)
     assert real_kit.told.ended(idle.uid).reason == IDLE
     assert real_kit.told.ended(long.uid).reason == LIFETIME
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"lifetime_seconds": 0.5, "timeout_seconds": 1.0}, LIFETIME),
+        ({"timeout_seconds": 0.5, "lifetime_seconds": 1.0}, TIMEOUT),
+    ],
+    ids=["lifetime first", "timeout first"],
+)
+def test_of_two_limits_the_first_is_the_reason_though_the_cell_died_after_both(
+    real_kit: Kit, limits: dict[str, Any], reason: str
+) -> None:
+    script = "trap 'sleep 0.8; echo both; sleep 2; exit 7' TERM; sleep 300 & wait"
+    launch = real_kit.launch("sh", "-c", script, stop_grace_seconds=60, **limits)
+    real_kit.driver.start(launch)
+    until(lambda: "both" in real_kit.log(launch.uid))
+    real_kit.begin_again()
+    real_kit.driver.adopt(launch)
+    ended = real_kit.told.ended(launch.uid)
+    assert (ended.exit_code, ended.failure_kind, ended.reason) == (7, None, reason)
 
 
 def test_a_deaf_one_is_killed_when_the_grace_after_its_lifetime_is_over(kit: Kit) -> None:

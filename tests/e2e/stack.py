@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import urlsplit
 
 from tests.architecture.source import ROOT
 
@@ -135,7 +136,13 @@ class RunningStack:
     def flower_url(self) -> str:
         """Where Flower answers, as it was told at the start."""
         [line] = [line for line in self.output.read_text().splitlines() if "  Flower " in line]
-        return line.split()[-1]
+        return line.split()[1]
+
+    @property
+    def flower_login(self) -> tuple[str, str]:
+        """Flower's user and password."""
+        user, _, password = self.environment["FLOWER_BASIC_AUTH"].partition(":")
+        return user, password
 
     def environment_of(self, name: str) -> dict[str, str]:
         """The environment in which one of the stack's processes runs."""
@@ -260,3 +267,9 @@ def remnants(home: Path) -> list[str]:
         if str(home).encode() in text:
             found.append(f"{pid} {(path / 'cmdline').read_bytes()[:200]!r}")
     return found
+
+
+def through(stack: RunningStack, port: int) -> str:
+    """The broker's address with its login, by another port of this machine."""
+    broker = urlsplit(stack.environment["CELERY_BROKER_URL"])
+    return broker._replace(netloc=f":{broker.password}@127.0.0.1:{port}").geturl()

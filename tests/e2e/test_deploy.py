@@ -48,6 +48,7 @@ class Deployment:
             "CELLRUN_PUBLIC_URL": self.url,
             "CELLRUN_CONTROL_URL": self.url,
             "CELLRUN_HOME": str(folder),
+            "FLOWER_BASIC_AUTH": "oncall:only-for-this-test",
             "CELLRUN_CELL_DRIVER": "process",
         }
         self.examples = {

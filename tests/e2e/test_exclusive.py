@@ -19,7 +19,7 @@ import requests
 from client import Session
 from tests.conformance.cable import Cable
 from tests.e2e.engine import EngineEvents, containers_of, remove_containers
-from tests.e2e.stack import Companion, RunningStack, open_folder, remnants, wait_until
+from tests.e2e.stack import Companion, RunningStack, open_folder, remnants, through, wait_until
 from tests.e2e.test_lost_cell import enroll, running_on, state_of
 from tests.e2e.work import attempts_of, session_of, shell_job, wait_for_end
 
@@ -86,7 +86,7 @@ def own_cell(stack: RunningStack, session: Session, cable: Cable) -> Iterator[Co
         "CELLRUN_CELL_NAME": OWN,
         "CELLRUN_CELL_HOME": str(folder),
         "CELLRUN_CELL_KEY_FILE": str(folder / "key"),
-        "CELERY_BROKER_URL": f"redis://127.0.0.1:{cable.port}/0",
+        "CELERY_BROKER_URL": through(stack, cable.port),
     }
     cable.plug()
     with Companion([sys.executable, "-m", "workers"], environment, folder / "log") as cell:

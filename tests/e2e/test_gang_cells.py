@@ -92,7 +92,6 @@ def gang_of_two(first: str, second: str, cpu: float, **more: Any) -> dict[str, A
         "command": ["sh", "-c", f"if [ $CELLRUN_GANG_RANK = 0 ]; then {first} else {second} fi"],
         "user": "root",
         "resources": {"cpu": cpu, "memory": "64Mi"},
-        "network": "gang",
         "ports": ["talk", "ssh"],
         "timeout_seconds": 60,
         **more,

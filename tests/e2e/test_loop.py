@@ -95,6 +95,8 @@ def test_labels_of_a_container_name_job_task_and_attempt(
         "cellrun.group": "main",
         "cellrun.task": str(task["id"]),
         "cellrun.attempt": task["attempt_uid"],
+        "cellrun.gang": "",
+        "cellrun.gpus": "",
     }
     assert container["Labels"] == expected
     assert container["Names"] == [f"/cellrun-{task['attempt_uid']}"]
@@ -122,7 +124,9 @@ def flower_task(stack: RunningStack, uid: str) -> dict[str, str]:
     answers: list[dict[str, str]] = []
 
     def is_shown() -> bool:
-        answer = requests.get(f"{stack.flower_url}/api/task/info/{uid}", timeout=5)
+        answer = requests.get(
+            f"{stack.flower_url}/api/task/info/{uid}", auth=stack.flower_login, timeout=5
+        )
         if answer.ok and answer.json()["state"] in ("SUCCESS", "FAILURE", "REVOKED"):
             answers.append(answer.json())
         return bool(answers)

@@ -15,6 +15,7 @@ from tests.e2e.work import run_to_end, session_of
 pytestmark = [pytest.mark.stack]
 
 DEEP = "[" * 100_000
+ODD_TAGS = (True, None, 1, [1], {"a": 1}, "")
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,12 @@ def outer(queue: str, **changes: object) -> str:
     return json.dumps({name: value for name, value in message.items() if value is not None})
 
 
+def properties_with(queue: str, tag: object) -> dict[str, object]:
+    """Properties whose delivery tag is `tag`: Redis takes no booleans, and sets hold no lists."""
+    properties: dict[str, object] = json.loads(broker.plain_message(queue, ""))["properties"]
+    return {**properties, "delivery_tag": tag}
+
+
 def not_messages(queue: str) -> list[str]:
     """What is no message at all, or one that nobody can unpack."""
     return [
@@ -59,6 +66,7 @@ def not_messages(queue: str) -> list[str]:
         outer(queue, properties=None),
         outer(queue, properties={}),
         outer(queue, properties=[]),
+        *(outer(queue, properties=properties_with(queue, tag)) for tag in ODD_TAGS),
         outer(queue, headers=None),
         outer(queue, headers=7),
         outer(queue, body=None),

@@ -45,6 +45,7 @@ def test_addresses_and_tokens_are_told_and_private(stack: RunningStack) -> None:
         "CELLRUN_ADMIN_PASSWORD",
         "CELERY_BROKER_URL",
         "DATABASE_URL",
+        "FLOWER_BASIC_AUTH",
     }
     with urllib.request.urlopen(stack.environment["CELLRUN_URL"] + "/readyz", timeout=5) as answer:
         assert answer.status == 200
@@ -56,6 +57,8 @@ def test_no_secret_is_on_a_command_line_or_in_a_log(stack: RunningStack) -> None
         stack.environment["CELLRUN_OPERATOR_TOKEN"],
         (stack.home / "secret-key").read_text().strip(),
         stack.environment["DATABASE_URL"].split(":")[2].split("@")[0],
+        stack.environment["CELERY_BROKER_URL"].split(":")[2].split("@")[0],
+        stack.environment["FLOWER_BASIC_AUTH"].split(":")[1],
     ]
     shown = {
         str(pid): Path(f"/proc/{pid}/cmdline").read_text() for pid in stack.processes().values()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.config.env import load_settings
+from controlplane.config.env import InvalidSettings, load_settings
 from controlplane.contract.settings_names import unknown_names
 from tests.architecture.source import ROOT, sources
 from tests.deployed import (
@@ -64,7 +64,6 @@ def test_a_unit_gives_what_the_stack_gives(name: str, tmp_path: Path) -> None:
         "CELLRUN_CELL_EVACUATE",  # an installed cell leaves its containers to its successor
         "CELLRUN_FLOWER_URL",
         "DJANGO_SETTINGS_MODULE",  # the programs set it themselves
-        "FLOWER_UNAUTHENTICATED_API",
     }
     assert process.environment.keys() - optional <= example.keys() | unit.environment.keys()
     assert int(unit.settings["TimeoutStopSec"]) == process.stop_seconds
@@ -87,6 +86,12 @@ def test_the_examples_hold_only_settings_that_exist() -> None:
         for name in re.findall(r"^#([A-Z_]+)=", (DEPLOY / file).read_text(), re.MULTILINE)
     ]
     assert unknown_names(commented) == []
+
+
+def test_no_example_brings_a_login_of_flower_that_everybody_knows() -> None:
+    control = read_example("control.env.example")
+    with pytest.raises(InvalidSettings, match="FLOWER_BASIC_AUTH"):
+        load_settings({**control, "CELLRUN_SECRET_KEY": "k" * 48, "CELLRUN_PROCESS": "flower"})
 
 
 def test_systemd_finds_no_fault_in_the_units(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_who_acts_and_when_is_told_of_each_kind_of_task(well: Loop) -> None:
     Attempt.objects.update(state_since=ago(100))
     Attempt.objects.filter(pk=of["assigned"].pk).update(start_before=ago(-30))
     Attempt.objects.filter(pk=of["overrun"].pk).update(started_at=ago(100))
-    Attempt.objects.filter(pk=of["stopping"].pk).update(finished_at=ago(65))
+    Attempt.objects.filter(pk=of["stopping"].pk).update(finished_at=ago(65), stop_forced_at=ago(25))
     found = {
         name: listed()[f"job {job.pk}, task {Task.objects.get(job=job).pk}"]
         for name, job in jobs.items()
@@ -170,7 +170,7 @@ def test_a_stop_within_its_grace_needs_nobody_though_its_cell_is_put_aside(well:
     [item] = [item for subject, item in listed().items() if subject.startswith("job")]
     assert item["acts"].startswith("at ")
     assert ask()[0] == 0
-    Attempt.objects.update(finished_at=ago(661))
+    Attempt.objects.update(finished_at=ago(661), stop_forced_at=ago(31))
     assert "an operator must: `cellrun release`" in ask()[1]
     assert ask()[0] == 1
 

@@ -111,3 +111,15 @@ def test_what_is_left_open_comes_from_the_stack_that_runs_in_the_home(tmp_path: 
     assert settings.broker_url == "redis://127.0.0.1:8/0"
     assert settings.public_url == "http://127.0.0.1:8123"
     assert settings.secret_key == "s" * 40
+
+
+def test_flower_does_not_start_without_a_login() -> None:
+    environ = {
+        "CELLRUN_PROCESS": "flower",
+        "CELLRUN_SECRET_KEY": "k" * 48,
+        "DATABASE_URL": "postgresql://db/cellrun",
+        "CELERY_BROKER_URL": "redis://broker:6379/0",
+    }
+    with pytest.raises(InvalidSettings, match="FLOWER_BASIC_AUTH: Flower needs a login"):
+        load_settings(environ)
+    load_settings({**environ, "FLOWER_BASIC_AUTH": "oncall:x"})

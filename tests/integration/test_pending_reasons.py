@@ -5,7 +5,10 @@ the pages of the task, of its job and of all tasks.
 """
 
 import gc
+import importlib
 import json
+import pkgutil
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -23,6 +26,9 @@ from client.cli import app
 from controlplane import clock, plugins
 from controlplane.commands.accounts import SCOPE_SUBMIT, create_api_token
 from controlplane.commands.endings import cancel_job
+from controlplane.contract.states import TaskState as S
+from controlplane.domain import placement
+from controlplane.domain.placement.occupants import RUNNING_JOBS, RUNNING_TASKS
 from controlplane.domain.states import Reason
 from controlplane.domain.transitions import Event
 from controlplane.models import Cell, Job, Pool, Quota, Task
@@ -73,10 +79,17 @@ class Onlooker:
         text = reason["text"]
         assert explained["text"] == text
         assert text in self.command("explain", "--task", str(task.pk))
+        assert self.call(f"/tasks/{task.pk}")["pending_reason"] == reason
         assert text in self.command("job", str(task.job_id))
-        for address in (f"task/{task.pk}/change/", f"job/{task.job_id}/change/", "task/"):
-            assert text in self.page(address), address
+        assert text in self.page(f"task/{task.pk}/change/")
+        for address in (f"job/{task.job_id}/change/", "task/"):
+            assert any(text in row for row in self.rows_of(task, address)), address
         return reason
+
+    def rows_of(self, task: Task, address: str) -> list[str]:
+        """The lines of the admin's tables that link to the page of a task."""
+        lines = re.findall("<tr.*?</tr>", self.page(address), flags=re.DOTALL)
+        return [line for line in lines if f"/task/{task.pk}/change/" in line]
 
 
 @pytest.fixture
@@ -188,6 +201,17 @@ def backs_off(stage: Stage) -> tuple[Task, str]:
     return waiting(stage, job), "before it is tried again"
 
 
+def lacks_image(stage: Stage) -> tuple[Task, str]:
+    for number in range(3):
+        stage.cell(f"cell-{number}", cpu=100)
+    job = stage.submit_small(image="lost:1", replicas=3)
+    stage.place()
+    for attempt in stage.newest(job):
+        stage.end(attempt, S.FAILED, failure_kind="system", reason="registry", message="refused")
+    stage.converge()
+    return waiting(stage, job), "several cells could not pull its image lost:1"
+
+
 def stands_behind(stage: Stage) -> tuple[Task, str]:
     Pool.objects.update(strict_fifo=True, preemption=False)
     stage.cell(cpu=2000)
@@ -202,21 +226,21 @@ def meets_broken_plugin(stage: Stage) -> tuple[Task, str]:
     return waiting(stage, stage.submit_small()), "validator broken failed: an operator has to look"
 
 
-SCENES: dict[str, Scene] = {
-    "insufficient_resources": lacks_memory,
-    "no_cell_matches": matches_no_cell,
-    "quota_exceeded": exceeds_quota,
-    "insufficient_tokens": lacks_tokens,
-    "build_slots_full": finds_slots_full,
-    "waiting_for_dependency": depends_on_group,
-    "waiting_for_job": depends_on_job,
-    "waiting_for_start_time": starts_later,
-    "waiting_for_gang": waits_for_gang,
-    "waiting_for_gang_to_leave": waits_for_bounce,
-    "waiting_for_previous_attempt": waits_for_container,
-    "backing_off": backs_off,
-    "queue_position": stands_behind,
-    "plugin_failed": meets_broken_plugin,
+SCENES: dict[str, tuple[Scene, ...]] = {
+    "insufficient_resources": (lacks_memory,),
+    "no_cell_matches": (matches_no_cell,),
+    "quota_exceeded": (exceeds_quota,),
+    "insufficient_tokens": (lacks_tokens,),
+    "build_slots_full": (finds_slots_full,),
+    "waiting_for_dependency": (depends_on_group,),
+    "waiting_for_job": (depends_on_job,),
+    "waiting_for_start_time": (starts_later,),
+    "waiting_for_gang": (waits_for_gang,),
+    "waiting_for_gang_to_leave": (waits_for_bounce,),
+    "waiting_for_previous_attempt": (waits_for_container,),
+    "backing_off": (backs_off, lacks_image),
+    "queue_position": (stands_behind,),
+    "plugin_failed": (meets_broken_plugin,),
 }
 
 
@@ -240,11 +264,18 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("broken_validator", None)
 
 
-@pytest.mark.parametrize("code", SCENES)
+@pytest.mark.parametrize(
+    ("code", "scene"),
+    [
+        pytest.param(code, scene, id=scene.__name__)
+        for code, scenes in SCENES.items()
+        for scene in scenes
+    ],
+)
 def test_each_reason_is_told_in_the_same_words_everywhere(
-    stage: Stage, onlooker: Onlooker, broken: None, code: str
+    stage: Stage, onlooker: Onlooker, broken: None, code: str, scene: Scene
 ) -> None:
-    task, text = SCENES[code](stage)
+    task, text = scene(stage)
     reason = onlooker.reason(task)
     assert reason["code"] == code
     assert text in reason["text"]
@@ -254,6 +285,26 @@ def test_every_reason_has_its_scene_and_its_line_in_the_documentation() -> None:
     assert SCENES.keys() == EXAMPLES.keys()
     for code, (make, _) in EXAMPLES.items():
         assert make()["code"] == code
+
+
+def test_every_code_of_the_domain_has_a_scene() -> None:
+    modules = pkgutil.walk_packages(placement.__path__, f"{placement.__name__}.")
+    constants = [
+        value
+        for module in modules
+        for name, value in vars(importlib.import_module(module.name)).items()
+        if name.isupper() and not name.startswith("_") and isinstance(value, str)
+    ]
+    assert set(constants) - {RUNNING_TASKS, RUNNING_JOBS} == SCENES.keys()
+
+
+def test_a_group_of_a_held_image_shows_the_reason_of_its_tasks(
+    stage: Stage, onlooker: Onlooker
+) -> None:
+    task, _ = lacks_image(stage)
+    text = onlooker.reason(task)["text"]
+    # Three tasks and their group.
+    assert onlooker.page(f"job/{task.job_id}/change/").count(text) == 4
 
 
 # ------------------------------------------------------------------------ what an explanation has

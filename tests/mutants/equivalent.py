@@ -87,8 +87,8 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         f"{_D}changes.py",
-        "avoid_cell_id=attempt.cell_id if attempt and outcome.avoids_cell else None,",
-        "avoid_cell_id=attempt.cell_id if (outcome.avoids_cell) else None,",
+        "if not avoids or facts.attempt is None:",
+        "if (not avoids):",
         "only what ends an attempt avoids a cell; the guard is for the type checker",
     ),
     Equivalent(
@@ -96,30 +96,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "if succeeded == replicas:",
         "if False:",
         "rule 1 is told apart from rules 5 and 7 only for the reader: they come to the same",
-    ),
-    Equivalent(
-        f"{_D}gangs.py",
-        "if more <= 0:",
-        "if more < 0:",
-        "nothing more is taken where nothing more is needed: leaving the loop is a short cut",
-    ),
-    Equivalent(
-        f"{_D}gangs.py",
-        "if more <= 0:",
-        "if more <= -1:",
-        "nothing more is taken where nothing more is needed: leaving the loop is a short cut",
-    ),
-    Equivalent(
-        f"{_D}gangs.py",
-        "break",
-        "continue",
-        "once no more is needed, the following groups are passed over either way",
-    ),
-    Equivalent(
-        f"{_D}gangs.py",
-        "extra = min(max(group.counts.get(S.PENDING, 0) - needs[index], 0), more)",
-        "extra = min(max(group.counts.get(S.PENDING, -1) - needs[index], 0), more)",
-        "what is below zero is taken for zero in the same expression",
     ),
     Equivalent(
         f"{_D}convergence/endings.py",

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class Mutation:
     """`old`, which stands once in `file`, becomes `new`. `within`: so many seeds suffice, namely
     the first that have all of `needs`, which a + joins: "drop", "delay" or "own" of the mixture of
-    faults, a function of tests.simulation.faults, of .families, of .contests or of .extras.
+    faults, a function of tests.simulation.faults, of .families, of .contests or of .extras, or
+    "deaf": an exclusive task that ignores its stop signal.
     """
 
     name: str
@@ -101,15 +102,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         within=120,
     ),
     Mutation(
-        "stops-are-not-repeated",
-        f"{_D}sync.py",
-        "return Answer(runs, (*ended.values(), *strangers))",
-        "return Answer(runs, tuple(strangers))",
-        "a lost stop is never said again",
-        needs="drop",
-        within=60,
-    ),
-    Mutation(
         "lease-of-one-beat",
         f"{_C}cell_messages.py",
         "seconds=settings.CELLRUN.lease_seconds * Policy().lease_factor",
@@ -158,8 +150,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "inbox-acknowledges-unread",
         "controlplane/inbox/batches.py",
-        "record_reports(part.reported, part.acknowledgements, now=now)",
-        "record_reports(part.reported[1:], part.acknowledgements, now=now)",
+        "part.reported, part.acknowledgements, now=now, meanings=meanings",
+        "part.reported[1:], part.acknowledgements, now=now, meanings=meanings",
         "the first report of a batch is acknowledged and not applied",
         within=100,
     ),

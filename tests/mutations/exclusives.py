@@ -20,7 +20,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "        return self.deadline - self.lease_seconds * MARGIN",
         "        return self.deadline + self.lease_seconds",
         "a lease counts for longer than the control plane waits",
-        needs="exclusive+cut_off",
+        needs="deaf+cut_off",
         within=80,
     ),
     Mutation(
@@ -29,7 +29,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "            self._hands.kill(uid)",
         "            self._hands.ask(uid, item.stop_signal)",
         "what is deaf outlives the lease",
-        needs="exclusive+cut_off",
+        needs="deaf+cut_off",
         within=80,
     ),
     Mutation(
@@ -64,6 +64,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         "            is_refused = False",
         "a start that came late happens without a lease",
         needs="exclusive+lose_engine",
-        within=40,
+        within=120,
     ),
 )

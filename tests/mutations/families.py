@@ -17,8 +17,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "every-end-is-no-beginning",
         f"{_D}reports.py",
-        "cause = replace(cause, never_created=report.never_created and report.gone)",
-        "cause = replace(cause, never_created=report.gone)",
+        "    if report.never_created and report.gone:",
+        "    if report.gone:",
         "what runs at most once begins again though its cell did not say that it never was",
         needs="at_most_once",
         within=40,

@@ -24,8 +24,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "an-old-claim-deletes",
         f"{_C}one_offs.py",
-        "        if claim is not None and claim != present:",
-        "        if claim is None and claim != present:",
+        "    if claim is not None and claim != present:",
+        "    if claim is None and claim != present:",
         "who was too late deletes what another one resolves",
         needs="one_offs",
         within=60,

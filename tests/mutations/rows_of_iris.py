@@ -418,10 +418,19 @@ S0_8 = of_row(
     (
         "nobody-looked",
         f"{QUERIES}convergence/unplaced.py",
-        "WHERE g.deadline_at <= %(covered)s AND",
-        "WHERE g.deadline_at <= %(now)s AND",
+        "    CASE WHEN %(covered)s::timestamptz IS NOT NULL\n"
+        "         THEN LEAST(%(covered)s::timestamptz, %(now)s, uncovered_since) END",
+        "    LEAST(%(now)s::timestamptz, uncovered_since)",
         "a deadline passes that no placement pass has looked at since",
         "nobody_runs_out_of_time_before_a_pass_has_looked_since",
+    ),
+    (
+        "pools-that-were-not-looked-at",
+        f"{QUERIES}convergence/unplaced.py",
+        "LEAST(%(covered)s::timestamptz, %(now)s, uncovered_since)",
+        "LEAST(%(covered)s::timestamptz, %(now)s)",
+        "a deadline passes in a pool in which no placement pass has looked at what waits",
+        "a_pool_that_cannot_be_looked_at_stops_its_own_deadlines_alone",
     ),
     (
         "deadline-after-the-start",
@@ -487,8 +496,8 @@ S0_9 = of_row(
     (
         "released-twice",
         REPORTS,
-        "if attempt.released_at is None and report.gone and report.state in TERMINAL:",
-        "if report.gone and report.state in TERMINAL:",
+        "if attempt.released_at is not None:",
+        "if attempt.released_at is not None and not report.gone:",
         "what was over long ago gets new lines of history",
         "of_an_ended_attempt_only_its_release_is_taken_and_its_facts_once",
     ),
@@ -516,16 +525,16 @@ S0_10 = of_row(
     (
         "losses-before-minima",
         ROLLUP,
-        "if explicit and _minima_met(tally, succeeded):",
-        "if explicit and _minima_met(tally, succeeded) and not tally.count(S.WORKER_FAILED):",
+        "if tally.explicit_minimum and _minima_met(tally, succeeded):",
+        "if tally.explicit_minimum and not tally.count(S.WORKER_FAILED):",
         "a job whose minima are met is WORKER_FAILED",
         "a_minimum_that_is_met_comes_before_lost_tasks",
     ),
     (
         "nothing-is-enough",
         ROLLUP,
-        "return S.SUCCEEDED if not explicit and succeeded and tolerated else S.FAILED",
-        "return S.SUCCEEDED if not explicit and tolerated else S.FAILED",
+        "if tally.explicit_minimum or not succeeded or not tolerated:",
+        "if tally.explicit_minimum or not tolerated:",
         "a job none of whose tasks succeeded has succeeded",
         "no_success_at_all_is_a_failure_whatever_is_tolerated",
     ),
@@ -560,5 +569,42 @@ S0_10 = of_row(
         "if job_id in finished",
         "a job is settled while containers of it run",
         "it_is_settled_when_the_last_attempt_is_released",
+    ),
+)
+
+S0_11 = of_row(
+    "S0.11",
+    "test_s0_11_display",
+    (
+        "colours-run-together",
+        f"{DOMAIN}states.py",
+        '    TaskState.PREEMPTED: "#bc4c00",\n',
+        '    TaskState.PREEMPTED: "#cf222e",\n',
+        "a preempted task has the colour of a failed one in the admin",
+        "each_state_has_its_name_and_its_colour_in_the_admin_and_on_the_terminal",
+    ),
+    (
+        "colours-of-the-command-run-together",
+        "client/render.py",
+        '    "KILLED": "#57606a",\n',
+        '    "KILLED": "#cf222e",\n',
+        "a killed task has the colour of a failed one on the terminal",
+        "each_state_has_its_name_and_its_colour_in_the_admin_and_on_the_terminal",
+    ),
+    (
+        "all-failures-are-the-workers",
+        "controlplane/admin/attempts.py",
+        "    if attempt.state == TaskState.WORKER_FAILED:\n",
+        "    if attempt.state in (TaskState.WORKER_FAILED, TaskState.FAILED):\n",
+        "a failure of the program is shown as one of the worker",
+        "a_worker_failure_is_noted_beside_its_attempt_and_beside_no_other",
+    ),
+    (
+        "no-reason-on-the-page",
+        "controlplane/admin/job_tasks.py",
+        "notes.get(task.pk) or task.failure_reason",
+        "task.failure_reason",
+        "the page of a job does not show why its tasks wait",
+        "a_pending_task_shows_its_reason_below_its_state_in_the_same_words_everywhere",
     ),
 )

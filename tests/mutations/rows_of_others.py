@@ -11,24 +11,69 @@ from tests.mutations.row_mutation import (
     of_row,
 )
 
+S1_1 = of_row(
+    "S1.1",
+    "test_s1_1_runners",
+    (
+        "failures-keep-the-state",
+        f"{QUERIES}briefing.py",
+        "state = %s AND failure_kind <> %s AS clears",
+        "FALSE AND state = %s AND failure_kind <> %s AS clears",
+        "a retry goes on with what has failed",
+        "a_failure_of_the_user_is_aborted_and_begins_anew_without_its_state",
+    ),
+    (
+        "only-the-last-attempt-counts",
+        f"{QUERIES}briefing.py",
+        "WHERE clears OR kept IS NOT NULL ORDER BY number DESC LIMIT 1",
+        "ORDER BY number DESC LIMIT 1",
+        "an attempt that never began loses the state of those before it",
+        "an_attempt_that_never_began_does_not_lose_the_state",
+    ),
+    (
+        "aborts-are-not-awaited",
+        "workers/runners/asking.py",
+        "is_over=bool(answer.is_done)",
+        "is_over=True",
+        "a place is given back while the runner still ends what runs outside",
+        "a_cancelled_task_holds_its_place_until_its_runner_has_aborted",
+    ),
+)
+
 S1_2 = of_row(
     "S1.2",
     "test_s1_2_history",
     (
         "progress-is-history",
         REPORTS,
-        "if said.phase and said.phase != attempt.phase:",
-        "if said.phase:",
+        "if not passed and said.phase and said.phase != attempt.phase:",
+        "if not passed and said.phase:",
         "each percent of a pull is a line",
         "every_change_and_every_phase_is_a_line_of_its_own",
     ),
     (
         "short-lives-never-began",
         f"{DOMAIN}changes.py",
-        "if ran_at is not None and state is not TaskState.RUNNING",
-        "if ran_at is None and state is not TaskState.RUNNING",
+        "has_run = outcome.attempt in TERMINAL or outcome.attempt is TaskState.RUNNING",
+        "has_run = outcome.attempt is TaskState.RUNNING",
         "the start of a short life is not in the history",
         "a_short_life_that_is_told_in_one_report_has_its_start_in_the_history",
+    ),
+    (
+        "known-phases-are-written-again",
+        f"{DOMAIN}phases.py",
+        "if change.number <= number:",
+        "if change.number < number:",
+        "a report that comes twice doubles a line",
+        "reports_that_say_the_same_phases_again_add_no_line",
+    ),
+    (
+        "phases-happen-when-they-are-reported",
+        f"{DOMAIN}phases.py",
+        "at = min(max(at, datetime.fromtimestamp(change.at, UTC)), now)",
+        "at = now",
+        "how long a phase took is not to be seen",
+        "short_phases_and_words_of_a_runner_are_lines_with_their_own_times",
     ),
     (
         "releases-are-silent",
@@ -45,6 +90,35 @@ S1_2 = of_row(
         '"uid": [None for change, _ in steps],',
         "a line does not say which attempt it is about",
         "each_line_names_the_attempt_that_it_is_about",
+    ),
+)
+
+S1_3 = of_row(
+    "S1.3",
+    "test_s1_3_files",
+    (
+        "one-shard-for-all",
+        "controlplane/contract/artifacts.py",
+        "shard = _DIGITS[number // 36 % 36] + _DIGITS[number % 36]",
+        'shard = "00"',
+        "all that is left crowds into one partition of a store",
+        "each_attempt_writes_to_a_path_of_its_own_below_two_base_36_digits",
+    ),
+    (
+        "attempts-share-a-path",
+        "controlplane/contract/artifacts.py",
+        "names = (_plain(domain), _plain(project), str(job), str(task), attempt)",
+        "names = (_plain(domain), _plain(project), str(job), str(task))",
+        "an attempt writes over what the one before it left",
+        "each_attempt_writes_to_a_path_of_its_own_below_two_base_36_digits",
+    ),
+    (
+        "checkpoints-stay-behind",
+        f"{QUERIES}briefing.py",
+        'if not asked.launch.get("checkpoint_path"):',
+        'if asked.launch.get("checkpoint_path"):',
+        "a retry begins where the first attempt began",
+        "a_task_that_failed_leaves_no_output_and_its_checkpoint_goes_to_the_next_attempt",
     ),
 )
 
@@ -70,8 +144,8 @@ S1_6 = of_row(
     (
         "own-failures-break-no-row",
         TABLE,
-        "if event in (Event.EXITED_ZERO, Event.USER_FAILED):",
-        "if event in (Event.EXITED_ZERO,):",
+        "or event in (Event.EXITED_ZERO, Event.USER_FAILED)",
+        "or event in (Event.EXITED_ZERO,)",
         "a program that ran to its failure does not show that the system works",
         "users_failures_are_counted_apart",
     ),
@@ -101,6 +175,35 @@ S1_6 = of_row(
     ),
 )
 
+S1_7 = of_row(
+    "S1.7",
+    "test_s1_7_retention",
+    (
+        "kept-for-no-time",
+        f"{QUERIES}convergence/deletion.py",
+        "j.deleted_at IS NULL AND j.expires_at <= %(now)s",
+        "j.deleted_at IS NULL AND j.finished_at <= %(now)s",
+        "a job is deleted as soon as it has ended",
+        "a_job_is_kept_for_its_time_and_then_goes_with_all_that_it_had",
+    ),
+    (
+        "counted-from-the-submission",
+        f"{COMMANDS}statements.py",
+        "WHEN i.settled_at IS NOT NULL THEN GREATEST(i.settled_at, i.finished_at) END",
+        "WHEN i.settled_at IS NOT NULL THEN j.created_at END",
+        "a job that ran long is deleted when it ends",
+        "the_time_counts_from_the_end_however_long_the_job_ran",
+    ),
+    (
+        "kept-an-hour",
+        f"{SPEC}job.py",
+        "DEFAULT_TTL_SECONDS = 604_800",
+        "DEFAULT_TTL_SECONDS = 3_600",
+        "a job is kept for an hour unless it asks for more",
+        "a_job_without_a_time_of_its_own_is_kept_seven_days",
+    ),
+)
+
 S2_2 = of_row(
     "S2.2",
     "test_s2_2_at_most_once",
@@ -123,8 +226,8 @@ S2_2 = of_row(
     (
         "never-but-not-gone",
         REPORTS,
-        "never_created=report.never_created and report.gone",
-        "never_created=report.never_created",
+        "if report.never_created and report.gone:",
+        "if report.never_created:",
         "a container may still come, and the task runs again",
         "that_a_container_never_was_counts_only_with_its_being_gone",
     ),
@@ -160,8 +263,8 @@ S4_1 = of_row(
     (
         "less-than-the-sum",
         f"{SPEC}rules.py",
-        "if not least <= job.min_available <= most:",
-        "if not job.min_available <= most:",
+        "elif not least <= job.min_available <= most:",
+        "elif not job.min_available <= most:",
         "a job asks for less than its groups do",
         "a_minimum_below_the_sum_or_above_all_replicas_is_refused",
     ),
@@ -176,16 +279,16 @@ S4_1 = of_row(
     (
         "largest-instead-of-sum",
         f"{SPEC}job.py",
-        "sum(map(minimum_of, self.groups)) if",
-        "max(map(minimum_of, self.groups)) if",
+        "return sum(self.minima()) if",
+        "return max(self.minima()) if",
         "the job's minimum is not the sum of its groups'",
         "the_jobs_minimum_is_by_default_the_sum_of_its_groups",
     ),
     (
         "nothing-by-default",
         f"{SPEC}job.py",
-        "return group.replicas if group.min_available is None else group.min_available",
-        "return 0 if group.min_available is None else group.min_available",
+        "return [g.replicas if g.min_available is None else",
+        "return [0 if g.min_available is None else",
         "without a word no success is needed",
         "by_default_every_replica_is_needed",
     ),
@@ -205,8 +308,8 @@ S4_2 = of_row(
     (
         "jobs-minimum-counts-twice",
         f"{DOMAIN}gangs.py",
-        "    more = min_available - sum(group.present for group in groups) - sum(needs)",
-        "    more = min_available - sum(group.present for group in groups)",
+        "    extra = min_available - sum(group.present for group in groups) - sum(needs)",
+        "    extra = min_available - sum(group.present for group in groups)",
         "a gang waits for members that it does not need",
         "the_jobs_own_minimum_counts_beside_its_groups",
     ),
@@ -309,6 +412,14 @@ DEPENDENCIES = of_row(
         "met = job.state is S.SUCCEEDED",
         "a job that waits for a start waits for the success",
         "a_job_starts_as_soon_as_the_other_has_come_so_far",
+    ),
+    (
+        "failed-is-started",
+        f"{DOMAIN}dependencies.py",
+        "met = group.ran >= max(group.min_available, 0 if group.is_rest else 1)",
+        "met = not is_open or group.ran >= group.min_available",
+        "a group whose tasks failed before they ran counts as started",
+        "a_group_whose_tasks_never_ran_has_not_started",
     ),
     (
         "all-must-fail",

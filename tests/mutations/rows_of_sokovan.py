@@ -1,6 +1,6 @@
 """Mistakes in what Backend.AI obliges to: pools, plugins, allocation, and what is stuck."""
 
-from tests.mutations.row_mutation import COMMANDS, DOMAIN, QUERIES, of_row
+from tests.mutations.row_mutation import COMMANDS, DOMAIN, QUERIES, REPORTS, SPEC, of_row
 
 PLACEMENT = f"{DOMAIN}placement/"
 
@@ -79,10 +79,42 @@ S3_2 = of_row(
     (
         "packs-the-emptiest",
         f"{PLACEMENT}selectors/concentrated.py",
-        'np.argsort(-utilisation(offer.capacity, after), kind="stable")',
-        'np.argsort(utilisation(offer.capacity, after), kind="stable")[::-1]',
+        "np.lexsort((offer.sizes, -utilisation(offer.capacity, offer.used)))",
+        "np.lexsort((offer.sizes, utilisation(offer.capacity, offer.used)))[::-1]",
         "of cells that are alike the last one by name comes first",
         "concentrated_fills_one_cell_before_the_next",
+    ),
+    (
+        "utilised-with-the-task",
+        f"{PLACEMENT}selectors/concentrated.py",
+        "-utilisation(offer.capacity, offer.used)",
+        "-utilisation(offer.capacity, offer.used + offer.request[:, None])",
+        "the smaller cell counts as more utilised, since the task would fill more of it",
+        "utilisation_is_that_before_the_task_is_placed",
+    ),
+    (
+        "whatever-size",
+        f"{PLACEMENT}selectors/dispersed.py",
+        "columns = (share[least], -offer.sizes[least], given[least], np.arange(len(least)))",
+        "columns = (share[least], 0 * least, given[least], np.arange(len(least)))",
+        "of equally utilised cells those of many tasks take turns, however large",
+        "each_task_of_one_step_counts_as_in_use_for_the_next",
+    ),
+    (
+        "kinds-set-what-they-like",
+        "controlplane/domain/hooks/preparing.py",
+        "for place, text in find_faults(prepared)",
+        "for place, text in find_faults(spec)",
+        "the rules between fields do not hold for what a kind sets",
+        "a_kind_may_set_what_a_submission_may_and_no_more",
+    ),
+    (
+        "hooks-may-hang",
+        f"{COMMANDS}hook_calls.py",
+        "ending = end_by_hook(event.job_id, Reason.HOOK_FAILED, text)",
+        "return",
+        "a job goes on whose hook failed at its placement or start",
+        "a_hook_that_fails_ends_its_own_job_and_no_other",
     ),
     (
         "rounds-begin-anew",
@@ -139,15 +171,73 @@ S3_3 = of_row(
     ),
 )
 
+S3_4 = of_row(
+    "S3.4",
+    "test_s3_4_preparation",
+    (
+        "tried-twice",
+        "workers/attempt/tries.py",
+        "for number, seconds in enumerate(back_off, 1):",
+        "for number, seconds in enumerate(back_off[1:], 1):",
+        "a stage is tried less often than three times",
+        "what_fails_and_then_works_is_tried_three_times_in_its_stage",
+    ),
+    (
+        "mistakes-are-tried-again",
+        REPORTS,
+        "is_permanent = report.reason in PERMANENT",
+        "is_permanent = False",
+        "what cannot succeed uses up its budget",
+        "a_program_that_does_not_exist_is_not_tried_again_whatever_the_budget",
+    ),
+    (
+        "creations-have-the-time-of-pulls",
+        f"{QUERIES}convergence/stuck_builds.py",
+        "        ELSE p.create_timeout_seconds END),",
+        "        ELSE p.pull_timeout_seconds END),",
+        "a creation that hangs is given up as late as a pull",
+        "a_creation_that_hangs_is_given_up_by_the_pools_time_for_creations",
+    ),
+)
+
+S3_5 = of_row(
+    "S3.5",
+    "test_s3_5_termination",
+    (
+        "no-grace",
+        "workers/attempt/attempt.py",
+        "kill_at = time.monotonic() + (0.0 if force else max(grace_seconds, 0.0))",
+        "kill_at = time.monotonic()",
+        "a program has no time to end by itself",
+        "a_program_that_ignores_sigterm_is_killed_when_its_grace_is_over",
+    ),
+    (
+        "killed-without-sigterm",
+        "workers/drivers/pipeline.py",
+        "partial(self._send, attempt, attempt.launch.spec.stop_signal)",
+        'partial(self._send, attempt, "KILL")',
+        "a program gets no SIGTERM before it is killed",
+        "a_program_gets_sigterm_and_may_end_before_its_grace_is_over",
+    ),
+    (
+        "stops-are-sent-once",
+        f"{COMMANDS}cell_messages.py",
+        "cells.split_orders(answer.runs, answer.stops, specs)",
+        "cells.split_orders(answer.runs, (), specs)",
+        "what was to be stopped runs on when one message is lost",
+        "a_stop_that_did_not_arrive_is_sent_again_until_it_is_confirmed",
+    ),
+)
+
 S3_6 = of_row(
     "S3.6",
     "test_s3_6_pending",
     (
         "pools-set-no-bound",
-        f"{COMMANDS}jobs.py",
-        "    if timeout is None and job.pool.pending_timeout_seconds is not None:",
-        "    if timeout is not None and job.pool.pending_timeout_seconds is not None:",
-        "a pool's bound counts only for those that have one of their own",
+        f"{QUERIES}convergence/unplaced.py",
+        "        g.startable_at + make_interval(secs => p.pending_timeout_seconds), g.deadline_at)",
+        "        g.deadline_at)",
+        "a pool's timeout counts for no job",
         "each_pool_bounds_how_long_its_jobs_wait",
     ),
     (
@@ -165,5 +255,34 @@ S3_6 = of_row(
         "WHERE a.released_at IS NULL AND a.state = 2 AND a.start_before <= %(now)s",
         "a task whose order was lost is assigned for ever",
         "an_order_without_an_answer_is_given_up_and_told",
+    ),
+)
+
+S3_7 = of_row(
+    "S3.7",
+    "test_s3_7_cluster_sessions",
+    (
+        "ranks-begin-anew-in-each-group",
+        "workers/attempt/steps/gang.py",
+        '"CELLRUN_GANG_RANK": str(me.rank)',
+        '"CELLRUN_GANG_RANK": str(me.index)',
+        "two members of a gang have the same rank",
+        "each_member_knows_its_rank_the_size_and_the_names_of_all",
+    ),
+    (
+        "gangs-share-their-keys",
+        f"{QUERIES}gang.py",
+        'info=f"cellrun gang {job_id}".encode()',
+        'info=b"cellrun gang"',
+        "a member of one gang may log in to any other gang",
+        "all_members_have_one_key_pair_and_another_gang_has_another",
+    ),
+    (
+        "gangs-have-no-network",
+        f"{SPEC}job.py",
+        'return "gang" if self.coscheduled and group.task_type == "container" else "default"',
+        'return "default"',
+        "a gang that names no network shares the bridge with other jobs",
+        "members_on_one_cell_reach_each_other_by_name_at_any_port_without_asking_for_it",
     ),
 )

@@ -14,7 +14,7 @@ from tests.mutations import catalogue, contests, exclusives, families, retention
 from tests.mutations.catalogue import Mutation
 from tests.simulation.contests import CONTESTS, choose_contests
 from tests.simulation.extras import choose_extras
-from tests.simulation.families import choose_families
+from tests.simulation.families import choose_families, draw_families
 from tests.simulation.faults import draw_mixture
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,6 +59,9 @@ def _has(seed: int, needs: str) -> bool:
     mixture = draw_mixture(seed)
     if needs in ("drop", "duplicate", "delay"):
         return float(getattr(mixture.messages, needs)) >= 0.1
+    if needs == "deaf":
+        jobs = [job.body for job in draw_families(seed)]
+        return any(body.get("exclusive") and "deaf" in str(body["groups"]) for body in jobs)
     if needs == "own":
         return mixture.is_own and mixture.count > 0
     if not needs or needs in {family.__name__ for family in choose_families(seed)}:

@@ -1,6 +1,8 @@
 """Each row's scenarios find planted mistakes: some of them in each run, in the long suite all."""
 
+import ast
 import os
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -15,6 +17,15 @@ AT_ONCE = 3
 # Rotates with the seeds of the run, which are printed in its head.
 FIRST = crc32(os.environ["SIMULATION_BASE"].encode()) % len(ROWS)
 ROTATED = [*ROWS[FIRST:], *ROWS[:FIRST]]
+
+
+def marked(mutation: RowMutation) -> Any:
+    """The mistake as a parameter, with the mark of its scenario: whether that needs an engine."""
+    file, name = mutation.test.split("::")
+    tree = ast.parse((ROOT / SCENARIOS / file).read_text())
+    [scenario] = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == name]
+    needs_engine = "pytest.mark.engine" in map(ast.unparse, scenario.decorator_list)
+    return pytest.param(mutation, marks=pytest.mark.engine if needs_engine else ())
 
 
 def names(mutation: RowMutation) -> str:
@@ -37,12 +48,12 @@ def test_every_row_has_a_mistake_that_it_finds() -> None:
     assert {mutation.row for mutation in ROWS} == {row.name for row in PAGE_ROWS}
 
 
-@pytest.mark.parametrize("mutation", ROTATED[:AT_ONCE], ids=names)
+@pytest.mark.parametrize("mutation", [marked(one) for one in ROTATED[:AT_ONCE]], ids=names)
 def test_some_planted_mistakes_are_found(mutation: RowMutation) -> None:
     find(mutation)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("mutation", ROTATED[AT_ONCE:], ids=names)
+@pytest.mark.parametrize("mutation", [marked(one) for one in ROTATED[AT_ONCE:]], ids=names)
 def test_all_planted_mistakes_are_found(mutation: RowMutation) -> None:
     find(mutation)

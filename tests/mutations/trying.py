@@ -14,7 +14,7 @@ from tests.mutations.running import COPIED, ROOT, mutate
 
 SCENARIOS = "tests/scenarios"
 TIMEOUT_SECONDS = 300
-_LEFT_OUT = shutil.ignore_patterns("__pycache__", "e2e", "conformance", "simulation", "unit")
+_LEFT_OUT = shutil.ignore_patterns("__pycache__", "e2e", "simulation", "unit")
 _PASSED, _FAILED = 0, 1
 
 
@@ -30,7 +30,7 @@ def passes(tests: Iterable[str], *, database: str, mutation: RowMutation | None 
     """
     with tempfile.TemporaryDirectory(prefix="cellrun-mutant-") as folder:
         tree = Path(folder)
-        for name in COPIED:
+        for name in (*COPIED, "client"):
             shutil.copytree(ROOT / name, tree / name, ignore=_LEFT_OUT)
         shutil.copy(ROOT / "pyproject.toml", tree)
         if mutation is not None:

@@ -146,7 +146,7 @@ def _job(
         asked = draw(st.sampled_from(shapes))
         timeout = draw(st.sampled_from([None, 30.0, 4000.0]))
         places = st.tuples(
-            st.sampled_from([None, None, None, 1, 2, 77]),
+            st.sampled_from([None, None, None, (1,), (2,), (77,), (1, 2), (77, 2, 1), (3, 1)]),
             st.sampled_from([None, None, None, 1, 2]) if wishes.nominations else st.none(),
         )
         for avoid, nominated in draw(st.lists(places, min_size=1, max_size=2, unique=True)):
@@ -155,7 +155,7 @@ def _job(
                     group,
                     draw(st.integers(1, 4)),
                     job=job,
-                    avoid_cell_id=avoid,
+                    avoid_cell_ids=avoid,
                     nominated_cell_id=nominated,
                     timeout_seconds=timeout,
                     **terms,
@@ -236,7 +236,7 @@ def _merged(rows: Sequence[Row]) -> list[Row]:
     """Rows of one group that avoid the same, and are nominated to the same, are one."""
     found: dict[tuple[object, ...], Row] = {}
     for one in rows:
-        key = (one.group_id, one.avoid_cell_id, one.nominated_cell_id)
+        key = (one.group_id, one.avoid_cell_ids, one.nominated_cell_id)
         before = found.get(key)
         found[key] = one if before is None else replace(one, count=one.count + before.count)
     return list(found.values())

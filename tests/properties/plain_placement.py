@@ -12,7 +12,7 @@ from typing import Any
 
 from controlplane.domain.constraints import is_met
 from controlplane.domain.placement.plan import Plan
-from controlplane.domain.placement.snapshot import CellFacts
+from controlplane.domain.placement.snapshot import CellFacts, GangFacts
 from controlplane.domain.scopes import Quota, ScopeKind
 from tests.unit.domain.placement.pools import Pool, Row
 
@@ -131,10 +131,19 @@ class Plain:
         return self.cells[cell_id].capacity.get(name, 0)
 
     def usable(self, one: Row) -> list[CellFacts]:
-        """The cells that may take the row's tasks: not the avoided one, if another ever could."""
+        """The cells that may take the row's tasks: none that it avoids, if another ever could.
+
+        Else not the last one of these that is there, if another ever could; else all.
+        """
         found = [cell for cell in self.cells.values() if self.matches(one, cell)]
-        others = [cell for cell in found if cell.cell_id != one.avoid_cell_id]
-        return others if any(self._ever(one, cell) for cell in others) else found
+        avoided = [cell_id for cell_id in one.avoid_cell_ids or () if cell_id in self.cells]
+        none_of_them = [cell for cell in found if cell.cell_id not in avoided]
+        if any(self._ever(one, cell) for cell in none_of_them):
+            return none_of_them
+        not_the_last = [cell for cell in found if [cell.cell_id] != avoided[-1:]]
+        if any(self._ever(one, cell) for cell in not_the_last):
+            return not_the_last
+        return found
 
     def _ever(self, one: Row, cell: CellFacts) -> bool:
         return all(amount <= cell.capacity.get(name, 0) for name, amount in self.asked(one).items())
@@ -308,10 +317,24 @@ class Plain:
         }
 
 
+def needs_of(gang: GangFacts) -> dict[int, int]:
+    """How many more members of each group must be there for its minimum to hold."""
+    return {
+        group_id: max(group.min_available - group.present, 0)
+        for group_id, group in zip(gang.group_ids, gang.groups, strict=True)
+    }
+
+
+def need_of(gang: GangFacts) -> int:
+    """How many members must be placed at once: of each group its needs, and of all the job's."""
+    lacking = gang.min_available - sum(group.present for group in gang.groups)
+    return max(sum(needs_of(gang).values()), lacking)
+
+
 def lines(pool: Pool, plan: Plan) -> Iterator[tuple[int, int, int]]:
     """The plan's lines in their order, as (place of the row, cell, count)."""
     keys = {
-        (one.group_id, one.avoid_cell_id, one.nominated_cell_id): place
+        (one.group_id, one.avoid_cell_ids, one.nominated_cell_id): place
         for place, one in enumerate(pool.rows)
     }
     placed = plan.placements

@@ -20,13 +20,14 @@ BAD_ENDS = (S.FAILED, S.WORKER_FAILED, S.PREEMPTED)
 
 @dataclass(frozen=True)
 class Used:
-    """What a task has used up; the last two count what came in a row."""
+    """What a task has used up; the last three count what came in a row."""
 
     failure: int = 0
     preemption: int = 0
     system: int = 0
     system_row: int = 0
     refusal_row: int = 0
+    consecutive_crashes: int = 0
 
 
 @dataclass(frozen=True)
@@ -132,10 +133,15 @@ def broken_rows(used: Used, event: Event, ran: float) -> Used:
     """What the event means for what came in a row.
 
     A minute of running shows that the system works, and so does an end by its own program; that it
-    begins at all shows that it is not refused for ever.
+    begins at all shows that it is not refused for ever. A service that ends within a minute has
+    crashed once more.
     """
     if event in (Event.REFUSED, Event.START_EXPIRED):
         return replace(used, refusal_row=used.refusal_row + 1)
+    if ran >= 60:
+        used = replace(used, consecutive_crashes=0)
+    if event is Event.HEALTH_FAILED:
+        used = replace(used, consecutive_crashes=used.consecutive_crashes + 1)
     if ran >= 60 or event in (Event.EXITED_ZERO, Event.USER_FAILED):
         return replace(used, system_row=0, refusal_row=0)
     if event in (Event.BUILDING, Event.STARTED):
@@ -152,7 +158,6 @@ class Group:
 
     states: list[S]
     minimum: int
-    is_explicit: bool = False
     excused: int = 0
     is_movable: bool = True
 
@@ -187,15 +192,13 @@ def _rules(job: Job) -> Iterator[S]:
     if states.count(S.KILLED) - sum(group.excused for group in job.groups) > 0:
         yield S.KILLED
     if not any(state in OPEN for state in states):
-        explicit = [group for group in job.groups if group.is_explicit]
-        each = all(group.states.count(S.SUCCEEDED) >= group.minimum for group in explicit)
-        says_so = job.is_explicit or bool(explicit)
-        if says_so and each and states.count(S.SUCCEEDED) >= job.minimum:
+        each = all(group.states.count(S.SUCCEEDED) >= group.minimum for group in job.groups)
+        if job.is_explicit and each and states.count(S.SUCCEEDED) >= job.minimum:
             yield S.SUCCEEDED
         if S.WORKER_FAILED in states or S.PREEMPTED in states:
             yield S.WORKER_FAILED
         only_failed = all(state in (S.SUCCEEDED, S.FAILED) for state in states)
-        if not says_so and S.SUCCEEDED in states and only_failed:
+        if not job.is_explicit and S.SUCCEEDED in states and only_failed:
             yield S.SUCCEEDED
         yield S.FAILED
     if job.ever_started or any(state in ACTIVE for state in states):

@@ -51,10 +51,14 @@ def every_task() -> Iterator[Circumstances]:
     """All there can be, and some that cannot."""
     for (task, attempt), once, exclusive in product(_PAIRS, (False, True), Exclusive):
         releases = (None,) if attempt in ACTIVE or attempt is None else (None, NOW)
-        for released_at, releasable_at in product(releases, (None, LATER)):
+        forced = (False,) if attempt in ACTIVE or attempt is None else (False, True)
+        for released_at, releasable_at, is_forced in product(releases, (None, LATER), forced):
             found = facts_of(task, attempt, released_at)
-            if releasable_at and found.attempt is not None:
-                found = replace(found, attempt=replace(found.attempt, releasable_at=releasable_at))
+            if found.attempt is not None:
+                present = replace(
+                    found.attempt, releasable_at=releasable_at, is_stop_forced=is_forced
+                )
+                found = replace(found, attempt=present)
             found = replace(found, at_most_once=once, exclusive=exclusive)
             for flags in product((False, True), repeat=len(FLAGS)):
                 yield Circumstances(found, **dict(zip(FLAGS, flags, strict=True)))
@@ -89,6 +93,7 @@ def after(task: Circumstances, change: ChangeTask, now: datetime) -> Circumstanc
             state=change.attempt.state_to,
             released_at=now if change.attempt.release else None,
             releasable_at=attempt.releasable_at or change.attempt.releasable_at,
+            is_stop_forced=attempt.is_stop_forced or change.attempt.stop_force,
         )
     found = replace(task.facts, state=change.task_to, attempt=attempt, counters=change.counters)
     return replace(task, facts=found)
@@ -119,6 +124,26 @@ def test_an_open_task_of_an_ending_job_is_never_left_to_a_cell() -> None:
             owner = find_owner(task)
             assert owner is not None
             assert owner.is_bounded
+
+
+def test_a_cell_is_suspected_only_of_stops_that_were_forced() -> None:
+    """Whatever ended and is not gone: the stop is forced first, and that once."""
+    stops = [task for task in every_task() if find_rule(task) == "stuck_stops"]
+    assert stops
+    assert all(task.facts.attempt and task.facts.attempt.is_stop_forced for task in stops)
+    unforced = [task for task in every_task() if find_rule(task) == "unconfirmed_stops"]
+    assert unforced
+    for task in unforced:
+        owner = find_owner(task)
+        assert owner is not None
+        change = decide(owner, task, NOW)
+        assert (change.task_to, change.counters) == (task.facts.state, task.facts.counters)
+        assert find_rule(after(task, change, NOW)) == "stuck_stops"
+
+
+def find_rule(task: Circumstances) -> str | None:
+    owner = find_owner(task)
+    return owner.rule if owner else None
 
 
 def test_only_declared_states_may_last() -> None:

@@ -5,10 +5,9 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.domain.gangs import missing
 from controlplane.domain.placement.plan import Plan
 from tests.properties.placement_worlds import Wishes, worlds
-from tests.properties.plain_placement import Plain, ends_in_time, lines
+from tests.properties.plain_placement import Plain, ends_in_time, lines, need_of, needs_of
 from tests.unit.domain.placement.pools import Pool
 
 MANY = settings(max_examples=100)
@@ -28,6 +27,7 @@ def replayed(pool: Pool, plan: Plan) -> Plain:
 def test_a_plan_over_commits_nothing(pool: Pool, limit: int) -> None:
     plan = pool.place(limit)
     now = Plain(pool)
+    at_once = {job: need_of(gang) for job, gang in pool.facts.gangs.items()}
     for place, cell_id, count in lines(pool, plan):
         one = pool.rows[place]
         assert count > 0
@@ -35,7 +35,9 @@ def test_a_plan_over_commits_nothing(pool: Pool, limit: int) -> None:
         for _ in range(count):
             # Each task alone: it fits where it goes, and no quota and no token is short.
             assert now.fits(one, cell_id, {})
-            assert now.slots[cell_id] > 0
+            # The minima of a gang start at once, however many its cells prepare at a time.
+            assert now.slots[cell_id] > 0 or at_once.get(one.job_id, 0) > 0
+            at_once[one.job_id] = at_once.get(one.job_id, 0) - 1
             books = now.with_kept(place)
             assert books.violations(one) == []
             assert books.short_tokens(one) == {}
@@ -47,15 +49,8 @@ def test_a_plan_over_commits_nothing(pool: Pool, limit: int) -> None:
 @given(worlds(), limits)
 def test_a_pass_keeps_to_its_limit_but_for_the_minima_of_a_gang(pool: Pool, limit: int) -> None:
     plan = pool.place(limit)
-    needs = [sum(needs_of(pool, job).values()) for job in pool.facts.gangs]
+    needs = [need_of(gang) for gang in pool.facts.gangs.values()]
     assert plan.count <= max(limit, limit - 1 + max(needs, default=0))
-
-
-def needs_of(pool: Pool, job: int) -> dict[int, int]:
-    """How many of each group of a gang must be placed at once."""
-    gang = pool.facts.gangs[job]
-    needs = missing(gang.groups, gang.min_available)
-    return dict(zip(gang.group_ids, needs, strict=True))
 
 
 @MANY
@@ -70,7 +65,8 @@ def test_a_gang_is_whole_or_absent_and_on_one_value_of_its_label(pool: Pool, lim
     for job, gang in pool.facts.gangs.items():
         if job not in where:
             continue
-        assert all(placed[group] >= need for group, need in needs_of(pool, job).items())
+        assert all(placed[group] >= need for group, need in needs_of(gang).items())
+        assert sum(placed[group] for group in gang.group_ids) >= need_of(gang)
         if gang.group_by:
             there = [cell for cell in gang.cell_ids if cell in labels]
             values = {labels[cell].get(gang.group_by) for cell in [*where[job], *there]}

@@ -1,6 +1,7 @@
 """The order of placement: as one task after the other by the rule, for every sequencer."""
 
 from collections import Counter
+from fractions import Fraction
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,7 +57,7 @@ class OneByOne:
                 account.quota.limits.running_jobs is not None
                 for account in self.now.accounts_of(self.rows[turn[0]])
             )
-            is_alone = by_job or any(self.rows[n].avoid_cell_id is not None for n in turn)
+            is_alone = by_job or any(self.rows[n].avoid_cell_ids is not None for n in turn)
             found += [[place] for place in turn] if is_alone else [turn]
         return found
 
@@ -85,21 +86,38 @@ class OneByOne:
         index = {item.cell_id: n for n, item in enumerate(self.now.cells.values())}
         match self.policy.selector:
             case "dispersed":
-                return min(free, key=lambda c: (self._after(place, c), got[c], index[c]))
+                return min(
+                    free, key=lambda c: (self._utilisation(c), -self._size(c), got[c], index[c])
+                )
             case "concentrated":
-                return min(free, key=lambda c: (-self._after(place, c), index[c]))
+                return min(free, key=lambda c: (-self._utilisation(c), self._size(c), index[c]))
         count = len(index)
         chosen = min(free, key=lambda c: (index[c] - self.start) % count)
         self.start = (index[chosen] + 1) % count
         return chosen
 
-    def _after(self, place: int, cell_id: int) -> float:
-        """How utilised a cell is with one more task."""
-        asked, used = self.now.asked(self.rows[place]), self.now.used[cell_id]
+    def _utilisation(self, cell_id: int) -> Fraction:
+        """The share in use of the cell's scarcest resource, before the task is on it."""
+        used = self.now.used[cell_id]
         return max(
-            (used.get(name, 0) + asked.get(name, 0)) / most
-            for name, most in (*self.now.cells[cell_id].capacity.items(), ("", 1))
-            if most
+            (
+                Fraction(used.get(name, 0), most)
+                for name, most in self.now.cells[cell_id].capacity.items()
+                if most
+            ),
+            default=Fraction(0),
+        )
+
+    def _size(self, cell_id: int) -> Fraction:
+        """The sum of the shares that the cell has of all cells' capacity."""
+        cells = self.now.cells
+        return sum(
+            (
+                Fraction(most, sum(cell.capacity.get(name, 0) for cell in cells.values()))
+                for name, most in cells[cell_id].capacity.items()
+                if most
+            ),
+            Fraction(0),
         )
 
 

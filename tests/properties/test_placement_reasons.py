@@ -6,11 +6,10 @@ from typing import Any
 
 from hypothesis import given, settings
 
-from controlplane.domain.gangs import missing
 from controlplane.domain.placement.plan import Plan
 from controlplane.domain.placement.screen import screen
 from tests.properties.placement_worlds import Wishes, worlds
-from tests.properties.plain_placement import Plain, bare, lines
+from tests.properties.plain_placement import PLENTY, Plain, bare, lines, need_of
 from tests.unit.domain.placement.pools import Outcome, Pool, Row, pool
 
 MANY = settings(max_examples=100)
@@ -155,7 +154,7 @@ def test_a_gang_that_waits_says_how_many_it_needs_and_how_many_could(waited: Poo
     *_, after = moments(waited, outcome.plan)
     for job, gang in waited.facts.gangs.items():
         mine = [place for place, one in enumerate(waited.rows) if one.job_id == job]
-        need = sum(missing(gang.groups, gang.min_available))
+        need = need_of(gang)
         if (
             not need
             or not mine
@@ -182,7 +181,7 @@ def test_a_gang_of_one_row_that_waits_would_not_have_fitted(waited: Pool) -> Non
         if len(mine) != 1 or gang.cell_ids:
             continue
         *_, after = moments(waited, outcome.plan)
-        need = sum(missing(gang.groups, gang.min_available))
+        need = need_of(gang)
         if not need or after.left[mine[0]] < waited.rows[mine[0]].count:
             continue
         labels = {cell.labels.get("zone") for cell in waited.snapshot.cells} - {None}
@@ -194,7 +193,8 @@ def _most(now: Plain, place: int, zone: str | None) -> int:
     """How many tasks of the row could be placed from now on in a zone, one after the other."""
     trial = Plain(now.pool)
     trial.used = {cell: dict(used) for cell, used in now.used.items()}
-    trial.slots, trial.tokens = dict(now.slots), dict(now.tokens)
+    # Members that must be there at once are placed at once, whatever their cells prepare.
+    trial.slots, trial.tokens = dict.fromkeys(now.slots, PLENTY), dict(now.tokens)
     for mine, his in zip(trial.accounts, now.accounts, strict=True):
         mine.resources, mine.tasks, mine.jobs = dict(his.resources), his.tasks, set(his.jobs)
     trial.left = list(now.left)

@@ -148,6 +148,12 @@ class Stage(Loop):
         for attempt in attempts:
             self.end(attempt, S.FAILED, exit_code=1)
 
+    def fail_after_start(self, *attempts: Attempt) -> None:
+        """Their programs ran, and failed; told in one report."""
+        for attempt in attempts:
+            at = self.now().timestamp()
+            self.end(attempt, S.FAILED, exit_code=1, started_at=at)
+
     def fail_system(self, attempt: Attempt, **facts: Any) -> None:
         """Its cell says that the system was at fault."""
         self.end(attempt, S.FAILED, failure_kind="system", message="the disk is full", **facts)

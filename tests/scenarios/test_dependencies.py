@@ -4,6 +4,7 @@ import pytest
 
 from controlplane import clock
 from controlplane.commands.deletion import delete_job
+from controlplane.commands.retries import retry_job
 from controlplane.models import Job, JobDependency
 from controlplane.spec import InvalidSpec
 from tests.scenarios.stage import Stage
@@ -122,6 +123,83 @@ def test_a_group_that_waits_for_a_start_follows_the_first_runs(stage: Stage) -> 
     stage.start(other)
     follows(stage)
     assert stage.states(job)[2] == "ASSIGNED"
+
+
+@pytest.mark.parametrize("end", ["lost", "failed"])
+def test_a_group_has_started_though_its_tasks_have_ended_since(stage: Stage, end: str) -> None:
+    """Also if start and end came in one report."""
+    stage.cell()
+    waits = stage.group("b", depends_on=[{"group": "a", "until": "started"}])
+    groups = [stage.group("a"), waits, stage.group("c")]
+    job = stage.submit(groups=groups, max_task_failures=1, retries={"preemption": 0})
+    stage.place()
+    [of_a, _] = stage.newest(job)
+    if end == "lost":
+        stage.vanish(of_a)
+    else:
+        stage.fail_after_start(of_a)
+    follows(stage)
+    assert stage.states(job)[1] == "ASSIGNED"
+
+
+def test_a_group_whose_tasks_never_ran_has_not_started(stage: Stage) -> None:
+    """A missing image: both tasks fail before their programs begin."""
+    stage.cell()
+    job = two_groups(stage, "started")
+    stage.place()
+    for attempt in stage.newest(job):
+        stage.build(attempt)
+        stage.fail(attempt)
+    stage.settle()
+    assert stage.states(job) == ["FAILED", "FAILED", "KILLED"]
+    assert stage.state(job) == "FAILED"
+
+
+def test_a_group_that_one_task_of_its_minimum_is_missing_from_has_not_started(
+    stage: Stage,
+) -> None:
+    stage.cell()
+    job = two_groups(stage, "started")
+    stage.place()
+    one, other = stage.newest(job)
+    stage.fail_after_start(one)
+    follows(stage)
+    assert stage.states(job) == ["FAILED", "ASSIGNED", "PENDING"]
+    stage.fail(other)
+    stage.settle()
+    assert stage.states(job) == ["FAILED", "FAILED", "KILLED"]
+
+
+def test_a_group_with_no_minimum_has_started_once_a_task_ran(stage: Stage) -> None:
+    stage.cell()
+    groups = [
+        stage.group("a", replicas=2, min_available=0),
+        stage.group("b", depends_on=[{"group": "a", "until": "started"}]),
+    ]
+    job = stage.submit(groups=groups)
+    stage.place()
+    assert stage.states(job)[2] == "PENDING"
+    stage.start(stage.newest(job)[0])
+    follows(stage)
+    assert stage.states(job)[2] == "ASSIGNED"
+
+
+def test_in_a_retry_a_group_that_succeeded_has_started(stage: Stage) -> None:
+    stage.cell()
+    groups = [
+        stage.group("a", replicas=2),
+        stage.group("b", depends_on=[{"group": "a", "until": "started"}]),
+    ]
+    job = stage.submit(groups=groups)
+    stage.place()
+    attempts = stage.newest(job)
+    stage.succeed(*attempts)
+    follows(stage)
+    stage.fail(stage.newest(job)[2])
+    assert stage.state(job) == "FAILED"
+    retried = retry_job(job_id=job.pk, guid=None, actor="me", now=stage.now())
+    follows(stage)
+    assert stage.states(Job.objects.get(pk=retried.job_id)) == ["ASSIGNED"]
 
 
 def test_a_group_that_waits_for_the_end_takes_any_end(stage: Stage) -> None:

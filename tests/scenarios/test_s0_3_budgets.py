@@ -1,13 +1,14 @@
 """S0.3: budgets of retries: a task is tried again while the counter is at most the limit."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from controlplane import clock
 from controlplane.commands.cells import cordon_cell, uncordon_cell
 from controlplane.contract.states import TaskState as S
-from controlplane.models import Attempt
+from controlplane.models import Attempt, Job
 from tests.scenarios.stage import Stage
 
 
@@ -101,6 +102,153 @@ def test_the_budget_that_pays_follows_from_whose_fault_it_was(stage: Stage, caus
     stage.end(attempt, S.FAILED, **facts)
     assert stage.last(job).charged == budget
     assert stage.task(job).failure_reason == text
+
+
+PERMANENT = {
+    "no such image": ({"reason": "image", "message": "manifest unknown"}, "image_error"),
+    "no such command": (
+        {"reason": "command", "exit_code": 127, "message": "executable file not found"},
+        "command_error",
+    ),
+    "no such user": ({"reason": "spec", "message": "unable to find user x"}, "user_error"),
+}
+
+
+@pytest.mark.parametrize("mistake", PERMANENT)
+def test_what_no_retry_can_cure_ends_the_task_whatever_its_budget(
+    stage: Stage, mistake: str
+) -> None:
+    stage.cell()
+    facts, reason = PERMANENT[mistake]
+    job, attempt = stage.placed(retries={"failure": 5})
+    stage.end(attempt, S.FAILED, failure_kind="user", **facts)
+    assert (stage.states(job), stage.state(job)) == (["FAILED"], "FAILED")
+    assert (stage.counters(job), stage.last(job).charged) == ((1, 0, 0), "failure")
+    assert (stage.last(job).reason, stage.task(job).failure_reason) == (reason, facts["message"])
+    stage.wait(300)
+    stage.place()
+    assert len(stage.attempts(job)) == 1
+    stage.check()
+
+
+def test_a_job_that_asks_for_it_retries_what_no_retry_can_cure_on_other_cells(
+    stage: Stage,
+) -> None:
+    stage.cell("cell-1")
+    job, first = stage.placed(retries={"failure": 1}, retry_permanent=True)
+    stage.cell("cell-2", cpu=2000)
+    for attempt in (first, None):
+        stage.end(attempt or stage.last(job), S.FAILED, failure_kind="user", reason="image")
+        stage.wait(300)
+        stage.place()
+    assert [stage.hand_of(row).name for row in stage.attempts(job)] == ["cell-1", "cell-2"]
+    assert (stage.states(job), stage.counters(job)) == (["FAILED"], (2, 0, 0))
+
+
+def test_what_this_cell_cannot_run_is_retried_on_another(stage: Stage) -> None:
+    stage.cell("cell-1")
+    job, attempt = stage.placed(retries={"failure": 1})
+    stage.cell("cell-2", cpu=2000)
+    stage.end(attempt, S.FAILED, failure_kind="user", reason="not_here", message="wrong platform")
+    stage.wait(300)
+    stage.place()
+    assert [stage.hand_of(row).name for row in stage.attempts(job)] == ["cell-1", "cell-2"]
+
+
+def test_a_runner_that_gives_up_is_never_retried(stage: Stage) -> None:
+    stage.cell()
+    job, attempt = stage.running(retries={"failure": 5}, retry_permanent=True)
+    stage.end(attempt, S.FAILED, failure_kind="user", reason="runner_final", message="no")
+    assert (stage.states(job), stage.counters(job)) == (["FAILED"], (1, 0, 0))
+
+
+def test_a_group_may_differ_from_its_job_in_what_is_retried(stage: Stage) -> None:
+    stage.cell()
+    job = stage.submit(
+        groups=[
+            stage.group("first"),
+            stage.group("second", retry_permanent=False),
+        ],
+        retries={"failure": 1},
+        retry_permanent=True,
+        max_task_failures=1,
+    )
+    stage.place()
+    for attempt in stage.attempts(job):
+        stage.end(attempt, S.FAILED, failure_kind="user", reason="command", exit_code=127)
+    assert stage.states(job) == ["PENDING", "FAILED"]
+
+
+SERVICE: dict[str, Any] = {
+    "kind": "inference",
+    "ports": ["http"],
+    "health_check": {"http": {"port": "http", "path": "/up"}},
+}
+
+
+def crash(stage: Stage, job: Job, *, after: float = 0.0, **facts: Any) -> float:
+    """The service's next attempt is RUNNING for so long, and ends; how long the task then waits."""
+    stage.place()
+    attempt = stage.last(job)
+    stage.start(attempt)
+    stage.wait(after)
+    stage.end(attempt, S.FAILED, **{"exit_code": 1, **facts})
+    task = stage.task(job)
+    assert (task.state, stage.counters(job)) == (S.PENDING, (0, 0, 0))
+    assert task.not_before is not None
+    return (task.not_before - stage.now()).total_seconds()
+
+
+def test_a_service_that_crashes_again_and_again_backs_off_up_to_five_minutes(stage: Stage) -> None:
+    stage.cell()
+    job = stage.submit_small(**SERVICE)
+    waits = []
+    for _ in range(12):
+        waits.append(crash(stage, job, after=2))
+        stage.wait(301)
+    full = [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]
+    assert all(0.74 * most < wait <= most for wait, most in zip(waits, full, strict=True)), waits
+    assert stage.task(job).consecutive_crashes == 12
+    stage.check()
+
+
+def test_a_failed_health_check_counts_as_a_crash(stage: Stage) -> None:
+    stage.cell()
+    job = stage.submit_small(**SERVICE)
+    waits = []
+    for _ in range(4):
+        waits.append(crash(stage, job, exit_code=143, failure_kind="user", reason="health_check"))
+        stage.wait(301)
+    assert 6 <= waits[-1] <= 8
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(59, 32), (61, 1)])
+def test_a_service_that_ran_for_a_minute_starts_at_a_second_again(
+    stage: Stage, seconds: float, most: float
+) -> None:
+    stage.cell()
+    job = stage.submit_small(**SERVICE)
+    for _ in range(5):
+        crash(stage, job)
+        stage.wait(301)
+    wait = crash(stage, job, after=seconds)
+    assert 0.74 * most < wait <= most
+
+
+def test_a_loss_between_two_crashes_does_not_shorten_the_wait(stage: Stage) -> None:
+    stage.cell()
+    job = stage.submit_small(**SERVICE)
+    for _ in range(4):
+        crash(stage, job)
+        stage.wait(301)
+    stage.place()
+    stage.vanish(stage.last(job))
+    assert stage.task(job).consecutive_crashes == 4
+    stage.place()
+    stage.start(stage.last(job))
+    stage.wait(61)
+    stage.vanish(stage.last(job))
+    assert stage.task(job).consecutive_crashes == 0
 
 
 def test_a_lost_cell_is_paid_once_for_each_attempt_on_it(stage: Stage) -> None:

@@ -3,10 +3,13 @@
 import pytest
 
 from controlplane import clock
+from controlplane.commands.convergence.endings import end_children
 from controlplane.commands.endings import cancel_job, cancel_task
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.submission import JobsRefused
-from controlplane.models import Job
+from controlplane.models import Attempt, Cell, Job
+from controlplane.queries.convergence.due import list_jobs_with
+from tests.integration.loop.conftest import Hand
 from tests.scenarios.stage import Stage
 
 
@@ -82,6 +85,26 @@ def test_a_timeout_counts_from_the_start_of_the_program_and_is_left_to_the_cell_
     assert stage.task(job).failure_reason == "exceeded its time limit"
     assert cell.stop_orders() == [str(attempt.uid)]
     assert stage.last(job).released_at is None
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"lifetime_seconds": 10}, "lifetime_over"),
+        ({"lifetime_seconds": 10, "timeout_seconds": 20}, "lifetime_over"),
+        ({"lifetime_seconds": 20, "timeout_seconds": 10}, "timeout"),
+        ({"timeout_seconds": 10}, "timeout"),
+    ],
+)
+def test_the_reason_is_the_limit_that_was_reached_first_also_if_the_cell_is_silent_about_it(
+    stage: Stage, limits: dict[str, float], reason: str
+) -> None:
+    stage.cell()
+    job, _ = stage.running(kind="interactive", **limits)
+    stage.wait(41)
+    stage.converge()
+    assert stage.history(job)[-1] == ("KILLED", reason, "convergence")
+    assert stage.last(job).stop_reason == reason
 
 
 def test_a_timeout_that_its_cell_enforced_is_told_as_one(stage: Stage) -> None:
@@ -176,6 +199,10 @@ def test_children_end_as_soon_as_their_parent_must_end_not_when_it_has(stage: St
     child = stage.submit_small(parent=parent.pk)
     stage.place()
     stage.fail(stage.newest(parent)[0])
+    # Before convergence ends the parent's other task, which runs.
+    assert end_children(list_jobs_with("orphaned_jobs", 10), now=clock.now()) == {child.pk}
+    assert (stage.state(parent), stage.states(parent)) == ("RUNNING", ["FAILED", "ASSIGNED"])
+    assert stage.job(child).ending_as == S.KILLED
     stage.converge()
     assert stage.state(child) == "KILLED"
 
@@ -250,6 +277,64 @@ def test_a_stop_is_said_again_until_it_is_confirmed(stage: Stage) -> None:
         assert [stop.uid for stop in cell.beat(stage.last(job)).orders.stops] == [str(attempt.uid)]
     stage.confirm(attempt)
     assert not cell.beat().orders.stops
+
+
+def forces(cell: Hand, *held: Attempt) -> list[bool]:
+    """Whether the stops that the cell is told with its next heartbeat are forced."""
+    return [stop.force for stop in cell.beat(*held).orders.stops]
+
+
+def test_a_stop_that_stays_unconfirmed_is_forced_before_its_cell_pays(stage: Stage) -> None:
+    cell = stage.cell()
+    job, attempt = stage.running(stop_grace_seconds=5)
+    cancel(stage, job)
+    stage.wait(34)
+    stage.converge()
+    assert forces(cell, attempt) == [False]
+    sent = len(cell.stop_orders())
+    stage.wait(2)
+    stage.converge()
+    # At once, and with each Sync from now on.
+    assert len(cell.stop_orders()) == sent + 1
+    assert forces(cell, attempt) == [True]
+    assert stage.history(job)[-1] == ("KILLED", "stop_forced", "convergence")
+    assert stage.last(job).stop_reason == "cancelled"
+    stage.wait(27)
+    stage.converge()
+    assert Cell.objects.get().state == "READY"
+    stage.wait(5)
+    stage.converge()
+    assert Cell.objects.get().state == "QUARANTINED"
+    assert [reason for _, reason, _ in stage.history(job)].count("stop_forced") == 1
+    stage.confirm(attempt)
+    stage.converge()
+    assert Cell.objects.get().state == "READY"
+    stage.check()
+
+
+def test_a_forced_stop_has_its_time_though_convergence_was_away(stage: Stage) -> None:
+    cell = stage.cell()
+    job, attempt = stage.running()
+    cancel(stage, job)
+    stage.wait(3600)
+    stage.converge()
+    assert (forces(cell, attempt), Cell.objects.get().state) == ([True], "READY")
+    stage.wait(31)
+    stage.converge()
+    assert Cell.objects.get().state == "QUARANTINED"
+
+
+def test_a_stop_that_was_forced_by_a_person_is_not_forced_again(stage: Stage) -> None:
+    cell = stage.cell()
+    job, attempt = stage.running()
+    cancel_job(job_id=job.pk, reason="", force=True, actor="me", now=clock.now())
+    stage.wait(45)
+    stage.converge()
+    assert forces(cell, attempt) == [True]
+    assert stage.history(job)[-1] == ("KILLED", "cancelled", "me")
+    stage.wait(30)
+    stage.converge()
+    assert Cell.objects.get().state == "QUARANTINED"
 
 
 def test_an_end_that_is_under_way_is_not_changed_by_what_comes_meanwhile(stage: Stage) -> None:

@@ -123,6 +123,22 @@ def test_a_pool_may_set_the_time_for_jobs_that_do_not(stage: Stage) -> None:
     assert (stage.state(job), stage.state(own)) == ("UNSCHEDULABLE", "PENDING")
 
 
+def test_a_pool_that_cannot_be_looked_at_stops_its_own_deadlines_alone(stage: Stage) -> None:
+    stage.policy("broken")
+    there = stage.submit_small(pool="broken", scheduling_timeout_seconds=10)
+    here = stage.submit_small(scheduling_timeout_seconds=10)
+    Pool.objects.filter(name="broken").update(tokens=["no mapping"])
+    for _ in range(2):
+        stage.wait(11)
+        stage.place()
+        stage.converge()
+        assert (stage.state(there), stage.state(here)) == ("PENDING", "UNSCHEDULABLE")
+    stage.policy("broken", tokens={})
+    stage.place()
+    stage.converge()
+    assert stage.state(there) == "UNSCHEDULABLE"
+
+
 def test_without_a_deadline_a_task_waits_for_ever(stage: Stage) -> None:
     job = stage.submit_small()
     stage.wait(30 * 24 * 3600)

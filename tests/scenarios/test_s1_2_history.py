@@ -5,9 +5,10 @@ from typing import Any
 
 from controlplane import clock
 from controlplane.commands.endings import cancel_job
+from controlplane.contract.phases import PhaseChange, PhaseKind
 from controlplane.contract.states import Phase
 from controlplane.contract.states import TaskState as S
-from controlplane.models import Job, Transition
+from controlplane.models import Attempt, Job, Transition
 from tests.scenarios.stage import Stage
 
 
@@ -37,6 +38,55 @@ def test_every_change_and_every_phase_is_a_line_of_its_own(stage: Stage) -> None
         ("BUILDING", "RUNNING", "started", ""),
         ("RUNNING", "SUCCEEDED", "succeeded", ""),
     ]
+
+
+def passed(attempt: Attempt, *kinds_and_texts: tuple[PhaseKind, str]) -> tuple[PhaseChange, ...]:
+    """Changes of phase, one each tenth of a second since the attempt's creation."""
+    began = attempt.created_at.timestamp()
+    return tuple(
+        PhaseChange(number, began + number / 10, kind, text)
+        for number, (kind, text) in enumerate(kinds_and_texts, 1)
+    )
+
+
+STORY = (
+    (PhaseKind.PHASE, "preparing"),
+    (PhaseKind.PHASE, "pulling"),
+    (PhaseKind.TRY, "try 1 of 3 failed: pull: connection refused"),
+    (PhaseKind.PHASE, "creating"),
+    (PhaseKind.RUNNER, "warming"),
+    (PhaseKind.RUNNER, "step 1"),
+)
+
+
+def test_short_phases_and_words_of_a_runner_are_lines_with_their_own_times(stage: Stage) -> None:
+    stage.cell()
+    job, attempt = stage.placed()
+    stage.wait(3)
+    stage.end(attempt, S.SUCCEEDED, exit_code=0, phases=passed(attempt, *STORY))
+    told = [row for row in lines(job) if row["attempt_uid"]][1:-1]
+    assert [(row["message"], row["reason"]) for row in told] == [
+        ("preparing", "building"),
+        ("pulling", "building"),
+        ("try 1 of 3 failed: pull: connection refused", "try_failed"),
+        ("creating", "building"),
+        ("warming", "runner_phase"),
+        ("step 1", "runner_phase"),
+    ]
+    seconds = [(row["at"] - attempt.created_at).total_seconds() for row in told]
+    assert [round(after, 3) for after in seconds] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+
+
+def test_reports_that_say_the_same_phases_again_add_no_line(stage: Stage) -> None:
+    stage.cell()
+    job, attempt = stage.placed()
+    stage.wait(3)
+    story = passed(attempt, *STORY)
+    for count in (2, 2, 4, 3, 6):
+        stage.build(attempt, phase=Phase.CREATING, phases=story[:count])
+    stage.end(attempt, S.SUCCEEDED, exit_code=0, phases=story)
+    told = [row["message"] for row in lines(job) if row["attempt_uid"]][1:-1]
+    assert told == [text for _, text in STORY]
 
 
 def test_what_was_written_is_never_changed(stage: Stage) -> None:

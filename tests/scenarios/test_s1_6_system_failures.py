@@ -1,5 +1,7 @@
 """S1.6: failures of the system count apart, and only those in a row; a run of a minute ends it."""
 
+from itertools import pairwise
+
 import pytest
 
 from controlplane.contract.reports import AttemptReport
@@ -95,6 +97,109 @@ def test_the_next_attempt_avoids_the_cell(stage: Stage) -> None:
     again(stage)
     assert stage.hand_of(attempt) is first
     assert stage.hand_of(stage.last(job)) is second
+
+
+def where(stage: Stage, job: Job) -> str:
+    """The cell of the newest attempt of the job's one task."""
+    return stage.hand_of(stage.last(job)).name
+
+
+@pytest.mark.parametrize("between", ["nothing", "a loss", "a refusal"])
+def test_a_task_avoids_every_cell_that_failed_it_while_others_are_left(
+    stage: Stage, between: str
+) -> None:
+    stage.cell("good", cpu=200)  # so small that the default selector takes any other before it
+    stage.cell("bad-1")
+    stage.cell("bad-2")
+    job, _ = stage.placed()
+    tried = [where(stage, job)]
+    while tried[-1] != "good" and len(tried) < 6:
+        if between == "a refusal" and len(tried) == 2:
+            stage.refuse(stage.last(job))
+        else:
+            stage.fail_system(stage.last(job))
+        again(stage)
+        if between == "a loss" and len(tried) == 1:
+            stage.vanish(stage.last(job))
+            again(stage)
+        tried.append(where(stage, job))
+    assert sorted(tried[:2]) == ["bad-1", "bad-2"]
+    assert tried[2:] == ["good"], tried
+    stage.check()
+
+
+def test_once_every_cell_failed_it_all_but_the_last_are_allowed_again(stage: Stage) -> None:
+    for name in ("cell-1", "cell-2", "cell-3"):
+        stage.cell(name)
+    job, _ = stage.placed(retries={"system": 9})
+    tried = [where(stage, job)]
+    for _ in range(5):
+        stage.fail_system(stage.last(job))
+        again(stage)
+        tried.append(where(stage, job))
+    assert len(set(tried[:3])) == 3
+    assert all(one != other for one, other in pairwise(tried)), tried
+    assert stage.states(job) == ["ASSIGNED"]
+
+
+def test_a_task_that_starves_goes_where_it_failed_if_the_other_cells_stay_full(
+    stage: Stage,
+) -> None:
+    stage.cell("bad", cpu=100)
+    job, _ = stage.placed()
+    other = stage.cell("good", cpu=100)
+    _, filler = stage.placed()
+    assert stage.hand_of(filler) is other
+    stage.fail_system(stage.last(job))
+    stage.wait(60)
+    stage.place()
+    assert stage.states(job) == ["PENDING"]
+    stage.wait(300)
+    stage.place()
+    assert (stage.states(job), where(stage, job)) == (["ASSIGNED"], "bad")
+    stage.check()
+
+
+def test_the_only_cell_is_tried_again(stage: Stage) -> None:
+    stage.cell()
+    job, _ = stage.placed()
+    for _ in range(2):
+        stage.fail_system(stage.last(job))
+        again(stage)
+    assert [stage.hand_of(row).name for row in stage.attempts(job)] == ["cell-1"] * 3
+
+
+@pytest.mark.parametrize("by", ["a minute of running", "a failure of its own"])
+def test_what_breaks_the_row_lets_the_task_go_anywhere_again(stage: Stage, by: str) -> None:
+    stage.cell("cell-1")
+    job, attempt = stage.placed(retries={"failure": 1})
+    stage.cell("cell-2", cpu=500)
+    stage.fail_system(attempt)
+    again(stage)
+    assert (where(stage, job), stage.task(job).avoid_cell_ids) == ("cell-2", [attempt.cell_id])
+    stage.start(stage.last(job))
+    if by == "a minute of running":
+        stage.wait(61)
+        stage.vanish(stage.last(job))
+    else:
+        stage.fail(stage.last(job))
+    assert stage.task(job).avoid_cell_ids is None
+
+
+def test_members_of_one_group_avoid_what_failed_each_of_them(stage: Stage) -> None:
+    """Tasks that avoid the same cells are placed together, others apart, each where it may."""
+    for name in ("cell-1", "cell-2"):
+        stage.cell(name)
+    job = stage.submit_small(replicas=6)
+    stage.place()
+    failed_on = {row.task_id: row.cell_id for row in stage.attempts(job)}
+    assert len(set(failed_on.values())) == 2
+    for attempt in stage.attempts(job):
+        stage.fail_system(attempt)
+    again(stage)
+    second = {row.task_id: row.cell_id for row in stage.attempts(job) if row.number == 2}
+    assert second.keys() == failed_on.keys()
+    assert all(second[task] != failed_on[task] for task in second)
 
 
 def test_a_failure_that_its_cell_told_is_released_one_that_we_found_is_stopped(

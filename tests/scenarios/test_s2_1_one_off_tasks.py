@@ -159,6 +159,29 @@ def test_a_pool_may_say_how_long_it_waits(stage: Stage) -> None:
     assert look(stage)["failure_reason"] == "not started within time limit"
 
 
+def test_a_pool_may_say_so_while_it_waits(stage: Stage) -> None:
+    desire(stage)
+    stage.policy(pending_timeout_seconds=60)
+    stage.wait(61)
+    stage.place()
+    stage.converge()
+    assert look(stage)["failure_reason"] == "not started within time limit"
+
+
+def test_a_pool_that_no_longer_says_so_leaves_it_half_an_hour(stage: Stage) -> None:
+    stage.policy(pending_timeout_seconds=60)
+    desire(stage)
+    stage.policy(pending_timeout_seconds=None)
+    stage.wait(1_790)
+    stage.place()
+    stage.converge()
+    assert look(stage)["state"] == "PENDING"
+    stage.wait(11)
+    stage.place()
+    stage.converge()
+    assert look(stage)["failure_reason"] == "not started within time limit"
+
+
 def test_while_nobody_places_it_waits_and_runs_once_somebody_does(stage: Stage) -> None:
     job = desire(stage)
     stage.cell()

@@ -1,11 +1,12 @@
 """S2.3: whoever deals with a completed task claims it first: RESOLVING, which two cannot win."""
 
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
 
 from controlplane.commands.deletion import delete_job
-from controlplane.commands.one_offs import claim_task, delete_resolved_task
+from controlplane.commands.one_offs import claim_task, delete_resolved_task, let_go_of_task
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.models import Attempt, AuditLine, Job, Task
@@ -115,14 +116,79 @@ def test_a_claim_is_over_in_time_though_convergence_is_away(stage: Stage) -> Non
     delete(stage, task_id, claim(stage, task_id))
 
 
+def test_updated_at_moves_with_the_claim_and_with_its_end(stage: Stage) -> None:
+    stage.cell()
+    task_id = completed(stage)
+    told = [look(stage)["updated_at"]]
+
+    def is_moved() -> bool:
+        told.append(look(stage)["updated_at"])
+        assert look(stage)["updated_at_ns"] == int(told[-1].timestamp() * 10**6) * 1000
+        return bool(told[-1] > told[-2])
+
+    stage.wait(10)
+    assert not is_moved()
+    begun = stage.now()
+    mine = claim(stage, task_id)
+    assert is_moved()
+    assert told[-1] >= begun
+    stage.wait(10)
+    assert not is_moved()
+    assert let_go_of_task(task_id=task_id, claim=mine, now=stage.now())
+    assert is_moved()
+    # Another claim, which nobody follows up, is over after 30 s, whether convergence comes or not.
+    stage.wait(10)
+    begun = stage.now()
+    claim(stage, task_id)
+    assert is_moved()
+    stage.wait(31)
+    assert is_moved()
+    assert told[-1] - begun < timedelta(seconds=30.1)
+    stage.converge()
+    assert lifecycle(stage) == "COMPLETED"
+    assert not is_moved()
+
+
 def test_the_job_of_what_somebody_resolves_is_not_deleted_under_him(stage: Stage) -> None:
     stage.cell()
     task_id = completed(stage)
     job_id = Task.objects.get(pk=task_id).job_id
     mine = claim(stage, task_id, by="ann")
-    with pytest.raises(Conflict, match="is RESOLVING, by ann"):
+    with pytest.raises(Conflict, match="is RESOLVING: its job is deleted by that claim alone"):
         delete_job(job_id=job_id, actor="me", now=stage.now())
     delete(stage, task_id, mine)
+
+
+def test_by_its_job_too_it_is_deleted_only_while_it_is_resolving_and_by_that_claim(
+    stage: Stage,
+) -> None:
+    """Diego: who deletes a task "must first successfully move it" to RESOLVING."""
+    stage.cell()
+    task_id = completed(stage)
+    job_id = Task.objects.get(pk=task_id).job_id
+    with pytest.raises(Conflict, match="task one is not RESOLVING: claim it first"):
+        delete_job(job_id=job_id, actor="me", now=stage.now())
+    late = claim(stage, task_id)
+    stage.wait(31)
+    with pytest.raises(Conflict, match="is not RESOLVING any more"):
+        delete_job(job_id=job_id, claim=late, actor="me", now=stage.now())
+    mine = claim(stage, task_id)
+    with pytest.raises(Conflict, match="is RESOLVING by another claim"):
+        delete_job(job_id=job_id, claim=late, actor="me", now=stage.now())
+    delete_job(job_id=job_id, claim=mine, actor="me", now=stage.now())
+    with pytest.raises(NotFound):
+        look(stage)
+    with pytest.raises(NotFound):
+        delete_job(job_id=job_id, actor="me", now=stage.now())
+
+
+def test_a_claim_is_of_no_use_for_the_job_of_ordinary_tasks(stage: Stage) -> None:
+    stage.cell()
+    job, attempt = stage.placed()
+    stage.succeed(attempt)
+    with pytest.raises(Conflict, match="is not that of a one-off task"):
+        delete_job(job_id=job.pk, claim=OTHER, actor="me", now=stage.now())
+    delete_job(job_id=job.pk, actor="me", now=stage.now())
 
 
 def test_what_is_deleted_leaves_one_line_and_its_guid_is_free(stage: Stage) -> None:

@@ -1,10 +1,17 @@
 """S3.2: what validators hold back, how sequencers order, which cells selectors choose."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from controlplane.models import Domain, Job, Project, Quota
+from controlplane.domain.submission import JobsRefused
+from controlplane.models import Cell, Domain, Job, Project, Quota
+from controlplane.queries.jobs import get_job
+from controlplane.ticks import hooks
+from tests.integration.loop.hook_probe import Probe, installed, raising
 from tests.integration.loop.test_kinds import SERVICE
 from tests.scenarios.stage import Stage
 
@@ -168,6 +175,54 @@ def test_concentrated_fills_one_cell_before_the_next(stage: Stage) -> None:
     assert sorted(stage.cells(job)) == ["cell-1"] * 4 + ["cell-2"] * 2
 
 
+def loaded(stage: Stage, name: str, used: dict[str, Any], cpu: int, memory: int = 4096) -> None:
+    """A cell on which so much is in use."""
+    stage.cell(name, cpu=cpu, memory=memory)
+    Cell.objects.filter(name=name).update(labels={"name": name})
+    here = [{"key": "name", "op": "in", "values": [name]}]
+    task = stage.submit(name=f"load-{name}", constraints=here, resources=used)
+    stage.place()
+    assert stage.cells(task) == [name]
+
+
+@pytest.mark.parametrize(("selector", "cell"), [("concentrated", "large"), ("dispersed", "small")])
+def test_utilisation_is_that_before_the_task_is_placed(
+    stage: Stage, selector: str, cell: str
+) -> None:
+    """10 cores of which 30 % are in use, 2 cores of which 25 % are; the task adds 10 % and 50 %."""
+    stage.policy(selector=selector)
+    loaded(stage, "large", {"cpu": 3}, cpu=10_000)
+    loaded(stage, "small", {"cpu": 0.5}, cpu=2_000)
+    job = stage.submit(resources={"cpu": 1})
+    stage.place()
+    assert stage.cells(job) == [cell]
+
+
+@pytest.mark.parametrize("names", [("cell-1", "cell-2"), ("cell-2", "cell-1")])
+@pytest.mark.parametrize("selector", ["concentrated", "dispersed"])
+def test_of_equally_utilised_cells_concentrated_takes_the_smaller_and_dispersed_the_larger(
+    stage: Stage, selector: str, names: tuple[str, str]
+) -> None:
+    """Half of the disk of both is in use; the task asks for little else."""
+    stage.policy(selector=selector)
+    small, large = names
+    for name, memory in ((small, 1024), (large, 4096)):
+        loaded(stage, name, {"cpu": 0.1, "disk": "5000Mi"}, cpu=8_000, memory=memory)
+    job = stage.submit()
+    stage.place()
+    assert stage.cells(job) == [small if selector == "concentrated" else large]
+
+
+def test_each_task_of_one_step_counts_as_in_use_for_the_next(stage: Stage) -> None:
+    stage.policy(selector="dispersed")
+    stage.cell("large", cpu=1_000)
+    stage.cell("small", cpu=500)
+    # 0 and 0: large; 0.1 and 0: small; 0.1 and 0.2: large; 0.2 and 0.2: large.
+    job = stage.submit(replicas=4, resources={"cpu": 0.1})
+    stage.place()
+    assert sorted(stage.cells(job)) == ["large"] * 3 + ["small"]
+
+
 def test_round_robin_goes_on_where_it_stopped(stage: Stage) -> None:
     job = spread(stage, "round_robin", 1)
     assert stage.cells(job) == ["cell-1"]
@@ -196,3 +251,51 @@ def test_a_service_is_started_for_ever_and_batch_once(stage: Stage) -> None:
         assert stage.last(service).number == number
         stage.start(stage.last(service))
         stage.succeed(stage.last(service))
+
+
+@pytest.fixture
+def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Probe]:
+    with installed(tmp_path, monkeypatch) as found:
+        yield found
+
+
+def test_a_kind_may_set_what_a_submission_may_and_no_more(stage: Stage, probe: Probe) -> None:
+    stage.cell_of("default", "cell-1", zone="a")
+    stage.cell_of("default", "cell-2", zone="b")
+    zone = {"key": "zone", "op": "eq", "values": ["b"]}
+    probe.acts["prepare"] = lambda terms: replace(terms, constraints=(zone,), env={"KIND": "1"})
+    job = stage.submit_small(kind="probe")
+    stage.place()
+    assert stage.cells(job) == ["cell-2"]
+    shown = get_job(job.pk)["groups"][0]["prepared"]
+    assert shown == {"constraints": [{**zone, "required": True}], "env": {"KIND": "1"}}
+    wrong = {"key": "zone", "op": "exists", "values": ["b"]}
+    probe.acts["prepare"] = lambda terms: replace(terms, constraints=(wrong,))
+    with pytest.raises(JobsRefused) as refused:
+        stage.submit_small(kind="probe")
+    [(_, fault)] = refused.value.faults
+    assert fault.field == "constraints[0].values"
+    assert fault.detail == "must be empty for exists (set by kind probe)"
+
+
+@pytest.mark.parametrize("method", ["on_placed", "on_started", "on_end"])
+def test_a_hook_that_fails_ends_its_own_job_and_no_other(
+    stage: Stage, probe: Probe, method: str
+) -> None:
+    stage.cell()
+    bad, good = stage.submit_small(kind="probe", replicas=2), stage.submit_small(kind="probe")
+
+    def act(asked: Any) -> Any:
+        return raising(asked) if asked.job_id == bad.pk else getattr(asked, "event", None)
+
+    probe.acts[method] = act
+    stage.place()
+    stage.start(*stage.newest(bad), *stage.newest(good))
+    hooks.run()
+    if method == "on_end":
+        stage.succeed(stage.newest(bad)[0], stage.last(good))
+    stage.converge()
+    assert stage.state(bad) == "FAILED"
+    assert stage.job(bad).ending_reason == "hook_failed"
+    assert f"the hook probe failed in {method}" in stage.job(bad).failure_reason
+    assert stage.states(good) == (["SUCCEEDED"] if method == "on_end" else ["RUNNING"])

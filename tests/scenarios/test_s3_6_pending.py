@@ -28,12 +28,48 @@ def test_each_pool_bounds_how_long_its_jobs_wait(stage: Stage) -> None:
     assert reasons(stage, hasty)[-1] == "scheduling_deadline"
 
 
-def test_an_edited_bound_counts_for_what_is_submitted_from_then_on(stage: Stage) -> None:
+def test_a_changed_bound_counts_for_what_already_waits(stage: Stage) -> None:
     before = stage.submit_small()
-    stage.policy(pending_timeout_seconds=30)
-    after = stage.submit_small()
+    own = stage.submit_small(scheduling_timeout_seconds=300)
     overdue(stage, 31)
-    assert (stage.state(before), stage.state(after)) == ("PENDING", "UNSCHEDULABLE")
+    assert stage.state(before) == "PENDING"
+    stage.policy(pending_timeout_seconds=60)
+    overdue(stage, 28)
+    assert stage.state(before) == "PENDING"
+    overdue(stage, 2)
+    assert (stage.state(before), stage.state(own)) == ("UNSCHEDULABLE", "PENDING")
+
+
+def test_a_bound_that_is_raised_or_removed_ends_nothing_that_waits(stage: Stage) -> None:
+    stage.policy(pending_timeout_seconds=30)
+    job = stage.submit_small()
+    own = stage.submit_small(scheduling_timeout_seconds=20)
+    stage.wait(29)
+    stage.policy(pending_timeout_seconds=60)
+    overdue(stage, 2)
+    assert (stage.state(job), stage.state(own)) == ("PENDING", "UNSCHEDULABLE")
+    stage.policy(pending_timeout_seconds=None)
+    overdue(stage, 100)
+    assert stage.state(job) == "PENDING"
+    stage.policy(pending_timeout_seconds=120)
+    overdue(stage, 1)
+    assert stage.state(job) == "UNSCHEDULABLE"
+
+
+def test_a_changed_bound_counts_from_when_a_group_may_start(stage: Stage) -> None:
+    stage.cell()
+    large = {"resources": {"cpu": 64, "memory": "64Mi"}, "depends_on": [{"group": "a"}]}
+    groups = [stage.group("a"), {**stage.group("b"), **large}]
+    job = stage.submit(groups=groups, allow_unsatisfiable=True)
+    stage.place()
+    stage.start(*stage.newest(job))
+    stage.policy(pending_timeout_seconds=30)
+    overdue(stage, 100)
+    stage.succeed(*stage.newest(job))
+    overdue(stage, 29)
+    assert stage.states(job) == ["SUCCEEDED", "PENDING"]
+    overdue(stage, 2)
+    assert stage.states(job) == ["SUCCEEDED", "UNSCHEDULABLE"]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +110,9 @@ def test_a_stop_that_is_not_confirmed_puts_its_cell_aside_and_alerts(stage: Stag
     job, _ = stage.running(timeout_seconds=10, stop_grace_seconds=5)
     overdue(stage, 41)
     assert reasons(stage, job)[-1] == "timeout"
-    overdue(stage, 66)
+    overdue(stage, 36)
+    assert reasons(stage, job)[-1] == "stop_forced"
+    overdue(stage, 31)
     assert Cell.objects.get().state == "QUARANTINED"
     [alert] = Alert.objects.exclude(kind="tick_late").filter(cleared_at=None)
     assert (alert.kind, alert.subject) == ("stop_unconfirmed", "cell-1")

@@ -42,6 +42,25 @@ def test_the_jobs_minimum_may_be_more_than_the_sum(stage: Stage, minimum: int) -
     assert job.max_task_failures == 9 - minimum
 
 
+def test_a_minimum_of_the_job_alone_is_accepted_in_both_forms(stage: Stage) -> None:
+    """One group: the same minima in both forms. Several: what the others cannot supply."""
+    short = stage.submit_small(replicas=4, min_available=3)
+    listed = stage.submit(groups=[stage.group("main", replicas=4)], min_available=3)
+    assert minima(short) == minima(listed) == (3, {"main": 3})
+    assert short.max_task_failures == listed.max_task_failures == 1
+    assert (short.explicit_minimum, listed.explicit_minimum) == (True, True)
+    groups = [stage.group("a", replicas=5), stage.group("b", replicas=2)]
+    assert minima(stage.submit(groups=groups, min_available=4)) == (4, {"a": 2, "b": 0})
+    assert minima(stage.submit(groups=groups, min_available=0)) == (0, {"a": 0, "b": 0})
+
+
+def test_a_minimum_of_the_job_alone_is_at_most_all_replicas(stage: Stage) -> None:
+    groups = [stage.group("a", replicas=5), stage.group("b", replicas=2)]
+    assert stage.submit(groups=groups, min_available=7).max_task_failures == 0
+    with pytest.raises(InvalidSpec, match="must be at most 7, all replicas"):
+        stage.submit(groups=groups, min_available=8)
+
+
 @pytest.mark.parametrize("minimum", [5, 10])
 def test_a_minimum_below_the_sum_or_above_all_replicas_is_refused(
     stage: Stage, minimum: int
@@ -60,7 +79,7 @@ def test_a_groups_minimum_above_its_replicas_is_refused(stage: Stage) -> None:
 
 def test_the_door_answers_422_and_names_the_field(stage: Stage) -> None:
     caller = make_caller("ann", "submit")
-    groups = [{"name": "a", "replicas": 3, **SMALL}, {"name": "b", **SMALL}]
+    groups = [{"name": "a", "replicas": 3, **SMALL}, {"name": "b", "min_available": 1, **SMALL}]
     answer = caller.post("/jobs", {"name": "x", "groups": groups, "min_available": 5})
     assert (answer.status, list(answer.faults)) == (422, ["min_available"])
     groups[0] = {"name": "a", "replicas": 3, "min_available": 4, **SMALL}

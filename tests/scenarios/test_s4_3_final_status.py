@@ -4,6 +4,7 @@ from itertools import product
 
 import pytest
 
+from controlplane.commands.retries import retry_job
 from controlplane.models import Attempt, Job
 from tests.scenarios.plain import PlainGroup, plain_end, volcano
 from tests.scenarios.stage import Stage
@@ -35,6 +36,7 @@ def end(stage: Stage, job: Job, successes: tuple[int, ...]) -> list[PlainGroup]:
     return [PlainGroup(states[n : n + REPLICAS], MINIMUM) for n in (0, 3, 6)]
 
 
+@pytest.mark.usefixtures("many_slots")
 @pytest.mark.parametrize(
     "case", list(product(SUCCESSES, repeat=3)), ids=lambda case: "/".join(case)
 )
@@ -100,7 +102,7 @@ def test_one_groups_plenty_does_not_make_up_for_anothers_lack(stage: Stage) -> N
     stage.succeed(*plenty, one)
     stage.fail(other)
     assert stage.state(job) == "FAILED"
-    assert stage.job(job).failure_reason == "only 6 tasks succeeded, which is too few"
+    assert stage.job(job).failure_reason == "only 1 task of group lack succeeded, 2 must"
 
 
 def test_no_minimum_at_all_asks_for_every_success_that_is_not_tolerated(stage: Stage) -> None:
@@ -112,3 +114,69 @@ def test_no_minimum_at_all_asks_for_every_success_that_is_not_tolerated(stage: S
         stage.succeed(one)
         stage.fail(other)
         assert stage.state(job) == state
+
+
+def test_a_group_without_a_written_minimum_needs_all_its_replicas(stage: Stage) -> None:
+    """Volcano: the minimum of a group "defaults to the task replicas"."""
+    stage.cell()
+    for happens, state in ((stage.fail, "FAILED"), (stage.vanish, "WORKER_FAILED")):
+        groups = [stage.group("a", replicas=3, min_available=1), stage.group("b", replicas=2)]
+        job = stage.submit(groups=groups, retries={"preemption": 0})
+        stage.place()
+        *succeeding, one, other = stage.newest(job)
+        stage.succeed(*succeeding)
+        happens(one, other)
+        assert stage.state(job) == state
+        states = stage.states(job)
+        groups_of_states = [PlainGroup(states[:3], 1), PlainGroup(states[3:])]
+        assert plain_end(groups_of_states, minimum=None, tolerated=2) == state
+
+
+@pytest.mark.parametrize("form", ["groups", "short"])
+def test_a_minimum_of_the_job_alone_counts_the_successes_of_all_groups(
+    stage: Stage, form: str
+) -> None:
+    """Volcano: "Currently MinAvailable field only supported at job level"."""
+    stage.cell()
+    for successes, state in ((3, "SUCCEEDED"), (2, "FAILED")):
+        if form == "groups":
+            job = stage.submit(groups=[stage.group("main", replicas=4)], min_available=3)
+        else:
+            job = stage.submit_small(replicas=4, min_available=3)
+        stage.place()
+        attempts = stage.newest(job)
+        stage.succeed(*attempts[:successes])
+        stage.fail(*attempts[successes:])
+        stage.settle()
+        assert stage.state(job) == state
+
+
+def test_a_minimum_of_the_job_alone_is_met_by_any_of_its_groups(stage: Stage) -> None:
+    stage.cell()
+    for failing, state in ((2, "SUCCEEDED"), (3, "FAILED")):
+        groups = [stage.group("a", replicas=3), stage.group("b", replicas=2)]
+        job = stage.submit(groups=groups, min_available=3, max_task_failures=5)
+        stage.place()
+        attempts = stage.newest(job)
+        stage.succeed(*attempts[: 5 - failing])
+        stage.fail(*attempts[5 - failing :])
+        assert stage.state(job) == state
+
+
+def test_a_retry_needs_what_its_job_still_lacked(stage: Stage) -> None:
+    stage.cell()
+    groups = [stage.group("a", replicas=3, min_available=1), stage.group("b", replicas=2)]
+    job = stage.submit(groups=groups)
+    stage.place()
+    *of_a, one, other = stage.newest(job)
+    stage.succeed(of_a[0], one)
+    stage.fail(*of_a[1:], other)
+    assert stage.state(job) == "FAILED"
+    for happens, state in ((stage.fail, "FAILED"), (stage.succeed, "SUCCEEDED")):
+        retried = retry_job(job_id=job.pk, guid=None, actor="me", now=stage.now())
+        retry = Job.objects.get(pk=retried.job_id)
+        stage.place()
+        *of_a, last = stage.newest(retry)
+        stage.fail(*of_a)
+        happens(last)
+        assert stage.state(retry) == state

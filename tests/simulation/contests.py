@@ -129,6 +129,21 @@ def grouped(rng: Random, name: str) -> list[Submitted]:
     return jobs
 
 
+def gangs_of_zones(rng: Random, name: str) -> list[Submitted]:
+    """Draw gangs of which one group is bound to a zone, and another one is larger or smaller."""
+    jobs = []
+    for number in range(rng.randint(1, 2)):
+        bound = group_of(rng, "bound", _runs(rng, 3.0, 20.0), resources=_SMALL, replicas=1)
+        bound["constraints"] = [{"key": ZONE, "op": "eq", "values": ["a"], "required": True}]
+        asked = {"cpu": rng.choice([0.25, 0.5]), "memory": "64Mi"}
+        free = group_of(rng, "free", _runs(rng, 3.0, 20.0), resources=asked, replicas=1)
+        groups = [bound, free] if rng.random() < 0.5 else [free, bound]
+        band = rng.choice(["production", "interactive", "batch"])
+        jobs.append(_job(f"{name}-{number}", groups, coscheduled=True, band=band))
+        jobs[-1].at = rng.choice([0.0, rng.uniform(0.0, 30.0)])
+    return jobs
+
+
 def crowding_out(rng: Random, name: str) -> list[Submitted]:
     """Small ones come without end, it seems; a large one of the same band waits among them."""
     jobs = []
@@ -143,4 +158,12 @@ def crowding_out(rng: Random, name: str) -> list[Submitted]:
     return jobs
 
 
-CONTESTS: tuple[Contest, ...] = (bands, bands_of_gangs, tokens, named, grouped, crowding_out)
+CONTESTS: tuple[Contest, ...] = (
+    bands,
+    bands_of_gangs,
+    tokens,
+    named,
+    grouped,
+    gangs_of_zones,
+    crowding_out,
+)

@@ -149,6 +149,8 @@ _GANGS: tuple[gangs.Kind, ...] = (
     gangs.gang_succeeds,
     gangs.gang_of_groups,
     gangs.gang_of_groups,
+    gangs.gang_of_sizes,
+    gangs.gang_of_sizes,
     gangs.gang_retries,
     gangs.gang_vanishes,
     gangs.gang_fails,
@@ -163,6 +165,7 @@ _RETRIED: tuple[gangs.Kind, ...] = (
     by_minima,
     gangs.gang_succeeds,
     gangs.gang_of_groups,
+    gangs.gang_of_sizes,
     gangs.once,
 )
 _ONCE: tuple[gangs.Kind, ...] = (gangs.once, gangs.once, gangs.once_and_fails)

@@ -17,6 +17,7 @@ from controlplane.queries.sql import rows
 from tests.simulation import contests, families
 from tests.simulation.bus import MessageFaults
 from tests.simulation.control import PARTS, TickPart
+from tests.simulation.hostile import push_forgeries
 from tests.simulation.machines import KILL_POINTS, Machine
 from tests.simulation.world import World
 
@@ -309,6 +310,12 @@ def repeat_messages(faults: Faults) -> None:
         faults.note(f"an old message comes once more on {queue}")
 
 
+def forge_messages(faults: Faults) -> None:
+    """Push messages that no component of the installation made."""
+    count = push_forgeries(faults.world, faults.rng)
+    faults.note(f"{count} forged messages are pushed")
+
+
 def tick_twice(faults: Faults) -> None:
     part = faults.world.control.parts[faults.rng.choice(["placement", "convergence"])]
     assert isinstance(part, TickPart)
@@ -348,6 +355,8 @@ FAULTS: tuple[Fault, ...] = (
     flush_broker,
     lose_broker,
     repeat_messages,
+    forge_messages,
+    forge_messages,
     tick_twice,
     change_cell,
 )

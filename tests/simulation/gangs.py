@@ -12,6 +12,9 @@ from tests.simulation.jobs import Submitted, group_of, job_of, sleep
 
 _SMALL = {"cpu": 0.25, "memory": "64Mi"}
 _ENDLESS = ["sleep", "1000000"]
+# A tenth of the smallest cell is left to what only others end (`families._endless`).
+_PACKED_MILLIS = 900
+_PIECE_MILLIS = (150, 300, 450, 900)
 
 Kind = Callable[[Random, str], Submitted]
 
@@ -47,6 +50,23 @@ def gang_of_groups(rng: Random, name: str) -> Submitted:
     most = sum(group["replicas"] for group in groups)
     more = {"min_available": rng.randint(fewest, most)} if rng.random() < 0.6 else {}
     return _gang(name, groups, S.SUCCEEDED, **more)
+
+
+def gang_of_sizes(rng: Random, name: str) -> Submitted:
+    """Draw a gang whose members differ in size, and which packs into two cells of 0.9 core."""
+    pieces: list[float] = []
+    for _ in range(2):
+        left = _PACKED_MILLIS
+        while left >= min(_PIECE_MILLIS):
+            pieces.append(rng.choice([piece for piece in _PIECE_MILLIS if piece <= left]))
+            left -= int(pieces[-1])
+    groups = []
+    for millis in rng.sample(_PIECE_MILLIS, len(_PIECE_MILLIS)):
+        if count := pieces.count(millis):
+            resources = {"cpu": millis / 1000, "memory": "64Mi"}
+            group = group_of(rng, f"of-{millis}", _long(rng), resources=resources)
+            groups.append({**group, "replicas": count})
+    return _gang(name, groups, S.SUCCEEDED)
 
 
 def gang_retries(rng: Random, name: str) -> Submitted:

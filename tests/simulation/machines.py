@@ -97,6 +97,10 @@ class Machine:
         capacity = {**self.config.capacity, **more}
         self.config = replace(self.config, labels=labels, capacity=capacity)
 
+    def offer_containers(self) -> None:
+        """Register as a cell of containers, of which it prepares only so many at once."""
+        self.config = replace(self.config, driver="docker")
+
     def wall(self) -> float:
         """What the machine's clock shows."""
         elapsed = self.around.timeline.now - self.set_at

@@ -207,7 +207,8 @@ class OneOffs:
 
     def _let_go(self, win: Win) -> None:
         def let_go() -> None:
-            if let_go_of_task(task_id=win.task_id, claim=win.claim):
+            now = self._around.timeline.datetime()
+            if let_go_of_task(task_id=win.task_id, claim=win.claim, now=now):
                 win.over_at = self._around.timeline.now
 
         if not self._call(let_go):

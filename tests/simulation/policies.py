@@ -27,6 +27,14 @@ class Policies:
     quotas: dict[ScopeKind, dict[str, Any]] = field(default_factory=dict)
 
 
+def draw_start_slots(seed: int) -> int | None:
+    """Draw how many containers a cell prepares at once; None: as many as it gets.
+
+    Few enough that gangs have more members than a cell has slots.
+    """
+    return Random(f"start slots of {seed}").choice([None, None, 1, 2, 3, 8])
+
+
 def draw_policies(rng: Random) -> Policies:
     """Two pools of different policies, and quotas that all jobs fit into, one after another."""
     pools = {name: _draw_pool(rng) for name in ("default", SECOND)}

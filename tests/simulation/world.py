@@ -41,6 +41,7 @@ from tests.simulation.policies import (
     ZONES,
     Policies,
     draw_policies,
+    draw_start_slots,
 )
 from tests.simulation.submitters import NAME, Submitters
 from tests.simulation.timeline import Timeline
@@ -203,6 +204,8 @@ class World:
             capacity=capacity,
             pool=pool,
         )
+        if draw_start_slots(self.seed) is not None:
+            machine.offer_containers()
         self.machines.append(machine)
         self.witness.watch(machine)
         return machine
@@ -232,6 +235,8 @@ class World:
         for number in range(self.rng.randint(2, 4)):
             machine = self.add_machine(f"cell-{number}", f"cell-{number}")
             self.timeline.after(self.rng.uniform(0.0, 3.0), machine.start)
+        slots = draw_start_slots(self.seed)
+        put_pool(name="default", changes={"max_building_per_cell": slots})
         jobs = [*draw_jobs(self.rng), *draw_families(self.seed)]
         if choose_contests(self.seed):
             owners[CONTENDER], _ = create_user(name=CONTENDER, password=None, is_operator=False)
@@ -241,8 +246,9 @@ class World:
     def _let_contend(self, owners: Mapping[str, User]) -> list[Submitted]:
         """Policies, what cells differ in, a second pool; and the jobs that contend."""
         self.policies = draw_policies(Random(f"policies of {self.seed}"))
+        slots = draw_start_slots(self.seed)
         for name, fields in self.policies.pools.items():
-            put_pool(name=name, changes=fields)
+            put_pool(name=name, changes={**fields, "max_building_per_cell": slots})
         project = Project.objects.get()
         keys = {ScopeKind.PROJECT: project.pk, ScopeKind.DOMAIN: project.domain_id}
         keys[ScopeKind.USER] = owners[CONTENDER].pk

@@ -14,9 +14,10 @@ from controlplane.contract.states import Phase
 from workers import clock
 from workers.attempt.capture import Capture
 from workers.attempt.engine import Engine, Placed, View
-from workers.attempt.events import Building, DriverEvent, Launch, Listener, Started
+from workers.attempt.events import Building, DriverEvent, Launch, Listener, Started, TryFailed
 from workers.attempt.outcome import AttemptFailed
 from workers.attempt.pulls import Pulls
+from workers.attempt.turns import Turns
 from workers.logs import LogShipper
 from workers.secret_folder import SecretFolder
 from workers.storage import Storage
@@ -24,7 +25,7 @@ from workers.web import Web
 
 log = logging.getLogger(__name__)
 
-TURN_SECONDS = 0.2  # how often one that waits for its turn looks for a stop order
+TURN_SECONDS = 0.2  # how often an attempt that waits before its start checks for a stop order
 
 
 class Closed(Exception):
@@ -43,7 +44,7 @@ class Surroundings:
     tell: Listener
     home: Path
     max_log_bytes: int
-    turns: threading.Semaphore
+    turns: Turns
     pulls: Pulls
     shipper: LogShipper
     web: Web
@@ -136,10 +137,14 @@ class Attempt:
         self.around.tell(event)
 
     def enter(self, phase: Phase, progress: int | None = None) -> None:
-        """Say what is being built, once per change."""
+        """Report the phase of BUILDING, once per change."""
         if self._phase != (phase, progress):
             self._phase = (phase, progress)
-            self.tell(Building(self.uid, phase, progress))
+            self.tell(Building(self.uid, phase, progress, self.around.now()))
+
+    def note_try(self, text: str) -> None:
+        """Report that a try of a stage failed and that another follows."""
+        self.tell(TryFailed(self.uid, text, self.around.now()))
 
     def mark_running(self, view: View, addresses: Mapping[str, str] | None) -> None:
         """The main process was started: say so, begin its limits, deliver an earlier stop.
@@ -185,9 +190,12 @@ class Attempt:
     # ------------------------------------------------------------------------- stopping
 
     def note_limit(self, reason: str) -> None:
-        """Write down that a limit of its own ends it, before that is so: see `recall_limit`."""
+        """Write down the first limit of its own that stops it: see `recall_limit`."""
         try:
-            self._limit_file.write_text(reason, encoding="ascii")
+            with self._limit_file.open("x", encoding="ascii") as file:
+                file.write(reason)
+        except FileExistsError:
+            return
         except OSError as error:  # a full disk must not keep it running
             log.warning("why attempt %s is stopped is not written down: %s", self.uid, error)
 
@@ -308,11 +316,11 @@ class Attempt:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Hold one of the few places for heavy calls to the engine."""
-        while not self.around.turns.acquire(timeout=TURN_SECONDS):
-            self.check()
-        try:
-            self.check()
+        """Hold one of the few places for heavy calls to the engine.
+
+        An attempt whose container is being created goes before those that have not begun that:
+        its wait is part of `creating`, which has a time limit; theirs is not.
+        """
+        is_new = self._phase is None or self._phase[0] is not Phase.CREATING
+        with self.around.turns.take(self.check, is_new=is_new):
             yield
-        finally:
-            self.around.turns.release()

@@ -41,13 +41,17 @@ def watch_disk(attempt: Attempt, stop: Callable[[], None]) -> None:
             return
 
 
-def bytes_below(folder: Path) -> int:
-    """The sizes of all files below `folder`, as far as they can be seen; links are not followed."""
+def bytes_below(folder: Path, *, on_error: Callable[[OSError], None] | None = None) -> int:
+    """The sizes of all files below `folder`, as far as they can be seen; links are not followed.
+
+    `on_error`: called for what cannot be seen, as of a folder that went meanwhile or is closed.
+    """
     total = 0
-    for path, _, names in os.walk(folder):
+    for path, _, names in os.walk(folder, onerror=on_error):
         for name in names:
             try:
                 total += os.lstat(os.path.join(path, name)).st_size
-            except OSError:  # it went meanwhile
-                continue
+            except OSError as error:  # it went meanwhile, or its folder is closed
+                if on_error:
+                    on_error(error)
     return total

@@ -44,11 +44,24 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Building:
-    """The attempt is in `phase`; `progress` in percent, if known."""
+    """The attempt is in `phase`; `progress` in percent, if known.
+
+    `at`: since when, in seconds since 1970; None: since the event is taken.
+    """
 
     uid: str
     phase: Phase
     progress: int | None = None
+    at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TryFailed:
+    """A try of a stage failed and is followed by another. `text`: which of how many, and why."""
+
+    uid: str
+    text: str
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +79,15 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """The runner of the attempt looked: the phase in its words, and the state that was kept."""
+    """The runner of the attempt looked: the phase in its words, and the state that was kept.
+
+    `at`: when, in seconds since 1970; None: when the event is taken.
+    """
 
     uid: str
     phase: str
     state: Mapping[str, Any]
+    at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +116,7 @@ class Ended:
     never_created: bool = False
 
 
-DriverEvent = Building | Started | Reconciled | Ended
+DriverEvent = Building | TryFailed | Started | Reconciled | Ended
 
 
 class Listener(Protocol):

@@ -9,6 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from controlplane.contract.reports import (
+    COMMAND,
+    IMAGE,
+    NOT_HERE,
+    REGISTRY,
+    SPEC,
+)
 from controlplane.contract.states import FailureKind
 
 EXIT = "exit"  # the program ended by itself
@@ -21,8 +28,6 @@ STOPPED = "stopped"  # a stop order of ours
 OUT_OF_MEMORY = "oom"
 KILLED_OUTSIDE = "killed_outside"  # a signal from neither us nor the memory limit
 VANISHED = "vanished"  # the container is gone, or never was, and nobody here removed it
-IMAGE = "image"  # not found, not allowed, or no image name at all
-REGISTRY = "registry"  # the registry does not answer
 ENGINE = "engine"  # the engine fails or does not answer
 INPUTS = "inputs"  # an input could not be fetched or placed
 LEASE_OVER = "lease_over"  # an exclusive attempt must not outlive its cell's lease
@@ -31,9 +36,7 @@ WEB = "web"  # the control plane's web process does not answer, or refuses
 SECRET = "secret"  # a secret that the task names does not exist, or cannot be used
 OUTPUTS = "outputs"  # an output could not be kept
 RUNNER = "runner"  # the runner of its task type failed, or says that the task did
-RUNNER_FINAL = "runner_final"  # its runner says that no other attempt would do better
 DISK = "disk"  # no space left on the cell
-SPEC = "spec"  # the engine refuses what the task asks for: user, workdir, too little memory, …
 
 # Ends by a limit of the task itself: it is over, and not tried again.
 LIMITS = (TIMEOUT, IDLE, LIFETIME)
@@ -161,11 +164,15 @@ _PULL_WORDS: tuple[_WordsRule, ...] = (
         FailureKind.SYSTEM,
         REGISTRY,
     ),
+    # Before the words for an absent image: it exists, for machines of another kind.
     _WordsRule(
-        r"not found|manifest unknown|name unknown|does not exist|no such image|no matching manifest"
+        r"no matching manifest|does not match the specified platform", FailureKind.USER, NOT_HERE
+    ),
+    _WordsRule(
+        r"not found|manifest unknown|name unknown|does not exist|no such image"
         r"|unauthori[sz]ed|denied|authentication required|no basic auth|forbidden"
         r"|invalid reference|invalid repository|repository name|must be lowercase|invalid tag"
-        r"|name invalid|unsupported media type|does not match the specified platform",
+        r"|name invalid|unsupported media type",
         FailureKind.USER,
         IMAGE,
     ),
@@ -176,30 +183,32 @@ _START_WORDS: tuple[_WordsRule, ...] = (
     _DISK_FULL,
     # The engine has no address left for another network; some versions say it with a plain 4xx.
     _WordsRule(r"address pool", FailureKind.SYSTEM, ENGINE),
-    _WordsRule(r"no such image", FailureKind.USER, IMAGE),
+    # It was there when the pull step ended: something removed it from this cell since.
+    _WordsRule(r"no such image", FailureKind.SYSTEM, ENGINE),
     _WordsRule(r"invalid reference|invalid repository|must be lowercase", FailureKind.USER, IMAGE),
     _WordsRule(r"oom-?killed|memory limit too low", FailureKind.USER, OUT_OF_MEMORY),
     _WordsRule(
         r"minimum memory limit|unable to find (user|group)|no matching entries in (passwd|group)"
         r"|cwd must be|working directory|invalid (signal|env|user)|chdir to cwd"
-        r"|no command specified|uids and gids must be|is not a directory|can't contain null"
-        r"|range of cpus|is not an absolute path",
+        r"|uids and gids must be|is not a directory|can't contain null|is not an absolute path",
         FailureKind.USER,
         SPEC,
     ),
+    _WordsRule(r"no command specified", FailureKind.USER, COMMAND),
+    # More cores than this machine has.
+    _WordsRule(r"range of cpus", FailureKind.USER, NOT_HERE),
     _WordsRule(
         r"executable file not found|exec: .*no such file or directory"
         r"|exec .*no such file or directory",
         FailureKind.USER,
-        EXIT,
+        COMMAND,
         NOT_FOUND,
     ),
     _WordsRule(
-        r"exec.*permission denied|is a directory|exec format error",
-        FailureKind.USER,
-        EXIT,
-        NOT_EXECUTABLE,
+        r"exec.*permission denied|is a directory", FailureKind.USER, COMMAND, NOT_EXECUTABLE
     ),
+    # A program for machines of another kind, unless it is a script that names no interpreter.
+    _WordsRule(r"exec format error", FailureKind.USER, NOT_HERE, NOT_EXECUTABLE),
     # Somebody removed it between its creation and its start.
     _WordsRule(r"no such container|container vanished", FailureKind.OUTSIDE, VANISHED),
 )
@@ -221,8 +230,11 @@ def judge_pull_error(words: str, status: int | None = None) -> AttemptFailed:
 
 
 def judge_start_error(stage: str, words: str, status: int | None = None) -> AttemptFailed:
-    """What a refused create or start means: a plain 400 is the task's, the rest the engine's."""
+    """What a refused create or start means: a plain 400 is the task's, the rest the engine's.
+
+    A 400 in words that no rule knows may be about this cell, such as the source of a mount.
+    """
     failure = _failure(stage, words, _START_WORDS)
     if failure is None and status == 400:
-        failure = AttemptFailed(FailureKind.USER, SPEC, f"{stage}: {words}")
+        failure = AttemptFailed(FailureKind.USER, NOT_HERE, f"{stage}: {words}")
     return failure or AttemptFailed(FailureKind.SYSTEM, ENGINE, f"{stage}: {words}")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from controlplane.contract.fields import clean_text
 from controlplane.contract.reports import MESSAGE_CHARS
-from controlplane.contract.states import FailureKind
+from controlplane.contract.states import FailureKind, Phase
 from workers.attempt.attempt import Attempt, Closed
 from workers.attempt.engine import View
 from workers.attempt.events import Ended
@@ -121,6 +121,8 @@ def build(attempt: Attempt, steps: tuple[Step, ...]) -> None:
     for step in steps:
         if step not in LOOKS:
             attempt.check()
+        if step is BUILD[0]:
+            attempt.enter(Phase.PREPARING)  # anew, if an earlier process of the cell had it
         with attempt.step(NAMES.get(step, step.__name__)):
             step(attempt)
         if attempt.is_started:

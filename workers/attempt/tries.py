@@ -18,21 +18,28 @@ def with_tries(
     judge: Judge,
     pause: Callable[[float], None],
     back_off: tuple[float, ...],
+    note: Callable[[str], None],
 ) -> T:
-    """The value of `action`, tried again after each pause of `back_off`. Raises AttemptFailed."""
-    for seconds in back_off:
+    """Return the value of `action`, tried again after each pause of `back_off`.
+
+    `note` gets the text of each failed try that another follows. Raises AttemptFailed.
+    """
+    tries = len(back_off) + 1
+    for number, seconds in enumerate(back_off, 1):
         try:
             return action()
         except (EngineAway, EngineError, AttemptFailed) as error:
-            if _judged(stage, error, judge).kind is not FailureKind.SYSTEM:
-                raise _judged(stage, error, judge) from error
+            failure = _judged(stage, error, judge)
+            if failure.kind is not FailureKind.SYSTEM:
+                raise failure from error
+        note(f"try {number} of {tries} failed: {failure.message}")
         pause(seconds)
     try:
         return action()
     except (EngineAway, EngineError, AttemptFailed) as error:
         failure = _judged(stage, error, judge)
         if failure.kind is FailureKind.SYSTEM:
-            failure.message += f" (tried {len(back_off) + 1} times)"
+            failure.message += f" (tried {tries} times)"
         raise failure from error
 
 

@@ -2,7 +2,9 @@
 
 A driver is asynchronous. `start` and `adopt` return at once; what happens is told through the
 `Listener`, from any thread: zero or more Building, at most one Started, exactly one Ended, in that
-order. What has a health check is told as Started once that passed, and may end before. Ended says
+order, and TryFailed at any time before the end. What is begun is Building with phase `preparing` at
+once, while it waits for its turn too; drivers without containers or processes may omit Building.
+What has a health check is told as Started once that passed, and may end before. Ended says
 `never_created` only where it is sure that there never was a container, whatever process of the cell
 had the attempt in charge. An attempt is in the driver's charge from its `start` or `adopt` to its
 `remove`; a second `start` or `adopt` meanwhile changes nothing. After `close` nothing is told any
@@ -21,6 +23,7 @@ from workers.attempt.events import (
     Launch,
     Listener,
     Started,
+    TryFailed,
 )
 
 __all__ = [
@@ -33,6 +36,7 @@ __all__ = [
     "Launch",
     "Listener",
     "Started",
+    "TryFailed",
 ]
 
 

@@ -53,6 +53,7 @@ from workers.drivers.docker_container import (
 )
 from workers.drivers.docker_gateway import Gateway, is_loopback
 from workers.drivers.docker_networks import GANG_LABEL, GangNetworks
+from workers.drivers.docker_volumes import volume_bytes
 
 FOLLOW_SECONDS = 120.0  # without output; then the stream is opened again, in case it hangs
 LOOPBACK = "127.0.0.1"
@@ -124,9 +125,12 @@ class DockerEngine:
         folders = self._workspace(launch.uid) / "folders"
         ours = not_of_the_host(launch.spec, placed)
         mounts = mounts_for(ours, folders, read_only=launch.spec.read_only)
-        labels = {**attempt_labels(launch, installation=self._installation, cell=self._cell)}
-        if launch.spec.network == "gang":
-            labels[GANG_LABEL] = str(launch.spec.job_id)
+        # All that we read are written, if only as empty: an image's own labels stay otherwise.
+        labels = {
+            **attempt_labels(launch, installation=self._installation, cell=self._cell),
+            GANG_LABEL: str(launch.spec.job_id) if launch.spec.network == "gang" else "",
+            GPUS_LABEL: "",
+        }
         publish_on = self._publish_on(launch)
         api = self._api
         try:
@@ -256,12 +260,14 @@ class DockerEngine:
         return use_of(found)
 
     def disk_bytes(self, uid: str) -> int:
-        """The container's own layer, and the folders that stand for it in a read-only one."""
+        """The container's own layer, the folders that stand for it in a read-only one, volumes."""
         api = self._api
         with answered():
             url = api._url("/containers/{0}/json", self._of(uid))
             found = api._result(api._get(url, params={"size": 1}), True)
-        return int(found.get("SizeRw") or 0) + bytes_below(self._workspace(uid) / "folders")
+            volumes = volume_bytes(api, found.get("Mounts") or ())
+        layer = int(found.get("SizeRw") or 0)
+        return layer + volumes + bytes_below(self._workspace(uid) / "folders")
 
     def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
         """Run a command beside the main process."""
@@ -419,7 +425,8 @@ class DockerEngine:
             held = [
                 row["Labels"][GPUS_LABEL]
                 for row in rows
-                if str(row.get("State")).lower() in (*ALIVE, "created")
+                if row["Labels"][GPUS_LABEL]
+                and str(row.get("State")).lower() in (*ALIVE, "created")
             ]
             yield choose_gpus(count, self._gpus, held)
 

@@ -8,14 +8,20 @@ import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
+from docker.errors import APIError, DockerException
+
 from workers.attempt.events import Launch
+from workers.drivers.docker_subnets import RANGE, free_subnets, ipam_of, is_exhausted, is_taken
 
 log = logging.getLogger(__name__)
 
 GANG_LABEL = "cellrun.gang"
 MAX_HOST_NAME = 63  # of bytes, in Linux
+# Cells that share an engine may choose the same subnet at the same moment.
+_SUBNETS_TRIED = 10
 
 
 class GangNetworks:
@@ -64,7 +70,7 @@ class GangNetworks:
         """The jobs whose gangs have containers; who is in them is remembered."""
         for row in rows:
             labels = row.get("Labels") or {}
-            if GANG_LABEL in labels:
+            if labels.get(GANG_LABEL):  # an empty one says that the container is in no gang
                 self._members[labels.get("cellrun.attempt", "")] = labels[GANG_LABEL]
                 yield labels[GANG_LABEL]
 
@@ -73,17 +79,28 @@ class GangNetworks:
         if found:
             # Of several, which only a cell that died in the midst can have made, all take one.
             return str(min(found, key=lambda one: (one.get("Created") or "", one["Id"]))["Id"])
-        made = api.create_network(
-            f"cellrun-{self._installation}-{self._cell}-gang-{job}",
-            driver="bridge",
-            labels={
-                "cellrun.installation": self._installation,
-                "cellrun.cell": self._cell,
-                "cellrun.job": job,
-                GANG_LABEL: job,
-            },
-        )
-        return str(made["Id"])
+        try:
+            return self._make(api, job)
+        except APIError as error:
+            if not is_exhausted(error):
+                raise
+        for subnet in islice(free_subnets(api.networks()), _SUBNETS_TRIED):
+            try:
+                return self._make(api, job, ipam=ipam_of(subnet))
+            except APIError as error:
+                if not is_taken(error):
+                    raise
+        raise DockerException(f"no subnet of {RANGE} is free for the network of a gang")
+
+    def _make(self, api: Any, job: str, **options: Any) -> str:
+        labels = {
+            "cellrun.installation": self._installation,
+            "cellrun.cell": self._cell,
+            "cellrun.job": job,
+            GANG_LABEL: job,
+        }
+        name = f"cellrun-{self._installation}-{self._cell}-gang-{job}"
+        return str(api.create_network(name, driver="bridge", labels=labels, **options)["Id"])
 
     def _list(self, api: Any, job: str) -> list[dict[str, Any]]:
         gang = f"{GANG_LABEL}={job}" if job else GANG_LABEL

@@ -22,8 +22,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
-from controlplane.contract.reports import head_of_result
+from controlplane.contract.reports import COMMAND, head_of_result
 from controlplane.contract.states import FailureKind, Phase
 from workers.attempt.events import (
     Building,
@@ -278,7 +279,7 @@ class MemoryDriver:
         end = script.end
         limits = ((launch.spec.timeout_seconds, TIMEOUT), (launch.spec.lifetime_seconds, LIFETIME))
         given = [(limit, reason) for limit, reason in limits if limit is not None]
-        limit, reason = min(given, default=(FOR_EVER, TIMEOUT))
+        limit, reason = min(given, key=itemgetter(0), default=(FOR_EVER, TIMEOUT))
         if starts_at + limit < ends_at:
             grace = launch.spec.stop_grace_seconds if script.is_deaf else 0.0
             code = SIGKILLED if script.is_deaf else TERMINATED
@@ -356,7 +357,7 @@ def read_command(launch: Launch) -> Script:
             _WORDS[word](reading, words)
     except (KeyError, ValueError, StopIteration):
         message = f"the memory driver does not know the command {list(launch.spec.command)!r}"
-        end = Ended(launch.uid, 0.0, NOT_FOUND, FailureKind.USER, EXIT, message)
+        end = Ended(launch.uid, 0.0, NOT_FOUND, FailureKind.USER, COMMAND, message)
         return Script(0.0, -1.0, end)
     return reading.script()
 

@@ -8,8 +8,10 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
+from operator import itemgetter
 
-from workers.attempt.attempt import Attempt, Surroundings
+from controlplane.contract.states import Phase
+from workers.attempt.attempt import Attempt, Closed, Surroundings
 from workers.attempt.disk import FIRST_SECONDS, watch_disk
 from workers.attempt.engine import EngineAway, EngineError
 from workers.attempt.events import Found, Launch
@@ -102,6 +104,7 @@ class PipelineDriver:
         for closable in (self._timer, self._running, self._stopping, self._removing):
             closable.close()
         self._around.shipper.close()
+        self._around.web.close()
         self._engine.close()
 
     # ------------------------------------------------------------------------- living
@@ -112,6 +115,8 @@ class PipelineDriver:
             if launch.uid in self._attempts or self._around.closed.is_set():
                 return
             self._attempts[launch.uid] = attempt
+        if steps is START and not begin_phases(attempt):
+            return
         if self._plain is not None and steps is START and self._plain.take(attempt):
             return
         live = partial(self._live, attempt, steps)
@@ -160,10 +165,12 @@ class PipelineDriver:
         """It is RUNNING, or was when an earlier process of the cell had it in charge."""
         spec, started_at = attempt.launch.spec, attempt.started_at
         assert started_at is not None
-        for reason, limit in ((TIMEOUT, spec.timeout_seconds), (LIFETIME, spec.lifetime_seconds)):
-            if limit is not None:
-                rest = started_at + limit - self._around.now()
-                self._timer.call_in(max(rest, 0.0), self._stop_for(attempt, reason))
+        limits = ((spec.timeout_seconds, TIMEOUT), (spec.lifetime_seconds, LIFETIME))
+        given = [(limit, reason) for limit, reason in limits if limit is not None]
+        if given:  # both count from its start: the shorter one ends it, and is the reason
+            limit, reason = min(given, key=itemgetter(0))
+            rest = started_at + limit - self._around.now()
+            self._timer.call_in(max(rest, 0.0), self._stop_for(attempt, reason))
         if spec.resources.get("disk_mib"):
             self._timer.call_in(FIRST_SECONDS, partial(self._begin_disk_limit, attempt))
         if spec.idle_timeout_seconds is not None:
@@ -184,7 +191,8 @@ class PipelineDriver:
             return self._around.closed.wait(seconds)
 
         # Where there are no images, removal is no heavy call.
-        with self._around.turns if self._engine.needs_image else contextlib.nullcontext():
+        turn = self._around.turns.take(lambda: None, is_new=True)
+        with turn if self._engine.needs_image else contextlib.nullcontext():
             if remove_all(self._engine, uid, self._around.home / "work" / uid, pause):
                 self._around.secrets.remove(uid)
 
@@ -239,6 +247,18 @@ class PipelineDriver:
         if again is not None and not attempt.ended:
             work = again
             self._timer.call_in(AGAIN_SECONDS, lambda: self._stopping.submit(work))
+
+
+def begin_phases(attempt: Attempt) -> bool:
+    """Report `preparing` from the moment of the order: what waits in the cell is in its hands.
+
+    False: the driver was closed meanwhile.
+    """
+    try:
+        attempt.enter(Phase.PREPARING)
+    except Closed:
+        return False
+    return True
 
 
 def _watch(name: str, attempt: Attempt, work: Callable[[], None]) -> None:

@@ -11,8 +11,10 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+from controlplane.contract.states import Phase
 from workers.attempt.attempt import Attempt, Closed, Surroundings
 from workers.attempt.engine import EngineAway, Life
 from workers.attempt.events import Launch, always
@@ -169,13 +171,17 @@ class PlainLives:
                 self._asked[uid] = attempt
                 fresh.append(attempt)
             forgotten, self._forgotten = self._forgotten, []
+        is_there = self._engine.link.is_connected
         requests: list[list[Any]] = [[0, "forget", uid] for uid in forgotten]
         for attempt in fresh:
             attempt.may_exist = True
+            if is_there:
+                with suppress(Closed):
+                    attempt.enter(Phase.CREATING)
             order = self._engine.plain_order(attempt.launch)
             requests.append([0, "begin", attempt.uid, order])
         try:
-            if requests and not self._engine.link.send(requests):
+            if requests and not (is_there and self._engine.link.send(requests)):
                 self._take_back(fresh, forgotten)
         except EngineAway:
             log.debug("the spawner hung up")  # which is heard soon
@@ -192,6 +198,8 @@ class PlainLives:
                 for attempt in reversed(kept):
                     self._waiting[attempt.uid] = attempt
                     self._waiting.move_to_end(attempt.uid, last=False)
+                    with suppress(Closed):
+                        attempt.enter(Phase.PREPARING)
                 kept = []
         for attempt in kept:
             self._hand_over(attempt, START)

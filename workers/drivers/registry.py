@@ -2,7 +2,6 @@
 
 import resource
 import socket
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,6 +12,7 @@ from workers.attempt.attempt import Surroundings
 from workers.attempt.engine import Engine
 from workers.attempt.events import Listener
 from workers.attempt.pulls import Pulls
+from workers.attempt.turns import Turns
 from workers.config import CellConfig
 from workers.drivers.base import Driver
 from workers.drivers.docker import DockerEngine
@@ -89,7 +89,7 @@ def make_pipeline(
         tell=tell,
         home=config.home,
         max_log_bytes=config.max_log_bytes,
-        turns=threading.BoundedSemaphore(config.concurrency),
+        turns=Turns(config.concurrency),
         pulls=Pulls(engine),
         shipper=shipper,
         web=Web(control_url=config.control_url, cell=config.name, key=config.key),

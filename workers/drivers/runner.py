@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from controlplane.contract.reports import SPEC
 from controlplane.contract.states import FailureKind
 from workers import clock
 from workers.attempt.attempt import Attempt, Closed, Surroundings
 from workers.attempt.events import Ended, Launch
-from workers.attempt.outcome import DISK, ENGINE, SPEC, VANISHED, AttemptFailed
+from workers.attempt.outcome import DISK, ENGINE, VANISHED, AttemptFailed
 from workers.attempt.run import ADOPT, BUILD, NAMES, Step
 from workers.attempt.steps.briefing import read_briefing
 from workers.attempt.steps.create import create_container
@@ -23,7 +24,7 @@ from workers.attempt.steps.pull import ensure_image
 from workers.attempt.steps.secrets import write_secrets
 from workers.attempt.steps.start import start_container
 from workers.attempt.steps.workspace import begin_creation, look_whether_begun, make_workspace
-from workers.drivers.pipeline import PipelineDriver
+from workers.drivers.pipeline import PipelineDriver, begin_phases
 from workers.drivers.runner_engine import RunnerEngine
 from workers.drivers.runner_life import (
     RunnerAttempt,
@@ -126,6 +127,8 @@ class RunnerDriver(PipelineDriver):
             if launch.uid in self._attempts or self._around.closed.is_set():
                 return
             self._attempts[launch.uid] = attempt
+        if not is_adopted and not begin_phases(attempt):
+            return
         self._running.submit(lambda: self._live(attempt, steps))
 
     def _live(self, attempt: Attempt, steps: tuple[Step, ...]) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from controlplane.contract import states
 from controlplane.contract.fields import clean_text
-from controlplane.contract.reports import MESSAGE_CHARS, head_of_result
+from controlplane.contract.reports import MESSAGE_CHARS, RUNNER_FINAL, head_of_result
 from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import Attempt, Closed, Surroundings
 from workers.attempt.events import Ended, Launch, Reconciled
-from workers.attempt.outcome import RUNNER, RUNNER_FINAL, AttemptFailed, Exit, judge_exit
+from workers.attempt.outcome import RUNNER, AttemptFailed, Exit, judge_exit
 from workers.attempt.steps.checkpoint import keep_checkpoint
 from workers.attempt.steps.collect import collect_output, collect_result
 from workers.attempt.steps.outputs import keep_outputs
@@ -150,7 +150,8 @@ class RunnerAttempt(Attempt):
     def tell_kept(self) -> None:
         """Say what the runner said last."""
         kept = self.kept
-        self.tell(Reconciled(self.uid, kept.words or str(kept.phase), kept.state))
+        words = kept.words or str(kept.phase)
+        self.tell(Reconciled(self.uid, words, kept.state, self.around.now()))
 
 
 # ----------------------------------------------------------------------------- looks

@@ -65,12 +65,11 @@ def end_left_behind(tasks: dict[str, Task], work: str, *, is_same_boot: bool) ->
             seen = look_at(int(name)) if name.isdigit() else None
             if seen is None:
                 continue
-            # The number of a session is given to no other process as long as one is in it.
-            session, mark = seen
+            # The number of a session is given to no other process as long as one is in it: whoever
+            # is in a session of a task began after its leader, which needs no look at their marks.
+            session = seen[0]
             leader = look_at(session)
-            is_ours = session in sessions and mark >= sessions[session]
-            if is_ours and leader is not None:
-                is_ours = leader[1] == sessions[session]
+            is_ours = session in sessions and (leader is None or leader[1] == sessions[session])
             if is_ours or root_of(int(name)).startswith(roots):
                 left = True
                 kill(int(name))

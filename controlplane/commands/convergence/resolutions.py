@@ -21,10 +21,11 @@ def let_go(look: Look) -> Mapping[str, int]:
             SELECT task_id FROM controlplane_oneoff
             WHERE claim IS NOT NULL AND claimed_at <= %s ORDER BY task_id FOR NO KEY UPDATE
         )
-        UPDATE controlplane_oneoff o SET claim = NULL, claimed_at = NULL, claimed_by = ''
+        UPDATE controlplane_oneoff o SET claim = NULL, claimed_at = NULL, claimed_by = '',
+               claim_ended_at = claimed_at + %s
         FROM held WHERE o.task_id = held.task_id
         """,
-        [before],
+        [before, look.now - before],
     )
     with transaction.atomic():
         lost = _take_from_the_dead(look.now)

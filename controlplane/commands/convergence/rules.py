@@ -19,6 +19,7 @@ from controlplane.domain.convergence import (
     overruns,
     stuck_builds,
     unanswered,
+    unconfirmed_stops,
     unplaced,
 )
 from controlplane.domain.convergence import (
@@ -46,6 +47,7 @@ RULES: tuple[Rule, ...] = (
     _late(4, overruns.RULE),
     _late(5, drained.RULE),
     _late(5, unplaced.RULE),
+    _late(6, unconfirmed_stops.RULE),
     Rule(
         6,
         "stuck_stops",

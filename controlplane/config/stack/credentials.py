@@ -18,6 +18,9 @@ class Credentials:
     admin_password: str = field(repr=False)
     operator_token: str = field(repr=False)
     submitter_token: str = field(repr=False)
+    redis_password: str = field(repr=False)
+    flower_user: str
+    flower_password: str = field(repr=False)
     installation: str
 
 
@@ -39,6 +42,9 @@ def load_or_draw(home: Home) -> Credentials:
             admin_password=secrets.token_urlsafe(12),
             operator_token="cr_" + secrets.token_urlsafe(32),
             submitter_token="cr_" + secrets.token_urlsafe(32),
+            redis_password=secrets.token_urlsafe(24),
+            flower_user="flower",
+            flower_password=secrets.token_urlsafe(12),
             installation=secrets.token_hex(6),
         )
         write_private(kept, json.dumps(asdict(credentials), indent=1) + "\n")

@@ -89,7 +89,8 @@ class Home:
 
     def forget_run(self) -> None:
         """Remove what is only true while the stack runs."""
-        gone = (self.environment_file, self.prepared_mark, self.run / "supervisord.conf")
+        files = ("supervisord.conf", "redis.conf")
+        gone = (self.environment_file, self.prepared_mark, *(self.run / name for name in files))
         for path in (*self.run.glob("*.pid"), *gone):
             path.unlink(missing_ok=True)
 

@@ -68,6 +68,11 @@ class Plan:
         return f"http://127.0.0.1:{self.flower_port}"
 
     @property
+    def flower_login(self) -> str:
+        """Flower's login as user:password."""
+        return f"{self.credentials.flower_user}:{self.credentials.flower_password}"
+
+    @property
     def cell_names(self) -> list[str]:
         """cell-1, cell-2, …"""
         return [f"cell-{number}" for number in range(1, self.cells + 1)]
@@ -120,16 +125,18 @@ def _control(plan: Plan) -> list[Process]:
     web += ["--no-access-log", "--timeout-graceful-shutdown", "5"]
     beat = [*_celery("controlplane.config.celery"), "beat"]
     beat += ["--schedule", str(plan.home.root / "beat-schedule"), "--pidfile="]
-    flower = [*_celery("controlplane.config.celery"), "flower", "--address=127.0.0.1"]
+    flower = [*_celery("controlplane.config.flower"), "flower", "--address=127.0.0.1"]
     flower += [f"--port={plan.flower_port}", f"--max_tasks={FLOWER_MAX_TASKS}"]
+    flower += ["--read_only=true"]
     all_needs = ("database", "broker", "preparation")
 
     def control(name: str, command: list[str], needs: tuple[str, ...]) -> Process:
         return Process(name, "control", command, needs, plan.control_environment(name))
 
     flower_process = control("flower", flower, ("broker", "preparation"))
-    # It listens on the loopback only; without this its API would answer nobody.
-    flower_process.environment["FLOWER_UNAUTHENTICATED_API"] = "true"
+    # In its environment, since command lines are public. With a login its API refuses requests
+    # from other sites, too.
+    flower_process.environment["FLOWER_BASIC_AUTH"] = plan.flower_login
     return [
         control("web", web, all_needs),
         control("placement", _worker("controlplane.config.celery", "placement"), all_needs),

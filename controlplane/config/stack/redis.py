@@ -8,6 +8,9 @@ import time
 from pathlib import Path
 
 from controlplane.config.stack.failure import StackError
+from controlplane.config.stack.home import write_private
+
+CONFIGURATION = "redis.conf"
 
 
 def binary() -> str:
@@ -23,8 +26,21 @@ def binary() -> str:
     return found
 
 
+def broker_url(*, port: int, password: str) -> str:
+    """Return the address of the first database of a Redis that `server_command` runs."""
+    return f"redis://:{password}@127.0.0.1:{port}/0"
+
+
+def write_password(folder: Path, password: str) -> None:
+    """Write the configuration file that `server_command` names; a command line would show it."""
+    write_private(folder / CONFIGURATION, f"requirepass {password}\n")
+
+
 def server_command(*, port: int, folder: Path) -> list[str]:
-    """Return the command that runs it in the foreground on 127.0.0.1, with nothing persistent."""
+    """Return the command that runs it in the foreground on 127.0.0.1, with nothing persistent.
+
+    It reads its password from the file that `write_password` puts into `folder`.
+    """
     options = {
         "bind": "127.0.0.1",
         "port": str(port),
@@ -34,14 +50,14 @@ def server_command(*, port: int, folder: Path) -> list[str]:
         "daemonize": "no",
         "loglevel": "warning",
     }
-    command = [binary()]
+    command = [binary(), str(folder / CONFIGURATION)]
     for name, setting in options.items():
         command += [f"--{name}", setting]
     return command
 
 
 def wait_until_ready(*, port: int, deadline_seconds: float) -> None:
-    """Return when it answers PING, or raise StackError after `deadline_seconds`."""
+    """Return when it answers, or raise StackError after `deadline_seconds`."""
     give_up = time.monotonic() + deadline_seconds
     while not _answers(port):
         if time.monotonic() > give_up:
@@ -53,6 +69,7 @@ def _answers(port: int) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as line:
             line.sendall(b"PING\r\n")
-            return line.recv(16).startswith(b"+PONG")
+            # Without its password it answers too, that one is needed.
+            return line.recv(16).startswith((b"+PONG", b"-NOAUTH"))
     except OSError:
         return False

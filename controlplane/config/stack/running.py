@@ -20,6 +20,7 @@ from controlplane.config.stack import (
     postgres,
     preparation,
     readiness,
+    redis,
     supervisor,
 )
 from controlplane.config.stack.failure import StackError
@@ -104,7 +105,8 @@ class Stack:
             )
         if not broker_url:
             redis_port = ports.free_port(taken=taken)
-            broker_url = f"redis://127.0.0.1:{redis_port}/0"
+            broker_url = redis.broker_url(port=redis_port, password=secret.redis_password)
+            redis.write_password(home.run, secret.redis_password)
         return Plan(
             home=home,
             credentials=secret,
@@ -199,6 +201,7 @@ def shell_environment(plan: Plan) -> dict[str, str]:
         "CELLRUN_OPERATOR_TOKEN": secret.operator_token,
         "CELLRUN_ADMIN_USER": secret.admin_user,
         "CELLRUN_ADMIN_PASSWORD": secret.admin_password,
+        "FLOWER_BASIC_AUTH": plan.flower_login,
         "CELERY_BROKER_URL": plan.broker_url,
         "DATABASE_URL": plan.database_url,
     }

@@ -43,7 +43,7 @@ def welcome(plan: Plan, engine: str) -> str:
         f"\nCellrun is up with {plan.cells} cell(s).\n"
         f"  admin      {plan.url}/admin/   login {secret.admin_user} / {secret.admin_password}\n"
         f"  API        {plan.url}/api/v1/   documentation {plan.url}/api/docs/\n"
-        f"  Flower     {plan.flower_url}\n"
+        f"  Flower     {plan.flower_url}   login {secret.flower_user} / {secret.flower_password}\n"
         f"  submitter  {secret.submitter_token}   (a token: Authorization: Bearer …)\n"
         f"{notes[engine]}"
         f"  shell      . {plan.home.environment_file}   then: .venv/bin/cellrun jobs\n"

@@ -12,8 +12,9 @@ from controlplane.domain.transitions import Event
 
 
 def decide_overrun(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """RUNNING past its timeout and the grace in which its cell should have acted."""
-    return change_task(facts, Event.KILLED, Cause(Reason.TIMEOUT), now=now)
+    """End what is RUNNING past its timeout or lifetime, and past the time of its cell to act."""
+    reason = Reason.LIFETIME_OVER if facts.timeout_is_lifetime else Reason.TIMEOUT
+    return change_task(facts, Event.KILLED, Cause(reason), now=now)
 
 
 def _is_running(facts: TaskFacts, now: datetime) -> bool:

@@ -58,6 +58,11 @@ def _is_stopping(task: Circumstances) -> bool:
     return task.attempt in TERMINAL
 
 
+def _is_stop_forced(task: Circumstances) -> bool:
+    attempt = task.facts.attempt
+    return attempt is not None and attempt.is_stop_forced
+
+
 def _is_held_strictly(task: Circumstances) -> bool:
     is_strict = task.facts.exclusive is Exclusive.STRICT
     return task.is_cell_lost and _is_stopping(task) and is_strict
@@ -95,8 +100,17 @@ TASK_OWNERS: tuple[Owner, ...] = (
     ),
     Owner(
         "its attempt ended, its container not confirmed gone",
-        "Sync, which tells the cell again with each heartbeat; convergence, rule 6",
-        "stop grace + 60 s, then its cell is QUARANTINED and an alert raised",
+        "Sync, which repeats the stop with each heartbeat; convergence, rule 6",
+        "stop grace + 30 s",
+        "its stop is forced: the cell kills the container at once",
+        rule="unconfirmed_stops",
+        holds=lambda task: _is_stopping(task) and not _is_stop_forced(task),
+    ),
+    Owner(
+        "its attempt ended, its stop forced, its container not confirmed gone",
+        "Sync, which repeats the forced stop with each heartbeat; convergence, rule 6",
+        "stop grace + 60 s, at least 30 s after it was forced; then its cell is QUARANTINED and an"
+        " alert raised",
         "released by its cell's word, its loss, or an operator",
         rule="stuck_stops",
         is_bounded=False,
@@ -132,7 +146,8 @@ TASK_OWNERS: tuple[Owner, ...] = (
     Owner(
         "BUILDING",
         "convergence, rule 3",
-        "in each phase the pool's timeout to pull, or to create; a service also its start period;"
+        "pulling: the pool's timeout to pull; creating and checking: to create, for checking with"
+        " the start period of the service; preparing: no limit of its own;"
         " in all phases together their sum, from `start_before` on",
         "PENDING on the system budget, elsewhere, or FAILED",
         rule="stuck_builds",
@@ -141,7 +156,7 @@ TASK_OWNERS: tuple[Owner, ...] = (
     Owner(
         "RUNNING, with a timeout",
         "its cell; convergence, rule 4",
-        "`timeout_seconds`, and 30 s for the cell to end it",
+        "`timeout_seconds` or `lifetime_seconds`, the shorter, and 30 s for the cell to end it",
         "KILLED",
         rule="overruns",
         holds=lambda task: task.attempt is S.RUNNING and task.has_timeout,

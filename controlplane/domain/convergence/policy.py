@@ -21,7 +21,9 @@ class Policy:
     # The cell enforces a task's timeout; we act so much later, so that its word usually comes
     # first.
     timeout_grace: float = 30.0
-    # A stop without confirmation so long after its grace puts the cell under suspicion.
+    # A stop without confirmation so long after its grace is forced …
+    force_patience: float = 30.0
+    # … and after so long, and as long as a forced one has had, its cell is quarantined.
     stop_patience: float = 60.0
     # So many system failures in a row, of so many jobs and images, put a cell aside for so long.
     failures_in_a_row: int = 10

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.effects import ChangeCell, Effects, RaiseAlert
-from controlplane.domain.states import ORDERED_STATES, CellState, Quarantine
+from controlplane.domain.states import ORDERED_STATES, TIMED_QUARANTINES, CellState, Quarantine
 
 UNCONFIRMED = "stop_unconfirmed"
 FAILING = "cell_failing"
@@ -49,8 +49,10 @@ def decide_stuck_stops(stuck: Iterable[StuckCell], *, now: datetime) -> Effects:
         )
         if cell.state is CellState.QUARANTINED:
             change = replace(change, states=_SUSPECTED, cause_before=cell.cause)
-            if cell.cause is Quarantine.FAILURES and cell.until is not None and cell.until <= now:
-                change = replace(change, trusted_at=now)
+            is_timed = cell.cause in TIMED_QUARANTINES
+            if is_timed and cell.until is not None and cell.until <= now:
+                is_forgotten = cell.cause is Quarantine.FAILURES
+                change = replace(change, trusted_at=now if is_forgotten else None)
             else:
                 change = replace(change, reason=cell.why, cause=cell.cause, until=cell.until)
         cells.append(change)
@@ -107,7 +109,7 @@ def decide_cleared(cells: Iterable[ClearedCell], *, now: datetime) -> list[Chang
             _SUSPECTED,
             cell.ordered,
             "its quarantine is over"
-            if cell.cause is Quarantine.FAILURES
+            if cell.cause in TIMED_QUARANTINES
             else "its stops are confirmed",
             trusted_at=now if cell.cause is Quarantine.FAILURES else None,
             cause_before=cell.cause,

@@ -1,58 +1,25 @@
-"""Asking a hook: what it makes of a group, or of an end, whatever its author did; pure."""
+"""What a hook is asked about an end, and what of a group goes into an order; pure."""
 
 from typing import Any
 
 from controlplane.contract.health import HealthCheck
 from controlplane.contract.states import TaskState
-from controlplane.domain.hooks.interface import End, Hook, Refusal, Terms
+from controlplane.domain.hooks.interface import End, Hook
 from controlplane.domain.transitions import Event, is_legal
-from controlplane.spec import Fault, JobSpec, TaskGroupSpec
+from controlplane.spec import TaskGroupSpec
 from controlplane.spec.services import HealthCheck as HealthCheckSpec
 
 
-def terms_of(group: TaskGroupSpec) -> Terms:
-    """The terms of a group as it was submitted."""
-    return Terms(
-        timeout_seconds=group.timeout_seconds,
-        idle_timeout_seconds=group.idle_timeout_seconds,
-        lifetime_seconds=group.lifetime_seconds,
-        has_health_check=group.health_check is not None,
-        ports=tuple(group.ports),
-    )
-
-
-def find_kind_faults(spec: JobSpec, hook: Hook, *, is_short: bool) -> list[Fault]:
-    """What the hook of the job's kind refuses, each with its field."""
-    faults = []
-    for position, group in enumerate(spec.groups):
-        prefix = "" if is_short else f"groups[{position}]."
-        try:
-            told_of(group, hook.prepare(terms_of(group)))
-        except Refusal as refusal:
-            faults.append(Fault(f"{prefix}{refusal.field}", str(refusal)))
-        except ValueError as error:
-            faults.append(Fault("kind", f"{spec.kind} does not take group {group.name}: {error}"))
-        except Exception as error:  # a hook of another package
-            text = f"the hook {spec.kind} failed at group {group.name}: {error!r}"
-            faults.append(Fault("kind", text))
-    return faults
-
-
-def told_of(group: TaskGroupSpec, terms: Terms) -> dict[str, Any]:
-    """What of the terms a cell is told, as it is kept with the group; what is not so is left out.
-
-    Raises ValueError if the hook wants a health check that was not submitted.
-    """
+def told_of(group: TaskGroupSpec) -> dict[str, Any]:
+    """Return the limits, ports and health check of an order, without those that are not set."""
     told: dict[str, Any] = {
-        name: getattr(terms, name)
+        name: getattr(group, name)
         for name in ("timeout_seconds", "idle_timeout_seconds", "lifetime_seconds")
-        if getattr(terms, name) is not None
+        if getattr(group, name) is not None
     }
-    if terms.ports:
-        told["ports"] = list(terms.ports)
-    if terms.has_health_check:
-        if group.health_check is None:
-            raise Refusal("health_check", "is required for this kind")
+    if group.ports:
+        told["ports"] = list(group.ports)
+    if group.health_check is not None:
         told["health_check"] = _health_check_of(group.health_check).body()
     return told
 
@@ -69,10 +36,17 @@ def _health_check_of(check: HealthCheckSpec) -> HealthCheck:
     )
 
 
-def longest_of(terms: Terms) -> float | None:
+def longest_of(group: TaskGroupSpec) -> float | None:
     """How long an attempt may be RUNNING at most; None: for ever."""
-    limits = (terms.timeout_seconds, terms.lifetime_seconds)
+    limits = (group.timeout_seconds, group.lifetime_seconds)
     return min((limit for limit in limits if limit is not None), default=None)
+
+
+def is_lifetime(group: TaskGroupSpec) -> bool:
+    """Whether the limit of `longest_of` is the lifetime, and not the timeout."""
+    return group.lifetime_seconds is not None and (
+        group.timeout_seconds is None or group.lifetime_seconds < group.timeout_seconds
+    )
 
 
 _ENDS = frozenset(

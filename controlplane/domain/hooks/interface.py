@@ -1,12 +1,19 @@
 """What a hook is: the kind of a job (`kind: batch`), which shapes the life of its tasks.
 
-Source: Backend.AI, whose sessions are batch, interactive or inference, each with a hook of its own.
+Source: Backend.AI, whose sessions are batch, interactive or inference, each with a hook of its own
+that is called before scheduling, where it "can modify session configuration", and in their life.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from controlplane.domain.transitions import Event
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Refusal(ValueError):
@@ -17,12 +24,30 @@ class Refusal(ValueError):
         self.field = field
 
 
+class HookUnavailable(Exception):
+    """A hook gave no answer: it took too long, or earlier calls of it have not returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a group comes from: what a hook may read and not change. `labels`: of its job."""
+
+    job: str = ""
+    group: str = ""
+    domain: str = ""
+    project: str = ""
+    pool: str = ""
+    labels: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """The terms of a group that its job's kind may refuse, or change before anything is placed.
 
     `timeout_seconds`: of an attempt. `idle_timeout_seconds`, `lifetime_seconds`: after which its
-    cell ends it. `has_health_check`: it is RUNNING only once that passed. `ports`: by name.
+    cell ends it. `has_health_check`: it is RUNNING only once that passed. `ports`: by name. The
+    others have the form that they have in a job document, and its limits; `constraints` and
+    `placement_tags` are those in force, whether the job or the group names them.
     """
 
     timeout_seconds: float | None = None
@@ -30,6 +55,12 @@ class Terms:
     lifetime_seconds: float | None = None
     has_health_check: bool = False
     ports: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    constraints: tuple[Mapping[str, Any], ...] = ()
+    placement_tags: tuple[str, ...] = ()
+    mounts: tuple[Mapping[str, Any], ...] = ()
+    resources: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    origin: Origin = Origin()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +68,66 @@ class End:
     """The end of an attempt as its cell told it: EXITED_ZERO, USER_FAILED, SYSTEM_FAILED, VANISHED.
 
     `was_running`: it had been RUNNING before. `exit_code`: None if no program of it ended.
+    `attempt`: its uid.
     """
 
     event: Event
     was_running: bool
     exit_code: int | None = None
+    attempt: str = ""
+    task_id: int = 0
+    job_id: int = 0
+
+
+class Moment(StrEnum):
+    """A moment in the life of an attempt at which its job's kind is called."""
+
+    PLACED = "placed"
+    STARTED = "started"
+
+
+@dataclass(frozen=True, slots=True)
+class LifeEvent:
+    """What has become of an attempt, at an instant. `attempt`: its uid; `index`: of its task."""
+
+    moment: Moment
+    at: datetime
+    job_id: int
+    job: str
+    group: str
+    task_id: int
+    index: int
+    attempt: str
+    number: int
+    cell: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfJob:
+    """What a hook answers that ends the job of an attempt: it FAILED, because of `text`."""
+
+    text: str
 
 
 class Hook(Protocol):
-    """One kind of job."""
+    """One kind of job. It may also have the methods of `PlacedHook` and `StartedHook`."""
 
     def prepare(self, terms: Terms) -> Terms:
         """The terms as they are for this kind. Raises Refusal, or ValueError."""
 
     def on_end(self, end: End) -> Event:
         """What the end means for the task: an event for which the transition table has a row."""
+
+
+class PlacedHook(Protocol):
+    """A kind that is called when an attempt has its cell."""
+
+    def on_placed(self, event: LifeEvent) -> EndOfJob | None:
+        """Act on the placement; at least once for each attempt."""
+
+
+class StartedHook(Protocol):
+    """A kind that is called when the program of an attempt has started."""
+
+    def on_started(self, event: LifeEvent) -> EndOfJob | None:
+        """Act on the start; at least once for each attempt whose start is reported."""

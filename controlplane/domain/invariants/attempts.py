@@ -104,6 +104,13 @@ def counters_rederive(ledger: Ledger) -> Iterator[Finding]:
             Budget.PREEMPTION: task.preemption_count,
             Budget.SYSTEM: task.system_failure_count,
         }
+        crashes = sum(
+            attempt.state is S.FAILED and not attempt.charged
+            for attempt in ledger.attempts_of_task.get(task.id, ())
+        )
+        if task.consecutive_crashes > crashes:
+            text = f"{task.consecutive_crashes} crashes in a row, {crashes} attempts crashed"
+            yield _name(task), text
         for budget, counter in counters.items():
             if charged[budget.value] != counter:
                 text = f"{budget} counter {counter}, attempts charged {charged[budget.value]}"

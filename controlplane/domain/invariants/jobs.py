@@ -141,7 +141,6 @@ def _tally(job: JobRecord, ledger: Ledger) -> JobTally:
             counts=Counter(task.state for task in ledger.tasks_of_group.get(group.id, ())),
             min_available=group.min_available,
             killed_by_dependency=group.killed_by_dependency,
-            explicit_minimum=group.explicit_minimum,
         )
         for group in ledger.groups_of_job.get(job.id, ())
     )

@@ -43,7 +43,6 @@ class GroupRecord:
     replicas: int
     task_count: int
     min_available: int
-    explicit_minimum: bool
     killed_by_dependency: int
     startable_at: datetime | None
     retries_failure: int
@@ -69,6 +68,7 @@ class TaskRecord:
     preemption_count: int
     system_failure_count: int
     system_row: int
+    consecutive_crashes: int
     started_at: datetime | None
     finished_at: datetime | None
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.domain.constraints import is_met
 from controlplane.domain.placement.interfaces import Matrix, Offer, Selector, Vector
+from controlplane.domain.placement.shares import capacity_ranks
 from controlplane.domain.placement.snapshot import CellFacts, ShapeFacts
 
 Mask = NDArray[np.bool_]
@@ -65,6 +67,11 @@ class Board:
         """What all cells have together, by resource."""
         return np.asarray(self.capacity.sum(axis=1))
 
+    @cached_property
+    def sizes(self) -> Vector:
+        """Rank of each cell's total capacity."""
+        return capacity_ranks(self.capacity)
+
     def vector(self, request: Mapping[str, int]) -> Vector:
         """`request` by resource, in the board's order; tokens are left out."""
         return np.array([request.get(name, 0) for name in self.names], dtype=np.int64)
@@ -96,9 +103,19 @@ class Board:
                 mask[index] = True
         return dict(sorted(masks.items()))
 
-    def room(self, request: Vector, usable: Mask) -> Vector:
-        """How many tasks of `request` each usable cell can take just now."""
-        fits = np.minimum(self._fits(self.capacity - self.used, request), self.slots)
+    @property
+    def free(self) -> Matrix:
+        """What cells have left, by resource; below zero where more is kept than is free."""
+        return self.capacity - self.used
+
+    def room(self, request: Vector, usable: Mask, *, at_once: bool = False) -> Vector:
+        """Return how many tasks of `request` each usable cell can take now.
+
+        `at_once`: the tasks start together, so start slots do not limit them; the cell queues them.
+        """
+        fits = self._fits(self.free, request)
+        if not at_once:
+            fits = np.minimum(fits, np.maximum(self.slots, 0))
         return np.where(usable, fits, 0)
 
     def has_room(self, request: Vector, usable: Mask) -> bool:
@@ -155,14 +172,21 @@ class Board:
         return np.asarray(fits, dtype=np.int64)
 
     def give(
-        self, shape: ShapeFacts, wanted: int, usable: Mask, selector: Selector, start: int
+        self,
+        shape: ShapeFacts,
+        wanted: int,
+        usable: Mask,
+        selector: Selector,
+        start: int,
+        *,
+        at_once: bool = False,
     ) -> Vector | None:
         """Place up to `wanted` tasks of the shape: how many on each cell. None: not one.
 
-        Cells that meet more of what the shape prefers are filled first.
+        Cells that meet more of what the shape prefers are filled first. `at_once`: see `room`.
         """
         request = self.vector(shape.resources)
-        room = self.room(request, usable)
+        room = self.room(request, usable, at_once=at_once)
         if not room.any():
             return None
         given = np.zeros_like(room)
@@ -170,13 +194,17 @@ class Board:
             here = room if level is None else np.where(level, room, 0)
             left = min(wanted - int(given.sum()), int(here.sum()))
             if left > 0:
-                offer = Offer(self.capacity, self.used, request, here, start)
+                offer = Offer(self.capacity, self.used, request, here, self.sizes, start)
                 given += np.clip(selector.select(offer, left), 0, here)
         self.take(request, given)
         return given
 
     def take(self, request: Vector, given: Vector) -> None:
-        """`given` tasks on each cell now hold `request` and a slot each; negative: gives back."""
+        """`given` tasks on each cell now hold `request` and a slot each; negative: gives back.
+
+        Slots fall below zero where a gang is placed at once: nothing else is begun there until the
+        cell has prepared its members.
+        """
         self.used += request[:, None] * given
         self.slots -= given
 
@@ -203,14 +231,9 @@ class Board:
         """What moves, as it is now."""
         return self.used.copy(), self.kept.copy(), self.slots.copy()
 
-    def clear(self, most_starting: int | None) -> None:
-        """All cells hold nothing, nothing is kept; so many containers may start on each."""
+    def clear(self) -> None:
+        """All cells hold nothing, and nothing is kept."""
         self.used, self.kept = np.zeros_like(self.used), np.zeros_like(self.kept)
-        slots = [
-            _PLENTY if cell.start_slots is None or most_starting is None else most_starting
-            for cell in self.cells
-        ]
-        self.slots = np.array(slots, dtype=np.int64)
 
     def restore(self, saved: tuple[Matrix, Matrix, Vector]) -> None:
         """Go back to what was saved."""

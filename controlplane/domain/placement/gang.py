@@ -1,7 +1,9 @@
 """Gangs: the minima of a coscheduled job are placed at once or not at all (Volcano: gang).
 
-The rest of its members come as they come. `group_by` keeps all of them on cells that share the
-value of a label.
+The pool's selector places the most constrained and largest members first. Where that fails, a
+packing is searched for (`packing`), so that neither the order of groups in the job nor the selector
+decides whether a gang starts. Members beyond the minima are placed one by one. `group_by` keeps all
+of them on cells that share the value of a label.
 """
 
 from collections import defaultdict
@@ -13,6 +15,7 @@ import numpy as np
 from controlplane.domain.gangs import missing
 from controlplane.domain.placement.board import Mask
 from controlplane.domain.placement.explain import (
+    INSUFFICIENT_RESOURCES,
     NO_CELL_MATCHES,
     Reason,
     explain_gang,
@@ -21,8 +24,19 @@ from controlplane.domain.placement.explain import (
 from controlplane.domain.placement.interfaces import Matrix, Vector
 from controlplane.domain.placement.ledger import Ledger
 from controlplane.domain.placement.one_pass import Pass
+from controlplane.domain.placement.packing import (
+    MOST_NODES,
+    Budget,
+    Demand,
+    Item,
+    find_packing,
+    order_of,
+)
 from controlplane.domain.placement.plan import Unplaced
 from controlplane.domain.placement.snapshot import GangFacts
+
+# Nodes that the searches for all gangs of a pass may visit: some 0.2 s.
+_NODES_PER_PASS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +51,17 @@ class _Saved:
 
 @dataclass(slots=True)
 class _Try:
-    """What one try to place a gang's minima came to. `why`: what stood against the rest."""
+    """The outcome of one try to place a gang's minima.
 
-    placed: list[tuple[int, Vector]]
+    `count`: members that found a place. `why`: what stood against the first that did not.
+    `is_refused`: a quota or the tokens stood against it, wherever it might go.
+    """
+
+    placed: dict[int, Vector]
     count: int = 0
     row: int = -1
     why: Reason | None = None
+    is_refused: bool = False
 
     @property
     def rank(self) -> tuple[bool, int]:
@@ -50,6 +69,19 @@ class _Try:
         why = self.why or {}
         never = why.get("code") == NO_CELL_MATCHES or bool(why.get("never_fits"))
         return not never, self.count
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What must be placed at once of a gang: `needs` by group, and `extra` members of any group."""
+
+    needs: dict[int, int]
+    extra: int
+
+    @property
+    def total(self) -> int:
+        """All members that must be placed at once."""
+        return sum(self.needs.values()) + self.extra
 
 
 class Gangs:
@@ -63,6 +95,7 @@ class Gangs:
                 self._rows[job_id].append(row)
         # Of gangs that are alike the first tells for all: room only shrinks in a pass.
         self._waiting: dict[object, Reason] = {}
+        self._nodes = _NODES_PER_PASS
 
     def place(self, row: int) -> Sequence[int]:
         """Place the gang that the row belongs to, as far as it goes; its rows, all dealt with."""
@@ -71,25 +104,26 @@ class Gangs:
         if not rows or self._work.stopped_by is not None:
             return rows
         gang = self._work.facts.gangs[job_id]
-        needs = dict(zip(gang.group_ids, missing(gang.groups, gang.min_available), strict=True))
-        kind = self._kind_of(gang, needs, rows)
+        needs, extra = missing(gang.groups, gang.min_available)
+        wanted = _Wanted(dict(zip(gang.group_ids, needs, strict=True)), extra)
+        kind = self._kind_of(gang, wanted, rows)
         reason = self._waiting.get(kind) if kind else None
         if reason is None:
-            reason = self._place(gang, needs, rows)
+            reason = self._place(gang, wanted, rows)
             if reason is not None and kind:
                 self._waiting[kind] = reason
         if reason is not None:
             self._explain(rows, reason)
         return rows
 
-    def _place(self, gang: GangFacts, needs: dict[int, int], rows: Sequence[int]) -> Reason | None:
-        work, need = self._work, sum(needs.values())
+    def _place(self, gang: GangFacts, wanted: _Wanted, rows: Sequence[int]) -> Reason | None:
+        work = self._work
         best: _Try | None = None
         for within in self._places(gang):
             saved = self._save()
-            tried = self._try(dict(needs), rows, within, self._avoids(needs, rows, within))
+            tried = self._try(wanted, rows, within, self._avoids(wanted, rows, within))
             if tried.why is None:
-                for row, given in tried.placed:
+                for row, given in tried.placed.items():
                     work.columns_of_gang(row, given)
                 self._place_rest(rows, within, saved.kept.keys())
                 return None
@@ -100,71 +134,134 @@ class Gangs:
             text = f"no ready cell has the label {gang.group_by}"
             why = {"code": NO_CELL_MATCHES, "text": text}
             work.stop_if_strict(np.array(rows, dtype=np.int64), why)
-            return explain_gang(need, 0, why, gang.group_by)
-        self._note_unplaced(gang, best, needs, rows)
+            return explain_gang(wanted.total, 0, why, gang.group_by)
+        self._note_unplaced(gang, best, wanted, rows)
         for row in rows:
             work.ledger.note_waiting(work.shape_of(row), int(work.left[row]))
         work.stop_if_strict(np.array(rows, dtype=np.int64), best.why or {})
-        return explain_gang(need, best.count, best.why, gang.group_by)
+        return explain_gang(wanted.total, best.count, best.why, gang.group_by)
 
     def _save(self) -> _Saved:
         work = self._work
         return _Saved(work.board.save(), work.ledger.save(), dict(work.kept), work.start)
 
     def _restore(self, saved: _Saved) -> None:
+        """Go back to what was saved, once."""
         work = self._work
         work.board.restore(saved.board)
         work.ledger.restore(saved.books)
         work.kept, work.start = saved.kept, saved.start
 
-    def _avoids(self, needs: dict[int, int], rows: Sequence[int], within: Mask | None) -> bool:
-        """Whether the gang could ever be placed without the cells that its members avoid.
+    def _avoids(self, wanted: _Wanted, rows: Sequence[int], within: Mask | None) -> bool:
+        """Tell whether the gang could ever be placed without the cells that its members avoid.
 
-        One that could not goes to these, too: else it would wait for ever.
+        One that could not goes to these, too, and so does one that starves and cannot be placed
+        without them now.
         """
         work = self._work
         if all(work.waiting.avoid_cell_ids[row] is None for row in rows):
             return True
         saved = self._save()
-        work.board.clear(work.snapshot.policy.max_building_per_cell)
-        work.kept = {}
-        tried = self._try(dict(needs), rows, within, avoiding=True)
+        if not all(work.is_starving(row) for row in rows):
+            work.board.clear()
+            work.kept = {}
+        tried = self._try(wanted, rows, within, avoiding=True)
         self._restore(saved)
         return tried.why is None
 
+    # ---------------------------------------------------------------------------- one try
+
     def _try(
-        self, needs: dict[int, int], rows: Sequence[int], within: Mask | None, avoiding: bool
+        self, wanted: _Wanted, rows: Sequence[int], within: Mask | None, avoiding: bool
     ) -> _Try:
         """Take what the minima need, as far as it goes: the board and the books are changed."""
-        work, tried = self._work, _Try([])
+        saved = self._save()
+        tried = self._by_selector(wanted, rows, within, avoiding)
+        if self._lacks_ready(wanted, rows):
+            # Some members back off, or the containers of their last attempts are not gone yet.
+            return replace(tried, why={"text": "the others are not ready yet"}, row=-1)
+        if tried.why is None or tried.is_refused:
+            return tried
+        self._restore(saved)
+        for row in rows:
+            self._work.lift(row)
+        packing = self._pack(wanted, rows, within, avoiding)
+        return tried if packing is None else self._take(packing)
+
+    def _lacks_ready(self, wanted: _Wanted, rows: Sequence[int]) -> bool:
+        """Whether fewer members are ready than must be placed at once."""
+        ready: dict[int, int] = defaultdict(int)
+        for row in rows:
+            ready[self._work.waiting.group_ids[row]] += int(self._work.left[row])
+        lacks = any(ready[group] < need for group, need in wanted.needs.items())
+        return lacks or sum(ready.values()) < wanted.total
+
+    def _items(
+        self, wanted: _Wanted, rows: Sequence[int], within: Mask | None, avoiding: bool
+    ) -> list[Item]:
+        work = self._work
+        position = {group: place for place, group in enumerate(wanted.needs)}
+        return [
+            Item(
+                group=position[work.waiting.group_ids[row]],
+                request=work.board.vector(work.shape_of(row).resources),
+                usable=work.usable(work.shape_of(row), row, within, avoiding=avoiding),
+                most=int(work.left[row]),
+            )
+            for row in rows
+        ]
+
+    def _by_selector(
+        self, wanted: _Wanted, rows: Sequence[int], within: Mask | None, avoiding: bool
+    ) -> _Try:
+        """Place members by the pool's selector: first where room is kept for them, then others."""
+        work, tried = self._work, _Try({})
         for row in rows:  # what is kept for some of them stands against none of them
             work.ledger.let_go(row)
-        for row in rows:
-            group_id = work.waiting.group_ids[row]
-            wanted = min(needs[group_id], int(work.left[row]))
-            if not wanted:
-                continue
-            shape, picked = work.shape_of(row), np.array([row], dtype=np.int64)
-            admitted, why = work.admit(shape, picked, wanted, whole=True)
-            usable = work.usable(shape, row, within, avoiding=avoiding)
-            given = np.zeros(len(work.board.cells), dtype=np.int64)
-            if admitted:
-                given = self._give(row, wanted, usable)
-            placed = int(given.sum())
-            tried.count += placed
-            needs[group_id] -= placed
-            if placed:
-                tried.placed.append((row, given))
-                work.move_on(given)
-                work.ledger.book(shape, {work.waiting.job_ids[row]}, placed)
-            if placed < wanted:
-                tried.row = row
-                tried.why = why or explain_misfit(shape, work.snapshot, work.board, usable)
-                return tried
-        if any(needs.values()):
-            # Some members are not ready: they back off, or their containers are not gone yet.
-            tried.why = {"text": "the others are not ready yet"}
+        items = self._items(wanted, rows, within, avoiding)
+        order = order_of(np.maximum(work.board.free, 0), items)
+        nominated = [work.waiting.nominated_cell_ids[row] is not None for row in rows]
+        needs, extra = dict(wanted.needs), wanted.extra
+        for at in sorted(order, key=lambda at: not nominated[at]):
+            group = work.waiting.group_ids[rows[at]]
+            asked = min(needs[group], items[at].most)
+            needs[group] -= asked
+            self._add(tried, rows[at], items[at].usable, asked, whole=True)
+        # Members that the job's own minimum asks for: the least constrained and smallest first.
+        for at in sorted(range(len(order)), key=lambda at: (not nominated[at], -order.index(at))):
+            given = tried.placed.get(rows[at])
+            left = items[at].most - (0 if given is None else int(given.sum()))
+            if extra and left:
+                extra -= self._add(tried, rows[at], items[at].usable, min(extra, left))
+        if extra == 0 and tried.count == wanted.total:
+            tried.why = None
         return tried
+
+    def _add(self, tried: _Try, row: int, usable: Mask, wanted: int, *, whole: bool = False) -> int:
+        """Place `wanted` tasks of a row, or note why not all; how many were placed."""
+        if not wanted:
+            return 0
+        work, shape = self._work, self._work.shape_of(row)
+        picked = np.array([row], dtype=np.int64)
+        admitted, why = work.admit(shape, picked, wanted, whole=whole)
+        placed = 0
+        if admitted:
+            given = self._give(row, admitted, usable)
+            placed = int(given.sum())
+            if placed:
+                self._book(tried, row, given)
+        if placed < wanted and tried.why is None:
+            tried.row = row
+            tried.is_refused = whole and why is not None
+            tried.why = why or explain_misfit(shape, work.snapshot, work.board, usable)
+        return placed
+
+    def _book(self, tried: _Try, row: int, given: Vector) -> None:
+        work, placed = self._work, int(given.sum())
+        tried.count += placed
+        tried.placed[row] = given + tried.placed[row] if row in tried.placed else given
+        work.move_on(given)
+        work.ledger.book(work.shape_of(row), {work.waiting.job_ids[row]}, placed)
 
     def _give(self, row: int, wanted: int, usable: Mask) -> Vector:
         """Place tasks of a row: first where room was kept for them, then wherever there is some."""
@@ -177,10 +274,42 @@ class Gangs:
             masks = [usable & here, usable]
         for mask in masks:
             left = wanted - int(total.sum())
-            given = left and work.board.give(shape, left, mask, work.plugins.selector, work.start)
+            given = left and work.board.give(
+                shape, left, mask, work.plugins.selector, work.start, at_once=True
+            )
             if given is not None and left:
                 total += given
         return total
+
+    def _pack(
+        self, wanted: _Wanted, rows: Sequence[int], within: Mask | None, avoiding: bool
+    ) -> dict[int, Vector] | None:
+        """Search for cells that take all that must be placed at once; by row."""
+        items = self._items(wanted, rows, within, avoiding)
+        demand = Demand(items, list(wanted.needs.values()), wanted.total)
+        budget = Budget(min(MOST_NODES, self._nodes))
+        self._nodes -= budget.nodes
+        found = find_packing(self._work.board.free, demand, budget)
+        self._nodes += max(budget.nodes, 0)
+        if found is None:
+            return None
+        return {row: given for row, given in zip(rows, found, strict=True) if given.any()}
+
+    def _take(self, packing: dict[int, Vector]) -> _Try:
+        """Place what a packing says, if quotas and tokens admit it."""
+        work, tried = self._work, _Try({})
+        for row, given in packing.items():
+            shape, count = work.shape_of(row), int(given.sum())
+            picked = np.array([row], dtype=np.int64)
+            admitted, why = work.admit(shape, picked, count, whole=True)
+            if not admitted:
+                tried.row, tried.why, tried.is_refused = row, why, True
+                return tried
+            work.board.take(work.board.vector(shape.resources), given)
+            self._book(tried, row, given)
+        return tried
+
+    # ---------------------------------------------------------------------------- the rest
 
     def _place_rest(self, rows: Sequence[int], within: Mask | None, kept: Collection[int]) -> None:
         """Members beyond the minima, one row after the other, as many as there is room for.
@@ -212,7 +341,7 @@ class Gangs:
             if not gang.cell_ids or any(mask[index] for index in indices):
                 yield mask
 
-    def _kind_of(self, gang: GangFacts, needs: dict[int, int], rows: Sequence[int]) -> object:
+    def _kind_of(self, gang: GangFacts, wanted: _Wanted, rows: Sequence[int]) -> object:
         """What is the same for gangs that fit the same places; None: it is like no other."""
         waiting = self._work.waiting
         if gang.cell_ids or self._work.is_special[rows].any() or self._work.snapshot.quotas:
@@ -222,32 +351,52 @@ class Gangs:
             (order[waiting.group_ids[row]], waiting.shape_ids[row], int(self._work.left[row]))
             for row in rows
         ]
-        return gang.group_by, tuple(needs.values()), tuple(members)
+        return gang.group_by, tuple(wanted.needs.values()), wanted.extra, tuple(members)
 
     def _explain(self, rows: Sequence[int], reason: Reason) -> None:
         for row in rows:
             self._work.group_reasons[self._work.waiting.group_ids[row]] = reason
 
     def _note_unplaced(
-        self, gang: GangFacts, tried: _Try, needs: dict[int, int], rows: Sequence[int]
+        self, gang: GangFacts, tried: _Try, wanted: _Wanted, rows: Sequence[int]
     ) -> None:
         """Let room be made for all that the gang needs, if all of it is ready."""
         work = self._work
         nominated = [row for row in rows if work.waiting.nominated_cell_ids[row] is not None]
         if tried.why is None or tried.row < 0 or nominated:
             return
-        places = [(within, self._avoids(needs, rows, within)) for within in self._places(gang)]
-        needs, missing_rows = dict(needs), list[Unplaced]()
+        places = [(within, self._avoids(wanted, rows, within)) for within in self._places(gang)]
+        shares = self._share(wanted, rows)
+        if not shares:
+            return
+        first, *others = [self._unplaced(row, count, places) for row, count in shares.items()]
+        lacks_room = tried.why.get("code") == INSUFFICIENT_RESOURCES
+        one = replace(first, others=tuple(others), lacks_room=lacks_room)
+        work.note_gang(one, tried.why)
+
+    def _share(self, wanted: _Wanted, rows: Sequence[int]) -> dict[int, int]:
+        """Choose the members for which room is made, by row; none if too few are ready.
+
+        Members that the job's own minimum asks for are those that ask for least.
+        """
+        work, needs, extra = self._work, dict(wanted.needs), wanted.extra
+        shares: dict[int, int] = {}
         for row in rows:
             group_id = work.waiting.group_ids[row]
-            count = min(needs[group_id], int(work.left[row]))
-            if count:
-                needs[group_id] -= count
-                missing_rows.append(self._unplaced(row, count, places))
-        if any(needs.values()) or not missing_rows:
-            return
-        one = replace(missing_rows[0], others=tuple(missing_rows[1:]))
-        work.note_gang(one, tried.why)
+            shares[row] = min(needs[group_id], int(work.left[row]))
+            needs[group_id] -= shares[row]
+        largest = np.maximum(work.board.capacity.max(axis=1, initial=1), 1)
+
+        def size(row: int) -> float:
+            request = work.board.vector(work.shape_of(row).resources)
+            return float((request / largest).max(initial=0.0))
+
+        for row in sorted(rows, key=size):
+            more = min(extra, int(work.left[row]) - shares[row])
+            shares[row] += more
+            extra -= more
+        is_enough = not extra and not any(needs.values())
+        return {row: count for row, count in shares.items() if count and is_enough}
 
     def _unplaced(
         self, row: int, count: int, places: Sequence[tuple[Mask | None, bool]]

@@ -2,7 +2,7 @@
 
 Where few units could go, all sets of them are compared. Else the tasks find room one after another,
 each at its own best; units of which one turns out not to be needed stay, the dearest first. Tasks
-of several groups are packed group by group, the largest first, so a very tight fit may be missed.
+of several groups are packed as placement packs them (`packing`), so no unit goes in vain.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,11 +12,14 @@ import numpy as np
 from controlplane.domain.placement.cover import dearest_first, surplus
 from controlplane.domain.placement.interfaces import Matrix, Vector
 from controlplane.domain.placement.occupants import Flags, Need, Occupants
+from controlplane.domain.placement.packing import Budget, Demand, Item, find_packing
 from controlplane.domain.placement.scarcity import Scarcity
 from controlplane.domain.placement.victims import Found, find_one
 
 # So many units have 256 sets, which takes a few milliseconds.
 MOST_UNITS = 8
+# Nodes that the searches for one gang may visit, over all the sets of units that are compared.
+_MOST_NODES = 8_000
 
 _Counts = dict[tuple[int, int], int]
 
@@ -60,6 +63,7 @@ class _Search:
         self.is_open = occupants.below(need.shape.band)
         self.missing = occupants.missing([(part, part.count) for part in self.parts])
         self.scarcity = Scarcity(occupants, self.missing, self.is_open)
+        self.budget = Budget(_MOST_NODES)
 
     def is_possible(self) -> bool:
         """Whether the gang fits if all go that could."""
@@ -74,7 +78,29 @@ class _Search:
         return np.asarray(np.where(self.usable[part][places], fits.min(axis=1, initial=count), 0))
 
     def pack(self, free: Matrix, first: Sequence[int] = ()) -> _Counts | None:
-        """Where all tasks go in `free`: to `first` as far as they fit, then by name."""
+        """Where all tasks go in `free`: to `first` as far as they fit, then by name.
+
+        If parts stand in each other's way so, a packing is searched for.
+        """
+        counts = self._fill(free, first)
+        if counts is not None or len(self.parts) == 1:
+            return counts
+        items = [
+            Item(part, self.requests[part], np.asarray(self.usable[part]), need.count)
+            for part, need in enumerate(self.parts)
+        ]
+        needs = [need.count for need in self.parts]
+        found = find_packing(free.T, Demand(items, needs, sum(needs)), self.budget)
+        if found is None:
+            return None
+        return {
+            (part, place): int(given[place])
+            for part, given in enumerate(found)
+            for place in np.flatnonzero(given).tolist()
+        }
+
+    def _fill(self, free: Matrix, first: Sequence[int]) -> _Counts | None:
+        """Fill cell after cell, the largest part first."""
         counts = _Counts()
         for part in self.order:
             rooms, left = self.rooms(part, free), self.parts[part].count

@@ -162,7 +162,8 @@ def _to_read(offer: Offer) -> Offer:
         used=offer.used.view(),
         request=offer.request.view(),
         room=offer.room.view(),
+        sizes=offer.sizes.view(),
     )
-    for column in (seen.capacity, seen.used, seen.request, seen.room):
+    for column in (seen.capacity, seen.used, seen.request, seen.room, seen.sizes):
         column.flags.writeable = False
     return seen

@@ -164,14 +164,16 @@ class Offer:
     """The cells that tasks of one shape may go to, in order of name.
 
     `capacity`, `used`: resources x cells; `request`: of each task, by resource. `room`: how many
-    of the tasks each cell can take, 0 where it may not be used. `start`: index of the first cell
-    behind the one that got the last task (round-robin).
+    of the tasks each cell can take, 0 where it may not be used. `sizes`: rank of each cell's total
+    capacity in the pool, 0 the smallest, equal ones alike (`shares.capacity_ranks`). `start`: index
+    of the first cell behind the one that got the last task (round-robin).
     """
 
     capacity: Matrix
     used: Matrix
     request: Vector
     room: Vector
+    sizes: Vector
     start: int = 0
 
 

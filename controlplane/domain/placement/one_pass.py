@@ -180,21 +180,31 @@ class Pass:
     ) -> Mask:
         """The cells that may take the row's tasks, of those `within`.
 
-        `avoiding`: whether the cell that they avoid is left out; None: if others could take one.
+        `avoiding`: whether the cells that they avoid are left out; None: if others could take one,
+        or else the latest of them, if others than that could. For what starves, the others must
+        have room now: their tasks may run for as long as it waits.
         """
         usable = self.board.usable(shape)
         if within is not None:
             usable = usable & within
-        avoided = self.waiting.avoid_cell_ids[row]
-        if avoided is None or avoided not in self.board.index_of:
+        index_of = self.board.index_of
+        known = self.waiting.avoid_cell_ids[row] or ()
+        avoided = [index_of[cell_id] for cell_id in known if cell_id in index_of]
+        if not avoided or avoiding is False:
             return usable
-        others = usable.copy()
-        others[self.board.index_of[avoided]] = False
-        if avoiding is None:
-            # Where no other cell could ever take it, the avoided one is better than none.
-            request = self.board.vector(shape.resources)
-            avoiding = bool(self.board.room_when_empty(request, others).any())
-        return others if avoiding else usable
+        request = self.board.vector(shape.resources)
+        # Where no other cell could ever take it, an avoided one is better than none.
+        room = self.board.room if self.is_starving(row) else self.board.room_when_empty
+        for indices in (avoided, avoided[-1:]):
+            others = usable.copy()
+            others[indices] = False
+            if avoiding or room(request, others).any():
+                return others
+        return usable
+
+    def is_starving(self, row: int) -> bool:
+        """Tell whether the tasks of the row have waited for longer than the pool's patience."""
+        return self.snapshot.policy.is_starving(self.waiting.since[row], self.snapshot.now)
 
     def admit(
         self, shape: ShapeFacts, rows: Vector, tasks: int, *, whole: bool = False

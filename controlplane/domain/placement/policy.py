@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from controlplane.domain.scopes import Limits, ScopeKind
 
@@ -40,6 +41,13 @@ class PoolPolicy:
     starvation_seconds: float | None = 300.0
     tokens: Mapping[str, int] = field(default_factory=dict)
     cursor: str = ""
+
+    def is_starving(self, since: datetime | None, now: datetime) -> bool:
+        """Tell whether what has waited since then has room reserved, wherever it failed before."""
+        patience = self.starvation_seconds
+        if patience is None or since is None:
+            return False
+        return since <= now - timedelta(seconds=patience)
 
     def binding(self, kind: ScopeKind, limits: Limits) -> Limits:
         """What of a scope's limits binds the pool: that of which it has the validator.

@@ -1,8 +1,10 @@
 """Making room: whose need is put to `preempt`, and for whom a place is reserved."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+
+import numpy as np
 
 from controlplane.domain.effects import NominateTasks
 from controlplane.domain.placement.occupants import (
@@ -14,7 +16,12 @@ from controlplane.domain.placement.occupants import (
 from controlplane.domain.placement.plan import Plan, Unplaced
 from controlplane.domain.placement.policy import PoolPolicy
 from controlplane.domain.placement.preempt import Eviction, choose_evictions
-from controlplane.domain.placement.reservation import choose_reservation
+from controlplane.domain.placement.reservation import (
+    GangPart,
+    GangReservation,
+    choose_gang_reservation,
+    choose_reservation,
+)
 from controlplane.domain.placement.snapshot import Leaving, PoolSnapshot, Running, Waiting
 from controlplane.domain.scopes import Scope
 from controlplane.domain.states import Band
@@ -25,6 +32,8 @@ EVICTIONS_PER_PASS = 100
 RESERVATIONS = 2
 # However impatient a pool is, a reserved place is kept at least so long.
 _SHORTEST = timedelta(seconds=60)
+# The places of a gang come free one after another: a shorter time would begin that anew.
+_SHORTEST_OF_GANG = timedelta(hours=1)
 
 
 def wants_room(plan: Plan) -> list[Unplaced]:
@@ -50,7 +59,7 @@ def make_room(
         _needs(plan, waiting),
         snapshot.cells,
         board.names,
-        board.capacity - board.used,
+        board.free,
         running,
         leaving=leaving,
         allowances=_allowances(plan, snapshot.policy, leaving_scopes, leaving_tokens),
@@ -112,32 +121,33 @@ def _allowances(
 
 
 def starving(snapshot: PoolSnapshot, plan: Plan, waiting: Waiting) -> list[Unplaced]:
-    """Who waited so long that a place is reserved for him, the longest first; few at once.
+    """Return the tasks and gangs that waited so long that room is reserved for them.
 
-    Places that are kept for others who starve count; those of gangs and preemptors who do not
-    starve do not.
+    The longest wait comes first; there are few at once. Room that is kept for others that starve
+    counts, a gang as one; that of gangs and preemptors that do not starve does not.
     """
-    patience = snapshot.policy.starvation_seconds
-    if patience is None:
+    if snapshot.policy.starvation_seconds is None:
         return []
-    latest = snapshot.now - timedelta(seconds=patience)
 
     def is_starving(row: int) -> bool:
-        since = waiting.since[row]
-        return since is not None and since <= latest
+        return snapshot.policy.is_starving(waiting.since[row], snapshot.now)
 
-    kept = sum(
-        waiting.counts[row]
-        for row, cell_id in enumerate(waiting.nominated_cell_ids)
-        if cell_id is not None and is_starving(row)
-    )
+    coscheduled = {shape.shape_id for shape in snapshot.shapes if shape.coscheduled}
+    kept, gangs = 0, set[int]()
+    for row, cell_id in enumerate(waiting.nominated_cell_ids):
+        if cell_id is None or not is_starving(row):
+            continue
+        if waiting.shape_ids[row] in coscheduled:
+            gangs.add(waiting.job_ids[row])
+        else:
+            kept += waiting.counts[row]
     found = [
         item
         for item in plan.unplaced
-        if item.lacks_room and not item.is_gang and is_starving(item.row)
+        if item.lacks_room and all(is_starving(one.row) for one in (item, *item.others))
     ]
     found.sort(key=lambda item: (item.shape.band, waiting.since[item.row] or snapshot.now))
-    return found[: max(RESERVATIONS - kept, 0)]
+    return found[: max(RESERVATIONS - kept - len(gangs), 0)]
 
 
 def reserve(
@@ -148,24 +158,63 @@ def reserve(
     running: Sequence[Running],
     leaving: Sequence[Leaving],
 ) -> list[NominateTasks]:
-    """A place for each who starves: where he could be first; renewed while he still waits."""
+    """Keep room for each task or gang that starves, where it could be placed first."""
     patience = timedelta(seconds=snapshot.policy.starvation_seconds or 0)
     board, taken, found = plan.board, set[int](), list[NominateTasks]()
     for item in starved:
-        chosen = choose_reservation(
-            item.shape,
-            item.usable[0],
+        if item.is_gang:
+            places = _reserve_gang(snapshot, plan, item, running, leaving, taken)
+            shortest = _SHORTEST_OF_GANG
+        else:
+            chosen = choose_reservation(
+                item.shape,
+                item.usable[0],
+                snapshot.cells,
+                board.names,
+                board.free,
+                [one for one in running if one.cell_id not in taken],
+                leaving,
+                now=snapshot.now,
+            )
+            places = [] if chosen is None else [(item.row, chosen[0], 1, chosen[1])]
+            shortest = _SHORTEST
+        if any(cell_id in taken for _, cell_id, _, _ in places):
+            continue
+        for row, cell_id, count, begins_at in places:
+            taken.add(cell_id)
+            until = max(snapshot.now, begins_at or snapshot.now) + max(patience, shortest)
+            found.append(NominateTasks(waiting.group_ids[row], cell_id, count, until))
+    return found
+
+
+def _reserve_gang(
+    snapshot: PoolSnapshot,
+    plan: Plan,
+    gang: Unplaced,
+    running: Sequence[Running],
+    leaving: Sequence[Leaving],
+    taken: Collection[int],
+) -> list[tuple[int, int, int, datetime | None]]:
+    """Return (row, cell, count, when it begins) of all members that must start at once."""
+    parts, board = (gang, *gang.others), plan.board
+    best: GangReservation | None = None
+    is_free = np.array([cell.cell_id not in taken for cell in snapshot.cells], dtype=bool)
+    for place in range(len(gang.usable)):
+        found = choose_gang_reservation(
+            [GangPart(part.shape, part.count, part.usable[place] & is_free) for part in parts],
             snapshot.cells,
             board.names,
-            board.capacity - board.used,
-            [one for one in running if one.cell_id not in taken],
+            board.free,
+            running,
             leaving,
             now=snapshot.now,
         )
-        if chosen is None or chosen[0] in taken:
-            continue
-        cell_id, begins_at = chosen
-        taken.add(cell_id)
-        until = max(snapshot.now, begins_at or snapshot.now) + max(patience, _SHORTEST)
-        found.append(NominateTasks(waiting.group_ids[item.row], cell_id, 1, until))
-    return found
+        if found is not None and (best is None or found.rank < best.rank):
+            best = found
+    if best is None:
+        return []
+    return [
+        (part.row, snapshot.cells[cell].cell_id, int(given[cell]), best.begins_at)
+        for part, given in zip(parts, best.counts, strict=True)
+        for cell in np.flatnonzero(given).tolist()
+    ]

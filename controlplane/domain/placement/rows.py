@@ -39,7 +39,7 @@ class Rows:
         return dict(zip(self._ids[seen].tolist(), sums[seen].astype(int).tolist(), strict=True))
 
 
-def _is_given(values: Sequence[int | None]) -> Mask:
+def _is_given(values: Sequence[object]) -> Mask:
     if values.count(None) == len(values):
         return np.zeros(len(values), dtype=bool)
     return np.array([value is not None for value in values], dtype=bool)

@@ -71,8 +71,8 @@ class ShapeFacts:
 class Waiting:
     """Rows of waiting tasks, as columns of equal length, in order of band, job and group.
 
-    A row holds the tasks of one group that avoid the same cell, or prefer the same one, and are
-    nominated to the same one.
+    A row holds the tasks of one group that avoid the same cells (in the same order, the latest
+    last; None: none), or prefer the same one, and are nominated to the same one.
     `is_first`: it completes a gang that has begun. `is_child`: its job has a parent. `since`: since
     when it could be placed. `timeout_seconds`: of its attempts; None: none. `reasons`: what the
     last pass wrote of the group (only of gangs).
@@ -86,7 +86,7 @@ class Waiting:
     is_child: Sequence[bool] = ()
     since: Sequence[datetime | None] = ()
     timeout_seconds: Sequence[float | None] = ()
-    avoid_cell_ids: Sequence[int | None] = ()
+    avoid_cell_ids: Sequence[tuple[int, ...] | None] = ()
     nominated_cell_ids: Sequence[int | None] = ()
     prefer_cell_ids: Sequence[int | None] = ()
     reasons: Sequence[Mapping[str, object] | None] = ()

@@ -4,16 +4,19 @@ from collections.abc import Sequence
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.states import OPEN
+from controlplane.queries.jobs_under_lock import HAS_RUN
 from controlplane.queries.sql import rows
 
 # Arrays count from 1 there, and states from 0.
 _HAS_ENDED = " AND ".join(f"d.counts[{int(state) + 1}] = 0" for state in sorted(OPEN))
 
-# Of a group that has ended.
+# Of a group that has ended. The same rule as `domain.dependencies.standing`.
 _HAS_FAILED = f"""
     CASE item->>'until' WHEN 'finished' THEN FALSE
-         WHEN 'started' THEN d.counts[{TaskState.SUCCEEDED + 1}] + d.counts[{TaskState.FAILED + 1}]
-                             < d.min_available
+         WHEN 'started' THEN (SELECT count(*) FROM controlplane_task r
+                              WHERE r.group_id = d.id AND {HAS_RUN.format(task="r")})
+                             < GREATEST(d.min_available,
+                                        CASE WHEN d.task_count < d.replicas THEN 0 ELSE 1 END)
          ELSE d.counts[{TaskState.SUCCEEDED + 1}] < d.min_available END
     """
 

@@ -33,8 +33,9 @@ CANDIDATES = {
     "overruns": overruns.OVERRUNS,
     "drained": drained.DRAINED,
     "unplaced": unplaced.UNPLACED,
+    "unconfirmed_stops": stuck_stops.UNCONFIRMED_STOPS,
 }
-"""Where each rule that ends attempts or tasks finds its candidates."""
+"""Where each rule that decides about tasks one by one finds its candidates."""
 
 SOURCES = {
     **CANDIDATES,

@@ -14,6 +14,7 @@ def parameters_of(now: datetime, covered_at: datetime | None, policy: Policy) ->
         "covered": covered_at,
         "hearing": min(policy.interval, policy.lease / 3),
         "grace": policy.timeout_grace,
+        "force_patience": policy.force_patience,
         "patience": policy.stop_patience,
         "failures": policy.failures_in_a_row,
         "failed_jobs": policy.failed_jobs,

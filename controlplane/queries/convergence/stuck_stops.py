@@ -9,9 +9,27 @@ from controlplane.domain.states import CellState, Quarantine
 from controlplane.queries.convergence.parameters import parameters_of
 from controlplane.queries.sql import rows
 
-_OVERDUE_STOP = """
-    a.released_at IS NULL AND a.finished_at IS NOT NULL AND a.finished_at + make_interval(
-        secs => COALESCE((g.launch->>'stop_grace_seconds')::float, 10) + %(patience)s) <= %(now)s
+_GRACE = "COALESCE((g.launch->>'stop_grace_seconds')::float, 10)"
+
+FORCED_AT = f"a.finished_at + make_interval(secs => {_GRACE} + %(force_patience)s)"
+"""When a stop that is not confirmed is forced."""
+
+SUSPECTED_AT = f"""
+    GREATEST(a.finished_at + make_interval(secs => {_GRACE} + %(patience)s),
+             a.stop_forced_at + make_interval(secs => %(patience)s - %(force_patience)s))
+    """
+"""When the cell of a forced stop that is not confirmed is quarantined."""
+
+UNCONFIRMED_STOPS = f"""
+    FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
+    JOIN controlplane_taskgroup g ON g.id = a.group_id
+    WHERE c.state <> 'LOST' AND a.incarnation = c.incarnation AND a.released_at IS NULL
+      AND a.finished_at IS NOT NULL AND a.stop_forced_at IS NULL AND {FORCED_AT} <= %(now)s
+    """
+
+_OVERDUE_STOP = f"""
+    a.released_at IS NULL AND a.finished_at IS NOT NULL AND a.stop_forced_at IS NOT NULL
+    AND {SUSPECTED_AT} <= %(now)s
     """
 
 _IS_TOLD = f"""
@@ -23,6 +41,7 @@ _IS_TOLD = f"""
 _IS_OVER = """
     CASE c.quarantined_for
         WHEN 'failures' THEN COALESCE(c.quarantined_until <= %(now)s, FALSE)
+        WHEN 'flooding' THEN COALESCE(c.quarantined_until <= %(now)s, FALSE)
         WHEN 'unfit' THEN FALSE  -- it says itself when it takes work again
         WHEN 'strangers' THEN FALSE  -- its heartbeats say when it has none any more
         ELSE TRUE
@@ -35,7 +54,7 @@ STUCK_STOPS = f"""
     JOIN controlplane_taskgroup g ON g.id = a.group_id
     WHERE c.state <> 'LOST' AND a.incarnation = c.incarnation AND {_OVERDUE_STOP}
       AND (c.state <> 'QUARANTINED' OR NOT {_IS_TOLD}
-           OR c.quarantined_for = 'failures' AND {_IS_OVER})
+           OR c.quarantined_for IN ('failures', 'flooding') AND {_IS_OVER})
     """
 
 FAILING_CELLS = """

@@ -16,6 +16,7 @@ from tests.e2e.work import (
     wait_for_end,
     whole_log,
 )
+from tests.live_files import files_below
 
 pytestmark = [pytest.mark.stack, pytest.mark.engine]
 
@@ -32,8 +33,7 @@ def content(session: Session, uid: str, name: str) -> bytes:
 
 
 def files_of(stack: RunningStack, uid: str) -> list[Path]:
-    found = (stack.home / "artifacts").rglob("*")
-    return [path for path in found if uid in str(path) and path.is_file()]
+    return [path for path in files_below(stack.home / "artifacts") if uid in str(path)]
 
 
 def test_a_preempted_task_goes_on_where_it_stopped(stack: RunningStack, session: Session) -> None:

@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 import secrets
-from pathlib import Path
 
 import pytest
 
@@ -12,6 +11,7 @@ from client import Refused, Session
 from tests.e2e.engine import EngineEvents
 from tests.e2e.stack import RunningStack, wait_until
 from tests.e2e.work import run_to_end, shell_job, whole_log
+from tests.live_files import content_of, files_below
 from workers.secret_folder import MEMORY
 
 pytestmark = [pytest.mark.stack, pytest.mark.engine]
@@ -37,9 +37,9 @@ def test_a_secret_reaches_its_task_and_nothing_else(stack: RunningStack, session
     signs = [sign for value in values.values() for sign in _forms(value)]
     assert not any(sign.decode() in answers for sign in signs)
     # The database, its log, the stack's logs, the cell's journal, workspaces, logs.
-    files = [path for path in stack.home.rglob("*") if path.is_file()]
+    files = files_below(stack.home)
     assert len(files) > 500
-    assert [path for path in files if any(sign in _content(path) for sign in signs)] == []
+    assert [path for path in files if any(sign in content_of(path) for sign in signs)] == []
     mine = f"cellrun-{stack.installation}-*"
     wait_until(lambda: not list(MEMORY.glob(mine)), seconds=30, what="no secret is in memory")
 
@@ -54,13 +54,6 @@ def test_a_secret_that_is_gone_when_the_task_begins_is_the_tasks_own_failure(
     job, task = run_to_end(session, {**spec, "allow_unsatisfiable": True})
     assert (job["state"], task["state"], task["failure_kind"]) == ("FAILED", "FAILED", "user")
     assert "the project has no late" in task["failure_reason"]
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:  # its owner was faster
-        return b""
 
 
 def _forms(value: str) -> tuple[bytes, bytes]:

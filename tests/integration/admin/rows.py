@@ -1,7 +1,8 @@
 """Rows for pages to show: jobs whose tasks are in every state, each with attempts and history."""
 
 from datetime import UTC, datetime, timedelta
-from uuid import UUID
+from typing import Any
+from uuid import UUID, uuid4
 
 from django.contrib.auth.models import User
 
@@ -130,10 +131,9 @@ def make_job(project: Project, pool: Pool, owner: User, states: list[S]) -> Job:
         launch={"input": "x" * 1000},
         startable_at=NOW,
     )
-    cell = Cell.objects.get(name="cell-ready")
     _history(job, None, None, S.PENDING, Reason.SUBMITTED)
     for index, state in enumerate(states):
-        _make_task(job, group, index, state, cell)
+        _make_task(job, group, index, state)
     return job
 
 
@@ -201,7 +201,7 @@ def _shape(project: Project, pool: Pool, owner: User) -> Shape:
     return shape
 
 
-def _make_task(job: Job, group: TaskGroup, index: int, state: S, cell: Cell) -> None:
+def _make_task(job: Job, group: TaskGroup, index: int, state: S) -> None:
     ended = NOW + timedelta(seconds=63) if state in TERMINAL else None
     task = Task.objects.create(
         job=job,
@@ -217,32 +217,60 @@ def _make_task(job: Job, group: TaskGroup, index: int, state: S, cell: Cell) -> 
     if state in (S.PENDING, S.UNSCHEDULABLE):
         return
     uid = UUID(int=(1 << 100) + task.pk)
-    Attempt.objects.create(
-        uid=uid,
-        task=task,
-        group=group,
-        job=job,
-        cell=cell,
-        incarnation=cell.incarnation,
-        number=1,
-        state=state,
-        phase="pulling" if state is S.BUILDING else "",
-        progress=40 if state is S.BUILDING else None,
-        start_before=NOW,
-        exit_code={S.SUCCEEDED: 0, S.FAILED: 3}.get(state),
-        reason=_ENDS.get(state, ""),
-        result="42 words" if state is S.SUCCEEDED else None,
-        created_at=NOW,
-        state_since=NOW,
-        started_at=NOW,
-        finished_at=ended,
-        released_at=ended,
-        release_kind=ReleaseKind.CONFIRMED if ended else "",
-    )
+    _make_attempt(task, uid, 1, state, result="42 words" if state is S.SUCCEEDED else None).save()
     Task.objects.filter(pk=task.pk).update(attempt_number=1, attempt_uid=uid)
     _history(job, task, uid, S.ASSIGNED, Reason.PLACED, before=S.PENDING)
     if state in _ENDS:
         _history(job, task, uid, state, _ENDS[state], before=S.ASSIGNED)
+
+
+def add_attempts(task: Task, states: list[S], **facts: Any) -> None:
+    """Further attempts of a task, in `states`; the one that it had before was preempted."""
+    before = Attempt.objects.filter(task=task, released_at=None)
+    before.update(state=S.PREEMPTED, **_end(S.PREEMPTED))
+    made = Attempt.objects.bulk_create(
+        _make_attempt(task, uuid4(), number, state, **facts)
+        for number, state in enumerate(states, start=task.attempt_number + 1)
+    )
+    task.attempt_number, task.attempt_uid = made[-1].number, made[-1].pk
+    task.save(update_fields=["attempt_number", "attempt_uid"])
+
+
+def _make_attempt(task: Task, uid: UUID, number: int, state: S, **facts: Any) -> Attempt:
+    """An attempt that is not written yet."""
+    cell = Cell.objects.get(pool=task.job.pool, state=CellState.READY)
+    return Attempt(
+        uid=uid,
+        task=task,
+        group_id=task.group_id,
+        job_id=task.job_id,
+        cell=cell,
+        incarnation=cell.incarnation,
+        number=number,
+        state=state,
+        phase="pulling" if state is S.BUILDING else "",
+        progress=40 if state is S.BUILDING else None,
+        start_before=NOW,
+        created_at=NOW,
+        state_since=NOW,
+        started_at=NOW,
+        **_end(state),
+        **facts,
+    )
+
+
+def _end(state: S) -> dict[str, Any]:
+    """What an attempt has that ended in the state; nothing of one that goes on."""
+    if state in ACTIVE:
+        return {}
+    ended = NOW + timedelta(seconds=63)
+    return {
+        "exit_code": {S.SUCCEEDED: 0, S.FAILED: 3}.get(state),
+        "reason": _ENDS[state],
+        "finished_at": ended,
+        "released_at": ended,
+        "release_kind": ReleaseKind.CONFIRMED,
+    }
 
 
 def _history(

@@ -8,9 +8,11 @@ from controlplane import clock
 from controlplane.commands.accounts import create_default_tenancy
 from controlplane.commands.endings import cancel_job
 from controlplane.commands.jobs import submit_jobs
+from controlplane.commands.one_off_submission import desire_task
 from controlplane.contract.states import TaskState as S
-from controlplane.models import Attempt, Job, JobDependency, Task, Transition
+from controlplane.models import Attempt, Job, JobDependency, OneOff, Task, Transition
 from controlplane.spec import parse_job
+from controlplane.spec.one_off import parse_one_off
 from tests.integration.admin.test_actions import JOBS, act, text_of
 
 # Commands lock rows and send after commit.
@@ -100,11 +102,26 @@ def test_the_retry_shows_how_much_of_a_group_it_has(operator: Client) -> None:
     assert "main 2 of 3" in page_of(operator, Job.objects.get(retry_of=job))
 
 
+def test_the_job_of_a_one_off_task_is_not_deleted_around_its_claim(operator: Client) -> None:
+    create_default_tenancy()
+    body = {"guid": "one", "domain": "d", "definition": {"image": "x", "command": ["true"]}}
+    owner = User.objects.get(username="ann")
+    wanted = parse_one_off(body)
+    task_id = desire_task(wanted=wanted, body=body, owner=owner, now=clock.now())
+    job = Job.objects.get(tasks__pk=task_id)
+    cancel(job)
+    assert "Delete job" not in page_of(operator, job)
+    refused = text_of(act(operator, JOBS, "delete_jobs", job.pk, confirmed="yes"))
+    assert "task one is not RESOLVING: claim it first" in refused
+    assert Job.objects.filter(pk=job.pk, deleted_at=None).exists()
+
+
 def test_delete_asks_first_and_hides_the_job_with_all_that_it_has(operator: Client) -> None:
     job, task = Job.objects.get(), Task.objects.get(state=S.SUCCEEDED)
     refused = text_of(act(operator, JOBS, "delete_jobs", job.pk, confirmed="yes"))
     assert f"job {job.pk} has not ended: cancel it first" in refused
     cancel(job)
+    OneOff.objects.all().delete()
     assert "Delete these jobs?" in text_of(act(operator, JOBS, "delete_jobs", job.pk))
     assert "Jobs deleted: 1" in text_of(act(operator, JOBS, "delete_jobs", job.pk, confirmed="yes"))
     for address in (

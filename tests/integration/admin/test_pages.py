@@ -338,11 +338,11 @@ def test_a_list_costs_the_same_with_more_rows(operator: Client, model: type[mode
     # One more where there are several pages: the keys of this one.
     assert len(many) <= len(few) + 1
     assert len(many) <= 14, many
-    assert not any("launch" in statement or '"spec"' in statement for statement in many)
+    assert not any('"launch"' in statement or '"spec"' in statement for statement in many)
 
 
 @pytest.mark.parametrize(
-    ("model", "most"), [(Job, 22), (Task, 16), (Attempt, 15), (Cell, 13), (Callback, 10)]
+    ("model", "most"), [(Job, 23), (Task, 16), (Attempt, 15), (Cell, 13), (Callback, 10)]
 )
 def test_a_page_costs_a_bounded_number_of_statements(
     operator: Client, model: type[models.Model], most: int

@@ -73,6 +73,7 @@ def test_all_of_a_pools_policy_is_edited_but_its_name(operator: Client) -> None:
             {"path": "/srv/scratch", "read_only": False},
         ],
         "privileged_allowed": True,
+        "uncovered_since": None,
         "cursor": "cell-7",
     }
     delete = address_of(Pool, pool).replace("/change/", "/delete/")

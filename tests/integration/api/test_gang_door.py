@@ -28,7 +28,6 @@ GANG = {
             "image": "busybox",
             "command": ["true"],
             "ports": ["ssh"],
-            "network": "gang",
         },
         {
             "name": "worker",
@@ -36,6 +35,7 @@ GANG = {
             "command": ["true"],
             "replicas": 3,
             "min_available": 2,
+            "network": "default",
         },
     ],
 }
@@ -90,6 +90,22 @@ def tasks_of(job_id: int) -> list[Task]:
     return list(Task.objects.filter(job_id=job_id).order_by("group__position", "index"))
 
 
+def test_its_job_shows_the_networks_and_minima_that_are_in_force(submitter: Caller) -> None:
+    made = submitter.post("/jobs", {"name": "gang", **GANG}).json
+    assert made["groups"] == [
+        {"name": "driver", "tasks": 1, "min_available": 1, "network": "gang", "prepared": {}},
+        {"name": "worker", "tasks": 3, "min_available": 2, "network": "default", "prepared": {}},
+    ]
+    assert submitter.get(f"/jobs/{made['id']}").json["groups"] == made["groups"]
+    alone = {"name": "alone", "image": "busybox", "replicas": 2, "min_available": 1}
+    plain = submitter.post("/jobs", alone).json
+    assert plain["groups"] == [
+        {"name": "main", "tasks": 2, "min_available": 1, "network": "default", "prepared": {}}
+    ]
+    listed = {job["id"]: job["groups"] for job in submitter.get("/jobs").json["results"]}
+    assert listed == {made["id"]: made["groups"], plain["id"]: plain["groups"]}
+
+
 def submit_gang(caller: Caller) -> list[Task]:
     answer = caller.post("/jobs", {"name": "gang", **GANG})
     assert answer.status == 201, answer.json
@@ -112,8 +128,9 @@ def test_members_are_told_by_rank_with_what_is_known_of_each(
         (2, "worker-1", S.ASSIGNED, "cell-2", {}),
         (3, "worker-2", S.PENDING, None, {}),
     ]
-    shared = gang.members[0].group
+    shared, declined = gang.members[0].group, gang.members[1].group
     assert (shared.network, shared.ports, shared.task_type) == ("gang", ("ssh",), "container")
+    assert declined.network == "default"
     assert (gang.is_ready, gang.is_settled) == (False, False)
 
     Attempt.objects.filter(pk=asked.pk).update(state=S.RUNNING)

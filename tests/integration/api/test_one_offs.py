@@ -359,6 +359,26 @@ def test_who_claims_a_completed_task_may_delete_it(submitter: Caller) -> None:
     assert (anew.status, anew.json["id"] != task_id) == (201, True)
 
 
+def test_the_address_of_its_job_asks_for_the_claim_too(submitter: Caller, operator: Caller) -> None:
+    job = desire(submitter).json["job"]
+    assert "has not ended" in submitter.send("DELETE", f"/jobs/{job}").json["detail"]
+    complete("one")
+    for caller in (submitter, operator):
+        refused = caller.send("DELETE", f"/jobs/{job}")
+        assert (refused.status, refused.json["detail"]) == (
+            409,
+            "task one is not RESOLVING: claim it first",
+        )
+    claim = submitter.post("/tasks/one/resolving").json["claim"]
+    assert submitter.send("DELETE", f"/jobs/{job}").status == 409
+    other = "00000000-0000-4000-8000-000000000000"
+    assert submitter.send("DELETE", f"/jobs/{job}?claim={other}").status == 409
+    assert submitter.send("DELETE", f"/jobs/{job}?claim=x").status == 400
+    assert submitter.get("/tasks/one").json["lifecycle"] == "RESOLVING"
+    assert submitter.send("DELETE", f"/jobs/{job}?claim={claim}").status == 204
+    assert submitter.get("/tasks/one").status == 404
+
+
 def test_the_claim_need_not_be_shown(submitter: Caller) -> None:
     desire(submitter)
     complete("one")
@@ -397,7 +417,7 @@ def test_a_secret_of_the_project_may_be_used(submitter: Caller) -> None:
     assert desire(submitter, secrets=[{"name": "token", "env": "TOKEN"}]).status == 201
 
 
-def test_its_time_to_be_placed_is_that_of_the_pool_or_of_the_installation(
+def test_its_time_to_be_placed_is_that_of_the_installation(
     submitter: Caller, settings: Any
 ) -> None:
     def seconds(guid: str) -> float:
@@ -410,8 +430,6 @@ def test_its_time_to_be_placed_is_that_of_the_pool_or_of_the_installation(
     assert seconds("a") == 1800
     change_setting(settings, one_off_scheduling_seconds=5.0)
     assert seconds("b") == 5
-    Pool.objects.update(pending_timeout_seconds=60)
-    assert seconds("c") == 60
 
 
 def test_its_job_may_be_retried_as_an_ordinary_one(submitter: Caller) -> None:

@@ -258,7 +258,7 @@ def stopping(caller: Caller, cell: Cell) -> tuple[int, Attempt]:
 
 def is_forced(attempt: Attempt) -> bool:
     attempt.refresh_from_db()
-    return bool(attempt.stop_force and attempt.released_at is None)
+    return bool(attempt.stop_forced_at and attempt.released_at is None)
 
 
 def test_what_has_its_grace_is_killed_by_the_task_too(

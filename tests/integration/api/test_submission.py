@@ -13,7 +13,7 @@ from controlplane import clock
 from controlplane.commands.jobs import submit_jobs
 from controlplane.contract.states import TaskState
 from controlplane.domain.submission import GuidTaken
-from controlplane.models import Cell, Domain, Job, Pool, Project, Task, TaskGroup, Transition
+from controlplane.models import Cell, Domain, Job, Project, Task, TaskGroup, Transition
 from controlplane.queries.launches import load_group_specs
 from controlplane.spec import parse_job
 from tests.integration.api.conftest import Caller, change_setting
@@ -66,19 +66,19 @@ def test_groups_become_rows_with_their_minima_retries_and_dependencies(submitter
     job = submitter.post("/jobs", body).json
     assert (job["min_available"], job["max_task_failures"]) == (3, 2)
     a, b = TaskGroup.objects.order_by("position")
-    assert (a.counts[TaskState.PENDING], sum(a.counts), a.explicit_minimum) == (4, 4, True)
+    assert (a.counts[TaskState.PENDING], sum(a.counts), a.min_available) == (4, 4, 2)
     assert a.startable_at == Job.objects.get().created_at
     assert a.deadline_at == a.startable_at + timedelta(seconds=60)
     assert (a.retries_failure, a.retries_preemption, a.retries_system) == (0, 100, 7)
     assert b.depends_on == [{"group": "a", "until": "succeeded"}]
-    assert (b.startable_at, b.deadline_at, b.explicit_minimum) == (None, None, False)
+    assert (b.startable_at, b.deadline_at, b.min_available) == (None, None, 1)
     assert (b.retries_failure, b.retries_system) == (5, 7)
     assert Job.objects.get().has_dependencies
 
 
 def test_the_deadline_counts_from_the_start_that_was_asked_for(submitter: Caller) -> None:
-    Pool.objects.update(pending_timeout_seconds=30)
-    submitter.post("/jobs", {**JOB, "start_after": "2050-01-01T00:00:00Z"})
+    body = {**JOB, "start_after": "2050-01-01T00:00:00Z", "scheduling_timeout_seconds": 30}
+    submitter.post("/jobs", body)
     group = TaskGroup.objects.get()
     assert group.startable_at == datetime(2050, 1, 1, tzinfo=UTC)
     assert group.deadline_at == group.startable_at + timedelta(seconds=30)

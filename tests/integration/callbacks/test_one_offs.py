@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -95,7 +96,7 @@ def test_who_else_resolves_it_puts_off_the_try(
     courier.look()
     receiver.wait_until(is_put_off, "it is put off")
     assert (callback.tries, receiver.received) == (0, [])
-    assert let_go_of_task(task_id=task.pk, claim=claim)
+    assert let_go_of_task(task_id=task.pk, claim=claim, now=clock.now())
     # By itself, a second later.
     receiver.wait_until(lambda: not OneOff.objects.exists(), "the task has gone")
     assert len(receiver.received) == 1
@@ -118,26 +119,29 @@ def test_a_claim_that_was_lost_in_mid_try_does_not_delete_the_task(
 
 
 def test_a_claim_and_a_deletion_at_the_same_time_do_not_both_succeed(loop: Loop) -> None:
-    """The claim comes when the deletion has looked for one, and found none."""
+    """The claim comes when the deletion has found its own, which is about to be over."""
     task = ended_task(loop, "http://example.org/")
+    begun = clock.now() - timedelta(seconds=29)
+    own = claim_task(task_id=task.pk, by="bob", now=begun)
     with ThreadPoolExecutor(1) as pool:
         claims: list[Future[UUID]] = []
 
         def claim_first(execute: Callable[..., object], sql: str, *rest: object) -> object:
             if "SET deleted_at" in sql and not claims:
-                claims.append(pool.submit(claim, task.pk))
+                claims.append(pool.submit(claim, task.pk, begun + timedelta(seconds=31)))
                 until_it_waits(claims[0])
             return execute(sql, *rest)
 
         with connection.execute_wrapper(claim_first):
-            delete_job(job_id=task.job_id, actor="bob", now=clock.now())
+            at = begun + timedelta(seconds=29)
+            delete_job(job_id=task.job_id, claim=own, actor="bob", now=at)
         with pytest.raises(NotFound):
             claims[0].result(timeout=20)
 
 
-def claim(task_id: int) -> UUID:
+def claim(task_id: int, now: datetime) -> UUID:
     """As another process does."""
     try:
-        return claim_task(task_id=task_id, by="ann", now=clock.now())
+        return claim_task(task_id=task_id, by="ann", now=now)
     finally:
         connection.close()

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -23,6 +23,8 @@ from tests.properties import restatement as text
 from tests.properties.restatement import ACTIVE
 
 START = timedelta(seconds=60)
+SLOTS = 8
+"""How many containers a cell prepares at the same time, where its pool does not say otherwise."""
 
 
 def cells() -> dict[int, tuple[str, bool]]:
@@ -58,21 +60,21 @@ def learn(model: Model, job_id: int) -> None:
     job = Job(*row)
     for found in rows(
         """
-        SELECT id, name, min_available, explicit_minimum, retries_failure, retries_preemption,
+        SELECT id, name, min_available, retries_failure, retries_preemption,
                retries_system, at_most_once, exclusive, depends_on,
-               make_interval(secs => timeout_seconds), deadline_at, startable_at IS NOT NULL
+               make_interval(secs => timeout_seconds), deadline_at, startable_at IS NOT NULL,
+               task_count < replicas
         FROM controlplane_taskgroup WHERE job_id = %s ORDER BY position
         """,
         [job_id],
     ):
-        key, name, minimum, explicit, *limits, once, exclusive, waits, timeout, end, may = found
+        key, name, minimum, *limits, once, exclusive, waits, timeout, end, may, rest = found
         depends_on = [(item["group"], item["until"]) for item in json.loads(waits)]
         group = Group(
             key,
             job,
             name,
             minimum,
-            explicit,
             tuple(limits),
             once,
             exclusive,
@@ -80,6 +82,7 @@ def learn(model: Model, job_id: int) -> None:
             timeout,
             end,
             may,
+            rest,
         )
         statement = "SELECT id FROM controlplane_task WHERE group_id = %s ORDER BY index"
         group.tasks = [Task(task_id, group) for (task_id,) in rows(statement, [key])]
@@ -138,11 +141,22 @@ def free_of(model: Model, ready: dict[int, Cell]) -> dict[int, int]:
     return {pk: cell.capacity["cpu_millis"] // 1000 - held[pk] for pk, cell in ready.items()}
 
 
+def slots_of(model: Model, free: dict[int, int]) -> dict[int, int]:
+    """How many more containers each cell may begin to prepare: a pool's cells, eight at a time."""
+    building = Counter(
+        task.held.cell_id
+        for task in model.tasks()
+        if task.held and task.state in (S.ASSIGNED, S.BUILDING)
+    )
+    return {pk: max(SLOTS - building[pk], 0) for pk in free}
+
+
 def check_nothing_was_left(model: Model, free: dict[int, int], now: datetime) -> None:
     """What still waits for a place alone fits nowhere; a gang's minima do not fit together.
 
-    Room that is kept for others is none.
+    Room that is kept for others is none. Start slots limit all but the minima of gangs.
     """
+    slots = slots_of(model, free)
     kept = rows(
         """
         SELECT nominated_cell_id, job_id, count(*) FROM controlplane_task
@@ -152,24 +166,38 @@ def check_nothing_was_left(model: Model, free: dict[int, int], now: datetime) ->
     )
     for job in model.living():
         waiting = [task for task in job.tasks() if may_be_placed(task, now)]
-        avoided = {task.avoids for task in waiting}
+        avoided = {cell_id for task in waiting for cell_id in avoided_by(task, free)}
         others: Counter[int] = Counter()
         for cell_id, job_id, count in kept:
             others[cell_id] += count if job_id != job.id else 0
-        room = sum(
-            max(count - others[cell_id], 0)
+        spare = {
+            cell_id: max(count - others[cell_id], 0)
             for cell_id, count in free.items()
             if cell_id not in avoided
-        )
+        }
+        startable = sum(min(count, slots[cell_id]) for cell_id, count in spare.items())
         if not job.coscheduled:
-            assert not (waiting and room > 0), f"job {job.id} waits, {room} places are free"
+            assert not (waiting and startable), f"job {job.id} waits, {startable} places are free"
             continue
         pending = [task for task in job.tasks() if task.state is S.PENDING]
         fewest = text.fewest(job.told().groups, job.minimum)
         if fewest is None or len(waiting) < len(pending):
             continue
         need = max(fewest, 1) if waiting else 0
+        room = sum(spare.values()) if fewest else startable
         assert not (need and room >= need), f"gang {job.id} needs {need}, {room} places are free"
+
+
+def avoided_by(task: Task, cells: Collection[int]) -> Collection[int]:
+    """Where the task does not go: all that failed it, or, where these are all there are, the last.
+
+    All cells are of one size; the last of them takes what no other is there for.
+    """
+    avoided = [cell_id for cell_id in task.avoids if cell_id in cells]
+    for some in (avoided, avoided[-1:]):
+        if set(some) != set(cells):
+            return some
+    return ()
 
 
 # ----------------------------------------------------------------------------- comparing
@@ -212,6 +240,7 @@ def said_of(task: Task) -> tuple[object, ...]:
     return (
         task.state,
         (used.failure, used.preemption, used.system, used.system_row, used.refusal_row),
+        used.consecutive_crashes,
         (len(task.attempts), task.held is not None),
         task.has_started,
         task.state not in (S.PENDING, *ACTIVE),
@@ -223,13 +252,13 @@ def task_rows() -> dict[int, tuple[object, ...]]:
     found = rows(
         """
         SELECT id, state, failure_count, preemption_count, system_failure_count, system_row,
-               refusal_row, attempt_number, attempt_open, started_at IS NOT NULL,
-               finished_at IS NOT NULL
+               refusal_row, consecutive_crashes, attempt_number, attempt_open,
+               started_at IS NOT NULL, finished_at IS NOT NULL
         FROM controlplane_task
         """
     )
     return {
-        key: (S(state), tuple(rest[:5]), tuple(rest[5:7]), rest[7], rest[8])
+        key: (S(state), tuple(rest[:5]), rest[5], tuple(rest[6:8]), rest[8], rest[9])
         for key, state, *rest in found
     }
 

@@ -14,6 +14,7 @@ from controlplane.commands import watch
 from controlplane.commands.accounts import create_default_tenancy, create_user
 from controlplane.commands.cells import enroll_cell
 from controlplane.commands.jobs import submit_jobs
+from controlplane.commands.pools import put_pool
 from controlplane.contract import envelope, keys
 from controlplane.contract.orders import Order, Orders, Registered, Sync, read_order
 from controlplane.contract.queues import INBOX_QUEUES
@@ -65,7 +66,7 @@ class Hand:
         self.loop.inbox.apply([text])
 
     def register(self) -> Registered:
-        self.say(Register(self.capacity, drivers=("memory",), task_types=("container",)).body())
+        self.say(Register(self.capacity, drivers=("docker",), task_types=("container",)).body())
         answer = [o for o in self.orders() if isinstance(o, Registered)][-1]
         self.last_report = answer.register_seq
         return answer
@@ -101,7 +102,8 @@ class Hand:
 
     def _open(self, message: str) -> Order:
         (text,), _, _ = json.loads(base64.b64decode(json.loads(message)["body"]))
-        opened = envelope.open_envelope(text, lambda name: keys.mac_key(self.key, keys.TO_CELL))
+        opened = envelope.parse(text)
+        opened.check(keys.mac_key(self.key, keys.TO_CELL))
         return read_order(opened.body())
 
 
@@ -179,3 +181,9 @@ def loop(transactional_db: None) -> Iterator[Loop]:
     watch.forget()
     yield Loop(owner, wire, Inbox(sync_seconds=0.0))
     transport.use(None)
+
+
+@pytest.fixture
+def many_slots(loop: Loop) -> None:
+    """Let a cell prepare as many attempts at once as a test of other rules places."""
+    put_pool(name="default", changes={"max_building_per_cell": 1000})

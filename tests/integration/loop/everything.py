@@ -98,16 +98,19 @@ class Planting:
         self.begin("stuck-build", S.BUILDING, retries={"system": 2})
         [overrun] = self.begin("overrun", timeout_seconds=5)
         [stopping] = self.begin("stuck-stop")
-        cancel_job(job_id=stopping.job_id, reason="", force=False, actor="me", now=clock.now())
+        [unforced] = self.begin("unconfirmed-stop")
+        for ended in (stopping, unforced):
+            cancel_job(job_id=ended.job_id, reason="", force=False, actor="me", now=clock.now())
+        old = (stopping.uid, unforced.uid, overrun.uid)
         of = Attempt.objects.filter
         of(job=self.jobs["unanswered"]).update(start_before=ago(1))
         of(job=self.jobs["stuck-build"]).update(state_since=ago(9_000), phase="pulling")
-        of(uid__in=(stopping.uid, overrun.uid)).update(created_at=ago(601), started_at=ago(600))
-        of(uid=stopping.uid).update(finished_at=ago(599))
+        of(uid__in=old).update(created_at=ago(601), started_at=ago(600))
+        of(uid__in=(stopping.uid, unforced.uid)).update(finished_at=ago(599))
+        of(uid=stopping.uid).update(stop_forced_at=ago(500))
         # What is told of that time was not possible before its group might start.
-        TaskGroup.objects.filter(job_id__in=(stopping.job_id, overrun.job_id)).update(
-            startable_at=ago(602)
-        )
+        late = (stopping.job_id, unforced.job_id, overrun.job_id)
+        TaskGroup.objects.filter(job_id__in=late).update(startable_at=ago(602))
 
     def waiting_jobs(self) -> None:
         cell = self.cell("busy")

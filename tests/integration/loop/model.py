@@ -53,7 +53,7 @@ class Task:
     attempts: list[Attempt] = field(default_factory=list)
     backs_off: tuple[datetime, datetime] | None = None
     not_before: datetime | None = None
-    avoids: int | None = None
+    avoids: tuple[int, ...] = ()
     has_started: bool = False
     is_excused: bool = False
 
@@ -71,7 +71,6 @@ class Group:
     job: "Job"
     name: str
     minimum: int
-    is_explicit: bool
     limits: tuple[int, int, int]
     once: bool
     exclusive: str
@@ -79,6 +78,7 @@ class Group:
     timeout: timedelta | None
     deadline: datetime | None
     is_startable: bool
+    is_rest: bool = False
     tasks: list[Task] = field(default_factory=list)
 
     def states(self) -> list[S]:
@@ -88,7 +88,7 @@ class Group:
     def told(self) -> text.Group:
         """As the restatement wants it."""
         excused = sum(task.is_excused for task in self.tasks)
-        return text.Group(self.states(), self.minimum, self.is_explicit, excused, not self.once)
+        return text.Group(self.states(), self.minimum, excused, not self.once)
 
 
 @dataclass
@@ -207,7 +207,7 @@ class Jobs:
         course = text.follow(task.state, event, task.used, task.group.limits, ran=ran, once=once)
         if course is None:
             return False
-        self._take(task, course, event)
+        self._take(task, course, event, ran)
         if attempt is not None and course.attempt is not None:
             if course.attempt is not attempt.state:
                 attempt.since = self.now
@@ -219,13 +219,18 @@ class Jobs:
             task.has_started = task.group.job.has_started = True
         return True
 
-    def _take(self, task: Task, course: Course, event: Event) -> None:
+    def _take(self, task: Task, course: Course, event: Event, ran: float) -> None:
         attempt, is_back = task.held, course.task is S.PENDING
         task.state, task.used = course.task, course.used
-        task.avoids = task.backs_off = task.not_before = None
+        task.backs_off = task.not_before = None
+        if not is_back and course.task not in ACTIVE:
+            task.avoids = ()
+        if ran >= 60 or event in (Event.EXITED_ZERO, Event.USER_FAILED):
+            task.avoids = ()
         elsewhere = event in (Event.SYSTEM_FAILED, Event.REFUSED, Event.START_EXPIRED)
         if is_back and elsewhere and attempt is not None:
-            task.avoids = attempt.cell_id
+            others = [cell_id for cell_id in task.avoids if cell_id != attempt.cell_id]
+            task.avoids = (*others, attempt.cell_id)
             tries = max(task.used.system_row, task.used.refusal_row)
             task.backs_off = backs_off(5.0, tries, self.now)
         elif is_back and event is Event.USER_FAILED:
@@ -363,8 +368,9 @@ def _standing(group: Group, until: str) -> str:
     states = group.states()
     is_open = any(state in OPEN for state in states)
     if until == "started":
-        ran = sum(state in (S.RUNNING, S.SUCCEEDED, S.FAILED) for state in states)
-        met = ran >= group.minimum
+        ran = sum(task.has_started or task.state is S.SUCCEEDED for task in group.tasks)
+        # Of a group that a retry has only the rest of, some task ran in the job that is retried.
+        met = ran >= group.minimum and (ran > 0 or group.is_rest)
     elif until == "finished":
         met = not is_open
     else:

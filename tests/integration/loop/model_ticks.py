@@ -51,8 +51,10 @@ class Model(Jobs):
             attempt = task.held
             if attempt is None or attempt.state is not S.BUILDING:
                 return False
-            limit = PULL if attempt.phase == Phase.PULLING else CREATE
             in_all = attempt.start_before + PULL + 3 * CREATE
+            if attempt.phase == Phase.PREPARING:
+                return in_all <= self.now
+            limit = PULL if attempt.phase == Phase.PULLING else CREATE
             return min(attempt.since + limit, in_all) <= self.now
 
         def is_late(task: Task) -> bool:

@@ -37,7 +37,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def cell(loop: Loop) -> Hand:
+def cell(loop: Loop, many_slots: None) -> Hand:
     return loop.cell(cpu=PLACED * 1000)
 
 

@@ -37,6 +37,7 @@ ELSEWHERE = {"held_losses"}
 BOUNDED = {
     "unanswered",
     "overruns",
+    "unconfirmed_stops",
     "stuck_stops",
     "drained",
     "unplaced",
@@ -55,11 +56,13 @@ FACTS = {
         """,
     "tasks": """
         SELECT id, state, attempt_open, attempt_number, failure_count, preemption_count,
-               system_failure_count, system_row, refusal_row, not_before IS NULL
+               system_failure_count, system_row, refusal_row, consecutive_crashes,
+               not_before IS NULL
         FROM controlplane_task
         """,
     "attempts": """
-        SELECT uid, state, charged, charge, stop_reason, released_at IS NULL, release_kind
+        SELECT uid, state, charged, charge, stop_reason, stop_forced_at IS NULL,
+               released_at IS NULL, release_kind
         FROM controlplane_attempt
         """,
     "groups": """

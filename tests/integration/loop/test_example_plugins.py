@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from controlplane import clock, plugins
+from controlplane.contract.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
-from controlplane.models import Attempt, Pool, Shape
+from controlplane.models import Attempt, Cell, Pool, Shape
+from controlplane.ticks import hooks
 from tests.integration.loop.conftest import Loop
+from tests.integration.loop.test_kinds import told
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "plugins"
 
@@ -49,6 +52,7 @@ def test_all_of_them_are_installed_behind_the_built_in_ones(installed: None) -> 
         plugins.Kind.HOOK: "tolerant",
     }.items():
         assert plugins.names_of(kind)[-1] == name
+    assert plugins.names_of(plugins.Kind.HOOK)[-2] == "licensed"
 
 
 def test_the_smallest_goes_first_to_the_first_cell_by_name(installed: None, loop: Loop) -> None:
@@ -86,3 +90,43 @@ def test_a_kind_of_job_takes_an_exit_status_for_success(installed: None, loop: L
     for attempt, code in zip(loop.attempts(job), (3, 4), strict=True):
         cell.end(attempt, S.FAILED, exit_code=code)
     assert loop.states(job) == ["SUCCEEDED", "FAILED"]
+
+
+def test_a_kind_of_job_adds_what_its_tasks_need_and_follows_them(
+    installed: None, loop: Loop, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "cellrun_examples.licensed")
+    loop.cell("a")
+    cell = loop.cell("b")
+    Cell.objects.filter(name="b").update(labels={"licensed": "yes"})
+    job = loop.submit(kind="licensed", replicas=2, max_task_failures=1)
+    loop.place()
+    hooks.run()
+    assert [attempt.cell.name for attempt in loop.attempts(job)] == ["b", "b"]
+    assert told(cell).env == {"LICENCE_SERVER": "licences.example:27000"}
+    for attempt in loop.attempts(job):
+        cell.report(AttemptReport(str(attempt.uid), 0, S.RUNNING))
+    hooks.run()
+    first, second = loop.attempts(job)
+    cell.end(first, S.SUCCEEDED, exit_code=0)
+    cell.end(second, S.FAILED, exit_code=1)
+    assert loop.states(job) == ["SUCCEEDED", "FAILED"]
+    told_of = [text for text in caplog.messages if "licence" in text]
+    assert told_of == [
+        f"attempt {first.uid} on cell b takes a licence",
+        f"attempt {second.uid} on cell b takes a licence",
+        f"attempt {first.uid} gives its licence back",
+        f"attempt {second.uid} gives its licence back",
+    ]
+
+
+def test_a_kind_of_job_ends_a_job_that_takes_too_much(installed: None, loop: Loop) -> None:
+    loop.cell("a")
+    Cell.objects.update(labels={"licensed": "yes"})
+    job = loop.submit(kind="licensed", replicas=3)
+    loop.place()
+    hooks.run()
+    loop.converge()
+    job.refresh_from_db()
+    assert loop.state(job) == "FAILED"
+    assert job.failure_reason == "a job has 2 licences at most, for tasks 0 to 1"

@@ -1,6 +1,7 @@
 """What fails in a tick holds up nothing else: poisoned jobs, locks, sources that cannot be read."""
 
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -22,8 +23,9 @@ from controlplane.contract.states import TaskState as S
 from controlplane.domain.convergence import stuck_builds, unanswered
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.effects import ChangeTask
-from controlplane.domain.jobs import impossible_groups
-from controlplane.models import Alert, Attempt, Job, TaskGroup, TickState, Walk
+from controlplane.domain.jobs import impossible_groups, newly_startable
+from controlplane.domain.states import OPEN
+from controlplane.models import Alert, Attempt, Job, Task, TaskGroup, TickState, Walk
 from controlplane.queries.convergence.due import (
     SOURCES,
     find_candidates,
@@ -31,7 +33,7 @@ from controlplane.queries.convergence.due import (
     list_jobs_with,
 )
 from controlplane.queries.invariants import check_all
-from controlplane.queries.jobs_under_lock import load_groups
+from controlplane.queries.jobs_under_lock import load_groups, read_jobs
 from controlplane.queries.sql import execute, rows
 from controlplane.ticks import convergence
 from tests.integration.loop.conftest import Loop
@@ -75,7 +77,7 @@ def test_a_report_that_came_after_the_look_begins_the_time_of_a_build_anew(loop:
     cell, job = loop.cell(), loop.submit()
     loop.place()
     [attempt] = loop.attempts(job)
-    cell.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase=Phase.PREPARING))
+    cell.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase=Phase.PULLING))
     Attempt.objects.update(state_since=clock.now() - HOUR)
     look = Look(clock.now(), Policy(), frozenset())
     found = find_candidates("stuck_builds", now=look.now, covered_at=None, policy=look.policy)
@@ -181,23 +183,58 @@ def test_jobs_that_only_wait_do_not_hide_one_that_waits_in_vain(
 
 @pytest.mark.parametrize("until", ["started", "succeeded", "finished"])
 def test_the_statement_finds_what_the_domain_calls_impossible(loop: Loop, until: str) -> None:
+    """Of any states of three tasks, each of which ran at some time or not."""
     groups: list[dict[str, object]] = [
-        {"name": "a", **SMALL},
+        {"name": "a", "replicas": 3, **SMALL},
         {"name": "b", "depends_on": [{"group": "a", "until": until}], **SMALL},
     ]
     job = loop.submit(groups=groups)
+    tasks = list(Task.objects.filter(job=job, group__name="a").order_by("index"))
     seen = set()
-    states = (S.PENDING, S.RUNNING, S.SUCCEEDED, S.FAILED, S.KILLED)
-    for minimum, *counts in product(range(3), *[range(2)] * len(states)):
+    states = (S.RUNNING, S.SUCCEEDED, S.FAILED, S.KILLED)
+    lives = list(product((S.PENDING, *states), (False, True)))
+    lives.remove((S.RUNNING, False))
+    drawn = random.Random(until)
+    for _ in range(300):
+        given = [drawn.choice(lives) for _ in tasks]
+        if drawn.random() < 0.7:
+            given = [(state if state not in OPEN else S.FAILED, ran) for state, ran in given]
+        minimum, replicas = drawn.randrange(4), drawn.choice((3, 3, 5))
         row = [0] * (max(S) + 1)
-        for state, count in zip(states, counts, strict=True):
-            row[state] = count
-        TaskGroup.objects.filter(job=job, name="a").update(counts=row, min_available=minimum)
+        for task, (state, ran) in zip(tasks, given, strict=True):
+            row[state] += 1
+            ended = None if state in OPEN else clock.now()
+            started = clock.now() if ran else None
+            changes = {"state": state, "started_at": started, "finished_at": ended}
+            is_open = state is S.RUNNING
+            Task.objects.filter(pk=task.pk).update(attempt_open=is_open, **changes)
+        TaskGroup.objects.filter(job=job, name="a").update(
+            counts=row, min_available=minimum, replicas=replicas
+        )
         listed = load_groups([job.pk])[job.pk]
         vain = impossible_groups({item.facts.name: item.facts for item in listed})
-        assert list_jobs_with("waiting_jobs", 9) == [job.pk] * bool(vain), (minimum, counts)
-        seen.add(bool(vain))
-    assert seen == ({False} if until == "finished" else {False, True})
+        case = (minimum, replicas, given)
+        assert list_jobs_with("waiting_jobs", 9) == [job.pk] * bool(vain), case
+        startable = newly_startable(read_jobs([job.pk])[job.pk], listed, now=clock.now())
+        met = [item.group_id for item in startable]
+        assert bool(met) == _has_come_true(until, minimum, replicas > 3, given), case
+        seen.add((bool(vain), bool(met)))
+    assert seen == {(False, False), (False, True)} | (
+        set() if until == "finished" else {(True, False)}
+    )
+
+
+def _has_come_true(
+    until: str, minimum: int, is_rest: bool, tasks: Sequence[tuple[S, bool]]
+) -> bool:
+    """What the documentation says of a group whose `tasks` are in these states and ran or not."""
+    is_over = all(state not in OPEN for state, _ in tasks)
+    if until == "finished":
+        return is_over
+    if until == "succeeded":
+        return is_over and sum(state is S.SUCCEEDED for state, _ in tasks) >= minimum
+    ran = sum(did_run or state is S.SUCCEEDED for state, did_run in tasks)
+    return ran >= minimum and (is_rest or ran > 0)
 
 
 def test_generations_that_are_too_many_for_a_tick_go_on_in_the_next(

@@ -85,7 +85,7 @@ def test_many_groups_that_fail_in_one_outage_are_one_round(loop: Loop) -> None:
         not_before=clock.now() + timedelta(hours=1)
     )
     Task.objects.filter(pk__in=Task.objects.order_by("-pk")[:3]).update(
-        not_before=None, avoid_cell_id=None
+        not_before=None, avoid_cell_ids=None
     )
     loop.place()
     for attempt in Attempt.objects.filter(released_at=None):

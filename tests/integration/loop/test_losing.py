@@ -206,7 +206,8 @@ def test_nobody_is_alarmed_about_a_cell_that_was_not_put_aside(loop: Loop) -> No
     [attempt] = loop.attempts(job)
     cell.report(AttemptReport(str(attempt.uid), 0, S.RUNNING))
     cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
-    Attempt.objects.update(created_at=ago(700), started_at=ago(650), finished_at=ago(600))
+    instants = {"created_at": ago(700), "started_at": ago(650), "finished_at": ago(600)}
+    Attempt.objects.update(**instants, stop_forced_at=ago(600))
 
     def lose_all() -> None:
         Cell.objects.update(state="LOST")

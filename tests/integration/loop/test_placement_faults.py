@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from controlplane import plugins
+from controlplane import clock, plugins
 from controlplane.commands.accounts import create_user
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Alert, Cell, Job, Pool, Shape, Task, TaskGroup, TickState
+from controlplane.queries.explain import explain_task
 from controlplane.queries.sql import execute
 from controlplane.ticks import pool_pass
 from tests.integration.loop.conftest import Loop
 
 SMALL = {"cpu": 0.5, "memory": "64Mi"}
 LARGE = {"cpu": 64, "memory": "64Mi"}
+POOLS = ("default", "other", "third")
 
 BROKEN = '''
 """Plugins of somebody else that do everything wrong."""
@@ -226,7 +228,7 @@ def test_a_sequencer_is_not_at_fault_where_a_pass_ends_before_its_turns(
     jobs = [loop.submit(replicas=3) for _ in range(2)]
     # Of the first one a task avoids the only cell: it is looked at apart from the others.
     avoiding = Task.objects.filter(job=jobs[0])[:1].values("pk")
-    Task.objects.filter(pk__in=avoiding).update(avoid_cell_id=Cell.objects.get().pk)
+    Task.objects.filter(pk__in=avoiding).update(avoid_cell_ids=[Cell.objects.get().pk])
     loop.place()
     assert sorted(state for job in jobs for state in loop.states(job)).count("ASSIGNED") == 4
     assert not Alert.objects.exists()
@@ -241,8 +243,44 @@ def test_one_pool_that_cannot_be_looked_at_holds_up_no_other(loop: Loop) -> None
     assert (loop.states(bad), loop.states(good)) == (["PENDING"], ["ASSIGNED"])
     [said] = alerts("pool_skipped")
     assert said.startswith(f"pool {Pool.objects.get(name='other').pk}: ")
-    # Nobody looked at what waits there: no scheduling deadline of it may pass.
-    assert TickState.objects.get(name="placement").covered_at is None
+
+
+def test_a_pool_that_cannot_be_looked_at_stops_its_own_deadlines_and_no_others(
+    loop: Loop,
+) -> None:
+    Pool.objects.create(name="other")
+    Pool.objects.create(name="third")
+    jobs = [loop.submit(pool=name, scheduling_timeout_seconds=3600) for name in POOLS]
+    Pool.objects.filter(name="other").update(tokens=["licence"])
+    TaskGroup.objects.update(deadline_at=clock.now())
+    for _ in range(2):
+        loop.place()
+        loop.converge()
+        assert [loop.state(job) for job in jobs] == ["UNSCHEDULABLE", "PENDING", "UNSCHEDULABLE"]
+        assert explain_task(loop.tasks(jobs[1])[0].pk, now=clock.now())["considered_at"] is None
+    Pool.objects.filter(name="other").update(tokens={})
+    loop.place()
+    loop.converge()
+    assert loop.state(jobs[1]) == "UNSCHEDULABLE"
+
+
+def test_what_a_pool_looked_at_before_it_could_not_be_is_judged(loop: Loop) -> None:
+    """Its deadlines up to the last pass that looked at all that waits there are over."""
+    Pool.objects.create(name="other")
+    early, late = (loop.submit(pool="other", scheduling_timeout_seconds=3600) for _ in "ab")
+    loop.place()
+    seen_at = clock.now()
+    Pool.objects.filter(name="other").update(tokens=["licence"])
+    loop.place()
+    covered_at = TickState.objects.get(name="placement").covered_at
+    assert covered_at is not None
+    assert covered_at >= seen_at
+    considered = explain_task(loop.tasks(early)[0].pk, now=clock.now())["considered_at"]
+    assert considered < seen_at
+    TaskGroup.objects.filter(job=early).update(deadline_at=considered)
+    TaskGroup.objects.filter(job=late).update(deadline_at=seen_at)
+    loop.converge()
+    assert (loop.state(early), loop.state(late)) == ("UNSCHEDULABLE", "PENDING")
 
 
 def test_a_victim_that_makes_no_sense_keeps_nobody_from_being_placed(loop: Loop) -> None:

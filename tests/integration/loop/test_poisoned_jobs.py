@@ -21,6 +21,8 @@ from tests.integration.loop.conftest import Loop
 SMALL = {"image": "x", "command": ["true"], "resources": {"cpu": 1, "memory": "64Mi"}}
 PAGE = 3
 
+pytestmark = pytest.mark.usefixtures("many_slots")
+
 Poison = Callable[[Sequence[Job]], None]
 
 

@@ -43,14 +43,14 @@ def stop_in_vain(loop: Loop) -> Attempt:
     (attempt,) = loop.attempts(job)
     cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
     long_ago = clock.now() - timedelta(hours=1)
-    Attempt.objects.update(created_at=long_ago, finished_at=long_ago)
+    Attempt.objects.update(created_at=long_ago, finished_at=long_ago, stop_forced_at=long_ago)
     return attempt
 
 
 def come_with_a_stranger(cell: Hand) -> None:
     cell.say(
         Register(
-            cell.capacity, drivers=("memory",), task_types=("container",), inventory=(STRANGER,)
+            cell.capacity, drivers=("docker",), task_types=("container",), inventory=(STRANGER,)
         ).body()
     )
 

@@ -59,7 +59,7 @@ def own_root(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def cell(loop: Loop) -> Hand:
+def cell(loop: Loop, many_slots: None) -> Hand:
     return loop.cell(cpu=100_000, memory=1_000_000)
 
 
@@ -452,3 +452,28 @@ def test_no_page_reads_a_table_that_grows_from_end_to_end(loop: Loop, cell: Hand
     )
     read = [f"Seq Scan on controlplane_{name} " for name in grows]
     assert [plan for plan in plans.values() if any(scan in plan for scan in read)] == []
+
+
+def test_a_deleted_job_keeps_its_rows_until_those_that_wait_for_it_know_its_end(
+    loop: Loop, cell: Hand
+) -> None:
+    job = ended(loop, cell)
+    let_go = open_dependency(loop, cell, job)
+    delete_job(job_id=job.pk, actor="me", now=clock.now())
+    assert purge_deleted(forever).jobs == 0
+    assert left_of(job)["Task"] == 1
+    let_go()
+    assert purge_deleted(forever).jobs == 1
+    assert left_of(job) == {}
+
+
+def test_a_deleted_job_that_failed_keeps_its_rows_until_its_children_must_end(
+    loop: Loop, cell: Hand
+) -> None:
+    job = ended(loop, cell, S.FAILED)
+    child = loop.submit()
+    Job.objects.filter(pk=child.pk).update(parent=job)
+    delete_job(job_id=job.pk, actor="me", now=clock.now())
+    assert purge_deleted(forever).jobs == 0
+    Job.objects.filter(pk=child.pk).update(ending_as=S.KILLED, ending_reason="parent_ended")
+    assert purge_deleted(forever).jobs == 1

@@ -233,6 +233,7 @@ def test_a_guid_makes_a_retry_safe_to_repeat(loop: Loop) -> None:
         loop.submit(guid="again")
 
 
+@pytest.mark.usefixtures("many_slots")
 @pytest.mark.parametrize("guid", ["again", None])
 def test_of_retries_at_the_same_time_one_is_made(loop: Loop, guid: str | None) -> None:
     cell = loop.cell()

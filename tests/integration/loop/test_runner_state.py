@@ -1,5 +1,6 @@
 """What a runner wants kept goes with its attempt, and to the next one unless the task failed."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -24,7 +25,7 @@ def say(hand: Hand, attempt: Attempt, state: S = S.RUNNING, **facts: object) -> 
 
 
 def next_attempt(loop: Loop, number: int) -> Attempt:
-    Task.objects.update(not_before=None, avoid_cell_id=None)
+    Task.objects.update(not_before=None, avoid_cell_ids=None)
     loop.place()
     return Attempt.objects.get(number=number)
 
@@ -70,3 +71,78 @@ def test_the_next_attempt_gets_what_a_lost_cell_had_told(loop: Loop, hand: Hand)
     loop.converge()
     loop.cell("cell-2")
     assert load_briefing(next_attempt(loop, 2).uid).plugin_state == {"key": "a"}
+
+
+def end_refused(loop: Loop, hand: Hand, attempt: Attempt) -> None:
+    hand.end(attempt, S.WORKER_FAILED, failure_kind=FailureKind.OUTSIDE, reason="refused")
+
+
+def end_expired(loop: Loop, hand: Hand, attempt: Attempt) -> None:
+    Attempt.objects.filter(pk=attempt.pk).update(start_before=clock.now())
+    loop.converge()
+    hand.end(attempt, S.KILLED, reason="stopped")
+
+
+def end_drained(loop: Loop, hand: Hand, attempt: Attempt) -> None:
+    hand.end(attempt, S.PREEMPTED, reason="stopped")
+
+
+def end_without_a_look(loop: Loop, hand: Hand, attempt: Attempt) -> None:
+    hand.end(attempt, S.FAILED, failure_kind=FailureKind.SYSTEM, reason="engine")
+
+
+BARREN = (end_refused, end_expired, end_drained, end_without_a_look)
+FAILURES: tuple[dict[str, object], ...] = (
+    {"failure_kind": FailureKind.USER, "reason": "runner"},
+    {"exit_code": 1},
+)
+
+
+@pytest.mark.parametrize("endings", [(end,) for end in BARREN] + [BARREN])
+def test_attempts_that_never_looked_do_not_lose_the_state(
+    loop: Loop, hand: Hand, endings: tuple[Callable[[Loop, Hand, Attempt], None], ...]
+) -> None:
+    loop.submit()
+    first = next_attempt(loop, 1)
+    say(hand, first, plugin_phase="running", plugin_state={"key": "a"})
+    say(hand, first, S.PREEMPTED)
+    for number, end in enumerate(endings, 2):
+        end(loop, hand, next_attempt(loop, number))
+    last = next_attempt(loop, len(endings) + 2)
+    assert load_briefing(last.uid).plugin_state == {"key": "a"}
+
+
+@pytest.mark.parametrize("newest", [{"key": "b"}, {}])
+def test_the_newest_state_counts(loop: Loop, hand: Hand, newest: dict[str, str]) -> None:
+    loop.submit()
+    for number, state in enumerate([{"key": "a"}, newest], 1):
+        attempt = next_attempt(loop, number)
+        say(hand, attempt, plugin_phase="running", plugin_state=state)
+        say(hand, attempt, S.PREEMPTED)
+    end_refused(loop, hand, next_attempt(loop, 3))
+    assert load_briefing(next_attempt(loop, 4).uid).plugin_state == newest
+
+
+@pytest.mark.parametrize("facts", FAILURES)
+@pytest.mark.parametrize("end", BARREN)
+def test_a_failure_by_its_own_fault_clears_it_for_all_later_attempts(
+    loop: Loop,
+    hand: Hand,
+    end: Callable[[Loop, Hand, Attempt], None],
+    facts: dict[str, object],
+) -> None:
+    loop.submit(retries={"failure": 1})
+    first = next_attempt(loop, 1)
+    say(hand, first, plugin_phase="running", plugin_state={"key": "a"})
+    say(hand, first, S.PREEMPTED)
+    hand.end(next_attempt(loop, 2), S.FAILED, **facts)
+    end(loop, hand, next_attempt(loop, 3))
+    assert load_briefing(next_attempt(loop, 4).uid).plugin_state is None
+
+
+def test_a_service_that_failed_starts_without_the_state_of_its_past(loop: Loop, hand: Hand) -> None:
+    loop.submit(kind="inference", health_check={"command": ["true"]})
+    first = next_attempt(loop, 1)
+    say(hand, first, plugin_phase="running", plugin_state={"key": "a"})
+    say(hand, first, S.FAILED, failure_kind=FailureKind.USER, reason="runner")
+    assert load_briefing(next_attempt(loop, 2).uid).plugin_state is None

@@ -22,6 +22,9 @@ def a_job(**changes: Any) -> Job:
         "min_available": 2,
         "max_task_failures": 0,
         "task_status_count": {"main": {"phase": {"RUNNING": 1, "PENDING": 1}}},
+        "groups": [
+            {"name": "main", "tasks": 2, "min_available": 2, "network": "default", "prepared": {}}
+        ],
         "coscheduled": False,
         "bouncing": False,
         "parent": None,

@@ -1,6 +1,7 @@
 """The Python client against a real socket: what it sends, what it makes of what comes back."""
 
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,18 @@ def test_every_call_carries_the_token(api: Api, session: Session) -> None:
     call, _, headers, _ = api.asked[0]
     assert call == "GET /api/v1/jobs/7"
     assert headers["Authorization"] == "Bearer secret-token"
+
+
+def test_no_netrc_takes_the_place_of_the_token(
+    api: Api, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login ann password of-another-service\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    api.answer("GET /api/v1/jobs/7", a_job())
+    session.job(7)
+    assert api.asked[0][2]["Authorization"] == "Bearer secret-token"
 
 
 def test_a_list_goes_on_where_its_page_ends_at_the_host_we_were_told(

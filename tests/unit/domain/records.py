@@ -58,7 +58,6 @@ def group(counts: Mapping[S, int] | None = None, **changes: Any) -> GroupRecord:
         "replicas": sum(listed),
         "task_count": sum(listed),
         "min_available": 1,
-        "explicit_minimum": False,
         "killed_by_dependency": 0,
         "startable_at": T0,
         "retries_failure": 0,
@@ -85,6 +84,7 @@ def task(state: S = S.PENDING, task_id: int = 3, **changes: Any) -> TaskRecord:
         "preemption_count": 0,
         "system_failure_count": 0,
         "system_row": 0,
+        "consecutive_crashes": 0,
         "started_at": None,
         "finished_at": None,
     }

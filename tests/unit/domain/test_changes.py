@@ -133,18 +133,55 @@ def test_the_ended_attempt_that_a_waiting_task_still_has_is_kept() -> None:
     assert (change.attempt, change.attempt_open) == (None, True)
 
 
+SYSTEM, USER = Cause(Reason.SYSTEM_FAILURE), Cause(Reason.EXIT_STATUS)
+KNOWN = (3, 5, 8)  # the attempt is on cell 5
+
+
+@pytest.mark.parametrize(
+    ("event", "cause", "ran", "known", "avoided"),
+    [
+        (Event.SYSTEM_FAILED, SYSTEM, 1, (), (5,)),
+        (Event.SYSTEM_FAILED, SYSTEM, 1, (3, 8), (3, 8, 5)),
+        (Event.SYSTEM_FAILED, SYSTEM, 1, KNOWN, (3, 8, 5)),
+        (Event.SYSTEM_FAILED, SYSTEM, 60, KNOWN, (5,)),
+        (Event.SYSTEM_FAILED, SYSTEM, 1, tuple(range(10, 30)), (*range(15, 30), 5)),
+        (Event.CELL_LOST, Cause(Reason.CELL_LOST), 1, KNOWN, KNOWN),
+        (Event.CELL_LOST, Cause(Reason.CELL_LOST), 60, KNOWN, ()),
+        (Event.DRAINED, Cause(Reason.DRAINED), 1, KNOWN, KNOWN),
+        (Event.USER_FAILED, USER, 1, KNOWN, ()),
+        (Event.USER_FAILED, replace(USER, elsewhere=True), 1, (3,), (3, 5)),
+        (Event.HEALTH_FAILED, USER, 1, KNOWN, KNOWN),
+        (Event.KILLED, Cause(Reason.CANCELLED), 1, KNOWN, ()),
+        (Event.EXITED_ZERO, Cause(Reason.SUCCEEDED), 1, KNOWN, ()),
+    ],
+)
+def test_a_task_avoids_where_the_system_failed_it_since_it_last_worked(
+    event: Event, cause: Cause, ran: float, known: tuple[int, ...], avoided: tuple[int, ...]
+) -> None:
+    present = attempt(started_at=NOW - timedelta(seconds=ran))
+    facts = replace(task(S.RUNNING, present, limits=RETRIES), avoid_cell_ids=known)
+    assert change_task(facts, event, cause, now=NOW).avoid_cell_ids == avoided
+
+
+def test_a_final_system_failure_leaves_nothing_to_avoid() -> None:
+    facts = task(S.RUNNING, attempt(), limits=Limits(system=0))
+    facts = replace(facts, avoid_cell_ids=KNOWN)
+    change = change_task(facts, Event.SYSTEM_FAILED, SYSTEM, now=NOW)
+    assert (change.task_to, change.avoid_cell_ids) == (S.FAILED, ())
+
+
 def test_a_retry_after_a_system_failure_avoids_the_cell_and_others_do_not() -> None:
     facts = task(S.BUILDING, attempt(S.BUILDING))
     failed = change_task(facts, Event.SYSTEM_FAILED, Cause(Reason.SYSTEM_FAILURE), now=NOW)
     lost = change_task(facts, Event.CELL_LOST, Cause(Reason.CELL_LOST), now=NOW)
-    assert (failed.avoid_cell_id, lost.avoid_cell_id) == (5, None)
+    assert (failed.avoid_cell_ids, lost.avoid_cell_ids) == ((5,), ())
     assert (failed.prefer_cell_id, lost.prefer_cell_id) == (None, None)
 
 
 def test_a_retry_after_its_own_failure_prefers_the_cell() -> None:
     facts = task(S.RUNNING, attempt(S.RUNNING), limits=Limits(failure=1))
     failed = change_task(facts, Event.USER_FAILED, Cause(Reason.EXIT_STATUS), now=NOW)
-    assert (failed.task_to, failed.prefer_cell_id, failed.avoid_cell_id) == (S.PENDING, 5, None)
+    assert (failed.task_to, failed.prefer_cell_id, failed.avoid_cell_ids) == (S.PENDING, 5, ())
 
 
 @pytest.mark.parametrize(

@@ -34,14 +34,16 @@ from controlplane.domain.convergence.stuck_stops import (
     decide_stuck_stops,
 )
 from controlplane.domain.convergence.unanswered import decide_unanswered
+from controlplane.domain.convergence.unconfirmed_stops import decide_unconfirmed_stop
 from controlplane.domain.convergence.unplaced import decide_unplaced
-from controlplane.domain.effects import ChangeAttempt, ChangeTask
+from controlplane.domain.effects import ChangeAttempt, ChangeTask, Step
 from controlplane.domain.snapshots import AttemptFacts, LeaseFacts, PoolSilence, TaskFacts
 from controlplane.domain.states import (
     ACTIVE,
     ATTEMPT_STATES,
     ORDERED_STATES,
     REASONS,
+    TERMINAL,
     Budget,
     CellState,
     Exclusive,
@@ -50,7 +52,7 @@ from controlplane.domain.states import (
     Reason,
     ReleaseKind,
 )
-from controlplane.domain.transitions import Limits
+from controlplane.domain.transitions import Counters, Limits
 from tests.unit.domain.facts import NOW, UID, attempt, task
 
 SECOND = timedelta(seconds=1)
@@ -78,6 +80,7 @@ def test_the_lengths_of_time_are_those_of_the_design() -> None:
         silent_ticks=3,
         gap_intervals=3.0,
         timeout_grace=30.0,
+        force_patience=30.0,
         stop_patience=60.0,
         page=1000,
     )
@@ -314,7 +317,7 @@ def test_an_order_without_an_answer_ends_free_and_is_stopped() -> None:
     assert (change.task_to, of(change).state_to) == (S.PENDING, S.WORKER_FAILED)
     assert (of(change).charged, of(change).release) == (None, None)
     assert (of(change).stop_reason, why(change)) == (Reason.START_EXPIRED, Reason.START_EXPIRED)
-    assert change.avoid_cell_id == 5
+    assert change.avoid_cell_ids == (5,)
 
 
 def test_a_build_that_takes_too_long_is_a_system_failure() -> None:
@@ -328,6 +331,13 @@ def test_a_task_past_its_timeout_is_killed() -> None:
     change = decide_overrun(task(S.RUNNING, attempt()), now=NOW)
     assert (change.task_to, of(change).state_to) == (S.KILLED, S.KILLED)
     assert (of(change).stop_reason, why(change)) == (Reason.TIMEOUT, Reason.TIMEOUT)
+
+
+def test_a_task_past_its_lifetime_is_killed_for_that() -> None:
+    facts = replace(task(S.RUNNING, attempt()), timeout_is_lifetime=True)
+    change = decide_overrun(facts, now=NOW)
+    assert (change.task_to, of(change).state_to) == (S.KILLED, S.KILLED)
+    assert (of(change).stop_reason, why(change)) == (Reason.LIFETIME_OVER, Reason.LIFETIME_OVER)
 
 
 def test_a_task_past_its_scheduling_deadline_is_unschedulable() -> None:
@@ -351,6 +361,7 @@ def test_the_rules_stand_in_the_order_of_the_specification() -> None:
         ("overruns", decide_overrun),
         ("drained", decide_drained),
         ("unplaced", decide_unplaced),
+        ("unconfirmed_stops", decide_unconfirmed_stop),
     ]
 
 
@@ -358,10 +369,24 @@ def test_the_rules_stand_in_the_order_of_the_specification() -> None:
 def test_each_state_of_an_attempt_has_its_rule(state: S) -> None:
     rule = {S.ASSIGNED: ["unanswered"], S.BUILDING: ["stuck_builds"], S.RUNNING: ["overruns"]}
     late = attempt(state, start_before=NOW)
-    drained = ["drained"] if state in ACTIVE else []
-    assert holding(task(state, late)) == [
-        "attempts_of_lost_cells", *rule.get(state, []), *drained
-    ]  # fmt: skip
+    last = "drained" if state in ACTIVE else "unconfirmed_stops"
+    assert holding(task(state, late)) == ["attempts_of_lost_cells", *rule.get(state, []), last]
+
+
+@pytest.mark.parametrize("state", sorted(ATTEMPT_STATES & TERMINAL))
+def test_an_unconfirmed_stop_is_forced_once_and_nothing_else_changes(state: S) -> None:
+    facts = task(S.PENDING, attempt(state), counters=Counters(1, 2, 3))
+    change = decide_unconfirmed_stop(facts, now=NOW)
+    assert (change.task_from, change.task_to, change.counters) == (
+        S.PENDING,
+        S.PENDING,
+        Counters(1, 2, 3),
+    )
+    assert change.attempt_open
+    assert of(change) == ChangeAttempt(UID, state, state, stop_force=True)
+    assert change.steps == (Step(S.PENDING, S.PENDING, state, Reason.STOP_FORCED, NOW),)
+    forced = task(S.PENDING, attempt(state, is_stop_forced=True))
+    assert holding(forced) == ["attempts_of_lost_cells", "unplaced"]
 
 
 def test_an_order_may_be_answered_until_its_instant() -> None:

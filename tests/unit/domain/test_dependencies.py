@@ -49,22 +49,32 @@ def test_finished_asks_only_that_none_is_open(state: S) -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "expected"),
+    ("counts", "ran", "expected"),
     [
-        ({R: 2}, MET),
-        ({R: 1, OK: 1}, MET),
-        ({R: 1, F: 1}, MET),
-        ({OK: 2, P: 5}, MET),
-        ({R: 1, P: 1}, OPEN_YET),
-        ({S.ASSIGNED: 2}, OPEN_YET),
-        ({S.BUILDING: 2}, OPEN_YET),
-        ({F: 1, K: 1}, HOPELESS),
+        ({R: 2}, 2, MET),
+        ({R: 1, P: 1}, 2, MET),
+        ({K: 2}, 2, MET),
+        ({S.WORKER_FAILED: 2, F: 1}, 2, MET),
+        ({OK: 2, P: 5}, 2, MET),
+        ({R: 1, P: 1}, 1, OPEN_YET),
+        ({S.BUILDING: 2}, 0, OPEN_YET),
+        ({F: 3, P: 1}, 0, OPEN_YET),
+        ({F: 2}, 0, HOPELESS),
+        ({F: 1, K: 1}, 1, HOPELESS),
     ],
 )
 def test_started_asks_for_as_many_as_the_minimum_that_ran(
-    counts: dict[S, int], expected: Standing
+    counts: dict[S, int], ran: int, expected: Standing
 ) -> None:
-    assert standing(group(counts), "started") is expected
+    assert standing(group(counts, ran=ran), "started") is expected
+
+
+def test_started_asks_for_one_task_at_least_unless_some_succeeded_before() -> None:
+    assert standing(group({P: 1}, least=0), "started") is OPEN_YET
+    assert standing(group({F: 1}, least=0), "started") is HOPELESS
+    assert standing(group({K: 1}, least=0, ran=1), "started") is MET
+    assert standing(group({P: 1}, least=0, is_rest=True), "started") is MET
+    assert standing(group({P: 1}, least=1, is_rest=True), "started") is OPEN_YET
 
 
 def test_all_must_hold_and_one_hopeless_is_enough() -> None:
@@ -85,7 +95,7 @@ def test_all_must_hold_and_one_hopeless_is_enough() -> None:
 
 
 def test_each_dependency_has_its_own_condition() -> None:
-    groups = {"a": group({F: 2}), "b": group({R: 2})}
+    groups = {"a": group({F: 2}), "b": group({R: 2}, ran=2)}
     wanted = (("a", "finished"), ("b", "started"))
     assert dependencies_of(group({}, depends_on=wanted), groups) is MET
 

@@ -1,10 +1,11 @@
-"""The dispersed selector: the least utilised cell after taking the task, ties by turn and name."""
+"""The dispersed selector: the least utilised cell, then the larger, then by turn and name."""
 
 import numpy as np
 import pytest
 
 from controlplane.domain.placement.interfaces import Matrix, Offer, Vector
 from controlplane.domain.placement.selectors import dispersed
+from controlplane.domain.placement.shares import capacity_ranks
 
 
 def select(
@@ -15,8 +16,12 @@ def select(
     count: int,
 ) -> list[int]:
     """By cell; the matrices are given cell by cell."""
-    offer = Offer(matrix(*capacity), matrix(*used), vector(request), vector(room))
+    offer = offer_of(matrix(*capacity), matrix(*used), vector(request), vector(room))
     return [int(given) for given in dispersed.Dispersed().select(offer, count)]
+
+
+def offer_of(capacity: Matrix, used: Matrix, request: Vector, room: Vector) -> Offer:
+    return Offer(capacity, used, request, room, capacity_ranks(capacity))
 
 
 def matrix(*rows: list[int]) -> Matrix:
@@ -27,14 +32,16 @@ def vector(row: list[int]) -> Vector:
     return np.array(row, dtype=np.int64)
 
 
-def test_the_least_utilised_after_taking_it_comes_first() -> None:
-    assert select([[10], [20]], [[0], [0]], [5], [2, 4], 1) == [0, 1]
+def test_the_least_utilised_comes_first_whatever_the_task_adds() -> None:
+    assert select([[10], [20]], [[0], [1]], [5], [2, 3], 1) == [1, 0]
     assert select([[10], [10]], [[3], [2]], [1], [7, 8], 1) == [0, 1]
     assert select([[10], [10]], [[3], [2]], [1], [7, 8], 3) == [1, 2]
+    assert select([[1], [10]], [[0], [6]], [1], [1, 4], 1) == [1, 0]
 
 
-def test_a_cell_of_one_is_full_with_one() -> None:
-    assert select([[1], [10]], [[0], [6]], [1], [1, 4], 1) == [0, 1]
+def test_of_equally_utilised_cells_the_larger_comes_first() -> None:
+    assert select([[10], [20]], [[0], [0]], [5], [2, 4], 1) == [0, 1]
+    assert select([[10, 4], [20, 8]], [[1, 2], [2, 4]], [1, 0], [9, 18], 4) == [0, 4]
 
 
 def test_the_scarcest_resource_counts() -> None:
@@ -48,9 +55,10 @@ def test_a_resource_that_a_cell_does_not_have_does_not_count() -> None:
     assert select([[10, 0], [10, 10]], [[3, 7], [4, 0]], [1, 0], [5, 6], 1) == [1, 0]
 
 
-def test_ties_go_to_who_got_fewer_then_to_the_first() -> None:
+def test_other_ties_go_to_the_cell_that_got_fewer_then_to_the_first() -> None:
     assert select([[10]] * 3, [[0]] * 3, [1], [9] * 3, 4) == [2, 1, 1]
     assert select([[1]] * 3, [[0]] * 3, [0], [9] * 3, 5) == [2, 2, 1]
+    assert select([[1], [2], [2]], [[0]] * 3, [0], [9] * 3, 5) == [0, 3, 2]
 
 
 @pytest.mark.parametrize("count", [0, 3, 5])
@@ -102,18 +110,20 @@ def below(
     room: list[int],
 ) -> list[int]:
     asks = vector(request)
-    offer = Offer(matrix(*capacity), matrix(*used), asks, vector(room))
+    offer = offer_of(matrix(*capacity), matrix(*used), asks, vector(room))
     asked = asks > 0
     return dispersed._below(offer, asked, asks[asked, None], offer.room, level).tolist()
 
 
-def test_what_fits_below_a_level() -> None:
+def test_what_is_taken_below_a_level() -> None:
     assert below(0.5, [[100]], [[10]], [4], [99]) == [10]
+    assert below(0.51, [[100]], [[10]], [4], [99]) == [11]
     assert below(0.5, [[100]], [[10]], [4], [7]) == [7]
     assert below(0.1, [[100]], [[10]], [4], [99]) == [0]
     assert below(0.05, [[100]], [[10]], [4], [99]) == [0]
     assert below(0.5, [[100, 100]], [[0, 60]], [4, 0], [99]) == [0]
-    assert below(0.5, [[100, 100]], [[0, 50]], [4, 0], [99]) == [12]
+    assert below(0.5, [[100, 100]], [[0, 50]], [4, 0], [99]) == [0]
+    assert below(0.5, [[100, 100]], [[0, 49]], [4, 0], [99]) == [13]
     assert below(0.5, [[100, 100]], [[0, 0]], [4, 10], [99]) == [5]
 
 
@@ -123,7 +133,7 @@ def test_one_cell_above_the_level_keeps_no_other_from_it() -> None:
 
 def test_the_common_level_never_passes_the_count_and_leaves_little() -> None:
     capacity, used = matrix([1000], [1000], [500]), matrix([0], [100], [0])
-    offer = Offer(capacity, used, vector([7]), vector([142, 128, 71]))
+    offer = offer_of(capacity, used, vector([7]), vector([142, 128, 71]))
     for count in (1, 50, 200, 340):
         given = dispersed._common_level(offer, offer.room, count)
         assert count - 3 <= given.sum() <= count

@@ -93,39 +93,41 @@ def test_members_go_back_to_wait_by_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "least", "needs"),
+    ("groups", "least", "needs", "extra"),
     [
-        ([group(P, P, P, least=2)], 2, [2]),
-        ([group(P, P, P, least=2)], 3, [3]),
-        ([group(P, P, R, least=2)], 2, [1]),
-        ([group(R, R, P, least=2)], 2, [0]),
-        ([group(P, P, least=1), group(P, P, least=2)], 3, [1, 2]),
-        # Beyond the groups' minima: from the first groups that have it.
-        ([group(P, P, P, least=1), group(P, P, least=1)], 4, [3, 1]),
-        ([group(P, least=1), group(P, P, P, least=1)], 4, [1, 3]),
-        ([group(R, R, R, least=1), group(P, P, P, least=1)], 5, [0, 2]),
-        ([group(R, R, R, P, least=1), group(P, P, least=1)], 4, [0, 1]),
-        ([group(OK, OK, P, P, least=2), group(P, P, P, least=0)], 4, [2, 0]),
-        ([group(P, P, P, least=0), group(P, P, P, least=0)], 4, [3, 1]),
-        ([group(P, P, P, least=0), group(P, P, P, least=0)], 0, [0, 0]),
-        # More than there is cannot be asked of a group; placement says that it lacks.
-        ([group(P, F, least=1)], 5, [1]),
-        ([group(F, F, least=2), group(P, P, P, P, least=1)], 5, [2, 3]),
-        ([group(F, least=0), group(P, P, P, least=1)], 3, [0, 3]),
+        ([group(P, P, P, least=2)], 2, [2], 0),
+        ([group(P, P, P, least=2)], 3, [2], 1),
+        ([group(P, P, R, least=2)], 2, [1], 0),
+        ([group(R, R, P, least=2)], 2, [0], 0),
+        ([group(P, P, least=1), group(P, P, least=2)], 3, [1, 2], 0),
+        # What the job's own minimum asks for beyond the groups' may come from any group.
+        ([group(P, P, P, least=1), group(P, P, least=1)], 4, [1, 1], 2),
+        ([group(P, least=1), group(P, P, P, least=1)], 4, [1, 1], 2),
+        ([group(R, R, R, least=1), group(P, P, P, least=1)], 5, [0, 1], 1),
+        ([group(R, R, R, P, least=1), group(P, P, least=1)], 4, [0, 1], 0),
+        ([group(OK, OK, P, P, least=2), group(P, P, P, least=0)], 4, [0, 0], 2),
+        ([group(P, P, P, least=0), group(P, P, P, least=0)], 0, [0, 0], 0),
+        # More than there is cannot be placed; placement reports that it lacks.
+        ([group(P, F, least=1)], 5, [1], 4),
+        ([group(F, F, least=2), group(P, P, P, P, least=1)], 5, [2, 1], 2),
+        ([group(F, least=0), group(P, P, P, least=1)], 3, [0, 1], 2),
     ],
 )
 def test_what_is_missing_is_placed_at_once(
-    groups: list[GangGroup], least: int, needs: list[int]
+    groups: list[GangGroup], least: int, needs: list[int], extra: int
 ) -> None:
-    assert missing(groups, least) == needs
+    assert missing(groups, least) == (needs, extra)
 
 
-def test_a_gang_with_what_was_missing_meets_its_minima() -> None:
+@pytest.mark.parametrize("split", [(2, 1), (1, 2)])
+def test_a_gang_with_what_was_missing_meets_its_minima_however_it_is_split(
+    split: tuple[int, int],
+) -> None:
     groups = [group(P, P, P, least=1), group(P, P, R, least=2)]
-    needs = missing(groups, 4)
+    assert missing(groups, 4) == ([1, 1], 1)
     after = [
         GangGroup(with_placed(one.counts, count), one.min_available)
-        for one, count in zip(groups, needs, strict=True)
+        for one, count in zip(groups, split, strict=True)
     ]
     assert not meets_minima(groups, 4)
     assert meets_minima(after, 4)

@@ -1,5 +1,6 @@
 """The built-in kinds: what they refuse, what they make of ends; and what a faulty hook may not."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,16 +9,17 @@ from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.effects import ChangeTask
 from controlplane.domain.hooks import BUILT_IN
-from controlplane.domain.hooks.asking import find_kind_faults, longest_of, terms_of, told_of
+from controlplane.domain.hooks.asking import longest_of, told_of
 from controlplane.domain.hooks.batch import Batch
 from controlplane.domain.hooks.inference import Inference
 from controlplane.domain.hooks.interactive import Interactive
 from controlplane.domain.hooks.interface import End, Hook, Terms
+from controlplane.domain.hooks.preparing import prepare_job
 from controlplane.domain.reports import decide_report
 from controlplane.domain.states import ACTIVE, TERMINAL, Reason
-from controlplane.domain.submission import plan_groups
+from controlplane.domain.submission import PlannedGroup, plan_groups
 from controlplane.domain.transitions import Event
-from controlplane.spec import parse_job
+from controlplane.spec import JobSpec, parse_job
 from tests.unit.domain.facts import NOW, SENDER, attempt, report, task
 
 CHECK = {"http": {"port": "http"}, "interval_seconds": 1}
@@ -25,7 +27,7 @@ CHECK = {"http": {"port": "http"}, "interval_seconds": 1}
 
 def faults(kind: str, **fields: Any) -> dict[str, str]:
     spec = parse_job({"name": "a", "image": "busybox", "kind": kind, **fields})
-    found = find_kind_faults(spec, BUILT_IN[kind](), is_short=True)
+    found = prepare_job(spec, BUILT_IN[kind](), is_short=True).faults
     return {fault.field: fault.detail for fault in found}
 
 
@@ -46,23 +48,30 @@ def test_each_field_is_taken_by_the_kinds_that_it_is_for_and_by_no_other(kind: s
 def test_inference_needs_a_health_check_and_the_fault_names_the_group() -> None:
     groups = [{"name": "one", "image": "busybox"}, {"name": "two", "image": "busybox"}]
     spec = parse_job({"name": "a", "kind": "inference", "groups": groups})
-    found = find_kind_faults(spec, Inference(), is_short=False)
+    found = prepare_job(spec, Inference(), is_short=False).faults
     assert [fault.field for fault in found] == ["groups[0].health_check", "groups[1].health_check"]
     assert found[0].detail == "is required for kind inference"
+
+
+def planned(spec: JobSpec, hook: Hook) -> list[PlannedGroup]:
+    prepared = prepare_job(spec, hook, is_short=True)
+    assert not prepared.faults
+    return plan_groups(prepared.spec, now=NOW, timeout_seconds=None, changes=prepared.changes)
 
 
 def test_a_cell_is_told_what_the_hook_left_of_the_terms() -> None:
     fields = {"ports": ["http"], "idle_timeout_seconds": 60, "lifetime_seconds": 600}
     spec = parse_job({"name": "a", "image": "busybox", "kind": "interactive", **fields})
-    [group] = plan_groups(spec, now=NOW, timeout_seconds=None, hook=Interactive())
+    [group] = planned(spec, Interactive())
     assert {name: group.launch[name] for name in fields} == fields
     assert group.timeout_seconds == 600, "what the cell does not end, the control plane does"
 
     class Shorter(Interactive):
         def prepare(self, terms: Terms) -> Terms:
-            return Terms(lifetime_seconds=5, timeout_seconds=7)
+            less = replace(terms, idle_timeout_seconds=None, ports=())
+            return replace(less, lifetime_seconds=5.0, timeout_seconds=7.0)
 
-    [group] = plan_groups(spec, now=NOW, timeout_seconds=None, hook=Shorter())
+    [group] = planned(spec, Shorter())
     assert (group.launch["lifetime_seconds"], group.launch["timeout_seconds"]) == (5, 7)
     assert group.timeout_seconds == 5
     assert "ports" not in group.launch
@@ -72,8 +81,8 @@ def test_a_cell_is_told_what_the_hook_left_of_the_terms() -> None:
 def test_a_health_check_is_told_as_the_wire_has_it() -> None:
     fields = {"ports": ["http"], "health_check": {"http": {"port": "http", "path": "/up"}}}
     spec = parse_job({"name": "a", "image": "busybox", "kind": "inference", **fields})
-    terms = Inference().prepare(terms_of(spec.groups[0]))
-    told = told_of(spec.groups[0], terms)
+    [group] = prepare_job(spec, Inference(), is_short=True).spec.groups
+    told = told_of(group)
     assert told["health_check"] == {
         "port": "http",
         "path": "/up",
@@ -82,7 +91,7 @@ def test_a_health_check_is_told_as_the_wire_has_it() -> None:
         "retries": 3,
         "start_period_seconds": 60.0,
     }
-    assert longest_of(terms) is None
+    assert longest_of(group) is None
 
 
 @pytest.mark.parametrize(
@@ -206,6 +215,6 @@ def test_whatever_a_hook_says_an_end_is_an_end(state: S, event: Event) -> None:
 
 def test_a_hook_that_fails_is_told_at_the_kind() -> None:
     spec = parse_job({"name": "a", "image": "busybox", "kind": "foreign"})
-    [fault] = find_kind_faults(spec, Foreign(Event.EXITED_ZERO), is_short=True)
+    [fault] = prepare_job(spec, Foreign(Event.EXITED_ZERO), is_short=True).faults
     assert fault.field == "kind"
     assert fault.detail == "the hook foreign failed at group main: KeyError('it is broken')"

@@ -42,7 +42,7 @@ def counts(**states: int) -> list[int]:
 
 
 def task(task_id: int, index: int, state: S, **more: Any) -> TaskRecord:
-    facts = TaskRecord(task_id, 1, 1, index, state, 0, None, False, 0, 0, 0, 0, None, None)
+    facts = TaskRecord(task_id, 1, 1, index, state, 0, None, False, 0, 0, 0, 0, 0, None, None)
     return replace(facts, **more)
 
 
@@ -59,7 +59,6 @@ LEDGER = Ledger(
             2,
             2,
             2,
-            False,
             0,
             T0,
             1,

@@ -135,11 +135,11 @@ def test_inv_23_takes_minima_tolerance_and_excuses_from_the_rows() -> None:
     assert follows(job(OK, max_task_failures=1), OK, F) == []
     assert follows(job(OK, explicit_minimum=True), OK, WF) == []
     assert follows(job(WF), OK, WF) == []
-    assert follows(job(OK), OK, WF, explicit_minimum=True) == []
-    assert follows(job(OK, min_available=2), OK, OK, WF, explicit_minimum=True) == []
-    assert follows(job(WF, min_available=2), OK, WF, explicit_minimum=True) == []
+    two = {"explicit_minimum": True, "min_available": 2}
+    assert follows(job(OK, **two), OK, OK, WF) == []
+    assert follows(job(WF, **two), OK, WF) == []
     assert follows(job(F), OK, K, killed_by_dependency=1) == []
-    assert follows(job(WF), OK, WF, explicit_minimum=True, min_available=2) == []
+    assert follows(job(WF, explicit_minimum=True), OK, WF, min_available=2) == []
 
 
 @pytest.mark.parametrize("state", sorted(OPEN))

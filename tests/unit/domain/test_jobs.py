@@ -43,10 +43,10 @@ def group(
     startable_at: datetime | None = CREATED,
     **rest: object,
 ) -> GroupRow:
-    """A group whose minimum is explicit if one is given."""
+    """A group. Its minimum is by default all its tasks."""
     minimum = sum(counts.values()) if least is None else least
     facts = GroupFacts(ord(name[0]), name, counts, minimum, after, startable_at)
-    return GroupRow(facts, explicit_minimum=least is not None, **rest)  # type: ignore[arg-type]
+    return GroupRow(facts, **rest)  # type: ignore[arg-type]
 
 
 def job(*groups: GroupRow, **changes: object) -> JobRow:
@@ -121,13 +121,19 @@ def test_a_message_of_its_own_is_why_a_job_failed() -> None:
     [
         (group({F: 1, OK: 1}), {}, F, "1 task failed, 0 tolerated"),
         (group({F: 3}), {"max_task_failures": 2}, F, "3 tasks failed, 2 tolerated"),
+        (group({F: 2}), {"max_task_failures": 2}, F, "only 0 tasks succeeded, which is too few"),
         (
             group({F: 2, OK: 1}, least=2),
-            {"max_task_failures": 2},
+            {"max_task_failures": 2, "explicit_minimum": True},
+            F,
+            "only 1 task of group a succeeded, 2 must",
+        ),
+        (
+            group({F: 2, OK: 1}, least=0),
+            {"max_task_failures": 2, "explicit_minimum": True, "min_available": 2},
             F,
             "only 1 task succeeded, which is too few",
         ),
-        (group({F: 2}), {"max_task_failures": 2}, F, "only 0 tasks succeeded, which is too few"),
         (group({U: 1, OK: 1}), {}, U, "1 task could not be placed"),
         (group({K: 2, OK: 1}), {}, K, "killed: 2 tasks"),
         (
@@ -154,11 +160,12 @@ def test_why_a_job_did_not_succeed_is_told_in_figures(
 def test_what_the_rollup_asks_for_comes_from_the_rows() -> None:
     assert rolled(group({F: 1, OK: 1}), max_task_failures=1).state is OK
     assert rolled(group({F: 1, OK: 1}, least=1), max_task_failures=1).state is OK
-    assert rolled(group({WF: 1, OK: 1}, least=1)).state is OK
+    assert rolled(group({WF: 1, OK: 1}, least=1), explicit_minimum=True).state is OK
+    assert rolled(group({WF: 1, OK: 1}, least=1)).state is WF
     assert rolled(group({WF: 1, OK: 1})).state is WF
     needs_more = {"min_available": 2, "explicit_minimum": True}
     assert rolled(group({WF: 1, OK: 1}, least=1), **needs_more).state is WF
-    assert rolled(group({WF: 1, OK: 2}), **needs_more).state is OK
+    assert rolled(group({WF: 1, OK: 2}, least=1), **needs_more).state is OK
     excused = group({K: 1, OK: 1}, killed_by_dependency=1)
     assert rolled(excused).state is not K
 

@@ -1,6 +1,7 @@
 """The table of owners: who looks at each task that is not done, and what else is looked at."""
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -23,12 +24,16 @@ def owner(
     held_by: S | None = None,
     *,
     released: bool = False,
+    forced: bool = False,
     at_most_once: bool = False,
     exclusive: Exclusive = Exclusive.NO,
     **circumstances: Any,
 ) -> str | None:
     """The rule of whoever looks at such a task."""
-    present = attempt(held_by, released_at=NOW if released else None) if held_by else None
+    present = None
+    if held_by:
+        released_at = NOW if released else None
+        present = attempt(held_by, released_at=released_at, is_stop_forced=forced)
     facts = replace(task(state, present), at_most_once=at_most_once, exclusive=exclusive)
     found = find_owner(Circumstances(facts, **circumstances))
     return found.rule if found else None
@@ -80,13 +85,14 @@ def test_an_order_that_must_not_run_twice_is_its_cells() -> None:
 
 @pytest.mark.parametrize("state", ENDED)
 def test_an_ended_attempt_that_is_not_gone_is_stopped(state: S) -> None:
-    for own in (state, S.PENDING):
-        assert owner(own, state) == "stuck_stops"
-        assert owner(own, state, is_job_bouncing=True) == "stuck_stops"
-        assert owner(own, state, is_cell_lost=True) == "attempts_of_lost_cells"
-        assert owner(own, state, exclusive=Exclusive.STRICT) == "stuck_stops"
-        strict = {"exclusive": Exclusive.STRICT, "is_cell_lost": True}
-        assert owner(own, state, **strict) == "held_attempts"  # type: ignore[arg-type]
+    rules = {False: "unconfirmed_stops", True: "stuck_stops"}
+    for own, (forced, rule) in product((state, S.PENDING), rules.items()):
+        assert owner(own, state, forced=forced) == rule
+        assert owner(own, state, forced=forced, is_job_bouncing=True) == rule
+        assert owner(own, state, forced=forced, is_cell_lost=True) == "attempts_of_lost_cells"
+        assert owner(own, state, forced=forced, exclusive=Exclusive.STRICT) == rule
+        strict: dict[str, Any] = {"exclusive": Exclusive.STRICT, "is_cell_lost": True}
+        assert owner(own, state, forced=forced, **strict) == "held_attempts"
 
 
 def test_a_strict_attempt_that_still_runs_is_lost_like_any_other() -> None:
@@ -132,6 +138,7 @@ def test_the_rows_with_a_bound_are_these() -> None:
         ("ending_jobs", True),
         ("held_attempts", False),
         ("attempts_of_lost_cells", True),
+        ("unconfirmed_stops", True),
         ("stuck_stops", False),
         ("bouncing_jobs", True),
         ("unanswered", True),

@@ -1,10 +1,14 @@
 """Placing shapes: spread evenly, never over-committed, skipped with a reason if they do not fit."""
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
+import pytest
+
+from controlplane.domain.placement.policy import PoolPolicy
 from controlplane.domain.states import CellState
-from tests.unit.domain.placement.pools import Outcome, cell, pool, row, run
+from tests.unit.domain.placement.pools import NOW, Outcome, cell, pool, row, run
 
 
 def reason_of(outcome: Outcome) -> dict[str, Any]:
@@ -88,10 +92,45 @@ def test_what_is_placed_has_no_reason_any_more() -> None:
     assert [(item.shape_id, item.reason) for item in plan.shapes] == [(1, None)]
 
 
+@pytest.mark.parametrize(
+    ("cells", "chosen"),
+    [
+        ((1, 2, 3), 3),  # the only one that did not fail it
+        ((1, 2), 2),  # all failed it: not the latest
+        ((1,), 1),  # the latest is better than none
+        ((2, 3), 3),
+        ((4, 5), None),  # none of them was avoided
+    ],
+)
+def test_of_cells_that_failed_a_task_those_are_left_out_without_which_it_has_a_place(
+    cells: tuple[int, ...], chosen: int | None
+) -> None:
+    found = run([cell(n) for n in cells], row(avoid_cell_ids=(2, 1))).per_cell
+    assert sum(found.values()) == 1
+    assert chosen is None or found == {chosen: 1}
+
+
+def test_a_task_waits_for_a_full_cell_rather_than_go_where_it_failed() -> None:
+    full = cell(3, used={"cpu_millis": 8000})
+    assert run([cell(1), cell(2), full], row(avoid_cell_ids=(2, 1))).placed == {}
+
+
 def test_the_avoided_cell_is_left_out_while_another_could_take_it() -> None:
     full = cell(2, used={"cpu_millis": 8000})
     assert run([cell(1), full], row(avoid_cell_id=1)).placed == {}
     assert run([cell(1), cell(2, cpu=500)], row(avoid_cell_id=1)).per_cell == {1: 1}
+
+
+def test_a_task_that_waits_for_too_long_goes_where_it_failed_rather_than_wait_for_ever() -> None:
+    full = cell(2, used={"cpu_millis": 8000})
+    patience = PoolPolicy().starvation_seconds
+    assert patience == 300
+    for waited, placed in ((299, {}), (300, {1: 1})):
+        waits = row(avoid_cell_id=1, since=NOW - timedelta(seconds=waited))
+        assert run([cell(1), full], waits).per_cell == placed
+    waits = row(avoid_cell_id=1, since=NOW - timedelta(days=1))
+    without = PoolPolicy(starvation_seconds=None)
+    assert run([cell(1), full], waits, policy=without).per_cell == {}
 
 
 def test_a_pass_places_at_most_its_limit_and_says_that_it_is_not_done() -> None:

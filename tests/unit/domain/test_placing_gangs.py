@@ -94,7 +94,7 @@ def test_members_of_one_group_in_several_shapes_count_together() -> None:
     outcome = run(cells, *shapes, gang=gang((1, 3, 3)))
     assert outcome.placed == {1: 3}
     rows = outcome.plan.placements
-    assert dict(zip(rows.avoid_cell_ids, rows.cell_ids, strict=False))[1] == 2
+    assert dict(zip(rows.avoid_cell_ids, rows.cell_ids, strict=False))[(1,)] == 2
     assert run([cell(1, 2)], *shapes, gang=gang((1, 3, 3))).placed == {}
 
 

@@ -180,7 +180,7 @@ def test_a_refusal_is_free_and_a_loss_on_the_cell_is_not() -> None:
     refused = changed(assigned, report(S.WORKER_FAILED, reason="refused", gone=True))
     assert refused.attempt is not None
     assert refused.attempt.charged is None
-    assert refused.avoid_cell_id == SENDER.cell_id
+    assert refused.avoid_cell_ids == (SENDER.cell_id,)
     vanished = changed(assigned, report(S.WORKER_FAILED, gone=True))
     assert vanished.attempt is not None
     assert vanished.attempt.charged is Budget.PREEMPTION

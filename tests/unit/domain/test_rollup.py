@@ -21,7 +21,6 @@ def tally(
         counts=Counter(states),
         min_available=len(states) if minimum is None else minimum,
         killed_by_dependency=excused,
-        explicit_minimum=minimum is not None,
     )
     return JobTally(
         groups=(group,),
@@ -73,20 +72,23 @@ def test_an_explicit_minimum_decides_the_end(states: tuple[S, ...], state: S) ->
 def test_three_groups_with_minima_succeed_only_if_each_has_enough(
     successes: tuple[int, ...],
 ) -> None:
-    groups = tuple(
-        GroupTally(Counter({S.SUCCEEDED: n, S.FAILED: 3 - n}), 2, explicit_minimum=True)
-        for n in successes
-    )
+    groups = tuple(GroupTally(Counter({S.SUCCEEDED: n, S.FAILED: 3 - n}), 2) for n in successes)
     job = JobTally(groups, 6, 9, explicit_minimum=True, ever_started=True)
     enough = all(n >= 2 for n in successes)
     assert job_state(job) is (S.SUCCEEDED if enough else S.FAILED)
 
 
-def test_one_explicit_minimum_makes_the_end_one_of_minima() -> None:
-    explicit = GroupTally({S.SUCCEEDED: 2, S.WORKER_FAILED: 1}, 2, explicit_minimum=True)
-    plain = GroupTally({S.SUCCEEDED: 1}, 1)
-    job = JobTally((explicit, plain), 3, 0, explicit_minimum=False, ever_started=True)
+def test_a_group_needs_its_minimum_wherever_the_written_one_stands() -> None:
+    one = GroupTally({S.SUCCEEDED: 2, S.WORKER_FAILED: 1}, 2)
+    other = GroupTally({S.SUCCEEDED: 1}, 1)
+    job = JobTally((one, other), 3, 0, explicit_minimum=True, ever_started=True)
     assert job_state(job) is S.SUCCEEDED
+    failed = GroupTally({S.FAILED: 1}, 1)
+    job = JobTally((one, failed), 2, 1, explicit_minimum=True, ever_started=True)
+    assert job_state(job) is S.WORKER_FAILED
+    met = GroupTally({S.SUCCEEDED: 3}, 1)
+    job = JobTally((met, failed), 2, 1, explicit_minimum=True, ever_started=True)
+    assert job_state(job) is S.FAILED
 
 
 def test_without_an_explicit_minimum_having_enough_decides_nothing() -> None:
@@ -95,16 +97,6 @@ def test_without_an_explicit_minimum_having_enough_decides_nothing() -> None:
     assert job_state(job) is S.WORKER_FAILED
 
 
-def test_a_group_without_a_success_meets_no_minimum() -> None:
-    groups = (
-        GroupTally({S.FAILED: 1}, 1, explicit_minimum=True),
-        GroupTally({S.SUCCEEDED: 3}, 1, explicit_minimum=True),
-    )
-    assert job_state(JobTally(groups, 2, 5, True, ever_started=True)) is S.FAILED
-
-
-def test_by_default_no_kill_is_excused_and_no_minimum_explicit() -> None:
-    killed = GroupTally({S.KILLED: 1, S.SUCCEEDED: 1}, 2)
-    assert job_state(JobTally((killed,), 2, 0, False, ever_started=True)) is S.KILLED
-    lost = GroupTally({S.WORKER_FAILED: 1, S.SUCCEEDED: 1}, 1)
-    assert job_state(JobTally((lost,), 1, 0, False, ever_started=True)) is S.WORKER_FAILED
+def test_by_default_no_kill_is_excused() -> None:
+    killed = GroupTally({S.KILLED: 1, S.SUCCEEDED: 1}, 1)
+    assert job_state(JobTally((killed,), 1, 0, True, ever_started=True)) is S.KILLED

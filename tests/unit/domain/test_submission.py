@@ -93,7 +93,7 @@ def test_a_group_becomes_a_row_with_all_that_was_said() -> None:
     )
     first, second = planned(spec)
     assert (first.position, second.position) == (0, 1)
-    assert (first.min_available, first.explicit_minimum) == (1, False)
+    assert first.min_available == 1
     assert (first.replicas, list(first.indices)) == (1, [0])
     assert (first.timeout_seconds, list(first.depends_on)) == (None, [])
     assert (first.constraints, first.placement_tags) == ((), ("quiet",))
@@ -103,7 +103,6 @@ def test_a_group_becomes_a_row_with_all_that_was_said() -> None:
         replicas=3,
         indices=range(3),
         min_available=2,
-        explicit_minimum=True,
         resources={CPU: 2000, MEMORY: 1024},
         task_type="process",
         constraints=(Constraint("zone", Operator.IN, ("a", "b"), required=False),),
@@ -112,9 +111,11 @@ def test_a_group_becomes_a_row_with_all_that_was_said() -> None:
         contents={},
         depends_on=[{"group": "first", "until": "started"}],
         retries=(1, 5, 3),
+        retry_permanent=False,
         at_most_once=False,
         exclusive=Exclusive.STRICT,
         timeout_seconds=9,
+        timeout_is_lifetime=False,
         startable_at=None,
         deadline_at=None,
     )

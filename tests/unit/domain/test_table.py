@@ -63,7 +63,7 @@ SPECIFIED: dict[tuple[S, Event], Row] = {
 for active in (S.ASSIGNED, S.BUILDING, S.RUNNING):
     SPECIFIED |= {
         (active, Event.EXITED_ZERO): final(S.SUCCEEDED, S.SUCCEEDED),
-        (active, Event.HEALTH_FAILED): Row(S.PENDING, S.PENDING, S.FAILED, None, Wait.FAILURE),
+        (active, Event.HEALTH_FAILED): Row(S.PENDING, S.PENDING, S.FAILED, None, Wait.CRASH),
         (active, Event.USER_FAILED): FAILED,
         (active, Event.SYSTEM_FAILED): SYSTEM_FAILED,
         (active, Event.CELL_LOST): LOST,
@@ -168,7 +168,8 @@ FREE = [key for key, row in SPECIFIED.items() if row.budget is None]
 def test_what_is_free_charges_nothing(key: tuple[S, Event]) -> None:
     outcome = after(key)
     assert (outcome.charged, outcome.charge) == (None, 0)
-    assert outcome.counters in (Counters(), Counters(refusal_row=1))
+    row_of_one = (Counters(refusal_row=1), Counters(consecutive_crashes=1))
+    assert outcome.counters in (Counters(), *row_of_one)
 
 
 @pytest.mark.parametrize("state", sorted(ACTIVE))
@@ -182,8 +183,8 @@ def test_a_broken_gang_charges_all_that_is_left_and_one_more(state: S, used: int
 
 def test_the_defaults_are_those_of_the_sources() -> None:
     # Iris: failure 0, preemption 100. Flyte: 3 consecutive system failures.
-    assert Limits() == Limits(failure=0, preemption=100, system=3)
-    assert Counters() == Counters(0, 0, 0, 0, 0)
+    assert Limits() == Limits(failure=0, preemption=100, system=3, permanent=False)
+    assert Counters() == Counters(0, 0, 0, 0, 0, 0)
     assert HEALTHY_RUN_SECONDS == 60.0
 
 

@@ -188,8 +188,8 @@ def test_a_moment_is_counted_from_the_newest_not_from_one_to_the_next() -> None:
     assert history.told() == [("placed", 2), ("started", 1), ("placed", 1)]
 
 
-@pytest.mark.parametrize(("phases", "told"), [(8, 10), (9, 33)])
-def test_a_round_has_ten_steps_at_most(phases: int, told: int) -> None:
+@pytest.mark.parametrize(("phases", "told"), [(12, 14), (13, 45)])
+def test_a_round_has_fourteen_steps_at_most(phases: int, told: int) -> None:
     history = History()
     for turn in range(3):
         at = turn * 100

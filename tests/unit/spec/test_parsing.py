@@ -143,6 +143,30 @@ def test_images_as_engines_write_them_are_taken(image: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "written", "in_a_gang", "alone"),
+    [
+        ("container", None, "gang", "default"),
+        ("container", "gang", "gang", None),
+        ("container", "default", "default", "default"),
+        ("container", "none", "none", "none"),
+        ("process", None, "default", "default"),
+        ("process", "default", "default", "default"),
+        ("runner-x", None, "default", "default"),
+    ],
+)
+def test_containers_of_a_gang_have_a_network_of_their_own_unless_it_says_otherwise(
+    kind: str, written: str | None, in_a_gang: str, alone: str | None
+) -> None:
+    group = {"name": "a", "task_type": kind, "command": ["x"]}
+    group |= {"image": "x"} if kind == "container" else {}
+    group |= {"network": written} if written else {}
+    for coscheduled, expected in ((True, in_a_gang), (False, alone)):
+        if expected is not None:
+            job = parse_job({"name": "j", "coscheduled": coscheduled, "groups": [group]})
+            assert job.network_of(job.groups[0]) == expected
+
+
+@pytest.mark.parametrize(
     ("fields", "field", "detail"),
     [
         ({"foo": 1}, "foo", "unknown field"),

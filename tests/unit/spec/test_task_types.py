@@ -27,3 +27,29 @@ def test_what_needs_a_process_on_the_cell_is_refused_by_name(
     with pytest.raises(InvalidSpec) as refused:
         parse_job({**PLAIN, **fields})
     assert words in {fault.field: fault.detail for fault in refused.value.faults}[field]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("user", "nobody"),
+        ("max_pids", 5),
+        ("image", "x"),
+        ("entrypoint", ["x"]),
+        ("pull_policy", "never"),
+        ("registry_secret", "x"),
+        ("network", "none"),
+        ("shm", "1Mi"),
+        ("read_only", True),
+        ("mounts", [{"source": "/a", "target": "/b"}]),
+        ("tmpfs", [{"path": "/b"}]),
+        ("privileged", True),
+        ("capabilities", ["NET_RAW"]),
+    ],
+)
+def test_what_a_plain_process_would_not_obey_is_refused_by_name(field: str, value: object) -> None:
+    plain = {"name": "a", "task_type": "process", "command": ["true"]}
+    with pytest.raises(InvalidSpec) as refused:
+        parse_job({**plain, field: value})
+    found = {fault.field: fault.detail for fault in refused.value.faults}
+    assert found == {field: "means nothing for task_type process"}

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from controlplane.contract.orders import GroupSpec, Orders, Registered, RunAttempt, StopAttempt
+from controlplane.contract.orders import (
+    GroupSpec,
+    Orders,
+    Registered,
+    RunAttempt,
+    StopAttempt,
+    Sync,
+)
 from controlplane.contract.reports import Goodbye, Heartbeat, Register
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
@@ -213,12 +220,24 @@ def test_an_answer_to_an_older_register_is_not_believed(bench: Bench) -> None:
     assert not bench.cell.is_drawing_anew
 
 
-def test_orders_for_another_incarnation_are_dropped(ready: Bench) -> None:
-    ready.cell.journal.memory.incarnation, mine = "other", ready.cell.incarnation
-    ready.tell(Orders().body())
-    ready.cell.journal.memory.incarnation = mine
-    ready.run("u", "noop")
-    assert ready.engine.starts["u"] == 1
+def test_an_answer_to_a_heartbeat_of_an_earlier_process_is_not_believed(ready: Bench) -> None:
+    """It is signed, and of this incarnation; what it says was overtaken by the registration."""
+    ready.run("u", "sleep", "60")
+    ready.wait(5)
+    acked = ready.cell.reporter.acked
+    orders = Orders(stops=(StopAttempt("u", "cancelled", 0.0, True),))
+    facts = {"server_time": ready.now, "lease_seconds": 30.0, "heartbeat_seconds": 5.0}
+    late = [
+        Sync(ready.last_seq, acked=1 << 62, orders=orders, **facts).body(),
+        Sync(ready.last_seq, acked=acked, draw_anew=True, **facts).body(),
+    ]
+    ready.boot()
+    ready.accept()
+    for body in late:
+        ready.tell(body)
+    assert ready.states_of("u")[-1] is S.RUNNING
+    assert ready.cell.reporter.acked < 1 << 62
+    assert not ready.cell.is_drawing_anew
 
 
 @pytest.mark.parametrize("text", ["", "{}", "null", '{"v":1,"cell":"a"}'])

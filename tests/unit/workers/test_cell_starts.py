@@ -157,6 +157,7 @@ def test_restarts_in_order_blame_no_attempt(ready: Bench) -> None:
         ready.round()
         ready.boot()
     ready.accept()
+    ready.wait(1)
     assert ready.states_of("u")[-1] is S.BUILDING
 
 
@@ -173,6 +174,7 @@ def test_a_process_that_begins_anew_blames_no_attempt(ready: Bench) -> None:
         assert is_anew.is_set()
         ready.boot()
     ready.accept()
+    ready.wait(1)
     assert ready.states_of("u")[-1] is S.BUILDING
 
 
@@ -184,6 +186,7 @@ def test_an_attempt_that_gets_on_is_not_blamed_for_kills(ready: Bench) -> None:
             ready.cell.note(Building("u", phase), ready.moment)
             ready.round()
     ready.accept()
+    ready.wait(1)
     assert ready.states_of("u")[-1] is S.BUILDING
 
 
@@ -200,6 +203,7 @@ def test_what_is_blamed_is_ended_before_that_is_told(
     for _ in range(3):
         ready.boot()
     ready.accept()
+    ready.wait(1)
     assert asked == [("u", True)]
     assert ready.states_of("u")[-1] is S.BUILDING
     ready.events.append(Ended("u", ready.now, reason=STOPPED))

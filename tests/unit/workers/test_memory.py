@@ -124,7 +124,7 @@ def test_timeout_counts_from_the_start(world: World) -> None:
         ("oom", FailureKind.USER, OUT_OF_MEMORY, 137),
         ("vanish", FailureKind.OUTSIDE, VANISHED, None),
         ("fail-system", FailureKind.SYSTEM, "engine", None),
-        ("gibberish", FailureKind.USER, "exit", 127),
+        ("gibberish", FailureKind.USER, "command", 127),
     ],
 )
 def test_ends_that_are_failures(

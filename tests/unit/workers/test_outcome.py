@@ -4,16 +4,14 @@ from itertools import product
 
 import pytest
 
+from controlplane.contract.reports import COMMAND, IMAGE, NOT_HERE, REGISTRY, SPEC
 from controlplane.contract.states import FailureKind
 from workers.attempt.outcome import (
     DISK,
     ENGINE,
     EXIT,
-    IMAGE,
     KILLED_OUTSIDE,
     OUT_OF_MEMORY,
-    REGISTRY,
-    SPEC,
     STOPPED,
     TIMEOUT,
     Exit,
@@ -74,7 +72,7 @@ def test_every_exit_is_judged() -> None:
         ),
         ("unauthorized: authentication required", 500, USER, IMAGE),
         ("invalid reference format: repository name must be lowercase", 400, USER, IMAGE),
-        ("no matching manifest for linux/arm64 in the manifest list entries", None, USER, IMAGE),
+        ("no matching manifest for linux/arm64 in the manifest list entries", None, USER, NOT_HERE),
         ("something nobody has heard of", 404, USER, IMAGE),
         ("something nobody has heard of", 500, SYSTEM, REGISTRY),
         (
@@ -112,16 +110,16 @@ def test_refused_pull_has_one_meaning(
 @pytest.mark.parametrize(
     ("words", "status", "kind", "reason", "exit_code"),
     [
-        ('exec: "nope": executable file not found in $PATH: unknown', 400, USER, EXIT, 127),
-        ('exec: "/nope": stat /nope: no such file or directory: unknown', 400, USER, EXIT, 127),
-        ('exec: "/etc/passwd": permission denied: unknown', 400, USER, EXIT, 126),
-        ('exec: "/tmp": is a directory: unknown', 400, USER, EXIT, 126),
-        ("exec /bin/x: exec format error", 400, USER, EXIT, 126),
+        ('exec: "nope": executable file not found in $PATH: unknown', 400, USER, COMMAND, 127),
+        ('exec: "/nope": stat /nope: no such file or directory: unknown', 400, USER, COMMAND, 127),
+        ('exec: "/etc/passwd": permission denied: unknown', 400, USER, COMMAND, 126),
+        ('exec: "/tmp": is a directory: unknown', 400, USER, COMMAND, 126),
+        ("exec /bin/x: exec format error", 400, USER, NOT_HERE, 126),
         ("unable to find user x: no matching entries in passwd file", 500, USER, SPEC, None),
         ("Minimum memory limit allowed is 6MB", 400, USER, SPEC, None),
         ("container init was OOM-killed (memory limit too low?)", 500, USER, OUT_OF_MEMORY, None),
-        ("No such image: x:latest", 404, USER, IMAGE, None),
-        ("some bad parameter", 400, USER, SPEC, None),
+        ("No such image: x:latest", 404, SYSTEM, ENGINE, None),
+        ("some bad parameter", 400, USER, NOT_HERE, None),
         ("failed to create endpoint on network bridge", 500, SYSTEM, ENGINE, None),
         ("mkdir /var/lib/docker/x: no space left on device", 500, SYSTEM, DISK, None),
         ("all predefined address pools have been fully subnetted", 400, SYSTEM, ENGINE, None),

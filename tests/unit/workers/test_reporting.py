@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from controlplane.contract import envelope
-from controlplane.contract.reports import MESSAGE_CHARS, RESULT_BYTES, AttemptReport
+from controlplane.contract.reports import MAX_REPORTS, MESSAGE_CHARS, RESULT_BYTES, AttemptReport
 from controlplane.contract.states import TaskState
 from workers.happenings import Moment
 from workers.lease import CLOCK_SECONDS, Lease
-from workers.reporting import MAX_REPORTS, Numbers, Reporter
+from workers.reporting import Numbers, Reporter
 
 
 def reporter(acked: int = 0) -> tuple[Reporter, Numbers]:

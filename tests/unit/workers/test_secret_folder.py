@@ -32,6 +32,13 @@ def test_each_value_is_in_a_file_that_only_who_is_let_in_can_reach(
     assert sorted(os.listdir(place / "a")) == ["0", "1", "2"]
 
 
+def test_a_folder_that_let_others_in_does_so_no_more(folder: SecretFolder, place: Path) -> None:
+    place.mkdir(parents=True)
+    place.chmod(0o755)
+    folder.write("a", [b"one"])
+    assert place.stat().st_mode & 0o777 == 0o700
+
+
 def test_what_is_removed_is_gone_and_nothing_is_left_when_nobody_has_any(
     folder: SecretFolder, place: Path
 ) -> None:

@@ -144,6 +144,22 @@ def test_a_folder_that_becomes_a_link_meanwhile_is_not_followed(
     assert not list(root.rglob("*.draft"))
 
 
+def test_a_file_that_becomes_a_link_after_it_was_checked_is_not_read(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, really_open = root / "deep" / "a b", os.open
+
+    def open_late(name: Any, *rest: Any, **more: Any) -> int:
+        if Path(name) == path:
+            path.unlink()
+            path.symlink_to(tmp_path / "rooted" / "secret")
+        return really_open(name, *rest, **more)
+
+    monkeypatch.setattr(os, "open", open_late)
+    with pytest.raises(StorageRefused, match="does not lie below"):
+        read(Storage(file_roots=[root]), f"file://{root}/deep/a%20b")
+
+
 def test_a_folder_that_is_moved_meanwhile_takes_what_is_written_with_it(root: Path) -> None:
     writing = Storage(file_roots=[root]).write(f"file://{root}/deep/new", io.BytesIO(b"content"))
     next(writing)

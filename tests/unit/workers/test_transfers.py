@@ -31,6 +31,7 @@ def made_attempt(folder: Path, **parts: Any) -> Attempt:
     return cast(
         "Attempt",
         SimpleNamespace(
+            note_try=lambda text: None,
             uid="uid",
             launch=None,
             workspace=folder,

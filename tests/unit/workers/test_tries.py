@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
+from controlplane.contract.reports import SPEC
 from controlplane.contract.states import FailureKind
 from workers.attempt.engine import EngineAway, EngineError
-from workers.attempt.outcome import ENGINE, SPEC, AttemptFailed, judge_start_error
+from workers.attempt.outcome import ENGINE, AttemptFailed, judge_start_error
 from workers.attempt.tries import with_tries
 
 BACK_OFF = (1.0, 4.0)
@@ -18,6 +19,7 @@ class Stage:
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
         self.pauses: list[float] = []
+        self.notes: list[str] = []
         self.tries = 0
 
     def __call__(self) -> str:
@@ -33,6 +35,7 @@ class Stage:
             judge=lambda words, status: judge_start_error("create", words, status),
             pause=pause or self.pauses.append,
             back_off=BACK_OFF,
+            note=self.notes.append,
         )
 
 

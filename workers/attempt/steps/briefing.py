@@ -2,7 +2,7 @@
 
 from controlplane.contract.briefing import Briefing
 from controlplane.contract.fields import Malformed
-from controlplane.contract.states import FailureKind, Phase
+from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import Attempt
 from workers.attempt.outcome import SECRET, WEB, AttemptFailed
 from workers.web import WebAway, WebRefused
@@ -15,7 +15,6 @@ def read_briefing(attempt: Attempt) -> None:
     """Ask web, if there is anything to ask for. Raises AttemptFailed."""
     if not attempt.launch.spec.needs_briefing:
         return
-    attempt.enter(Phase.PREPARING)
     attempt.briefing = _ask(attempt)
     if attempt.briefing.missing:
         names = ", ".join(attempt.briefing.missing)

@@ -12,7 +12,7 @@ from functools import partial
 from controlplane.contract.artifacts import CHECKPOINT
 from controlplane.contract.fields import clean_text
 from controlplane.contract.reports import MESSAGE_CHARS
-from controlplane.contract.states import FailureKind, Phase
+from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import Attempt, Closed
 from workers.attempt.engine import Placed
 from workers.attempt.outcome import INPUTS, OUTPUTS, AttemptFailed, judge_start_error
@@ -39,7 +39,6 @@ def fetch_checkpoint(attempt: Attempt) -> None:
     found = attempt.briefing.checkpoint
     if found is None:
         return
-    attempt.enter(Phase.PREPARING)
     room = Room("checkpoint", attempt.workspace, attempt.around.max_files_bytes, INPUTS)
     url = str(found.get("url") or found["uri"])
 
@@ -58,6 +57,7 @@ def fetch_checkpoint(attempt: Attempt) -> None:
         judge=lambda words, status: AttemptFailed(FailureKind.SYSTEM, INPUTS, words),
         pause=attempt.pause,
         back_off=attempt.around.back_off,
+        note=attempt.note_try,
     )
 
 
@@ -77,6 +77,7 @@ def place_checkpoint(attempt: Attempt) -> None:
         judge=lambda words, status: judge_start_error("checkpoint", words, status),
         pause=attempt.pause,
         back_off=attempt.around.back_off,
+        note=attempt.note_try,
     )
     tar.unlink(missing_ok=True)
 

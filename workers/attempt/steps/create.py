@@ -2,9 +2,10 @@
 
 import os
 
-from controlplane.contract.states import FailureKind
+from controlplane.contract.reports import NOT_HERE
+from controlplane.contract.states import FailureKind, Phase
 from workers.attempt.attempt import Attempt
-from workers.attempt.outcome import SPEC, AttemptFailed, judge_start_error
+from workers.attempt.outcome import AttemptFailed, judge_start_error
 from workers.attempt.steps.look import take_over
 from workers.attempt.steps.workspace import begin_creation
 from workers.attempt.tries import with_tries
@@ -17,6 +18,7 @@ def create_container(attempt: Attempt) -> None:
 
     def create() -> None:
         with attempt.turn():
+            attempt.enter(Phase.CREATING)
             begin_creation(attempt)
             created = attempt.engine.create(attempt.launch, attempt.placed)
         attempt.container_id = created.container_id
@@ -29,6 +31,7 @@ def create_container(attempt: Attempt) -> None:
         judge=lambda words, status: judge_start_error("create", words, status),
         pause=attempt.pause,
         back_off=attempt.around.back_off,
+        note=attempt.note_try,
     )
 
 
@@ -43,4 +46,4 @@ def check_mounts(attempt: Attempt, stage: str) -> None:
         found = os.path.realpath(source)
         if found != source:
             message = f"{stage}: the mount {source} leads through a symbolic link to {found}"
-            raise AttemptFailed(FailureKind.USER, SPEC, message)
+            raise AttemptFailed(FailureKind.USER, NOT_HERE, message)

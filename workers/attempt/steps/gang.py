@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from controlplane.contract.fields import Malformed
 from controlplane.contract.gang import Gang, GangMember, read_gang
-from controlplane.contract.states import FailureKind, Phase
+from controlplane.contract.states import FailureKind
 from workers.attempt import gang, gang_files
 from workers.attempt.attempt import Attempt
 from workers.attempt.engine import Placed
@@ -21,7 +21,6 @@ def join_gang(attempt: Attempt) -> None:
     spec = attempt.launch.spec
     if not spec.is_gang:
         return
-    attempt.enter(Phase.PREPARING)
     told, me = _read(attempt)
     try:
         gang.make_files(attempt, told, me)

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.contract.orders import GroupSpec, Input
-from controlplane.contract.states import FailureKind, Phase
+from controlplane.contract.reports import SPEC
+from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import Attempt
 from workers.attempt.engine import Placed
-from workers.attempt.outcome import INPUTS, SPEC, AttemptFailed, judge_start_error
+from workers.attempt.outcome import INPUTS, AttemptFailed, judge_start_error
 from workers.attempt.transfers import Room, fetch
 from workers.attempt.tries import with_tries
 
@@ -26,7 +27,6 @@ def fetch_inputs(attempt: Attempt) -> None:
     placed = [Placed(folder, writable=True) for folder in _folders(spec)]
     room = Room("inputs", attempt.inputs_folder, attempt.around.max_files_bytes, INPUTS)
     for number, item in enumerate(spec.inputs):
-        attempt.enter(Phase.PREPARING)
         path = checked_path("input", item.path, INPUTS)
         target = attempt.inputs_folder / str(number)
         _fetch(attempt, item, target, room)
@@ -57,6 +57,7 @@ def place_inputs(attempt: Attempt) -> None:
         judge=lambda words, status: judge_start_error("inputs", words, status),
         pause=attempt.pause,
         back_off=attempt.around.back_off,
+        note=attempt.note_try,
     )
 
 
@@ -87,6 +88,7 @@ def _fetch(attempt: Attempt, item: Input, target: Path, room: Room) -> None:
         judge=lambda words, status: AttemptFailed(FailureKind.SYSTEM, INPUTS, words),
         pause=attempt.pause,
         back_off=attempt.around.back_off,
+        note=attempt.note_try,
     )
 
 

@@ -110,6 +110,7 @@ def tried(keeping: Keeping, what: str, action: Callable[[], T]) -> T:
             judge=lambda words, status: AttemptFailed(FailureKind.SYSTEM, OUTPUTS, words),
             pause=keeping.pause,
             back_off=back_off + longer,
+            note=keeping.attempt.note_try,
         )
     except AttemptFailed as failure:
         failure.exit_code = 0

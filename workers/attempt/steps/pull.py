@@ -1,8 +1,9 @@
 """The image is on the engine, as the pull policy says; a pull's progress is told in percent."""
 
+from controlplane.contract.reports import IMAGE
 from controlplane.contract.states import FailureKind, Phase
 from workers.attempt.attempt import TURN_SECONDS, Attempt
-from workers.attempt.outcome import IMAGE, AttemptFailed, judge_pull_error
+from workers.attempt.outcome import AttemptFailed, judge_pull_error
 from workers.attempt.tries import with_tries
 
 
@@ -35,7 +36,9 @@ def ensure_image(attempt: Attempt) -> None:
         judge=judge_pull_error,
         pause=attempt.pause,
         back_off=attempt.around.back_off,
+        note=attempt.note_try,
     )
+    attempt.enter(Phase.PREPARING)  # the time limit of a pull is over with the pull
 
 
 def _pull(attempt: Attempt, image: str) -> None:

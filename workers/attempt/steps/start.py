@@ -34,5 +34,6 @@ def start_container(attempt: Attempt) -> None:
         judge=lambda words, status: judge_start_error("start", words, status),
         pause=attempt.pause,
         back_off=attempt.around.back_off,
+        note=attempt.note_try,
     )
     attempt.mark_running(view, find_addresses(attempt))

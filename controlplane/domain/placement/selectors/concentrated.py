@@ -1,6 +1,8 @@
-"""Concentrated: each task goes to the cell that is most utilised after taking it.
+"""Concentrated: each task goes to the cell that is most utilised just now.
 
-It fills a cell before it begins the next, so that large tasks still find empty ones. Ties by name.
+Of cells that are equally utilised the one with the smaller total capacity comes first, then order
+is by name. It fills a cell before it begins the next, so that large tasks still find empty ones.
+Source: Backend.AI (ConcentratedSelector).
 """
 
 import numpy as np
@@ -15,9 +17,8 @@ class Concentrated:
     keeps_place = False
 
     def select(self, offer: Offer, count: int) -> Vector:
-        """Most utilised first: who takes a task is more utilised still, and takes the next."""
-        after = offer.used + offer.request[:, None]
-        order = np.argsort(-utilisation(offer.capacity, after), kind="stable")
+        """Most utilised first: a cell that takes a task stays first, and takes the next."""
+        order = np.lexsort((offer.sizes, -utilisation(offer.capacity, offer.used)))
         room = offer.room[order]
         before = np.cumsum(room) - room
         given = np.zeros_like(offer.room)

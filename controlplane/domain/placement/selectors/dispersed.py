@@ -1,7 +1,12 @@
-"""Dispersed: each task goes to the cell that is least utilised after taking it (the default).
+"""Dispersed: each task goes to the cell that is least utilised just now (the default).
 
-Utilisation is the cell's dominant share. Ties go to the cell that got fewer of these tasks, then by
-name. All tasks of a shape are placed in one step that gives the same result as one by one.
+Utilisation is the cell's dominant share, before it takes the task. Of cells that are equally
+utilised the one with the larger total capacity comes first, then the one that got fewer of these
+tasks, then order is by name. All tasks of a shape are placed in one step that gives the same
+result as one by one. Source: Backend.AI (DispersedSelector).
+
+Shares are compared as quotients in double precision. Two that differ compare as equal only if both
+capacities exceed 2**26 (64 TiB in MiB).
 """
 
 from heapq import heapify, heapreplace
@@ -16,6 +21,8 @@ from controlplane.domain.placement.shares import utilisation
 # common level first, and only the rest one by one.
 _FEW = 64
 _BISECTIONS = 40
+# Far more than the rounding of a share, far less than what a task adds to one.
+_MARGIN = 1e-9
 
 
 class Dispersed:
@@ -37,86 +44,86 @@ def _one_by_one(offer: Offer, given: Vector, room: Vector, count: int) -> Vector
     more = np.zeros_like(room)
     if not count:
         return more
-    share = utilisation(offer.capacity, offer.used + (given + 1) * offer.request[:, None])
+    share = utilisation(offer.capacity, offer.used + given * offer.request[:, None])
     share[room <= 0] = np.inf
-    if count == 1:
-        more[int(share.argmin())] = 1
-        return more
     # Taking a task never makes a cell less utilised: only the `count` least ones can matter.
     if count < len(share):
-        worst = np.partition(share, count - 1)[count - 1]
+        worst = share.min() if count == 1 else np.partition(share, count - 1)[count - 1]
         least = np.flatnonzero(share <= worst)
-        if _nobody_takes_two(offer, given[least], room[least], least, worst):
-            more[least[np.argsort(share[least], kind="stable")[:count]]] = 1
+        if len(least) > 1:
+            least = least[np.lexsort((given[least], -offer.sizes[least], share[least]))[:count]]
+        if count == 1 or _has_one_each(offer, given, room, least, worst):
+            more[least] = 1
             return more
-    else:
-        least = np.arange(len(share))
-    least = least[room[least] > 0]
-    shares = _Shares(offer, given, least)
-    rooms = room[least].tolist()
-    heap = [(value, 1, place) for place, value in enumerate(share[least].tolist())]
+    least = np.flatnonzero(room > 0)
+    shares = _Shares(offer, least)
+    columns = (share[least], -offer.sizes[least], given[least], np.arange(len(least)))
+    heap = list(zip(*(column.tolist() for column in columns), strict=True))
     heapify(heap)
+    most = (room + given)[least].tolist()
     for _ in range(count):
-        _, nth, place = heap[0]
+        _, size, had, place = heap[0]
         more[least[place]] += 1
-        if nth < rooms[place]:
-            heapreplace(heap, (shares.after(place, nth + 1), nth + 1, place))
-        else:
-            heapreplace(heap, (inf, nth, place))
+        has = had + 1
+        after = shares.with_tasks(place, has) if has < most[place] else inf
+        heapreplace(heap, (after, size, has, place))
     return more
 
 
-def _nobody_takes_two(
-    offer: Offer, given: Vector, room: Vector, cells: Vector, worst: float
-) -> bool:
-    """Whether all of the cells would be as utilised as the `worst` one by their second task."""
-    after = offer.used[:, cells] + (given + 2) * offer.request[:, None]
-    second = utilisation(offer.capacity[:, cells], after)
-    return bool(((second >= worst) | (room < 2)).all())
+def _has_one_each(offer: Offer, given: Vector, room: Vector, cells: Vector, worst: float) -> bool:
+    """Whether, with one task more, all of `cells` come after the last of them, which is `worst`."""
+    tasks = given[cells] + 1
+    share = utilisation(
+        offer.capacity[:, cells], offer.used[:, cells] + tasks * offer.request[:, None]
+    )
+    behind = offer.sizes[cells] < offer.sizes[cells[-1]]
+    behind |= (offer.sizes[cells] == offer.sizes[cells[-1]]) & (tasks > given[cells[-1]])
+    return bool(((share > worst) | ((share == worst) & behind) | (room[cells] < 2)).all())
 
 
 class _Shares:
     """Utilisations of a few cells, in plain numbers: numpy is slow where there is one of each."""
 
-    def __init__(self, offer: Offer, given: Vector, cells: Vector) -> None:
-        held = offer.used[:, cells] + given[cells] * offer.request[:, None]
-        self._held: list[list[int]] = held.T.tolist()
+    def __init__(self, offer: Offer, cells: Vector) -> None:
+        self._used: list[list[int]] = offer.used[:, cells].T.tolist()
         self._capacity: list[list[int]] = offer.capacity[:, cells].T.tolist()
         self._request: list[int] = offer.request.tolist()
 
-    def after(self, place: int, nth: int) -> float:
-        """Of the cell after its `nth` task."""
-        columns = zip(self._held[place], self._request, self._capacity[place], strict=True)
-        shares = ((held + nth * each) / most if most > 0 else 0.0 for held, each, most in columns)
+    def with_tasks(self, place: int, tasks: int) -> float:
+        """Of the cell once it has so many of the tasks."""
+        columns = zip(self._used[place], self._request, self._capacity[place], strict=True)
+        shares = ((used + tasks * each) / most if most > 0 else 0.0 for used, each, most in columns)
         return max(shares, default=0.0)
 
 
 def _common_level(offer: Offer, room: Vector, count: int) -> Vector:
-    """The most that all cells take at or below one utilisation, without passing `count`."""
-    low, high = 0.0, 1.0
-    best = np.zeros_like(room)
+    """Return the tasks that all cells take below one utilisation, `count` at most in all.
+
+    Each of them goes before any that a cell takes at that level, whatever the ties there.
+    """
+    low, high = 0.0, max(1.0, float(utilisation(offer.capacity, offer.used).max(initial=0.0)))
     asked = offer.request > 0
     if not asked.any():
-        return best
+        return np.zeros_like(room)
     request = offer.request[asked, None]
     for _ in range(_BISECTIONS):
         level = (low + high) / 2
-        given = _below(offer, asked, request, room, level)
-        total = int(given.sum())
+        total = int(_below(offer, asked, request, room, level).sum())
         if total <= count:
-            low, best = level, given
+            low = level
             if total == count:
                 break
         else:
             high = level
-    return best
+    return _below(offer, asked, request, room, low - _MARGIN)
 
 
 def _below(offer: Offer, asked: np.ndarray, request: Matrix, room: Vector, level: float) -> Vector:
+    """Return how many tasks each cell takes while it is utilised less than `level`."""
     spare = level * offer.capacity - offer.used
-    fits = np.floor(spare[asked] / request).min(axis=0)
+    takes = np.ceil(spare[asked] / request).min(axis=0)
     if not asked.all():
         # What a cell has none of does not count, whatever is kept there.
-        above = (spare[~asked] < 0) & (offer.capacity[~asked] > 0)
-        fits[above.any(axis=0)] = 0
-    return np.clip(fits, 0, room).astype(np.int64)
+        above = (spare[~asked] <= 0) & (offer.capacity[~asked] > 0)
+        takes[above.any(axis=0)] = 0
+    return np.clip(takes, 0, room).astype(np.int64)

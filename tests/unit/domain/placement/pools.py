@@ -57,7 +57,7 @@ class Row:
     is_child: bool = False
     since: datetime | None = NOW
     timeout_seconds: float | None = None
-    avoid_cell_id: int | None = None
+    avoid_cell_ids: tuple[int, ...] | None = None
     prefer_cell_id: int | None = None
     nominated_cell_id: int | None = None
     reason: Mapping[str, object] | None = None
@@ -69,7 +69,13 @@ _OF_ROWS = set(Row.__dataclass_fields__)
 def row(
     group: int = 1, count: int = 1, *, job: int | None = None, cpu: int = 1000, **changes: Any
 ) -> Row:
-    """A row of a job of its own, unless `job` says which. `changes`: of the row and its shape."""
+    """A row of a job of its own, unless `job` says which. `changes`: of the row and its shape.
+
+    Among them `avoid_cell_id`, the only cell that its tasks avoid.
+    """
+    avoided = changes.pop("avoid_cell_id", None)
+    if avoided is not None:
+        changes["avoid_cell_ids"] = (avoided,)
     shape: dict[str, Any] = {
         "shape_id": 0,
         "band": Band.INTERACTIVE,
@@ -161,7 +167,7 @@ def _waiting(rows: Sequence[Row], shape_ids: Sequence[int]) -> Waiting:
         is_child=[one.is_child for one in rows],
         since=[one.since for one in rows],
         timeout_seconds=[one.timeout_seconds for one in rows],
-        avoid_cell_ids=[one.avoid_cell_id for one in rows],
+        avoid_cell_ids=[one.avoid_cell_ids for one in rows],
         nominated_cell_ids=[one.nominated_cell_id for one in rows],
         prefer_cell_ids=[one.prefer_cell_id for one in rows],
         reasons=[one.reason for one in rows],

@@ -104,7 +104,7 @@ def test_a_gang_is_told_of_the_value_where_it_could_be_once_others_have_left() -
     ]
     gangs = {1: gang((1, 2, 2), (2, 1, 1), group_by="zone")}
     outcome = run(cells, *rows, gangs=gangs)
-    assert "cell-002 comes closest and lacks 1 core" in outcome.reasons[1]["text"]
+    assert "cell-002 comes closest and lacks 1 gpu" in outcome.reasons[1]["text"]
     assert outcome.plan.unplaced
 
 

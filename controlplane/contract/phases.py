@@ -1,0 +1,92 @@
+"""The phases that an attempt passed through, as its cell reports them: numbered, with their times.
+
+A report carries the changes that the control plane has not acknowledged yet. Where there are more
+than a report may carry, the oldest and the newest stay, and the gap in their numbers shows how many
+were left out. Numbers make the history idempotent: each change is written once.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from controlplane.contract import fields
+from controlplane.contract.fields import Malformed
+from controlplane.contract.states import Phase
+
+# Of one attempt. A runner that reports a new phase each second would otherwise fill the history.
+MAX_PHASES = 256
+# In one report: some seconds between two acknowledgements, of an attempt in a hurry.
+MAX_REPORTED = 32
+# The oldest of them, if there are more: how it began.
+_OLDEST = 8
+PHASE_CHARS = 200
+
+
+class PhaseKind(StrEnum):
+    """What a change is about; it says what its text is."""
+
+    PHASE = "phase"  # the phase of BUILDING that the attempt entered
+    RUNNER = "runner"  # the phase of its runner, in the runner's words
+    TRY = "try"  # which try of a stage failed, of how many, and why
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseChange:
+    """One change: the `number`th of its attempt, `at` seconds since 1970 by the cell's clock."""
+
+    number: int
+    at: float
+    kind: PhaseKind
+    text: str
+
+    def body(self) -> list[Any]:
+        """Return it as JSON."""
+        return [self.number, self.at, self.kind, self.text]
+
+
+def shorten(changes: tuple[PhaseChange, ...]) -> tuple[PhaseChange, ...]:
+    """Return as many of `changes` as a report may carry: the oldest few and the newest."""
+    if len(changes) <= MAX_REPORTED:
+        return changes
+    return (*changes[:_OLDEST], *changes[_OLDEST - MAX_REPORTED :])
+
+
+def unite(*parts: Iterable[PhaseChange]) -> tuple[PhaseChange, ...]:
+    """Return the changes of several reports of one attempt, each once, in order."""
+    found = {change.number: change for part in parts for change in part}
+    return tuple(found[number] for number in sorted(found))
+
+
+def read_phases(body: Mapping[str, Any], name: str) -> tuple[PhaseChange, ...]:
+    """Read the changes in the field `name`; absent means none. Raises Malformed."""
+    if body.get(name) is None:
+        return ()
+    items = fields.listing(body, name, lambda item: item, MAX_REPORTED)
+    found: list[PhaseChange] = []
+    for position, item in enumerate(items):
+        try:
+            change = _read_phase(item)
+            if found and change.number <= found[-1].number:
+                raise Malformed(f"number {change.number} does not follow {found[-1].number}")
+        except Malformed as error:
+            raise Malformed(f"{name}[{position}]: {error}") from None
+        found.append(change)
+    return tuple(found)
+
+
+def _read_phase(item: Any) -> PhaseChange:
+    if not isinstance(item, list) or len(item) < 4:
+        raise Malformed("a phase is [number, at, kind, text]")
+    body = dict(zip(("number", "at", "kind", "text"), item, strict=False))
+    number = fields.whole(body, "number")
+    if not 1 <= number <= MAX_PHASES:
+        raise Malformed(f"number is not from 1 to {MAX_PHASES}")
+    try:
+        kind = PhaseKind(fields.text(body, "kind"))
+        text = fields.text(body, "text", limit=PHASE_CHARS)
+        if kind is PhaseKind.PHASE:
+            text = Phase(text).value
+    except ValueError as error:
+        raise Malformed(str(error)) from None
+    return PhaseChange(number, fields.instant(body, "at"), kind, text)

@@ -1,0 +1,26 @@
+"""Rule 6, first half: a stop that its cell does not confirm is forced, before the cell pays."""
+
+from dataclasses import replace
+from datetime import datetime
+
+from controlplane.domain.changes import keep_task
+from controlplane.domain.convergence.task_rule import TaskRule, unreleased
+from controlplane.domain.effects import ChangeTask, Step
+from controlplane.domain.snapshots import TaskFacts
+from controlplane.domain.states import TERMINAL, Reason
+
+
+def decide_unconfirmed_stop(facts: TaskFacts, *, now: datetime) -> ChangeTask:
+    """Force the stop: the cell is told to kill the container at once, now and with each Sync."""
+    change = keep_task(facts, now=now)
+    assert change.attempt is not None
+    step = Step(facts.state, facts.state, change.attempt.state_to, Reason.STOP_FORCED, now)
+    return replace(change, steps=(step,), attempt=replace(change.attempt, stop_force=True))
+
+
+def _is_unforced(facts: TaskFacts, now: datetime) -> bool:
+    attempt = unreleased(facts)
+    return attempt is not None and attempt.state in TERMINAL and not attempt.is_stop_forced
+
+
+RULE = TaskRule("unconfirmed_stops", decide_unconfirmed_stop, _is_unforced)

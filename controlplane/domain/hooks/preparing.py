@@ -1,0 +1,164 @@
+"""A job as its kind schedules it: the terms of each group, changed by the hook, judged anew; pure.
+
+The hook changes what was submitted, never what another call of it has made: a job is kept as it was
+submitted, and a retry prepares it again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from controlplane.domain.hooks.interface import Hook, HookUnavailable, Origin, Refusal, Terms
+from controlplane.spec import Fault, InvalidSpec, JobSpec, TaskGroupSpec
+from controlplane.spec.parsing import field_path, parse_part
+from controlplane.spec.rules import find_faults
+
+Changes = Mapping[str, Any]
+"""Fields of a group that its job's kind set, with their values in force."""
+
+_SCALARS = ("timeout_seconds", "idle_timeout_seconds", "lifetime_seconds")
+_LISTS = ("ports", "placement_tags")
+_MAPPINGS = ("env", "resources")
+_LISTED_MAPPINGS = ("constraints", "mounts")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The job to be scheduled. `changes`: of each group, in order; `faults`: why it is refused."""
+
+    spec: JobSpec
+    changes: Sequence[Changes] = ()
+    faults: Sequence[Fault] = ()
+
+
+def prepare_job(spec: JobSpec, hook: Hook, *, is_short: bool) -> Prepared:
+    """Let the hook of the job's kind refuse or change the terms of each group.
+
+    What it sets must meet all that a submission must.
+    """
+    groups: list[TaskGroupSpec] = []
+    changes: list[Changes] = []
+    faults: list[Fault] = []
+    for position, group in enumerate(spec.groups):
+        try:
+            wanted = _ask(spec, group, hook)
+        except _Refused as refused:
+            prefix = "" if refused.is_of_job else _prefix_of(position, is_short)
+            faults.append(Fault(f"{prefix}{refused.field}", str(refused)))
+            continue
+        try:
+            changed, shown = _change(group, wanted)
+        except InvalidSpec as invalid:
+            prefix = _prefix_of(position, is_short)
+            faults += [
+                _by_kind(Fault(f"{prefix}{fault.field}", fault.detail), spec.kind)
+                for fault in invalid.faults
+            ]
+            continue
+        groups.append(changed)
+        changes.append(shown)
+    if faults or not any(changes):
+        return Prepared(spec, changes, faults)
+    prepared = spec.model_copy(update={"groups": groups})
+    faults = [
+        _by_kind(Fault(field_path(place, is_short=is_short), text), spec.kind)
+        for place, text in find_faults(prepared)
+    ]
+    return Prepared(prepared, changes, faults)
+
+
+def name_kind(fault: Fault, prepared: Prepared, *, is_short: bool) -> Fault:
+    """Say that the kind set the field of the fault, if it did."""
+    for position, changed in enumerate(prepared.changes):
+        for name in changed:
+            path = field_path(("groups", position, name), is_short=is_short)
+            if fault.field == path or fault.field.startswith((f"{path}.", f"{path}[")):
+                return _by_kind(fault, prepared.spec.kind)
+    return fault
+
+
+def terms_of(spec: JobSpec, group: TaskGroupSpec) -> Terms:
+    """The terms of a group as it was submitted, such that nothing in them can be written to."""
+    origin = Origin(
+        spec.name, group.name, spec.domain, spec.project, spec.pool, MappingProxyType(spec.labels)
+    )
+    return Terms(
+        timeout_seconds=group.timeout_seconds,
+        idle_timeout_seconds=group.idle_timeout_seconds,
+        lifetime_seconds=group.lifetime_seconds,
+        has_health_check=group.health_check is not None,
+        ports=tuple(group.ports),
+        env=MappingProxyType(group.env),
+        constraints=tuple(MappingProxyType(it.model_dump()) for it in spec.constraints_of(group)),
+        placement_tags=tuple(spec.tags_of(group)),
+        mounts=tuple(MappingProxyType(mount.model_dump()) for mount in group.mounts),
+        resources=MappingProxyType(group.resources.model_dump()),
+        origin=origin,
+    )
+
+
+class _Refused(Exception):
+    """Why a hook takes a group not at all. `is_of_job`: the field is the job's."""
+
+    def __init__(self, field: str, text: str, *, is_of_job: bool = False) -> None:
+        super().__init__(text)
+        self.field = field
+        self.is_of_job = is_of_job
+
+
+def _ask(spec: JobSpec, group: TaskGroupSpec, hook: Hook) -> Changes:
+    """Return the fields that the hook changes. Raises _Refused."""
+    terms = terms_of(spec, group)
+    try:
+        return _compare(terms, hook.prepare(terms))
+    except Refusal as refusal:
+        raise _Refused(refusal.field, str(refusal)) from None
+    except ValueError as error:
+        text = f"{spec.kind} does not take group {group.name}: {error}"
+    except HookUnavailable as error:
+        text = f"the hook {spec.kind} did not answer for group {group.name}: {error}"
+    except Exception as error:  # a hook of another package
+        text = f"the hook {spec.kind} failed at group {group.name}: {error!r}"
+    raise _Refused("kind", text, is_of_job=True)
+
+
+def _compare(before: Terms, after: Terms) -> Changes:
+    if after is before:
+        return {}
+    if not isinstance(after, Terms):
+        raise TypeError(f"prepare answered no Terms, but {type(after).__name__}")
+    changed: dict[str, Any] = {}
+    for name in (*_SCALARS, *_LISTS, *_MAPPINGS, *_LISTED_MAPPINGS):
+        value = getattr(after, name)
+        if value == getattr(before, name):
+            continue
+        if name in _LISTS:
+            value = list(value)
+        elif name in _MAPPINGS:
+            value = dict(value)
+        elif name in _LISTED_MAPPINGS:
+            value = [dict(item) for item in value]
+        changed[name] = value
+    if before.has_health_check and not after.has_health_check:
+        changed["health_check"] = None
+    if after.has_health_check and not before.has_health_check:
+        raise Refusal("health_check", "is required for this kind")
+    return changed
+
+
+def _change(group: TaskGroupSpec, wanted: Changes) -> tuple[TaskGroupSpec, Changes]:
+    """The group with what is wanted, and that as it is shown. Raises InvalidSpec."""
+    if not wanted:
+        return group, {}
+    parsed = parse_part(TaskGroupSpec, {"name": group.name, **wanted})
+    changed = group.model_copy(update={name: getattr(parsed, name) for name in wanted})
+    return changed, parsed.model_dump(mode="json", include=set(wanted))
+
+
+def _prefix_of(position: int, is_short: bool) -> str:
+    return "" if is_short else f"groups[{position}]."
+
+
+def _by_kind(fault: Fault, kind: str) -> Fault:
+    return Fault(fault.field, f"{fault.detail} (set by kind {kind})")

@@ -1,0 +1,80 @@
+"""Calls of hooks that are due, each with the attempt that it is about."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from controlplane.domain.hooks.interface import LifeEvent, Moment
+from controlplane.queries.sql import rows
+
+_MOMENTS = frozenset(Moment)
+
+
+@dataclass(frozen=True, slots=True)
+class DueCall:
+    """A call that is due. `event`: None if its attempt is gone, or its moment is unknown."""
+
+    call_id: int
+    kind: str
+    event: LifeEvent | None
+
+
+def load_due_calls(call_ids: Sequence[int]) -> list[DueCall]:
+    """The calls `call_ids`, in that order."""
+    found = rows(
+        """
+        SELECT h.id, h.kind, h.moment, h.at, a.uid, a.number, j.id, j.name, g.name, t.id, t.index,
+               c.name
+        FROM controlplane_hookcall h
+        LEFT JOIN (controlplane_attempt a
+            JOIN controlplane_task t ON t.id = a.task_id
+            JOIN controlplane_taskgroup g ON g.id = a.group_id
+            JOIN controlplane_job j ON j.id = a.job_id
+            JOIN controlplane_cell c ON c.id = a.cell_id) ON a.uid = h.attempt_uid
+        WHERE h.id = ANY(%s)
+        """,
+        [list(call_ids)],
+    )
+    calls = {row[0]: DueCall(row[0], row[1], _event(row)) for row in found}
+    return [calls[call_id] for call_id in call_ids if call_id in calls]
+
+
+def _event(row: tuple[Any, ...]) -> LifeEvent | None:
+    _, _, moment, at, uid, number, job_id, job, group, task_id, index, cell = row
+    if uid is None or moment not in _MOMENTS:
+        return None
+    return LifeEvent(
+        moment=Moment(moment),
+        at=at,
+        job_id=job_id,
+        job=job,
+        group=group,
+        task_id=task_id,
+        index=index,
+        attempt=str(uid),
+        number=number,
+        cell=cell,
+    )
+
+
+def find_kinds_of_attempts(uids: Iterable[UUID], but: Iterable[str]) -> dict[UUID, str]:
+    """The kinds of the jobs of `uids`, except those named in `but`."""
+    found: list[tuple[Any, ...]] = rows(
+        """
+        SELECT a.uid, j.kind FROM controlplane_attempt a JOIN controlplane_job j ON j.id = a.job_id
+        WHERE a.uid = ANY(%s) AND j.kind <> ALL(%s)
+        """,
+        [list(uids), list(but)],
+    )
+    return dict(found)
+
+
+def is_any_call_due(now: datetime) -> bool:
+    """Whether a call waits that no process has claimed."""
+    statement = """
+        SELECT 1 FROM controlplane_hookcall
+        WHERE claimed_until IS NULL OR claimed_until <= %s LIMIT 1
+        """
+    return bool(rows(statement, [now]))

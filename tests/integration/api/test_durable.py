@@ -1,0 +1,108 @@
+"""What the store has taken survives a power cut: it is synced before the answer, and once."""
+
+import fcntl
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.conf import settings
+
+from controlplane.outbox import store
+from controlplane.outbox.artifacts import Announced, open_artifact, put_piece
+from tests.power_cut import Disk
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+def root() -> Path:
+    path: Path = settings.CELLRUN.artifact_root
+    return path
+
+
+def test_an_input_is_durable_before_it_has_its_name(disk: Disk) -> None:
+    content = uuid4().bytes
+    digest = store.put_input(content)
+    folder = root() / "inputs" / digest[:2]
+    assert disk.renamed == [content]
+    assert disk.calls[-2:] == [f"rename to {digest}", f"sync {folder.name}"]
+    assert disk.keeps(folder / digest) == content
+
+
+def test_output_is_durable_when_its_size_is_answered(disk: Disk) -> None:
+    """The cell forgets what it was told is there."""
+    uid = uuid4()
+    assert store.append_log(uid, "stdout", offset=0, content=b"one") == 3
+    path = root() / "logs" / uid.hex[-2:] / str(uid) / "stdout"
+    assert disk.keeps(path) == b"one"
+    assert store.append_log(uid, "stdout", offset=3, content=b"two") == 6
+    assert disk.keeps(path) == b"onetwo"
+
+
+def test_an_artifact_is_durable_before_it_has_its_name(disk: Disk) -> None:
+    content, uid = b"all of it", uuid4()
+    file = Announced(uid, f"x/{uid}", "out", len(content), sha256(content).hexdigest())
+    assert put_piece(file, offset=0, content=content[:3], most=100) == 3
+    assert disk.renamed == []
+    assert put_piece(file, offset=3, content=content[3:], most=100) == len(content)
+    assert disk.renamed == [content]
+    assert disk.calls[-2:] == ["rename to out", f"sync {uid}"]
+    found = open_artifact(f"x/{uid}", "out")
+    assert found is not None
+    with found:
+        assert found.read() == content
+
+
+def test_a_draft_that_was_given_up_while_its_lock_was_waited_for_takes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another web process has begun another version of the file; the cell begins anew."""
+    content, uid = b"all of it", uuid4()
+    file = Announced(uid, f"x/{uid}", "out", len(content), sha256(content).hexdigest())
+    assert put_piece(file, offset=0, content=content[:3], most=100) == 3
+    flock = fcntl.flock
+
+    def late(handle: Any, how: int) -> None:
+        file.draft.unlink()
+        flock(handle, how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", late)
+        assert put_piece(file, offset=3, content=content[3:], most=100) == 0
+    assert put_piece(file, offset=3, content=content[3:], most=100) == 0
+    assert open_artifact(f"x/{uid}", "out") is None
+    assert put_piece(file, offset=0, content=content, most=100) == len(content)
+
+
+def test_of_two_chunks_at_one_offset_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two web processes may be offered the same chunk: the second looks when the first has done."""
+    uid, writing, looked = uuid4(), threading.Event(), threading.Event()
+    fdatasync, fstat = store.os.fdatasync, store.os.fstat
+
+    def linger(file: int) -> None:
+        writing.set()
+        looked.wait(0.3)  # only without the lock does the other get so far
+        fdatasync(file)
+
+    def look(file: int) -> object:
+        if writing.is_set():
+            looked.set()
+        return fstat(file)
+
+    monkeypatch.setattr(store.os, "fdatasync", linger)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(store.append_log, uid, "stdout", offset=0, content=b"chunk")
+        assert writing.wait(10)
+        monkeypatch.setattr(store.os, "fstat", look)
+        second = threads.submit(store.append_log, uid, "stdout", offset=0, content=b"chunk")
+        assert not looked.wait(0.1)
+        assert first.result() == 5
+        with pytest.raises(store.WrongOffset):
+            second.result()
+    assert store.read_log(uid, "stdout", offset=0, limit=100).content == b"chunk"

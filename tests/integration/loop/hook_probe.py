@@ -1,0 +1,87 @@
+"""A kind of job whose hook does what a test says, in a package as pip would leave it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event as Signal
+from typing import Any
+
+import pytest
+
+from controlplane import plugins
+from controlplane.domain.hooks.interface import End, EndOfJob, LifeEvent, Terms
+from controlplane.domain.transitions import Event
+
+Act = Callable[[Any], Any]
+
+
+class Probe:
+    """The hook `probe`. `acts`: what a method answers, by its name; `calls`: what it was asked."""
+
+    def __init__(self) -> None:
+        self.acts: dict[str, Act] = {}
+        self.calls: list[tuple[str, Any]] = []
+
+    def prepare(self, terms: Terms) -> Terms:
+        answer: Terms = self._do("prepare", terms, terms)
+        return answer
+
+    def on_placed(self, event: LifeEvent) -> EndOfJob | None:
+        answer: EndOfJob | None = self._do("on_placed", event, None)
+        return answer
+
+    def on_started(self, event: LifeEvent) -> EndOfJob | None:
+        answer: EndOfJob | None = self._do("on_started", event, None)
+        return answer
+
+    def on_end(self, end: End) -> Event:
+        answer: Event = self._do("on_end", end, end.event)
+        return answer
+
+    def _do(self, method: str, asked: Any, default: Any) -> Any:
+        self.calls.append((method, asked))
+        return self.acts[method](asked) if method in self.acts else default
+
+    def asked(self, method: str) -> list[Any]:
+        """What the method was asked, in order."""
+        return [asked for name, asked in self.calls if name == method]
+
+
+class Plain:
+    """The hook `plain`: of another package, without any of the optional methods."""
+
+    def prepare(self, terms: Terms) -> Terms:
+        return terms
+
+    def on_end(self, end: End) -> Event:
+        return end.event
+
+
+@contextmanager
+def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Probe]:
+    """Both hooks are installed; the instance of `probe` that this process uses."""
+    info = folder / "hook_probe-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hook-probe\nVersion: 1.0\n")
+    lines = "".join(f"{name.lower()} = {__name__}:{name}\n" for name in ("Probe", "Plain"))
+    (info / "entry_points.txt").write_text(f"[cellrun.hooks]\n{lines}")
+    monkeypatch.syspath_prepend(str(folder))
+    plugins.forget()
+    yield plugins.get(plugins.Kind.HOOK, "probe")
+    monkeypatch.undo()
+    plugins.forget()
+
+
+def waiting(signal: Signal, answer: Any = None) -> Act:
+    """An act that does not return before the signal."""
+
+    def act(asked: Any) -> Any:
+        signal.wait()
+        return asked if answer is None else answer
+
+    return act
+
+
+def raising(asked: Any) -> Any:
+    """An act that fails."""
+    raise RuntimeError("no luck")

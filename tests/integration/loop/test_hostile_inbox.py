@@ -1,0 +1,193 @@
+"""The inbox under hostile messages: others keep their leases, operators and /readyz learn of it."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from controlplane import clock
+from controlplane.contract import envelope, keys
+from controlplane.contract.queues import inbox_queue
+from controlplane.contract.reports import AttemptReport, Heartbeat, Register
+from controlplane.contract.states import TaskState as S
+from controlplane.inbox import batches
+from controlplane.inbox.batches import Inbox
+from controlplane.inbox.floods import WINDOW_SECONDS
+from controlplane.models import Alert, Cell, CellLease, DeadLetter
+from tests.integration.loop.conftest import Hand, Loop
+
+BEAT = Heartbeat(()).body()
+
+
+class Seconds:
+    """A timer that the test moves."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def seal(cell: Hand, body: dict[str, Any]) -> str:
+    cell.seq += 1
+    return envelope.seal(
+        keys.mac_key(cell.key, keys.TO_CONTROL),
+        cell=cell.name,
+        incarnation=cell.incarnation,
+        seq=cell.seq,
+        body=body,
+    )
+
+
+def heartbeat_seq(cell: Hand) -> int:
+    return CellLease.objects.get(cell__name=cell.name).heartbeat_seq
+
+
+def alerts(kind: str) -> list[str]:
+    return list(Alert.objects.filter(kind=kind, cleared_at=None).values_list("text", flat=True))
+
+
+@pytest.mark.parametrize("mac", ["\u00e9", "\u00e9" * 64, "\ud800", "0" * 64])
+def test_a_bad_mac_costs_itself_and_not_its_batch(loop: Loop, mac: str) -> None:
+    cell = loop.cell()
+    bad = json.dumps({**json.loads(seal(cell, BEAT)), "mac": mac})
+    good = seal(cell, BEAT)
+    loop.inbox.apply([bad, good, bad])
+    assert heartbeat_seq(cell) == cell.seq
+    assert loop.inbox.dropped.total() == 2
+
+
+def test_a_register_with_any_names_does_not_stop_the_batch(loop: Loop) -> None:
+    odd, cell = loop.cell("odd"), loop.cell("good")
+    body = {**Register({"cpu_millis": 1}).body(), "capacity": {"\x00\ud800": 1}, "pool": "\x00"}
+    loop.inbox.apply([seal(odd, body), seal(cell, BEAT)])
+    assert heartbeat_seq(cell) == cell.seq
+
+
+def test_a_message_through_another_shard_is_dropped(loop: Loop) -> None:
+    cell = loop.cell()
+    own = inbox_queue(cell.name)
+    other = "inbox.0" if own != "inbox.0" else "inbox.1"
+    before = heartbeat_seq(cell)
+    loop.inbox.apply([seal(cell, BEAT)], [other])
+    assert heartbeat_seq(cell) == before
+    assert loop.inbox.dropped == {"wrong_shard": 1}
+    loop.inbox.apply([seal(cell, BEAT)], [own])
+    assert heartbeat_seq(cell) == cell.seq
+
+
+def flood(inbox: Inbox, timer: Seconds, cell: Hand, other: Hand, windows: int) -> None:
+    register = Register(cell.capacity).body()
+    for _ in range(windows):
+        for _ in range(3):
+            texts = [seal(cell, register) for _ in range(200)]
+            inbox.apply([*texts, seal(other, BEAT)])
+            assert heartbeat_seq(other) == other.seq
+        timer.now += WINDOW_SECONDS + 0.1
+
+
+def test_a_cell_that_floods_is_quarantined_and_others_keep_their_leases(loop: Loop) -> None:
+    timer = Seconds()
+    cell, other = loop.cell("flooding"), loop.cell("other")
+    inbox = Inbox(sync_seconds=0.0, timer=timer)
+    flood(inbox, timer, cell, other, windows=3)
+    assert Cell.objects.get(name="flooding").state == "READY"  # as a backlog would look
+    inbox.apply([seal(other, BEAT)])
+    found = Cell.objects.get(name="flooding")
+    assert (found.state, found.quarantined_for) == ("QUARANTINED", "flooding")
+    assert "floods" in found.state_reason
+    assert alerts("cell_flooding") == [f"cell flooding: {found.state_reason}"]
+    assert Cell.objects.get(name="other").state == "READY"
+    flood(inbox, timer, cell, other, windows=1)
+    inbox.apply([])
+    assert found.quarantined_until is not None
+    # It stopped: once its time is over it is as it was ordered to be.
+    Cell.objects.filter(name="flooding").update(quarantined_until=clock.now())
+    loop.converge()
+    assert Cell.objects.get(name="flooding").state == "READY"
+
+
+def test_a_cell_that_floods_with_few_long_messages_is_quarantined(loop: Loop) -> None:
+    timer = Seconds()
+    cell, other = loop.cell("flooding"), loop.cell("other")
+    inbox = Inbox(sync_seconds=0.0, timer=timer)
+    long = {**BEAT, "other": "x" * 1_000_000}
+    for _ in range(4):
+        for _ in range(12):
+            inbox.apply([*(seal(cell, long) for _ in range(3)), seal(other, BEAT)])
+        timer.now += WINDOW_SECONDS + 0.1
+    found = Cell.objects.get(name="flooding")
+    assert (found.state, found.quarantined_for) == ("QUARANTINED", "flooding")
+    assert Cell.objects.get(name="other").state == "READY"
+
+
+@pytest.mark.parametrize("state", [S.BUILDING, S.RUNNING])
+def test_an_end_that_an_open_attempt_is_given_is_not_put_aside(loop: Loop, state: S) -> None:
+    cell = loop.cell()
+    job = loop.submit()
+    loop.place()
+    (attempt,) = loop.attempts(job)
+    opened = AttemptReport(str(attempt.uid), 0, state)
+    cell.report(opened)
+    cell.report(replace(opened, finished_at=clock.now().timestamp()))
+    assert not DeadLetter.objects.exists()
+    (attempt,) = loop.attempts(job)
+    assert (attempt.state, attempt.finished_at) == (state, None)
+
+
+def test_a_flood_with_forged_macs_quarantines_no_cell(loop: Loop) -> None:
+    timer = Seconds()
+    cell = loop.cell()
+    inbox = Inbox(sync_seconds=0.0, timer=timer)
+    forged = json.dumps({**json.loads(seal(cell, BEAT)), "mac": "0" * 64})
+    for _ in range(5):
+        inbox.apply([*[forged] * 1000, seal(cell, BEAT)])
+        timer.now += WINDOW_SECONDS + 0.1
+    inbox.apply([seal(cell, BEAT)])
+    assert Cell.objects.get(name=cell.name).state == "READY"
+    assert heartbeat_seq(cell) == cell.seq
+    assert inbox.dropped == {"bad_mac": 5000}
+
+
+def readiness() -> dict[str, str]:
+    checks: dict[str, str] = Client().get("/readyz").json()["checks"]
+    return checks
+
+
+def test_a_lost_batch_is_an_alert_and_the_system_is_not_ready(loop: Loop) -> None:
+    loop.converge()
+    assert readiness()["inbox"] == "ok"
+    loop.inbox.note_lost(500, TypeError("strings with non-ASCII characters"))
+    loop.inbox.note_lost(2, TypeError("\x00"))
+    loop.inbox.apply([])
+    (text,) = alerts(batches.BATCH_LOST)
+    assert text.startswith("2 batches with 502 messages of cells lost; last error: TypeError")
+    assert readiness()["inbox"] == text
+    later = clock.now() - timedelta(seconds=121)
+    Alert.objects.update(last_raised_at=later)
+    assert readiness()["inbox"] == "ok"
+
+
+def test_cells_that_are_all_silent_are_an_alert_and_the_system_is_not_ready(loop: Loop) -> None:
+    loop.converge()
+    assert readiness()["cells"] == "ok"  # there is none yet
+    first, second = loop.cell("first"), loop.cell("second")
+    CellLease.objects.filter(cell__name="first").update(
+        last_heard_at=clock.now() - timedelta(seconds=61)
+    )
+    loop.converge()
+    assert (readiness()["cells"], alerts("cells_silent")) == ("ok", [])
+    CellLease.objects.update(last_heard_at=clock.now() - timedelta(seconds=61))
+    loop.converge()
+    assert readiness()["cells"].startswith("none of 2 sent a message for 6")
+    (text,) = alerts("cells_silent")
+    assert text.startswith("no message of any of 2 cells came since ")
+    second.beat()
+    loop.converge()
+    assert (readiness()["cells"], alerts("cells_silent")) == ("ok", [])
+    assert first.name == "first"
+    CellLease.objects.update(last_heard_at=clock.now() - timedelta(seconds=90), left_at=clock.now())
+    assert readiness()["cells"] == "ok"  # all have left, as they were told to

@@ -1,0 +1,92 @@
+"""Batches of reports of which one cannot be recorded: nothing is acknowledged that is not kept."""
+
+from collections.abc import Iterator
+
+import pytest
+from django.db import OperationalError, connection
+
+from controlplane.contract.reports import AttemptReport, Heartbeat
+from controlplane.contract.states import TaskState as S
+from controlplane.models import Attempt, Cell, CellLease, DeadLetter, Job
+from controlplane.queries.addresses import key_of
+from tests.integration.loop.conftest import Hand, Loop
+
+# The database refuses each change of a poisoned attempt; from the second time on it is away.
+POISON = """
+CREATE SEQUENCE poisoned;
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.uid = '{uid}' THEN
+        IF nextval('poisoned') > {refusals} THEN
+            RAISE 'away' USING ERRCODE = '57P01';
+        END IF;
+        RAISE 'poisoned';
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER refuse BEFORE UPDATE ON controlplane_attempt
+    FOR EACH ROW EXECUTE FUNCTION refuse();
+"""
+CURE = """
+DROP TRIGGER IF EXISTS refuse ON controlplane_attempt;
+DROP FUNCTION IF EXISTS refuse;
+DROP SEQUENCE IF EXISTS poisoned;
+"""
+
+
+def execute(statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+@pytest.fixture(autouse=True)
+def cured(loop: Loop) -> Iterator[None]:
+    yield
+    execute(CURE)
+
+
+def two_running(loop: Loop) -> tuple[Hand, Job, Attempt, Attempt]:
+    """A job of two tasks on a cell."""
+    cell = loop.cell()
+    job = loop.submit(replicas=2)
+    loop.place()
+    first, second = loop.attempts(job)
+    return cell, job, first, second
+
+
+def ended(attempt: Attempt) -> AttemptReport:
+    return AttemptReport(str(attempt.uid), 0, S.SUCCEEDED, exit_code=0, gone=True)
+
+
+def test_a_report_that_cannot_be_recorded_is_put_aside_and_acknowledged(loop: Loop) -> None:
+    """Else its cell would send it again and again, with all that follow."""
+    cell, job, first, second = two_running(loop)
+    execute(POISON.format(uid=second.uid, refusals=99))
+    cell.report(ended(first), ended(second))
+    assert loop.states(job) == ["SUCCEEDED", "ASSIGNED"]
+    assert DeadLetter.objects.count() == 1
+    assert cell.beat().acked == cell.last_report
+
+
+def test_nothing_is_acknowledged_if_the_database_goes_away_in_mid_batch(loop: Loop) -> None:
+    cell, job, first, second = two_running(loop)
+    acked = cell.beat(first, second).acked
+    execute(POISON.format(uid=second.uid, refusals=1))
+    with pytest.raises(OperationalError):
+        cell.report(ended(first), ended(second))
+    execute(CURE)
+    assert cell.beat(second).acked == acked
+    # So the cell sends both again.
+    cell.report(ended(first), ended(second), after=acked)
+    assert loop.states(job) == ["SUCCEEDED", "SUCCEEDED"]
+    assert cell.beat().acked == cell.last_report
+
+
+def test_a_cells_new_key_is_known_after_its_first_message(loop: Loop) -> None:
+    cell = loop.cell()
+    cell.beat()
+    Cell.objects.update(key_salt="ab" * 16)
+    cell.key = key_of(Cell.objects.get())
+    for _ in range(2):
+        cell.say(Heartbeat(()).body())
+    assert CellLease.objects.get().heartbeat_seq == cell.seq

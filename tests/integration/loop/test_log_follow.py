@@ -1,0 +1,65 @@
+"""Followers of logs are answered in front of Django: they need a token all the same."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from controlplane import clock
+from controlplane.api.follow import LogFollow
+from controlplane.commands.accounts import SCOPE_SUBMIT, create_api_token
+from controlplane.models import ApiToken
+from tests.integration.loop.conftest import Loop
+
+
+def ask(uid: object, authorization: bytes | None) -> tuple[bool, list[dict[str, Any]]]:
+    """Ask to follow and hang up: whether the request was passed on, and what was sent."""
+    passed: list[Any] = []
+    sent: list[dict[str, Any]] = []
+
+    async def pass_on(scope: Any, receive: Any, send: Any) -> None:
+        passed.append(scope)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": f"/api/v1/attempts/{uid}/logs",
+        "query_string": b"follow=true",
+        "headers": [] if authorization is None else [(b"authorization", authorization)],
+    }
+    asyncio.run(LogFollow(pass_on)(scope, receive, send))
+    return bool(passed), sent
+
+
+@pytest.mark.parametrize("presented", [None, b"Bearer wrong", b"Basic {token}", b"Bearer"])
+def test_without_a_valid_token_nothing_is_followed(loop: Loop, presented: bytes | None) -> None:
+    uid, token = attempt_and_token(loop)
+    if presented is not None:
+        presented = presented.replace(b"{token}", token.encode())
+    assert ask(uid, presented) == (True, [])
+
+
+def test_an_expired_token_follows_nothing(loop: Loop) -> None:
+    uid, token = attempt_and_token(loop)
+    valid = f"Bearer {token}".encode()
+    was_passed_on, sent = ask(uid, valid)
+    assert (was_passed_on, sent[0]["status"]) == (False, 200)
+    ApiToken.objects.update(expires_at=clock.now())
+    assert ask(uid, valid) == (True, [])
+
+
+def attempt_and_token(loop: Loop) -> tuple[object, str]:
+    """An attempt, and a valid token."""
+    loop.cell()
+    job = loop.submit()
+    loop.place()
+    [attempt] = loop.attempts(job)
+    scopes = (SCOPE_SUBMIT,)
+    token = create_api_token(user=loop.owner, name="test", scopes=scopes, now=clock.now())
+    return attempt.uid, token

@@ -1,0 +1,90 @@
+"""What a past incarnation of a cell says or holds counts for nothing in the present one."""
+
+from datetime import timedelta
+
+import pytest
+
+from controlplane import clock
+from controlplane.contract.queues import INBOX_SHARDS
+from controlplane.contract.reports import AttemptReport, Goodbye, Heartbeat
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.convergence.policy import Policy
+from controlplane.models import Attempt, Cell, CellLease, InboxProbe
+from controlplane.queries.convergence.lost_cells import list_silent_leases
+from tests.integration.loop.conftest import Hand, Loop
+
+
+def begin_again(cell: Hand) -> Hand:
+    """The cell is lost and registers in a new incarnation; the hand of its past one."""
+    Cell.objects.filter(name=cell.name).update(state="LOST")
+    past = Hand.__new__(Hand)
+    past.__dict__ |= cell.__dict__
+    cell.incarnation, cell.seq = "two", 0
+    assert cell.register().verdict == "accepted"
+    past.seq = 1 << 40
+    return past
+
+
+@pytest.mark.parametrize("body", [Heartbeat(()).body(), Goodbye(600).body()])
+def test_a_past_incarnation_keeps_no_lease_alive(loop: Loop, body: dict[str, object]) -> None:
+    past = begin_again(loop.cell())
+    CellLease.objects.update(expires_at=clock.now() - timedelta(seconds=1))
+    before = CellLease.objects.values().get()
+    past.say(body)
+    assert CellLease.objects.values().get() == before
+
+
+def test_a_heartbeat_that_comes_again_keeps_no_lease_alive(loop: Loop) -> None:
+    """It is signed by the cell; somebody recorded it, or the broker was restored."""
+    cell = loop.cell()
+    cell.beat()
+    CellLease.objects.update(expires_at=clock.now() - timedelta(seconds=1))
+    before = CellLease.objects.values().get()
+    cell.seq -= 1
+    cell.say(Heartbeat(()).body())
+    assert CellLease.objects.values().get() == before
+
+
+def test_attempts_of_a_past_incarnation_are_ended_when_the_cell_is_there_again(loop: Loop) -> None:
+    """Their loss was not written before: the tick that found the cell lost died after that."""
+    cell = loop.cell(cpu=1000)
+    job = loop.submit()
+    loop.place()
+    [attempt] = loop.attempts(job)
+    cell.report(AttemptReport(str(attempt.uid), 0, S.RUNNING, started_at=1.0))
+    begin_again(cell)
+    assert Cell.objects.get().state == "READY"
+    loop.converge()
+    attempt.refresh_from_db()
+    assert (attempt.state, attempt.reason) == (S.WORKER_FAILED, "cell_lost")
+    assert attempt.released_at is not None
+    loop.place()
+    assert [item.incarnation for item in loop.attempts(job)] == ["one", "two"]
+
+
+def test_a_restart_acknowledges_no_report_that_did_not_arrive(loop: Loop) -> None:
+    cell = loop.cell()
+    job = loop.submit()
+    loop.place()
+    [attempt] = loop.attempts(job)
+    acked = cell.beat(attempt).acked
+    cell.seq += 1  # the number of a report that is lost on its way
+    lost = cell.seq
+    assert cell.register().verdict == "accepted"
+    assert cell.beat(attempt).acked == acked < lost
+    # So the cell sends it again, and from there on all is acknowledged.
+    cell.report(AttemptReport(str(attempt.uid), 0, S.RUNNING), after=acked)
+    assert cell.beat(attempt).acked > lost
+    assert Attempt.objects.get().state == S.RUNNING
+
+
+@pytest.mark.parametrize("deaf", range(INBOX_SHARDS))
+def test_a_cell_is_silent_only_if_every_shard_of_the_inbox_was_heard(loop: Loop, deaf: int) -> None:
+    loop.cell()
+    now, policy = clock.now(), Policy()
+    CellLease.objects.update(expires_at=now - timedelta(seconds=1))
+    for shard in range(INBOX_SHARDS):
+        InboxProbe.objects.create(shard=shard, sent_at=now, heard_at=now)
+    assert len(list_silent_leases(now, policy)) == 1
+    InboxProbe.objects.filter(shard=deaf).update(heard_at=now - timedelta(minutes=5))
+    assert list_silent_leases(now, policy) == []

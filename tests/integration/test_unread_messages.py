@@ -1,0 +1,132 @@
+"""What both sides drop of a Redis list before its body is decoded or decompressed."""
+
+import base64
+import codecs
+import json
+import os
+import uuid
+import zlib
+from typing import Any
+
+import pytest
+import redis
+from kombu import Consumer, Queue
+from kombu.connection import Connection
+from kombu.transport import redis as kombu_redis
+
+from controlplane.config.broker import PromptConnection
+from controlplane.contract import broker
+from workers.broker import PromptConnection as CellConnection
+
+SIDES = pytest.mark.parametrize("kind", [PromptConnection, CellConnection], ids=["ours", "cell"])
+BOMB_BYTES = 64 << 20
+
+
+def bomb(queue: str, kind: str) -> str:
+    """A message of some kilobytes whose body is 64 MiB once it is decompressed."""
+    body = zlib.compress(b'"' + b"a" * BOMB_BYTES + b'"')
+    message = json.loads(broker.plain_message(queue, ""))
+    message["body"] = base64.b64encode(body).decode()
+    message["headers"] = {"compression": kind}
+    return json.dumps(message)
+
+
+def long_message(queue: str) -> str:
+    return broker.plain_message(queue, "x" * broker.MAX_BODY_CHARS)
+
+
+def receive(kind: type[Connection], messages: list[str], queue: str) -> list[Any]:
+    """What a consumer gets until a message that says "last"."""
+    got: list[Any] = []
+    with redis.Redis.from_url(os.environ["CELERY_BROKER_URL"]) as client:
+        for text in [*messages, broker.plain_message(queue, "last")]:
+            client.lpush(queue, text)
+    options = {"priority_steps": [0]}
+    with kind(os.environ["CELERY_BROKER_URL"], transport_options=options) as connection:
+        consumer = Consumer(
+            connection.channel(),
+            queues=[Queue(queue, exchange="", routing_key=queue, no_declare=True)],
+            no_ack=True,
+            auto_declare=False,
+            accept=["json"],
+            callbacks=[lambda body, _: got.append(body)],
+        )
+        with consumer:
+            while "last" not in got:
+                connection.drain_events(timeout=10)
+    return got
+
+
+@SIDES
+@pytest.mark.parametrize("name", ["application/x-gzip", "zlib", "gzip", "application/bzip2", "no"])
+def test_a_compressed_message_is_dropped_unread(kind: type[Connection], name: str) -> None:
+    queue = f"test.{uuid.uuid4().hex}"
+    assert receive(kind, [bomb(queue, name)], queue) == ["last"]
+
+
+@SIDES
+@pytest.mark.parametrize("codec", ["zlib_codec", "bz2_codec"])
+@pytest.mark.parametrize("content_type", ["application/data", "application/text", None])
+def test_a_message_whose_encoding_is_a_compression_is_dropped_unread(
+    kind: type[Connection], codec: str, content_type: str | None
+) -> None:
+    queue = f"test.{uuid.uuid4().hex}"
+    body = codecs.encode(b"a" * BOMB_BYTES, codec)
+    message = json.loads(broker.plain_message(queue, ""))
+    message["body"] = base64.b64encode(body).decode()
+    message |= {"content-type": content_type, "content-encoding": codec}
+    assert receive(kind, [json.dumps(message)], queue) == ["last"]
+
+
+@SIDES
+def test_an_entry_over_the_size_limit_is_not_decoded(
+    kind: type[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = f"test.{uuid.uuid4().hex}"
+    decoded: list[int] = []
+    loads = kombu_redis.loads
+
+    def count(text: str) -> Any:
+        decoded.append(len(text))
+        return loads(text)
+
+    monkeypatch.setattr(kombu_redis, "loads", count)
+    entry = "[" + "[]," * (broker.MAX_ENTRY_BYTES // 3) + "0]"
+    assert receive(kind, [entry], queue) == ["last"]
+    assert max(decoded) < 10_000
+
+
+TAGS = [True, 1, 1.5, None, [1], {"a": 1}, ""]
+
+
+@pytest.mark.parametrize("tag", TAGS)
+def test_a_message_whose_delivery_tag_is_no_text_is_refused(tag: Any) -> None:
+    message = json.loads(broker.plain_message("q", "text"))
+    assert broker.find_refusal(message) is None
+    message["properties"]["delivery_tag"] = tag
+    assert broker.find_refusal(message) is not None
+
+
+@pytest.mark.parametrize("info", [None, True, [1], {}, {"exchange": None, "routing_key": []}])
+def test_a_message_without_a_route_is_refused(info: Any) -> None:
+    message = json.loads(broker.plain_message("q", "text"))
+    message["properties"]["delivery_info"] = info
+    assert broker.find_refusal(message) is not None
+
+
+@SIDES
+def test_a_message_over_the_size_limit_is_dropped_unread(kind: type[Connection]) -> None:
+    queue = f"test.{uuid.uuid4().hex}"
+    assert receive(kind, [long_message(queue)], queue) == ["last"]
+
+
+@SIDES
+def test_the_longest_message_that_a_cell_may_send_is_read(kind: type[Connection]) -> None:
+    queue = f"test.{uuid.uuid4().hex}"
+    longest = '"' * (1 << 20)  # each sign of it is quoted
+    assert receive(kind, [broker.plain_message(queue, longest)], queue) == [longest, "last"]
+
+
+@pytest.mark.parametrize("message", [None, 3, [], "text", {"headers": 7}, {"body": 7}, {}])
+def test_what_is_no_message_is_refused(message: Any) -> None:
+    assert broker.find_refusal(message) is not None

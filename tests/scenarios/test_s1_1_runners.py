@@ -1,0 +1,179 @@
+"""S1.1: a task type names its runner, which is called again and again, keeps a state, and aborts.
+
+Source: Flyte, "Task Execution Engine": TaskType "identifies the plugin responsible for the task";
+PluginPhase is "the current phase reported by the plugin"; PluginState is where "plugins persist
+their internal state between reconciliation loops"; a user failure "increments Attempts", "clears
+PluginState" and "invokes the plugin's Abort method", and the task starts fresh.
+"""
+
+import pytest
+
+from controlplane.commands.endings import cancel_job
+from controlplane.domain.states import Reason
+from controlplane.domain.transitions import Event
+from controlplane.models import Job, Transition
+from tests.conformance.runners import Scripted
+from tests.scenarios.cells import LiveStage, RealCell
+from workers.runners.interface import Aborted, Context, Fault, Look, Phase
+
+SOON = 0.02
+
+
+@pytest.fixture
+def runner() -> Scripted:
+    """Runs tasks of the type `spark` as the scenario wants it."""
+    return Scripted()
+
+
+@pytest.fixture
+def cell(live: LiveStage, runner: Scripted) -> RealCell:
+    return live.open_cell("process", runners={"spark": runner})
+
+
+def submit(live: LiveStage, task_type: str = "spark", **body: object) -> Job:
+    return live.submit_small(image=None, task_type=task_type, command=["reindex"], **body)
+
+
+def counting(context: Context) -> Look:
+    """Runs, and counts its looks in its state."""
+    return Look(Phase.RUNNING, {"n": context.state.get("n", 0) + 1}, next_look_seconds=SOON)
+
+
+def test_a_task_type_names_its_runner_and_waits_where_no_cell_has_it(
+    live: LiveStage, cell: RealCell, runner: Scripted
+) -> None:
+    runner.step = lambda context: Look(Phase.SUCCEEDED, result="42")
+    other = submit(live, "ray", allow_unsatisfiable=True)
+    job = submit(live)
+    live.until_state(job, "SUCCEEDED")
+    assert [context.task.command for context in runner.looks] == [("reindex",)]
+    assert live.result(job) == "42"
+    assert live.states(other) == ["PENDING"]
+    assert "task type ray" in live.why(other)["text"]
+
+
+def test_what_the_runner_reports_is_the_state_of_the_task_and_in_its_history(
+    live: LiveStage, cell: RealCell, runner: Scripted
+) -> None:
+    looks = [
+        Look(Phase.QUEUED, {"n": 1}, next_look_seconds=SOON),
+        Look(Phase.INITIALIZING, {"n": 2}, words="making room", next_look_seconds=SOON),
+        Look(Phase.RUNNING, {"n": 3}, words="stage 1 of 2", next_look_seconds=SOON),
+        Look(Phase.RUNNING, {"n": 4}, words="stage 2 of 2", next_look_seconds=SOON),
+        Look(Phase.SUCCEEDED, {"n": 5}),
+    ]
+    runner.step = lambda context: looks[context.state.get("n", 0)]
+    job = submit(live)
+    live.until_settled(job)
+    states = [state for state, _, _ in live.history(job)]
+    assert [state for at, state in enumerate(states) if state not in states[:at]] == [
+        "ASSIGNED",
+        "BUILDING",
+        "RUNNING",
+        "SUCCEEDED",
+    ]
+    messages = Transition.objects.filter(job_id=job.pk).order_by("id")
+    recorded = " ".join(messages.values_list("message", flat=True))
+    reported = ["queued", "making room", "stage 1 of 2", "stage 2 of 2"]
+    assert sorted(reported, key=recorded.index) == reported
+    assert runner.aborts == []
+
+
+def test_a_killed_cell_goes_on_with_the_state_that_was_kept(
+    live: LiveStage, cell: RealCell, runner: Scripted
+) -> None:
+    runner.step = counting
+    job = submit(live)
+    live.until(lambda: len(runner.looks) >= 3)
+    cell.kill()
+    kept = len(runner.looks)
+    runner.step = lambda context: Look(Phase.SUCCEEDED, result=str(context.state["n"]))
+    cell.begin()
+    live.until_state(job, "SUCCEEDED")
+    # The last answer may have come too late to be kept: then the look is repeated.
+    assert live.result(job) in (str(kept), str(kept - 1))
+    assert [attempt.number for attempt in live.attempts(job)] == [1]
+
+
+def test_a_failure_of_the_user_is_aborted_and_begins_anew_without_its_state(
+    live: LiveStage, cell: RealCell, runner: Scripted
+) -> None:
+    def step(context: Context) -> Look:
+        if context.task.number == 2:
+            return Look(Phase.SUCCEEDED)
+        if context.state:
+            return Look(Phase.RETRYABLE_FAILURE, message="bad row")
+        return Look(Phase.RUNNING, {"cluster": "c-1"}, next_look_seconds=SOON)
+
+    runner.step = step
+    job = submit(live, retries={"failure": 1})
+    live.until_state(job, "SUCCEEDED")
+    first, second = live.attempts(job)
+    assert (first.failure_kind, first.message, live.counters(job)) == ("user", "bad row", (1, 0, 0))
+    [abort] = runner.aborts
+    assert (abort.task.number, abort.state) == (1, {"cluster": "c-1"})
+    assert runner.looks[-1].state == {}
+    assert first.released_at is not None
+    assert second.created_at > first.released_at
+
+
+def test_a_failure_of_the_system_goes_on_with_the_state_and_pays_from_its_own_budget(
+    live: LiveStage, cell: RealCell, runner: Scripted
+) -> None:
+    def step(context: Context) -> Look:
+        if context.task.number == 2:
+            return Look(Phase.SUCCEEDED)
+        if context.state:
+            return Look(Phase.RETRYABLE_FAILURE, message="it is down", fault=Fault.SYSTEM)
+        return Look(Phase.RUNNING, {"cluster": "c-1"}, next_look_seconds=SOON)
+
+    runner.step = step
+    job = submit(live)
+    live.until_state(job, "SUCCEEDED")
+    assert (live.counters(job), live.attempts(job)[0].failure_kind) == ((0, 0, 1), "system")
+    assert runner.looks[-1].state == {"cluster": "c-1"}
+
+
+def test_an_attempt_that_never_began_does_not_lose_the_state(
+    live: LiveStage, cell: RealCell, runner: Scripted
+) -> None:
+    runner.step = lambda context: Look(
+        Phase.RETRYABLE_FAILURE, {"cluster": "c-1"}, fault=Fault.SYSTEM
+    )
+    job = submit(live)
+    live.until(lambda: live.states(job) == ["PENDING"] and live.attempts(job))
+    runner.step = lambda context: Look(Phase.SUCCEEDED)
+    cell.is_cut_off = True
+    live.until(lambda: live.states(job) == ["ASSIGNED"])
+    cell.step()
+    live.force(job, Event.DRAINED, Reason.DRAINED)
+    cell.is_cut_off = False
+    live.until_state(job, "SUCCEEDED")
+    assert [attempt.number for attempt in live.attempts(job)] == [1, 2, 3]
+    assert [context.task.number for context in runner.looks] == [1, 3]
+    assert runner.looks[-1].state == {"cluster": "c-1"}
+
+
+def test_a_cancelled_task_holds_its_place_until_its_runner_has_aborted(
+    live: LiveStage, cell: RealCell, runner: Scripted
+) -> None:
+    runner.step = counting
+    runner.end = lambda context: Aborted(is_done=False, next_look_seconds=SOON)
+    job = submit(live)
+    live.until_runs(job)
+    cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=live.now())
+    live.until(lambda: len(runner.aborts) >= 3 or live.last(job).released_at)
+    assert (live.states(job), live.last(job).released_at) == (["KILLED"], None)
+    runner.end = lambda context: Aborted(is_done=True)
+    live.until_settled(job)
+    assert live.last(job).release_kind == "confirmed"
+
+
+def test_a_failure_for_good_is_not_tried_again_whatever_the_budget(
+    live: LiveStage, cell: RealCell, runner: Scripted
+) -> None:
+    runner.step = lambda context: Look(Phase.FAILED, message="no such table")
+    job = submit(live, retries={"failure": 5})
+    live.until_settled(job)
+    assert (live.states(job), len(live.attempts(job))) == (["FAILED"], 1)
+    assert "no such table" in live.document(job)["failure_reason"]

@@ -1,0 +1,149 @@
+"""What tasks and other users write does not act on the terminal of who reads it."""
+
+import hashlib
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from client.visible import visible
+from tests.unit.client.documents import AT, a_change, a_job, a_page, a_task
+from tests.unit.client.told_server import Api
+
+UID = "01890a5d-ac96-774b-bcce-b302099a8057"
+RUN = "from client.cli import app; app()"
+CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07"
+HOSTILE = f"a{CLIPBOARD}b\x9b2Jc\x08\x7f\u202ed"
+SHOWN = r"a\x1b]52;c;ZXZpbA==\x07b\x9b2Jc\x08\x7f\u202ed"
+# Of what rich writes itself: colours and styles, and nothing else.
+STYLES = re.compile(rb"\x1b\[[0-9;]*m")
+
+
+def on_a_terminal(*words: str) -> bytes:
+    """What the command writes to a pseudo-terminal."""
+    reader, writer = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", RUN, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=writer,
+        stderr=writer,
+        env={**os.environ, "COLUMNS": "300", "TERM": "xterm-256color"},
+    ) as process:
+        os.close(writer)
+        found = b""
+        while piece := _read(reader):
+            found += piece
+        process.wait(timeout=30)
+    os.close(reader)
+    return found
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # the other end is closed
+        return b""
+
+
+def into_a_pipe(*words: str) -> bytes:
+    command = [sys.executable, "-c", RUN, *words]
+    return subprocess.run(command, capture_output=True, check=True, timeout=30).stdout
+
+
+def tell_logs(api: Api) -> None:
+    attempt = {"uid": UID, "state": "SUCCEEDED", "released_at": AT}
+    api.answer(f"GET /api/v1/attempts/{UID}", attempt)
+    api.answer(f"GET /api/v1/attempts/{UID}/logs", f"{HOSTILE}\n".encode(), X_Next_Cursor="1")
+    api.answer(f"GET /api/v1/attempts/{UID}/logs", b"", X_Next_Cursor="1")
+    api.answer(f"GET /api/v1/attempts/{UID}/logs", b"", X_Next_Cursor="0")
+
+
+def tell_job(api: Api) -> None:
+    job = a_job(name=HOSTILE, state="FAILED", failure_reason=HOSTILE)
+    task = a_task(state="SUCCEEDED", result=HOSTILE, group=HOSTILE)
+    api.answer("GET /api/v1/jobs", a_page(job))
+    api.answer("GET /api/v1/jobs/7", job)
+    api.answer("GET /api/v1/jobs/7/tasks", a_page(task))
+
+
+def tell_history(api: Api) -> None:
+    tell_job(api)
+    line = a_change(reason=HOSTILE, actor=HOSTILE)
+    api.answer("GET /api/v1/jobs/7/history", a_page(line))
+
+
+def tell_reasons(api: Api) -> None:
+    api.answer("GET /api/v1/jobs/7", a_job(state="PENDING"))
+    task = a_task(state="PENDING", pending_reason={"text": HOSTILE})
+    api.answer("GET /api/v1/jobs/7/tasks", a_page(task))
+    document = {"text": HOSTILE, "reason": {"text": HOSTILE, "code": HOSTILE}}
+    api.answer(f"GET /api/v1/tasks/{task['id']}/explain", document)
+
+
+COMMANDS: dict[str, tuple[Callable[[Api], None], list[str]]] = {
+    "logs": (tell_logs, ["logs", UID]),
+    "job": (tell_job, ["job", "7"]),
+    "jobs": (tell_job, ["jobs"]),
+    "json": (tell_job, ["job", "7", "--json"]),
+    "history": (tell_history, ["history", "7"]),
+    "explain": (tell_reasons, ["explain", "7"]),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_terminal_gets_no_control_characters_of_others(environment: Api, name: str) -> None:
+    tell, words = COMMANDS[name]
+    tell(environment)
+    shown = STYLES.sub(b"", on_a_terminal(*words)).decode()
+    assert re.findall("[^\n\r\t\x20-\x7e\xa0-\uffff]|\u202e", shown) == []
+    assert "52;c;ZXZpbA==" in shown
+
+
+def test_logs_on_a_terminal_show_what_was_written(environment: Api) -> None:
+    tell_logs(environment)
+    assert on_a_terminal("logs", UID).decode().strip() == SHOWN
+
+
+def test_raw_logs_are_as_the_task_wrote_them(environment: Api) -> None:
+    tell_logs(environment)
+    assert HOSTILE.encode() in on_a_terminal("logs", "--raw", UID)
+
+
+def left_an_artifact(api: Api) -> None:
+    content = f"{HOSTILE}\n".encode() + b"\xff\xc3"
+    digest = hashlib.sha256(content).hexdigest()
+    uri = f"/api/v1/attempts/{UID}/artifacts/out"
+    item = {"name": "out", "size": len(content), "sha256": digest, "uri": uri}
+    api.answer(f"GET /api/v1/attempts/{UID}/artifacts", a_page(item))
+    api.answer(f"GET {uri}", content)
+
+
+def test_an_artifact_on_a_terminal_does_not_act_on_it(environment: Api) -> None:
+    left_an_artifact(environment)
+    shown = on_a_terminal("artifacts", UID, "out").decode()
+    assert shown.split("\r\n") == [SHOWN, "\ufffd\ufffd"]
+
+
+def test_an_artifact_into_a_pipe_is_as_it_was_kept(environment: Api) -> None:
+    left_an_artifact(environment)
+    assert into_a_pipe("artifacts", UID, "out") == f"{HOSTILE}\n".encode() + b"\xff\xc3"
+
+
+def test_logs_into_a_pipe_are_as_the_task_wrote_them(environment: Api) -> None:
+    tell_logs(environment)
+    assert into_a_pipe("logs", UID) == f"{HOSTILE}\n".encode()
+
+
+def test_json_means_the_same_with_characters_escaped(environment: Api) -> None:
+    tell_job(environment)
+    assert json.loads(into_a_pipe("job", "7", "--json"))["failure_reason"] == HOSTILE
+
+
+def test_text_without_control_characters_stays() -> None:
+    text = "tab\tnewline\nümlaut \u00a0 漢字 😀"
+    assert visible(text) == text

@@ -1,0 +1,146 @@
+"""What a hook may set: what a submission may say, up to the same limits, and nothing else."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from controlplane.domain.hooks.batch import Batch
+from controlplane.domain.hooks.interface import End, Origin, Terms
+from controlplane.domain.hooks.preparing import Prepared, prepare_job
+from controlplane.domain.transitions import Event
+from controlplane.spec import parse_job
+from controlplane.spec.files import MAX_MOUNTS
+from controlplane.spec.group import MAX_ENV
+from controlplane.spec.placing import MAX_CONSTRAINTS, MAX_TAGS
+from controlplane.spec.services import MAX_PORTS
+
+SHORT = {"name": "a", "image": "x"}
+ZONE = {"key": "zone", "op": "eq", "values": ["a"]}
+
+
+class Setting:
+    """A hook that changes the terms."""
+
+    def __init__(self, change: Callable[[Terms], Terms]) -> None:
+        self._change = change
+
+    def prepare(self, terms: Terms) -> Terms:
+        return self._change(terms)
+
+    def on_end(self, end: End) -> Event:
+        return end.event
+
+
+def prepared(body: dict[str, Any], **changes: Any) -> Prepared:
+    hook = Setting(lambda terms: replace(terms, **changes))
+    return prepare_job(parse_job(body), hook, is_short="groups" not in body)
+
+
+def faults(body: dict[str, Any], **changes: Any) -> list[str]:
+    return [fault.field for fault in prepared(body, **changes).faults]
+
+
+def test_terms_that_come_back_as_they_are_leave_the_job_as_it_is() -> None:
+    spec = parse_job({**SHORT, "env": {"A": "1"}, "constraints": [ZONE]})
+    for hook in (Batch(), Setting(lambda terms: terms), Setting(lambda terms: replace(terms))):
+        found = prepare_job(spec, hook, is_short=True)
+        assert found.spec is spec
+        assert not any(found.changes)
+
+
+def test_a_hook_reads_the_terms_in_force_and_where_the_group_comes_from() -> None:
+    seen: list[Terms] = []
+    body = {
+        "name": "a",
+        "labels": {"team": "blue"},
+        "constraints": [ZONE],
+        "placement_tags": ["ssd"],
+        "groups": [{"name": "g", "image": "x", "resources": {"cpu": 2, "memory": "1Gi"}}],
+    }
+    prepare_job(parse_job(body), Setting(lambda terms: seen.append(terms) or terms), is_short=False)
+    [terms] = seen
+    assert terms.constraints == ({**ZONE, "required": True},)
+    assert terms.placement_tags == ("ssd",)
+    assert (terms.resources["cpu"], terms.resources["memory"]) == ("2", "1Gi")
+    assert terms.origin == Origin("a", "g", "default", "default", "default", {"team": "blue"})
+
+
+def test_constraints_that_a_hook_sets_replace_those_of_the_job_for_the_group_alone() -> None:
+    groups = [{"name": name, "image": "x"} for name in ("g", "h")]
+    other = {**ZONE, "values": ["b"]}
+
+    def change(terms: Terms) -> Terms:
+        if terms.origin.group == "h":
+            return terms
+        return replace(terms, constraints=(*terms.constraints, other))
+
+    spec = parse_job({"name": "a", "constraints": [ZONE], "groups": groups})
+    found = prepare_job(spec, Setting(change), is_short=False)
+    listed = [
+        [item.values for item in found.spec.constraints_of(group)] for group in found.spec.groups
+    ]
+    assert listed == [[["a"], ["b"]], [["a"]]]
+    assert [list(changes) for changes in found.changes] == [["constraints"], []]
+
+
+@pytest.mark.parametrize(
+    ("field", "item", "most"),
+    [
+        ("env", lambda n: (f"A{n}", ""), MAX_ENV),
+        ("constraints", lambda n: {**ZONE, "key": f"k{n}"}, MAX_CONSTRAINTS),
+        ("placement_tags", lambda n: f"t{n}", MAX_TAGS),
+        ("mounts", lambda n: {"source": f"/s{n}", "target": f"/t{n}"}, MAX_MOUNTS),
+        ("ports", lambda n: f"p{n}", MAX_PORTS),
+    ],
+)
+def test_a_hook_sets_as_many_as_a_submission_may_and_no_more(
+    field: str, item: Callable[[int], Any], most: int
+) -> None:
+    def items(count: int) -> Any:
+        listed = [item(n) for n in range(count)]
+        return dict(listed) if field == "env" else tuple(listed)
+
+    assert faults(SHORT, **{field: items(most)}) == []
+    assert faults(SHORT, **{field: items(most + 1)}) == [field]
+    groups = {"name": "a", "groups": [{"name": "g", "image": "x"}, {"name": "h", "image": "x"}]}
+    both = [f"groups[0].{field}", f"groups[1].{field}"]
+    assert faults(groups, **{field: items(most + 1)}) == both
+
+
+def test_rules_between_fields_hold_for_what_a_hook_sets() -> None:
+    process = {"name": "a", "task_type": "process", "command": ["true"]}
+    mount = {"source": "/s", "target": "/t"}
+    [fault] = prepared(process, mounts=(mount,)).faults
+    assert fault.field == "mounts"
+    assert fault.detail.endswith("(set by kind batch)")
+
+
+def test_a_hook_may_drop_a_health_check_and_not_invent_one() -> None:
+    check = {"command": ["true"]}
+    service = {**SHORT, "kind": "own", "health_check": check}
+    found = prepared(service, has_health_check=False)
+    assert found.changes == [{"health_check": None}]
+    assert found.spec.groups[0].health_check is None
+    assert faults(SHORT, has_health_check=True) == ["health_check"]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda terms: terms.env.update(A="1"),
+        lambda terms: terms.resources.update(cpu=1),
+        lambda terms: terms.constraints[0].update(key="x"),
+    ],
+)
+def test_what_a_hook_writes_to_the_terms_themselves_is_refused_not_lost(
+    write: Callable[[Any], None],
+) -> None:
+    def change(terms: Terms) -> Terms:
+        write(terms)
+        return terms
+
+    spec = parse_job({**SHORT, "constraints": [ZONE]})
+    [fault] = prepare_job(spec, Setting(change), is_short=True).faults
+    assert (fault.field, "AttributeError" in fault.detail) == ("kind", True)

@@ -1,0 +1,234 @@
+"""Any bytes that arrive as a message cost themselves and nothing else, on both sides.
+
+Both sides are entered as the processes enter them: the inbox by `sort_messages`, a cell by
+`OrderReader.read`.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.contract import envelope, keys
+from controlplane.contract.fields import Malformed
+from controlplane.contract.orders import Registered
+from controlplane.contract.queues import INBOX_QUEUES, inbox_queue
+from controlplane.contract.reports import MAX_REPORTS, Goodbye, Heartbeat, Held, Register
+from controlplane.contract.states import TaskState
+from controlplane.inbox.sorting import COUNTED_CHARS, MAX_OF_A_CELL, Directory, sort_messages
+from workers.orders_in import OrderReader
+
+CELL_KEY = b"k" * 32
+TO_CONTROL = keys.mac_key(CELL_KEY, keys.TO_CONTROL)
+TO_CELL = keys.mac_key(CELL_KEY, keys.TO_CELL)
+BEAT = Heartbeat((Held("u", TaskState.RUNNING),)).body()
+REGISTERED = Registered("accepted", "", 1.0, 30.0, 5.0, 1).body()
+
+# What JSON can hold, and what Python's reader takes beyond it: NaN, lone surrogates, huge numbers.
+values: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(min_value=10**300, max_value=10**4000)
+    | st.floats()
+    | st.text(st.characters(exclude_categories=()), max_size=80)
+    | st.just("\u00e9" * 64)
+    | st.just("\ud800"),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+DEEP = "[" * 100_000
+
+
+def find(names: Iterable[str]) -> dict[str, tuple[int, bytes]]:
+    return {name: (ord(name), CELL_KEY) for name in names if name in ("a", "b")}
+
+
+def seal(body: dict[str, Any], seq: int = 4, cell: str = "a", key: bytes = TO_CONTROL) -> str:
+    return envelope.seal(key, cell=cell, incarnation="one", seq=seq, body=body)
+
+
+def reader() -> OrderReader:
+    return OrderReader(name="a", key=CELL_KEY, incarnation=lambda: "one")
+
+
+def check_both(raw: str) -> None:
+    """`raw` is dropped by both sides, and what comes with it is read."""
+    with contextlib.suppress(Malformed):
+        envelope.parse(raw)
+    found = sort_messages([raw, seal(BEAT)], Directory(find))
+    assert [beat.seq for beat in found.beats] == [4]
+    assert found.dropped.total() <= 1
+    assert not found.dropped["unreadable"]
+    orders = reader()
+    orders.read(raw)
+    assert not orders.dropped["unreadable"]
+
+
+def with_surrogates(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+@given(st.text(st.characters(exclude_categories=()), max_size=200))
+def test_any_text_costs_only_itself(raw: str) -> None:
+    check_both(raw)
+
+
+@given(values, st.sampled_from([json.dumps, with_surrogates]))
+def test_any_json_value_costs_only_itself(value: Any, write: Any) -> None:
+    check_both(write(value))
+
+
+@given(st.sampled_from(["v", "cell", "inc", "seq", "mac", "payload"]), values)
+def test_an_envelope_with_any_value_in_a_field_costs_only_itself(name: str, value: Any) -> None:
+    head = {**json.loads(seal(BEAT, seq=5)), name: value}
+    check_both(json.dumps(head))
+
+
+@pytest.mark.parametrize(
+    "mac", ["\u00e9", "\u00e9" * 64, "\ud800" * 64, "0" * 63, "0" * 65, "A" * 64]
+)
+def test_a_mac_that_is_not_64_hex_digits_is_malformed(mac: str) -> None:
+    raw = json.dumps({**json.loads(seal(BEAT)), "mac": mac})
+    with pytest.raises(Malformed):
+        envelope.parse(raw)
+    assert sort_messages([raw], Directory(find)).dropped == {"malformed": 1}
+    orders = reader()
+    assert orders.read(raw) is None
+    assert orders.dropped == {"malformed": 1}
+
+
+@pytest.mark.parametrize("mac", ["\u00e9" * 64, "\ud800", ""])
+def test_a_key_compares_any_text_with_a_mac(mac: str) -> None:
+    assert not keys.is_signed(CELL_KEY, "text", mac)
+
+
+@pytest.mark.parametrize("raw", [DEEP, '{"a":' * 100_000, "9" * 5_000, "\ud800", "\x00", "\xff"])
+def test_what_breaks_readers_costs_only_itself(raw: str) -> None:
+    check_both(raw)
+
+
+FIELDS = ["held", "unfit", "clock", "capacity", "labels", "tags", "after", "reports", "runs"]
+FIELDS += ["stops", "specs", "orders", "verdict", "server_time", "expected_seconds", "inventory"]
+KINDS = ["register", "heartbeat", "reports", "goodbye", "orders", "registered", "sync"]
+
+
+@given(st.sampled_from(KINDS), st.dictionaries(st.sampled_from(FIELDS), values))
+def test_any_signed_payload_costs_only_itself(kind: str, rest: dict[str, Any]) -> None:
+    body = {"type": kind, **rest}
+    found = sort_messages([seal(body), seal(BEAT, cell="b")], Directory(find))
+    assert [beat.address.name for beat in found.beats][-1] == "b"
+    assert not found.dropped["unreadable"]
+    orders = reader()
+    orders.read(seal(body, key=TO_CELL))
+    assert not orders.dropped["unreadable"]
+
+
+@given(st.lists(values, min_size=4, max_size=6))
+def test_any_list_as_an_order_costs_only_itself(item: list[Any]) -> None:
+    orders = reader()
+    orders.read(seal({"type": "orders", "runs": [item], "stops": [item]}, key=TO_CELL))
+    assert not orders.dropped["unreadable"]
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400)])
+def test_an_instant_that_no_float_holds_is_malformed(number: int) -> None:
+    orders = reader()
+    for body in ({"runs": [["u", 1, 2, 3, 4, number]]}, {"stops": [["u", "why", number, False]]}):
+        assert orders.read(seal({"type": "orders", **body}, key=TO_CELL)) is None
+    assert orders.dropped == {"malformed": 2}
+
+
+@pytest.mark.parametrize("name", ["cell", "inc", "seq", "payload", "mac"])
+def test_a_message_that_was_tampered_with_is_dropped(name: str) -> None:
+    raw = json.loads(seal(BEAT))
+    raw[name] = {"cell": "b", "seq": 5, "mac": "0" * 64}.get(
+        name, raw[name][:-1] + " " if isinstance(raw[name], str) else None
+    )
+    found = sort_messages([json.dumps(raw)], Directory(find))
+    assert (found.dropped, found.beats) == ({"bad_mac": 1}, [])
+    signed = json.loads(seal(REGISTERED, key=TO_CELL))
+    orders = reader()
+    assert orders.read(json.dumps({**signed, "mac": "0" * 64})) is None
+    assert orders.dropped == {"bad_mac": 1}
+
+
+def test_a_message_of_the_other_direction_is_dropped() -> None:
+    assert sort_messages([seal(BEAT, key=TO_CELL)], Directory(find)).dropped == {"bad_mac": 1}
+    orders = reader()
+    assert orders.read(seal(REGISTERED, key=TO_CONTROL)) is None
+    assert orders.read(seal(REGISTERED, key=TO_CELL)) is not None
+    assert orders.dropped == {"bad_mac": 1}
+
+
+def test_a_message_of_more_reports_than_a_cell_sends_at_once_is_malformed() -> None:
+    report = {"uid": "u", "seq": 1, "state": 3}
+    body = {"type": "reports", "after": 0, "reports": [report] * MAX_REPORTS}
+    assert len(sort_messages([seal(body)], Directory(find)).reported) == MAX_REPORTS
+    body["reports"] = [report] * (MAX_REPORTS + 1)
+    found = sort_messages([seal(body)], Directory(find))
+    assert (found.reported, found.dropped) == ([], {"malformed": 1})
+
+
+def test_a_probe_proves_only_the_shard_that_it_came_through() -> None:
+    probe = json.dumps({"probe": 3})
+    for shard, queue in enumerate(INBOX_QUEUES):
+        found = sort_messages([probe], Directory(find), [queue])
+        assert found.probes == ([3] if shard == 3 else [])
+        assert found.dropped == ({} if shard == 3 else {"wrong_shard": 1})
+
+
+def test_a_long_message_counts_against_its_cell_as_several() -> None:
+    long = {"type": "heartbeat", "held": [], "other": "x" * 10 * COUNTED_CHARS}
+    found = sort_messages([seal(long), seal(BEAT, cell="b")], Directory(find))
+    assert found.counts == {(ord("a"), "a"): 11, (ord("b"), "b"): 1}
+    assert [beat.address.name for beat in found.beats] == ["a", "b"]
+
+
+def test_a_message_of_a_cell_that_is_not_enrolled_is_dropped() -> None:
+    assert sort_messages([seal(BEAT, cell="z")], Directory(find)).dropped == {"unknown_cell": 1}
+
+
+def test_a_cell_is_read_only_from_its_own_shard() -> None:
+    own = inbox_queue("a")
+    for queue in INBOX_QUEUES:
+        found = sort_messages([seal(BEAT)], Directory(find), [queue])
+        assert len(found.beats) == (queue == own)
+        assert found.dropped == ({} if queue == own else {"wrong_shard": 1})
+        assert len(found.counts) == (queue == own)  # a foreign shard is no proof of a sender
+
+
+def test_a_batch_takes_a_bounded_share_of_one_cell_and_its_newest_heartbeat() -> None:
+    first = [seal({"type": "reports", "after": 0, "reports": []}, seq) for seq in range(300)]
+    beats = [seal(BEAT, 300 + seq) for seq in range(150)]
+    other = [seal(BEAT, 7, "b"), seal({"type": "reports", "after": 0, "reports": []}, 8, "b")]
+    found = sort_messages([*first, *beats, *other], Directory(find))
+    assert [(beat.address.name, beat.seq) for beat in found.beats] == [("a", 449), ("b", 7)]
+    assert found.dropped == {"over_limit": 450 - MAX_OF_A_CELL}
+    assert found.counts == {(ord("a"), "a"): 450, (ord("b"), "b"): 2}
+
+
+def test_of_many_registers_and_goodbyes_of_a_cell_only_the_newest_are_read() -> None:
+    register = Register({"cpu_millis": 1}).body()
+    raw = [seal(register, seq) for seq in range(50)]
+    raw += [seal(Goodbye(5).body(), seq) for seq in range(50, 90)]
+    raw += [
+        envelope.seal(TO_CONTROL, cell="a", incarnation=f"i{n}", seq=n, body=register)
+        for n in range(9)
+    ]
+    found = sort_messages([*raw, seal(register, 3, "b")], Directory(find))
+    got = [(item.address.name, item.address.incarnation, item.seq) for item in found.registrations]
+    assert got == [("a", "i7", 7), ("a", "i8", 8), ("b", "one", 3)]
+    assert [seq for _, _, seq in found.goodbyes] == [89]
+    assert found.dropped == {"over_limit": 57 + 39}
+
+
+def test_messages_without_a_valid_mac_count_against_no_cell() -> None:
+    forged = json.dumps({**json.loads(seal(BEAT)), "mac": "0" * 64})
+    found = sort_messages([forged] * 400 + [seal(BEAT)], Directory(find))
+    assert found.counts == {(ord("a"), "a"): 1}
+    assert (len(found.beats), found.dropped) == (1, {"bad_mac": 400})

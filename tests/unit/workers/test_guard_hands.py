@@ -1,0 +1,98 @@
+"""The guard's signals reach the container's own process, and no other that has its number."""
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from workers.attempt.engine import Life, View
+from workers.guard.guard import Known
+from workers.guard.hands import LOOK_SECONDS, EngineHands
+
+UID = "11111111-1111-4111-8111-111111111111"
+SOON = 10.0
+
+
+class Reach:
+    """An engine that shows a container of which the main process has some number."""
+
+    def __init__(self, view: View) -> None:
+        self.shown = view
+        self.looks = 0
+        self.signals: list[str] = []
+
+    def view(self, uid: str) -> View | None:
+        self.looks += 1
+        return self.shown
+
+    def signal(self, uid: str, name: str) -> bool:
+        self.signals.append(name)
+        return True
+
+    def remove(self, uid: str) -> None:
+        raise AssertionError("it runs")
+
+
+@pytest.fixture
+def process() -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+def group_of(process: "subprocess.Popen[bytes]") -> str:
+    """Text that stands in the process's cgroup file, as a container's id does."""
+    return Path(f"/proc/{process.pid}/cgroup").read_text(encoding="ascii").splitlines()[0]
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + SOON
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def looked(reach: Reach) -> EngineHands:
+    """Hands that have looked at the container, and taken hold of it if they do."""
+    hands = EngineHands(reach)
+    hands.look(UID, now=LOOK_SECONDS)
+    until(lambda: hands.known(UID) is Known.THERE)
+    return hands
+
+
+def test_a_process_of_another_group_is_not_signalled(process: "subprocess.Popen[bytes]") -> None:
+    """The container's process has ended and its number was given to a stranger."""
+    reach = Reach(View(Life.RUNNING, "f" * 64, pid=process.pid))
+    hands = looked(reach)
+    hands.ask(UID, "TERM")
+    hands.kill(UID)
+    until(lambda: sorted(reach.signals) == ["KILL", "TERM"])  # by the engine, which knows better
+    until(lambda: reach.looks >= 3)
+    hands.kill(UID)
+    assert process.poll() is None
+
+
+def test_a_process_of_the_containers_group_is_signalled_without_the_engine(
+    process: "subprocess.Popen[bytes]",
+) -> None:
+    reach = Reach(View(Life.RUNNING, group_of(process), pid=process.pid))
+    hands = looked(reach)
+    hands.ask(UID, "TERM")
+    assert process.wait(SOON) == -15
+    assert reach.signals == []
+    until(lambda: hands.known(UID) is Known.OVER)
+    hands.forget(UID)
+
+
+def test_a_container_that_does_not_run_has_no_process_to_signal(
+    process: "subprocess.Popen[bytes]",
+) -> None:
+    reach = Reach(View(Life.ENDED, group_of(process), pid=process.pid))
+    hands = EngineHands(reach)
+    hands.look(UID, now=LOOK_SECONDS)
+    until(lambda: hands.known(UID) is Known.OVER)
+    hands.kill(UID)
+    until(lambda: reach.looks >= 2)
+    assert (process.poll(), reach.signals) == (None, [])
