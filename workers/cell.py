@@ -149,7 +149,7 @@ class Cell:
     def leave(self, now: Moment, *, expected_seconds: int) -> None:
         """The process ends. With evacuation everything is stopped first; else containers run on."""
         self.is_leaving = True
-        self.progress.report_due(float("inf"))
+        self.progress.report_all()
         self.journal.leave()
         # One that nobody has answered says nothing that is newer than its successor's Register.
         say = self.outbox.send if self.journal.memory.claim is None else self.outbox.claim

@@ -12,7 +12,7 @@ from controlplane.contract.states import TaskState as S
 from tests.unit.workers.cell_bench import Bench
 from workers.attempt.events import Building, DriverEvent, Ended, Reconciled, Started, TryFailed
 from workers.journal import JournalFile
-from workers.progress import QUIET_SECONDS
+from workers.progress import LATEST_SECONDS, MAX_PREPARING, QUIET_SECONDS
 from workers.store import FileStore
 
 
@@ -81,6 +81,80 @@ def test_a_phase_that_lasts_is_reported_while_it_lasts(built: Bench) -> None:
     count = len(built.reports())
     built.wait(4)
     assert len(built.reports()) == count
+
+
+@pytest.fixture
+def line(bench: Bench) -> list[str]:
+    """A hundred attempts that wait in the cell for their turn."""
+    uids = [f"w{n:02d}" for n in range(100)]
+    for uid in uids:
+        bench.run(uid, "sleep", "999")
+        book = bench.cell.books.find(uid)
+        assert book is not None
+        book.state = S.ASSIGNED
+    bench.round()
+    bench.said.clear()
+    note(bench, *(Building(uid, Phase.PREPARING) for uid in uids))
+    return uids
+
+
+def test_of_a_long_line_a_few_are_reported_at_a_time_oldest_first(
+    bench: Bench, line: list[str]
+) -> None:
+    bench.wait(QUIET_SECONDS)
+    assert [report.uid for report in bench.reports()] == line[:MAX_PREPARING]
+    assert bench.cell.wakes_at == bench.now + QUIET_SECONDS
+    bench.wait(QUIET_SECONDS)
+    assert [report.uid for report in bench.reports()] == line[: 2 * MAX_PREPARING]
+    bench.wait(10)
+    assert [report.uid for report in bench.reports()] == line
+
+
+def test_a_line_holds_up_no_later_phase(bench: Bench, line: list[str]) -> None:
+    note(bench, Building(line[-1], Phase.CREATING))
+    note(bench, TryFailed(line[-2], "try 1 of 3 failed: pull: no answer", bench.now))
+    note(bench, Started(line[-3], bench.now))
+    note(bench, Ended(line[-3], bench.now, exit_code=0))
+    bench.wait(QUIET_SECONDS)
+    reports = {report.uid: report for report in bench.reports()}
+    assert set(reports) == {*line[:MAX_PREPARING], *line[-3:]}
+    assert texts(reports[line[-1]]) == ["preparing", "creating"]
+    assert (reports[line[-3]].state, texts(reports[line[-3]])) == (S.SUCCEEDED, ["preparing"])
+    bench.wait(10)
+    assert sorted(report.uid for report in bench.reports() if report.state is S.BUILDING) == [
+        uid for uid in line if uid != line[-3]
+    ]
+
+
+def test_each_of_a_longer_line_is_reported_before_its_order_is_taken_for_unanswered(
+    bench: Bench,
+) -> None:
+    uids = [f"w{n:04d}" for n in range(1500)]
+    began = bench.now
+    for uid in uids:
+        bench.run(uid, "build", "3600", "0", start_before=began + 60)
+    bench.wait(LATEST_SECONDS + 2)
+    assert {report.uid for report in bench.reports()} == set(uids)
+    assert bench.now < began + 30
+
+
+def test_what_is_ordered_late_waits_for_no_line(bench: Bench, line: list[str]) -> None:
+    bench.run("late", "build", "3600", "0", start_before=bench.now + 20)
+    bench.wait(QUIET_SECONDS)
+    assert "late" in {report.uid for report in bench.reports()}
+
+
+def test_what_ended_in_line_takes_no_place_of_others(bench: Bench, line: list[str]) -> None:
+    note(bench, *(Ended(uid, bench.now, exit_code=1) for uid in line[:50]))
+    bench.said.clear()
+    bench.wait(QUIET_SECONDS)
+    assert [report.uid for report in bench.reports()] == line[50 : 50 + MAX_PREPARING]
+
+
+def test_a_cell_that_leaves_reports_the_whole_line(bench: Bench, line: list[str]) -> None:
+    bench.cell.leave(bench.moment, expected_seconds=60)
+    bench.round()
+    assert [report.uid for report in bench.reports()] == line
 
 
 def test_each_change_has_the_time_of_its_event(built: Bench) -> None:
