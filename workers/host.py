@@ -145,7 +145,7 @@ class Host:
                 self._leave()
                 return
             for cell in self._cells.values():
-                cell.progress.report_due(float("inf"))  # so that it is in the journal
+                cell.progress.report_all()  # so that it is in the journal
                 cell.journal.leave()  # no attempt is to blame
             self._journals.sync()
         except BaseException:
