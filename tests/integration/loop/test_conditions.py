@@ -20,7 +20,7 @@ from controlplane.commands.preemption import evict
 from controlplane.commands.statements import ADD_JOB_CALLBACKS, ADD_TASK_CALLBACKS
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.changes import Cause, change_task, release_task
-from controlplane.domain.effects import PlaceTasks
+from controlplane.domain.effects import ChangeTask, PlaceTasks
 from controlplane.domain.errors import Conflict
 from controlplane.domain.placement.occupants import Need
 from controlplane.domain.placement.policy import PoolPolicy
@@ -325,6 +325,28 @@ def one_after_the_other(first: Callable[[], int], second: Callable[[], int]) -> 
             late = thread.submit(work)
             until_it_waits(late)
         return done, late.result(timeout=20)
+
+
+def test_two_ends_of_one_job_at_the_same_moment_both_count(loop: Loop) -> None:
+    """The second change waits for the job's lock and counts what the first has left."""
+    job = loop.submit(replicas=2)
+    first, second = (
+        change_task(facts, Event.KILLED, Cause(Reason.CANCELLED), now=clock.now())
+        for facts in load_facts_of_tasks([task.pk for task in loop.tasks(job)])
+    )
+
+    def end(change: ChangeTask) -> int:
+        jobs = lock_jobs([job.pk])
+        return apply_changes([change], jobs=jobs, now=clock.now(), actor="x").changed
+
+    def end_second() -> int:
+        with transaction.atomic():
+            return end(second)
+
+    assert one_after_the_other(lambda: end(first), end_second) == (1, 1)
+    counts = TaskGroup.objects.get(job=job).counts
+    assert (counts[S.KILLED], counts[S.PENDING]) == (2, 0)
+    assert loop.state(job) == "KILLED"
 
 
 def test_two_plans_at_once_stay_within_a_quota_together(loop: Loop) -> None:
