@@ -15,10 +15,10 @@ from benchmarks.throughput import noop_job, wait_for_jobs
 from benchmarks.usage import Others, cpu_seconds, spent
 from controlplane.config.stack.engine import require_engine
 from controlplane.config.stack.image import NAME, require_image
-from controlplane.contract.orders import GroupSpec, RunAttempt
+from controlplane.contract.messages.orders import GroupSpec, RunAttempt
 from workers.attempt.events import Launch
 from workers.config import default_concurrency
-from workers.drivers.docker_container import container_body
+from workers.drivers.docker.container import container_body
 
 CONTAINERS = 100
 WARM_UPS = 8

@@ -13,23 +13,23 @@ from typing import Any
 
 from benchmarks.report import Result, median, others_note
 from benchmarks.usage import Others
-from controlplane.domain.placement.board import Board
-from controlplane.domain.placement.guarded import Faults, guard
-from controlplane.domain.placement.place import place
-from controlplane.domain.placement.plan import Plan
-from controlplane.domain.placement.policy import PoolPolicy
-from controlplane.domain.placement.screen import screen
-from controlplane.domain.placement.selectors import BUILT_IN as SELECTORS
-from controlplane.domain.placement.sequencers import BUILT_IN as SEQUENCERS
-from controlplane.domain.placement.snapshot import (
+from controlplane.domain.placement.cycle.place import place
+from controlplane.domain.placement.cycle.plan import Plan
+from controlplane.domain.placement.cycle.plugin_guard import Faults, guard
+from controlplane.domain.placement.cycle.prefilter import screen
+from controlplane.domain.placement.model.capacity_matrix import Board
+from controlplane.domain.placement.model.policy import PoolPolicy
+from controlplane.domain.placement.model.snapshot import (
     CellFacts,
     PassFacts,
     PoolSnapshot,
     ShapeFacts,
     Waiting,
 )
-from controlplane.domain.placement.validators import BUILT_IN as VALIDATORS
-from controlplane.domain.states import Band, CellState
+from controlplane.domain.placement.plugins.selectors import BUILT_IN as SELECTORS
+from controlplane.domain.placement.plugins.sequencers import BUILT_IN as SEQUENCERS
+from controlplane.domain.placement.plugins.validators import BUILT_IN as VALIDATORS
+from controlplane.domain.state.states import Band, CellState
 
 SEED = 1
 TASKS = 32_000

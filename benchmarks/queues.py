@@ -19,7 +19,7 @@ from benchmarks.report import Result, median, others_note
 from benchmarks.stand import Stand, Wanted, standing
 from benchmarks.usage import Others
 from controlplane.contract.states import TaskState
-from controlplane.domain.states import Band
+from controlplane.domain.state.states import Band
 
 CELLS = 100
 CAPACITY = "cpu=240,memory=640Gi,disk=4000Gi,gpu=0"

@@ -16,9 +16,9 @@ from typing import Any
 import structlog
 
 from controlplane.domain.hooks import BUILT_IN as HOOKS
-from controlplane.domain.placement.selectors import BUILT_IN as SELECTORS
-from controlplane.domain.placement.sequencers import BUILT_IN as SEQUENCERS
-from controlplane.domain.placement.validators import BUILT_IN as VALIDATORS
+from controlplane.domain.placement.plugins.selectors import BUILT_IN as SELECTORS
+from controlplane.domain.placement.plugins.sequencers import BUILT_IN as SEQUENCERS
+from controlplane.domain.placement.plugins.validators import BUILT_IN as VALIDATORS
 
 log = structlog.get_logger(__name__)
 

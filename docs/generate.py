@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from controlplane.domain.invariants import render_document
+from controlplane.domain.integrity import render_document
 from docs import placement_page, scenarios_page, settings_page, states_page, states_picture
 
 FOLDER = Path(__file__).parent

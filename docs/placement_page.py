@@ -8,18 +8,18 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 
 from controlplane.domain.constraints import Constraint, Operator
-from controlplane.domain.placement import explain, pending
-from controlplane.domain.placement.board import Board
-from controlplane.domain.placement.explain import Reason
-from controlplane.domain.placement.guarded import Faults, guard
-from controlplane.domain.placement.interfaces import QuotaState, Request
-from controlplane.domain.placement.policy import PoolPolicy
-from controlplane.domain.placement.selectors.dispersed import Dispersed
-from controlplane.domain.placement.sequencers.fifo import Fifo
-from controlplane.domain.placement.snapshot import CellFacts, PoolSnapshot, ShapeFacts
-from controlplane.domain.placement.validators.user_quota import UserQuota
+from controlplane.domain.placement.cycle.plugin_guard import Faults, guard
+from controlplane.domain.placement.model.capacity_matrix import Board
+from controlplane.domain.placement.model.interfaces import QuotaState, Request
+from controlplane.domain.placement.model.policy import PoolPolicy
+from controlplane.domain.placement.model.snapshot import CellFacts, PoolSnapshot, ShapeFacts
+from controlplane.domain.placement.plugins.selectors.dispersed import Dispersed
+from controlplane.domain.placement.plugins.sequencers.fifo import Fifo
+from controlplane.domain.placement.plugins.validators.user_quota import UserQuota
+from controlplane.domain.placement.reasons import explain, pending
+from controlplane.domain.placement.reasons.explain import Reason
 from controlplane.domain.scopes import Limits, ScopeKind
-from controlplane.domain.states import Band, CellState
+from controlplane.domain.state.states import Band, CellState
 from docs.tables import table
 
 _NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)

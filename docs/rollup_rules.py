@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.rollup import GroupTally, JobTally, job_state
+from controlplane.domain.state.rollup import GroupTally, JobTally, job_state
 
 
 @dataclass(frozen=True, slots=True)

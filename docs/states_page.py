@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain import retry
 from controlplane.domain.convergence.owners import OTHER_OWNERS, TASK_OWNERS, Owner
-from controlplane.domain.states import (
+from controlplane.domain.state import backoff
+from controlplane.domain.state.states import (
     ACTIVE,
     ATTEMPT_STATES,
     COLOURS,
@@ -19,7 +19,7 @@ from controlplane.domain.states import (
     ReleaseKind,
     failure_reason_of,
 )
-from controlplane.domain.transitions import (
+from controlplane.domain.state.transitions import (
     FREE_REFUSALS,
     HEALTHY_RUN_SECONDS,
     TRANSITIONS,
@@ -129,8 +129,8 @@ def _head() -> list[str]:
     return [
         "# States\n\n<!-- Written by `make docs` from controlplane/domain; do not edit. -->",
         "A task, its attempts and its job have states of these ten. A state changes only by the"
-        " table below\n(`controlplane/domain/transitions.py`); what is not in it is refused and"
-        " changes nothing. A terminal state is\nfinal. Numbers and names are those of Iris.",
+        " table below\n(`controlplane/domain/state/transitions.py`); what is not in it is refused"
+        " and changes nothing. A terminal state is\nfinal. Numbers and names are those of Iris.",
         states,
         "![The life of a task](images/states.svg)",
     ]
@@ -224,9 +224,10 @@ def _budgets() -> list[str]:
         f"* An attempt that stayed RUNNING for {HEALTHY_RUN_SECONDS:g} s breaks a row of system"
         " failures, and of crashes of a service.\n"
         "* Back-off is min(base × 2ⁿ, "
-        f"{retry.CAP_SECONDS:g} s), less up to {retry.JITTER:.0%} of it: base"
-        f" {retry.FAILURE_BASE_SECONDS:g} s for failures, {retry.SYSTEM_BASE_SECONDS:g} s for the"
-        f" system, {retry.CRASH_BASE_SECONDS:g} s for\n  crashes of a service in a row; none for a"
+        f"{backoff.CAP_SECONDS:g} s), less up to {backoff.JITTER:.0%} of it: base"
+        f" {backoff.FAILURE_BASE_SECONDS:g} s for failures,"
+        f" {backoff.SYSTEM_BASE_SECONDS:g} s for the system,"
+        f" {backoff.CRASH_BASE_SECONDS:g} s for\n  crashes of a service in a row; none for a"
         " lost cell or a drain.",
         "## Who owns a state",
         "Nothing stays for ever unseen: each state that is not final has an owner, the first row"
@@ -246,7 +247,7 @@ def _others() -> list[str]:
     return [
         "## A job's state",
         "It is derived from its tasks' states whenever one changes"
-        " (`controlplane/domain/rollup.py`). The first rule\nthat holds decides. Terminal is"
+        " (`controlplane/domain/state/rollup.py`). The first rule\nthat holds decides. Terminal is"
         " final.\n\n"
         + "\n".join(
             f"{number}. {rule.when}: **{rule.state.name}**" for number, rule in enumerate(RULES, 1)

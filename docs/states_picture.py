@@ -5,8 +5,8 @@ from textwrap import wrap
 from xml.sax.saxutils import escape
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.states import ACTIVE, COLOURS, Budget
-from controlplane.domain.transitions import TRANSITIONS, Event, Rule, Wait
+from controlplane.domain.state.states import ACTIVE, COLOURS, Budget
+from controlplane.domain.state.transitions import TRANSITIONS, Event, Rule, Wait
 from docs.rollup_rules import RULES
 
 NOT_YET = frozenset({Event.CACHE_HIT})
@@ -30,7 +30,7 @@ PLACES = {
 
 HEAD = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1000 500" role="img"
   aria-label="The states of a task and what leads from one to the other">
-<!-- Written by `make docs` from controlplane/domain/transitions.py; do not edit. -->
+<!-- Written by `make docs` from controlplane/domain/state/transitions.py; do not edit. -->
 <style>
   text { font: 12px system-ui, sans-serif; fill: #57606a; text-anchor: middle; }
   .name { font-weight: 600; font-size: 13px; fill: #ffffff; }
@@ -50,7 +50,7 @@ HEAD = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1000 500" role="i
 
 HEAD_OF_JOB = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 620 HEIGHT" role="img"
   aria-label="A job's state: the first rule that holds decides">
-<!-- Written by `make docs` from controlplane/domain/rollup.py; do not edit. -->
+<!-- Written by `make docs` from controlplane/domain/state/rollup.py; do not edit. -->
 <style>
   text { font: 12px system-ui, sans-serif; fill: #57606a; text-anchor: middle; }
   .rule { text-anchor: start; font-size: 13px; }

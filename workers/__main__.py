@@ -5,7 +5,7 @@ import sys
 
 from workers.config import CellConfig, MalformedSettings
 from workers.drivers.registry import make_driver
-from workers.serving import serve
+from workers.service.serving import serve
 
 
 def main() -> int:

@@ -11,7 +11,8 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
-from controlplane.contract import keys, settings_names
+from controlplane.contract import settings_names
+from controlplane.contract.wire import keys
 from workers.runners.installed import chosen_names
 from workers.secret_folder import is_in_memory
 
@@ -57,8 +58,8 @@ class CellConfig:
     `a` is required of a task, `b?` is optional. `home` is this cell's own folder for journal,
     workspaces and logs. `address`: the host at which others reach ports published here; empty: the
     one that web sees. An empty `control_url` means that logs stay here (used by tests).
-    `file_roots`, `file_systems`, `allowed_networks`: see workers.storage. `max_files_bytes`: what
-    the inputs, the outputs or the checkpoint of one attempt may have.
+    `file_roots`, `file_systems`, `allowed_networks`: see workers.remote_files. `max_files_bytes`:
+    what the inputs, the outputs or the checkpoint of one attempt may have.
     `runners`: task types, beside the driver's, that installed packages run.
     `secrets`: where those lie that tasks get as files; None: in a folder of its own in /dev/shm.
     `concurrency` bounds the engine calls made at once, not the attempts running.

@@ -13,7 +13,7 @@ from workers.config import CellConfig, MalformedSettings
 from workers.drivers.base import Driver, Listener
 from workers.drivers.memory import MemoryDriver, Moments
 from workers.fleet_config import DEFAULT_PREFIX, read_fleet
-from workers.serving import serve
+from workers.service.serving import serve
 
 
 def main() -> int:

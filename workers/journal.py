@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controlplane.contract.fields import compact_json
-from controlplane.contract.orders import (
+from controlplane.contract.messages.orders import (
     GroupSpec,
     RunAttempt,
     StopAttempt,
@@ -20,9 +20,9 @@ from controlplane.contract.orders import (
     read_spec,
     read_stop,
 )
-from controlplane.contract.phases import PhaseChange, read_phases, shorten, unite
-from controlplane.contract.reports import AttemptReport, read_report
-from workers.store import NO_ROOM, Store
+from controlplane.contract.messages.phases import PhaseChange, read_phases, shorten, unite
+from controlplane.contract.messages.reports import AttemptReport, read_report
+from workers.journal_file import NO_ROOM, Store
 
 log = logging.getLogger(__name__)
 

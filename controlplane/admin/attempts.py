@@ -25,14 +25,14 @@ from controlplane.admin.badges import (
 )
 from controlplane.admin.base import Question, ReadOnlyAdmin, Rows, Section, Text
 from controlplane.admin.timeline import attempt_timeline
-from controlplane.commands.release import release_attempt
+from controlplane.commands.attempts.release import release_attempt
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import Conflict
-from controlplane.domain.states import REASONS, Reason
+from controlplane.domain.state.states import REASONS, Reason
 from controlplane.models import Attempt, Task
-from controlplane.outbox.store import STREAMS, find_tail, read_log
-from controlplane.queries.attempts import find_newest_attempts
-from controlplane.queries.launches import browser_link
+from controlplane.queries.attempts.group_specs import browser_link
+from controlplane.queries.views.attempts import find_newest_attempts
+from controlplane.storage.store import STREAMS, find_tail, read_log
 
 # Of each stream; the whole is there by API and command.
 _SHOWN_LINES = 200

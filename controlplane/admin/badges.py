@@ -10,8 +10,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.one_offs import Lifecycle
-from controlplane.domain.states import COLOURS, CallbackState, CellState
+from controlplane.domain.jobs.one_offs import Lifecycle
+from controlplane.domain.state.states import COLOURS, CallbackState, CellState
 
 CELL_COLOURS = {
     CellState.READY: COLOURS[TaskState.SUCCEEDED],

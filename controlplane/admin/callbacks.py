@@ -12,9 +12,9 @@ from controlplane import clock
 from controlplane.admin.badges import callback_badge, duration, instant, page_link, with_note
 from controlplane.admin.base import Question, ReadOnlyAdmin, Rows, Section
 from controlplane.commands.callbacks import repeat_callback
-from controlplane.domain.states import CallbackState
+from controlplane.domain.state.states import CallbackState
 from controlplane.models import Callback, Delivery
-from controlplane.queries.callbacks import list_waiting_hosts
+from controlplane.queries.callbacks.callbacks import list_waiting_hosts
 
 _OPEN = (CallbackState.WAITING, CallbackState.CLAIMED)
 # Hosts to choose from; any other is found by its name.

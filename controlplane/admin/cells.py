@@ -24,16 +24,16 @@ from controlplane.admin.badges import (
     with_note,
 )
 from controlplane.admin.base import Question, ReadOnlyAdmin, Rows, Section
-from controlplane.commands.cells import (
+from controlplane.commands.cells.operate import (
     cordon_cell,
     drain_cell,
     uncordon_cell,
     unquarantine_cell,
 )
-from controlplane.domain.states import CellState
+from controlplane.domain.state.states import CellState
 from controlplane.models import Attempt, Cell
-from controlplane.queries.cell_facts import load_usage
-from controlplane.queries.overviews import count_held_attempts
+from controlplane.queries.cells.capacity import load_usage
+from controlplane.queries.views.overviews import count_held_attempts
 
 _SHOWN_ATTEMPTS = 100
 

@@ -22,7 +22,7 @@ from controlplane.admin.paging import Pages
 from controlplane.admin.waiting import task_notes
 from controlplane.contract.states import TaskState
 from controlplane.models import Attempt, Job, Task
-from controlplane.queries.overviews import count_tasks_of_jobs
+from controlplane.queries.views.overviews import count_tasks_of_jobs
 
 # A job may have 10,000 tasks: its page shows so many of them at once.
 _SHOWN_TASKS = 100

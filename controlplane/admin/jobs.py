@@ -26,13 +26,13 @@ from controlplane.admin.job_tasks import tasks_section
 from controlplane.admin.relations import relations_section
 from controlplane.admin.timeline import job_timeline
 from controlplane.admin.waiting import group_notes
-from controlplane.commands.deletion import delete_job
-from controlplane.commands.endings import cancel_job
-from controlplane.commands.retries import retry_job
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.jobs.rerun import retry_job
+from controlplane.commands.retention.deletion import delete_job
 from controlplane.contract.states import TaskState
-from controlplane.domain.states import TERMINAL, CallbackOn
+from controlplane.domain.state.states import TERMINAL, CallbackOn
 from controlplane.models import Callback, Job, TaskGroup
-from controlplane.queries.overviews import count_tasks_of_jobs
+from controlplane.queries.views.overviews import count_tasks_of_jobs
 
 # A job may have more groups; its page shows the first of them.
 _SHOWN_GROUPS = 100

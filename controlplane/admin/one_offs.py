@@ -18,7 +18,7 @@ from controlplane.admin.badges import (
 )
 from controlplane.admin.base import ReadOnlyAdmin
 from controlplane.contract.states import TaskState
-from controlplane.domain.one_offs import Lifecycle, lifecycle_of
+from controlplane.domain.jobs.one_offs import Lifecycle, lifecycle_of
 from controlplane.models import OneOff
 
 

@@ -11,7 +11,7 @@ from django.utils.safestring import SafeString
 from controlplane import clock
 from controlplane.admin.badges import flag_badge, instant
 from controlplane.admin.base import Question, ReadOnlyAdmin, Section, Text
-from controlplane.commands.alerts import close_alert
+from controlplane.commands.state.alerts import close_alert
 from controlplane.models import Alert, AuditLine, DeadLetter
 
 

@@ -22,10 +22,10 @@ from controlplane.admin.badges import (
 )
 from controlplane.admin.ticks import longest_phases
 from controlplane.contract.states import TaskState
-from controlplane.domain.one_offs import Lifecycle
-from controlplane.domain.states import COLOURS, CallbackState, CellState
+from controlplane.domain.jobs.one_offs import Lifecycle
+from controlplane.domain.state.states import COLOURS, CallbackState, CellState
 from controlplane.models import Alert, Job, TickState
-from controlplane.queries.overviews import count_tasks_of_jobs, load_overview
+from controlplane.queries.views.overviews import count_tasks_of_jobs, load_overview
 
 _NEWEST_JOBS = 8
 _NEWEST_ALERTS = 5

@@ -26,10 +26,10 @@ from controlplane.admin.fields import (
     PluginsField,
     TokensField,
 )
-from controlplane.commands.pools import confirm_loss, save_pool
+from controlplane.commands.tenancy.pools import confirm_loss, save_pool
 from controlplane.models import Pool
 from controlplane.plugins import Kind
-from controlplane.queries.pools import PoolUse, load_pool_uses
+from controlplane.queries.views.pools import PoolUse, load_pool_uses
 from controlplane.spec.limits import in_order
 
 

@@ -12,9 +12,9 @@ from django.utils.safestring import SafeString
 from controlplane.admin.badges import meter, small_table
 from controlplane.admin.base import StyledAdmin
 from controlplane.admin.fields import ResourcesField
-from controlplane.commands.quotas import drop_quotas, save_quota
+from controlplane.commands.tenancy.quotas import drop_quotas, save_quota
 from controlplane.models import Quota
-from controlplane.queries.quota_documents import Use, load_uses, scope_of
+from controlplane.queries.views.quotas import Use, load_uses, scope_of
 from controlplane.spec.limits import in_order
 
 _WHOSE = ("user", "project", "domain")

@@ -16,8 +16,8 @@ from django.views.decorators.debug import sensitive_post_parameters
 from controlplane import clock
 from controlplane.admin.badges import instant
 from controlplane.admin.base import StyledAdmin
-from controlplane.commands.secrets import drop_secrets, put_secret
-from controlplane.domain.secrets import MAX_VALUE_BYTES
+from controlplane.commands.tenancy.secrets import drop_secrets, put_secret
+from controlplane.domain.jobs.secrets import MAX_VALUE_BYTES
 from controlplane.models import Secret
 
 if apps.is_installed("unfold"):

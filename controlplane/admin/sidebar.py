@@ -5,7 +5,7 @@ from typing import Any
 from django.http import HttpRequest
 from django.urls import reverse
 
-from controlplane.queries.overviews import count_open_alerts
+from controlplane.queries.views.overviews import count_open_alerts
 
 _SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
     (

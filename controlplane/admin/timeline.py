@@ -11,10 +11,10 @@ from django.utils.safestring import SafeString
 from controlplane import clock
 from controlplane.admin.badges import instant, length, page_link, state_badge
 from controlplane.admin.base import Section
-from controlplane.domain.states import COLOURS, TERMINAL
+from controlplane.domain.state.states import COLOURS, TERMINAL
 from controlplane.domain.timeline import Change, Entry
 from controlplane.models import Task
-from controlplane.queries.history import (
+from controlplane.queries.views.history import (
     Part,
     find_attempt_history,
     find_job_history,

@@ -8,10 +8,10 @@ from django.utils.html import format_html
 
 from controlplane.admin.badges import instant
 from controlplane.contract.states import TaskState
-from controlplane.domain.placement.explain import Reason
+from controlplane.domain.placement.reasons.explain import Reason
 from controlplane.models import Task, TaskGroup
-from controlplane.queries.explain import explain_task
-from controlplane.queries.pending import load_group_reasons, load_task_reasons
+from controlplane.queries.views.explain import explain_task
+from controlplane.queries.views.pending import load_group_reasons, load_task_reasons
 
 
 def task_notes(tasks: Iterable[Task], now: datetime) -> Mapping[int, str]:

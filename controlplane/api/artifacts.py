@@ -10,14 +10,14 @@ from uuid import UUID
 from django.http import FileResponse, HttpResponse, StreamingHttpResponse
 from rest_framework.request import Request
 
-from controlplane.api import schema
+from controlplane.api import openapi
 from controlplane.api.answers import answer
+from controlplane.api.base import Door
 from controlplane.api.bodies import Parameters, read_bytes
-from controlplane.api.cell_doors import check_cell
-from controlplane.api.door import Door
+from controlplane.api.cell_requests import check_cell
 from controlplane.api.problems import BadQuery
-from controlplane.commands.artifacts import put_artifact
-from controlplane.queries import artifacts
+from controlplane.commands.attempts.artifacts import put_artifact
+from controlplane.queries.attempts import artifacts
 
 BLOCK_BYTES = 256 * 1024
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -26,8 +26,8 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 class Artifacts(Door):
     """What an attempt left."""
 
-    @schema.describe(
-        "list_artifacts", answers={200: schema.page_of("Artifact")}, problems=(400, 404)
+    @openapi.describe(
+        "list_artifacts", answers={200: openapi.page_of("Artifact")}, problems=(400, 404)
     )
     def get(self, request: Request, uid: UUID) -> HttpResponse:
         """List the outputs of an attempt that succeeded, or the checkpoint of one that did not."""
@@ -49,7 +49,7 @@ class ArtifactDetail(Door):
     def _is_of_a_cell(self) -> bool:
         return getattr(self.request, "method", None) == "PUT"  # described, there is no request
 
-    @schema.describe(
+    @openapi.describe(
         "read_artifact",
         answers={(200, "application/octet-stream"): bytes},
         problems=(404, 409),
@@ -58,14 +58,14 @@ class ArtifactDetail(Door):
         """Read a file that an attempt left; 409 says the `uri` of what is not kept here."""
         return stored_file(uid, name)
 
-    @schema.describe(
+    @openapi.describe(
         "put_artifact",
-        body=schema.BYTES["application/octet-stream"],
-        answers={200: schema.ref("UploadSize")},
+        body=openapi.BYTES["application/octet-stream"],
+        answers={200: openapi.ref("UploadSize")},
         parameters=[
-            schema.parameter("offset", "How many bytes came before.", int),
-            schema.parameter("size", "Of the whole.", int),
-            schema.parameter("sha256", "Of the whole."),
+            openapi.parameter("offset", "How many bytes came before.", int),
+            openapi.parameter("size", "Of the whole.", int),
+            openapi.parameter("sha256", "Of the whole."),
         ],
         problems=(400, 401, 404, 409, 413),
         is_open=True,

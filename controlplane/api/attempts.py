@@ -8,15 +8,16 @@ from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 
 from controlplane import clock
-from controlplane.api import schema
+from controlplane.api import openapi
 from controlplane.api.answers import answer
+from controlplane.api.base import Door, MayOperate
 from controlplane.api.bodies import Parameters, read_bytes, read_part
-from controlplane.api.door import Door, MayOperate
 from controlplane.api.problems import BadQuery
-from controlplane.api.shapes import ReleaseRequest
-from controlplane.commands.logs import append_output, check_upload
-from controlplane.commands.release import release_attempt
-from controlplane.queries import artifacts, attempts
+from controlplane.api.schemas import ReleaseRequest
+from controlplane.commands.attempts.logs import append_output, check_upload
+from controlplane.commands.attempts.release import release_attempt
+from controlplane.queries.attempts import artifacts
+from controlplane.queries.views import attempts
 
 MAX_TAIL = 100_000
 
@@ -24,7 +25,7 @@ MAX_TAIL = 100_000
 class AttemptDetail(Door):
     """One attempt."""
 
-    @schema.describe("get_attempt", answers={200: schema.ref("Attempt")}, problems=(404,))
+    @openapi.describe("get_attempt", answers={200: openapi.ref("Attempt")}, problems=(404,))
     def get(self, request: Request, uid: UUID) -> HttpResponse:
         """Look at one attempt."""
         return answer(attempts.get_attempt(uid))
@@ -35,10 +36,10 @@ class AttemptRelease(Door):
 
     permission_classes = (IsAuthenticated, MayOperate)
 
-    @schema.describe(
+    @openapi.describe(
         "release_attempt",
         body="ReleaseRequest",
-        answers={200: schema.ref("Attempt")},
+        answers={200: openapi.ref("Attempt")},
         problems=(400, 403, 404, 409, 413, 415, 422),
     )
     def post(self, request: Request, uid: UUID) -> HttpResponse:
@@ -53,14 +54,14 @@ class AttemptRelease(Door):
 class AttemptLogs(Door):
     """The output of an attempt."""
 
-    @schema.describe(
+    @openapi.describe(
         "read_logs",
         answers={(200, "text/plain"): str},
         parameters=[
-            schema.parameter("stream", "stdout (if it is missing) or stderr."),
-            schema.parameter("after", "Cursor: only what comes behind it.", int),
-            schema.parameter("tail", "Only the last so many lines.", int),
-            schema.parameter("follow", "true: go on as long as the attempt lives.", bool),
+            openapi.parameter("stream", "stdout (if it is missing) or stderr."),
+            openapi.parameter("after", "Cursor: only what comes behind it.", int),
+            openapi.parameter("tail", "Only the last so many lines.", int),
+            openapi.parameter("follow", "true: go on as long as the attempt lives.", bool),
         ],
         problems=(400, 404),
     )
@@ -94,11 +95,11 @@ class LogUpload(Door):
     authentication_classes = ()
     permission_classes = ()
 
-    @schema.describe(
+    @openapi.describe(
         "append_logs",
-        body=schema.BYTES["application/octet-stream"],
-        answers={200: schema.ref("UploadSize")},
-        parameters=[schema.parameter("offset", "How many bytes of the stream came before.", int)],
+        body=openapi.BYTES["application/octet-stream"],
+        answers={200: openapi.ref("UploadSize")},
+        parameters=[openapi.parameter("offset", "How many bytes of the stream came before.", int)],
         problems=(400, 401, 404, 409, 410, 413),
         is_open=True,
     )

@@ -11,7 +11,7 @@ from rest_framework.request import Request
 
 from controlplane.api.problems import BadQuery
 from controlplane.contract.states import TaskState
-from controlplane.domain.one_offs import Lifecycle
+from controlplane.domain.jobs.one_offs import Lifecycle
 from controlplane.spec import Fault, InvalidSpec, read_document
 from controlplane.spec.documents import Language
 from controlplane.spec.fields import Model

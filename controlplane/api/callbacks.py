@@ -7,16 +7,16 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from controlplane import clock
-from controlplane.api import schema
+from controlplane.api import openapi
 from controlplane.api.answers import answer
+from controlplane.api.base import Door, MaySubmit, caller_of, check_may_change, scopes_of
 from controlplane.api.bodies import Parameters, read_part
-from controlplane.api.door import Door, MaySubmit, caller_of, check_may_change, scopes_of
 from controlplane.api.pages import PAGING, Page
-from controlplane.api.shapes import NoRequest
-from controlplane.commands.accounts import SCOPE_OPERATE, SCOPE_SUBMIT
+from controlplane.api.schemas import NoRequest
 from controlplane.commands.callbacks import repeat_callback
-from controlplane.domain.callbacks import callback_key
-from controlplane.queries import callbacks
+from controlplane.commands.tenancy.accounts import SCOPE_OPERATE, SCOPE_SUBMIT
+from controlplane.domain.callbacks.delivery import callback_key
+from controlplane.queries.callbacks import callbacks
 
 
 class _MaySubmitToLook(MaySubmit):
@@ -32,10 +32,10 @@ class _MaySubmitToLook(MaySubmit):
 class JobCallbacks(Door):
     """The callbacks of a job."""
 
-    @schema.describe(
+    @openapi.describe(
         "list_callbacks_of_job",
-        answers={200: schema.page_of("CallbackDetail")},
-        parameters=schema.PAGING,
+        answers={200: openapi.page_of("CallbackDetail")},
+        parameters=openapi.PAGING,
         problems=(400, 404),
     )
     def get(self, request: Request, job_id: int) -> HttpResponse:
@@ -48,10 +48,10 @@ class JobCallbacks(Door):
 class CallbackRepeat(Door):
     """Try a callback again."""
 
-    @schema.describe(
+    @openapi.describe(
         "repeat_callback",
         body="NoRequest",
-        answers={202: schema.ref("CallbackDetail")},
+        answers={202: openapi.ref("CallbackDetail")},
         problems=(400, 403, 404, 409, 413, 415, 422),
     )
     def post(self, request: Request, callback_id: int) -> HttpResponse:
@@ -68,7 +68,9 @@ class CallbackKeyDoor(Door):
 
     permission_classes = (IsAuthenticated, _MaySubmitToLook)
 
-    @schema.describe("get_callback_key", answers={200: schema.ref("CallbackKey")}, problems=(403,))
+    @openapi.describe(
+        "get_callback_key", answers={200: openapi.ref("CallbackKey")}, problems=(403,)
+    )
     def get(self, request: Request) -> HttpResponse:
         """Look at the key that signs the callbacks of one's own jobs and tasks."""
         secret = settings.CELLRUN.secret_key

@@ -8,19 +8,19 @@ from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 
 from controlplane import clock
-from controlplane.api import schema
+from controlplane.api import openapi
 from controlplane.api.answers import answer
+from controlplane.api.base import Door, MayOperate
 from controlplane.api.bodies import Parameters, read_part
-from controlplane.api.door import Door, MayOperate
 from controlplane.api.pages import PAGING, Page
-from controlplane.api.shapes import DrainRequest, NoRequest
-from controlplane.commands.cells import (
+from controlplane.api.schemas import DrainRequest, NoRequest
+from controlplane.commands.cells.operate import (
     cordon_cell,
     drain_cell,
     uncordon_cell,
     unquarantine_cell,
 )
-from controlplane.queries import cells
+from controlplane.queries.views import cells
 
 _PROBLEMS = (400, 403, 404, 409, 413, 415, 422)
 
@@ -28,10 +28,10 @@ _PROBLEMS = (400, 403, 404, 409, 413, 415, 422)
 class Cells(Door):
     """All cells."""
 
-    @schema.describe(
+    @openapi.describe(
         "list_cells",
-        answers={200: schema.page_of("Cell")},
-        parameters=schema.PAGING,
+        answers={200: openapi.page_of("Cell")},
+        parameters=openapi.PAGING,
         problems=(400,),
     )
     def get(self, request: Request) -> HttpResponse:
@@ -44,7 +44,7 @@ class Cells(Door):
 class CellDetail(Door):
     """One cell."""
 
-    @schema.describe("get_cell", answers={200: schema.ref("Cell")}, problems=(404,))
+    @openapi.describe("get_cell", answers={200: openapi.ref("Cell")}, problems=(404,))
     def get(self, request: Request, name: str) -> HttpResponse:
         """Look at one cell."""
         return answer(cells.get_cell(name))
@@ -63,8 +63,8 @@ class _CellOrder(Door):
 class CellCordon(_CellOrder):
     """Keep new work from a cell."""
 
-    @schema.describe(
-        "cordon_cell", body="NoRequest", answers={200: schema.ref("Cell")}, problems=_PROBLEMS
+    @openapi.describe(
+        "cordon_cell", body="NoRequest", answers={200: openapi.ref("Cell")}, problems=_PROBLEMS
     )
     def post(self, request: Request, name: str) -> HttpResponse:
         """Give a cell no new work; what runs on it goes on (operators)."""
@@ -74,8 +74,8 @@ class CellCordon(_CellOrder):
 class CellUncordon(_CellOrder):
     """Let a cell work again."""
 
-    @schema.describe(
-        "uncordon_cell", body="NoRequest", answers={200: schema.ref("Cell")}, problems=_PROBLEMS
+    @openapi.describe(
+        "uncordon_cell", body="NoRequest", answers={200: openapi.ref("Cell")}, problems=_PROBLEMS
     )
     def post(self, request: Request, name: str) -> HttpResponse:
         """Give a cell work again (operators)."""
@@ -85,8 +85,8 @@ class CellUncordon(_CellOrder):
 class CellDrain(_CellOrder):
     """Have the work of a cell leave it."""
 
-    @schema.describe(
-        "drain_cell", body="DrainRequest", answers={200: schema.ref("Cell")}, problems=_PROBLEMS
+    @openapi.describe(
+        "drain_cell", body="DrainRequest", answers={200: openapi.ref("Cell")}, problems=_PROBLEMS
     )
     def post(self, request: Request, name: str) -> HttpResponse:
         """Give a cell no new work, and have its work leave it (operators)."""
@@ -103,8 +103,11 @@ class CellDrain(_CellOrder):
 class CellUnquarantine(_CellOrder):
     """Trust a cell again."""
 
-    @schema.describe(
-        "unquarantine_cell", body="NoRequest", answers={200: schema.ref("Cell")}, problems=_PROBLEMS
+    @openapi.describe(
+        "unquarantine_cell",
+        body="NoRequest",
+        answers={200: openapi.ref("Cell")},
+        problems=_PROBLEMS,
     )
     def post(self, request: Request, name: str) -> HttpResponse:
         """Lift the quarantine of a cell (operators)."""

@@ -6,21 +6,21 @@ from django.http import HttpResponse
 from rest_framework.request import Request
 
 from controlplane import clock
-from controlplane.api import schema
+from controlplane.api import openapi
 from controlplane.api.answers import answer
+from controlplane.api.base import Door, caller_of
 from controlplane.api.bodies import Parameters, read_body
-from controlplane.api.door import Door, caller_of
-from controlplane.commands.dry_run import dry_run
+from controlplane.commands.jobs.dry_run import dry_run
 from controlplane.spec import parse_job
 
 
 class JobDryRun(Door):
     """Where a job would go."""
 
-    @schema.describe(
+    @openapi.describe(
         "dry_run_job",
         body="JobDocument",
-        answers={200: schema.ref("DryRun")},
+        answers={200: openapi.ref("DryRun")},
         problems=(400, 403, 409, 413, 415, 422),
     )
     def post(self, request: Request) -> HttpResponse:

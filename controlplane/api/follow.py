@@ -15,12 +15,13 @@ from django.http import QueryDict
 from rest_framework.exceptions import AuthenticationFailed
 
 from controlplane.api.attempts import LOG_PARAMETERS, read_log_query
+from controlplane.api.base import BearerAuthentication
 from controlplane.api.bodies import Parameters
 from controlplane.api.body_limit import Application, Receive, Scope, Send
-from controlplane.api.door import BearerAuthentication
 from controlplane.api.problems import BadQuery
 from controlplane.domain.errors import NotFound
-from controlplane.queries import artifacts, attempts
+from controlplane.queries.attempts import artifacts
+from controlplane.queries.views import attempts
 
 _PATH = re.compile(r"/api/v1/attempts/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/logs")
 # New output is shown within this time; the attempt itself is asked after far less often.

@@ -5,25 +5,27 @@ from uuid import UUID
 from django.http import HttpResponse
 from rest_framework.request import Request
 
-from controlplane.api import schema
+from controlplane.api import openapi
+from controlplane.api.base import Door
 from controlplane.api.bodies import Parameters
-from controlplane.api.door import Door
 from controlplane.api.pages import PAGING, Page
-from controlplane.queries import history
-from controlplane.queries.one_offs import find_task_id
+from controlplane.queries.jobs.one_offs import find_task_id
+from controlplane.queries.views import history
 
 _PARAMETERS = [
-    *schema.PAGING,
-    schema.parameter("merged", "false: each row for itself. Else what repeats is one entry.", bool),
+    *openapi.PAGING,
+    openapi.parameter(
+        "merged", "false: each row for itself. Else what repeats is one entry.", bool
+    ),
 ]
 
 
 class JobHistory(Door):
     """The history of a job."""
 
-    @schema.describe(
+    @openapi.describe(
         "list_history_of_job",
-        answers={200: schema.page_of("Change")},
+        answers={200: openapi.page_of("Change")},
         parameters=_PARAMETERS,
         problems=(400, 404),
     )
@@ -40,9 +42,9 @@ class JobHistory(Door):
 class TaskHistory(Door):
     """The history of a task."""
 
-    @schema.describe(
+    @openapi.describe(
         "list_history_of_task",
-        answers={200: schema.page_of("Change")},
+        answers={200: openapi.page_of("Change")},
         parameters=_PARAMETERS,
         problems=(400, 404),
     )
@@ -59,9 +61,9 @@ class TaskHistory(Door):
 class AttemptHistory(Door):
     """The history of an attempt."""
 
-    @schema.describe(
+    @openapi.describe(
         "list_history_of_attempt",
-        answers={200: schema.page_of("Change")},
+        answers={200: openapi.page_of("Change")},
         parameters=_PARAMETERS,
         problems=(400, 404),
     )

@@ -8,19 +8,19 @@ from django.http import HttpResponse
 from rest_framework.request import Request
 
 from controlplane import clock
-from controlplane.api import schema
+from controlplane.api import openapi
 from controlplane.api.answers import answer
+from controlplane.api.base import Door, caller_of, check_may_change
 from controlplane.api.bodies import Parameters, read_body, read_part
-from controlplane.api.door import Door, caller_of, check_may_change
 from controlplane.api.pages import PAGING, Page
 from controlplane.api.problems import BadQuery
-from controlplane.api.shapes import CancelRequest, NoRequest
-from controlplane.commands.deletion import delete_job
-from controlplane.commands.endings import cancel_job
-from controlplane.commands.jobs import Submission, submit_jobs
-from controlplane.commands.retries import retry_job
-from controlplane.domain.submission import JobsRefused
-from controlplane.queries import jobs, tasks
+from controlplane.api.schemas import CancelRequest, NoRequest
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.jobs.rerun import retry_job
+from controlplane.commands.jobs.submit import Submission, submit_jobs
+from controlplane.commands.retention.deletion import delete_job
+from controlplane.domain.jobs.submission import JobsRefused
+from controlplane.queries.views import jobs, tasks
 from controlplane.spec import Fault, InvalidSpec, JobSpec, parse_job
 from controlplane.spec.fields import is_guid
 
@@ -31,10 +31,10 @@ _SUBMIT_PROBLEMS = (400, 403, 409, 413, 415, 422)
 class Jobs(Door):
     """Submit a job; list jobs."""
 
-    @schema.describe(
+    @openapi.describe(
         "submit_job",
         body="JobDocument",
-        answers={201: schema.ref("Job"), 200: schema.ref("Job")},
+        answers={201: openapi.ref("Job"), 200: openapi.ref("Job")},
         problems=_SUBMIT_PROBLEMS,
     )
     def post(self, request: Request) -> HttpResponse:
@@ -48,15 +48,15 @@ class Jobs(Door):
         document = jobs.get_job(submission.job_id)
         return _answer_submission(request, submission, document)
 
-    @schema.describe(
+    @openapi.describe(
         "list_jobs",
-        answers={200: schema.page_of("Job")},
+        answers={200: openapi.page_of("Job")},
         parameters=[
-            schema.parameter("state", "States by name, separated by commas."),
-            schema.parameter("pool", "Name of a pool."),
-            schema.parameter("name", "Name of the jobs."),
-            schema.parameter("label", "key=value; repeat it for more.", many=True),
-            *schema.PAGING,
+            openapi.parameter("state", "States by name, separated by commas."),
+            openapi.parameter("pool", "Name of a pool."),
+            openapi.parameter("name", "Name of the jobs."),
+            openapi.parameter("label", "key=value; repeat it for more.", many=True),
+            *openapi.PAGING,
         ],
         problems=(400,),
     )
@@ -77,11 +77,11 @@ class Jobs(Door):
 class JobBatch(Door):
     """Submit many jobs."""
 
-    @schema.describe(
+    @openapi.describe(
         "submit_jobs",
         body={
             "anyOf": [
-                {"type": "array", "maxItems": MAX_BATCH, "items": schema.ref("JobDocument")},
+                {"type": "array", "maxItems": MAX_BATCH, "items": openapi.ref("JobDocument")},
                 {
                     "type": "object",
                     "required": ["jobs"],
@@ -89,13 +89,13 @@ class JobBatch(Door):
                         "jobs": {
                             "type": "array",
                             "maxItems": MAX_BATCH,
-                            "items": schema.ref("JobDocument"),
+                            "items": openapi.ref("JobDocument"),
                         }
                     },
                 },
             ]
         },
-        answers={201: schema.ref("Batch")},
+        answers={201: openapi.ref("Batch")},
         problems=_SUBMIT_PROBLEMS,
     )
     def post(self, request: Request) -> HttpResponse:
@@ -118,15 +118,15 @@ class JobBatch(Door):
 class JobDetail(Door):
     """One job."""
 
-    @schema.describe("get_job", answers={200: schema.ref("Job")}, problems=(404,))
+    @openapi.describe("get_job", answers={200: openapi.ref("Job")}, problems=(404,))
     def get(self, request: Request, job_id: int) -> HttpResponse:
         """Look at one job."""
         return answer(jobs.get_job(job_id))
 
-    @schema.describe(
+    @openapi.describe(
         "delete_job",
         answers={204: None},
-        parameters=[schema.parameter("claim", "Of a one-off task's job: that of the task.")],
+        parameters=[openapi.parameter("claim", "Of a one-off task's job: that of the task.")],
         problems=(400, 403, 404, 409),
     )
     def delete(self, request: Request, job_id: int) -> HttpResponse:
@@ -144,12 +144,12 @@ class JobDetail(Door):
 class JobTasks(Door):
     """The tasks of a job."""
 
-    @schema.describe(
+    @openapi.describe(
         "list_tasks_of_job",
-        answers={200: schema.page_of("Task")},
+        answers={200: openapi.page_of("Task")},
         parameters=[
-            schema.parameter("state", "States by name, separated by commas."),
-            *schema.PAGING,
+            openapi.parameter("state", "States by name, separated by commas."),
+            *openapi.PAGING,
         ],
         problems=(400, 404),
     )
@@ -170,10 +170,10 @@ class JobTasks(Door):
 class JobCancel(Door):
     """Cancel a job."""
 
-    @schema.describe(
+    @openapi.describe(
         "cancel_job",
         body="CancelRequest",
-        answers={202: schema.ref("Job")},
+        answers={202: openapi.ref("Job")},
         problems=(400, 403, 404, 413, 415, 422),
     )
     def post(self, request: Request, job_id: int) -> HttpResponse:
@@ -198,10 +198,10 @@ class JobCancel(Door):
 class JobRetry(Door):
     """Retry a job."""
 
-    @schema.describe(
+    @openapi.describe(
         "retry_job",
         body="NoRequest",
-        answers={201: schema.ref("Job"), 200: schema.ref("Job")},
+        answers={201: openapi.ref("Job"), 200: openapi.ref("Job")},
         problems=(400, 403, 404, 409, 413, 415, 422),
     )
     def post(self, request: Request, job_id: int) -> HttpResponse:

@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from controlplane.queries.figures import load_figures
+from controlplane.queries.views.metrics import load_figures
 
 
 class _Figures(Collector):

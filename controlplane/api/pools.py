@@ -5,23 +5,23 @@ from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 
 from controlplane import clock
-from controlplane.api import schema
+from controlplane.api import openapi
 from controlplane.api.answers import answer
+from controlplane.api.base import Door, MayOperate, MayOperateElseLook
 from controlplane.api.bodies import Parameters, check_named, read_part
-from controlplane.api.door import Door, MayOperate, MayOperateElseLook
 from controlplane.api.pages import PAGING, Page
-from controlplane.api.shapes import NoRequest, PoolRequest
-from controlplane.commands.pools import confirm_loss, put_pool
-from controlplane.queries import pools
+from controlplane.api.schemas import NoRequest, PoolRequest
+from controlplane.commands.tenancy.pools import confirm_loss, put_pool
+from controlplane.queries.views import pools
 
 
 class Pools(Door):
     """All pools."""
 
-    @schema.describe(
+    @openapi.describe(
         "list_pools",
-        answers={200: schema.page_of("Pool")},
-        parameters=schema.PAGING,
+        answers={200: openapi.page_of("Pool")},
+        parameters=openapi.PAGING,
         problems=(400,),
     )
     def get(self, request: Request) -> HttpResponse:
@@ -36,15 +36,15 @@ class PoolDetail(Door):
 
     permission_classes = (IsAuthenticated, MayOperateElseLook)
 
-    @schema.describe("get_pool", answers={200: schema.ref("Pool")}, problems=(404,))
+    @openapi.describe("get_pool", answers={200: openapi.ref("Pool")}, problems=(404,))
     def get(self, request: Request, name: str) -> HttpResponse:
         """Look at one pool."""
         return answer(pools.get_pool(name))
 
-    @schema.describe(
+    @openapi.describe(
         "put_pool",
         body="PoolRequest",
-        answers={200: schema.ref("Pool"), 201: schema.ref("Pool")},
+        answers={200: openapi.ref("Pool"), 201: openapi.ref("Pool")},
         problems=(400, 403, 404, 413, 415, 422),
     )
     def put(self, request: Request, name: str) -> HttpResponse:
@@ -63,10 +63,10 @@ class PoolConfirmLoss(Door):
 
     permission_classes = (IsAuthenticated, MayOperate)
 
-    @schema.describe(
+    @openapi.describe(
         "confirm_loss",
         body="NoRequest",
-        answers={200: schema.ref("Pool")},
+        answers={200: openapi.ref("Pool")},
         problems=(400, 403, 404, 409, 413, 415, 422),
     )
     def post(self, request: Request, name: str) -> HttpResponse:

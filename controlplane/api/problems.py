@@ -12,11 +12,11 @@ from django.views.decorators.csrf import csrf_exempt
 from rest_framework.exceptions import APIException
 
 from controlplane.api.answers import to_json
-from controlplane.commands.artifacts import TooLarge
-from controlplane.commands.logs import BadUpload, StreamFull, WrongOffset
+from controlplane.commands.attempts.artifacts import TooLarge
+from controlplane.commands.attempts.logs import BadUpload, StreamFull, WrongOffset
 from controlplane.domain.errors import Conflict, NotFound
-from controlplane.domain.submission import GuidTaken, JobsRefused, TaskGuidTaken
-from controlplane.queries.artifacts import Elsewhere
+from controlplane.domain.jobs.submission import GuidTaken, JobsRefused, TaskGuidTaken
+from controlplane.queries.attempts.artifacts import Elsewhere
 from controlplane.spec import Fault, InvalidSpec, UnreadableDocument
 
 log = structlog.get_logger(__name__)

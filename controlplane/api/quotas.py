@@ -4,15 +4,15 @@ from django.http import HttpResponse
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 
-from controlplane.api import schema
+from controlplane.api import openapi
 from controlplane.api.answers import answer
+from controlplane.api.base import Door, MayOperateElseLook
 from controlplane.api.bodies import Parameters, check_named, read_part
-from controlplane.api.door import Door, MayOperateElseLook
 from controlplane.api.pages import PAGING, Page
-from controlplane.api.shapes import QuotaRequest
-from controlplane.commands.quotas import put_quota
+from controlplane.api.schemas import QuotaRequest
+from controlplane.commands.tenancy.quotas import put_quota
 from controlplane.domain.scopes import ScopeKind
-from controlplane.queries import quota_documents
+from controlplane.queries.views import quotas
 
 _KINDS = tuple(kind.value for kind in ScopeKind)
 
@@ -20,10 +20,10 @@ _KINDS = tuple(kind.value for kind in ScopeKind)
 class Quotas(Door):
     """All quotas."""
 
-    @schema.describe(
+    @openapi.describe(
         "list_quotas",
-        answers={200: schema.page_of("Quota")},
-        parameters=[schema.parameter("kind", "user, project or domain."), *schema.PAGING],
+        answers={200: openapi.page_of("Quota")},
+        parameters=[openapi.parameter("kind", "user, project or domain."), *openapi.PAGING],
         problems=(400,),
     )
     def get(self, request: Request) -> HttpResponse:
@@ -31,7 +31,7 @@ class Quotas(Door):
         parameters = Parameters(request, "kind", *PAGING)
         page = Page(request, parameters)
         kind = parameters.choice("kind", _KINDS)
-        found, rest = quota_documents.list_quotas(
+        found, rest = quotas.list_quotas(
             kind=None if kind is None else ScopeKind(kind),
             before=page.number,
             limit=page.limit,
@@ -44,18 +44,18 @@ class QuotaDetail(Door):
 
     permission_classes = (IsAuthenticated, MayOperateElseLook)
 
-    @schema.describe("get_quota", answers={200: schema.ref("Quota")}, problems=(404,))
+    @openapi.describe("get_quota", answers={200: openapi.ref("Quota")}, problems=(404,))
     def get(self, request: Request, kind: str, name: str) -> HttpResponse:
         """Look at what a user, project or domain may have at once, and has; no limit is null.
 
         A project is `domain/name`, the slash as it is or as %2F; without one it is in `default`.
         """
-        return answer(quota_documents.get_quota(ScopeKind(kind), name))
+        return answer(quotas.get_quota(ScopeKind(kind), name))
 
-    @schema.describe(
+    @openapi.describe(
         "put_quota",
         body="QuotaRequest",
-        answers={200: schema.ref("Quota")},
+        answers={200: openapi.ref("Quota")},
         problems=(400, 403, 404, 413, 415, 422),
     )
     def put(self, request: Request, kind: str, name: str) -> HttpResponse:
@@ -64,8 +64,8 @@ class QuotaDetail(Door):
         What is left out stays as it is; null, and a resource that is not named, is no limit.
         """
         wanted = read_part(request, QuotaRequest)
-        found = quota_documents.find_scope(ScopeKind(kind), name)
+        found = quotas.find_scope(ScopeKind(kind), name)
         check_named("kind", wanted.kind, kind)
         check_named("name", wanted.name, found.name, name)
         put_quota(scope=found.scope, changes=wanted.changes())
-        return answer(quota_documents.get_quota(ScopeKind(kind), name))
+        return answer(quotas.get_quota(ScopeKind(kind), name))

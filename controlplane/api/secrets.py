@@ -4,31 +4,31 @@ from django.http import HttpResponse
 from rest_framework.request import Request
 
 from controlplane import clock
-from controlplane.api import schema
+from controlplane.api import openapi
 from controlplane.api.answers import answer
+from controlplane.api.base import Door, caller_of
 from controlplane.api.bodies import Parameters, read_part
-from controlplane.api.door import Door, caller_of
 from controlplane.api.pages import PAGING, Page
-from controlplane.api.secret_shapes import SecretRequest
-from controlplane.commands.accounts import DEFAULT_NAME
-from controlplane.commands.secrets import delete_secret, put_secret
-from controlplane.queries import secrets
+from controlplane.api.secret_schemas import SecretRequest
+from controlplane.commands.tenancy.accounts import DEFAULT_NAME
+from controlplane.commands.tenancy.secrets import delete_secret, put_secret
+from controlplane.queries.tenancy import secrets
 from controlplane.spec import Fault, InvalidSpec, UnreadableDocument
 
 _WHOSE = ("domain", "project")
 _WHERE = [
-    schema.parameter("domain", "Of the project; `default` if it is missing."),
-    schema.parameter("project", "Whose secrets; `default` if it is missing."),
+    openapi.parameter("domain", "Of the project; `default` if it is missing."),
+    openapi.parameter("project", "Whose secrets; `default` if it is missing."),
 ]
 
 
 class Secrets(Door):
     """All secrets of a project."""
 
-    @schema.describe(
+    @openapi.describe(
         "list_secrets",
-        answers={200: schema.page_of("StoredSecret")},
-        parameters=[*_WHERE, *schema.PAGING],
+        answers={200: openapi.page_of("StoredSecret")},
+        parameters=[*_WHERE, *openapi.PAGING],
         problems=(400, 404),
     )
     def get(self, request: Request) -> HttpResponse:
@@ -42,9 +42,9 @@ class Secrets(Door):
 class SecretDetail(Door):
     """One secret."""
 
-    @schema.describe(
+    @openapi.describe(
         "get_secret",
-        answers={200: schema.ref("StoredSecret")},
+        answers={200: openapi.ref("StoredSecret")},
         parameters=_WHERE,
         problems=(400, 404),
     )
@@ -52,10 +52,10 @@ class SecretDetail(Door):
         """Look at a secret: its size, who wrote it and when, but not its value."""
         return answer(secrets.get_secret(_project(Parameters(request, *_WHOSE)), name))
 
-    @schema.describe(
+    @openapi.describe(
         "put_secret",
         body="SecretRequest",
-        answers={200: schema.ref("StoredSecret"), 201: schema.ref("StoredSecret")},
+        answers={200: openapi.ref("StoredSecret"), 201: openapi.ref("StoredSecret")},
         parameters=_WHERE,
         problems=(400, 403, 404, 413, 415, 422),
     )
@@ -71,7 +71,7 @@ class SecretDetail(Door):
         )
         return answer(secrets.get_secret(project_id, name), status=201 if is_new else 200)
 
-    @schema.describe(
+    @openapi.describe(
         "delete_secret",
         answers={204: None},
         parameters=_WHERE,

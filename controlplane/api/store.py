@@ -11,19 +11,19 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 
 from controlplane import clock
-from controlplane.api import schema
+from controlplane.api import openapi
 from controlplane.api.artifacts import stored_file
+from controlplane.api.base import Door
 from controlplane.api.bodies import Parameters
-from controlplane.api.door import Door
 from controlplane.domain.errors import NotFound
-from controlplane.queries import artifacts
-from controlplane.queries.launches import links_at
+from controlplane.queries.attempts import artifacts
+from controlplane.queries.attempts.group_specs import links_at
 
 # As many lines, or tasks' outputs, go out at once.
 _LINES = 20
 _LINK = [
-    schema.parameter("expires", "Of the link: seconds since 1970.", int),
-    schema.parameter("signature", "Of the link."),
+    openapi.parameter("expires", "Of the link: seconds since 1970.", int),
+    openapi.parameter("signature", "Of the link."),
 ]
 
 
@@ -61,7 +61,7 @@ class StreamedLines(StreamingHttpResponse):
 class StoredInput(_SignedDoor):
     """The content of an input."""
 
-    @schema.describe(
+    @openapi.describe(
         "read_input",
         answers={(200, "application/octet-stream"): bytes},
         parameters=_LINK,
@@ -80,7 +80,7 @@ class StoredInput(_SignedDoor):
 class StoredResults(_SignedDoor):
     """The results of a group."""
 
-    @schema.describe(
+    @openapi.describe(
         "read_results",
         answers={(200, "application/jsonl"): str},
         parameters=_LINK,
@@ -98,7 +98,7 @@ class StoredResults(_SignedDoor):
 class StoredOutputs(_SignedDoor):
     """An output of a group's tasks."""
 
-    @schema.describe(
+    @openapi.describe(
         "read_outputs",
         answers={(200, "application/jsonl"): str},
         parameters=_LINK,
@@ -116,7 +116,7 @@ class StoredOutputs(_SignedDoor):
 class StoredArtifact(_SignedDoor):
     """A file that an attempt left."""
 
-    @schema.describe(
+    @openapi.describe(
         "read_stored_artifact",
         answers={(200, "application/octet-stream"): bytes},
         parameters=_LINK,

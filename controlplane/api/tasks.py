@@ -4,27 +4,27 @@ from django.http import HttpResponse
 from rest_framework.request import Request
 
 from controlplane import clock
-from controlplane.api import schema
+from controlplane.api import openapi
 from controlplane.api.answers import answer
+from controlplane.api.base import Door, caller_of, check_may_change
 from controlplane.api.bodies import Parameters, read_body, read_part
-from controlplane.api.door import Door, caller_of, check_may_change
 from controlplane.api.pages import PAGING, Page
-from controlplane.api.shapes import CancelRequest, NoRequest
-from controlplane.commands.endings import cancel_task
-from controlplane.commands.one_off_submission import desire_task
-from controlplane.commands.one_offs import claim_task, delete_resolved_task
-from controlplane.queries import attempts, tasks
-from controlplane.queries.one_offs import find_task_id
+from controlplane.api.schemas import CancelRequest, NoRequest
+from controlplane.commands.jobs.cancel import cancel_task
+from controlplane.commands.jobs.one_off_submission import desire_task
+from controlplane.commands.jobs.one_offs import claim_task, delete_resolved_task
+from controlplane.queries.jobs.one_offs import find_task_id
+from controlplane.queries.views import attempts, tasks
 from controlplane.spec.one_off import parse_one_off
 
 
 class Tasks(Door):
     """Desire a one-off task; list tasks."""
 
-    @schema.describe(
+    @openapi.describe(
         "desire_task",
         body="OneOffRequest",
-        answers={201: schema.ref("Task")},
+        answers={201: openapi.ref("Task")},
         problems=(400, 403, 409, 413, 415, 422),
     )
     def post(self, request: Request) -> HttpResponse:
@@ -37,17 +37,17 @@ class Tasks(Door):
         made["Location"] = request.build_absolute_uri(f"/api/v1/tasks/{wanted.guid}")
         return made
 
-    @schema.describe(
+    @openapi.describe(
         "list_tasks",
-        answers={200: schema.page_of("Task")},
+        answers={200: openapi.page_of("Task")},
         parameters=[
-            schema.parameter("domain", "Of one-off tasks: the label of their client."),
-            schema.parameter("cell", "Name of the cell where they are, or were last."),
-            schema.parameter("state", "States by name, separated by commas."),
-            schema.parameter(
+            openapi.parameter("domain", "Of one-off tasks: the label of their client."),
+            openapi.parameter("cell", "Name of the cell where they are, or were last."),
+            openapi.parameter("state", "States by name, separated by commas."),
+            openapi.parameter(
                 "lifecycle", "PENDING, RUNNING, COMPLETED, RESOLVING; separated by commas."
             ),
-            *schema.PAGING,
+            *openapi.PAGING,
         ],
         problems=(400,),
     )
@@ -68,15 +68,15 @@ class Tasks(Door):
 class TaskDetail(Door):
     """One task, by its id or its guid."""
 
-    @schema.describe("get_task", answers={200: schema.ref("Task")}, problems=(404,))
+    @openapi.describe("get_task", answers={200: openapi.ref("Task")}, problems=(404,))
     def get(self, request: Request, task: int | str) -> HttpResponse:
         """Look at one task, by its id or its guid."""
         return answer(tasks.get_task(find_task_id(task), now=clock.now()))
 
-    @schema.describe(
+    @openapi.describe(
         "delete_task",
         answers={204: None},
-        parameters=[schema.parameter("claim", "The one by which the task is RESOLVING.")],
+        parameters=[openapi.parameter("claim", "The one by which the task is RESOLVING.")],
         problems=(400, 403, 404, 409),
     )
     def delete(self, request: Request, task: int | str) -> HttpResponse:
@@ -100,10 +100,10 @@ class TaskDetail(Door):
 class TaskResolving(Door):
     """Claim a one-off task that has completed."""
 
-    @schema.describe(
+    @openapi.describe(
         "resolve_task",
         body="NoRequest",
-        answers={200: schema.ref("Claim")},
+        answers={200: openapi.ref("Claim")},
         problems=(400, 403, 404, 409, 413, 415, 422),
     )
     def post(self, request: Request, task: int | str) -> HttpResponse:
@@ -123,10 +123,10 @@ class TaskResolving(Door):
 class TaskAttempts(Door):
     """The attempts of a task."""
 
-    @schema.describe(
+    @openapi.describe(
         "list_attempts_of_task",
-        answers={200: schema.page_of("Attempt")},
-        parameters=schema.PAGING,
+        answers={200: openapi.page_of("Attempt")},
+        parameters=openapi.PAGING,
         problems=(400, 404),
     )
     def get(self, request: Request, task: int | str) -> HttpResponse:
@@ -139,10 +139,10 @@ class TaskAttempts(Door):
 class TaskCancel(Door):
     """Cancel a task."""
 
-    @schema.describe(
+    @openapi.describe(
         "cancel_task",
         body="CancelRequest",
-        answers={202: schema.ref("Task")},
+        answers={202: openapi.ref("Task")},
         problems=(400, 403, 404, 409, 413, 415, 422),
     )
     def post(self, request: Request, task: int | str) -> HttpResponse:

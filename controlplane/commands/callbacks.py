@@ -11,18 +11,18 @@ import structlog
 from django.conf import settings
 from django.db import transaction
 
-from controlplane.commands.batches import run_in_transaction
-from controlplane.commands.one_offs import claim_tasks, delete_resolved_task, let_go_of_task
-from controlplane.domain import callbacks as domain
+from controlplane.commands.jobs.one_offs import claim_tasks, delete_resolved_task, let_go_of_task
+from controlplane.commands.state.transactions import run_in_transaction
+from controlplane.domain.callbacks import delivery as domain
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.outbox import wakes
-from controlplane.queries.callbacks import (
+from controlplane.queries.callbacks.callbacks import (
     Receivers,
     find_receivers,
     is_any_due,
     load_subjects,
 )
-from controlplane.queries.jobs_under_lock import find_free_jobs, lock_jobs
+from controlplane.queries.locks import find_free_jobs, lock_jobs
 from controlplane.queries.sql import execute, rows
 from controlplane.queries.ticks import try_lock
 

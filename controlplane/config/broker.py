@@ -1,7 +1,8 @@
 """The way to the broker: back soon after Redis is, given up when told to stop, upset by no message.
 
 A list in Redis holds whatever somebody pushed. Kombu lets the error of unpacking one entry end the
-worker; here the entry is dropped and the worker goes on. `workers.broker` is the same for a cell.
+worker; here the entry is dropped and the worker goes on. `workers.service.broker` is the same for a
+cell.
 """
 
 import logging
@@ -15,7 +16,7 @@ from kombu.connection import Connection
 from kombu.transport import redis as kombu_redis
 from redis.exceptions import DataError, RedisError
 
-from controlplane.contract.broker import bound_entry, find_refusal
+from controlplane.contract.wire.broker import bound_entry, find_refusal
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from controlplane.contract.settings_names import unknown_names
-from controlplane.domain.callback_addresses import Network
-from controlplane.domain.callbacks import MAX_TRY_SECONDS
+from controlplane.domain.callbacks.addresses import Network
+from controlplane.domain.callbacks.delivery import MAX_TRY_SECONDS
 
 T = TypeVar("T")
 

@@ -139,7 +139,7 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
     "SCHEMA_PATH_PREFIX": "/api/v1",
-    "POSTPROCESSING_HOOKS": ["controlplane.api.schema.add_components"],
+    "POSTPROCESSING_HOOKS": ["controlplane.api.openapi.add_components"],
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     # From our own static files: the documentation works without the Internet.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.states import REASONS, Reason
+from controlplane.domain.state.states import REASONS, Reason
 
 CELL = "cell"
 """Who is said to have reported; which cell that was, the attempt knows."""

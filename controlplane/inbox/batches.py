@@ -10,23 +10,23 @@ import structlog
 from django.db import InterfaceError, OperationalError
 
 from controlplane import clock
-from controlplane.commands.batches import run_in_transaction
-from controlplane.commands.cell_messages import (
+from controlplane.commands.attempts.hook_ends import Meanings, ask_about_ends
+from controlplane.commands.attempts.reports import Acknowledgement, Reported, record_reports
+from controlplane.commands.cells.floods import quarantine_flooding
+from controlplane.commands.cells.messages import (
     Beat,
     answer_heartbeats,
     record_goodbye,
     record_registration,
 )
-from controlplane.commands.dead_letters import add_dead_letter
-from controlplane.commands.effects import raise_alerts
-from controlplane.commands.floods import quarantine_flooding
-from controlplane.commands.hearing import hear_probes
-from controlplane.commands.hook_ends import Meanings, ask_about_ends
-from controlplane.commands.reports import Acknowledgement, Reported, record_reports
+from controlplane.commands.cells.probes import hear_probes
+from controlplane.commands.state.apply import raise_alerts
+from controlplane.commands.state.dead_letters import add_dead_letter
+from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.contract.fields import clean_text
-from controlplane.contract.reports import Goodbye
-from controlplane.domain.cell_keys import CellAddress
-from controlplane.domain.effects import RaiseAlert
+from controlplane.contract.messages.reports import Goodbye
+from controlplane.domain.cells.keys import CellAddress
+from controlplane.domain.state.effects import RaiseAlert
 from controlplane.inbox.floods import FloodMeter
 from controlplane.inbox.sorting import Directory, Registration, Sorted, sort_messages
 

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections, connection
 from kombu import Consumer, Queue
 
-from controlplane.contract.queues import INBOX_QUEUES
+from controlplane.contract.wire.queues import INBOX_QUEUES
 from controlplane.inbox.batches import Inbox
 
 log = structlog.get_logger(__name__)

@@ -13,16 +13,22 @@ from typing import TypeVar
 
 import structlog
 
-from controlplane.commands.cell_messages import Beat
-from controlplane.commands.reports import Acknowledgement, Reported
-from controlplane.contract import envelope, keys
-from controlplane.contract.envelope import VERSION, Envelope
+from controlplane.commands.attempts.reports import Acknowledgement, Reported
+from controlplane.commands.cells.messages import Beat
 from controlplane.contract.fields import Malformed
-from controlplane.contract.queues import INBOX_QUEUES, INBOX_SHARDS, inbox_queue
-from controlplane.contract.reports import Goodbye, Heartbeat, Register, Reports, read_message
-from controlplane.domain.cell_keys import CellAddress
-from controlplane.domain.reports import Sender
-from controlplane.queries.addresses import find_keys
+from controlplane.contract.messages.reports import (
+    Goodbye,
+    Heartbeat,
+    Register,
+    Reports,
+    read_message,
+)
+from controlplane.contract.wire import envelope, keys
+from controlplane.contract.wire.envelope import VERSION, Envelope
+from controlplane.contract.wire.queues import INBOX_QUEUES, INBOX_SHARDS, inbox_queue
+from controlplane.domain.cells.keys import CellAddress
+from controlplane.domain.cells.reports import Sender
+from controlplane.queries.cells.keys import find_keys
 
 log = structlog.get_logger(__name__)
 

@@ -1,4 +1,4 @@
-"""Tables and constraints; no `save()`, no signals. `commands.effects` alone writes states."""
+"""Tables and constraints; no `save()`, no signals. `commands.state.apply` alone writes states."""
 
 from controlplane.models.accounts import ApiToken
 from controlplane.models.attempts import Attempt

@@ -4,7 +4,7 @@ from django.db import models
 from django.db.models import Q
 
 from controlplane.contract.states import FailureKind, TaskState
-from controlplane.domain.states import ATTEMPT_STATES, Budget, ReleaseKind
+from controlplane.domain.state.states import ATTEMPT_STATES, Budget, ReleaseKind
 from controlplane.models.choices import finished_iff_terminal
 
 _STATES = [(int(state), state.name) for state in sorted(ATTEMPT_STATES)]

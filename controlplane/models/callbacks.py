@@ -3,7 +3,7 @@
 from django.db import models
 from django.db.models import Q
 
-from controlplane.domain.states import CallbackState
+from controlplane.domain.state.states import CallbackState
 
 
 class Callback(models.Model):

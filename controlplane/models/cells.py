@@ -3,7 +3,7 @@
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
-from controlplane.domain.states import ORDERED_STATES, CellState, Quarantine
+from controlplane.domain.state.states import ORDERED_STATES, CellState, Quarantine
 
 
 class Cell(models.Model):

@@ -3,7 +3,7 @@
 from django.db.models import Q
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.states import TERMINAL
+from controlplane.domain.state.states import TERMINAL
 
 TASK_STATES = [(int(state), state.name) for state in TaskState]
 TERMINAL_NUMBERS = sorted(int(state) for state in TERMINAL)

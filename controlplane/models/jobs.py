@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models import Q
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.states import JOB_STATES, Band, CallbackOn, Exclusive
+from controlplane.domain.state.states import JOB_STATES, Band, CallbackOn, Exclusive
 from controlplane.models.choices import TERMINAL_NUMBERS, finished_iff_terminal
 from controlplane.spec.job import DEFAULT_TTL_SECONDS
 

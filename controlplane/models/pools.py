@@ -8,8 +8,8 @@ from django.db import models
 from django.db.models import Q
 
 from controlplane import plugins
-from controlplane.domain.placement.policy import DEFAULT_VALIDATORS
-from controlplane.domain.states import MassLoss
+from controlplane.domain.placement.model.policy import DEFAULT_VALIDATORS
+from controlplane.domain.state.states import MassLoss
 
 
 def _default_validators() -> list[str]:
@@ -215,8 +215,8 @@ class Quota(models.Model):
 class Shape(models.Model):
     """What is alike for placement: tasks of one shape fit the same places, and wait alike.
 
-    `id` is drawn from the rest (`domain.shapes`), so that equal shapes meet in one row. It carries
-    no constraints, since it is written with every submission.
+    `id` is drawn from the rest (`domain.placement.scheduling_key`), so that equal shapes meet in
+    one row. It carries no constraints, since it is written with every submission.
     """
 
     id = models.BigIntegerField(primary_key=True)

@@ -5,7 +5,7 @@ from django.db import models
 
 
 class Secret(models.Model):
-    """A named value that tasks of a project may use. `sealed` is read by `domain.sealing` only."""
+    """A named value that tasks of a project may use. Only `domain.cells.sealing` reads `sealed`."""
 
     project = models.ForeignKey("Project", on_delete=models.CASCADE, related_name="secrets")
     name = models.CharField(max_length=63)

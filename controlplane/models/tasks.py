@@ -5,7 +5,7 @@ from django.db import models
 from django.db.models import Q
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.states import ACTIVE
+from controlplane.domain.state.states import ACTIVE
 from controlplane.models.choices import TASK_STATES, finished_iff_terminal
 
 

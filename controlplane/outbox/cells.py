@@ -3,15 +3,15 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from controlplane.contract import broker, envelope, keys, queues
-from controlplane.contract.orders import (
+from controlplane.contract.messages.orders import (
     MAX_ORDER_BYTES,
     GroupSpec,
     Orders,
     RunAttempt,
     StopAttempt,
 )
-from controlplane.domain.cell_keys import CellAddress
+from controlplane.contract.wire import broker, envelope, keys, queues
+from controlplane.domain.cells.keys import CellAddress
 from controlplane.outbox import transport
 
 # What a run or stop order takes on the wire, generously; specs are measured.

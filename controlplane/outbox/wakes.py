@@ -1,6 +1,6 @@
 """Waking a tick before its time: directly after commit, coalesced, and harmless when lost."""
 
-from controlplane.contract import broker
+from controlplane.contract.wire import broker
 from controlplane.outbox import transport
 
 # A wake that was sent covers all that follow until the tick takes it, or this long if it was lost.

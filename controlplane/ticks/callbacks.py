@@ -7,8 +7,8 @@ from celery import shared_task
 from celery.signals import worker_shutdown
 
 from controlplane import clock
-from controlplane.commands.ticks import note_run, take_wake
-from controlplane.ticks.courier import Courier
+from controlplane.commands.state.tick_runs import note_run, take_wake
+from controlplane.ticks.callback_delivery import Courier
 
 NAME = "callbacks"
 # Several of its own rounds, and few of those after which the tick is called late.

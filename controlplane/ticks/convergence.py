@@ -7,12 +7,12 @@ from celery import shared_task
 from django.conf import settings
 
 from controlplane import clock
-from controlplane.commands.convergence.course import Course
+from controlplane.commands.cells.probes import find_deaf_since, send_probes
 from controlplane.commands.convergence.lost_cells import count_silence
 from controlplane.commands.convergence.rules import RULES
-from controlplane.commands.hearing import find_deaf_since, send_probes
-from controlplane.commands.ticks import claim_turn, note_hold, note_run, take_wake
-from controlplane.commands.watch import tell_gap, tell_hearing, watch_cells, watch_tick
+from controlplane.commands.convergence.runner import Course
+from controlplane.commands.state.tick_alerts import tell_gap, tell_hearing, watch_cells, watch_tick
+from controlplane.commands.state.tick_runs import claim_turn, note_hold, note_run, take_wake
 from controlplane.domain.convergence.policy import Policy
 from controlplane.queries.policy import load_policy
 from controlplane.queries.ticks import TickFacts, load_silence, load_tick

@@ -3,10 +3,10 @@
 from celery import shared_task
 
 from controlplane import clock
-from controlplane.commands.hook_calls import call_due
-from controlplane.commands.ticks import take_wake
+from controlplane.commands.attempts.hook_calls import call_due
+from controlplane.commands.state.tick_runs import take_wake
 from controlplane.outbox import wakes
-from controlplane.queries.hook_calls import is_any_call_due
+from controlplane.queries.jobs.hook_calls import is_any_call_due
 
 NAME = "hooks"
 SECONDS = 5.0

@@ -14,22 +14,22 @@ from django.conf import settings
 from django.db import OperationalError
 
 from controlplane import clock
-from controlplane.commands.batches import run_in_transaction
-from controlplane.commands.effects import raise_alerts
-from controlplane.commands.rejections import reject
-from controlplane.commands.ticks import leave_mark, note_coverage, note_run, take_wake
-from controlplane.commands.waiting import clear_nominations, explain
-from controlplane.domain.effects import RaiseAlert
-from controlplane.queries.placement import (
+from controlplane.commands.placement.reject import reject
+from controlplane.commands.placement.waiting import clear_nominations, explain
+from controlplane.commands.state.apply import raise_alerts
+from controlplane.commands.state.tick_runs import leave_mark, note_coverage, note_run, take_wake
+from controlplane.commands.state.transactions import run_in_transaction
+from controlplane.domain.state.effects import RaiseAlert
+from controlplane.queries.placement.snapshot import (
     WaitingShapes,
     is_anything_pending,
     is_anything_placeable,
     load_waiting_shapes,
 )
 from controlplane.queries.ticks import load_tick
-from controlplane.ticks.pool_pass import pass_pool
-from controlplane.ticks.pool_room import make_room_safely
-from controlplane.ticks.turns import in_turn
+from controlplane.ticks.make_room import make_room_safely
+from controlplane.ticks.placement_pass import pass_pool
+from controlplane.ticks.tick_lock import in_turn
 
 NAME = "placement"
 # One message works through at most so many passes; the next message goes on.

@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 from celery import shared_task
 
 from controlplane import clock
-from controlplane.commands.convergence.course import Course
 from controlplane.commands.convergence.rules import RULES
-from controlplane.commands.ticks import take_wake
+from controlplane.commands.convergence.runner import Course
+from controlplane.commands.state.tick_runs import take_wake
 from controlplane.domain.convergence.policy import Policy
 from controlplane.queries.ticks import TickFacts, load_tick
 from controlplane.ticks import convergence

@@ -39,8 +39,8 @@ def test_the_environment_is_read_in_two_places_only() -> None:
         "workers/config.py",
         "workers/__main__.py",
         "workers/fleet.py",
-        "workers/drivers/docker_connection.py",  # DOCKER_HOST, which is Docker's and not ours
-        "workers/drivers/process.py",  # what a plain process inherits: PATH
+        "workers/drivers/docker/connection.py",  # DOCKER_HOST, which is Docker's and not ours
+        "workers/drivers/process/engine.py",  # what a plain process inherits: PATH
         "workers/guard/link.py",  # what a guard inherits: nothing of ours, and so no secret
     )
     readers = [

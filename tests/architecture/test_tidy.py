@@ -17,8 +17,8 @@ NAMED_BY_DJANGO = {"handle": "controlplane/management/commands/"}
 """A banned name that a framework wants, and where."""
 
 STATE_WRITERS = {
-    "controlplane/commands/effects.py": "the only writer",
-    "controlplane/commands/statements.py": "its statements as text",
+    "controlplane/commands/state/apply.py": "the only writer",
+    "controlplane/commands/state/apply_sql.py": "its statements as text",
 }
 STATE_COLUMNS = {"state", "ending_as", "released_at"}
 STATE_TABLES = re.compile(

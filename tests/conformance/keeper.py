@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from controlplane.contract import keys
 from controlplane.contract.artifacts import CHECKPOINT
-from controlplane.contract.briefing import Briefing
-from controlplane.domain.sealing import NONCE_BYTES, seal
+from controlplane.contract.messages.briefing import Briefing
+from controlplane.contract.wire import keys
+from controlplane.domain.cells.sealing import NONCE_BYTES, seal
 from tests.conformance.kit import Kit
 from tests.conformance.web import Answer, Request, Web
 from workers.attempt.events import Ended

@@ -13,14 +13,14 @@ from typing import Any
 
 import docker
 
-from controlplane.contract.orders import GroupSpec, RunAttempt
+from controlplane.contract.messages.orders import GroupSpec, RunAttempt
 from controlplane.contract.states import Phase
 from workers import clock
 from workers.attempt.events import Building, DriverEvent, Ended, Launch, Started
 from workers.config import CellConfig
 from workers.drivers.base import Driver
 from workers.drivers.memory import MemoryDriver, MemoryEngine
-from workers.drivers.process import ProcessEngine
+from workers.drivers.process.engine import ProcessEngine
 from workers.drivers.registry import make_driver
 
 SECONDS = 60.0  # a deadline for what takes a moment: the machine may be busy with other tests

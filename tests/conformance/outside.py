@@ -10,10 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
-from controlplane.contract import keys
-from controlplane.contract.briefing import Briefing
 from controlplane.contract.fields import compact_json
-from controlplane.domain import sealing
+from controlplane.contract.messages.briefing import Briefing
+from controlplane.contract.wire import keys
+from controlplane.domain.cells import sealing
 
 
 @dataclass(slots=True)

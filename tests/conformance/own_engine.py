@@ -16,7 +16,7 @@ import requests
 
 from tests.conformance.cable import Cable
 from tests.conformance.kit import IMAGE, DockerKit, until
-from workers.drivers.docker_connection import connect
+from workers.drivers.docker.connection import connect
 
 SHUTDOWN_SECONDS = 1  # between the SIGTERM and the SIGKILL of what it stops when it ends
 START_SECONDS = 60.0

@@ -10,9 +10,9 @@ from tests.conformance.kit import ProcessKit, until
 from tests.conformance.outside import Outside
 from workers.attempt.events import DriverEvent, Launch, Reconciled
 from workers.drivers.base import Driver
-from workers.drivers.process import ProcessEngine
+from workers.drivers.process.engine import ProcessEngine
 from workers.drivers.registry import make_pipeline
-from workers.drivers.runner import Offered
+from workers.drivers.runner.driver import Offered
 from workers.runners.interface import CALL_SECONDS, Aborted, Context, Look, Phase, Runner
 
 Step = Callable[[Context], Look]

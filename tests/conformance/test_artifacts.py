@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from controlplane.contract.artifacts import CHECKPOINT, path_of
+from controlplane.contract.messages.task_options import Output
 from controlplane.contract.states import FailureKind
-from controlplane.contract.wishes import Output
 from tests.conformance.keeper import Keeper
 from tests.conformance.kit import SECONDS, DockerKit, Kit, Recorder, until
 from tests.conformance.test_files import ROOT
 from tests.conformance.web import Answer, Request, Web
 from workers.attempt.events import Ended, Launch
 from workers.attempt.outcome import ENGINE, EXIT, OUTPUTS, STOPPED
-from workers.logs import LogShipper
+from workers.log_uploads import LogShipper
 
 TRIES = 6
 MODEL = Output("/out/model", "model")

@@ -23,7 +23,7 @@ CELL = textwrap.dedent(
     """
     import os, sys, time
     from pathlib import Path
-    from controlplane.contract.orders import GroupSpec, Input, RunAttempt
+    from controlplane.contract.messages.orders import GroupSpec, Input, RunAttempt
     from workers.attempt.events import Launch
     from workers.config import CellConfig
     from workers.drivers.registry import make_driver

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from controlplane.contract.orders import Input
-from controlplane.contract.reports import COMMAND, REGISTRY, SPEC
-from controlplane.contract.reports import IMAGE as IMAGE_REASON
+from controlplane.contract.messages.orders import Input
+from controlplane.contract.messages.reports import COMMAND, REGISTRY, SPEC
+from controlplane.contract.messages.reports import IMAGE as IMAGE_REASON
 from controlplane.contract.states import FailureKind, Phase
 from tests.conformance.cable import Cable
 from tests.conformance.kit import IMAGE, DockerKit, until
@@ -18,7 +18,7 @@ from tests.conformance.web import Answer, Web
 from workers.attempt.events import Building, Ended, Started
 from workers.attempt.outcome import ENGINE, OUT_OF_MEMORY, STOPPED
 from workers.drivers.base import EngineAway
-from workers.drivers.docker_connection import find_socket
+from workers.drivers.docker.connection import find_socket
 
 pytestmark = pytest.mark.engine
 

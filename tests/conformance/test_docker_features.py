@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from docker.errors import APIError
 
-from controlplane.contract.reports import NOT_HERE
+from controlplane.contract.messages.reports import NOT_HERE
+from controlplane.contract.messages.task_options import Mount, Tmpfs
 from controlplane.contract.states import FailureKind
-from controlplane.contract.wishes import Mount, Tmpfs
 from tests.conformance.kit import IMAGE, DockerKit, until
 from workers.attempt.capture import Capture
-from workers.attempt.engine import Created, Life, Placed
 from workers.attempt.events import Launch
-from workers.drivers.docker import DockerEngine
+from workers.attempt.runtime import Created, Life, Placed
+from workers.drivers.docker.driver import DockerEngine
 
 pytestmark = pytest.mark.engine
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.contract.briefing import Registry
-from controlplane.contract.reports import IMAGE
+from controlplane.contract.messages.briefing import Registry
+from controlplane.contract.messages.reports import IMAGE
 from controlplane.contract.states import FailureKind
 from tests.conformance.distribution import PASSWORD, USER, serving
 from tests.conformance.kit import DockerKit
-from workers.attempt.engine import EngineError
 from workers.attempt.outcome import judge_pull_error
 from workers.attempt.pulls import Pull, Pulls
-from workers.drivers.docker import DockerEngine
+from workers.attempt.runtime import EngineError
+from workers.drivers.docker.driver import DockerEngine
 
 pytestmark = pytest.mark.engine
 

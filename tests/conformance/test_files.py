@@ -4,8 +4,8 @@ import hashlib
 import json
 from typing import Any
 
-from controlplane.contract.orders import Input
-from controlplane.contract.reports import COMMAND, SPEC
+from controlplane.contract.messages.orders import Input
+from controlplane.contract.messages.reports import COMMAND, SPEC
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import Kit, until
 from tests.conformance.web import Answer, Request, Web

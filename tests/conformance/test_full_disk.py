@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.contract.orders import Input
+from controlplane.contract.messages.orders import Input
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import DockerKit, Kit, until
 from tests.conformance.own_engine import OwnEngine, OwnEngineKit, require_root

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from controlplane.contract import keys
-from controlplane.contract.gang import Gang, GangGroup, GangKey, GangMember
+from controlplane.contract.messages.gang import Gang, GangGroup, GangKey, GangMember
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.sealing import NONCE_BYTES, seal
+from controlplane.contract.wire import keys
+from controlplane.domain.cells.sealing import NONCE_BYTES, seal
 from tests.conformance.kit import SECONDS, DockerKit, Kit, ProcessKit, until
 from tests.conformance.web import Answer, Request, Web
-from workers.attempt import gang
 from workers.attempt.events import Launch
+from workers.attempt.gangs import gang
 from workers.secret_folder import is_in_memory
 
 KEY = GangKey("-----BEGIN OPENSSH PRIVATE KEY-----\nnot one\n", "ssh-ed25519 AAAA gang")

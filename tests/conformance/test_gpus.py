@@ -7,10 +7,10 @@ import pytest
 
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import DockerKit
-from workers.attempt.engine import EngineError
 from workers.attempt.outcome import ENGINE
-from workers.drivers.docker import DockerEngine
-from workers.drivers.docker_checks import choose_gpus
+from workers.attempt.runtime import EngineError
+from workers.drivers.docker.checks import choose_gpus
+from workers.drivers.docker.driver import DockerEngine
 
 pytestmark = pytest.mark.engine
 

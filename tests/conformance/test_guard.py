@@ -20,11 +20,11 @@ from tests.conformance.kit import DockerKit, Kit, ProcessKit, until
 from workers import clock
 from workers.attempt.events import Launch, Permit
 from workers.attempt.outcome import STOPPED
-from workers.drivers.docker_connection import find_socket
+from workers.drivers.docker.connection import find_socket
 from workers.guard.folder import GuardFolder
 from workers.guard.link import ProcessLink
 from workers.guard.watchlist import Watched, Watchlist
-from workers.serving import _lock_journal
+from workers.service.serving import _lock_journal
 
 ROOT = Path(__file__).parents[2]
 LEASE = 30.0  # of which a twentieth, 1.5 s, is kept for the kill

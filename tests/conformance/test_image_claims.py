@@ -9,9 +9,9 @@ import pytest
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import IMAGE, DockerKit, until
 from workers.attempt.outcome import DISK_LIMIT
-from workers.drivers.docker import DockerEngine
-from workers.drivers.docker_networks import GangNetworks
-from workers.drivers.docker_volumes import volume_bytes
+from workers.drivers.docker.driver import DockerEngine
+from workers.drivers.docker.networks import GangNetworks
+from workers.drivers.docker.volumes import volume_bytes
 
 pytestmark = pytest.mark.engine
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.contract.orders import Input
+from controlplane.contract.messages.orders import Input
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import Kit
 from tests.conformance.test_files import ROOT, ran

@@ -13,15 +13,15 @@ import requests
 import s3fs
 
 from controlplane.config.stack.ports import free_port
-from controlplane.contract.orders import Input
+from controlplane.contract.messages.orders import Input
+from controlplane.contract.messages.task_options import Output
 from controlplane.contract.states import FailureKind
-from controlplane.contract.wishes import Output
 from tests.conformance.keeper import Keeper
 from tests.conformance.kit import ProcessKit, until
 from tests.conformance.test_artifacts import script
 from tests.conformance.web import Web
 from workers.attempt.outcome import INPUTS, OUTPUTS, STOPPED
-from workers.storage import Storage
+from workers.remote_files import Storage
 
 pytestmark = pytest.mark.stack  # a server of 150 MB
 

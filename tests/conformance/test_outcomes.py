@@ -15,13 +15,19 @@ from typing import Any
 
 import pytest
 
-from controlplane.contract.health import HealthCheck
-from controlplane.contract.reports import COMMAND, IMAGE, NOT_HERE, PERMANENT, REGISTRY, SPEC
+from controlplane.contract.messages.health import HealthCheck
+from controlplane.contract.messages.reports import (
+    COMMAND,
+    IMAGE,
+    NOT_HERE,
+    PERMANENT,
+    REGISTRY,
+    SPEC,
+)
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import DockerKit, made_kit
 from tests.conformance.web import Answer, Request, Web
 from workers.attempt import outcome
-from workers.attempt.engine import Life, View
 from workers.attempt.events import Ended, Launch, Permit
 from workers.attempt.outcome import (
     EXIT,
@@ -34,8 +40,9 @@ from workers.attempt.outcome import (
     TIMEOUT,
     VANISHED,
 )
-from workers.drivers.docker_connection import connect
-from workers.drivers.docker_container import view_of
+from workers.attempt.runtime import Life, View
+from workers.drivers.docker.connection import connect
+from workers.drivers.docker.container import view_of
 
 pytestmark = pytest.mark.engine
 
@@ -130,7 +137,7 @@ def test_a_lack_of_memory_that_the_engine_notes_late_is_told(
         seen.append(view)
         return view if len(seen) > 2 else replace(view, out_of_memory=False)
 
-    monkeypatch.setattr("workers.drivers.docker.view_of", late)
+    monkeypatch.setattr("workers.drivers.docker.driver.view_of", late)
     launch = docker_kit.launch("sh", "-c", EATS, resources=SMALL)
     docker_kit.driver.start(launch)
     ended = docker_kit.told.ended(launch.uid)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.contract.orders import HealthCheck, Input
+from controlplane.contract.messages.orders import HealthCheck, Input
 from controlplane.contract.states import FailureKind
 from tests.conformance.cable import Cable
 from tests.conformance.distribution import Distribution, serving
@@ -21,7 +21,7 @@ from tests.conformance.runners import Scripted, runner_kit
 from tests.conformance.web import Web
 from workers.attempt.events import Building, Ended, Started, TryFailed
 from workers.attempt.outcome import STOPPED
-from workers.drivers.docker_connection import find_socket
+from workers.drivers.docker.connection import find_socket
 from workers.runners.interface import Look
 from workers.runners.interface import Phase as RunnerPhase
 

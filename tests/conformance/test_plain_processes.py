@@ -10,7 +10,7 @@ from tests.conformance.kit import ProcessKit, until
 from tests.conformance.test_death import cell_of
 from workers.attempt.events import Launch
 from workers.attempt.outcome import STOPPED
-from workers.drivers.process_plain import MAX_ASKED
+from workers.drivers.process.fast_path import MAX_ASKED
 
 MANY = 3 * MAX_ASKED
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from controlplane.contract.orders import GroupSpec, Orders, Registered, RunAttempt
+from controlplane.contract.messages.orders import GroupSpec, Orders, Registered, RunAttempt
 from tests.conformance.kit import IMAGE, DockerKit, until
 from tests.unit.workers.cell_bench import sealed_for
-from workers.attempt.engine import EngineAway, container_name
-from workers.cell import Cell
+from workers.agent.cell import Cell
+from workers.agent.inputs import OrderMessage, Sighting
+from workers.agent.reaper import Reaper
+from workers.attempt.runtime import EngineAway, container_name
 from workers.drivers.registry import make_driver
-from workers.happenings import OrderMessage, Sighting
-from workers.host import read_moment
 from workers.journal import JournalFile
-from workers.reaper import Reaper
-from workers.store import FileStore
+from workers.journal_file import FileStore
+from workers.service.host import read_moment
 
 pytestmark = pytest.mark.engine
 

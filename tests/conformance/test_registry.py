@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.contract.reports import COMMAND, IMAGE, REGISTRY
+from controlplane.contract.messages.reports import COMMAND, IMAGE, REGISTRY
 from controlplane.contract.states import FailureKind, Phase
 from tests.conformance.cable import Cable
 from tests.conformance.distribution import Distribution, serving

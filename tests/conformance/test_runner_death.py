@@ -28,12 +28,12 @@ CELL = textwrap.dedent(
     import sys, time
     from pathlib import Path
     from examples.runners.cellrun_http_job.runner import HttpJob
-    from controlplane.contract.orders import GroupSpec, RunAttempt
+    from controlplane.contract.messages.orders import GroupSpec, RunAttempt
     from workers.attempt.events import Launch
     from workers.config import CellConfig
-    from workers.drivers.process import ProcessEngine
+    from workers.drivers.process.engine import ProcessEngine
     from workers.drivers.registry import make_pipeline
-    from workers.drivers.runner import Offered
+    from workers.drivers.runner.driver import Offered
 
     home, url, uid = sys.argv[1:4]
     config = CellConfig(

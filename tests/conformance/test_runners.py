@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.contract.briefing import Briefing
-from controlplane.contract.orders import Input
-from controlplane.contract.reports import RUNNER_FINAL, SPEC
+from controlplane.contract.messages.briefing import Briefing
+from controlplane.contract.messages.orders import Input
+from controlplane.contract.messages.reports import RUNNER_FINAL, SPEC
+from controlplane.contract.messages.task_options import Output, SecretUse
 from controlplane.contract.states import FailureKind
-from controlplane.contract.wishes import Output, SecretUse
 from tests.conformance.kit import until
 from tests.conformance.outside import Outside, secret
 from tests.conformance.runners import RunnerKit, Scripted, runner_kit
 from workers.attempt.events import Building, Ended, Started
 from workers.attempt.outcome import ENGINE, RUNNER, SECRET, STOPPED, TIMEOUT, VANISHED
-from workers.drivers.runner_life import RunnerAttempt
+from workers.drivers.runner.reconcile_loop import RunnerAttempt
 from workers.runners.calls import CALLS_AT_ONCE
 from workers.runners.interface import Aborted, Context, Fault, Look, Phase
 

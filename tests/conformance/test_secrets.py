@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from controlplane.contract import keys
-from controlplane.contract.briefing import Briefing
+from controlplane.contract.messages.briefing import Briefing
+from controlplane.contract.messages.task_options import SecretUse
 from controlplane.contract.states import FailureKind
-from controlplane.contract.wishes import SecretUse
+from controlplane.contract.wire import keys
 from tests.conformance.kit import DockerKit, Kit, until
 from tests.conformance.test_files import ROOT
 from tests.conformance.web import Answer, Request, Web

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.contract.health import HealthCheck
+from controlplane.contract.messages.health import HealthCheck
 from controlplane.contract.states import FailureKind, Phase
 from tests.conformance.kit import DockerKit, Kit, until
 from workers.attempt.events import Building, Ended, Launch, Started

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.contract.orders import Input
+from controlplane.contract.messages.orders import Input
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import made_kit
 from tests.conformance.web import Web

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from controlplane.contract.orders import Input
+from controlplane.contract.messages.orders import Input
 from tests.conformance.kit import DockerKit, until
 from tests.conformance.web import Web
 from workers.attempt.events import Building, Ended, Started
 from workers.attempt.outcome import STOPPED
-from workers.attempt.run import START
+from workers.attempt.pipeline import START
 
 pytestmark = pytest.mark.engine
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import docker
 
-from workers.drivers.docker_connection import connect
+from workers.drivers.docker.connection import connect
 
 LABEL = "cellrun.installation"
 

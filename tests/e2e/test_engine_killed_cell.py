@@ -21,7 +21,7 @@ from tests.architecture.source import ROOT
 from tests.e2e.engine import EngineEvents, containers_of, remove_containers
 from tests.e2e.stack import Companion, RunningStack, open_folder, remnants, wait_until
 from tests.e2e.work import attempts_of, session_of, shell_job, wait_for_end, whole_log
-from workers.attempt.run import START
+from workers.attempt.pipeline import START
 from workers.secret_folder import default_folder
 
 pytestmark = [pytest.mark.stack, pytest.mark.engine]
@@ -44,7 +44,7 @@ TEXT, SECRET = "the text\n", "the secret\n"
 ENROLL = """
 import json, sys
 from controlplane import clock
-from controlplane.commands.cells import enroll_cell
+from controlplane.commands.cells.operate import enroll_cell
 names = json.loads({names!r})
 print(json.dumps({{n: enroll_cell(name=n, pool="default", now=clock.now()) for n in names}}))
 """

@@ -14,7 +14,7 @@ from tests.conformance.cable import Cable
 from tests.e2e.engine import remove_containers
 from tests.e2e.stack import RunningStack, open_folder, wait_until
 from tests.e2e.work import attempts_of, session_of, shell_job, wait_for_end
-from workers.drivers.docker_connection import find_socket
+from workers.drivers.docker.connection import find_socket
 
 pytestmark = [pytest.mark.stack, pytest.mark.engine]
 

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from client import Session
-from controlplane.contract import broker, envelope, queues
+from controlplane.contract.wire import broker, envelope, queues
 from tests.e2e.stack import RunningStack, is_running, open_folder, remnants, wait_until
 from tests.e2e.work import run_to_end, session_of
 

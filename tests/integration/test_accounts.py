@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
-from controlplane.commands import accounts
+from controlplane.commands.tenancy import accounts
 from controlplane.models import ApiToken, Domain, Pool, Project
 
 pytestmark = pytest.mark.django_db

@@ -7,7 +7,7 @@ import pytest
 import redis
 from django.conf import settings
 
-from controlplane.contract.queues import INBOX_QUEUES, cell_queue
+from controlplane.contract.wire.queues import INBOX_QUEUES, cell_queue
 from controlplane.outbox.transport import QUEUE_TTL_SECONDS, RedisTransport
 
 

@@ -12,12 +12,12 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from controlplane import clock
-from controlplane.commands.endings import cancel_job
-from controlplane.contract.health import HealthCheck
-from controlplane.contract.queues import INBOX_QUEUES
-from controlplane.contract.reports import AttemptReport, Heartbeat
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.contract.messages.health import HealthCheck
+from controlplane.contract.messages.reports import AttemptReport, Heartbeat
 from controlplane.contract.states import Phase
 from controlplane.contract.states import TaskState as S
+from controlplane.contract.wire.queues import INBOX_QUEUES
 from controlplane.models import (
     Attempt,
     Callback,
@@ -31,7 +31,8 @@ from controlplane.models import (
     TickState,
     Walk,
 )
-from controlplane.queries import doctor, undelivered
+from controlplane.queries.callbacks import unreachable
+from controlplane.queries.convergence import doctor
 from controlplane.queries.sql import execute, rows
 from tests.integration.loop.conftest import Loop
 from tests.integration.loop.conftest import loop as loop
@@ -366,7 +367,7 @@ def test_of_what_was_deleted_nothing_is_to_be_told(well: Loop) -> None:
 def test_counts_of_one_receiver_have_an_end_and_say_so(
     well: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (undelivered, doctor):
+    for module in (unreachable, doctor):
         monkeypatch.setattr(module, "MOST_COUNTED", 3)
     job = well.submit()
     many_callbacks(job, 5, tries=1, is_tried=True, last_error="503")

@@ -24,13 +24,13 @@ from typer.testing import CliRunner
 
 from client.cli import app
 from controlplane import clock, plugins
-from controlplane.commands.accounts import SCOPE_SUBMIT, create_api_token
-from controlplane.commands.endings import cancel_job
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.tenancy.accounts import SCOPE_SUBMIT, create_api_token
 from controlplane.contract.states import TaskState as S
 from controlplane.domain import placement
-from controlplane.domain.placement.occupants import RUNNING_JOBS, RUNNING_TASKS
-from controlplane.domain.states import Reason
-from controlplane.domain.transitions import Event
+from controlplane.domain.placement.preemption.candidates import RUNNING_JOBS, RUNNING_TASKS
+from controlplane.domain.state.states import Reason
+from controlplane.domain.state.transitions import Event
 from controlplane.models import Cell, Job, Pool, Quota, Task
 from docs.placement_page import EXAMPLES
 from tests.scenarios.conftest import loop as loop

@@ -4,10 +4,10 @@ import pytest
 
 from controlplane import clock
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.placement.queue_place import QueuePlace
+from controlplane.domain.placement.reasons.queue_position import QueuePlace
 from controlplane.models import Job, Pool, Task
-from controlplane.queries import queue_position
-from controlplane.queries.queue_position import find_queue_place
+from controlplane.queries.views import queue_position
+from controlplane.queries.views.queue_position import find_queue_place
 from tests.integration.loop.conftest import Loop
 from tests.integration.loop.conftest import loop as loop
 

@@ -21,7 +21,7 @@ from controlplane.models import (
     Task,
     TaskGroup,
 )
-from controlplane.queries.quotas import load_quotas, load_scope_usage
+from controlplane.queries.placement.quotas import load_quotas, load_scope_usage
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

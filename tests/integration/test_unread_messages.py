@@ -15,8 +15,8 @@ from kombu.connection import Connection
 from kombu.transport import redis as kombu_redis
 
 from controlplane.config.broker import PromptConnection
-from controlplane.contract import broker
-from workers.broker import PromptConnection as CellConnection
+from controlplane.contract.wire import broker
+from workers.service.broker import PromptConnection as CellConnection
 
 SIDES = pytest.mark.parametrize("kind", [PromptConnection, CellConnection], ids=["ours", "cell"])
 BOMB_BYTES = 64 << 20

@@ -9,12 +9,12 @@ from tests.mutants.making import DOMAIN, Mutant, known_enums, mutants_of, paths_
 
 RULES = (
     "controlplane/contract/states.py",
-    f"{DOMAIN}/changes.py",
-    f"{DOMAIN}/gangs.py",
-    f"{DOMAIN}/retry.py",
-    f"{DOMAIN}/rollup.py",
-    f"{DOMAIN}/states.py",
-    f"{DOMAIN}/transitions.py",
+    f"{DOMAIN}/state/task_changes.py",
+    f"{DOMAIN}/state/gangs.py",
+    f"{DOMAIN}/state/backoff.py",
+    f"{DOMAIN}/state/rollup.py",
+    f"{DOMAIN}/state/states.py",
+    f"{DOMAIN}/state/transitions.py",
 )
 """With all of convergence, the modules whose every mutant is tried."""
 CONVERGENCE = f"{DOMAIN}/convergence"

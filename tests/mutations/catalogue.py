@@ -25,7 +25,7 @@ _D, _C, _W = "controlplane/domain/", "controlplane/commands/", "workers/"
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "loss-costs-failure",
-        f"{_D}transitions.py",
+        f"{_D}state/transitions.py",
         "(ACTIVE, Event.CELL_LOST, Rule(S.WORKER_FAILED, S.WORKER_FAILED, Budget.PREEMPTION)),",
         "(ACTIVE, Event.CELL_LOST, Rule(S.WORKER_FAILED, S.WORKER_FAILED, Budget.FAILURE)),",
         "a lost cell is charged to the program",
@@ -34,49 +34,49 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "one-retry-less",
-        f"{_D}transitions.py",
+        f"{_D}state/transitions.py",
         "        may_requeue = charge <= left",
         "        may_requeue = charge < left",
         "the last retry of a budget is never given",
     ),
     Mutation(
         "open-only-while-active",
-        f"{_D}changes.py",
+        f"{_D}state/task_changes.py",
         "attempt_open=attempt is not None and (change is None or change.release is None),",
         "attempt_open=attempt is not None and outcome.task in TERMINAL,",
         "a task forgets the attempt that still holds it",
     ),
     Mutation(
         "killed-is-released",
-        f"{_D}changes.py",
+        f"{_D}state/task_changes.py",
         "release=cause.release if ended else None,",
         'release=(cause.release or "confirmed") if ended else None,',
         "capacity is given back before the container is gone",
     ),
     Mutation(
         "job-does-not-end-its-tasks",
-        f"{_D}jobs.py",
+        f"{_D}state/job_rollup.py",
         "if job.ending_as is None and follows in TERMINAL and not all_ended:",
         "if job.ending_as is None and follows in TERMINAL and all_ended:",
         "tasks go on after their job is decided",
     ),
     Mutation(
         "groups-do-not-wait",
-        f"{_D}jobs.py",
+        f"{_D}state/job_rollup.py",
         "and dependencies_of(group.facts, by_name) is Standing.SATISFIED",
         "and dependencies_of(group.facts, by_name) is not Standing.IMPOSSIBLE",
         "a group starts before what it depends on",
     ),
     Mutation(
         "finished-too-soon",
-        f"{_D}dependencies.py",
+        f"{_D}state/dependencies.py",
         "met = not is_open and succeeded >= group.min_available",
         "met = succeeded >= 1",
         "a group follows the first success of another",
     ),
     Mutation(
         "lost-cell-is-kept",
-        f"{_C}cell_messages.py",
+        f"{_C}cells/messages.py",
         "            and standing.state is not CellState.LOST",
         "            and standing.state",
         "a cell that was declared lost is never told to begin anew",
@@ -85,7 +85,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "older-journal-believed",
-        f"{_D}registration.py",
+        f"{_D}cells/registration.py",
         "if seq < known_seq:",
         "if seq < 0:",
         "a restored journal starts attempts twice",
@@ -94,7 +94,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "twin-takes-over",
-        f"{_D}registration.py",
+        f"{_D}cells/registration.py",
         "        if known_state is CellState.LOST:",
         "        if known_state:",
         "a second process of a name takes it from a living one",
@@ -103,7 +103,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "lease-of-one-beat",
-        f"{_C}cell_messages.py",
+        f"{_C}cells/messages.py",
         "seconds=settings.CELLRUN.lease_seconds * Policy().lease_factor",
         "seconds=settings.CELLRUN.heartbeat_seconds",
         "a cell is lost before its lease is over",
@@ -112,7 +112,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "gaps-are-acknowledged",
-        f"{_C}reports.py",
+        f"{_C}attempts/reports.py",
         "AND l.acked_seq >= i.first AND l.acked_seq < i.last",
         "AND l.acked_seq < i.last",
         "a lost report is taken for heard",
@@ -121,28 +121,28 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "charged-is-not-written",
-        f"{_C}statements.py",
+        f"{_C}state/apply_sql.py",
         "charged = COALESCE(i.charged, a.charged),",
         "charged = a.charged,",
         "counters cannot be derived again",
     ),
     Mutation(
         "settled-at-once",
-        f"{_C}effects.py",
+        f"{_C}state/apply.py",
         "if job_id in finished and job_id not in holding",
         "if job_id in finished",
         "a job is settled while containers of it run",
     ),
     Mutation(
         "counts-only-grow",
-        f"{_D}moves.py",
+        f"{_D}state/group_counts.py",
         "shift[old] = shift.get(old, 0) - 1",
         "shift[old] = shift.get(old, 0) - 0",
         "a group counts a task in two states",
     ),
     Mutation(
         "leases-are-not-renewed",
-        f"{_C}cell_messages.py",
+        f"{_C}cells/messages.py",
         "FROM i WHERE l.cell_id = i.cell_id AND i.seq > l.heartbeat_seq",
         "FROM i WHERE l.cell_id = i.cell_id AND i.seq < l.heartbeat_seq",
         "every cell is lost after its first lease",
@@ -166,7 +166,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "ended-capacity-is-free",
-        "controlplane/queries/cell_facts.py",
+        "controlplane/queries/cells/capacity.py",
         "released_at IS NULL GROUP BY cell_id, group_id",
         "finished_at IS NULL GROUP BY cell_id, group_id",
         "a cell is over-committed while containers are stopped",
@@ -175,14 +175,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "server-clock-ahead",
-        f"{_W}lease.py",
+        f"{_W}agent/lease.py",
         "self._server_ahead = server_time - sent",
         "self._server_ahead = server_time",
         "every order seems to be late",
     ),
     Mutation(
         "lease-knows-every-answer",
-        f"{_W}lease.py",
+        f"{_W}agent/lease.py",
         "sent = self._sent.get(seq)",
         "sent = next(iter(self._sent.values()), None)",
         "an answer to an earlier process is believed",
@@ -218,7 +218,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "moves-are-not-kept",
-        f"{_W}cell.py",
+        f"{_W}agent/cell.py",
         "                self.journal.move(book.uid)",
         "                pass",
         "what a cell told to move, before it was killed, is charged",
@@ -227,7 +227,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "done-is-taken-again",
-        f"{_W}cell.py",
+        f"{_W}agent/cell.py",
         "        known = self.journal.memory.done.get(uid)",
         "        known = None",
         "an order that comes again starts the attempt again",
@@ -236,7 +236,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "stop-before-run-is-forgotten",
-        f"{_W}cell.py",
+        f"{_W}agent/cell.py",
         "                self._remember_ended(stop.uid, now.wall, never_created=never)",
         "                pass",
         "an order that comes after its stop is carried out",
@@ -245,7 +245,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "acknowledged-is-forgotten",
-        f"{_W}cell.py",
+        f"{_W}agent/cell.py",
         """                self._remember_ended(
                     report.uid, book.run.start_before, never_created=book.end.never_created
                 )
@@ -257,7 +257,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "nothing-is-adopted",
-        f"{_W}cell.py",
+        f"{_W}agent/cell.py",
         "        self.deeds.adopt(launch)",
         "        pass",
         "a restarted cell never hears of its containers again",
@@ -266,7 +266,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "unheard-is-safe",
-        f"{_W}reporting.py",
+        f"{_W}agent/reporting.py",
         "if report.seq <= self.acked]",
         "if report.seq <= sent_before]",
         "a report is forgotten before it was heard",
@@ -275,7 +275,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "nothing-is-said-again",
-        f"{_W}reporting.py",
+        f"{_W}agent/reporting.py",
         "if not missing or missing[0].seq > sent_before:",
         "if not missing or missing[0].seq < sent_before:",
         "a lost report is never repeated",

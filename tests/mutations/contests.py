@@ -7,7 +7,7 @@ _D, _C, _Q = "controlplane/domain/placement/", "controlplane/commands/", "contro
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "made-room-is-anybodys",
-        f"{_D}one_pass.py",
+        f"{_D}cycle/pass_state.py",
         "                self.place_run(shape, picked, int(self.left[row]), here)\n"
         "            if self.left[row]:\n",
         "                self.place_run(shape, picked, int(self.left[row]), here)\n"
@@ -18,7 +18,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "capacity-is-free-at-sigterm",
-        f"{_Q}cell_facts.py",
+        f"{_Q}cells/capacity.py",
         "WHERE cell_id = ANY(%s) AND released_at IS NULL GROUP BY cell_id, group_id",
         "WHERE cell_id = ANY(%s) AND finished_at IS NULL GROUP BY cell_id, group_id",
         "what is being stopped runs beside what was placed in its stead",
@@ -27,7 +27,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "everybody-is-batch",
-        f"{_Q}occupants.py",
+        f"{_Q}placement/running_attempts.py",
         "                band=Band(band),",
         "                band=Band.BATCH,",
         "work is evicted for what is no more important",
@@ -36,7 +36,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "what-runs-once-is-evicted",
-        f"{_Q}occupants.py",
+        f"{_Q}placement/running_attempts.py",
         "j.coscheduled, NOT g.at_most_once, a.state = 9,",
         "j.coscheduled, true, a.state = 9,",
         "what may begin only once is evicted, and never begins again",
@@ -45,7 +45,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "pools-cannot-forbid-preemption",
-        "controlplane/ticks/pool_room.py",
+        "controlplane/ticks/make_room.py",
         "wanting = wants_room(plan) if snapshot.policy.preemption else []",
         "wanting = wants_room(plan)",
         "a pool that wants no preemption has it",
@@ -54,7 +54,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "stopping-counts-for-no-quota",
-        f"{_Q}quotas.py",
+        f"{_Q}placement/quotas.py",
         "    FROM controlplane_attempt WHERE released_at IS NULL GROUP BY group_id",
         "    FROM controlplane_attempt WHERE finished_at IS NULL GROUP BY group_id",
         "more of a user's containers run than he may have",
@@ -63,7 +63,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "zones-of-gangs-are-forgotten",
-        f"{_Q}placement.py",
+        f"{_Q}placement/snapshot.py",
         "            group_by=group_by,\n",
         '            group_by="",\n',
         "a gang is spread over zones",
@@ -72,7 +72,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "wishes-are-required-and-the-reverse",
-        f"{_D}board.py",
+        f"{_D}model/capacity_matrix.py",
         "if item.required]",
         "if not item.required]",
         "a task runs where its constraints do not hold",
@@ -81,7 +81,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "cells-are-everybodys",
-        f"{_Q}cell_facts.py",
+        f"{_Q}cells/capacity.py",
         "\"c.pool_id = %s AND c.incarnation <> ''\"",
         "\"c.pool_id >= %s AND c.incarnation <> ''\"",
         "jobs run on cells of other pools",

@@ -7,7 +7,7 @@ _D, _G = "controlplane/domain/", "workers/guard/"
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "guard-strikes-nobody",
-        f"{_G}guard.py",
+        f"{_G}decisions.py",
         "        return now >= self._is_due_at(uid, item) and not self._has_ended(uid)",
         "        return False",
         "an exclusive container outlives its cell's lease",
@@ -25,7 +25,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "guard-asks-and-never-kills",
-        f"{_G}guard.py",
+        f"{_G}decisions.py",
         "            self._hands.kill(uid)",
         "            self._hands.ask(uid, item.stop_signal)",
         "what is deaf outlives the lease",
@@ -34,7 +34,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "guard-is-not-told",
-        f"{_D}submission.py",
+        f"{_D}jobs/submission.py",
         '    launch["exclusive"] = exclusive',
         '    launch["exclusive"] = False',
         "nobody watches what the submitter wanted to be exclusive",
@@ -43,7 +43,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "an-end-of-the-guard-s-making-is-the-program-s",
-        f"{_G}exclusive.py",
+        "workers/agent/exclusive.py",
         "        return word.boot_id == self._link.boot_id and book.uid in word.struck",
         "        return False",
         "a program pays for the end that its cell's guard made",

@@ -7,7 +7,7 @@ _D, _C, _Q = "controlplane/domain/", "controlplane/commands/", "controlplane/que
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "once-is-tried-again",
-        f"{_D}changes.py",
+        f"{_D}state/task_changes.py",
         "is_final=facts.at_most_once and not cause.never_created,",
         "is_final=False,",
         "what runs at most once begins again",
@@ -16,7 +16,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "every-end-is-no-beginning",
-        f"{_D}reports.py",
+        f"{_D}cells/reports.py",
         "    if report.never_created and report.gone:",
         "    if report.gone:",
         "what runs at most once begins again though its cell did not say that it never was",
@@ -25,7 +25,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "bounce-is-forgotten",
-        f"{_D}jobs.py",
+        f"{_D}state/job_rollup.py",
         "    fell = verdict is GangVerdict.FELL_BELOW",
         "    fell = False",
         "members of a gang go on below its minima",
@@ -34,7 +34,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "minima-of-groups-do-not-count",
-        f"{_D}gangs.py",
+        f"{_D}state/gangs.py",
         "    return each and sum(members) >= min_available",
         "    return sum(members) >= min_available",
         "members of one group stand in for those of another",
@@ -43,7 +43,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "gang-is-placed-in-part",
-        f"{_C}submission_rows.py",
+        f"{_C}jobs/insert.py",
         '        "coscheduled": [spec.coscheduled for spec in specs],',
         '        "coscheduled": [False for spec in specs],',
         "a gang is taken for any job, and placed as its members fit",
@@ -52,7 +52,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "gang-never-breaks",
-        f"{_D}gangs.py",
+        f"{_D}state/gangs.py",
         "    if failed and not _meets(",
         "    if failed and _meets(",
         "siblings of a member that failed for good go on, or wait, for ever",
@@ -61,7 +61,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "dependants-follow-a-failure",
-        f"{_D}dependencies.py",
+        f"{_D}state/dependencies.py",
         "            met = job.state is S.SUCCEEDED\n",
         "            met = job.state in TERMINAL\n",
         "a job starts though what it waited for failed",
@@ -70,7 +70,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "dependants-do-not-wait",
-        f"{_D}submission.py",
+        f"{_D}jobs/submission.py",
         "    waits = bool(depends_on) or waits_for_jobs(spec)",
         "    waits = bool(depends_on)",
         "a job starts beside the one that it waits for",
@@ -79,7 +79,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "stamp-is-forgotten",
-        f"{_C}effects.py",
+        f"{_C}state/apply.py",
         "    if stamped:\n",
         "    if not stamped:\n",
         "a job waits for ever for one that has ended",
@@ -88,7 +88,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "nobody-is-watched",
-        f"{_C}job_links.py",
+        f"{_C}jobs/links.py",
         "    _watch(found.values())\n",
         "",
         "the end of a job is news to nobody",
@@ -97,7 +97,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "started-is-submitted",
-        f"{_D}dependencies.py",
+        f"{_D}state/dependencies.py",
         "            met = job.started_at is not None or job.state is S.SUCCEEDED",
         "            met = True",
         "a job starts before the one whose start it waits for",
@@ -124,7 +124,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "parents-may-have-ended",
-        f"{_C}job_links.py",
+        f"{_C}jobs/links.py",
         "        if parent.state in TERMINAL or parent.ending_as is not None:",
         "        if parent.state in TERMINAL and parent.ending_as is None:",
         "a job gets a child while it is ending",
@@ -133,7 +133,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "replaced-goes-on",
-        f"{_C}job_links.py",
+        f"{_C}jobs/links.py",
         'now=now, actor="submission", endings=endings))',
         'now=now, actor="submission", endings=()))',
         "a job that lost its name goes on, and its successor waits",
@@ -142,7 +142,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "replaced-still-runs",
-        f"{_D}dependencies.py",
+        f"{_D}state/dependencies.py",
         "return Standing.SATISFIED if job.settled_at is not None else Standing.OPEN",
         "return Standing.SATISFIED if job.state in TERMINAL else Standing.OPEN",
         "a job starts beside containers of the one that it replaces",
@@ -151,7 +151,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "names-are-free",
-        f"{_C}jobs.py",
+        f"{_C}jobs/submit.py",
         '            case "error" if existing:',
         '            case "error" if not existing:',
         "two unfinished jobs have a name that was to be one job's alone",
@@ -160,7 +160,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "unended-is-deleted",
-        f"{_C}deletion.py",
+        f"{_C}retention/deletion.py",
         "        if jobs[job_id].state not in TERMINAL:",
         "        if jobs[job_id].state in TERMINAL:",
         "a job that has ended cannot be deleted",

@@ -7,7 +7,7 @@ _D, _C, _Q = "controlplane/domain/", "controlplane/commands/", "controlplane/que
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "resolving-is-won-by-all",
-        f"{_C}one_offs.py",
+        f"{_C}jobs/one_offs.py",
         "        WHERE task_id = %s AND (claim IS NULL OR claimed_at <= %s) AND EXISTS (",
         "        WHERE task_id = %s AND (TRUE OR claimed_at <= %s) AND EXISTS (",
         "two clients are told that they alone resolve a task",
@@ -23,7 +23,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "an-old-claim-deletes",
-        f"{_C}one_offs.py",
+        f"{_C}jobs/one_offs.py",
         "    if claim is not None and claim != present:",
         "    if claim is None and claim != present:",
         "who was too late deletes what another one resolves",
@@ -32,7 +32,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a-deleted-task-keeps-its-guid",
-        f"{_C}statements.py",
+        f"{_C}state/apply_sql.py",
         "    DELETE FROM controlplane_oneoff o USING hidden h WHERE o.job_id = h.id",
         "    DELETE FROM controlplane_oneoff o USING hidden h WHERE o.job_id <> h.id",
         "a guid is not free when its task is deleted",
@@ -100,7 +100,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "nobody-is-told-of-tasks",
-        f"{_C}statements.py",
+        f"{_C}state/apply_sql.py",
         'WHERE t.id = ANY(%s)",\n)\nADD_JOB_CALLBACKS',
         'WHERE t.id < 0 AND t.id = ANY(%s)",\n)\nADD_JOB_CALLBACKS',
         "a task ends, and who asked for it is not told",

@@ -18,7 +18,11 @@ class RowMutation(Mutation):
 DOMAIN, COMMANDS, QUERIES, SPEC = (
     f"controlplane/{name}/" for name in ("domain", "commands", "queries", "spec")
 )
-TABLE, ROLLUP, REPORTS = f"{DOMAIN}transitions.py", f"{DOMAIN}rollup.py", f"{DOMAIN}reports.py"
+TABLE, ROLLUP, REPORTS = (
+    f"{DOMAIN}state/transitions.py",
+    f"{DOMAIN}state/rollup.py",
+    f"{DOMAIN}cells/reports.py",
+)
 
 
 def of_row(

@@ -15,7 +15,7 @@ S2_1 = of_row(
     ),
     (
         "building-does-not-run",
-        f"{DOMAIN}one_offs.py",
+        f"{DOMAIN}jobs/one_offs.py",
         "state in (TaskState.BUILDING, TaskState.RUNNING)",
         "state in (TaskState.RUNNING,)",
         "what its cell has begun with is told as waiting",
@@ -23,7 +23,7 @@ S2_1 = of_row(
     ),
     (
         "waits-for-ever",
-        f"{COMMANDS}one_off_submission.py",
+        f"{COMMANDS}jobs/one_off_submission.py",
         'return spec.model_copy(update={"scheduling_timeout_seconds": seconds})',
         "return spec",
         "for what finds no room nobody is ever told so",
@@ -39,7 +39,7 @@ S2_1 = of_row(
     ),
     (
         "not-placed-is-told-in-other-words",
-        f"{DOMAIN}states.py",
+        f"{DOMAIN}state/states.py",
         "Reason.SCHEDULING_DEADLINE: REASONS[Reason.START_EXPIRED],",
         "Reason.REJECTED: REASONS[Reason.START_EXPIRED],",
         "clients do not recognise why it failed",
@@ -52,7 +52,7 @@ S2_3 = of_row(
     "test_s2_3_resolving",
     (
         "two-claims",
-        f"{COMMANDS}one_offs.py",
+        f"{COMMANDS}jobs/one_offs.py",
         "WHERE task_id = %s AND (claim IS NULL OR claimed_at <= %s) AND EXISTS (",
         "WHERE task_id = %s AND (TRUE OR claimed_at <= %s) AND EXISTS (",
         "two clients resolve the same task",
@@ -60,7 +60,7 @@ S2_3 = of_row(
     ),
     (
         "claimed-while-it-runs",
-        f"{COMMANDS}one_offs.py",
+        f"{COMMANDS}jobs/one_offs.py",
         "WHERE t.id = task_id AND t.finished_at IS NOT NULL)",
         "WHERE t.id = task_id)",
         "a task is resolved that has not completed",
@@ -68,7 +68,7 @@ S2_3 = of_row(
     ),
     (
         "any-claim",
-        f"{COMMANDS}one_offs.py",
+        f"{COMMANDS}jobs/one_offs.py",
         "if claim is not None and claim != present:",
         "if False:",
         "a client whose claim is over deletes what another one resolves",
@@ -84,7 +84,7 @@ S2_3 = of_row(
     ),
     (
         "guid-kept",
-        f"{COMMANDS}statements.py",
+        f"{COMMANDS}state/apply_sql.py",
         "DELETE FROM controlplane_oneoff o USING hidden h WHERE o.job_id = h.id",
         "DELETE FROM controlplane_oneoff o USING hidden h WHERE o.job_id = -h.id",
         "the guid of a deleted task stays taken",
@@ -97,7 +97,7 @@ S2_5 = of_row(
     "test_s2_5_answers",
     (
         "result-of-a-failure",
-        f"{QUERIES}tasks.py",
+        f"{QUERIES}views/tasks.py",
         '"result": task["result"] if succeeded else None,',
         '"result": task["result"],',
         "what a failed program left is taken for a result",
@@ -105,7 +105,7 @@ S2_5 = of_row(
     ),
     (
         "other-nanoseconds",
-        f"{DOMAIN}one_offs.py",
+        f"{DOMAIN}jobs/one_offs.py",
         "timedelta(microseconds=1) * 1_000",
         "timedelta(microseconds=1) * 1_000_000",
         "instants lie in another age",
@@ -121,7 +121,7 @@ S2_5 = of_row(
     ),
     (
         "cell-forgotten",
-        f"{QUERIES}tasks.py",
+        f"{QUERIES}views/tasks.py",
         '"cell_id": None if waits else task["cell"],',
         '"cell_id": None if waits or ended else task["cell"],',
         "nobody knows where it ran",
@@ -134,7 +134,7 @@ S2_4 = of_row(
     "test_s2_4_two_minutes",
     (
         "kept-until-settled",
-        f"{COMMANDS}statements.py",
+        f"{COMMANDS}state/apply_sql.py",
         "CASE WHEN j.is_one_off THEN i.finished_at",
         "CASE WHEN false THEN i.finished_at",
         "a container that does not stop keeps its task and guid",

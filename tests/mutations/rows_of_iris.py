@@ -32,7 +32,7 @@ S0_1 = of_row(
     ),
     (
         "placed-by-nobody",
-        f"{COMMANDS}placement.py",
+        f"{COMMANDS}placement/allocate.py",
         'actor="placement"',
         'actor="convergence"',
         "the history names the wrong actor",
@@ -48,7 +48,7 @@ S0_1 = of_row(
     ),
     (
         "killed-gives-its-place-away",
-        f"{DOMAIN}changes.py",
+        f"{DOMAIN}state/task_changes.py",
         "release=cause.release if ended else None,",
         'release=(cause.release or "confirmed") if ended else None,',
         "capacity is given back before the container is gone",
@@ -61,7 +61,7 @@ S0_2 = of_row(
     "test_s0_2_expansion",
     (
         "one-task-for-all",
-        f"{DOMAIN}submission.py",
+        f"{DOMAIN}jobs/submission.py",
         "indices=range(group.replicas),",
         "indices=range(1),",
         "a group has one task, whatever its replicas",
@@ -69,7 +69,7 @@ S0_2 = of_row(
     ),
     (
         "attempts-not-numbered",
-        f"{COMMANDS}statements.py",
+        f"{COMMANDS}state/apply_sql.py",
         "state = 9, attempt_number = i.number,",
         "state = 9, attempt_number = 0,",
         "attempts of a task cannot be told apart",
@@ -77,7 +77,7 @@ S0_2 = of_row(
     ),
     (
         "open-only-while-active",
-        f"{DOMAIN}changes.py",
+        f"{DOMAIN}state/task_changes.py",
         "attempt_open=attempt is not None and (change is None or change.release is None),",
         "attempt_open=attempt is not None and outcome.task in TERMINAL,",
         "a task forgets the attempt that still holds it",
@@ -85,7 +85,7 @@ S0_2 = of_row(
     ),
     (
         "cap-of-a-user-less-one",
-        f"{COMMANDS}caps.py",
+        f"{COMMANDS}jobs/user_limits.py",
         "if open_tasks > limit:",
         "if open_tasks >= limit:",
         "a user may have one task less than the setting says",
@@ -93,7 +93,7 @@ S0_2 = of_row(
     ),
     (
         "no-cap-of-a-job",
-        f"{DOMAIN}submission.py",
+        f"{DOMAIN}jobs/submission.py",
         "if count <= max_tasks:",
         "if count <= 2 * max_tasks:",
         "a job may have more tasks than the setting says",
@@ -162,7 +162,7 @@ S0_3 = of_row(
     ),
     (
         "waits-ten-minutes",
-        f"{DOMAIN}retry.py",
+        f"{DOMAIN}state/backoff.py",
         "CAP_SECONDS = 300.0",
         "CAP_SECONDS = 600.0",
         "a retry waits longer than five minutes",
@@ -170,7 +170,7 @@ S0_3 = of_row(
     ),
     (
         "no-jitter",
-        f"{DOMAIN}retry.py",
+        f"{DOMAIN}state/backoff.py",
         "JITTER = 0.25",
         "JITTER = 0.0",
         "tasks that failed together return together",
@@ -178,7 +178,7 @@ S0_3 = of_row(
     ),
     (
         "charged-is-not-written",
-        f"{COMMANDS}statements.py",
+        f"{COMMANDS}state/apply_sql.py",
         "charged = COALESCE(i.charged, a.charged),",
         "charged = a.charged,",
         "counters cannot be derived again from the attempts",
@@ -228,7 +228,7 @@ S0_5 = of_row(
     ),
     (
         "job-does-not-end-its-tasks",
-        f"{DOMAIN}jobs.py",
+        f"{DOMAIN}state/job_rollup.py",
         "if job.ending_as is None and follows in TERMINAL and not all_ended:",
         "if job.ending_as is None and follows in TERMINAL and all_ended:",
         "tasks go on after their job is decided",
@@ -260,7 +260,7 @@ S0_5 = of_row(
     ),
     (
         "replacement-does-not-wait",
-        f"{DOMAIN}dependencies.py",
+        f"{DOMAIN}state/dependencies.py",
         "return Standing.SATISFIED if job.settled_at is not None else Standing.OPEN",
         "return Standing.SATISFIED if job.state in TERMINAL else Standing.OPEN",
         "a replacement runs beside what it replaces",
@@ -281,7 +281,7 @@ S0_6 = of_row(
     ),
     (
         "broken-gang-goes-on",
-        f"{DOMAIN}jobs.py",
+        f"{DOMAIN}state/job_rollup.py",
         "if verdict is GangVerdict.BROKEN:",
         "if verdict is None:",
         "siblings of a member that failed for good hang for ever",
@@ -297,7 +297,7 @@ S0_6 = of_row(
     ),
     (
         "job-looks-before-its-gang-ends",
-        f"{DOMAIN}jobs.py",
+        f"{DOMAIN}state/job_rollup.py",
         "left = [without_the_open(group.facts.counts) for group in groups]",
         "left = [group.facts.counts for group in groups]",
         "how a job ends is decided before its broken gang has ended",
@@ -372,7 +372,7 @@ S0_7 = of_row(
     ),
     (
         "all-are-batch",
-        f"{QUERIES}occupants.py",
+        f"{QUERIES}placement/running_attempts.py",
         "                band=Band(band),",
         "                band=Band.BATCH,",
         "work is preempted for work that is no more important",
@@ -380,7 +380,7 @@ S0_7 = of_row(
     ),
     (
         "once-is-preempted",
-        f"{QUERIES}occupants.py",
+        f"{QUERIES}placement/running_attempts.py",
         "j.coscheduled, NOT g.at_most_once, a.state = 9,",
         "j.coscheduled, true, a.state = 9,",
         "what may run only once is preempted, and never runs again",
@@ -388,7 +388,7 @@ S0_7 = of_row(
     ),
     (
         "pools-cannot-refuse",
-        "controlplane/ticks/pool_room.py",
+        "controlplane/ticks/make_room.py",
         "wanting = wants_room(plan) if snapshot.policy.preemption else []",
         "wanting = wants_room(plan)",
         "work is preempted in a pool that wants none of it",
@@ -396,7 +396,7 @@ S0_7 = of_row(
     ),
     (
         "the-evicted-go-on",
-        f"{DOMAIN}placement/ledger.py",
+        f"{DOMAIN}placement/cycle/quota_usage.py",
         "is_leaving = job_id in self.leaving_jobs",
         "is_leaving = False",
         "a job is evicted again and again, and never makes way for whom it was evicted for",
@@ -503,7 +503,7 @@ S0_9 = of_row(
     ),
     (
         "ignored-is-not-counted",
-        f"{COMMANDS}reports.py",
+        f"{COMMANDS}attempts/reports.py",
         "recorded.ignored[decision.why] += 1",
         "recorded.ignored[decision.why] += 0",
         "nobody sees what is ignored",
@@ -540,7 +540,7 @@ S0_10 = of_row(
     ),
     (
         "running-for-ever",
-        f"{DOMAIN}jobs.py",
+        f"{DOMAIN}state/job_rollup.py",
         "stays = job.ending_as is not None and job.state is S.RUNNING",
         "stays = job.state is S.RUNNING",
         "a job none of whose tasks ever started is said to run",
@@ -556,7 +556,7 @@ S0_10 = of_row(
     ),
     (
         "last-word-wins",
-        f"{DOMAIN}jobs.py",
+        f"{DOMAIN}state/job_rollup.py",
         "state = job.ending_as or follows",
         "state = follows",
         "what comes while a job ends changes how it ends",
@@ -564,7 +564,7 @@ S0_10 = of_row(
     ),
     (
         "settled-at-once",
-        f"{COMMANDS}effects.py",
+        f"{COMMANDS}state/apply.py",
         "if job_id in finished and job_id not in holding",
         "if job_id in finished",
         "a job is settled while containers of it run",
@@ -577,7 +577,7 @@ S0_11 = of_row(
     "test_s0_11_display",
     (
         "colours-run-together",
-        f"{DOMAIN}states.py",
+        f"{DOMAIN}state/states.py",
         '    TaskState.PREEMPTED: "#bc4c00",\n',
         '    TaskState.PREEMPTED: "#cf222e",\n',
         "a preempted task has the colour of a failed one in the admin",

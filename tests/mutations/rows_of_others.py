@@ -16,7 +16,7 @@ S1_1 = of_row(
     "test_s1_1_runners",
     (
         "failures-keep-the-state",
-        f"{QUERIES}briefing.py",
+        f"{QUERIES}attempts/briefing.py",
         "state = %s AND failure_kind <> %s AS clears",
         "FALSE AND state = %s AND failure_kind <> %s AS clears",
         "a retry goes on with what has failed",
@@ -24,7 +24,7 @@ S1_1 = of_row(
     ),
     (
         "only-the-last-attempt-counts",
-        f"{QUERIES}briefing.py",
+        f"{QUERIES}attempts/briefing.py",
         "WHERE clears OR kept IS NOT NULL ORDER BY number DESC LIMIT 1",
         "ORDER BY number DESC LIMIT 1",
         "an attempt that never began loses the state of those before it",
@@ -53,7 +53,7 @@ S1_2 = of_row(
     ),
     (
         "short-lives-never-began",
-        f"{DOMAIN}changes.py",
+        f"{DOMAIN}state/task_changes.py",
         "has_run = outcome.attempt in TERMINAL or outcome.attempt is TaskState.RUNNING",
         "has_run = outcome.attempt is TaskState.RUNNING",
         "the start of a short life is not in the history",
@@ -61,7 +61,7 @@ S1_2 = of_row(
     ),
     (
         "known-phases-are-written-again",
-        f"{DOMAIN}phases.py",
+        f"{DOMAIN}state/phases.py",
         "if change.number <= number:",
         "if change.number < number:",
         "a report that comes twice doubles a line",
@@ -69,7 +69,7 @@ S1_2 = of_row(
     ),
     (
         "phases-happen-when-they-are-reported",
-        f"{DOMAIN}phases.py",
+        f"{DOMAIN}state/phases.py",
         "at = min(max(at, datetime.fromtimestamp(change.at, UTC)), now)",
         "at = now",
         "how long a phase took is not to be seen",
@@ -77,7 +77,7 @@ S1_2 = of_row(
     ),
     (
         "releases-are-silent",
-        f"{DOMAIN}changes.py",
+        f"{DOMAIN}state/task_changes.py",
         "        steps=(step,),\n",
         "        steps=(),\n",
         "nobody can read when a place was given back",
@@ -85,7 +85,7 @@ S1_2 = of_row(
     ),
     (
         "lines-of-nobody",
-        f"{COMMANDS}effects.py",
+        f"{COMMANDS}state/apply.py",
         '"uid": [change.attempt.uid if change.attempt else None for change, _ in steps],',
         '"uid": [None for change, _ in steps],',
         "a line does not say which attempt it is about",
@@ -114,7 +114,7 @@ S1_3 = of_row(
     ),
     (
         "checkpoints-stay-behind",
-        f"{QUERIES}briefing.py",
+        f"{QUERIES}attempts/briefing.py",
         'if not asked.launch.get("checkpoint_path"):',
         'if asked.launch.get("checkpoint_path"):',
         "a retry begins where the first attempt began",
@@ -167,7 +167,7 @@ S1_6 = of_row(
     ),
     (
         "builds-have-one-time",
-        f"{COMMANDS}statements.py",
+        f"{COMMANDS}state/apply_sql.py",
         "state_since = CASE WHEN i.state_from <> i.state_to OR i.phase <> a.phase",
         "state_since = CASE WHEN i.state_from <> i.state_to",
         "a slow pull takes the time to create away",
@@ -188,7 +188,7 @@ S1_7 = of_row(
     ),
     (
         "counted-from-the-submission",
-        f"{COMMANDS}statements.py",
+        f"{COMMANDS}state/apply_sql.py",
         "WHEN i.settled_at IS NOT NULL THEN GREATEST(i.settled_at, i.finished_at) END",
         "WHEN i.settled_at IS NOT NULL THEN j.created_at END",
         "a job that ran long is deleted when it ends",
@@ -209,7 +209,7 @@ S2_2 = of_row(
     "test_s2_2_at_most_once",
     (
         "once-is-often",
-        f"{DOMAIN}changes.py",
+        f"{DOMAIN}state/task_changes.py",
         "is_final=facts.at_most_once and not cause.never_created,",
         "is_final=False,",
         "what was to run at most once runs again",
@@ -217,7 +217,7 @@ S2_2 = of_row(
     ),
     (
         "never-again",
-        f"{DOMAIN}changes.py",
+        f"{DOMAIN}state/task_changes.py",
         "is_final=facts.at_most_once and not cause.never_created,",
         "is_final=facts.at_most_once,",
         "what never had a container is not tried again",
@@ -241,7 +241,7 @@ S2_2 = of_row(
     ),
     (
         "bounced-all-the-same",
-        f"{QUERIES}cascades.py",
+        f"{QUERIES}jobs/dependencies.py",
         "ON g.id = t.group_id AND NOT g.at_most_once",
         "ON g.id = t.group_id",
         "a gang's bounce ends what may run only once",
@@ -299,7 +299,7 @@ S4_2 = of_row(
     "test_s4_2_gangs",
     (
         "minima-of-groups-are-nothing",
-        f"{DOMAIN}gangs.py",
+        f"{DOMAIN}state/gangs.py",
         "    needs = [max(group.min_available - group.present, 0) for group in groups]",
         "    needs = [0 for group in groups]",
         "a gang takes whatever members come first for the ones that its groups need",
@@ -307,7 +307,7 @@ S4_2 = of_row(
     ),
     (
         "jobs-minimum-counts-twice",
-        f"{DOMAIN}gangs.py",
+        f"{DOMAIN}state/gangs.py",
         "    extra = min_available - sum(group.present for group in groups) - sum(needs)",
         "    extra = min_available - sum(group.present for group in groups)",
         "a gang waits for members that it does not need",
@@ -315,7 +315,7 @@ S4_2 = of_row(
     ),
     (
         "zones-do-not-matter",
-        f"{QUERIES}placement.py",
+        f"{QUERIES}placement/snapshot.py",
         "            group_by=group_by,\n",
         '            group_by="",\n',
         "a gang is spread over cells of several zones",
@@ -357,7 +357,7 @@ S4_4 = of_row(
     "test_s4_4_counts",
     (
         "counted-once",
-        f"{DOMAIN}moves.py",
+        f"{DOMAIN}state/group_counts.py",
         "shift[new] = shift.get(new, 0) + 1",
         "shift[new] = 1",
         "of several changes in one batch one is counted",
@@ -365,7 +365,7 @@ S4_4 = of_row(
     ),
     (
         "counts-only-grow",
-        f"{DOMAIN}moves.py",
+        f"{DOMAIN}state/group_counts.py",
         "shift[old] = shift.get(old, 0) - 1",
         "shift[old] = shift.get(old, 0) - 0",
         "a task is counted in two states",
@@ -373,7 +373,7 @@ S4_4 = of_row(
     ),
     (
         "nobody-is-excused",
-        f"{DOMAIN}moves.py",
+        f"{DOMAIN}state/group_counts.py",
         "excused[group_id] = excused.get(group_id, 0) + 1",
         "excused[group_id] = excused.get(group_id, 0) + 0",
         "what a dependency killed is not told apart",
@@ -386,7 +386,7 @@ SUBMISSION = of_row(
     "test_submission",
     (
         "any-body-for-a-guid",
-        f"{COMMANDS}jobs.py",
+        f"{COMMANDS}jobs/submit.py",
         "if there.spec_digest != job.digest:",
         "if there.spec_digest is None:",
         "another job comes back than was asked for",
@@ -407,7 +407,7 @@ DEPENDENCIES = of_row(
     "test_dependencies",
     (
         "started-means-succeeded",
-        f"{DOMAIN}dependencies.py",
+        f"{DOMAIN}state/dependencies.py",
         "met = job.started_at is not None or job.state is S.SUCCEEDED",
         "met = job.state is S.SUCCEEDED",
         "a job that waits for a start waits for the success",
@@ -415,7 +415,7 @@ DEPENDENCIES = of_row(
     ),
     (
         "failed-is-started",
-        f"{DOMAIN}dependencies.py",
+        f"{DOMAIN}state/dependencies.py",
         "met = group.ran >= max(group.min_available, 0 if group.is_rest else 1)",
         "met = not is_open or group.ran >= group.min_available",
         "a group whose tasks failed before they ran counts as started",
@@ -431,7 +431,7 @@ DEPENDENCIES = of_row(
     ),
     (
         "first-success-is-enough",
-        f"{DOMAIN}dependencies.py",
+        f"{DOMAIN}state/dependencies.py",
         "met = not is_open and succeeded >= group.min_available",
         "met = succeeded >= 1",
         "a group follows the first success of another",

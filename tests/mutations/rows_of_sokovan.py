@@ -9,7 +9,7 @@ S3_1 = of_row(
     "test_s3_1_pools",
     (
         "pools-share-their-cells",
-        f"{QUERIES}cell_facts.py",
+        f"{QUERIES}cells/capacity.py",
         "\"c.pool_id = %s AND c.incarnation <> ''\"",
         "\"c.pool_id >= %s AND c.incarnation <> ''\"",
         "a job runs in another pool than its own",
@@ -17,7 +17,7 @@ S3_1 = of_row(
     ),
     (
         "strict-is-not-strict",
-        f"{PLACEMENT}one_pass.py",
+        f"{PLACEMENT}cycle/pass_state.py",
         'if self.snapshot.policy.strict_fifo and reason.get("code") in _MISFITS:',
         'if self.snapshot.policy.strict_fifo and reason.get("code") not in _MISFITS:',
         "small tasks pass the first one in a strict pool",
@@ -38,7 +38,7 @@ S3_2 = of_row(
     "test_s3_2_plugins",
     (
         "one-more-than-the-limit",
-        f"{PLACEMENT}validators/concurrency.py",
+        f"{PLACEMENT}plugins/validators/concurrency.py",
         "if limit is not None and request.new_jobs and jobs > limit:",
         "if limit is not None and request.new_jobs and jobs > limit + 1:",
         "the words say nothing of the limit that keeps a job back",
@@ -46,7 +46,7 @@ S3_2 = of_row(
     ),
     (
         "what-is-used-does-not-count",
-        f"{PLACEMENT}validators/quota.py",
+        f"{PLACEMENT}plugins/validators/quota.py",
         "            fitting = max(limit - used, 0) // each",
         "            fitting = limit // each",
         "each pass plans what no quota allows, and nobody is told why it waits",
@@ -54,7 +54,7 @@ S3_2 = of_row(
     ),
     (
         "quotas-bind-every-pool",
-        f"{PLACEMENT}policy.py",
+        f"{PLACEMENT}model/policy.py",
         "resources=limits.resources if _OF_RESOURCES[kind] in self.validators else {},",
         "resources=limits.resources,",
         "a pool plans what is then refused, again and again, and nobody is told why it waits",
@@ -62,7 +62,7 @@ S3_2 = of_row(
     ),
     (
         "newest-last",
-        f"{PLACEMENT}sequencers/lifo.py",
+        f"{PLACEMENT}plugins/sequencers/lifo.py",
         "np.lexsort((-queue.job, ~queue.is_child))",
         "np.lexsort((queue.job, ~queue.is_child))",
         "LIFO is FIFO",
@@ -70,7 +70,7 @@ S3_2 = of_row(
     ),
     (
         "weights-are-all-one",
-        f"{PLACEMENT}sequencers/fair_share.py",
+        f"{PLACEMENT}plugins/sequencers/fair_share.py",
         "return turns_by_share(queue, queue.weight_of)",
         "return turns_by_share(queue, lambda owner: 1.0)",
         "all have the same share, whatever their weight",
@@ -78,7 +78,7 @@ S3_2 = of_row(
     ),
     (
         "packs-the-emptiest",
-        f"{PLACEMENT}selectors/concentrated.py",
+        f"{PLACEMENT}plugins/selectors/concentrated.py",
         "np.lexsort((offer.sizes, -utilisation(offer.capacity, offer.used)))",
         "np.lexsort((offer.sizes, utilisation(offer.capacity, offer.used)))[::-1]",
         "of cells that are alike the last one by name comes first",
@@ -86,7 +86,7 @@ S3_2 = of_row(
     ),
     (
         "utilised-with-the-task",
-        f"{PLACEMENT}selectors/concentrated.py",
+        f"{PLACEMENT}plugins/selectors/concentrated.py",
         "-utilisation(offer.capacity, offer.used)",
         "-utilisation(offer.capacity, offer.used + offer.request[:, None])",
         "the smaller cell counts as more utilised, since the task would fill more of it",
@@ -94,7 +94,7 @@ S3_2 = of_row(
     ),
     (
         "whatever-size",
-        f"{PLACEMENT}selectors/dispersed.py",
+        f"{PLACEMENT}plugins/selectors/dispersed.py",
         "columns = (share[least], -offer.sizes[least], given[least], np.arange(len(least)))",
         "columns = (share[least], 0 * least, given[least], np.arange(len(least)))",
         "of equally utilised cells those of many tasks take turns, however large",
@@ -110,7 +110,7 @@ S3_2 = of_row(
     ),
     (
         "hooks-may-hang",
-        f"{COMMANDS}hook_calls.py",
+        f"{COMMANDS}attempts/hook_calls.py",
         "ending = end_by_hook(event.job_id, Reason.HOOK_FAILED, text)",
         "return",
         "a job goes on whose hook failed at its placement or start",
@@ -118,7 +118,7 @@ S3_2 = of_row(
     ),
     (
         "rounds-begin-anew",
-        f"{PLACEMENT}selectors/round_robin.py",
+        f"{PLACEMENT}plugins/selectors/round_robin.py",
         "order = np.roll(np.arange(len(given)), -offer.start)",
         "order = np.arange(len(given))",
         "the first cell by name gets all that comes one by one",
@@ -131,7 +131,7 @@ S3_3 = of_row(
     "test_s3_3_allocation",
     (
         "full-cells-take-more",
-        f"{COMMANDS}placement.py",
+        f"{COMMANDS}placement/allocate.py",
         "if left is None or any(amount > left.get(name, 0) for name, amount in request.items()):",
         "if left is None:",
         "a cell is given more than it has, if it was filled after the plan was made",
@@ -139,7 +139,7 @@ S3_3 = of_row(
     ),
     (
         "tokens-are-not-counted-again",
-        f"{COMMANDS}placement.py",
+        f"{COMMANDS}placement/allocate.py",
         "    allowed = within_tokens(allowed, requests, limits.policy.tokens, limits.pool_id)\n",
         "",
         "a pool's tokens are held twice",
@@ -147,7 +147,7 @@ S3_3 = of_row(
     ),
     (
         "quotas-are-not-counted-again",
-        f"{COMMANDS}placement.py",
+        f"{COMMANDS}placement/allocate.py",
         "    if limits.has_quotas:\n",
         "    if False:\n",
         "two passes at once go beyond a quota",
@@ -155,7 +155,7 @@ S3_3 = of_row(
     ),
     (
         "ended-is-gone",
-        f"{QUERIES}cell_facts.py",
+        f"{QUERIES}cells/capacity.py",
         "WHERE cell_id = ANY(%s) AND released_at IS NULL GROUP BY cell_id, group_id",
         "WHERE cell_id = ANY(%s) AND finished_at IS NULL GROUP BY cell_id, group_id",
         "what was told to stop has its place taken while it still runs",
@@ -163,7 +163,7 @@ S3_3 = of_row(
     ),
     (
         "parts-of-gangs-are-placed",
-        f"{COMMANDS}placement.py",
+        f"{COMMANDS}placement/allocate.py",
         "    allowed = _without_parts_of_gangs(allowed, jobs)\n",
         "",
         "a gang begins in part when its plan was overtaken",
@@ -176,7 +176,7 @@ S3_4 = of_row(
     "test_s3_4_preparation",
     (
         "tried-twice",
-        "workers/attempt/tries.py",
+        "workers/attempt/stage_retry.py",
         "for number, seconds in enumerate(back_off, 1):",
         "for number, seconds in enumerate(back_off[1:], 1):",
         "a stage is tried less often than three times",
@@ -221,7 +221,7 @@ S3_5 = of_row(
     ),
     (
         "stops-are-sent-once",
-        f"{COMMANDS}cell_messages.py",
+        f"{COMMANDS}cells/messages.py",
         "cells.split_orders(answer.runs, answer.stops, specs)",
         "cells.split_orders(answer.runs, (), specs)",
         "what was to be stopped runs on when one message is lost",
@@ -271,7 +271,7 @@ S3_7 = of_row(
     ),
     (
         "gangs-share-their-keys",
-        f"{QUERIES}gang.py",
+        f"{QUERIES}attempts/gang.py",
         'info=f"cellrun gang {job_id}".encode()',
         'info=b"cellrun gang"',
         "a member of one gang may log in to any other gang",

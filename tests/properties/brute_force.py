@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import combinations
 
-from controlplane.domain.placement.occupants import Allowance, Need
-from controlplane.domain.placement.preempt import Eviction
-from controlplane.domain.placement.snapshot import CellFacts, Running
+from controlplane.domain.placement.model.snapshot import CellFacts, Running
+from controlplane.domain.placement.preemption.candidates import Allowance, Need
+from controlplane.domain.placement.preemption.preempt import Eviction
 from controlplane.domain.scopes import Scope, ScopeKind
-from controlplane.domain.states import Band
+from controlplane.domain.state.states import Band
 
 MILLION = 10**6
 

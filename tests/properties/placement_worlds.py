@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.constraints import Constraint, Operator, Tags
-from controlplane.domain.gangs import GangGroup
-from controlplane.domain.placement.policy import PoolPolicy
-from controlplane.domain.placement.snapshot import CellFacts, GangFacts, Nomination
+from controlplane.domain.placement.model.policy import PoolPolicy
+from controlplane.domain.placement.model.snapshot import CellFacts, GangFacts, Nomination
 from controlplane.domain.scopes import Limits, Quota, ScopeKind
-from controlplane.domain.states import Band
+from controlplane.domain.state.gangs import GangGroup
+from controlplane.domain.state.states import Band
 from tests.unit.domain.facts import NOW
 from tests.unit.domain.placement.pools import Pool, Row, cell, pool, quota, row
 

@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 from controlplane.domain.constraints import is_met
-from controlplane.domain.placement.plan import Plan
-from controlplane.domain.placement.snapshot import CellFacts, GangFacts
+from controlplane.domain.placement.cycle.plan import Plan
+from controlplane.domain.placement.model.snapshot import CellFacts, GangFacts
 from controlplane.domain.scopes import Quota, ScopeKind
 from tests.unit.domain.placement.pools import Pool, Row
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.domain.placement.interfaces import Matrix
-from controlplane.domain.placement.occupants import Need
-from controlplane.domain.placement.snapshot import CellFacts, Leaving, Running, ShapeFacts
+from controlplane.domain.placement.model.interfaces import Matrix
+from controlplane.domain.placement.model.snapshot import CellFacts, Leaving, Running, ShapeFacts
+from controlplane.domain.placement.preemption.candidates import Need
 from controlplane.domain.scopes import Scope, ScopeKind
-from controlplane.domain.states import Band, CellState
+from controlplane.domain.state.states import Band, CellState
 from tests.properties.brute_force import World
 from tests.unit.domain.facts import NOW
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.transitions import Event
+from controlplane.domain.state.transitions import Event
 
 ACTIVE = (S.ASSIGNED, S.BUILDING, S.RUNNING)
 OPEN = (S.PENDING, *ACTIVE)

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from controlplane.domain.constraints import Constraint, Operator
-from controlplane.domain.placement.policy import PoolPolicy
+from controlplane.domain.placement.model.policy import PoolPolicy
 from tests.unit.domain.placement import pools
 from tests.unit.domain.placement.pools import Outcome
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from controlplane.domain.convergence.lost_cells import decide_lost
 from controlplane.domain.convergence.policy import Policy
-from controlplane.domain.snapshots import LeaseFacts, PoolSilence
-from controlplane.domain.states import CellState, MassLoss
+from controlplane.domain.state.facts import LeaseFacts, PoolSilence
+from controlplane.domain.state.states import CellState, MassLoss
 from tests.unit.domain.facts import NOW
 
 POLICY = Policy()

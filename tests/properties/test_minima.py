@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.gangs import GangGroup, GangVerdict, judge_gang
-from controlplane.domain.rollup import GroupTally, JobTally, job_state
+from controlplane.domain.state.gangs import GangGroup, GangVerdict, judge_gang
+from controlplane.domain.state.rollup import GroupTally, JobTally, job_state
 from controlplane.spec import JobSpec, parse_job
 from tests.scenarios.plain import PlainGroup, plain_end, volcano
 

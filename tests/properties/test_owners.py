@@ -19,9 +19,9 @@ from controlplane.domain.convergence.owners import (
     Owner,
     find_owner,
 )
-from controlplane.domain.effects import ChangeTask
-from controlplane.domain.snapshots import TaskFacts
-from controlplane.domain.states import (
+from controlplane.domain.state.effects import ChangeTask
+from controlplane.domain.state.facts import TaskFacts
+from controlplane.domain.state.states import (
     ACTIVE,
     ATTEMPT_STATES,
     OPEN,

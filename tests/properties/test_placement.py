@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.domain.placement.plan import Plan
+from controlplane.domain.placement.cycle.plan import Plan
 from tests.properties.placement_worlds import Wishes, worlds
 from tests.properties.plain_placement import Plain, ends_in_time, lines, need_of, needs_of
 from tests.unit.domain.placement.pools import Pool

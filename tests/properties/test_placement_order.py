@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.domain.constraints import is_met
-from controlplane.domain.placement.policy import PoolPolicy
+from controlplane.domain.placement.model.policy import PoolPolicy
 from controlplane.domain.scopes import Limits, ScopeKind
 from tests.properties.placement_worlds import Wishes, worlds
 from tests.properties.plain_placement import OF_CELLS, Plain, lines

@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import given, settings
 
-from controlplane.domain.placement.plan import Plan
-from controlplane.domain.placement.screen import screen
+from controlplane.domain.placement.cycle.plan import Plan
+from controlplane.domain.placement.cycle.prefilter import screen
 from tests.properties.placement_worlds import Wishes, worlds
 from tests.properties.plain_placement import PLENTY, Plain, bare, lines, need_of
 from tests.unit.domain.placement.pools import Outcome, Pool, Row, pool

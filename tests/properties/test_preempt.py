@@ -7,9 +7,9 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.domain.placement.gang_victims import find_many
-from controlplane.domain.placement.occupants import Need, Occupants
-from controlplane.domain.placement.preempt import Eviction, choose_evictions
+from controlplane.domain.placement.preemption.candidates import Need, Occupants
+from controlplane.domain.placement.preemption.gang import find_many
+from controlplane.domain.placement.preemption.preempt import Eviction, choose_evictions
 from tests.properties.brute_force import World
 from tests.properties.preemption_worlds import LICENCE, NAMES, Pools
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.domain.placement.cover import Choices, Lack, cheapest_cover, cost_of
+from controlplane.domain.placement.preemption.cover import Choices, Lack, cheapest_cover, cost_of
 
 seeds = st.integers(0, 2**32)
 

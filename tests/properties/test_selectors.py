@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.domain.placement.interfaces import Offer, Selector
-from controlplane.domain.placement.selectors import BUILT_IN
-from controlplane.domain.placement.shares import capacity_ranks
+from controlplane.domain.placement.model.interfaces import Offer, Selector
+from controlplane.domain.placement.model.shares import capacity_ranks
+from controlplane.domain.placement.plugins.selectors import BUILT_IN
 
 MANY = settings(max_examples=150)
 # (cells that have room left, what is given so far, the offer) -> the cell that gets the next task.

@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.changes import Cause, change_task
 from controlplane.domain.errors import IllegalTransition
-from controlplane.domain.gangs import (
+from controlplane.domain.state.gangs import (
     GangGroup,
     judge_gang,
     meets_minima,
     missing,
     with_placed,
 )
-from controlplane.domain.rollup import GroupTally, JobTally, job_state
-from controlplane.domain.states import ACTIVE, JOB_STATES, TERMINAL, Budget, Reason
-from controlplane.domain.transitions import (
+from controlplane.domain.state.rollup import GroupTally, JobTally, job_state
+from controlplane.domain.state.states import ACTIVE, JOB_STATES, TERMINAL, Budget, Reason
+from controlplane.domain.state.task_changes import Cause, change_task
+from controlplane.domain.state.transitions import (
     HEALTHY_RUN_SECONDS,
     TRANSITIONS,
     Counters,

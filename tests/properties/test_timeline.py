@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.states import Reason
+from controlplane.domain.state.states import Reason
 from controlplane.domain.timeline import Change, first_entries, measure
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -20,25 +20,25 @@ from typing import Any
 import docker
 
 from controlplane import clock
-from controlplane.commands.cells import enroll_cell
-from controlplane.contract import keys
+from controlplane.commands.cells.operate import enroll_cell
+from controlplane.contract.wire import keys
 from controlplane.models import Attempt, Job, Task
-from controlplane.outbox.store import read_log
-from controlplane.queries.tasks import get_task
+from controlplane.queries.views.tasks import get_task
+from controlplane.storage.store import read_log
 from tests.conformance.kit import IMAGE, SECONDS, until
 from tests.scenarios.stage import SMALL, Stage
-from workers.cell import Cell
+from workers.agent.cell import Cell
+from workers.agent.inputs import Happening, OrderMessage
+from workers.agent.reaper import Reaper
 from workers.config import CellConfig
 from workers.drivers.base import Driver
-from workers.drivers.process import ProcessEngine
+from workers.drivers.process.engine import ProcessEngine
 from workers.drivers.registry import make_driver, make_pipeline
-from workers.drivers.runner import Offered
-from workers.happenings import Happening, OrderMessage
-from workers.host import read_moment
+from workers.drivers.runner.driver import Offered
 from workers.journal import JournalFile
-from workers.reaper import Reaper
+from workers.journal_file import FileStore
 from workers.runners.interface import Runner
-from workers.store import FileStore
+from workers.service.host import read_moment
 
 BACK_OFF = (0.05, 0.1)
 CONVERGE_EVERY = 0.5

@@ -17,7 +17,7 @@ from tests.conformance.cable import Cable
 from tests.integration.loop.conftest import Loop, loop, many_slots
 from tests.scenarios.cells import LiveStage, RealCell
 from tests.scenarios.stage import Stage
-from workers.drivers.docker_connection import find_socket
+from workers.drivers.docker.connection import find_socket
 
 __all__ = ["loop", "many_slots"]
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from controlplane.commands.endings import cancel_task
-from controlplane.commands.one_off_submission import desire_task
+from controlplane.commands.jobs.cancel import cancel_task
+from controlplane.commands.jobs.one_off_submission import desire_task
 from controlplane.models import Attempt, Job
-from controlplane.queries.one_offs import find_task_id
-from controlplane.queries.tasks import TaskFilter, find_tasks, get_task
+from controlplane.queries.jobs.one_offs import find_task_id
+from controlplane.queries.views.tasks import TaskFilter, find_tasks, get_task
 from controlplane.spec.one_off import parse_one_off
 from tests.scenarios.stage import SMALL, Stage
 

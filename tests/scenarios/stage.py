@@ -4,24 +4,24 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from controlplane.commands.accounts import create_user
-from controlplane.commands.batches import run_in_transaction
-from controlplane.commands.dispatch import send_after_commit
-from controlplane.commands.effects import apply_changes
-from controlplane.commands.hearing import send_probes
-from controlplane.commands.pools import put_pool
-from controlplane.commands.reports import Reported, record_reports
-from controlplane.contract.reports import AttemptReport
+from controlplane.commands.attempts.reports import Reported, record_reports
+from controlplane.commands.cells.probes import send_probes
+from controlplane.commands.state.apply import apply_changes
+from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.state.transactions import run_in_transaction
+from controlplane.commands.tenancy.accounts import create_user
+from controlplane.commands.tenancy.pools import put_pool
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.changes import Cause, change_task
-from controlplane.domain.reports import Sender
-from controlplane.domain.states import Reason
-from controlplane.domain.transitions import Event
+from controlplane.domain.cells.reports import Sender
+from controlplane.domain.state.states import Reason
+from controlplane.domain.state.task_changes import Cause, change_task
+from controlplane.domain.state.transitions import Event
 from controlplane.models import Alert, Attempt, Cell, Job, Pool, Task, TaskGroup, Transition
-from controlplane.queries.facts import load_facts_of_tasks
-from controlplane.queries.invariants import check_all
-from controlplane.queries.jobs_under_lock import lock_jobs
-from controlplane.queries.tasks import get_task
+from controlplane.queries.integrity.invariants import check_all
+from controlplane.queries.locks import lock_jobs
+from controlplane.queries.task_facts import load_facts_of_tasks
+from controlplane.queries.views.tasks import get_task
 from tests.integration.loop.conftest import Hand, Loop
 
 BEGIN = datetime(2031, 5, 4, 12, tzinfo=UTC)

@@ -3,8 +3,8 @@
 import pytest
 
 from controlplane import clock
-from controlplane.commands.deletion import delete_job
-from controlplane.commands.retries import retry_job
+from controlplane.commands.jobs.rerun import retry_job
+from controlplane.commands.retention.deletion import delete_job
 from controlplane.models import Job, JobDependency
 from controlplane.spec import InvalidSpec
 from tests.scenarios.stage import Stage

@@ -5,9 +5,9 @@ from itertools import combinations_with_replacement
 import pytest
 
 from controlplane import clock
-from controlplane.commands.endings import cancel_job, cancel_task
-from controlplane.domain.states import Reason
-from controlplane.domain.transitions import Event
+from controlplane.commands.jobs.cancel import cancel_job, cancel_task
+from controlplane.domain.state.states import Reason
+from controlplane.domain.state.transitions import Event
 from controlplane.models import Job, Task
 from tests.scenarios.plain import PlainGroup, plain_end
 from tests.scenarios.stage import Stage

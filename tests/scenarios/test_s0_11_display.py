@@ -19,10 +19,10 @@ from django.test import Client
 from rich.console import Console
 
 from client.render import job_page
-from controlplane.commands.accounts import SCOPE_SUBMIT, create_api_token
-from controlplane.commands.endings import cancel_job
-from controlplane.domain.states import Reason
-from controlplane.domain.transitions import Event
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.tenancy.accounts import SCOPE_SUBMIT, create_api_token
+from controlplane.domain.state.states import Reason
+from controlplane.domain.state.transitions import Event
 from controlplane.models import Job
 from tests.scenarios.stage import Stage
 

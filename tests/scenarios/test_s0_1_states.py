@@ -6,12 +6,12 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from controlplane import clock
-from controlplane.commands.endings import cancel_job
-from controlplane.commands.release import release_attempt
+from controlplane.commands.attempts.release import release_attempt
+from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict
-from controlplane.domain.states import Reason
-from controlplane.domain.transitions import Event
+from controlplane.domain.state.states import Reason
+from controlplane.domain.state.transitions import Event
 from controlplane.models import Attempt, Task
 from tests.scenarios.stage import Stage
 

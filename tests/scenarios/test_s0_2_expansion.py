@@ -3,7 +3,7 @@
 import pytest
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.submission import JobsRefused
+from controlplane.domain.jobs.submission import JobsRefused
 from controlplane.models import Job, Task
 from controlplane.spec import InvalidSpec
 from tests.integration.api.conftest import change_setting

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from controlplane import clock
-from controlplane.commands.cells import cordon_cell, uncordon_cell
+from controlplane.commands.cells.operate import cordon_cell, uncordon_cell
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, Job
 from tests.scenarios.stage import Stage

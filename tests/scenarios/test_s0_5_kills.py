@@ -4,9 +4,9 @@ import pytest
 
 from controlplane import clock
 from controlplane.commands.convergence.endings import end_children
-from controlplane.commands.endings import cancel_job, cancel_task
+from controlplane.commands.jobs.cancel import cancel_job, cancel_task
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.submission import JobsRefused
+from controlplane.domain.jobs.submission import JobsRefused
 from controlplane.models import Attempt, Cell, Job
 from controlplane.queries.convergence.due import list_jobs_with
 from tests.integration.loop.conftest import Hand

@@ -1,7 +1,7 @@
 """S0.6: the death of a cell reaches its tasks; a gang whose member failed for good ends whole."""
 
 from controlplane import clock
-from controlplane.commands.endings import cancel_job
+from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, Cell
 from tests.scenarios.stage import Stage

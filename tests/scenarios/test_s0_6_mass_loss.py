@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from controlplane import clock
-from controlplane.commands.pools import confirm_loss
-from controlplane.contract.reports import AttemptReport, Goodbye, Held, Register
+from controlplane.commands.tenancy.pools import confirm_loss
+from controlplane.contract.messages.reports import AttemptReport, Goodbye, Held, Register
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.models import (
@@ -20,8 +20,8 @@ from controlplane.models import (
     Pool,
     TickState,
 )
-from controlplane.queries.cells import get_cell
-from controlplane.queries.pools import get_pool
+from controlplane.queries.views.cells import get_cell
+from controlplane.queries.views.pools import get_pool
 from controlplane.ticks import convergence
 from tests.integration.loop.conftest import Hand
 from tests.scenarios.stage import Stage

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.states import Reason
-from controlplane.domain.transitions import Event
+from controlplane.domain.state.states import Reason
+from controlplane.domain.state.transitions import Event
 from controlplane.models import Job, Quota
 from tests.scenarios.stage import Stage
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from controlplane import clock
-from controlplane.commands.endings import cancel_job
-from controlplane.contract import envelope, keys
-from controlplane.contract.reports import AttemptReport, Reports
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.contract.messages.reports import AttemptReport, Reports
 from controlplane.contract.states import Phase
 from controlplane.contract.states import TaskState as S
+from controlplane.contract.wire import envelope, keys
 from controlplane.models import Attempt, Job, Task, Transition
 from tests.scenarios.stage import Stage
 

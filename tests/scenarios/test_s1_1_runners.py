@@ -8,9 +8,9 @@ PluginState" and "invokes the plugin's Abort method", and the task starts fresh.
 
 import pytest
 
-from controlplane.commands.endings import cancel_job
-from controlplane.domain.states import Reason
-from controlplane.domain.transitions import Event
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.domain.state.states import Reason
+from controlplane.domain.state.transitions import Event
 from controlplane.models import Job, Transition
 from tests.conformance.runners import Scripted
 from tests.scenarios.cells import LiveStage, RealCell

@@ -4,8 +4,8 @@ from itertools import pairwise
 from typing import Any
 
 from controlplane import clock
-from controlplane.commands.endings import cancel_job
-from controlplane.contract.phases import PhaseChange, PhaseKind
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.contract.messages.phases import PhaseChange, PhaseKind
 from controlplane.contract.states import Phase
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, Job, Transition

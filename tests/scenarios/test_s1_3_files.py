@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from controlplane.commands.endings import cancel_job
-from controlplane.commands.secrets import put_secret
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.tenancy.secrets import put_secret
 from controlplane.models import Job, Project
 from tests.live_files import content_of, files_below
 from tests.scenarios.cells import LiveStage, RealCell, script_of

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from controlplane.contract.reports import AttemptReport
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import Phase
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Job

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from django.conf import settings
 
-from controlplane.commands.deletion import delete_expired
-from controlplane.commands.endings import cancel_job
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.retention.deletion import delete_expired
 from controlplane.models import Attempt, AuditLine, Job, Task, Transition
 from tests.scenarios.cells import LiveStage, RealCell
 from tests.scenarios.stage import Stage

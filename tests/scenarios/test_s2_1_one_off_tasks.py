@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from controlplane.commands.cells import drain_cell
+from controlplane.commands.cells.operate import drain_cell
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict
-from controlplane.domain.one_offs import Lifecycle
-from controlplane.domain.submission import TaskGuidTaken
+from controlplane.domain.jobs.one_offs import Lifecycle
+from controlplane.domain.jobs.submission import TaskGuidTaken
 from controlplane.models import Attempt, Job, OneOff
 from controlplane.spec import InvalidSpec
 from controlplane.spec.one_off import parse_one_off

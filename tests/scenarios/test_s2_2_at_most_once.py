@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from controlplane import clock
-from controlplane.commands.endings import cancel_job
-from controlplane.contract.reports import AttemptReport
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, TaskGroup
 from controlplane.spec import InvalidSpec

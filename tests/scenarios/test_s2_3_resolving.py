@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from controlplane.commands.deletion import delete_job
-from controlplane.commands.one_offs import claim_task, delete_resolved_task, let_go_of_task
+from controlplane.commands.jobs.one_offs import claim_task, delete_resolved_task, let_go_of_task
+from controlplane.commands.retention.deletion import delete_job
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.models import Attempt, AuditLine, Job, Task

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controlplane.commands.one_offs import claim_task
+from controlplane.commands.jobs.one_offs import claim_task
 from controlplane.domain.errors import NotFound
 from controlplane.models import AuditLine, Callback, Job
 from tests.scenarios.diego import cancel, completed, desire, lifecycle, look, running

@@ -7,7 +7,7 @@ import pytest
 
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt
-from controlplane.queries.tasks import get_task
+from controlplane.queries.views.tasks import get_task
 from tests.scenarios.diego import cancel, completed, desire, look, running
 from tests.scenarios.stage import BEGIN, Stage
 

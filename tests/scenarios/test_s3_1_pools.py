@@ -2,11 +2,11 @@
 
 import pytest
 
-from controlplane.commands.endings import cancel_job
-from controlplane.contract.reports import AttemptReport
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import Phase
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.submission import JobsRefused
+from controlplane.domain.jobs.submission import JobsRefused
 from controlplane.models import Job, Pool
 from controlplane.spec import InvalidSpec
 from tests.scenarios.stage import Stage

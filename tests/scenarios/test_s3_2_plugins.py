@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from controlplane.domain.submission import JobsRefused
+from controlplane.domain.jobs.submission import JobsRefused
 from controlplane.models import Cell, Domain, Job, Project, Quota
-from controlplane.queries.jobs import get_job
+from controlplane.queries.views.jobs import get_job
 from controlplane.ticks import hooks
 from tests.integration.loop.hook_probe import Probe, installed, raising
 from tests.integration.loop.test_kinds import SERVICE

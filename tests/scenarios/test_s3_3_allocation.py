@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from controlplane.commands.endings import cancel_job
-from controlplane.commands.placement import PoolLimits, carry_out
-from controlplane.domain.effects import PlaceTasks
-from controlplane.domain.placement.policy import PoolPolicy
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.placement.allocate import PoolLimits, carry_out
+from controlplane.domain.placement.model.policy import PoolPolicy
+from controlplane.domain.state.effects import PlaceTasks
 from controlplane.models import Attempt, Cell, Job, Pool, Project, Quota
 from tests.scenarios.stage import SMALL, Stage
 

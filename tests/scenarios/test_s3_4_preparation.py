@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.commands.endings import cancel_job
+from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.models import Attempt, Job, Transition
 from tests.conformance.cable import Cable
 from tests.conformance.distribution import Distribution, serving

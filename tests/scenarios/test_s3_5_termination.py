@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from controlplane.commands.endings import cancel_job
+from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.models import Job
 from tests.conformance.cable import Cable
 from tests.scenarios.cells import LiveStage, RealCell

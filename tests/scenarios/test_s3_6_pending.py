@@ -2,7 +2,7 @@
 
 import pytest
 
-from controlplane.commands.deletion import delete_job
+from controlplane.commands.retention.deletion import delete_job
 from controlplane.contract.states import Phase
 from controlplane.models import Alert, Attempt, Cell, Job, Pool, Task, Transition
 from tests.scenarios.stage import Stage

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from controlplane.commands.retries import retry_job
+from controlplane.commands.jobs.rerun import retry_job
 from controlplane.models import Attempt, Job
 from tests.scenarios.plain import PlainGroup, plain_end, volcano
 from tests.scenarios.stage import Stage

@@ -3,8 +3,8 @@
 from collections import Counter
 
 from controlplane import clock
-from controlplane.commands.endings import cancel_job
-from controlplane.contract.reports import AttemptReport
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Job, Task, TaskGroup
 from tests.integration.api.conftest import make_caller

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from controlplane import clock
-from controlplane.commands.deletion import delete_job
-from controlplane.commands.endings import cancel_job
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.retention.deletion import delete_job
 from controlplane.domain.errors import Conflict
-from controlplane.domain.submission import GuidTaken, JobsRefused
+from controlplane.domain.jobs.submission import GuidTaken, JobsRefused
 from controlplane.models import Attempt, Job, Task, Transition
 from tests.integration.api.conftest import Caller, make_caller
 from tests.scenarios.stage import SMALL, Stage

@@ -77,7 +77,7 @@ class SimulatedBus:
     # ------------------------------------------------------------------ cells and consumers
 
     def push_from_cell(self, messages: Sequence[tuple[str, str]]) -> None:
-        """Messages of a cell: lost while the broker is away (`workers.bus.RedisBus`)."""
+        """Messages of a cell: lost while the broker is away (`workers.service.bus.RedisBus`)."""
         if not self.is_down:
             for queue, message in messages:
                 self._send(queue, message)

@@ -7,9 +7,9 @@ from typing import Any
 from django.conf import settings
 from django.db import connection
 
-from controlplane.commands import watch
 from controlplane.commands.convergence import deletion
-from controlplane.contract.queues import INBOX_QUEUES
+from controlplane.commands.state import tick_alerts
+from controlplane.contract.wire.queues import INBOX_QUEUES
 from controlplane.inbox.batches import Inbox
 from controlplane.inbox.consumer import LINGER_SECONDS, MAX_MESSAGES, POLL_SECONDS
 from controlplane.outbox.wakes import take_wake
@@ -27,7 +27,7 @@ PARTS = ("placement", "convergence", "inbox")
 
 def forget_all() -> None:
     """What processes of the control plane know without the database is gone."""
-    watch.forget()
+    tick_alerts.forget()
     deletion.forget()
 
 

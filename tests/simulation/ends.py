@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.states import ACTIVE, Reason
+from controlplane.domain.state.states import ACTIVE, Reason
 from controlplane.queries.sql import rows
 from tests.simulation.jobs import End, Submitted
 from tests.simulation.submitters import load_end

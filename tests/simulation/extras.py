@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from controlplane.commands.pools import put_pool
+from controlplane.commands.tenancy.pools import put_pool
 from controlplane.contract.states import TaskState as S
 from tests.simulation import callbacks
 from tests.simulation.callbacks import Callbacks

@@ -8,9 +8,9 @@ from random import Random
 from uuid import UUID
 
 from controlplane import clock
-from controlplane.commands.cells import cordon_cell, drain_cell, uncordon_cell
-from controlplane.commands.pools import confirm_loss
-from controlplane.commands.release import release_attempt
+from controlplane.commands.attempts.release import release_attempt
+from controlplane.commands.cells.operate import cordon_cell, drain_cell, uncordon_cell
+from controlplane.commands.tenancy.pools import confirm_loss
 from controlplane.domain.convergence.lost_cells import HELD
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.queries.sql import rows

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from controlplane.contract import broker, envelope, keys, queues
+from controlplane.contract.wire import broker, envelope, keys, queues
 from tests.simulation.machines import Machine
 from tests.simulation.world import World
 

@@ -2,8 +2,8 @@
 
 Its clocks are wrong, and go too fast or too slow. The guard lives as long as the machine does.
 
-The process does what `workers.host.Host` does, round by round, with the production Cell, Journal,
-Reporter, Lease and MemoryDriver; it can be killed at any point of a round.
+The process does what `workers.service.host.Host` does, round by round, with the production Cell,
+Journal, Reporter, Lease and MemoryDriver; it can be killed at any point of a round.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,16 +14,16 @@ from random import Random
 from tests.simulation.bus import SimulatedBus, body_of
 from tests.simulation.stores import Disk
 from tests.simulation.timeline import Killed, Timeline
-from workers.attempt.engine import EngineAway
+from workers.agent.cell import Cell
+from workers.agent.inputs import Happening, Moment, OrderMessage, Sighting
 from workers.attempt.events import DriverEvent, Found, Launch, Permit
-from workers.cell import Cell
+from workers.attempt.runtime import EngineAway
 from workers.config import CellConfig
 from workers.drivers.memory import Life, MemoryDriver, MemoryEngine
 from workers.guard.local import LocalLink
 from workers.guard.watchlist import Watchlist
-from workers.happenings import Happening, Moment, OrderMessage, Sighting
-from workers.host import COALESCE_SECONDS
 from workers.journal import JournalFile
+from workers.service.host import COALESCE_SECONDS
 
 # The shortest step of a machine's loop: clocks are floats, and a loop must get on.
 _STEP = 0.001
@@ -290,7 +290,7 @@ class Process:
         self.plan(self._next())
 
     def _round(self) -> None:
-        """As `workers.host.Host._round`."""
+        """As `workers.service.host.Host._round`."""
         machine, cell = self.machine, self.cell
         now = machine.moment()
         if not machine.is_engine_away:
@@ -328,20 +328,20 @@ class Process:
             machine.start()
 
     def _look_around(self) -> None:
-        """As the first look of `workers.reaper.Reaper`."""
+        """As the first look of `workers.agent.reaper.Reaper`."""
         if not self._has_looked:
             self._has_looked = True
             found = tuple(item.uid for item in self._fragile.find())
             self._incoming.insert(0, Sighting(found, ()))
 
     def evacuate(self) -> None:
-        """As `workers.host.Host._evacuate`, round by round."""
+        """As `workers.service.host.Host._evacuate`, round by round."""
         self._is_evacuating = True
         self.cell.evacuate()
         self.plan()
 
     def leave(self) -> None:
-        """As `workers.host.Host._leave`; when it evacuates, nothing is left by then."""
+        """As `workers.service.host.Host._leave`; when it evacuates, nothing is left by then."""
         self.cell.leave(self.machine.moment(), expected_seconds=EXPECTED_SECONDS)
         self._journals.sync()
         self.cell.act()

@@ -10,12 +10,12 @@ from uuid import UUID
 
 from django.contrib.auth.models import User
 
-from controlplane.commands.one_off_submission import desire_task
-from controlplane.commands.one_offs import claim_task, delete_resolved_task, let_go_of_task
+from controlplane.commands.jobs.one_off_submission import desire_task
+from controlplane.commands.jobs.one_offs import claim_task, delete_resolved_task, let_go_of_task
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.errors import Conflict, NotFound
-from controlplane.domain.submission import TaskGuidTaken
+from controlplane.domain.jobs.submission import TaskGuidTaken
 from controlplane.queries.sql import rows
 from controlplane.spec.one_off import parse_one_off
 from tests.simulation.jobs import Submitted, sleep

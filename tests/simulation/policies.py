@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from controlplane.domain.placement.policy import DEFAULT_VALIDATORS
+from controlplane.domain.placement.model.policy import DEFAULT_VALIDATORS
 from controlplane.domain.scopes import ScopeKind
 
 SECOND = "second"

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from controlplane import clock
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.placement.preempt import NOMINATION_SECONDS
-from controlplane.domain.states import Band, Reason, ReleaseKind
+from controlplane.domain.placement.preemption.preempt import NOMINATION_SECONDS
+from controlplane.domain.state.states import Band, Reason, ReleaseKind
 from controlplane.queries.sql import decoded, rows
 from tests.simulation.policies import ZONE
 from tests.simulation.world import World

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.states import ACTIVE, TERMINAL, ReleaseKind
+from controlplane.domain.state.states import ACTIVE, TERMINAL, ReleaseKind
 from controlplane.queries.sql import rows
 from tests.simulation.jobs import Submitted
 from tests.simulation.witness import Seen

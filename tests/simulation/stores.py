@@ -8,7 +8,7 @@ COPIES = 20
 
 
 class Disk:
-    """`workers.store.Store` in memory."""
+    """`workers.journal_file.Store` in memory."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng

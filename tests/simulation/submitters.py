@@ -9,14 +9,14 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.db import connection
 
-from controlplane.commands.deletion import delete_job
-from controlplane.commands.endings import cancel_job
-from controlplane.commands.jobs import submit_jobs
-from controlplane.commands.retries import retry_job
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.jobs.rerun import retry_job
+from controlplane.commands.jobs.submit import submit_jobs
+from controlplane.commands.retention.deletion import delete_job
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict, NotFound
-from controlplane.domain.states import TERMINAL
-from controlplane.domain.submission import JobsRefused, NameTaken
+from controlplane.domain.jobs.submission import JobsRefused, NameTaken
+from controlplane.domain.state.states import TERMINAL
 from controlplane.queries.sql import rows
 from controlplane.spec import parse_job
 from tests.simulation.jobs import End, Submitted

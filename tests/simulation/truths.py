@@ -7,8 +7,8 @@ from django.conf import settings
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.convergence.policy import Policy
-from controlplane.domain.states import ReleaseKind
-from controlplane.queries.invariants import check_all
+from controlplane.domain.state.states import ReleaseKind
+from controlplane.queries.integrity.invariants import check_all
 from controlplane.queries.sql import rows
 from tests.simulation.alone import check_alone
 from tests.simulation.ends import check_ends

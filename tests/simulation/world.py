@@ -15,12 +15,12 @@ from django.db import connection, transaction
 from django.test import override_settings
 
 from controlplane import clock
-from controlplane.commands import attempt_uids
-from controlplane.commands.accounts import create_default_tenancy, create_user
-from controlplane.commands.cells import enroll_cell
-from controlplane.commands.pools import put_pool
-from controlplane.commands.quotas import put_quota
-from controlplane.contract.keys import decode_key
+from controlplane.commands.cells.operate import enroll_cell
+from controlplane.commands.state import attempt_uids
+from controlplane.commands.tenancy.accounts import create_default_tenancy, create_user
+from controlplane.commands.tenancy.pools import put_pool
+from controlplane.commands.tenancy.quotas import put_quota
+from controlplane.contract.wire.keys import decode_key
 from controlplane.domain.scopes import Scope, ScopeKind
 from controlplane.models import Project
 from controlplane.outbox import transport

@@ -5,7 +5,7 @@ from threading import current_thread, main_thread
 
 import pytest
 
-from controlplane.commands.bounded_calls import MOST_STUCK, BoundedCalls
+from controlplane.commands.hooks.bounded_calls import MOST_STUCK, BoundedCalls
 from controlplane.domain.hooks.interface import HookUnavailable
 
 SOON = 0.02

@@ -6,7 +6,7 @@ from celery.worker import state
 from kombu.connection import Connection
 
 from controlplane.config.broker import PromptConnection
-from workers.broker import PromptConnection as CellConnection
+from workers.service.broker import PromptConnection as CellConnection
 
 NOWHERE = "redis://127.0.0.1:1/0"
 SIDES = pytest.mark.parametrize("kind", [PromptConnection, CellConnection], ids=["ours", "cell"])

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.contract import envelope, keys
 from controlplane.contract.fields import Malformed
-from controlplane.contract.orders import Registered
-from controlplane.contract.queues import INBOX_QUEUES, inbox_queue
-from controlplane.contract.reports import MAX_REPORTS, Goodbye, Heartbeat, Held, Register
+from controlplane.contract.messages.orders import Registered
+from controlplane.contract.messages.reports import MAX_REPORTS, Goodbye, Heartbeat, Held, Register
 from controlplane.contract.states import TaskState
+from controlplane.contract.wire import envelope, keys
+from controlplane.contract.wire.queues import INBOX_QUEUES, inbox_queue
 from controlplane.inbox.sorting import COUNTED_CHARS, MAX_OF_A_CELL, Directory, sort_messages
-from workers.orders_in import OrderReader
+from workers.agent.orders import OrderReader
 
 CELL_KEY = b"k" * 32
 TO_CONTROL = keys.mac_key(CELL_KEY, keys.TO_CONTROL)

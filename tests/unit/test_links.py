@@ -4,7 +4,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from controlplane.domain.links import VALID_SECONDS, is_link_valid, link_key, sign_link
+from controlplane.domain.cells.signed_links import VALID_SECONDS, is_link_valid, link_key, sign_link
 
 KEY = link_key("only-for-tests-" * 4)
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.placement.pending import (
+from controlplane.domain.placement.reasons.pending import (
     Waiting,
     pending_reason,
     pending_reasons,

@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from controlplane.contract.briefing import Briefing
+from controlplane.contract.messages.briefing import Briefing
 from controlplane.contract.states import Phase
 from workers import clock
 from workers.attempt.capture import Capture
-from workers.attempt.engine import Engine, Placed, View
 from workers.attempt.events import Building, DriverEvent, Launch, Listener, Started, TryFailed
 from workers.attempt.outcome import AttemptFailed
 from workers.attempt.pulls import Pulls
+from workers.attempt.runtime import Engine, Placed, View
 from workers.attempt.turns import Turns
-from workers.logs import LogShipper
+from workers.control_api import Web
+from workers.log_uploads import LogShipper
+from workers.remote_files import Storage
 from workers.secret_folder import SecretFolder
-from workers.storage import Storage
-from workers.web import Web
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from workers.attempt.attempt import Attempt
-from workers.attempt.engine import EngineAway, EngineError
+from workers.attempt.runtime import EngineAway, EngineError
 
 FIRST_SECONDS = 1.0
 LOOK_SECONDS = 5.0

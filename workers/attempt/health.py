@@ -9,9 +9,9 @@ import socket
 import time
 from collections.abc import Callable
 
-from controlplane.contract.health import HealthCheck
+from controlplane.contract.messages.health import HealthCheck
 from workers.attempt.attempt import Attempt, Closed
-from workers.attempt.engine import EngineAway, EngineError
+from workers.attempt.runtime import EngineAway, EngineError
 
 STARTING_SECONDS = 1.0  # the longest pause between checks of what is not RUNNING yet
 REQUEST = (

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from workers.attempt.attempt import Attempt
 from workers.attempt.capture import STREAMS
-from workers.attempt.engine import EngineAway, EngineError
+from workers.attempt.runtime import EngineAway, EngineError
 
 log = logging.getLogger(__name__)
 CPU_SHARE = 0.01

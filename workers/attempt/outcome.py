@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from controlplane.contract.reports import (
+from controlplane.contract.messages.reports import (
     COMMAND,
     IMAGE,
     NOT_HERE,

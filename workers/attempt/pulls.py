@@ -7,8 +7,8 @@ import logging
 import threading
 from collections.abc import Callable
 
-from controlplane.contract.briefing import Registry
-from workers.attempt.engine import Engine, EngineAway, EngineError
+from controlplane.contract.messages.briefing import Registry
+from workers.attempt.runtime import Engine, EngineAway, EngineError
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """What an attempt used of its host is told at its end; what nobody knows is left out, and not 0."""
 
 from workers.attempt.attempt import Attempt
-from workers.attempt.engine import View
+from workers.attempt.runtime import View
 
 MIB = 2**20
 

@@ -14,7 +14,6 @@ more. One conformance suite (tests/conformance) holds all drivers to these promi
 from collections.abc import Iterable
 from typing import Protocol
 
-from workers.attempt.engine import EngineAway
 from workers.attempt.events import (
     Building,
     DriverEvent,
@@ -25,6 +24,7 @@ from workers.attempt.events import (
     Started,
     TryFailed,
 )
+from workers.attempt.runtime import EngineAway
 
 __all__ = [
     "Building",

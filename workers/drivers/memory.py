@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
-from controlplane.contract.reports import COMMAND, head_of_result
+from controlplane.contract.messages.reports import COMMAND, head_of_result
 from controlplane.contract.states import FailureKind, Phase
 from workers.attempt.events import (
     Building,

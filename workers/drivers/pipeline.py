@@ -1,6 +1,6 @@
 """A driver whose attempts live through the pipeline, a thread for each: docker and process.
 
-Plain tasks of the latter need no pipeline (workers.drivers.process_plain) as long as all goes well.
+Plain process tasks take a shorter way while nothing goes wrong (workers.drivers.process.fast_path).
 """
 
 import contextlib
@@ -13,17 +13,17 @@ from operator import itemgetter
 from controlplane.contract.states import Phase
 from workers.attempt.attempt import Attempt, Closed, Surroundings
 from workers.attempt.disk import FIRST_SECONDS, watch_disk
-from workers.attempt.engine import EngineAway, EngineError
 from workers.attempt.events import Found, Launch
-from workers.attempt.gang import Gangs
+from workers.attempt.gangs.gang import Gangs
 from workers.attempt.health import watch_health
 from workers.attempt.idleness import watch_idleness
 from workers.attempt.outcome import DISK_LIMIT, HEALTH, IDLE, LIFETIME, STOPPED, TIMEOUT
-from workers.attempt.run import ADOPT, START, Step, run
+from workers.attempt.pipeline import ADOPT, START, Step, run
+from workers.attempt.runtime import EngineAway, EngineError
 from workers.attempt.steps.clean import remove_all
 from workers.attempt.threads import DaemonPool, Gate, Timer
-from workers.drivers.process import ProcessEngine
-from workers.drivers.process_plain import PlainLives
+from workers.drivers.process.engine import ProcessEngine
+from workers.drivers.process.fast_path import PlainLives
 
 log = logging.getLogger(__name__)
 

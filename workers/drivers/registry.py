@@ -9,23 +9,23 @@ from urllib.parse import urlsplit
 
 from workers import clock
 from workers.attempt.attempt import Surroundings
-from workers.attempt.engine import Engine
 from workers.attempt.events import Listener
 from workers.attempt.pulls import Pulls
+from workers.attempt.runtime import Engine
 from workers.attempt.turns import Turns
 from workers.config import CellConfig
+from workers.control_api import Web
 from workers.drivers.base import Driver
-from workers.drivers.docker import DockerEngine
+from workers.drivers.docker.driver import DockerEngine
 from workers.drivers.memory import MemoryDriver
 from workers.drivers.pipeline import PipelineDriver
-from workers.drivers.process import ProcessEngine
-from workers.drivers.routed import RoutedDriver
-from workers.drivers.runner import Offered, RunnerDriver, Runners
-from workers.logs import LogShipper
+from workers.drivers.process.engine import ProcessEngine
+from workers.drivers.runner.dispatch import RoutedDriver
+from workers.drivers.runner.driver import Offered, RunnerDriver, Runners
+from workers.log_uploads import LogShipper
+from workers.remote_files import Storage
 from workers.runners.installed import load_runners
 from workers.secret_folder import SecretFolder, default_folder
-from workers.storage import Storage
-from workers.web import Web
 
 OPEN_FILES = 16_384  # two connections and a few files for each of a thousand attempts
 BACK_OFF_SECONDS = (1.0, 4.0)  # a stage is tried three times, and a short restart lies between

@@ -12,11 +12,11 @@ import threading
 from pathlib import Path
 
 from workers import clock
-from workers.drivers.docker import DockerEngine
-from workers.drivers.process import ProcessEngine
+from workers.drivers.docker.driver import DockerEngine
+from workers.drivers.process.engine import ProcessEngine
+from workers.guard.decisions import Guard
+from workers.guard.engine_control import EngineHands, Reach
 from workers.guard.folder import GuardFolder
-from workers.guard.guard import Guard
-from workers.guard.hands import EngineHands, Reach
 from workers.guard.watchlist import Watchlist, Word
 
 log = logging.getLogger("workers.guard")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from workers.attempt.events import Permit
 from workers.drivers.memory import MemoryEngine
-from workers.guard.guard import Guard, Known
+from workers.guard.decisions import Guard, Known
 from workers.guard.watchlist import Watchlist, Word, permit
 
 
@@ -19,7 +19,7 @@ class MemoryHands:
         """Nothing to do: everything is seen at once."""
 
     def known(self, uid: str) -> Known:
-        """See workers.guard.guard.Hands."""
+        """See workers.guard.decisions.Hands."""
         life = self._engine.lives.get(uid)
         if life is None:
             return Known.ABSENT

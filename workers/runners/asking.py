@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from controlplane.contract.orders import GroupSpec, RunAttempt
+from controlplane.contract.messages.orders import GroupSpec, RunAttempt
 from workers.runners import keeping
 from workers.runners.calls import Calls
 from workers.runners.interface import (

@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any
 
-from controlplane.contract.orders import OWN_TASK_TYPES
+from controlplane.contract.messages.orders import OWN_TASK_TYPES
 from workers.runners.interface import Runner
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from controlplane.contract.briefing import MAX_PLUGIN_STATE_BYTES
+from controlplane.contract.messages.briefing import MAX_PLUGIN_STATE_BYTES
 
 # 64 KiB as JSON: it travels with each report of the attempt.
 MAX_STATE_BYTES = MAX_PLUGIN_STATE_BYTES

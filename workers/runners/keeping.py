@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.contract.fields import clean_text, compact_json
-from controlplane.contract.reports import MESSAGE_CHARS, RESULT_BYTES
+from controlplane.contract.messages.reports import MESSAGE_CHARS, RESULT_BYTES
 from workers.runners.interface import MAX_STATE_BYTES, MAX_WORDS, Fault, Look, Phase
 
 # PostgreSQL stores no text with a NUL in it; an escaped backslash before it makes it other text.

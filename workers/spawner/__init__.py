@@ -1,7 +1,7 @@
 """Starts the tasks of one cell, sees their ends and writes them down, whoever else dies meanwhile.
 
-Started by workers.drivers.process_link as a program of its own, one for a cell, from the standard
-library alone. The folder `work` of the cell holds one for each attempt, in it `order.json`:
+Started by workers.drivers.process.spawner_client as a program of its own, one for a cell, from the
+standard library alone. The cell's folder `work` holds one for each attempt, in it `order.json`:
 argv, env, cwd, root, memory_bytes, logs, max_log_bytes, cut_note. In its own folder stand:
 
     lock      held as long as it lives: one spawner for a cell

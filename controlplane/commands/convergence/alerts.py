@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from controlplane.commands.batches import run_in_transaction
 from controlplane.commands.convergence.rule import Look
+from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.queries.convergence.alerts import QUIET_ALERTS
 from controlplane.queries.convergence.parameters import parameters_of
 from controlplane.queries.sql import execute

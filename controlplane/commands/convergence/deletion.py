@@ -7,14 +7,14 @@ ticks (`ticks.retention`), so that neither a million rows nor cells wait for the
 import time
 from collections.abc import Callable, Mapping
 
+from controlplane.commands.convergence.orphan_files import sweep_strays
 from controlplane.commands.convergence.rule import Look
-from controlplane.commands.convergence.strays import sweep_strays
-from controlplane.commands.deletion import delete_expired
-from controlplane.commands.effects import clear_alerts, raise_alerts
-from controlplane.commands.old_records import delete_old_records
-from controlplane.commands.purge import Purged, purge_deleted
+from controlplane.commands.retention.deletion import delete_expired
+from controlplane.commands.retention.purge import Purged, purge_deleted
+from controlplane.commands.retention.records import delete_old_records
+from controlplane.commands.state.apply import clear_alerts, raise_alerts
 from controlplane.domain.convergence.policy import Policy
-from controlplane.domain.effects import RaiseAlert
+from controlplane.domain.state.effects import RaiseAlert
 from controlplane.outbox import wakes
 
 STUCK_FILES = "files_not_deleted"

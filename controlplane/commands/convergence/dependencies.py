@@ -3,20 +3,20 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from controlplane.commands.batches import for_each_batch
+from controlplane.commands.convergence.job_pages import take_turn
 from controlplane.commands.convergence.rule import Look
-from controlplane.commands.convergence.turns import take_turn
-from controlplane.commands.dispatch import send_after_commit
-from controlplane.commands.effects import apply_changes
+from controlplane.commands.state.apply import apply_changes
+from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.state.transactions import for_each_batch
 from controlplane.contract.states import TaskState
 from controlplane.domain.convergence.endings import decide_hopeless
-from controlplane.domain.effects import EndJob
-from controlplane.domain.jobs import impossible_groups
-from controlplane.domain.states import Reason
-from controlplane.queries.cascades import WaitsFor, load_dependencies
+from controlplane.domain.state.effects import EndJob
+from controlplane.domain.state.job_rollup import impossible_groups
+from controlplane.domain.state.states import Reason
 from controlplane.queries.convergence.dependencies import find_pending_of_groups
-from controlplane.queries.facts import load_facts_of_tasks
-from controlplane.queries.jobs_under_lock import load_groups, lock_jobs
+from controlplane.queries.jobs.dependencies import WaitsFor, load_dependencies
+from controlplane.queries.locks import load_groups, lock_jobs
+from controlplane.queries.task_facts import load_facts_of_tasks
 
 
 def follow(look: Look) -> Mapping[str, int]:

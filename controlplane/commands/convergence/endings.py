@@ -4,20 +4,24 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from controlplane.commands.batches import for_each_batch, run_in_transaction
+from controlplane.commands.convergence.job_pages import give_back, take_turn
 from controlplane.commands.convergence.rule import JOBS_PER_TICK, Look
-from controlplane.commands.convergence.turns import give_back, take_turn
-from controlplane.commands.dispatch import send_after_commit
-from controlplane.commands.effects import apply_changes
-from controlplane.commands.endings import PAGE, end_page
+from controlplane.commands.jobs.cancel import PAGE, end_page
+from controlplane.commands.state.apply import apply_changes
+from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.state.transactions import for_each_batch, run_in_transaction
 from controlplane.contract.states import TaskState
 from controlplane.domain.convergence.endings import decide_bounced
-from controlplane.domain.effects import EndJob
-from controlplane.domain.states import ACTIVE, Reason
+from controlplane.domain.state.effects import EndJob
+from controlplane.domain.state.states import ACTIVE, Reason
 from controlplane.outbox import wakes
-from controlplane.queries.cascades import find_bouncing_page, load_parents, load_stop_seconds
-from controlplane.queries.facts import load_facts_of_tasks
-from controlplane.queries.jobs_under_lock import lock_jobs
+from controlplane.queries.jobs.dependencies import (
+    find_bouncing_page,
+    load_parents,
+    load_stop_seconds,
+)
+from controlplane.queries.locks import lock_jobs
+from controlplane.queries.task_facts import load_facts_of_tasks
 
 # Pages of all jobs in one tick, of each kind: a job has at most ten. Between two ticks the worker
 # takes what else waits for it, so that no cascade holds up the clock's rules.

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from controlplane.commands.cells.image_failures import hold_images
 from controlplane.commands.convergence.rule import Look
-from controlplane.commands.images import hold_images
 
 
 def hold(look: Look) -> Mapping[str, int]:

@@ -4,14 +4,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from controlplane.commands.batches import for_each_batch
 from controlplane.commands.convergence.rule import Look
-from controlplane.commands.dispatch import send_after_commit
-from controlplane.commands.effects import apply_changes
+from controlplane.commands.state.apply import apply_changes
+from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.state.transactions import for_each_batch
 from controlplane.domain.convergence.task_rule import TaskRule
 from controlplane.queries.convergence.due import Candidate, find_candidates, pick_candidates
-from controlplane.queries.facts import load_facts_of_tasks
-from controlplane.queries.jobs_under_lock import lock_jobs
+from controlplane.queries.locks import lock_jobs
+from controlplane.queries.task_facts import load_facts_of_tasks
 
 # A rule begins no other page after so long, so that those behind it have their turn in this tick.
 SLICE_SECONDS = 2.0

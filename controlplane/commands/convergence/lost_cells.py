@@ -3,10 +3,11 @@
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from controlplane.commands.batches import run_in_transaction
 from controlplane.commands.convergence.rule import Look
-from controlplane.commands.effects import change_cells, clear_alerts, raise_alerts
-from controlplane.contract.queues import cell_queue
+from controlplane.commands.state.apply import change_cells, clear_alerts, raise_alerts
+from controlplane.commands.state.transactions import run_in_transaction
+from controlplane.contract.wire.queues import cell_queue
+from controlplane.domain.convergence.cell_health import SUSPICIONS
 from controlplane.domain.convergence.lost_cells import (
     HELD,
     LOST,
@@ -17,9 +18,8 @@ from controlplane.domain.convergence.lost_cells import (
     mass_alert,
 )
 from controlplane.domain.convergence.policy import Policy
-from controlplane.domain.convergence.stuck_stops import SUSPICIONS
-from controlplane.domain.effects import RaiseAlert
-from controlplane.domain.snapshots import LeaseFacts, PoolSilence
+from controlplane.domain.state.effects import RaiseAlert
+from controlplane.domain.state.facts import LeaseFacts, PoolSilence
 from controlplane.outbox import transport
 from controlplane.queries.convergence.lost_cells import (
     find_freed_attempts,

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from datetime import datetime
 
-from controlplane.commands.batches import run_in_transaction
 from controlplane.commands.convergence.rule import Look
 from controlplane.commands.convergence.walks import note_repair, note_walk
+from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.queries.convergence.repairs import load_way
 from controlplane.queries.sql import rows
 

@@ -3,23 +3,23 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from controlplane.commands.batches import for_each_batch
+from controlplane.commands.convergence.job_pages import take_turn
 from controlplane.commands.convergence.rule import Look
-from controlplane.commands.convergence.turns import take_turn
 from controlplane.commands.convergence.walks import note_repair, note_walk
-from controlplane.commands.dispatch import send_after_commit
-from controlplane.commands.effects import apply_changes, clear_alerts, raise_alerts
-from controlplane.commands.recount import recount_jobs
-from controlplane.commands.watch import CONTRADICTION
-from controlplane.domain.effects import RaiseAlert
-from controlplane.domain.recount import Difference
+from controlplane.commands.state.apply import apply_changes, clear_alerts, raise_alerts
+from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.state.recount import recount_jobs
+from controlplane.commands.state.tick_alerts import CONTRADICTION
+from controlplane.commands.state.transactions import for_each_batch
+from controlplane.domain.integrity.recount import Difference
+from controlplane.domain.state.effects import RaiseAlert
 from controlplane.queries.convergence.repairs import (
     find_alerts_of_gone_jobs,
     find_jobs_page,
     find_told_jobs,
     load_way,
 )
-from controlplane.queries.jobs_under_lock import lock_jobs
+from controlplane.queries.locks import lock_jobs
 
 # Jobs that ended longer ago have been looked at often, and nothing changes in them any more.
 ENDED_SECONDS = 86_400.0

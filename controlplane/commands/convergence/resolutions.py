@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from controlplane.commands.convergence.rule import Look
-from controlplane.domain.callbacks import CLAIM_SECONDS, wait_seconds
+from controlplane.domain.callbacks.delivery import CLAIM_SECONDS, wait_seconds
 from controlplane.queries.sql import execute, rows
 
 LOST = "whoever tried has not told how it went"

@@ -2,6 +2,7 @@
 
 from controlplane.commands.convergence import (
     alerts,
+    cell_health,
     deletion,
     dependencies,
     endings,
@@ -10,7 +11,6 @@ from controlplane.commands.convergence import (
     orphans,
     repairs,
     resolutions,
-    stuck_stops,
 )
 from controlplane.commands.convergence.late_tasks import EndLateTasks
 from controlplane.commands.convergence.rule import Rule
@@ -52,7 +52,7 @@ RULES: tuple[Rule, ...] = (
         6,
         "stuck_stops",
         ("stuck_stops", "failing_cells", "cleared_cells"),
-        stuck_stops.judge_cells,
+        cell_health.judge_cells,
         waits=True,
     ),
     Rule(6, "images", ("images",), images.hold),

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from controlplane.commands.watch import tell_repair, tell_sound
+from controlplane.commands.state.tick_alerts import tell_repair, tell_sound
 from controlplane.queries.convergence.repairs import load_way
 from controlplane.queries.sql import execute
 

@@ -2,12 +2,12 @@
 
 from datetime import datetime
 
-from controlplane.domain.changes import Cause, change_task
 from controlplane.domain.convergence.task_rule import TaskRule, unreleased
-from controlplane.domain.effects import ChangeTask
-from controlplane.domain.snapshots import TaskFacts
-from controlplane.domain.states import ACTIVE, Reason
-from controlplane.domain.transitions import Event
+from controlplane.domain.state.effects import ChangeTask
+from controlplane.domain.state.facts import TaskFacts
+from controlplane.domain.state.states import ACTIVE, Reason
+from controlplane.domain.state.task_changes import Cause, change_task
+from controlplane.domain.state.transitions import Event
 
 
 def decide_drained(facts: TaskFacts, *, now: datetime) -> ChangeTask:

@@ -3,11 +3,11 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from controlplane.domain.changes import Cause, change_task
-from controlplane.domain.effects import ChangeTask
-from controlplane.domain.snapshots import TaskFacts
-from controlplane.domain.states import REASONS, Reason
-from controlplane.domain.transitions import Event
+from controlplane.domain.state.effects import ChangeTask
+from controlplane.domain.state.facts import TaskFacts
+from controlplane.domain.state.states import REASONS, Reason
+from controlplane.domain.state.task_changes import Cause, change_task
+from controlplane.domain.state.transitions import Event
 
 # A place stays kept so long after whoever leaves it should have gone.
 NOMINATION_SECONDS = 30.0

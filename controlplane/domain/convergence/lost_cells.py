@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from controlplane.domain.changes import Cause, change_task, keep_task, release_task
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.convergence.task_rule import TaskRule
-from controlplane.domain.effects import ChangeCell, ChangeTask, RaiseAlert
-from controlplane.domain.snapshots import AttemptFacts, LeaseFacts, PoolSilence, TaskFacts
-from controlplane.domain.states import (
+from controlplane.domain.state.effects import ChangeCell, ChangeTask, RaiseAlert
+from controlplane.domain.state.facts import AttemptFacts, LeaseFacts, PoolSilence, TaskFacts
+from controlplane.domain.state.states import (
     TERMINAL,
     CellState,
     Exclusive,
@@ -22,7 +21,8 @@ from controlplane.domain.states import (
     Reason,
     ReleaseKind,
 )
-from controlplane.domain.transitions import Event
+from controlplane.domain.state.task_changes import Cause, change_task, keep_task, release_task
+from controlplane.domain.state.transitions import Event
 
 # So much later than its lease is over by our count may an exclusive task run elsewhere.
 EXCLUSIVE_MARGIN_SECONDS = 10.0

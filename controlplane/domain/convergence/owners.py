@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.snapshots import TaskFacts
-from controlplane.domain.states import ACTIVE, OPEN, TERMINAL, Exclusive
+from controlplane.domain.state.facts import TaskFacts
+from controlplane.domain.state.states import ACTIVE, OPEN, TERMINAL, Exclusive
 
 
 @dataclass(frozen=True, slots=True)

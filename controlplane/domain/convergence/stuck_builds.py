@@ -3,12 +3,12 @@
 from datetime import datetime
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.changes import Cause, change_task
 from controlplane.domain.convergence.task_rule import TaskRule, unreleased
-from controlplane.domain.effects import ChangeTask
-from controlplane.domain.snapshots import TaskFacts
-from controlplane.domain.states import Reason
-from controlplane.domain.transitions import Event
+from controlplane.domain.state.effects import ChangeTask
+from controlplane.domain.state.facts import TaskFacts
+from controlplane.domain.state.states import Reason
+from controlplane.domain.state.task_changes import Cause, change_task
+from controlplane.domain.state.transitions import Event
 
 
 def decide_stuck_build(facts: TaskFacts, *, now: datetime) -> ChangeTask:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from controlplane.domain.effects import ChangeTask
-from controlplane.domain.snapshots import AttemptFacts, TaskFacts
+from controlplane.domain.state.effects import ChangeTask
+from controlplane.domain.state.facts import AttemptFacts, TaskFacts
 
 
 class Decide(Protocol):

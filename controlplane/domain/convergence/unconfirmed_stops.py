@@ -3,11 +3,11 @@
 from dataclasses import replace
 from datetime import datetime
 
-from controlplane.domain.changes import keep_task
 from controlplane.domain.convergence.task_rule import TaskRule, unreleased
-from controlplane.domain.effects import ChangeTask, Step
-from controlplane.domain.snapshots import TaskFacts
-from controlplane.domain.states import TERMINAL, Reason
+from controlplane.domain.state.effects import ChangeTask, Step
+from controlplane.domain.state.facts import TaskFacts
+from controlplane.domain.state.states import TERMINAL, Reason
+from controlplane.domain.state.task_changes import keep_task
 
 
 def decide_unconfirmed_stop(facts: TaskFacts, *, now: datetime) -> ChangeTask:

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from controlplane.contract.health import HealthCheck
+from controlplane.contract.messages.health import HealthCheck
 from controlplane.contract.states import TaskState
 from controlplane.domain.hooks.interface import End, Hook
-from controlplane.domain.transitions import Event, is_legal
+from controlplane.domain.state.transitions import Event, is_legal
 from controlplane.spec import TaskGroupSpec
 from controlplane.spec.services import HealthCheck as HealthCheckSpec
 

@@ -1,7 +1,7 @@
 """Batch: runs to its end, once. What its exit means is what the transition table says."""
 
 from controlplane.domain.hooks.interface import End, Refusal, Terms
-from controlplane.domain.transitions import Event
+from controlplane.domain.state.transitions import Event
 
 
 class Batch:

@@ -1,7 +1,7 @@
 """Inference: serves, RUNNING from when its health check passed, and is started again for ever."""
 
 from controlplane.domain.hooks.interface import End, Refusal, Terms
-from controlplane.domain.transitions import Event
+from controlplane.domain.state.transitions import Event
 
 
 class Inference:

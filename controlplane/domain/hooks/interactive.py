@@ -1,7 +1,7 @@
 """Interactive: somebody works with it, until its program ends, or its time, or nothing happens."""
 
 from controlplane.domain.hooks.interface import End, Refusal, Terms
-from controlplane.domain.transitions import Event
+from controlplane.domain.state.transitions import Event
 
 
 class Interactive:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from controlplane.domain.transitions import Event
+from controlplane.domain.state.transitions import Event
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 

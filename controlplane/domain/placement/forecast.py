@@ -10,29 +10,29 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.gangs import GangGroup
-from controlplane.domain.placement.explain import (
-    Reason,
-    explain_behind_itself,
-    explain_unreached,
-    explain_violations,
-)
-from controlplane.domain.placement.interfaces import Request
-from controlplane.domain.placement.ledger import Ledger
-from controlplane.domain.placement.one_pass import Plugins, check_all
-from controlplane.domain.placement.pending import Waiting as Pending
-from controlplane.domain.placement.pending import pending_reasons
-from controlplane.domain.placement.plan import Plan
-from controlplane.domain.placement.screen import Screened
-from controlplane.domain.placement.snapshot import (
+from controlplane.domain.placement.cycle.pass_state import Plugins, check_all
+from controlplane.domain.placement.cycle.plan import Plan
+from controlplane.domain.placement.cycle.prefilter import Screened
+from controlplane.domain.placement.cycle.quota_usage import Ledger
+from controlplane.domain.placement.model.interfaces import Request
+from controlplane.domain.placement.model.snapshot import (
     GangFacts,
     PassFacts,
     PoolSnapshot,
     ShapeFacts,
     Waiting,
 )
-from controlplane.domain.placement.validators.dependencies import WAITING_FOR_DEPENDENCY
-from controlplane.domain.placement.validators.start_time import WAITING_FOR_START_TIME
+from controlplane.domain.placement.plugins.validators.dependencies import WAITING_FOR_DEPENDENCY
+from controlplane.domain.placement.plugins.validators.start_time import WAITING_FOR_START_TIME
+from controlplane.domain.placement.reasons.explain import (
+    Reason,
+    explain_behind_itself,
+    explain_unreached,
+    explain_violations,
+)
+from controlplane.domain.placement.reasons.pending import Waiting as Pending
+from controlplane.domain.placement.reasons.pending import pending_reasons
+from controlplane.domain.state.gangs import GangGroup
 
 JOB_ID = (1 << 62) - 1
 """Behind every job that there is."""

@@ -13,13 +13,13 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from controlplane.domain.placement.one_pass import Plugins
-from controlplane.domain.placement.place import place
-from controlplane.domain.placement.plan import Plan
-from controlplane.domain.placement.preempt import Eviction
-from controlplane.domain.placement.room import make_room, wants_room
-from controlplane.domain.placement.screen import Screened, latest, screen
-from controlplane.domain.placement.snapshot import Leaving, PassFacts, PoolSnapshot, Running
+from controlplane.domain.placement.cycle.pass_state import Plugins
+from controlplane.domain.placement.cycle.place import place
+from controlplane.domain.placement.cycle.plan import Plan
+from controlplane.domain.placement.cycle.prefilter import Screened, latest, screen
+from controlplane.domain.placement.model.snapshot import Leaving, PassFacts, PoolSnapshot, Running
+from controlplane.domain.placement.preemption.make_room import make_room, wants_room
+from controlplane.domain.placement.preemption.preempt import Eviction
 from controlplane.domain.scopes import Scope
 
 VERSION = 1

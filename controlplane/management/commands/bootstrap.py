@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
 from controlplane import clock
-from controlplane.commands import accounts
+from controlplane.commands.tenancy import accounts
 
 
 class Command(BaseCommand):

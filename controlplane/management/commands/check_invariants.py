@@ -8,8 +8,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from controlplane.domain.invariants import INVARIANTS
-from controlplane.queries.invariants import check_database
+from controlplane.domain.integrity import INVARIANTS
+from controlplane.queries.integrity.invariants import check_database
 
 
 class Command(BaseCommand):

@@ -12,8 +12,8 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
 
 from controlplane import clock
-from controlplane.domain.doctor import Finding, judge_tasks
-from controlplane.queries.doctor import find_unwell, load_open_tasks
+from controlplane.domain.integrity.doctor import Finding, judge_tasks
+from controlplane.queries.convergence.doctor import find_unwell, load_open_tasks
 from controlplane.queries.policy import load_policy
 from controlplane.queries.ticks import load_tick
 

@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from controlplane import clock
-from controlplane.commands.cells import enroll_cell
+from controlplane.commands.cells.operate import enroll_cell
 from controlplane.domain.errors import NotFound
 
 

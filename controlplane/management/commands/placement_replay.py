@@ -12,7 +12,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from controlplane.domain.placement.guarded import Faults
+from controlplane.domain.placement.cycle.plugin_guard import Faults
 from controlplane.domain.placement.replay import (
     Record,
     Replay,
@@ -21,7 +21,7 @@ from controlplane.domain.placement.replay import (
     read_record,
     replay,
 )
-from controlplane.queries.pool_plugins import resolve
+from controlplane.queries.placement.pool_plugins import resolve
 
 
 class Command(BaseCommand):

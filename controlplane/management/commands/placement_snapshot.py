@@ -8,7 +8,7 @@ from django.db import transaction
 
 from controlplane import clock
 from controlplane.domain.placement.replay import write_record
-from controlplane.queries.placement_record import NoSuchPool, load_record
+from controlplane.queries.placement.record import NoSuchPool, load_record
 
 
 class Command(BaseCommand):

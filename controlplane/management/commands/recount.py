@@ -9,8 +9,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from controlplane import clock
-from controlplane.commands.recount import recount_page
-from controlplane.domain.recount import Difference
+from controlplane.commands.state.recount import recount_page
+from controlplane.domain.integrity.recount import Difference
 
 
 class Command(BaseCommand):

@@ -7,8 +7,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from controlplane.commands.secrets import reseal_page
-from controlplane.queries.secrets import SealedOtherwise
+from controlplane.commands.tenancy.secrets import reseal_page
+from controlplane.queries.tenancy.secrets import SealedOtherwise
 
 
 class Command(BaseCommand):

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.states import OPEN
-from controlplane.queries.jobs_under_lock import HAS_RUN
+from controlplane.domain.state.states import OPEN
+from controlplane.queries.locks import HAS_RUN
 from controlplane.queries.sql import rows
 
 # Arrays count from 1 there, and states from 0.
 _HAS_ENDED = " AND ".join(f"d.counts[{int(state) + 1}] = 0" for state in sorted(OPEN))
 
-# Of a group that has ended. The same rule as `domain.dependencies.standing`.
+# Of a group that has ended. The same rule as `domain.state.dependencies.standing`.
 _HAS_FAILED = f"""
     CASE item->>'until' WHEN 'finished' THEN FALSE
          WHEN 'started' THEN (SELECT count(*) FROM controlplane_task r
@@ -33,7 +33,7 @@ WAITING_JOBS = f"""
     FROM controlplane_job j
     WHERE j.has_dependencies AND j.finished_at IS NULL AND j.ending_as IS NULL
       -- Only those that something has failed: others, of which there may be thousands, would stay
-      -- in front of them. What that is, `domain.dependencies` says.
+      -- in front of them. What that is, `domain.state.dependencies` says.
       AND EXISTS (SELECT 1 FROM controlplane_taskgroup g
                   CROSS JOIN jsonb_array_elements(g.depends_on) AS item
                   JOIN controlplane_taskgroup d

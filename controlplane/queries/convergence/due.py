@@ -9,6 +9,7 @@ from uuid import UUID
 from controlplane.domain.convergence.policy import Policy
 from controlplane.queries.convergence import (
     alerts,
+    cell_health,
     deletion,
     dependencies,
     drained,
@@ -19,7 +20,6 @@ from controlplane.queries.convergence import (
     repairs,
     resolutions,
     stuck_builds,
-    stuck_stops,
     unanswered,
     unplaced,
 )
@@ -33,7 +33,7 @@ CANDIDATES = {
     "overruns": overruns.OVERRUNS,
     "drained": drained.DRAINED,
     "unplaced": unplaced.UNPLACED,
-    "unconfirmed_stops": stuck_stops.UNCONFIRMED_STOPS,
+    "unconfirmed_stops": cell_health.UNCONFIRMED_STOPS,
 }
 """Where each rule that decides about tasks one by one finds its candidates."""
 
@@ -43,9 +43,9 @@ SOURCES = {
     "held_losses": lost_cells.HELD_LOSSES,
     "held_attempts": lost_cells.HELD_ATTEMPTS,
     "freed_attempts": lost_cells.FREED_ATTEMPTS,
-    "stuck_stops": stuck_stops.STUCK_STOPS,
-    "failing_cells": stuck_stops.FAILING_CELLS,
-    "cleared_cells": stuck_stops.CLEARED_CELLS,
+    "stuck_stops": cell_health.STUCK_STOPS,
+    "failing_cells": cell_health.FAILING_CELLS,
+    "cleared_cells": cell_health.CLEARED_CELLS,
     "images": images.IMAGES,
     "blocked_jobs": dependencies.BLOCKED_JOBS,
     "waiting_jobs": dependencies.WAITING_JOBS,

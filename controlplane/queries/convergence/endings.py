@@ -1,7 +1,7 @@
 """Rule 8: jobs that are ending, with whom they take along; gangs that go back to wait."""
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.states import JOB_STATES, TERMINAL
+from controlplane.domain.state.states import JOB_STATES, TERMINAL
 
 UNSUCCESSFUL = ", ".join(
     str(int(state)) for state in sorted((JOB_STATES & TERMINAL) - {TaskState.SUCCEEDED})

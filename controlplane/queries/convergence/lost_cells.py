@@ -5,8 +5,8 @@ from datetime import datetime
 from uuid import UUID
 
 from controlplane.domain.convergence.policy import Policy
-from controlplane.domain.snapshots import LeaseFacts, PoolSilence
-from controlplane.domain.states import CellState, MassLoss
+from controlplane.domain.state.facts import LeaseFacts, PoolSilence
+from controlplane.domain.state.states import CellState, MassLoss
 from controlplane.queries.convergence.parameters import parameters_of
 from controlplane.queries.sql import rows
 

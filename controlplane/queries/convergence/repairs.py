@@ -7,8 +7,8 @@ or ended a short while ago, one over the rows whose links no foreign key holds.
 from dataclasses import dataclass
 from datetime import datetime
 
-from controlplane.domain.states import JOB_STATES, TERMINAL
-from controlplane.queries.recount import MOST_JOBS, MOST_TASKS
+from controlplane.domain.state.states import JOB_STATES, TERMINAL
+from controlplane.queries.integrity.recount import MOST_JOBS, MOST_TASKS
 from controlplane.queries.sql import rows
 
 _ENDED = ", ".join(str(int(state)) for state in sorted(JOB_STATES & TERMINAL))

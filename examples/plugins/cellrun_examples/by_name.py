@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from controlplane.domain.placement.interfaces import Offer, Vector
+from controlplane.domain.placement.model.interfaces import Offer, Vector
 
 
 class ByName:

@@ -7,7 +7,7 @@ import logging
 from dataclasses import replace
 
 from controlplane.domain.hooks.interface import End, EndOfJob, LifeEvent, Refusal, Terms
-from controlplane.domain.transitions import Event
+from controlplane.domain.state.transitions import Event
 
 SERVER = "licences.example:27000"
 WHERE = {"key": "licensed", "op": "exists", "values": [], "required": True}

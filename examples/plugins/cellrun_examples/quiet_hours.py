@@ -1,7 +1,7 @@
 """A validator: batch work starts at night only."""
 
-from controlplane.domain.placement.interfaces import Request, Verdict, Violation
-from controlplane.domain.states import Band
+from controlplane.domain.placement.model.interfaces import Request, Verdict, Violation
+from controlplane.domain.state.states import Band
 
 BEGINS, ENDS = 20, 6  # o'clock, UTC
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from controlplane.domain.placement.interfaces import Queue, Turn
+from controlplane.domain.placement.model.interfaces import Queue, Turn
 
 
 class SmallestFirst:

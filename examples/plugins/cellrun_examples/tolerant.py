@@ -1,7 +1,7 @@
 """A hook: jobs of kind `tolerant` take exit status 3 for success ("nothing to do")."""
 
 from controlplane.domain.hooks.interface import End, Terms
-from controlplane.domain.transitions import Event
+from controlplane.domain.state.transitions import Event
 
 NOTHING_TO_DO = 3
 

@@ -8,7 +8,7 @@ import pytest
 from client import Session
 from tests.e2e.stack import RunningStack, wait_until
 from tests.e2e.work import attempts_of, run_to_end, shell_job
-from workers.drivers.docker_connection import connect
+from workers.drivers.docker.connection import connect
 
 pytestmark = [pytest.mark.stack, pytest.mark.engine]
 

@@ -6,9 +6,9 @@ from uuid import UUID, uuid4
 
 from django.contrib.auth.models import User
 
-from controlplane.commands.secrets import put_secret
+from controlplane.commands.tenancy.secrets import put_secret
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.states import (
+from controlplane.domain.state.states import (
     ACTIVE,
     TERMINAL,
     Band,

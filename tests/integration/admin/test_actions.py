@@ -11,7 +11,7 @@ from django.test import Client
 
 from controlplane import clock
 from controlplane.contract.states import TaskState
-from controlplane.domain.states import CallbackState
+from controlplane.domain.state.states import CallbackState
 from controlplane.models import (
     Alert,
     AuditLine,

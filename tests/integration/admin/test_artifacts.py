@@ -12,8 +12,8 @@ from django.test import Client
 
 from controlplane.contract.artifacts import path_of
 from controlplane.models import Attempt
-from controlplane.outbox.artifacts import Announced, put_piece
-from controlplane.queries.artifacts import find_prefix
+from controlplane.queries.attempts.artifacts import find_prefix
+from controlplane.storage.artifacts import Announced, put_piece
 from tests.integration.admin.test_pages import address_of, page, words
 
 pytestmark = pytest.mark.django_db

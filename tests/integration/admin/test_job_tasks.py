@@ -10,7 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.states import COLOURS
+from controlplane.domain.state.states import COLOURS
 from controlplane.models import Attempt, Cell, Job, Pool, Project, Task
 from tests.integration.admin.rows import add_attempts, make_job
 from tests.integration.admin.test_pages import words

@@ -5,10 +5,10 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from controlplane import clock
-from controlplane.commands.accounts import create_default_tenancy
-from controlplane.commands.endings import cancel_job
-from controlplane.commands.jobs import submit_jobs
-from controlplane.commands.one_off_submission import desire_task
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.jobs.one_off_submission import desire_task
+from controlplane.commands.jobs.submit import submit_jobs
+from controlplane.commands.tenancy.accounts import create_default_tenancy
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, Job, JobDependency, OneOff, Task, Transition
 from controlplane.spec import parse_job

@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 
 from controlplane.admin import paging
 from controlplane.contract.states import TaskState
-from controlplane.domain.states import COLOURS
+from controlplane.domain.state.states import COLOURS
 from controlplane.models import (
     Alert,
     Attempt,
@@ -33,8 +33,8 @@ from controlplane.models import (
     TickRun,
     Transition,
 )
-from controlplane.outbox.store import append_log
-from controlplane.queries import history
+from controlplane.queries.views import history
+from controlplane.storage.store import append_log
 from tests.integration.admin.rows import NOW, WHY_PENDING, make_callbacks, make_job
 
 pytestmark = pytest.mark.django_db

@@ -9,7 +9,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from controlplane import plugins
-from controlplane.domain.placement.explain import QUEUE_POSITION
+from controlplane.domain.placement.reasons.explain import QUEUE_POSITION
 from controlplane.models import Attempt, Domain, Pool, Project, Quota, Shape, Task, TaskGroup
 from tests.integration.admin.rows import WHY_PENDING
 from tests.integration.admin.test_pages import address_of, page, words

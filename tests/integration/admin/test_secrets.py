@@ -8,7 +8,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.models import Project, Secret
-from controlplane.queries.secrets import open_secrets
+from controlplane.queries.tenancy.secrets import open_secrets
 from tests.integration.admin.rows import NOW
 from tests.integration.admin.test_pages import address_of, page, words
 

@@ -11,14 +11,14 @@ import redis
 from django.test import Client
 
 from controlplane import clock
-from controlplane.commands.accounts import (
+from controlplane.commands.cells.operate import enroll_cell
+from controlplane.commands.tenancy.accounts import (
     SCOPE_OPERATE,
     SCOPE_SUBMIT,
     create_api_token,
     create_default_tenancy,
     create_user,
 )
-from controlplane.commands.cells import enroll_cell
 from controlplane.models import Cell, Pool
 from controlplane.outbox.wakes import take_wake
 

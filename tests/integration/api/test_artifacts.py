@@ -13,18 +13,18 @@ import pytest
 from django.conf import settings
 
 from controlplane import clock
-from controlplane.commands.deletion import delete_job
-from controlplane.commands.purge import purge_deleted
-from controlplane.contract import keys
+from controlplane.commands.retention.deletion import delete_job
+from controlplane.commands.retention.purge import purge_deleted
 from controlplane.contract.artifacts import CHECKPOINT, path_of
 from controlplane.contract.states import TaskState
+from controlplane.contract.wire import keys
 from controlplane.models import Attempt, Cell, Job, Task
-from controlplane.outbox import store
-from controlplane.outbox.artifacts import remove_all
-from controlplane.queries.addresses import key_of
-from controlplane.queries.artifacts import find_prefix, iterate_outputs
-from controlplane.queries.briefing import load_briefing
-from controlplane.queries.launches import links_at
+from controlplane.queries.attempts.artifacts import find_prefix, iterate_outputs
+from controlplane.queries.attempts.briefing import load_briefing
+from controlplane.queries.attempts.group_specs import links_at
+from controlplane.queries.cells.keys import key_of
+from controlplane.storage import store
+from controlplane.storage.artifacts import remove_all
 from tests.integration.api.conftest import Answer, Caller, change_setting
 from tests.integration.api.test_reading import place, submit
 
@@ -181,7 +181,7 @@ def test_what_is_on_its_way_counts_with_its_whole_size(
 def test_an_attempt_leaves_only_so_many_files(
     monkeypatch: pytest.MonkeyPatch, attempt: Attempt, cell: Cell
 ) -> None:
-    monkeypatch.setattr("controlplane.outbox.artifacts.MAX_FILES", 2)
+    monkeypatch.setattr("controlplane.storage.artifacts.MAX_FILES", 2)
     assert put(cell, attempt.uid, "a", b"x").status == 200
     assert put(cell, attempt.uid, "b", b"x", size=2).status == 200
     assert put(cell, attempt.uid, "c", b"").status == 413
@@ -212,7 +212,7 @@ def test_new_folders_of_an_artifact_are_written_too(
     monkeypatch: pytest.MonkeyPatch, attempt: Attempt, cell: Cell
 ) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr("controlplane.outbox.artifacts.sync_folder", synced.append)
+    monkeypatch.setattr("controlplane.storage.artifacts.sync_folder", synced.append)
     put(cell, attempt.uid, "a/b/c", b"x")
     folder = root() / "artifacts" / str(find_prefix(attempt.uid)) / "a" / "b"
     assert {folder, *folder.parents} - {root(), *root().parents} <= set(synced)
@@ -296,7 +296,7 @@ def test_a_purge_beside_it_keeps_no_artifact_from_coming(
             remove_all(other, neighbour)
             assert not task.exists(), "it was empty"
 
-    monkeypatch.setattr("controlplane.outbox.artifacts.sync_folder", purge)
+    monkeypatch.setattr("controlplane.storage.artifacts.sync_folder", purge)
     assert put(cell, attempt.uid, "a", b"x").json == {"size": 1}
     assert purged
     assert submitter.get(f"/attempts/{attempt.uid}/artifacts/a").content == b"x"

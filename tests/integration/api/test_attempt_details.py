@@ -10,7 +10,7 @@ from django.test import RequestFactory
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.models import Attempt, Cell, Task
-from controlplane.queries import attempts
+from controlplane.queries.views import attempts
 from tests.integration.api.conftest import Caller
 from tests.integration.api.test_reading import place, submit
 

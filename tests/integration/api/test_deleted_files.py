@@ -8,11 +8,11 @@ import pytest
 from django.conf import settings
 
 from controlplane import clock
-from controlplane.commands.deletion import delete_job
-from controlplane.commands.purge import purge_deleted
+from controlplane.commands.retention.deletion import delete_job
+from controlplane.commands.retention.purge import purge_deleted
 from controlplane.contract.states import TaskState
 from controlplane.models import Attempt, Cell, Job, Task
-from controlplane.outbox import artifacts, store
+from controlplane.storage import artifacts, store
 from tests.integration.api.conftest import Caller
 from tests.integration.api.test_artifacts import put
 from tests.integration.api.test_logs import upload

@@ -11,8 +11,8 @@ from uuid import uuid4
 import pytest
 from django.conf import settings
 
-from controlplane.outbox import store
-from controlplane.outbox.artifacts import Announced, open_artifact, put_piece
+from controlplane.storage import store
+from controlplane.storage.artifacts import Announced, open_artifact, put_piece
 from tests.power_cut import Disk
 
 

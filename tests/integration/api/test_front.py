@@ -11,8 +11,8 @@ from django.db import connection
 from controlplane import clock
 from controlplane.api.body_limit import BodyLimit, Receive, Scope, Send
 from controlplane.api.follow import LogFollow
-from controlplane.commands.accounts import SCOPE_SUBMIT, create_api_token
-from controlplane.commands.logs import append_output
+from controlplane.commands.attempts.logs import append_output
+from controlplane.commands.tenancy.accounts import SCOPE_SUBMIT, create_api_token
 from controlplane.models import Attempt, Cell, Task
 from tests.integration.api.conftest import Caller
 from tests.integration.api.test_reading import place, submit

@@ -11,12 +11,12 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from controlplane import clock
-from controlplane.contract import keys
-from controlplane.contract.briefing import read_briefing
-from controlplane.contract.gang import Gang, GangKey, read_gang
+from controlplane.contract.messages.briefing import read_briefing
+from controlplane.contract.messages.gang import Gang, GangKey, read_gang
 from controlplane.contract.states import TaskState as S
+from controlplane.contract.wire import keys
 from controlplane.models import Attempt, Cell, Job, Task
-from controlplane.queries.addresses import key_of
+from controlplane.queries.cells.keys import key_of
 from tests.integration.api.conftest import Answer, Caller
 from tests.integration.api.test_reading import place, submit
 

@@ -9,10 +9,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from controlplane import clock
-from controlplane.api import shapes
+from controlplane.api import schemas
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Cell, Task, Transition
-from controlplane.queries import history
+from controlplane.queries.views import history
 from tests.integration.api.conftest import Caller
 from tests.integration.api.test_reading import pages, place, submit
 
@@ -106,7 +106,7 @@ def test_what_repeats_is_one_entry_with_its_length_and_its_cell(
     assert (submitted["task"], submitted["actor"]) == (refused.pk, "ann")
     assert (submitted["actor_kind"], submitted["seconds"]) == ("user", 3.0)
     for item in found:
-        shapes.Change.model_validate(item)
+        schemas.Change.model_validate(item)
 
 
 def test_rows_are_shown_one_by_one_where_that_is_asked_for(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from controlplane.models import Job
-from controlplane.queries.launches import load_group_specs
+from controlplane.queries.attempts.group_specs import load_group_specs
 from tests.integration.api.conftest import Caller
 
 JOB: dict[str, Any] = {"name": "a", "image": "busybox"}

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from controlplane import clock
-from controlplane.contract import keys
+from controlplane.contract.wire import keys
 from controlplane.models import Attempt, Cell, Task
-from controlplane.outbox import store
-from controlplane.queries.addresses import key_of
+from controlplane.queries.cells.keys import key_of
+from controlplane.storage import store
 from tests.integration.api.conftest import Answer, Caller
 from tests.integration.api.test_reading import place, submit
 

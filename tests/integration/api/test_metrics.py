@@ -11,9 +11,9 @@ from django.test.utils import CaptureQueriesContext
 from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane import clock
-from controlplane.commands.effects import raise_alerts
-from controlplane.domain.effects import RaiseAlert
-from controlplane.domain.states import CallbackState
+from controlplane.commands.state.apply import raise_alerts
+from controlplane.domain.state.effects import RaiseAlert
+from controlplane.domain.state.states import CallbackState
 from controlplane.models import Callback, Cell, Job, OneOff, Task, TickState
 from tests.integration.api.conftest import Caller
 from tests.integration.api.test_reading import submit

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 
 from controlplane import clock
-from controlplane.commands.endings import cancel_task
+from controlplane.commands.jobs.cancel import cancel_task
 from controlplane.contract.states import TaskState
 from controlplane.models import (
     AuditLine,

@@ -6,11 +6,11 @@ from uuid import uuid4
 import pytest
 
 from controlplane import clock
-from controlplane.commands.endings import cancel_job
+from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.states import TaskState
-from controlplane.domain.states import ReleaseKind
+from controlplane.domain.state.states import ReleaseKind
 from controlplane.models import Alert, Attempt, Cell, Job, Task, Transition
-from controlplane.outbox.store import append_log
+from controlplane.storage.store import append_log
 from tests.integration.api.conftest import Caller, make_caller
 from tests.integration.api.test_reading import place, submit
 

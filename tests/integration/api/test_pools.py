@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.api import shapes
+from controlplane.api import schemas
 from controlplane.models import Pool
 from tests.integration.api.conftest import Answer, Caller, Wakes
 
@@ -37,7 +37,7 @@ def test_a_pool_that_is_new_has_defaults_for_what_is_left_out(operator: Caller) 
     assert {name: made.json[name] for name in expected} == expected
     assert made.json["validators"] == operator.get("/pools/default").json["validators"]
     assert operator.get("/pools/gpu").json == made.json
-    shapes.Pool.model_validate_json(made.content)
+    schemas.Pool.model_validate_json(made.content)
     assert [pool["name"] for pool in operator.get("/pools").json["results"]] == ["default", "gpu"]
 
 

@@ -10,10 +10,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from controlplane import clock
-from controlplane.api import shapes
+from controlplane.api import schemas
 from controlplane.contract.states import TaskState
 from controlplane.models import Attempt, Cell, Job, Task, TaskGroup
-from controlplane.queries.launches import RESULTS_PATH, links_at
+from controlplane.queries.attempts.group_specs import RESULTS_PATH, links_at
 from tests.integration.api.conftest import Answer, Caller, make_caller
 
 JOB = {"name": "hello", "image": "busybox", "command": ["true"]}
@@ -351,16 +351,16 @@ def test_every_answer_is_what_the_description_says(
     task = Task.objects.get()
     attempt = place(task, cell, usage={"cpu_seconds": 1.5})
     shapes_of: dict[str, Any] = {
-        f"/jobs/{job_id}": shapes.Job,
-        f"/tasks/{task.pk}": shapes.Task,
-        f"/tasks/{task.pk}/explain": shapes.Explanation,
-        f"/attempts/{attempt.uid}": shapes.Attempt,
-        "/cells/cell-1": shapes.Cell,
-        "/pools/default": shapes.Pool,
+        f"/jobs/{job_id}": schemas.Job,
+        f"/tasks/{task.pk}": schemas.Task,
+        f"/tasks/{task.pk}/explain": schemas.Explanation,
+        f"/attempts/{attempt.uid}": schemas.Attempt,
+        "/cells/cell-1": schemas.Cell,
+        "/pools/default": schemas.Pool,
     }
     for path, shape in shapes_of.items():
         shape.model_validate_json(submitter.get(path).content)
     for change in submitter.get(f"/jobs/{job_id}/history").json["results"]:
-        shapes.Change.model_validate(change)
-    shapes.Batch.model_validate(submitter.post("/jobs:batch", [JOB]).json)
-    shapes.Problem.model_validate(submitter.post("/jobs", {}).json)
+        schemas.Change.model_validate(change)
+    schemas.Batch.model_validate(submitter.post("/jobs:batch", [JOB]).json)
+    schemas.Problem.model_validate(submitter.post("/jobs", {}).json)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controlplane import clock
-from controlplane.commands.accounts import SCOPE_SUBMIT, create_api_token
+from controlplane.commands.tenancy.accounts import SCOPE_SUBMIT, create_api_token
 from controlplane.models import Job, Task, TaskGroup, Transition
 from tests.integration.api.conftest import Caller, make_caller
 

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane import clock
-from controlplane.commands.refusals import Asked, _shapes_of, check_sizes
-from controlplane.domain.satisfiability import Candidate, OfferedPool, find_unsatisfiable
+from controlplane.commands.jobs.admission import Asked, _shapes_of, check_sizes
+from controlplane.domain.jobs.satisfiability import Candidate, OfferedPool, find_unsatisfiable
 from controlplane.models import Cell, Domain, Job, Pool, Project, Quota, Shape
-from controlplane.queries.submission import find_offered_cells, find_straits
+from controlplane.queries.jobs.submission import find_offered_cells, find_straits
 from controlplane.spec import parse_job
 from tests.integration.api.conftest import Caller
 

@@ -13,12 +13,12 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from django.core.management import CommandError, call_command
 
 from controlplane import clock
-from controlplane.api.secret_shapes import StoredSecret
-from controlplane.contract import keys
-from controlplane.contract.briefing import Briefing, Registry, read_briefing
-from controlplane.domain.sealing import NotOpened, rest_key, unseal
+from controlplane.api.secret_schemas import StoredSecret
+from controlplane.contract.messages.briefing import Briefing, Registry, read_briefing
+from controlplane.contract.wire import keys
+from controlplane.domain.cells.sealing import NotOpened, rest_key, unseal
 from controlplane.models import Attempt, Cell, Domain, Job, Project, Secret, Task
-from controlplane.queries.addresses import key_of
+from controlplane.queries.cells.keys import key_of
 from tests.integration.api.conftest import Answer, Caller, make_caller
 from tests.integration.api.test_reading import JOB, pages, place, submit
 
@@ -313,7 +313,7 @@ def test_all_are_sealed_anew_page_by_page(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("controlplane.commands.secrets.PAGE", 2)
+    monkeypatch.setattr("controlplane.commands.tenancy.secrets.PAGE", 2)
     for number in range(4):
         put(submitter, f"s{number}")
     old, settings.SECRET_KEY = settings.SECRET_KEY, "another key of more than 32 characters"

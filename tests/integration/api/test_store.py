@@ -11,9 +11,9 @@ from controlplane import clock
 from controlplane.api.store import StreamedLines
 from controlplane.contract.states import TaskState
 from controlplane.models import Cell, Task
-from controlplane.outbox import store
-from controlplane.queries.artifacts import iterate_outputs
-from controlplane.queries.launches import links_at
+from controlplane.queries.attempts.artifacts import iterate_outputs
+from controlplane.queries.attempts.group_specs import links_at
+from controlplane.storage import store
 from tests.integration.api.conftest import Caller
 from tests.integration.api.test_artifacts import tell
 from tests.integration.api.test_reading import place, submit
@@ -25,7 +25,7 @@ def test_outputs_of_a_large_group_are_read_some_at_a_time(
     submitter: Caller,
     make_cell: Callable[..., Cell],
 ) -> None:
-    monkeypatch.setattr("controlplane.queries.artifacts._OUTPUTS_PAGE", 2)
+    monkeypatch.setattr("controlplane.queries.attempts.artifacts._OUTPUTS_PAGE", 2)
     submit(submitter, replicas=5)
     cell = make_cell()
     for task in Task.objects.order_by("index"):

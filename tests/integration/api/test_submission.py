@@ -10,11 +10,11 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from controlplane import clock
-from controlplane.commands.jobs import submit_jobs
+from controlplane.commands.jobs.submit import submit_jobs
 from controlplane.contract.states import TaskState
-from controlplane.domain.submission import GuidTaken
+from controlplane.domain.jobs.submission import GuidTaken
 from controlplane.models import Cell, Domain, Job, Project, Task, TaskGroup, Transition
-from controlplane.queries.launches import load_group_specs
+from controlplane.queries.attempts.group_specs import load_group_specs
 from controlplane.spec import parse_job
 from tests.integration.api.conftest import Caller, change_setting
 

@@ -11,9 +11,9 @@ import pytest
 from django.db import connection
 
 from controlplane import clock
-from controlplane.commands.endings import cancel_job
+from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.models import Callback, Job
-from controlplane.ticks.courier import Courier
+from controlplane.ticks.callback_delivery import Courier
 from tests.integration.callbacks.receiver import Receiver
 from tests.integration.loop.conftest import Loop, loop
 

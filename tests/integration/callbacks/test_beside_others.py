@@ -12,12 +12,12 @@ from django.db import OperationalError, connection, transaction
 
 from controlplane import clock
 from controlplane.commands.callbacks import Noted, Taken, Tried, claim_callbacks, note_try
-from controlplane.commands.deletion import delete_job
-from controlplane.commands.purge import purge_deleted
-from controlplane.domain.callbacks import CLAIM_SECONDS, POSTPONED_SECONDS
+from controlplane.commands.retention.deletion import delete_job
+from controlplane.commands.retention.purge import purge_deleted
+from controlplane.domain.callbacks.delivery import CLAIM_SECONDS, POSTPONED_SECONDS
 from controlplane.models import Callback, Delivery, OneOff
-from controlplane.ticks import courier as couriers
-from controlplane.ticks.courier import Courier
+from controlplane.ticks import callback_delivery as couriers
+from controlplane.ticks.callback_delivery import Courier
 from tests.integration.callbacks.conftest import ended_job, states_of
 from tests.integration.callbacks.receiver import Receiver
 from tests.integration.callbacks.test_one_offs import ended_task
@@ -154,7 +154,7 @@ def test_what_cannot_end_within_its_claim_is_given_back(
         monkeypatch.setattr(couriers, "CLAIM_SECONDS", seconds)
         return taken[-1]
 
-    monkeypatch.setattr("controlplane.ticks.clerk.claim_callbacks", claim)
+    monkeypatch.setattr("controlplane.ticks.callback_store.claim_callbacks", claim)
     ended_task(loop, receiver.url("200"))
     courier.look()
     receiver.wait_until(lambda: not OneOff.objects.exists(), "the task has gone")

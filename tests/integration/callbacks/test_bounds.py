@@ -12,10 +12,10 @@ import pytest
 from django.db import OperationalError, connection
 
 from controlplane import clock
-from controlplane.commands.accounts import create_user
 from controlplane.commands.callbacks import Taken, claim_callbacks
+from controlplane.commands.tenancy.accounts import create_user
 from controlplane.models import Callback, Delivery
-from controlplane.ticks.courier import Courier
+from controlplane.ticks.callback_delivery import Courier
 from tests.architecture.source import ROOT
 from tests.integration.callbacks.conftest import due_now, ended_job, states_of
 from tests.integration.callbacks.receiver import Receiver
@@ -27,7 +27,7 @@ from django.conf import settings
 import django
 django.setup()
 settings.DATABASES["default"]["NAME"] = sys.argv[1]
-from controlplane.ticks.courier import Courier
+from controlplane.ticks.callback_delivery import Courier
 courier = Courier().start()
 for _ in sys.stdin:
     courier.look()

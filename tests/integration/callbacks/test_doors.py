@@ -9,12 +9,12 @@ from django.db import OperationalError, connection, connections
 
 from controlplane import clock
 from controlplane.commands.callbacks import claim_callbacks, repeat_callback
-from controlplane.commands.deletion import delete_job
-from controlplane.domain.callbacks import callback_key
+from controlplane.commands.retention.deletion import delete_job
+from controlplane.domain.callbacks.delivery import callback_key
 from controlplane.domain.errors import NotFound
 from controlplane.models import AuditLine, Callback, Job, TickState
 from controlplane.ticks import callbacks as ticks
-from controlplane.ticks.courier import Courier
+from controlplane.ticks.callback_delivery import Courier
 from tests.integration.api.conftest import Caller, make_caller
 from tests.integration.callbacks.conftest import due_now, end, ended_job, states_of
 from tests.integration.callbacks.receiver import Receiver
@@ -189,7 +189,7 @@ def test_the_tick_is_noted_only_while_the_courier_can_work(
     monkeypatch.setattr(ticks, "_courier", courier)
     broken = monkeypatch.context()
     with broken as context:
-        context.setattr("controlplane.ticks.clerk.claim_callbacks", fail)
+        context.setattr("controlplane.ticks.callback_store.claim_callbacks", fail)
         ticks.callbacks()
         ticks.callbacks()
         assert not TickState.objects.filter(name="callbacks", finished_at__isnull=False).exists()

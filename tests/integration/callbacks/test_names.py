@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from controlplane import clock
-from controlplane.commands.accounts import create_user
+from controlplane.commands.tenancy.accounts import create_user
 from controlplane.models import Callback, Delivery, Job, OneOff
-from controlplane.outbox.names import Asker, Lookups
-from controlplane.ticks.courier import Courier
+from controlplane.outbox.callbacks.resolver import Asker, Lookups
+from controlplane.ticks.callback_delivery import Courier
 from tests.architecture.source import ROOT
 from tests.integration.callbacks.conftest import ended_job
 from tests.integration.callbacks.receiver import Receiver
@@ -26,7 +26,7 @@ ANY = socket.AF_UNSPEC
 
 HANGING = """
 import asyncio, socket, threading
-from controlplane.outbox.callbacks import Client
+from controlplane.outbox.callbacks.http import Client
 begun = threading.Event()
 def hang(*_, **__):
     begun.set()

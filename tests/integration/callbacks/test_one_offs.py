@@ -10,15 +10,15 @@ import pytest
 from django.db import connection
 
 from controlplane import clock
-from controlplane.commands.deletion import delete_job
-from controlplane.commands.endings import cancel_task
-from controlplane.commands.one_off_submission import desire_task
-from controlplane.commands.one_offs import claim_task, let_go_of_task
+from controlplane.commands.jobs.cancel import cancel_task
+from controlplane.commands.jobs.one_off_submission import desire_task
+from controlplane.commands.jobs.one_offs import claim_task, let_go_of_task
+from controlplane.commands.retention.deletion import delete_job
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.models import AuditLine, Callback, Delivery, Job, OneOff, Task
-from controlplane.queries.tasks import get_task
+from controlplane.queries.views.tasks import get_task
 from controlplane.spec.one_off import parse_one_off
-from controlplane.ticks.courier import Courier
+from controlplane.ticks.callback_delivery import Courier
 from tests.integration.callbacks.conftest import due_now, states_of, until_it_waits
 from tests.integration.callbacks.receiver import Receiver
 from tests.integration.loop.conftest import Loop

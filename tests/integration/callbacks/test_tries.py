@@ -12,10 +12,10 @@ import aiohttp
 import pytest
 
 from controlplane import clock
-from controlplane.commands.deletion import delete_job
-from controlplane.domain.callbacks import callback_key
+from controlplane.commands.retention.deletion import delete_job
+from controlplane.domain.callbacks.delivery import callback_key
 from controlplane.models import Callback, Delivery
-from controlplane.ticks.courier import STOPPED, Courier
+from controlplane.ticks.callback_delivery import STOPPED, Courier
 from tests.integration.callbacks.conftest import due_now, ended_job, states_of
 from tests.integration.callbacks.receiver import Receiver
 from tests.integration.loop.conftest import Loop

@@ -13,17 +13,17 @@ from client import Refused, Session
 from client.cli import app
 from client.settings import Settings
 from controlplane import clock
-from controlplane.commands.accounts import (
+from controlplane.commands.cells.operate import enroll_cell
+from controlplane.commands.tenancy.accounts import (
     SCOPE_OPERATE,
     SCOPE_SUBMIT,
     create_api_token,
     create_default_tenancy,
     create_user,
 )
-from controlplane.commands.cells import enroll_cell
 from controlplane.contract.states import TaskState
 from controlplane.models import Attempt, Cell, Task
-from controlplane.outbox.store import append_log
+from controlplane.storage.store import append_log
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 from client import Session
 from client.cli import app
-from controlplane.domain.secrets import read_registry
+from controlplane.domain.jobs.secrets import read_registry
 from controlplane.models import Domain, Project
-from controlplane.queries.secrets import find_project, open_secrets
+from controlplane.queries.tenancy.secrets import find_project, open_secrets
 from tests.integration.client.test_against_the_api import call
 from tests.integration.client.test_against_the_api import command as command
 from tests.integration.client.test_against_the_api import served as served

@@ -8,7 +8,7 @@ from typing import Any
 
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Alert, Cell, DeadLetter, TickState
-from controlplane.queries.invariants import check_all
+from controlplane.queries.integrity.invariants import check_all
 from controlplane.queries.sql import rows
 from tests.integration.loop.model import (
     Attempt,

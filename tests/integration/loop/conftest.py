@@ -10,16 +10,16 @@ import pytest
 from django.contrib.auth.models import User
 
 from controlplane import clock
-from controlplane.commands import watch
-from controlplane.commands.accounts import create_default_tenancy, create_user
-from controlplane.commands.cells import enroll_cell
-from controlplane.commands.jobs import submit_jobs
-from controlplane.commands.pools import put_pool
-from controlplane.contract import envelope, keys
-from controlplane.contract.orders import Order, Orders, Registered, Sync, read_order
-from controlplane.contract.queues import INBOX_QUEUES
-from controlplane.contract.reports import AttemptReport, Heartbeat, Held, Register, Reports
+from controlplane.commands.cells.operate import enroll_cell
+from controlplane.commands.jobs.submit import submit_jobs
+from controlplane.commands.state import tick_alerts
+from controlplane.commands.tenancy.accounts import create_default_tenancy, create_user
+from controlplane.commands.tenancy.pools import put_pool
+from controlplane.contract.messages.orders import Order, Orders, Registered, Sync, read_order
+from controlplane.contract.messages.reports import AttemptReport, Heartbeat, Held, Register, Reports
 from controlplane.contract.states import TaskState
+from controlplane.contract.wire import envelope, keys
+from controlplane.contract.wire.queues import INBOX_QUEUES
 from controlplane.inbox.batches import Inbox
 from controlplane.models import Attempt, InboxProbe, Job, Task, TickState
 from controlplane.outbox import transport
@@ -178,7 +178,7 @@ def loop(transactional_db: None) -> Iterator[Loop]:
     owner, _ = create_user(name="owner", password=None, is_operator=False)
     wire = Wire()
     transport.use(wire)
-    watch.forget()
+    tick_alerts.forget()
     yield Loop(owner, wire, Inbox(sync_seconds=0.0))
     transport.use(None)
 

@@ -11,17 +11,17 @@ from typing import Any
 from django.db import connection, transaction
 
 from controlplane import clock
-from controlplane.commands.deletion import delete_job
-from controlplane.commands.endings import cancel_job, cancel_task
-from controlplane.commands.hearing import hear_probes
-from controlplane.commands.retries import retry_job
-from controlplane.contract.queues import INBOX_SHARDS
-from controlplane.contract.reports import AttemptReport, Heartbeat
+from controlplane.commands.cells.probes import hear_probes
+from controlplane.commands.jobs.cancel import cancel_job, cancel_task
+from controlplane.commands.jobs.rerun import retry_job
+from controlplane.commands.retention.deletion import delete_job
+from controlplane.contract.messages.reports import AttemptReport, Heartbeat
 from controlplane.contract.states import TaskState as S
+from controlplane.contract.wire.queues import INBOX_SHARDS
 from controlplane.domain.errors import Conflict, NotFound
-from controlplane.domain.submission import JobsRefused, NameTaken
+from controlplane.domain.jobs.submission import JobsRefused, NameTaken
 from controlplane.models import Alert, Attempt, DeadLetter, Job, Task, TickState
-from controlplane.queries.invariants import check_all
+from controlplane.queries.integrity.invariants import check_all
 from controlplane.queries.sql import rows
 from controlplane.ticks import convergence, placement
 from tests.integration.loop.conftest import Hand, Loop
@@ -94,7 +94,7 @@ class _Retries(logging.Handler):
 @contextmanager
 def retries_counted() -> Iterator[Counter[str]]:
     """How many transactions were tried again, by SQLSTATE (40P01: a deadlock)."""
-    handler, logger = _Retries(), logging.getLogger("controlplane.commands.batches")
+    handler, logger = _Retries(), logging.getLogger("controlplane.commands.state.transactions")
     logger.addHandler(handler)
     try:
         yield handler.counts

@@ -5,12 +5,12 @@ from typing import Any
 from uuid import UUID
 
 from controlplane import clock
-from controlplane.commands import endings
-from controlplane.commands.endings import cancel_job
-from controlplane.contract.queues import INBOX_QUEUES
-from controlplane.contract.reports import AttemptReport
+from controlplane.commands.jobs import cancel
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
+from controlplane.contract.wire.queues import INBOX_QUEUES
 from controlplane.models import (
     Alert,
     Attempt,
@@ -46,7 +46,7 @@ class Planting:
 
     def all(self, monkeypatch: Any) -> dict[str, Job]:
         """Everything; the jobs by what is wrong with them."""
-        monkeypatch.setattr(endings, "PAGE", 3)
+        monkeypatch.setattr(cancel, "PAGE", 3)
         self.failing_cell()
         self.late_tasks()
         self.waiting_jobs()

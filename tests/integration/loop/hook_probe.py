@@ -10,7 +10,7 @@ import pytest
 
 from controlplane import plugins
 from controlplane.domain.hooks.interface import End, EndOfJob, LifeEvent, Terms
-from controlplane.domain.transitions import Event
+from controlplane.domain.state.transitions import Event
 
 Act = Callable[[Any], Any]
 

@@ -21,18 +21,18 @@ from hypothesis.stateful import (
 )
 
 from controlplane import clock
-from controlplane.commands import attempt_uids
-from controlplane.commands.accounts import create_default_tenancy, create_user
-from controlplane.commands.deletion import delete_job
-from controlplane.commands.endings import cancel_job, cancel_task
-from controlplane.commands.release import release_attempt
-from controlplane.commands.retries import retry_job
-from controlplane.contract import envelope, keys
-from controlplane.contract.reports import AttemptReport, Reports
+from controlplane.commands.attempts.release import release_attempt
+from controlplane.commands.jobs.cancel import cancel_job, cancel_task
+from controlplane.commands.jobs.rerun import retry_job
+from controlplane.commands.retention.deletion import delete_job
+from controlplane.commands.state import attempt_uids
+from controlplane.commands.tenancy.accounts import create_default_tenancy, create_user
+from controlplane.contract.messages.reports import AttemptReport, Reports
 from controlplane.contract.states import TaskState as S
+from controlplane.contract.wire import envelope, keys
 from controlplane.domain.errors import Conflict
-from controlplane.domain.submission import JobsRefused, NameTaken
-from controlplane.domain.transitions import Event
+from controlplane.domain.jobs.submission import JobsRefused, NameTaken
+from controlplane.domain.state.transitions import Event
 from controlplane.inbox.batches import Inbox
 from controlplane.models import InboxProbe, TickState
 from controlplane.outbox import transport

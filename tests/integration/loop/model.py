@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from controlplane.contract.reports import AttemptReport
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.transitions import Event
+from controlplane.domain.state.transitions import Event
 from tests.properties import restatement as text
 from tests.properties.restatement import ACTIVE, OPEN, Course, Used
 

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from controlplane.contract.states import Phase
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.transitions import Event
+from controlplane.domain.state.transitions import Event
 from tests.integration.loop.model import Attempt, Job, Jobs, Task
 from tests.properties.restatement import ACTIVE
 

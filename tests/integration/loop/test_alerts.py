@@ -11,17 +11,17 @@ from django.db import connection, transaction
 from django.db.models import F
 
 from controlplane import clock
-from controlplane.commands.alerts import close_alert
 from controlplane.commands.convergence.alerts import close_quiet
 from controlplane.commands.convergence.rule import Look
-from controlplane.commands.effects import raise_alerts
-from controlplane.commands.ticks import claim_turn, note_hold, note_run
-from controlplane.commands.watch import forget, tell_failure, tell_gap, watch_tick
+from controlplane.commands.state.alerts import close_alert
+from controlplane.commands.state.apply import raise_alerts
+from controlplane.commands.state.tick_alerts import forget, tell_failure, tell_gap, watch_tick
+from controlplane.commands.state.tick_runs import claim_turn, note_hold, note_run
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.alerts import QUIET_SECONDS
 from controlplane.domain.convergence.policy import Policy
-from controlplane.domain.effects import RaiseAlert
 from controlplane.domain.errors import NotFound
+from controlplane.domain.state.effects import RaiseAlert
 from controlplane.models import Alert, AuditLine, InboxProbe, Job, TickState
 from controlplane.queries.sql import rows
 from controlplane.queries.ticks import TickFacts, load_tick

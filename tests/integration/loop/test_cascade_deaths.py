@@ -11,14 +11,14 @@ from itertools import count
 import pytest
 
 from controlplane import clock
-from controlplane.commands import endings
 from controlplane.commands.convergence import endings as cascades
-from controlplane.commands.endings import cancel_job
-from controlplane.contract.reports import AttemptReport
+from controlplane.commands.jobs import cancel as cancellation
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.invariants import Violation, find_violations
+from controlplane.domain.integrity import Violation, find_violations
 from controlplane.models import Attempt, Job, Task, Transition
-from controlplane.queries.invariants import load_cells, load_jobs
+from controlplane.queries.integrity.invariants import load_cells, load_jobs
 from controlplane.ticks import convergence
 from tests.integration.loop.conftest import Hand, Loop
 from tests.integration.loop.deaths import at_statement, work_until_death
@@ -33,7 +33,7 @@ JOB_LOCK = "FROM controlplane_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDA
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endings, "PAGE", PAGE)
+    monkeypatch.setattr(cancellation, "PAGE", PAGE)
 
 
 @pytest.fixture

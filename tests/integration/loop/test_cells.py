@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 
 from controlplane import clock
-from controlplane.commands.cells import (
+from controlplane.commands.cells.operate import (
     cordon_cell,
     drain_cell,
     uncordon_cell,
@@ -16,16 +16,16 @@ from controlplane.commands.cells import (
 )
 from controlplane.commands.convergence.late_tasks import apply_task_rule
 from controlplane.commands.convergence.rule import Look
-from controlplane.commands.endings import cancel_job
-from controlplane.contract.reports import AttemptReport, Goodbye, Heartbeat
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.contract.messages.reports import AttemptReport, Goodbye, Heartbeat
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.convergence import drained
 from controlplane.domain.convergence.policy import Policy
 from controlplane.models import Alert, Attempt, Cell, CellLease, Job, Task
-from controlplane.queries.cells import get_cell
 from controlplane.queries.convergence.due import SOURCES, find_candidates
 from controlplane.queries.convergence.parameters import parameters_of
+from controlplane.queries.views.cells import get_cell
 from tests.integration.loop.conftest import Hand, Loop
 
 ORDERS: dict[str, Any] = {

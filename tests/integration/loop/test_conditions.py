@@ -11,28 +11,28 @@ import pytest
 from django.db import connection, transaction
 
 from controlplane import clock
-from controlplane.commands.batches import run_in_transaction
-from controlplane.commands.effects import Placement, apply_changes, hide_jobs, place_tasks
-from controlplane.commands.endings import cancel_job
-from controlplane.commands.one_offs import claim_task, claim_tasks, delete_resolved_task
-from controlplane.commands.placement import PoolLimits, carry_out
-from controlplane.commands.preemption import evict
-from controlplane.commands.statements import ADD_JOB_CALLBACKS, ADD_TASK_CALLBACKS
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.jobs.one_offs import claim_task, claim_tasks, delete_resolved_task
+from controlplane.commands.placement.allocate import PoolLimits, carry_out
+from controlplane.commands.placement.evict import evict
+from controlplane.commands.state.apply import Placement, apply_changes, hide_jobs, place_tasks
+from controlplane.commands.state.apply_sql import ADD_JOB_CALLBACKS, ADD_TASK_CALLBACKS
+from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.changes import Cause, change_task, release_task
-from controlplane.domain.effects import ChangeTask, PlaceTasks
 from controlplane.domain.errors import Conflict
-from controlplane.domain.placement.occupants import Need
-from controlplane.domain.placement.policy import PoolPolicy
-from controlplane.domain.placement.preempt import Eviction
-from controlplane.domain.states import Reason, ReleaseKind
-from controlplane.domain.submission import JobsRefused
-from controlplane.domain.transitions import Event
+from controlplane.domain.jobs.submission import JobsRefused
+from controlplane.domain.placement.model.policy import PoolPolicy
+from controlplane.domain.placement.preemption.candidates import Need
+from controlplane.domain.placement.preemption.preempt import Eviction
+from controlplane.domain.state.effects import ChangeTask, PlaceTasks
+from controlplane.domain.state.states import Reason, ReleaseKind
+from controlplane.domain.state.task_changes import Cause, change_task, release_task
+from controlplane.domain.state.transitions import Event
 from controlplane.models import Callback, Cell, Job, OneOff, Pool, Quota, Task, TaskGroup
-from controlplane.queries.facts import load_facts_of_tasks
-from controlplane.queries.jobs_under_lock import lock_jobs
-from controlplane.queries.placement import load_waiting_shapes
+from controlplane.queries.locks import lock_jobs
+from controlplane.queries.placement.snapshot import load_waiting_shapes
 from controlplane.queries.sql import execute
+from controlplane.queries.task_facts import load_facts_of_tasks
 from tests.integration.callbacks.conftest import until_it_waits
 from tests.integration.loop.conftest import Loop
 

@@ -15,12 +15,12 @@ import pytest
 from django.db import connection
 
 from controlplane import clock
-from controlplane.commands import watch
 from controlplane.commands.convergence.rule import Look
 from controlplane.commands.convergence.rules import RULES
+from controlplane.commands.state import tick_alerts
 from controlplane.models import Alert, InboxProbe
 from controlplane.queries.convergence.due import SOURCES, find_due
-from controlplane.queries.invariants import check_all
+from controlplane.queries.integrity.invariants import check_all
 from controlplane.queries.sql import rows
 from controlplane.ticks import convergence
 from tests.integration.loop.conftest import Loop
@@ -153,7 +153,7 @@ def undisturbed(hour: Clock, copy: Copy) -> dict[str, Counter[Any]]:
 def again(hour: Clock, copy: Copy, began: datetime) -> None:
     copy.restore()
     hour.time = began
-    watch.forget()
+    tick_alerts.forget()
 
 
 def ends_of_transactions(hour: Clock, copy: Copy) -> tuple[list[int], int]:

@@ -5,11 +5,11 @@ from datetime import timedelta
 import pytest
 
 from controlplane import clock
-from controlplane.commands.endings import cancel_job
+from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Alert, Attempt, Cell, CellLease, Job, Task
-from controlplane.queries.invariants import check_all
+from controlplane.queries.integrity.invariants import check_all
 from tests.integration.loop.conftest import Hand, Loop
 
 

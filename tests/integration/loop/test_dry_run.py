@@ -7,13 +7,13 @@ import pytest
 from django.test import Client
 
 from controlplane import clock
-from controlplane.api import shapes
-from controlplane.commands.accounts import SCOPE_SUBMIT, create_api_token
-from controlplane.commands.dry_run import DryRun, dry_run
-from controlplane.commands.endings import cancel_job
+from controlplane.api import schemas
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.jobs.dry_run import DryRun, dry_run
+from controlplane.commands.tenancy.accounts import SCOPE_SUBMIT, create_api_token
 from controlplane.models import Attempt, Job, Pool, Quota
 from controlplane.queries.sql import rows
-from controlplane.queries.tasks import list_tasks
+from controlplane.queries.views.tasks import list_tasks
 from controlplane.spec import parse_job
 from tests.integration.loop.conftest import Loop
 
@@ -96,7 +96,7 @@ def test_a_dry_run_changes_nothing_and_is_refused_as_a_submission_is(
     assert everything() == before
     assert len(loop.wire.sent) == sent
     if status == 200:
-        shapes.DryRun.model_validate(document)
+        schemas.DryRun.model_validate(document)
     else:
         assert door.post("/jobs", a_job(**more)) == (status, document)
 

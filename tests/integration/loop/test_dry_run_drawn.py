@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from controlplane import clock
-from controlplane.commands.dry_run import dry_run
+from controlplane.commands.jobs.dry_run import dry_run
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, Cell, Job, Pool, Quota, Task
-from controlplane.queries.tasks import list_tasks
+from controlplane.queries.views.tasks import list_tasks
 from controlplane.spec import parse_job
 from tests.integration.loop.conftest import Loop
 

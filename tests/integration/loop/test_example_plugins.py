@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from controlplane import clock, plugins
-from controlplane.contract.reports import AttemptReport
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, Cell, Pool, Shape
 from controlplane.ticks import hooks

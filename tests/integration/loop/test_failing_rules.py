@@ -12,19 +12,19 @@ import pytest
 from django.db import OperationalError, connection
 
 from controlplane import clock
-from controlplane.commands.convergence import endings, turns
-from controlplane.commands.convergence.course import Course
+from controlplane.commands.convergence import endings, job_pages
 from controlplane.commands.convergence.late_tasks import EndLateTasks, apply_task_rule
 from controlplane.commands.convergence.rule import Look, Rule
-from controlplane.commands.endings import cancel_job
-from controlplane.contract.reports import AttemptReport
+from controlplane.commands.convergence.runner import Course
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import Phase
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.convergence import stuck_builds, unanswered
 from controlplane.domain.convergence.policy import Policy
-from controlplane.domain.effects import ChangeTask
-from controlplane.domain.jobs import impossible_groups, newly_startable
-from controlplane.domain.states import OPEN
+from controlplane.domain.state.effects import ChangeTask
+from controlplane.domain.state.job_rollup import impossible_groups, newly_startable
+from controlplane.domain.state.states import OPEN
 from controlplane.models import Alert, Attempt, Job, Task, TaskGroup, TickState, Walk
 from controlplane.queries.convergence.due import (
     SOURCES,
@@ -32,8 +32,8 @@ from controlplane.queries.convergence.due import (
     find_due,
     list_jobs_with,
 )
-from controlplane.queries.invariants import check_all
-from controlplane.queries.jobs_under_lock import load_groups, read_jobs
+from controlplane.queries.integrity.invariants import check_all
+from controlplane.queries.locks import load_groups, read_jobs
 from controlplane.queries.sql import execute, rows
 from controlplane.ticks import convergence
 from tests.integration.loop.conftest import Loop
@@ -164,7 +164,7 @@ def test_the_first_tick_of_all_listens_and_says_nothing_of_a_gap(loop: Loop) -> 
 def test_jobs_that_only_wait_do_not_hide_one_that_waits_in_vain(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "JOBS_PER_TICK", 3)
+    monkeypatch.setattr(job_pages, "JOBS_PER_TICK", 3)
     both = [{"group": "a"}, {"group": "b"}]
     groups: list[dict[str, object]] = [{"name": name, **SMALL} for name in "ab"]
     groups.append({"name": "c", "depends_on": both, **SMALL})

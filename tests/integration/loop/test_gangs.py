@@ -3,11 +3,11 @@
 from typing import Any
 
 from controlplane import clock
-from controlplane.commands.cells import cordon_cell, uncordon_cell
+from controlplane.commands.cells.operate import cordon_cell, uncordon_cell
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, Job
-from controlplane.queries.invariants import check_all
-from controlplane.queries.tasks import get_task
+from controlplane.queries.integrity.invariants import check_all
+from controlplane.queries.views.tasks import get_task
 from tests.integration.loop.conftest import Loop
 
 

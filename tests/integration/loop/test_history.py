@@ -4,14 +4,14 @@ from itertools import pairwise
 
 import pytest
 
-from controlplane.commands.endings import cancel_job
-from controlplane.contract.reports import AttemptReport
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import Phase
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.states import TERMINAL
+from controlplane.domain.state.states import TERMINAL
 from controlplane.domain.timeline import Change
 from controlplane.models import Attempt, Job, Task, Transition
-from controlplane.queries.history import (
+from controlplane.queries.views.history import (
     Part,
     find_attempt_history,
     find_job_history,

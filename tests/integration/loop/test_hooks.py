@@ -11,18 +11,19 @@ from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
 from controlplane import clock
-from controlplane.commands import bounded_calls, hook_calls, kinds
-from controlplane.commands.accounts import SCOPE_SUBMIT
-from controlplane.commands.bounded_calls import BoundedCalls
-from controlplane.commands.retries import retry_job
-from controlplane.contract.reports import AttemptReport
+from controlplane.commands.attempts import hook_calls
+from controlplane.commands.hooks import bounded_calls, kinds
+from controlplane.commands.hooks.bounded_calls import BoundedCalls
+from controlplane.commands.jobs.rerun import retry_job
+from controlplane.commands.tenancy.accounts import SCOPE_SUBMIT
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict
 from controlplane.domain.hooks.interface import End, EndOfJob, Terms
-from controlplane.domain.transitions import Event
+from controlplane.domain.state.transitions import Event
 from controlplane.models import Alert, Cell, HookCall, Job, Pool, Transition
-from controlplane.queries.jobs import get_job
-from controlplane.queries.launches import load_group_specs
+from controlplane.queries.attempts.group_specs import load_group_specs
+from controlplane.queries.views.jobs import get_job
 from controlplane.ticks import hooks
 from tests.integration.api.conftest import Caller, make_caller
 from tests.integration.loop.conftest import Loop
@@ -429,7 +430,7 @@ def test_a_call_whose_process_died_is_made_again(
     loop.cell()
     placed(loop)
     with monkeypatch.context() as dying:
-        dying.setattr("controlplane.commands.hook_calls._forget", raising)
+        dying.setattr("controlplane.commands.attempts.hook_calls._forget", raising)
         with pytest.raises(RuntimeError):
             hooks.run()
     hooks.run()

@@ -9,10 +9,10 @@ import pytest
 from django.test import Client
 
 from controlplane import clock
-from controlplane.contract import envelope, keys
-from controlplane.contract.queues import inbox_queue
-from controlplane.contract.reports import AttemptReport, Heartbeat, Register
+from controlplane.contract.messages.reports import AttemptReport, Heartbeat, Register
 from controlplane.contract.states import TaskState as S
+from controlplane.contract.wire import envelope, keys
+from controlplane.contract.wire.queues import inbox_queue
 from controlplane.inbox import batches
 from controlplane.inbox.batches import Inbox
 from controlplane.inbox.floods import WINDOW_SECONDS

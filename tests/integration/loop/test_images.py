@@ -6,12 +6,12 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from controlplane import clock
-from controlplane.commands.images import ALERT, hold_images, note_image_failures
-from controlplane.contract.reports import AttemptReport
+from controlplane.commands.cells.image_failures import ALERT, hold_images, note_image_failures
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Alert, Attempt, ImageFailure, Job, Task
-from controlplane.queries.tasks import get_task
+from controlplane.queries.views.tasks import get_task
 from tests.integration.loop.conftest import Hand, Loop
 
 SMALL = {"cpu": 1, "memory": "64Mi"}

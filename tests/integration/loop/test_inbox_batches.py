@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 from django.db import OperationalError, connection
 
-from controlplane.contract.reports import AttemptReport, Heartbeat
+from controlplane.contract.messages.reports import AttemptReport, Heartbeat
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, Cell, CellLease, DeadLetter, Job
-from controlplane.queries.addresses import key_of
+from controlplane.queries.cells.keys import key_of
 from tests.integration.loop.conftest import Hand, Loop
 
 # The database refuses each change of a poisoned attempt; from the second time on it is away.

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from controlplane import clock, plugins
-from controlplane.commands.retries import retry_job
-from controlplane.contract.health import HealthCheck
-from controlplane.contract.orders import GroupSpec, Orders
-from controlplane.contract.reports import AttemptReport
+from controlplane.commands.jobs.rerun import retry_job
+from controlplane.contract.messages.health import HealthCheck
+from controlplane.contract.messages.orders import GroupSpec, Orders
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import FailureKind, Phase
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict
-from controlplane.domain.submission import JobsRefused
+from controlplane.domain.jobs.submission import JobsRefused
 from controlplane.models import Attempt, Job, Task, Transition
-from controlplane.queries.attempts import get_attempt
+from controlplane.queries.views.attempts import get_attempt
 from tests.integration.loop.conftest import Hand, Loop
 
 CHECK = {"http": {"port": "http", "path": "/up"}, "start_period_seconds": 30}
@@ -210,7 +210,7 @@ def test_what_a_kind_does_not_take_is_refused_at_its_field(loop: Loop) -> None:
 
 HOOK = """
     from controlplane.domain.hooks.interface import Refusal
-    from controlplane.domain.transitions import Event
+    from controlplane.domain.state.transitions import Event
 
 
     class Lenient:

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from controlplane import clock
-from controlplane.commands.endings import cancel_job
-from controlplane.commands.retries import retry_job
-from controlplane.contract.keys import encode_key
-from controlplane.contract.orders import Registered
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.jobs.rerun import retry_job
+from controlplane.contract.messages.orders import Registered
+from controlplane.contract.wire.keys import encode_key
 from controlplane.models import Cell, Job, Shape, TaskGroup
 from tests.integration.loop.conftest import Hand, Loop
+from workers.agent.registration import make_register
 from workers.config import CellConfig
-from workers.offer import make_register
 
 
 def register(cell: Hand, folder: Path, **environment: str) -> str:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from controlplane import clock
-from controlplane.contract.reports import AttemptReport
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, Cell, Job, Pool, Task
-from controlplane.queries.invariants import check_all
+from controlplane.queries.integrity.invariants import check_all
 from tests.integration.loop.conftest import Hand, Loop
 
 TINY = {"cpu": 0.1, "memory": "6Mi"}

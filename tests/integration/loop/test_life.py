@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 
 from controlplane import clock
-from controlplane.commands.cells import drain_cell
-from controlplane.commands.endings import cancel_job, cancel_task
-from controlplane.contract.orders import Orders, Sync
-from controlplane.contract.reports import AttemptReport, Goodbye, Heartbeat, Register
+from controlplane.commands.cells.operate import drain_cell
+from controlplane.commands.jobs.cancel import cancel_job, cancel_task
+from controlplane.contract.messages.orders import Orders, Sync
+from controlplane.contract.messages.reports import AttemptReport, Goodbye, Heartbeat, Register
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict, NotFound
@@ -32,7 +32,7 @@ from controlplane.models import (
     Transition,
 )
 from controlplane.queries.convergence.due import list_jobs_with
-from controlplane.queries.placement import load_pass_facts
+from controlplane.queries.placement.snapshot import load_pass_facts
 from controlplane.queries.sql import execute
 from controlplane.ticks import convergence, placement
 from tests.integration.loop.conftest import Hand, Loop

@@ -15,21 +15,21 @@ from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
 from controlplane import clock
-from controlplane.commands.cell_messages import Beat, answer_heartbeats
+from controlplane.commands.cells.messages import Beat, answer_heartbeats
+from controlplane.commands.convergence.cell_health import clear_cells, suspect_cells
 from controlplane.commands.convergence.lost_cells import lose_silent_cells
 from controlplane.commands.convergence.rule import Look
-from controlplane.commands.convergence.stuck_stops import clear_cells, suspect_cells
-from controlplane.commands.effects import change_cells, raise_alerts
-from controlplane.commands.endings import cancel_job
-from controlplane.commands.pools import confirm_loss
-from controlplane.contract.queues import INBOX_QUEUES
-from controlplane.contract.reports import AttemptReport, Goodbye
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.state.apply import change_cells, raise_alerts
+from controlplane.commands.tenancy.pools import confirm_loss
+from controlplane.contract.messages.reports import AttemptReport, Goodbye
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.cell_keys import CellAddress
+from controlplane.contract.wire.queues import INBOX_QUEUES
+from controlplane.domain.cells.keys import CellAddress
 from controlplane.domain.convergence.policy import Policy
-from controlplane.domain.effects import ChangeCell, RaiseAlert
 from controlplane.domain.errors import Conflict
-from controlplane.domain.states import CellState
+from controlplane.domain.state.effects import ChangeCell, RaiseAlert
+from controlplane.domain.state.states import CellState
 from controlplane.models import Alert, Attempt, Cell, CellLease, InboxProbe, Pool
 from tests.integration.loop.conftest import Hand, Loop
 from tests.integration.loop.deaths import at_statement, work_until_death

@@ -3,14 +3,14 @@
 import pytest
 
 from controlplane import clock
-from controlplane.commands.deletion import delete_job
-from controlplane.commands.endings import cancel_job
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.retention.deletion import delete_job
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict
-from controlplane.domain.submission import JobsRefused, NameTaken
+from controlplane.domain.jobs.submission import JobsRefused, NameTaken
 from controlplane.models import Attempt, Job, JobDependency, Task, Transition
 from controlplane.queries.convergence.due import list_jobs_with
-from controlplane.queries.invariants import check_all
+from controlplane.queries.integrity.invariants import check_all
 from tests.integration.loop.conftest import Hand, Loop
 
 

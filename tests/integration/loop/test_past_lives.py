@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 
 from controlplane import clock
-from controlplane.contract.queues import INBOX_SHARDS
-from controlplane.contract.reports import AttemptReport, Goodbye, Heartbeat
+from controlplane.contract.messages.reports import AttemptReport, Goodbye, Heartbeat
 from controlplane.contract.states import TaskState as S
+from controlplane.contract.wire.queues import INBOX_SHARDS
 from controlplane.domain.convergence.policy import Policy
 from controlplane.models import Attempt, Cell, CellLease, InboxProbe
 from controlplane.queries.convergence.lost_cells import list_silent_leases

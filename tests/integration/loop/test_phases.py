@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from controlplane import clock
-from controlplane.contract import envelope, keys
-from controlplane.contract.phases import PhaseChange, PhaseKind
-from controlplane.contract.reports import AttemptReport, Reports
+from controlplane.contract.messages.phases import PhaseChange, PhaseKind
+from controlplane.contract.messages.reports import AttemptReport, Reports
 from controlplane.contract.states import FailureKind, Phase
 from controlplane.contract.states import TaskState as S
+from controlplane.contract.wire import envelope, keys
 from controlplane.models import Attempt, Job, Task, Transition
-from controlplane.queries.history import change_document, find_attempt_history
+from controlplane.queries.views.history import change_document, find_attempt_history
 from tests.integration.loop.conftest import Hand, Loop
 
 

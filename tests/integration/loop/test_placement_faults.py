@@ -10,12 +10,12 @@ import pytest
 from django.db import connection
 
 from controlplane import clock, plugins
-from controlplane.commands.accounts import create_user
+from controlplane.commands.tenancy.accounts import create_user
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Alert, Cell, Job, Pool, Shape, Task, TaskGroup, TickState
-from controlplane.queries.explain import explain_task
 from controlplane.queries.sql import execute
-from controlplane.ticks import pool_pass
+from controlplane.queries.views.explain import explain_task
+from controlplane.ticks import placement_pass
 from tests.integration.loop.conftest import Loop
 
 SMALL = {"cpu": 0.5, "memory": "64Mi"}
@@ -61,7 +61,7 @@ class Nonsense(Raising):
 
 class Endless(Nonsense):
     def turns(self, queue):
-        from controlplane.domain.placement.interfaces import Turn
+        from controlplane.domain.placement.model.interfaces import Turn
 
         while True:
             yield Turn([0], 0)
@@ -224,7 +224,7 @@ def test_a_sequencer_is_not_at_fault_where_a_pass_ends_before_its_turns(
 ) -> None:
     loop.cell()
     Pool.objects.update(strict_fifo=True, sequencer=sequencer)
-    monkeypatch.setattr(pool_pass, "TASKS_PER_PASS", 2)
+    monkeypatch.setattr(placement_pass, "TASKS_PER_PASS", 2)
     jobs = [loop.submit(replicas=3) for _ in range(2)]
     # Of the first one a task avoids the only cell: it is looked at apart from the others.
     avoiding = Task.objects.filter(job=jobs[0])[:1].values("pk")

@@ -15,9 +15,9 @@ from django.conf import settings as django_settings
 from django.contrib.auth.models import User
 
 from controlplane import clock
-from controlplane.commands.accounts import create_user
-from controlplane.commands.jobs import submit_jobs
-from controlplane.domain.submission import JobsRefused
+from controlplane.commands.jobs.submit import submit_jobs
+from controlplane.commands.tenancy.accounts import create_user
+from controlplane.domain.jobs.submission import JobsRefused
 from controlplane.inbox.batches import Inbox
 from controlplane.models import Attempt, Cell, Pool, Project, Quota, TickState
 from controlplane.outbox import transport

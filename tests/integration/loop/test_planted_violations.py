@@ -14,11 +14,11 @@ from django.core.management import call_command
 from django.db import transaction
 
 from controlplane import clock
-from controlplane.commands.accounts import create_default_tenancy, create_user
-from controlplane.commands.endings import cancel_job
-from controlplane.contract.reports import AttemptReport
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.tenancy.accounts import create_default_tenancy, create_user
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.invariants import INVARIANTS
+from controlplane.domain.integrity import INVARIANTS
 from controlplane.inbox.batches import Inbox
 from controlplane.models import Attempt, Job, Task, TaskGroup
 from controlplane.outbox import transport

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from controlplane import clock
-from controlplane.commands import endings as pages
-from controlplane.commands.convergence import dependencies, endings, repairs, turns
+from controlplane.commands.convergence import dependencies, endings, job_pages, repairs
 from controlplane.commands.convergence.rule import Look
-from controlplane.commands.endings import cancel_job
+from controlplane.commands.jobs import cancel as pages
+from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.convergence.policy import Policy
 from controlplane.models import Alert, Job, Walk
-from controlplane.queries import jobs_under_lock
+from controlplane.queries import locks
 from controlplane.queries.convergence.due import list_jobs_with
 from controlplane.ticks import convergence
 from tests.integration.loop.conftest import Loop
@@ -34,11 +34,11 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Poison:
     def lock_jobs(job_ids: Sequence[int], *options: Any, **named: Any) -> Any:
         if poisoned & set(job_ids):
             raise ValueError("poisoned")
-        return jobs_under_lock.lock_jobs(job_ids, *options, **named)
+        return locks.lock_jobs(job_ids, *options, **named)
 
     for module in (dependencies, endings, pages, repairs):
         monkeypatch.setattr(module, "lock_jobs", lock_jobs)
-    for module in (turns, endings):
+    for module in (job_pages, endings):
         monkeypatch.setattr(module, "JOBS_PER_TICK", PAGE)
 
     def mark(jobs: Sequence[Job]) -> None:

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from controlplane.commands.pools import put_pool
-from controlplane.commands.quotas import put_quota
+from controlplane.commands.tenancy.pools import put_pool
+from controlplane.commands.tenancy.quotas import put_quota
 from controlplane.contract.states import TaskState
 from controlplane.domain.scopes import Scope, ScopeKind
 from controlplane.models import Attempt, Domain, Job, Pool, Project, Shape, Task
-from controlplane.queries.quota_documents import get_quota
+from controlplane.queries.views.quotas import get_quota
 from tests.integration.loop.conftest import Loop
 
 

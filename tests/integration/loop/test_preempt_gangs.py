@@ -1,12 +1,12 @@
 """Gangs and preemption on real rows: of several groups, and on cells that take no new work."""
 
 from controlplane import clock
-from controlplane.commands.cells import cordon_cell
-from controlplane.contract.reports import AttemptReport
+from controlplane.commands.cells.operate import cordon_cell
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Job, Task
-from controlplane.queries.invariants import check_all
-from controlplane.queries.occupants import load_held
+from controlplane.queries.integrity.invariants import check_all
+from controlplane.queries.placement.running_attempts import load_held
 from tests.integration.loop.conftest import Hand, Loop
 
 NAMES = ("cell-1", "cell-2")

@@ -6,15 +6,15 @@ import pytest
 from django.contrib.auth.models import User
 
 from controlplane import clock
-from controlplane.commands.endings import cancel_job
-from controlplane.commands.preemption import evict
-from controlplane.contract.reports import AttemptReport
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.placement.evict import evict
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.placement.occupants import Need
-from controlplane.domain.placement.preempt import Eviction
+from controlplane.domain.placement.preemption.candidates import Need
+from controlplane.domain.placement.preemption.preempt import Eviction
 from controlplane.models import Attempt, Job, Pool, Quota, Shape, Task, TaskGroup, Transition
-from controlplane.queries.invariants import check_all
-from controlplane.queries.placement import load_pass_facts, load_waiting_shapes
+from controlplane.queries.integrity.invariants import check_all
+from controlplane.queries.placement.snapshot import load_pass_facts, load_waiting_shapes
 from tests.integration.loop.conftest import Hand, Loop
 
 

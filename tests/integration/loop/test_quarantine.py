@@ -6,9 +6,9 @@ from uuid import UUID
 import pytest
 
 from controlplane import clock
-from controlplane.commands.cells import unquarantine_cell
-from controlplane.commands.endings import cancel_job
-from controlplane.contract.reports import Heartbeat, Held, Register
+from controlplane.commands.cells.operate import unquarantine_cell
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.contract.messages.reports import Heartbeat, Held, Register
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Alert, Attempt, Cell
 from tests.integration.loop.conftest import Hand, Loop

@@ -17,14 +17,14 @@ from django.conf import settings as django_settings
 from django.db import connection
 
 from controlplane import clock
-from controlplane.commands.batches import run_in_transaction
-from controlplane.commands.endings import cancel_job
-from controlplane.commands.release import release_attempt
+from controlplane.commands.attempts.release import release_attempt
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.contract.states import TaskState as S
 from controlplane.inbox.batches import Inbox
 from controlplane.models import Attempt, TickState
 from controlplane.outbox import transport
-from controlplane.queries.jobs_under_lock import lock_jobs
+from controlplane.queries.locks import lock_jobs
 from controlplane.queries.sql import rows
 from tests.integration.loop.conftest import Hand, Loop, Wire
 from tests.integration.loop.crowd import (

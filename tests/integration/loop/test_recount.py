@@ -8,12 +8,12 @@ from django.core.management import call_command
 from django.db import transaction
 
 from controlplane import clock
-from controlplane.commands.endings import cancel_job
-from controlplane.commands.recount import recount_page
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.state.recount import recount_page
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, Job, TaskGroup, Transition
-from controlplane.queries import recount
-from controlplane.queries.jobs_under_lock import lock_jobs
+from controlplane.queries.integrity import recount
+from controlplane.queries.locks import lock_jobs
 from controlplane.queries.sql import execute, rows
 from tests.integration.loop.conftest import Loop
 from tests.integration.loop.crowd import WRONG_COUNTS, Crowd, ask, cascade, place, stop, tell

@@ -7,12 +7,12 @@ import pytest
 
 from controlplane import clock
 from controlplane.commands.convergence import orphans
-from controlplane.commands.deletion import delete_job
-from controlplane.commands.endings import cancel_job
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.retention.deletion import delete_job
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Alert, Attempt, Job, JobDependency, Task, TaskGroup, Walk
 from controlplane.queries.convergence import repairs as pages
-from controlplane.queries.invariants import check_all
+from controlplane.queries.integrity.invariants import check_all
 from controlplane.queries.sql import execute, rows
 from tests.integration.loop.conftest import Loop
 from tests.simulation.world import World

@@ -14,11 +14,11 @@ from django.db import connection
 from django.test import override_settings
 
 from controlplane import clock
-from controlplane.commands import deletion, purge
-from controlplane.commands.deletion import delete_expired, delete_job
-from controlplane.commands.one_offs import claim_task
-from controlplane.commands.purge import purge_deleted
-from controlplane.commands.retries import retry_job
+from controlplane.commands.jobs.one_offs import claim_task
+from controlplane.commands.jobs.rerun import retry_job
+from controlplane.commands.retention import deletion, purge
+from controlplane.commands.retention.deletion import delete_expired, delete_job
+from controlplane.commands.retention.purge import purge_deleted
 from controlplane.contract.states import TaskState as S
 from controlplane.models import (
     Alert,
@@ -36,9 +36,9 @@ from controlplane.models import (
     TickState,
     Transition,
 )
-from controlplane.outbox import store
 from controlplane.queries.convergence.deletion import list_expired_jobs
-from controlplane.queries.invariants import check_all
+from controlplane.queries.integrity.invariants import check_all
+from controlplane.storage import store
 from controlplane.ticks import convergence, retention
 from tests.integration.loop.conftest import Hand, Loop
 from tests.integration.loop.deaths import at_statement, work_until_death

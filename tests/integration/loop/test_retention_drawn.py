@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane import clock
-from controlplane.commands import deletion, purge
-from controlplane.commands.deletion import delete_expired
-from controlplane.commands.purge import purge_deleted
+from controlplane.commands.retention import deletion, purge
+from controlplane.commands.retention.deletion import delete_expired
+from controlplane.commands.retention.purge import purge_deleted
 from controlplane.contract.states import TaskState as S
 from controlplane.models import (
     Attempt,

@@ -11,17 +11,17 @@ import pytest
 from django.db import connection
 
 from controlplane import clock
-from controlplane.commands.deletion import delete_job
-from controlplane.commands.endings import cancel_job
-from controlplane.commands.jobs import Submission
-from controlplane.commands.retries import retry_job
-from controlplane.commands.secrets import delete_secret, put_secret
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.jobs.rerun import retry_job
+from controlplane.commands.jobs.submit import Submission
+from controlplane.commands.retention.deletion import delete_job
+from controlplane.commands.tenancy.secrets import delete_secret, put_secret
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict, NotFound
-from controlplane.domain.submission import GuidTaken, JobsRefused
+from controlplane.domain.jobs.submission import GuidTaken, JobsRefused
 from controlplane.models import Job, Pool, Project, Task, TaskGroup, Transition
-from controlplane.queries.artifacts import iterate_results
-from controlplane.queries.invariants import check_all
+from controlplane.queries.attempts.artifacts import iterate_results
+from controlplane.queries.integrity.invariants import check_all
 from controlplane.ticks import convergence
 from tests.integration.loop.conftest import Hand, Loop
 

@@ -6,11 +6,11 @@ from datetime import timedelta
 import pytest
 
 from controlplane import clock
-from controlplane.contract.reports import AttemptReport
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, CellLease, Task
-from controlplane.queries.briefing import load_briefing
+from controlplane.queries.attempts.briefing import load_briefing
 from tests.integration.loop.conftest import Hand, Loop
 
 

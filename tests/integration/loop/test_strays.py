@@ -12,14 +12,14 @@ from django.conf import settings
 from django.test import override_settings
 
 from controlplane import clock
-from controlplane.commands.convergence import strays
-from controlplane.commands.convergence.strays import sweep_strays
+from controlplane.commands.convergence import orphan_files
+from controlplane.commands.convergence.orphan_files import sweep_strays
 from controlplane.models import Alert, Attempt, Walk
-from controlplane.outbox import artifacts as kept
-from controlplane.outbox import store
-from controlplane.outbox import strays as places
-from controlplane.queries.artifacts import find_prefix
+from controlplane.queries.attempts.artifacts import find_prefix
 from controlplane.queries.convergence.due import find_due
+from controlplane.storage import artifacts as kept
+from controlplane.storage import orphans as places
+from controlplane.storage import store
 from controlplane.ticks import convergence
 from tests.integration.loop.conftest import Loop
 
@@ -31,7 +31,7 @@ DAY = timedelta(days=1)
 @pytest.fixture(autouse=True)
 def own_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Files of other tests are nobody's here, and this process has been through nothing."""
-    monkeypatch.setattr(strays._Round, "parts", None)
+    monkeypatch.setattr(orphan_files._Round, "parts", None)
     with override_settings(CELLRUN=replace(settings.CELLRUN, artifact_root=tmp_path)):
         yield
 
@@ -186,7 +186,7 @@ def test_a_slice_ends_when_its_time_is_over_and_the_next_goes_on_behind_it(
         counts.append(sweep_strays(now=clock.now(), is_over=lambda: True).count)
         reached.append(Walk.objects.get(name="strays").after)
         if not is_same_process:
-            strays._Round.parts = None
+            orphan_files._Round.parts = None
         assert len(counts) < 40
     assert max(counts) == 1
     assert sum(counts) == len(uids)

@@ -1,7 +1,7 @@
 """Tokens of a pool and named resources of a cell: counted where they belong, and nowhere else."""
 
 from controlplane.models import Cell, Pool
-from controlplane.queries.invariants import check_all
+from controlplane.queries.integrity.invariants import check_all
 from tests.integration.loop.conftest import Loop
 
 SMALL = {"cpu": 0.1, "memory": "64Mi"}

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from controlplane import clock
-from controlplane.commands.cell_messages import Beat, answer_heartbeats
-from controlplane.commands.endings import cancel_job
-from controlplane.contract.orders import Sync
-from controlplane.domain.cell_keys import CellAddress
+from controlplane.commands.cells.messages import Beat, answer_heartbeats
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.contract.messages.orders import Sync
+from controlplane.domain.cells.keys import CellAddress
 from controlplane.models import Alert, Attempt, Cell, Job
 from controlplane.queries.sql import execute
 from tests.integration.loop.conftest import Hand, Loop

@@ -4,8 +4,8 @@ import pytest
 
 from controlplane import clock
 from controlplane.commands.convergence import endings as cascades
-from controlplane.commands.endings import cancel_job
-from controlplane.queries.invariants import check_all
+from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.queries.integrity.invariants import check_all
 from controlplane.ticks import convergence
 from tests.integration.loop.conftest import Loop
 

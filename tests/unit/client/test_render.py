@@ -19,7 +19,7 @@ from client.render import (
     state_text,
     task_table,
 )
-from controlplane.domain import states
+from controlplane.domain.state import states
 from tests.unit.client.documents import a_cell, a_job, a_task
 
 

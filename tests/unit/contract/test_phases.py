@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.contract.fields import Malformed, compact_json
-from controlplane.contract.phases import (
+from controlplane.contract.messages.phases import (
     MAX_PHASES,
     MAX_REPORTED,
     PHASE_CHARS,
@@ -17,7 +17,7 @@ from controlplane.contract.phases import (
     shorten,
     unite,
 )
-from controlplane.contract.reports import AttemptReport, read_report
+from controlplane.contract.messages.reports import AttemptReport, read_report
 from controlplane.contract.states import Phase, TaskState
 
 

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.contract import broker, envelope, fields, keys, orders, queues, reports
+from controlplane.contract import fields
 from controlplane.contract.artifacts import path_of
 from controlplane.contract.fields import Malformed
-from controlplane.contract.health import HealthCheck
+from controlplane.contract.messages import orders, reports
+from controlplane.contract.messages.health import HealthCheck
 from controlplane.contract.states import FailureKind, Phase, TaskState
+from controlplane.contract.wire import broker, envelope, keys, queues
 
 KEY = b"k" * 32
 

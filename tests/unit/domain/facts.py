@@ -4,11 +4,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from controlplane.contract.reports import AttemptReport
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.reports import Sender
-from controlplane.domain.snapshots import AttemptFacts, TaskFacts
-from controlplane.domain.transitions import Counters, Limits
+from controlplane.domain.cells.reports import Sender
+from controlplane.domain.state.facts import AttemptFacts, TaskFacts
+from controlplane.domain.state.transitions import Counters, Limits
 
 UID = UUID(int=7)
 CREATED = datetime(2030, 1, 1, tzinfo=UTC)

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.invariants.rows import (
+from controlplane.domain.integrity.rows import (
     AttemptRecord,
     CellRecord,
     GroupRecord,

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.domain.callback_addresses import (
+from controlplane.domain.callbacks.addresses import (
     receiver_of,
     refuse_address,
     refuse_url,
 )
-from controlplane.domain.callbacks import (
+from controlplane.domain.callbacks.delivery import (
     FIRST_WAIT_SECONDS,
     JITTER,
     LONGEST_WAIT_SECONDS,
@@ -26,7 +26,7 @@ from controlplane.domain.callbacks import (
     sign,
     wait_seconds,
 )
-from controlplane.domain.one_offs import nanoseconds_of
+from controlplane.domain.jobs.one_offs import nanoseconds_of
 from controlplane.spec.hosts import is_in_vain, read_address
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)

@@ -1,7 +1,7 @@
 """A cell's key follows from the secret, its name and its salt, and from nothing else."""
 
-from controlplane.contract.keys import KEY_BYTES, derive_key
-from controlplane.domain.cell_keys import CellAddress, cell_key
+from controlplane.contract.wire.keys import KEY_BYTES, derive_key
+from controlplane.domain.cells.keys import CellAddress, cell_key
 
 SECRET, SALT = "only-for-tests-" * 4, "00ff" * 8
 

@@ -7,13 +7,13 @@ import pytest
 
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.changes import Cause, change_task, keep_task, release_task
-from controlplane.domain.effects import ChangeAttempt, ChangeTask, Step
 from controlplane.domain.errors import IllegalTransition
-from controlplane.domain.retry import wait_seconds
-from controlplane.domain.snapshots import TaskFacts
-from controlplane.domain.states import REASONS, TERMINAL, Budget, Reason, ReleaseKind
-from controlplane.domain.transitions import Counters, Event, Limits, Wait
+from controlplane.domain.state.backoff import wait_seconds
+from controlplane.domain.state.effects import ChangeAttempt, ChangeTask, Step
+from controlplane.domain.state.facts import TaskFacts
+from controlplane.domain.state.states import REASONS, TERMINAL, Budget, Reason, ReleaseKind
+from controlplane.domain.state.task_changes import Cause, change_task, keep_task, release_task
+from controlplane.domain.state.transitions import Counters, Event, Limits, Wait
 from tests.unit.domain.facts import CREATED, NOW, UID, attempt, task
 
 RETRIES = Limits(failure=1)

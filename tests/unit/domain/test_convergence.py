@@ -8,6 +8,15 @@ import pytest
 from controlplane.commands.convergence.late_tasks import EndLateTasks
 from controlplane.commands.convergence.rules import RULES
 from controlplane.contract.states import TaskState as S
+from controlplane.domain.convergence.cell_health import (
+    FAILING,
+    UNCONFIRMED,
+    ClearedCell,
+    StuckCell,
+    decide_cleared,
+    decide_failing,
+    decide_stuck_stops,
+)
 from controlplane.domain.convergence.drained import decide_drained
 from controlplane.domain.convergence.endings import decide_bounced, decide_ended, decide_hopeless
 from controlplane.domain.convergence.lost_cells import (
@@ -24,21 +33,12 @@ from controlplane.domain.convergence.lost_cells import (
 from controlplane.domain.convergence.overruns import decide_overrun
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.convergence.stuck_builds import decide_stuck_build
-from controlplane.domain.convergence.stuck_stops import (
-    FAILING,
-    UNCONFIRMED,
-    ClearedCell,
-    StuckCell,
-    decide_cleared,
-    decide_failing,
-    decide_stuck_stops,
-)
 from controlplane.domain.convergence.unanswered import decide_unanswered
 from controlplane.domain.convergence.unconfirmed_stops import decide_unconfirmed_stop
 from controlplane.domain.convergence.unplaced import decide_unplaced
-from controlplane.domain.effects import ChangeAttempt, ChangeTask, Step
-from controlplane.domain.snapshots import AttemptFacts, LeaseFacts, PoolSilence, TaskFacts
-from controlplane.domain.states import (
+from controlplane.domain.state.effects import ChangeAttempt, ChangeTask, Step
+from controlplane.domain.state.facts import AttemptFacts, LeaseFacts, PoolSilence, TaskFacts
+from controlplane.domain.state.states import (
     ACTIVE,
     ATTEMPT_STATES,
     ORDERED_STATES,
@@ -52,7 +52,7 @@ from controlplane.domain.states import (
     Reason,
     ReleaseKind,
 )
-from controlplane.domain.transitions import Counters, Limits
+from controlplane.domain.state.transitions import Counters, Limits
 from tests.unit.domain.facts import NOW, UID, attempt, task
 
 SECOND = timedelta(seconds=1)

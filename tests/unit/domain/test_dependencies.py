@@ -5,15 +5,15 @@ from datetime import datetime
 import pytest
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.dependencies import (
+from controlplane.domain.state.dependencies import (
     Milestones,
     Standing,
     dependencies_of,
     job_standing,
     standing,
 )
-from controlplane.domain.snapshots import GroupFacts
-from controlplane.domain.states import OPEN, TERMINAL
+from controlplane.domain.state.facts import GroupFacts
+from controlplane.domain.state.states import OPEN, TERMINAL
 from tests.unit.domain.facts import NOW
 
 MET, OPEN_YET, HOPELESS = Standing.SATISFIED, Standing.OPEN, Standing.IMPOSSIBLE

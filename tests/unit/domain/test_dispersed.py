@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from controlplane.domain.placement.interfaces import Matrix, Offer, Vector
-from controlplane.domain.placement.selectors import dispersed
-from controlplane.domain.placement.shares import capacity_ranks
+from controlplane.domain.placement.model.interfaces import Matrix, Offer, Vector
+from controlplane.domain.placement.model.shares import capacity_ranks
+from controlplane.domain.placement.plugins.selectors import dispersed
 
 
 def select(

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from controlplane.domain.constraints import Constraint, Operator, Tags
-from controlplane.domain.placement.amounts import describe_shortfall
-from controlplane.domain.placement.board import Board
-from controlplane.domain.placement.explain import (
+from controlplane.domain.placement.model.amounts import describe_shortfall
+from controlplane.domain.placement.model.capacity_matrix import Board
+from controlplane.domain.placement.model.interfaces import Violation
+from controlplane.domain.placement.model.snapshot import CellFacts
+from controlplane.domain.placement.reasons.explain import (
     explain_behind,
     explain_gang,
     explain_misfit,
     explain_tokens,
     explain_violations,
 )
-from controlplane.domain.placement.interfaces import Violation
-from controlplane.domain.placement.snapshot import CellFacts
-from controlplane.domain.states import CellState
+from controlplane.domain.state.states import CellState
 from tests.unit.domain.placement import pools
 
 CPU, MEMORY = "cpu_millis", "memory_mib"

@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from controlplane.domain.effects import ChangeCell
-from controlplane.domain.fitness import decide_fitness, keep_for_stops
-from controlplane.domain.states import ORDERED_STATES, CellState, Quarantine
+from controlplane.domain.cells.health import decide_fitness, keep_for_stops
+from controlplane.domain.state.effects import ChangeCell
+from controlplane.domain.state.states import ORDERED_STATES, CellState, Quarantine
 
 READY, QUARANTINED = CellState.READY, CellState.QUARANTINED
 UNTIL = datetime(2026, 1, 1, tzinfo=UTC)

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.gangs import (
+from controlplane.domain.state.gangs import (
     GangGroup,
     GangVerdict,
     judge_gang,
@@ -14,7 +14,7 @@ from controlplane.domain.gangs import (
     with_placed,
     without_the_open,
 )
-from controlplane.domain.states import ACTIVE
+from controlplane.domain.state.states import ACTIVE
 
 HOLDS, FELL_BELOW, BROKEN = GangVerdict.HOLDS, GangVerdict.FELL_BELOW, GangVerdict.BROKEN
 P, A, B, R = S.PENDING, S.ASSIGNED, S.BUILDING, S.RUNNING

@@ -7,7 +7,7 @@ import pytest
 
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.effects import ChangeTask
+from controlplane.domain.cells.reports import decide_report
 from controlplane.domain.hooks import BUILT_IN
 from controlplane.domain.hooks.asking import longest_of, told_of
 from controlplane.domain.hooks.batch import Batch
@@ -15,10 +15,10 @@ from controlplane.domain.hooks.inference import Inference
 from controlplane.domain.hooks.interactive import Interactive
 from controlplane.domain.hooks.interface import End, Hook, Terms
 from controlplane.domain.hooks.preparing import prepare_job
-from controlplane.domain.reports import decide_report
-from controlplane.domain.states import ACTIVE, TERMINAL, Reason
-from controlplane.domain.submission import PlannedGroup, plan_groups
-from controlplane.domain.transitions import Event
+from controlplane.domain.jobs.submission import PlannedGroup, plan_groups
+from controlplane.domain.state.effects import ChangeTask
+from controlplane.domain.state.states import ACTIVE, TERMINAL, Reason
+from controlplane.domain.state.transitions import Event
 from controlplane.spec import JobSpec, parse_job
 from tests.unit.domain.facts import NOW, SENDER, attempt, report, task
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.contract.wishes import USUAL_CAPABILITIES
-from controlplane.domain.host_policy import find_policy_faults
+from controlplane.contract.messages.task_options import USUAL_CAPABILITIES
+from controlplane.domain.jobs.host_policy import find_policy_faults
 from controlplane.spec import parse_job
 from controlplane.spec.files import HARMLESS_CAPABILITIES
 

@@ -4,7 +4,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from controlplane.domain.images import CELLS, LONGEST_HOLD, WITHIN, Failures, held_until
+from controlplane.domain.cells.image_backoff import (
+    CELLS,
+    LONGEST_HOLD,
+    WITHIN,
+    Failures,
+    held_until,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

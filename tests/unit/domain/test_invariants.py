@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.invariants import INVARIANTS, Ledger, find_violations
-from controlplane.domain.invariants.rows import (
+from controlplane.domain.integrity import INVARIANTS, Ledger, find_violations
+from controlplane.domain.integrity.rows import (
     AttemptRecord,
     CellRecord,
     GroupRecord,

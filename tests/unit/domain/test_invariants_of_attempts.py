@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.invariants import attempts as inv
-from controlplane.domain.invariants.rows import Finding, Ledger
-from controlplane.domain.states import ACTIVE, ATTEMPT_STATES, TERMINAL
+from controlplane.domain.integrity.checks import attempts as inv
+from controlplane.domain.integrity.rows import Finding, Ledger
+from controlplane.domain.state.states import ACTIVE, ATTEMPT_STATES, TERMINAL
 from tests.unit.domain.records import T0, at, attempt, group, job, released, task, uid
 
 OK, F, K, P, R, A = S.SUCCEEDED, S.FAILED, S.KILLED, S.PENDING, S.RUNNING, S.ASSIGNED

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.invariants import INVARIANTS, find_violations
-from controlplane.domain.invariants import history as his
-from controlplane.domain.invariants import jobs as inv
-from controlplane.domain.invariants.catalogue import render_document
-from controlplane.domain.invariants.rows import Finding, Ledger, Violation
-from controlplane.domain.states import JOB_STATES, OPEN, TERMINAL
+from controlplane.domain.integrity import INVARIANTS, find_violations
+from controlplane.domain.integrity.catalogue import render_document
+from controlplane.domain.integrity.checks import history as his
+from controlplane.domain.integrity.checks import jobs as inv
+from controlplane.domain.integrity.rows import Finding, Ledger, Violation
+from controlplane.domain.state.states import JOB_STATES, OPEN, TERMINAL
 from tests.unit.domain.records import (
     T0,
     at,

@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict
-from controlplane.domain.job_retries import (
+from controlplane.domain.jobs.rerun import (
     Awaited,
     GroupLeft,
     Remainder,
@@ -18,8 +18,8 @@ from controlplane.domain.job_retries import (
     retried_document,
     retried_spec,
 )
-from controlplane.domain.jobs import JobRow
-from controlplane.domain.submission import plan_groups
+from controlplane.domain.jobs.submission import plan_groups
+from controlplane.domain.state.job_rollup import JobRow
 from controlplane.spec import JobSpec, parse_job
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)

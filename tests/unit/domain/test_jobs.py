@@ -6,8 +6,9 @@ from datetime import datetime, timedelta
 import pytest
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.dependencies import Milestones
-from controlplane.domain.jobs import (
+from controlplane.domain.state.dependencies import Milestones
+from controlplane.domain.state.facts import GroupFacts
+from controlplane.domain.state.job_rollup import (
     GroupRow,
     JobRow,
     Startable,
@@ -18,8 +19,7 @@ from controlplane.domain.jobs import (
     newly_startable,
     roll_job,
 )
-from controlplane.domain.snapshots import GroupFacts
-from controlplane.domain.states import REASONS, TERMINAL, Reason
+from controlplane.domain.state.states import REASONS, TERMINAL, Reason
 from tests.unit.domain.facts import CREATED, NOW
 
 OK, F, K, P, R, WF, U = (

@@ -6,13 +6,13 @@ from datetime import timedelta
 import pytest
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.changes import Cause, change_task
-from controlplane.domain.effects import ChangeTask, EndJob
-from controlplane.domain.jobs import GroupRow, JobRow
-from controlplane.domain.moves import Given, Move, first_starts, move_counts
-from controlplane.domain.snapshots import GroupFacts
-from controlplane.domain.states import TERMINAL, Reason
-from controlplane.domain.transitions import Event
+from controlplane.domain.state.effects import ChangeTask, EndJob
+from controlplane.domain.state.facts import GroupFacts
+from controlplane.domain.state.group_counts import Given, Move, first_starts, move_counts
+from controlplane.domain.state.job_rollup import GroupRow, JobRow
+from controlplane.domain.state.states import TERMINAL, Reason
+from controlplane.domain.state.task_changes import Cause, change_task
+from controlplane.domain.state.transitions import Event
 from tests.unit.domain.facts import CREATED, NOW, task
 
 JOB = JobRow(1, S.RUNNING, 1, explicit_minimum=False, max_task_failures=0)

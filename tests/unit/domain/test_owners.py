@@ -13,7 +13,7 @@ from controlplane.domain.convergence.owners import (
     Circumstances,
     find_owner,
 )
-from controlplane.domain.states import ACTIVE, ATTEMPT_STATES, TERMINAL, Exclusive
+from controlplane.domain.state.states import ACTIVE, ATTEMPT_STATES, TERMINAL, Exclusive
 from tests.unit.domain.facts import NOW, attempt, task
 
 ENDED = sorted(TERMINAL & ATTEMPT_STATES)

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from controlplane.contract.phases import MAX_PHASES, PhaseChange, PhaseKind
+from controlplane.contract.messages.phases import MAX_PHASES, PhaseChange, PhaseKind
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.effects import ChangeTask
-from controlplane.domain.reports import Ignored, decide_report
+from controlplane.domain.cells.reports import Ignored, decide_report
+from controlplane.domain.state.effects import ChangeTask
 from tests.unit.domain.facts import CREATED, NOW, SENDER, attempt, report, task
 
 Row = tuple[str, str, str, str, float]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from controlplane.domain.placement.policy import PoolPolicy
-from controlplane.domain.states import CellState
+from controlplane.domain.placement.model.policy import PoolPolicy
+from controlplane.domain.state.states import CellState
 from tests.unit.domain.placement.pools import NOW, Outcome, cell, pool, row, run
 
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.gangs import GangGroup
-from controlplane.domain.placement.snapshot import CellFacts, GangFacts
+from controlplane.domain.placement.model.snapshot import CellFacts, GangFacts
+from controlplane.domain.state.gangs import GangGroup
 from tests.unit.domain.placement import pools
 from tests.unit.domain.placement.pools import Outcome, Row, gang
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.domain.placement.occupants import Allowance, Need
-from controlplane.domain.placement.preempt import Eviction, choose_evictions
-from controlplane.domain.placement.snapshot import CellFacts, Leaving, Running, ShapeFacts
+from controlplane.domain.placement.model.snapshot import CellFacts, Leaving, Running, ShapeFacts
+from controlplane.domain.placement.preemption.candidates import Allowance, Need
+from controlplane.domain.placement.preemption.preempt import Eviction, choose_evictions
 from controlplane.domain.scopes import Scope, ScopeKind
-from controlplane.domain.states import Band, CellState
+from controlplane.domain.state.states import Band, CellState
 from tests.unit.domain.facts import NOW
 
 ALICE, BOB = 1, 2

@@ -9,7 +9,7 @@ import pytest
 from controlplane.domain.hooks.batch import Batch
 from controlplane.domain.hooks.interface import End, Origin, Terms
 from controlplane.domain.hooks.preparing import Prepared, prepare_job
-from controlplane.domain.transitions import Event
+from controlplane.domain.state.transitions import Event
 from controlplane.spec import parse_job
 from controlplane.spec.files import MAX_MOUNTS
 from controlplane.spec.group import MAX_ENV

@@ -2,8 +2,8 @@
 
 import pytest
 
-from controlplane.domain.placement.queue_place import QueuedGroup, QueuePlace, find_place
-from controlplane.domain.states import Band
+from controlplane.domain.placement.reasons.queue_position import QueuedGroup, QueuePlace, find_place
+from controlplane.domain.state.states import Band
 
 
 def group(

@@ -4,9 +4,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.jobs import GroupRow, JobRow
-from controlplane.domain.recount import Counted, find_differences
-from controlplane.domain.snapshots import GroupFacts
+from controlplane.domain.integrity.recount import Counted, find_differences
+from controlplane.domain.state.facts import GroupFacts
+from controlplane.domain.state.job_rollup import GroupRow, JobRow
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 JOB = JobRow(7, S.RUNNING, 2, False, 0, started_at=NOW)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from controlplane.domain.registration import Registration, Verdict, decide_registration
-from controlplane.domain.states import ORDERED_STATES, CellState, Quarantine
+from controlplane.domain.cells.registration import Registration, Verdict, decide_registration
+from controlplane.domain.state.states import ORDERED_STATES, CellState, Quarantine
 
 READY, LOST, CORDONED = CellState.READY, CellState.LOST, CellState.CORDONED
 ACCEPTED, DRAW_ANEW, REFUSED = Verdict.ACCEPTED, Verdict.DRAW_ANEW, Verdict.REFUSED

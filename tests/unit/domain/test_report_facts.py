@@ -5,13 +5,13 @@ from datetime import timedelta
 
 import pytest
 
-from controlplane.contract.reports import AttemptReport
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.effects import ChangeAttempt, ChangeTask
-from controlplane.domain.reports import Ignored, Sender, decide_report
-from controlplane.domain.snapshots import TaskFacts
-from controlplane.domain.states import (
+from controlplane.domain.cells.reports import Ignored, Sender, decide_report
+from controlplane.domain.state.effects import ChangeAttempt, ChangeTask
+from controlplane.domain.state.facts import TaskFacts
+from controlplane.domain.state.states import (
     ACTIVE,
     ATTEMPT_STATES,
     REASONS,
@@ -20,7 +20,7 @@ from controlplane.domain.states import (
     Reason,
     ReleaseKind,
 )
-from controlplane.domain.transitions import Counters, Limits
+from controlplane.domain.state.transitions import Counters, Limits
 from tests.unit.domain.facts import CREATED, NOW, SENDER, UID, attempt, report, task
 
 EPOCH = CREATED.timestamp()

@@ -6,11 +6,11 @@ import pytest
 
 from controlplane.contract.states import FailureKind, TaskState
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.effects import ChangeTask
-from controlplane.domain.reports import Ignored, Sender, decide_report
-from controlplane.domain.snapshots import TaskFacts
-from controlplane.domain.states import ACTIVE, Budget, Reason, ReleaseKind
-from controlplane.domain.transitions import Limits
+from controlplane.domain.cells.reports import Ignored, Sender, decide_report
+from controlplane.domain.state.effects import ChangeTask
+from controlplane.domain.state.facts import TaskFacts
+from controlplane.domain.state.states import ACTIVE, Budget, Reason, ReleaseKind
+from controlplane.domain.state.transitions import Limits
 from tests.unit.domain.facts import CREATED, NOW, SENDER, attempt, report, task
 
 

@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from controlplane.domain.retry import CAP_SECONDS, JITTER, wait_seconds
-from controlplane.domain.transitions import Counters, Wait
+from controlplane.domain.state.backoff import CAP_SECONDS, JITTER, wait_seconds
+from controlplane.domain.state.transitions import Counters, Wait
 
 MANY = range(1000)
 

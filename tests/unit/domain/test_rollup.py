@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.rollup import GroupTally, JobTally, job_state
+from controlplane.domain.state.rollup import GroupTally, JobTally, job_state
 
 
 def tally(

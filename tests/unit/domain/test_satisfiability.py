@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from controlplane.domain.constraints import Tags
-from controlplane.domain.placement.snapshot import CellFacts
-from controlplane.domain.satisfiability import Candidate, OfferedPool, find_unsatisfiable
+from controlplane.domain.jobs.satisfiability import Candidate, OfferedPool, find_unsatisfiable
+from controlplane.domain.placement.model.snapshot import CellFacts
 from controlplane.domain.scopes import Limits, Quota, Scope, ScopeKind
-from controlplane.domain.states import CellState
+from controlplane.domain.state.states import CellState
 from controlplane.spec import parse_job
 from tests.unit.domain.facts import NOW
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from controlplane.contract.briefing import Registry
-from controlplane.domain.sealing import NONCE_BYTES, NotOpened, rest_key, seal, unseal
-from controlplane.domain.secrets import about_secret, read_registry, registry_value
+from controlplane.contract.messages.briefing import Registry
+from controlplane.domain.cells.sealing import NONCE_BYTES, NotOpened, rest_key, seal, unseal
+from controlplane.domain.jobs.secrets import about_secret, read_registry, registry_value
 
 KEY, NONCE = rest_key("k" * 40), b"n" * NONCE_BYTES
 

@@ -4,7 +4,7 @@ import pytest
 
 from controlplane.contract.states import STATE_OF, FailureKind, Phase, TaskState
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.states import (
+from controlplane.domain.state.states import (
     ACTIVE,
     ATTEMPT_STATES,
     COLOURS,

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from controlplane.domain.constraints import Constraint, Operator
-from controlplane.domain.states import Band, Exclusive
-from controlplane.domain.submission import (
+from controlplane.domain.jobs.submission import (
     GuidTaken,
     JobsRefused,
     NameTaken,
@@ -20,6 +19,7 @@ from controlplane.domain.submission import (
     plan_groups,
     waits_for_jobs,
 )
+from controlplane.domain.state.states import Band, Exclusive
 from controlplane.spec import Fault, JobSpec, parse_job
 from tests.unit.domain.facts import NOW
 

@@ -5,10 +5,10 @@ from datetime import timedelta
 
 import pytest
 
-from controlplane.contract.orders import RunAttempt, StopAttempt
+from controlplane.contract.messages.orders import RunAttempt, StopAttempt
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.states import ACTIVE, ATTEMPT_STATES, TERMINAL
-from controlplane.domain.sync import IN_FLIGHT, Answer, Wanted, decide_sync
+from controlplane.domain.cells.sync import IN_FLIGHT, Answer, Wanted, decide_sync
+from controlplane.domain.state.states import ACTIVE, ATTEMPT_STATES, TERMINAL
 from tests.unit.domain.facts import NOW
 
 OLD = NOW - timedelta(minutes=1)

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import pytest
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.states import ACTIVE, Budget
-from controlplane.domain.transitions import (
+from controlplane.domain.state.states import ACTIVE, Budget
+from controlplane.domain.state.transitions import (
     FREE_REFUSALS,
     HEALTHY_RUN_SECONDS,
     TRANSITIONS,

@@ -4,8 +4,8 @@ import pytest
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import IllegalTransition
-from controlplane.domain.states import ACTIVE, TERMINAL, Budget
-from controlplane.domain.transitions import (
+from controlplane.domain.state.states import ACTIVE, TERMINAL, Budget
+from controlplane.domain.state.transitions import (
     FREE_REFUSALS,
     HEALTHY_RUN_SECONDS,
     TRANSITIONS,

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from controlplane.contract import envelope, keys
-from controlplane.contract.orders import (
+from controlplane.contract.messages.orders import (
     GroupSpec,
     Orders,
     Registered,
@@ -15,17 +14,18 @@ from controlplane.contract.orders import (
     StopAttempt,
     Sync,
 )
-from controlplane.contract.reports import AttemptReport, Message, Reports, read_message
+from controlplane.contract.messages.reports import AttemptReport, Message, Reports, read_message
 from controlplane.contract.states import TaskState
-from workers.attempt.engine import EngineAway
+from controlplane.contract.wire import envelope, keys
+from workers.agent.cell import Cell
+from workers.agent.inputs import Moment, OrderMessage, Sighting
 from workers.attempt.events import Found
-from workers.cell import Cell
+from workers.attempt.runtime import EngineAway
 from workers.config import CellConfig
 from workers.drivers.memory import MemoryDriver, MemoryEngine
 from workers.guard.local import LocalLink
-from workers.happenings import Moment, OrderMessage, Sighting
 from workers.journal import JournalFile
-from workers.store import FileStore
+from workers.journal_file import FileStore
 
 KEY = b"k" * 32
 

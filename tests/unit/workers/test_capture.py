@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from workers.attempt.capture import PART_BYTES, Capture, Entry, Superseded, cut_note
-from workers.drivers import docker_logs
+from workers.drivers.docker import logs
 
 
 def entry(content: bytes, at: int, stream: str = "stdout") -> Entry:
@@ -18,20 +18,18 @@ def frame(entry: Entry) -> bytes:
     assert seconds < 60
     stamp = f"1970-01-01T00:00:{seconds:02d}.{nanoseconds:09d}Z ".encode()
     size = len(stamp) + len(entry.content)
-    return (
-        docker_logs.HEADER.pack(2 if entry.stream == "stderr" else 1, size) + stamp + entry.content
-    )
+    return logs.HEADER.pack(2 if entry.stream == "stderr" else 1, size) + stamp + entry.content
 
 
 def copy(capture: Capture, log: list[Entry], *, block: int = 1 << 20) -> None:
     """Copy the engine's log `log` as the docker driver does."""
     reader, cursors = capture.begin()
-    seconds, _, nanoseconds = docker_logs.since(cursors).partition(".")
+    seconds, _, nanoseconds = logs.since(cursors).partition(".")
     since = int(seconds) * 10**9 + int(nanoseconds or "0")
     sent = b"".join(frame(item) for item in log if item.nanoseconds >= since)
     blocks = [sent[at : at + block] for at in range(0, len(sent), block)]
     read = iter(blocks)
-    docker_logs.copy_entries(lambda size: next(read, b""), capture, reader, cursors, mend=False)
+    logs.copy_entries(lambda size: next(read, b""), capture, reader, cursors, mend=False)
 
 
 LOG = [
@@ -79,7 +77,7 @@ def test_line_that_another_stream_overtook_is_neither_lost_nor_repeated(
 def test_what_is_read_again_is_little_however_long_a_stream_was_silent(tmp_path: Path) -> None:
     capture = Capture(tmp_path, 1000)
     copy(capture, [entry(b"err\n", 1, "stderr"), entry(b"out\n", 50 * 10**9)])
-    assert docker_logs.since(capture.begin()[1]) == "48.000000000"
+    assert logs.since(capture.begin()[1]) == "48.000000000"
 
 
 def test_bytes_written_without_their_cursor_are_not_repeated(tmp_path: Path) -> None:
@@ -120,7 +118,7 @@ def test_former_reader_can_add_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_times_are_read_to_the_nanosecond(stamp: str, nanoseconds: int) -> None:
-    assert docker_logs.nanoseconds(stamp) == nanoseconds
+    assert logs.nanoseconds(stamp) == nanoseconds
 
 
 def test_output_that_ends_without_a_newline_gets_none(tmp_path: Path) -> None:
@@ -129,12 +127,12 @@ def test_output_that_ends_without_a_newline_gets_none(tmp_path: Path) -> None:
     kept = Capture(tmp_path, 100_000)
     reader, cursors = kept.begin()
     sent = iter([b"".join(map(frame, log))])
-    docker_logs.copy_entries(lambda size: next(sent, b""), kept, reader, cursors, mend=True)
+    logs.copy_entries(lambda size: next(sent, b""), kept, reader, cursors, mend=True)
     assert (tmp_path / "stdout").read_bytes() == b"a\n" + b"x" * full + b"end\nabc"
 
 
 def test_long_line_gets_its_newline_back() -> None:
     full = PART_BYTES
-    assert docker_logs.mended(entry(b"x" * full, 1)).content == b"x" * full
-    assert docker_logs.mended(entry(b"end", 1)).content == b"end\n"
-    assert docker_logs.mended(entry(b"end\n", 1)).content == b"end\n"
+    assert logs.mended(entry(b"x" * full, 1)).content == b"x" * full
+    assert logs.mended(entry(b"end", 1)).content == b"end\n"
+    assert logs.mended(entry(b"end\n", 1)).content == b"end\n"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.contract.orders import (
+from controlplane.contract.messages.orders import (
     GroupSpec,
     Orders,
     Registered,
@@ -14,16 +14,16 @@ from controlplane.contract.orders import (
     StopAttempt,
     Sync,
 )
-from controlplane.contract.reports import Goodbye, Heartbeat, Register
+from controlplane.contract.messages.reports import Goodbye, Heartbeat, Register
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from tests.unit.workers.cell_bench import Bench
 from tests.unit.workers.small_disk import SmallDisk, mounted
+from workers.agent.attempts import Book
+from workers.agent.final_report import judge_end
+from workers.agent.inputs import Sighting
 from workers.attempt.events import Ended
 from workers.attempt.outcome import KILLED_OUTSIDE, STOPPED
-from workers.books import Book
-from workers.happenings import Sighting
-from workers.verdicts import judge_end
 
 
 @pytest.fixture

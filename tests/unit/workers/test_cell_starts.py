@@ -7,15 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from controlplane.contract.reports import Goodbye, Heartbeat, Register
+from controlplane.contract.messages.reports import Goodbye, Heartbeat, Register
 from controlplane.contract.states import Phase
 from controlplane.contract.states import TaskState as S
 from tests.unit.workers.cell_bench import Bench, Driver
+from workers.agent.cell import MAX_SWEPT, UNSEEN_SECONDS
+from workers.agent.inputs import Sighting
 from workers.attempt.events import Building, Ended
 from workers.attempt.outcome import STOPPED
-from workers.cell import MAX_SWEPT, UNSEEN_SECONDS
-from workers.happenings import Sighting
-from workers.host import Host
+from workers.service.host import Host
 
 
 @pytest.fixture

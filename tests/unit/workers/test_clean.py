@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from workers.attempt.attempt import Attempt
-from workers.attempt.engine import EngineAway, Life, View
+from workers.attempt.runtime import EngineAway, Life, View
 from workers.attempt.steps.clean import make_sure_it_is_over
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.contract import keys
+from controlplane.contract.wire import keys
 from workers.config import CellConfig, MalformedSettings, parse_capacity
 
 

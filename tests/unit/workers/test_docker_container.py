@@ -5,20 +5,20 @@ from typing import Any
 
 import pytest
 
-from controlplane.contract.orders import GroupSpec, RunAttempt
-from controlplane.contract.wishes import USUAL_CAPABILITIES, Mount, Tmpfs
-from workers.attempt.engine import EngineError, Life, Placed, Use, View
+from controlplane.contract.messages.orders import GroupSpec, RunAttempt
+from controlplane.contract.messages.task_options import USUAL_CAPABILITIES, Mount, Tmpfs
 from workers.attempt.events import Launch
-from workers.drivers.docker_cgroups import Cgroups, Samples
-from workers.drivers.docker_container import (
+from workers.attempt.runtime import EngineError, Life, Placed, Use, View
+from workers.drivers.docker.cgroups import Cgroups, Samples
+from workers.drivers.docker.container import (
     container_body,
     mounts_for,
     not_of_the_host,
     view_of,
 )
-from workers.drivers.docker_images import digest_of
-from workers.drivers.docker_networks import joining
-from workers.drivers.docker_podman import adapt, is_name_taken, is_podman
+from workers.drivers.docker.images import digest_of
+from workers.drivers.docker.networks import joining
+from workers.drivers.docker.podman import adapt, is_name_taken, is_podman
 
 UID = "11111111-1111-4111-8111-111111111111"
 

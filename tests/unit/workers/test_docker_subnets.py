@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from workers.drivers import docker_subnets
-from workers.drivers.docker_subnets import free_subnets
+from workers.drivers.docker import subnets
+from workers.drivers.docker.subnets import free_subnets
 
 HEAD = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
 DEFAULT_ROUTE = "eth0\t00000000\t0102000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
@@ -30,7 +30,7 @@ def network(*subnets: str) -> dict[str, object]:
 def routes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "route"
     file.write_text(HEAD + DEFAULT_ROUTE)
-    monkeypatch.setattr(docker_subnets, "_ROUTES", file)
+    monkeypatch.setattr(subnets, "_ROUTES", file)
     return file
 
 

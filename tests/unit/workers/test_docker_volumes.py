@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from workers.drivers.docker_volumes import volume_bytes
+from workers.drivers.docker.volumes import volume_bytes
 
 MIB = 1 << 20
 

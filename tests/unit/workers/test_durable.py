@@ -10,23 +10,29 @@ from typing import Any, TypeVar
 
 import pytest
 
-from controlplane.contract import envelope
-from controlplane.contract.orders import Orders, Registered, RunAttempt
-from controlplane.contract.reports import Goodbye, Heartbeat, Register, Reports, read_message
+from controlplane.contract.messages.orders import Orders, Registered, RunAttempt
+from controlplane.contract.messages.reports import (
+    Goodbye,
+    Heartbeat,
+    Register,
+    Reports,
+    read_message,
+)
+from controlplane.contract.wire import envelope
 from tests.power_cut import Disk
 from tests.unit.workers.cell_bench import KEY, sealed_for, spec
+from workers.agent.cell import Cell
+from workers.agent.inputs import OrderMessage, Sighting
+from workers.agent.reporting import _COUNTER_BITS
 from workers.attempt.events import Launch
-from workers.cell import Cell
 from workers.clock import wall_seconds
 from workers.config import CellConfig
 from workers.drivers.memory import MemoryDriver
-from workers.happenings import OrderMessage, Sighting
-from workers.host import Host
 from workers.journal import JournalFile
-from workers.reporting import _COUNTER_BITS
+from workers.journal_file import FileStore
+from workers.remote_files import Storage
 from workers.runners.keeping import write_whole
-from workers.storage import Storage
-from workers.store import FileStore
+from workers.service.host import Host
 
 SOON = 10.0
 Said = TypeVar("Said", Register, Heartbeat, Reports, Goodbye)

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from controlplane.contract.orders import GroupSpec, RunAttempt, StopAttempt
+from controlplane.contract.messages.orders import GroupSpec, RunAttempt, StopAttempt
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from tests.unit.workers.cell_bench import Bench
+from workers.agent.attempts import Book
+from workers.agent.final_report import judge_end
 from workers.attempt.events import Ended
 from workers.attempt.outcome import LEASE_OVER, STOPPED, TIMEOUT
-from workers.books import Book
 from workers.guard.local import LocalLink
-from workers.verdicts import judge_end
 
 
 @pytest.fixture

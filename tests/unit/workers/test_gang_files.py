@@ -4,12 +4,11 @@ import json
 
 import pytest
 
-from controlplane.contract.briefing import Briefing
 from controlplane.contract.fields import Malformed
-from controlplane.contract.gang import Gang, GangGroup, GangKey, GangMember, read_gang
+from controlplane.contract.messages.briefing import Briefing
+from controlplane.contract.messages.gang import Gang, GangGroup, GangKey, GangMember, read_gang
 from controlplane.contract.states import TaskState as S
-from workers.attempt.gang import Pace
-from workers.attempt.gang_files import (
+from workers.attempt.gangs.files import (
     Peer,
     hosts_text,
     peers_json,
@@ -17,6 +16,7 @@ from workers.attempt.gang_files import (
     see_peers,
     ssh_config,
 )
+from workers.attempt.gangs.gang import Pace
 
 WORKER = GangGroup("worker", network="gang", ports=("http", "ssh"))
 OPEN = GangGroup("open", network="default", ports=("http", "ssh"))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from workers.attempt.events import Permit
-from workers.guard.guard import AGAIN_SECONDS, FIRST_LOOK_SECONDS, Guard, Known
+from workers.guard.decisions import AGAIN_SECONDS, FIRST_LOOK_SECONDS, Guard, Known
 from workers.guard.watchlist import (
     SILENCE_SECONDS,
     Watched,

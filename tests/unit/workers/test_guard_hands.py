@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from workers.attempt.engine import Life, View
-from workers.guard.guard import Known
-from workers.guard.hands import LOOK_SECONDS, EngineHands
+from workers.attempt.runtime import Life, View
+from workers.guard.decisions import Known
+from workers.guard.engine_control import LOOK_SECONDS, EngineHands
 
 UID = "11111111-1111-4111-8111-111111111111"
 SOON = 10.0

@@ -1,8 +1,8 @@
 """What happens in one round of a cell's loop."""
 
+from workers.agent.inputs import OrderMessage
 from workers.attempt.events import Ended, Started
-from workers.happenings import OrderMessage
-from workers.host import Incoming, without_the_past
+from workers.service.host import Incoming, without_the_past
 
 
 def test_start_of_what_ended_in_the_same_round_is_left_out() -> None:

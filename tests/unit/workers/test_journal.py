@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.contract.orders import GroupSpec, RunAttempt, StopAttempt
-from controlplane.contract.reports import AttemptReport
+from controlplane.contract.messages.orders import GroupSpec, RunAttempt, StopAttempt
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState
 from tests.unit.workers.small_disk import mounted
 from workers.journal import Done, Journal, JournalFile, Memory
-from workers.store import RESERVE_BYTES, FileStore
+from workers.journal_file import RESERVE_BYTES, FileStore
 
 SPEC = GroupSpec(id=1, job_id=1, job_name="j", group="g", replicas=1, command=("noop",))
 

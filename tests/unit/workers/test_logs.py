@@ -8,10 +8,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from controlplane.contract import keys
+from controlplane.contract.wire import keys
 from tests.conformance.kit import until
 from tests.conformance.web import Answer, Request, Web
-from workers.logs import CHUNK_BYTES, SHIPPED, LogShipper
+from workers.log_uploads import CHUNK_BYTES, SHIPPED, LogShipper
 
 KEY = b"k" * keys.KEY_BYTES
 NOW = 1_795_000_000.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controlplane.contract.orders import GroupSpec, RunAttempt
+from controlplane.contract.messages.orders import GroupSpec, RunAttempt
 from controlplane.contract.states import FailureKind
 from workers.attempt.events import Building, DriverEvent, Ended, Launch, Started
 from workers.attempt.outcome import OUT_OF_MEMORY, STOPPED, TIMEOUT, VANISHED

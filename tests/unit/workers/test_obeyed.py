@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from controlplane.contract import envelope, keys
-from controlplane.contract.orders import Orders, RunAttempt
+from controlplane.contract.messages.orders import Orders, RunAttempt
+from controlplane.contract.wire import envelope, keys
 from tests.unit.workers.cell_bench import KEY, Bench, spec
 
 

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from controlplane.contract.reports import COMMAND, IMAGE, NOT_HERE, REGISTRY, SPEC
+from controlplane.contract.messages.reports import COMMAND, IMAGE, NOT_HERE, REGISTRY, SPEC
 from controlplane.contract.states import FailureKind
 from workers.attempt.outcome import (
     DISK,

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.contract.phases import MAX_PHASES, MAX_REPORTED, PhaseChange, PhaseKind
-from controlplane.contract.reports import AttemptReport
+from controlplane.contract.messages.phases import MAX_PHASES, MAX_REPORTED, PhaseChange, PhaseKind
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import Phase
 from controlplane.contract.states import TaskState as S
 from tests.unit.workers.cell_bench import Bench
+from workers.agent.progress import LATEST_SECONDS, MAX_PREPARING, QUIET_SECONDS
 from workers.attempt.events import Building, DriverEvent, Ended, Reconciled, Started, TryFailed
 from workers.journal import JournalFile
-from workers.progress import LATEST_SECONDS, MAX_PREPARING, QUIET_SECONDS
-from workers.store import FileStore
+from workers.journal_file import FileStore
 
 
 @pytest.fixture

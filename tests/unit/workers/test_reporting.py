@@ -5,12 +5,17 @@ from typing import Any
 
 import pytest
 
-from controlplane.contract import envelope
-from controlplane.contract.reports import MAX_REPORTS, MESSAGE_CHARS, RESULT_BYTES, AttemptReport
+from controlplane.contract.messages.reports import (
+    MAX_REPORTS,
+    MESSAGE_CHARS,
+    RESULT_BYTES,
+    AttemptReport,
+)
 from controlplane.contract.states import TaskState
-from workers.happenings import Moment
-from workers.lease import CLOCK_SECONDS, Lease
-from workers.reporting import Numbers, Reporter
+from controlplane.contract.wire import envelope
+from workers.agent.inputs import Moment
+from workers.agent.lease import CLOCK_SECONDS, Lease
+from workers.agent.reporting import Numbers, Reporter
 
 
 def reporter(acked: int = 0) -> tuple[Reporter, Numbers]:

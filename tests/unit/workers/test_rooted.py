@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from workers.attempt.engine import Placed
-from workers.drivers.rooted import place_below, read_head_below
+from workers.attempt.runtime import Placed
+from workers.drivers.paths import place_below, read_head_below
 
 
 def test_a_copy_is_the_task_s_own_and_what_is_bound_changes_with_its_source(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.contract.orders import GroupSpec, RunAttempt
+from controlplane.contract.messages.orders import GroupSpec, RunAttempt
+from workers.agent.registration import offered_types
 from workers.attempt.capture import cut_note
 from workers.config import CellConfig
-from workers.drivers.runner_lines import Lines
-from workers.offer import offered_types
+from workers.drivers.runner.log import Lines
 from workers.runners import installed, keeping
 from workers.runners.asking import describe_task
 from workers.runners.calls import Calls, Exhausted, Hung

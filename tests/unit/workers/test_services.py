@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.contract.orders import GroupSpec, RunAttempt, StopAttempt
+from controlplane.contract.messages.orders import GroupSpec, RunAttempt, StopAttempt
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from tests.unit.workers.cell_bench import Bench
+from workers.agent.attempts import Book
+from workers.agent.final_report import judge_end
+from workers.attempt.environment import port_variable
 from workers.attempt.events import Ended, Launch, Started
 from workers.attempt.health import get
 from workers.attempt.idleness import SENT_BYTES, Look, happened, read_look
 from workers.attempt.outcome import HEALTH, IDLE, LIFETIME, Exit, judge_exit
-from workers.books import Book
 from workers.config import CellConfig
-from workers.drivers.docker_container import container_body, ports_of, use_of
-from workers.drivers.process_looks import Ports
+from workers.drivers.docker.container import container_body, ports_of, use_of
+from workers.drivers.process.procfs import Ports
 from workers.drivers.registry import address_of
-from workers.environment import port_variable
-from workers.verdicts import judge_end
 
 LAST = Look(at=100.0, active_at=90.0, cpu_seconds=5.0, sent_bytes=1000, output_bytes=10)
 QUIET = replace(LAST, at=110.0, cpu_seconds=5.099, sent_bytes=1000 + SENT_BYTES - 1)

@@ -3,7 +3,7 @@
 import signal
 import threading
 
-from workers.serving import Leaver
+from workers.service.serving import Leaver
 
 
 def test_it_leaves_though_the_signal_came_under_a_lock_that_leaving_needs() -> None:

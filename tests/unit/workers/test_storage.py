@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.web import Answer, Request, Web
-from workers.storage import (
+from workers.remote_files import (
     Storage,
     StorageAway,
     StorageRefused,

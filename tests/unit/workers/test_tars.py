@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from controlplane.contract.states import FailureKind
-from workers.attempt.engine import EngineError
 from workers.attempt.outcome import DISK, OUTPUTS, AttemptFailed
-from workers.attempt.tars import pack, rebase, unpack
-from workers.attempt.transfers import Room
-from workers.drivers.rooted import restore_below, save_below
+from workers.attempt.runtime import EngineError
+from workers.attempt.transfer.tars import pack, rebase, unpack
+from workers.attempt.transfer.transfers import Room
+from workers.drivers.paths import restore_below, save_below
 
 
 def free(count: int) -> None:

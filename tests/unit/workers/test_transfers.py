@@ -12,14 +12,14 @@ import pytest
 
 from controlplane.contract.artifacts import PIECE_BYTES
 from controlplane.contract.states import FailureKind
-from workers.attempt import transfers
 from workers.attempt.attempt import Attempt
-from workers.attempt.engine import EngineAway
 from workers.attempt.outcome import DISK, INPUTS, OUTPUTS, STOPPED, AttemptFailed
+from workers.attempt.runtime import EngineAway
 from workers.attempt.steps.outputs import save
-from workers.attempt.tars import rebase
-from workers.attempt.transfers import Keeping, Room, fetch
-from workers.drivers.rooted import save_below
+from workers.attempt.transfer import transfers
+from workers.attempt.transfer.tars import rebase
+from workers.attempt.transfer.transfers import Keeping, Room, fetch
+from workers.drivers.paths import save_below
 
 Save = Callable[[Any, str, Path, Callable[[int], None]], bool]
 

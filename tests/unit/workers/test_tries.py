@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from controlplane.contract.reports import SPEC
+from controlplane.contract.messages.reports import SPEC
 from controlplane.contract.states import FailureKind
-from workers.attempt.engine import EngineAway, EngineError
 from workers.attempt.outcome import ENGINE, AttemptFailed, judge_start_error
-from workers.attempt.tries import with_tries
+from workers.attempt.runtime import EngineAway, EngineError
+from workers.attempt.stage_retry import with_tries
 
 BACK_OFF = (1.0, 4.0)
 

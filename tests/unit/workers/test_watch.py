@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from workers.watch import ConsumerWatch
+from workers.service.consumer_watchdog import ConsumerWatch
 
 
 def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from controlplane.contract import keys
-from controlplane.domain.sealing import NONCE_BYTES, seal
+from controlplane.contract.wire import keys
+from controlplane.domain.cells.sealing import NONCE_BYTES, seal
 from tests.conformance.web import Answer, Request
 from tests.conformance.web import Web as Server
-from workers.attempt.transfers import Keeping
-from workers.web import HTTP_SECONDS, Web, WebAway
+from workers.attempt.transfer.transfers import Keeping
+from workers.control_api import HTTP_SECONDS, Web, WebAway
 
 KEY = b"k" * 32
 

@@ -1,11 +1,11 @@
 """What the order did not carry is here: secrets, the last checkpoint, the state of a runner."""
 
-from controlplane.contract.briefing import Briefing
 from controlplane.contract.fields import Malformed
+from controlplane.contract.messages.briefing import Briefing
 from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import Attempt
 from workers.attempt.outcome import SECRET, WEB, AttemptFailed
-from workers.web import WebAway, WebRefused
+from workers.control_api import WebAway, WebRefused
 
 # A restart of web, or a short outage, must not cost a task one of its tries.
 PATIENCE_SECONDS = (0.2, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0)

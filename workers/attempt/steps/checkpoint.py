@@ -11,15 +11,15 @@ from functools import partial
 
 from controlplane.contract.artifacts import CHECKPOINT
 from controlplane.contract.fields import clean_text
-from controlplane.contract.reports import MESSAGE_CHARS
+from controlplane.contract.messages.reports import MESSAGE_CHARS
 from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import Attempt, Closed
-from workers.attempt.engine import Placed
 from workers.attempt.outcome import INPUTS, OUTPUTS, AttemptFailed, judge_start_error
+from workers.attempt.runtime import Placed
+from workers.attempt.stage_retry import with_tries
 from workers.attempt.steps.inputs import checked_path
 from workers.attempt.steps.outputs import save, tried
-from workers.attempt.transfers import Keeping, Room, fetch, remember_base
-from workers.attempt.tries import with_tries
+from workers.attempt.transfer.transfers import Keeping, Room, fetch, remember_base
 
 log = logging.getLogger(__name__)
 # A stopped attempt keeps its place until this is over; 60 s after its grace its cell would be

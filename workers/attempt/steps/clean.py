@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from workers.attempt.attempt import Attempt, Closed
-from workers.attempt.engine import Engine, EngineAway, EngineError, Life
+from workers.attempt.runtime import Engine, EngineAway, EngineError, Life
 from workers.attempt.steps.look import PATIENCE_SECONDS, look
 
 log = logging.getLogger(__name__)

@@ -2,10 +2,10 @@
 
 import logging
 
-from controlplane.contract.reports import RESULT_BYTES, head_of_result
+from controlplane.contract.messages.reports import RESULT_BYTES, head_of_result
 from workers.attempt.attempt import Attempt
 from workers.attempt.capture import Capture, NoRoom, Superseded
-from workers.attempt.engine import EngineAway, EngineError, NoSuchContainer
+from workers.attempt.runtime import EngineAway, EngineError, NoSuchContainer
 from workers.attempt.steps.look import PATIENCE_SECONDS
 
 log = logging.getLogger(__name__)

@@ -2,13 +2,13 @@
 
 import os
 
-from controlplane.contract.reports import NOT_HERE
+from controlplane.contract.messages.reports import NOT_HERE
 from controlplane.contract.states import FailureKind, Phase
 from workers.attempt.attempt import Attempt
 from workers.attempt.outcome import AttemptFailed, judge_start_error
+from workers.attempt.stage_retry import with_tries
 from workers.attempt.steps.look import take_over
 from workers.attempt.steps.workspace import begin_creation
-from workers.attempt.tries import with_tries
 
 
 def create_container(attempt: Attempt) -> None:

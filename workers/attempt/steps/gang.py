@@ -4,12 +4,12 @@ import errno
 from dataclasses import replace
 
 from controlplane.contract.fields import Malformed
-from controlplane.contract.gang import Gang, GangMember, read_gang
+from controlplane.contract.messages.gang import Gang, GangMember, read_gang
 from controlplane.contract.states import FailureKind
-from workers.attempt import gang, gang_files
 from workers.attempt.attempt import Attempt
-from workers.attempt.engine import Placed
+from workers.attempt.gangs import files, gang
 from workers.attempt.outcome import DISK, SECRET, WEB, AttemptFailed
+from workers.attempt.runtime import Placed
 from workers.secret_folder import Unfit
 
 # Of all names together; Linux takes no variable of more than 128 KiB.
@@ -29,11 +29,11 @@ def join_gang(attempt: Attempt) -> None:
         reason = DISK if is_full else SECRET
         raise AttemptFailed(FailureKind.SYSTEM, reason, f"gang: {error}") from error
     bound = [
-        Placed(gang_files.GANG_FOLDER, gang.gang_folder(attempt), bound=True),
-        Placed(gang_files.SSH_FOLDER, gang.ssh_folder(attempt), bound=True),
+        Placed(files.GANG_FOLDER, gang.gang_folder(attempt), bound=True),
+        Placed(files.SSH_FOLDER, gang.ssh_folder(attempt), bound=True),
     ]
     if spec.task_type == "container":
-        bound.append(Placed(gang_files.HOSTS_FILE, gang.hosts_path(attempt), bound=True))
+        bound.append(Placed(files.HOSTS_FILE, gang.hosts_path(attempt), bound=True))
     attempt.placed = [*attempt.placed, *bound]
     env = {**attempt.launch.env, **_variables(told, me)}
     attempt.launch = replace(attempt.launch, env=env)

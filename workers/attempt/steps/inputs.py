@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from controlplane.contract.orders import GroupSpec, Input
-from controlplane.contract.reports import SPEC
+from controlplane.contract.messages.orders import GroupSpec, Input
+from controlplane.contract.messages.reports import SPEC
 from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import Attempt
-from workers.attempt.engine import Placed
 from workers.attempt.outcome import INPUTS, AttemptFailed, judge_start_error
-from workers.attempt.transfers import Room, fetch
-from workers.attempt.tries import with_tries
+from workers.attempt.runtime import Placed
+from workers.attempt.stage_retry import with_tries
+from workers.attempt.transfer.transfers import Room, fetch
 
 
 def fetch_inputs(attempt: Attempt) -> None:

@@ -2,8 +2,8 @@
 
 from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import Attempt
-from workers.attempt.engine import EngineAway, EngineError, Life, NoSuchContainer, View
 from workers.attempt.outcome import VANISHED, AttemptFailed
+from workers.attempt.runtime import EngineAway, EngineError, Life, NoSuchContainer, View
 
 PATIENCE_SECONDS = (0.2, 1.0, 2.0, 5.0)  # between looks at an engine that does not answer
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
 
 from controlplane.contract.artifacts import is_name
-from controlplane.contract.reports import MAX_OUTPUTS
+from controlplane.contract.messages.reports import MAX_OUTPUTS
+from controlplane.contract.messages.task_options import Output
 from controlplane.contract.states import FailureKind
-from controlplane.contract.wishes import Output
 from workers.attempt.attempt import Attempt
 from workers.attempt.outcome import OUTPUTS, VANISHED, AttemptFailed
-from workers.attempt.transfers import Keeping, Room
-from workers.attempt.tries import with_tries
+from workers.attempt.stage_retry import with_tries
+from workers.attempt.transfer.transfers import Keeping, Room
 
 T = TypeVar("T")
 # The list of them is part of a report, and a message has 1 MiB.

@@ -1,10 +1,10 @@
 """The image is on the engine, as the pull policy says; a pull's progress is told in percent."""
 
-from controlplane.contract.reports import IMAGE
+from controlplane.contract.messages.reports import IMAGE
 from controlplane.contract.states import FailureKind, Phase
 from workers.attempt.attempt import TURN_SECONDS, Attempt
 from workers.attempt.outcome import AttemptFailed, judge_pull_error
-from workers.attempt.tries import with_tries
+from workers.attempt.stage_retry import with_tries
 
 
 def ensure_image(attempt: Attempt) -> None:

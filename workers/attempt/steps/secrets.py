@@ -9,11 +9,11 @@ import binascii
 import errno
 from dataclasses import replace
 
+from controlplane.contract.messages.task_options import SecretUse
 from controlplane.contract.states import FailureKind
-from controlplane.contract.wishes import SecretUse
 from workers.attempt.attempt import Attempt
-from workers.attempt.engine import Placed
 from workers.attempt.outcome import DISK, SECRET, WEB, AttemptFailed
+from workers.attempt.runtime import Placed
 from workers.attempt.steps.inputs import checked_path
 from workers.secret_folder import Unfit
 

@@ -1,12 +1,12 @@
 """The container's main process runs, and was started once."""
 
 from workers.attempt.attempt import Attempt
-from workers.attempt.engine import Life, NoSuchContainer, View
 from workers.attempt.outcome import judge_start_error
+from workers.attempt.runtime import Life, NoSuchContainer, View
+from workers.attempt.stage_retry import with_tries
 from workers.attempt.steps.create import check_mounts
 from workers.attempt.steps.look import find_addresses
 from workers.attempt.steps.permit import await_permit
-from workers.attempt.tries import with_tries
 
 
 def start_container(attempt: Attempt) -> None:

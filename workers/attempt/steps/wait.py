@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from workers.attempt.attempt import Attempt, Closed
 from workers.attempt.capture import Capture, NoRoom, Superseded
-from workers.attempt.engine import EngineAway, EngineError, Life, NoSuchContainer, View
 from workers.attempt.outcome import SIGKILLED, SIGTERMED
+from workers.attempt.runtime import EngineAway, EngineError, Life, NoSuchContainer, View
 from workers.attempt.steps.look import PATIENCE_SECONDS, look_long
 
 log = logging.getLogger(__name__)

@@ -7,15 +7,12 @@ from datetime import datetime
 from typing import Any
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.gangs import GangGroup
-from controlplane.domain.placement.one_pass import Plugins
-from controlplane.domain.placement.place import place
-from controlplane.domain.placement.plan import Plan
-from controlplane.domain.placement.policy import PoolPolicy
-from controlplane.domain.placement.screen import Screened, screen
-from controlplane.domain.placement.selectors import BUILT_IN as SELECTORS
-from controlplane.domain.placement.sequencers import BUILT_IN as SEQUENCERS
-from controlplane.domain.placement.snapshot import (
+from controlplane.domain.placement.cycle.pass_state import Plugins
+from controlplane.domain.placement.cycle.place import place
+from controlplane.domain.placement.cycle.plan import Plan
+from controlplane.domain.placement.cycle.prefilter import Screened, screen
+from controlplane.domain.placement.model.policy import PoolPolicy
+from controlplane.domain.placement.model.snapshot import (
     CellFacts,
     GangFacts,
     PassFacts,
@@ -23,9 +20,12 @@ from controlplane.domain.placement.snapshot import (
     ShapeFacts,
     Waiting,
 )
-from controlplane.domain.placement.validators import BUILT_IN as VALIDATORS
+from controlplane.domain.placement.plugins.selectors import BUILT_IN as SELECTORS
+from controlplane.domain.placement.plugins.sequencers import BUILT_IN as SEQUENCERS
+from controlplane.domain.placement.plugins.validators import BUILT_IN as VALIDATORS
 from controlplane.domain.scopes import Limits, Quota, Scope, ScopeKind
-from controlplane.domain.states import Band, CellState
+from controlplane.domain.state.gangs import GangGroup
+from controlplane.domain.state.states import Band, CellState
 from tests.unit.domain.facts import NOW
 
 DOMAIN = 1

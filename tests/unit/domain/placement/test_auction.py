@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from controlplane.domain.placement.policy import PoolPolicy
-from controlplane.domain.placement.snapshot import CellFacts
+from controlplane.domain.placement.model.policy import PoolPolicy
+from controlplane.domain.placement.model.snapshot import CellFacts
 from tests.unit.domain.placement import pools
 from tests.unit.domain.placement.pools import Outcome, Row, run
 

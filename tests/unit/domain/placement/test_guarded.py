@@ -6,8 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controlplane.domain.placement.guarded import Faults, guard
-from controlplane.domain.placement.interfaces import (
+from controlplane.domain.placement.cycle.place import place
+from controlplane.domain.placement.cycle.plan import Plan
+from controlplane.domain.placement.cycle.plugin_guard import Faults, guard
+from controlplane.domain.placement.cycle.prefilter import screen
+from controlplane.domain.placement.model.interfaces import (
     Offer,
     Queue,
     Request,
@@ -15,11 +18,8 @@ from controlplane.domain.placement.interfaces import (
     Verdict,
     Violation,
 )
-from controlplane.domain.placement.place import place
-from controlplane.domain.placement.plan import Plan
-from controlplane.domain.placement.screen import screen
-from controlplane.domain.placement.selectors.dispersed import Dispersed
-from controlplane.domain.placement.sequencers.fifo import Fifo
+from controlplane.domain.placement.plugins.selectors.dispersed import Dispersed
+from controlplane.domain.placement.plugins.sequencers.fifo import Fifo
 from tests.unit.domain.placement.pools import Outcome, Pool, cell, gang, pool, row
 
 CELLS = [cell(1, cpu=3000), cell(2, cpu=2000)]

@@ -6,11 +6,11 @@ import pytest
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.constraints import Constraint, Operator, Tags
-from controlplane.domain.gangs import GangGroup
-from controlplane.domain.placement.policy import PoolPolicy
-from controlplane.domain.placement.snapshot import GangFacts
+from controlplane.domain.placement.model.policy import PoolPolicy
+from controlplane.domain.placement.model.snapshot import GangFacts
 from controlplane.domain.scopes import Limits, ScopeKind
-from controlplane.domain.states import Band
+from controlplane.domain.state.gangs import GangGroup
+from controlplane.domain.state.states import Band
 from tests.unit.domain.placement.pools import cell, gang, quota, row, run
 
 LIFO = PoolPolicy(sequencer="lifo")

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from controlplane.domain.placement.guarded import Faults
+from controlplane.domain.placement.cycle.plugin_guard import Faults
+from controlplane.domain.placement.model.snapshot import Leaving, Running
 from controlplane.domain.placement.replay import (
     Record,
     UnreadableRecord,
@@ -19,10 +20,9 @@ from controlplane.domain.placement.replay import (
     replay,
     write_record,
 )
-from controlplane.domain.placement.snapshot import Leaving, Running
 from controlplane.domain.scopes import Scope, ScopeKind
-from controlplane.domain.states import Band
-from controlplane.queries.pool_plugins import resolve
+from controlplane.domain.state.states import Band
+from controlplane.queries.placement.pool_plugins import resolve
 from tests.unit.domain.facts import NOW
 from tests.unit.domain.placement.pools import cell, pool, row
 

@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from controlplane.domain.placement.reservation import choose_reservation
-from controlplane.domain.placement.snapshot import Leaving, Running, ShapeFacts
-from controlplane.domain.states import Band
+from controlplane.domain.placement.model.snapshot import Leaving, Running, ShapeFacts
+from controlplane.domain.placement.preemption.reservation import choose_reservation
+from controlplane.domain.state.states import Band
 from tests.unit.domain.facts import NOW
 from tests.unit.domain.placement.pools import cell
 

@@ -5,11 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from controlplane.domain.placement.preempt import Eviction
-from controlplane.domain.placement.room import make_room, starving
-from controlplane.domain.placement.snapshot import Leaving, Running
+from controlplane.domain.placement.model.snapshot import Leaving, Running
+from controlplane.domain.placement.preemption.make_room import make_room, starving
+from controlplane.domain.placement.preemption.preempt import Eviction
 from controlplane.domain.scopes import Limits, ScopeKind
-from controlplane.domain.states import Band
+from controlplane.domain.state.states import Band
 from tests.unit.domain.facts import NOW
 from tests.unit.domain.placement.pools import Row, cell, gang, pool, quota, row
 

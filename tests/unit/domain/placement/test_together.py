@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from controlplane.domain.placement.policy import PoolPolicy
+from controlplane.domain.placement.model.policy import PoolPolicy
 from tests.unit.domain.placement.pools import Outcome, Row, cell, row, run
 
 BY_SHARE = PoolPolicy(sequencer="drf", max_building_per_cell=None)

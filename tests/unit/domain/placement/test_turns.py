@@ -5,12 +5,12 @@ from datetime import timedelta
 from typing import Any
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.gangs import GangGroup
-from controlplane.domain.placement.place import place
-from controlplane.domain.placement.policy import PoolPolicy
-from controlplane.domain.placement.snapshot import GangFacts, Nomination
+from controlplane.domain.placement.cycle.place import place
+from controlplane.domain.placement.model.policy import PoolPolicy
+from controlplane.domain.placement.model.snapshot import GangFacts, Nomination
 from controlplane.domain.scopes import Limits, ScopeKind
-from controlplane.domain.states import Band
+from controlplane.domain.state.gangs import GangGroup
+from controlplane.domain.state.states import Band
 from tests.unit.domain.facts import NOW
 from tests.unit.domain.placement.pools import cell, gang, pool, quota, row, run
 

@@ -7,12 +7,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.domain.placement.interfaces import QuotaState, Request, Validator, Verdict
-from controlplane.domain.placement.policy import DEFAULT_VALIDATORS
-from controlplane.domain.placement.snapshot import ShapeFacts
-from controlplane.domain.placement.validators import BUILT_IN
+from controlplane.domain.placement.model.interfaces import QuotaState, Request, Validator, Verdict
+from controlplane.domain.placement.model.policy import DEFAULT_VALIDATORS
+from controlplane.domain.placement.model.snapshot import ShapeFacts
+from controlplane.domain.placement.plugins.validators import BUILT_IN
 from controlplane.domain.scopes import Limits, ScopeKind
-from controlplane.domain.states import Band
+from controlplane.domain.state.states import Band
 from tests.unit.domain.facts import NOW
 
 NAMES = ("cpu_millis", "gpu", "memory_mib")

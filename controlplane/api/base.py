@@ -1,0 +1,128 @@
+"""What every view of the API has in common: bearer tokens, scopes, problem documents."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.http import HttpResponse
+from rest_framework.authentication import BaseAuthentication, get_authorization_header
+from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated, PermissionDenied
+from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.permissions import BasePermission, IsAuthenticated
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from controlplane import clock
+from controlplane.api.problems import answer_error
+from controlplane.commands.tenancy.accounts import SCOPE_OPERATE, SCOPE_SUBMIT, digest_of
+from controlplane.queries.tenancy.accounts import Credential, find_credential
+
+MAX_TOKEN_LENGTH = 512
+_LOOKING = ("GET", "HEAD", "OPTIONS")
+
+
+class BearerAuthentication(BaseAuthentication):
+    """`Authorization: Bearer <token>`."""
+
+    def authenticate(self, request: Request) -> tuple[Any, Credential] | None:
+        """The user and credential of the token that is presented, if one is."""
+        scheme, _, token = get_authorization_header(request).partition(b" ")
+        if not scheme:
+            return None
+        if scheme.lower() != b"bearer":
+            raise AuthenticationFailed("only Authorization: Bearer <token> is understood")
+        return self.check(token.strip())
+
+    def check(self, token: bytes) -> tuple[Any, Credential]:
+        """The user and credential of a token. Raises AuthenticationFailed."""
+        try:
+            text = token.decode("ascii")
+        except UnicodeDecodeError:
+            text = ""
+        credential = None
+        if 0 < len(text) <= MAX_TOKEN_LENGTH:
+            credential = find_credential(digest_of(text), now=clock.now())
+        if credential is None:
+            raise AuthenticationFailed("the token is unknown or has expired")
+        return credential.user, credential
+
+    def authenticate_header(self, request: Request) -> str:
+        """What a caller without a token is asked for."""
+        return 'Bearer realm="Cellrun"'
+
+
+class MaySubmit(BasePermission):
+    """Whoever has a token may look; who changes something needs a scope."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        """Whether the token's scopes allow the request."""
+        return request.method in _LOOKING or bool(
+            scopes_of(request) & {SCOPE_SUBMIT, SCOPE_OPERATE}
+        )
+
+
+class MayOperate(BasePermission):
+    """Only operators."""
+
+    message = "this needs a token of the scope operate"
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        """Whether the token is an operator's."""
+        return SCOPE_OPERATE in scopes_of(request)
+
+
+class MayOperateElseLook(MayOperate):
+    """Whoever has a token may look; only operators change something."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        """Whether nothing is changed, or the token is an operator's."""
+        return request.method in _LOOKING or super().has_permission(request, view)
+
+
+class FirstRenderer(BaseContentNegotiation):
+    """Documents are JSON whatever Accept says, as logs are text."""
+
+    def select_parser(self, request: Request, parsers: Iterable[Any]) -> Any:
+        """No parser: bodies are read by `bodies`."""
+        return next(iter(parsers), None)
+
+    def select_renderer(
+        self, request: Request, renderers: Iterable[Any], format_suffix: str | None = None
+    ) -> tuple[Any, str]:
+        """The first."""
+        first = next(iter(renderers))
+        return first, first.media_type
+
+
+class Door(APIView):
+    """Base of the views: parse, call one command or query, answer."""
+
+    authentication_classes: Sequence[Any] = (BearerAuthentication,)
+    permission_classes: Sequence[Any] = (IsAuthenticated, MaySubmit)
+    renderer_classes = (JSONRenderer,)
+    parser_classes = ()
+    content_negotiation_class = FirstRenderer
+    filter_backends = ()
+
+    def get_exception_handler(self) -> Callable[[Exception, Any], HttpResponse]:
+        """Ours, instead of the framework's."""
+        return answer_error
+
+
+def scopes_of(request: Request) -> frozenset[str]:
+    """The scopes of the token that is presented."""
+    return request.auth.scopes if isinstance(request.auth, Credential) else frozenset()
+
+
+def caller_of(request: Request) -> User:
+    """The user whose token is presented."""
+    if not isinstance(request.user, User):
+        raise NotAuthenticated
+    return request.user
+
+
+def check_may_change(request: Request, owner_id: int, what: str = "cancel") -> None:
+    """Submitters change what is theirs, operators anything. Raises PermissionDenied."""
+    if caller_of(request).pk != owner_id and SCOPE_OPERATE not in scopes_of(request):
+        raise PermissionDenied(f"only its submitter or an operator may {what} this")

@@ -1,0 +1,498 @@
+"""The documents that the API takes and answers, as the OpenAPI description shows them."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from controlplane.domain.convergence.policy import DRAIN_SECONDS
+from controlplane.domain.placement.model.policy import DEFAULT_VALIDATORS
+from controlplane.spec.fields import MAX_COUNT, MAX_SECONDS, Folder, Model, Name
+from controlplane.spec.limits import LimitedResources, Tokens
+
+MAX_REASON = 1_000
+
+
+class CancelRequest(Model):
+    """Why something is cancelled; with `force` its containers are killed at once."""
+
+    reason: str = Field(default="", max_length=MAX_REASON)
+    force: bool = False
+
+
+class ReleaseRequest(Model):
+    """Why an operator vouches that nothing is left of an attempt."""
+
+    reason: str = Field(min_length=1, max_length=MAX_REASON)
+
+
+class NoRequest(Model):
+    """Nothing needs to be said."""
+
+
+class DrainRequest(Model):
+    """How a cell is drained."""
+
+    deadline_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] | None = Field(
+        default=DRAIN_SECONDS,
+        description="What still runs there then is moved elsewhere, free of charge. Null: never.",
+    )
+
+
+PluginName = Annotated[str, Field(min_length=1, max_length=63)]
+Seconds = Annotated[int, Field(ge=1, le=MAX_SECONDS)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+
+
+class AllowedMount(Model):
+    """A file or folder of the cells' hosts that tasks may mount, with all below it."""
+
+    path: Folder
+    read_only: bool = True
+
+
+class PoolRequest(Model):
+    """What a pool shall be; what is left out stays as it is, and has its default in a new pool."""
+
+    name: Name | None = Field(default=None, description="As in the address, if it is given.")
+    sequencer: PluginName = "fifo"
+    selector: PluginName = "dispersed"
+    validators: list[PluginName] = Field(default=list(DEFAULT_VALIDATORS), max_length=64)
+    strict_fifo: bool = False
+    preemption: bool = True
+    pending_timeout_seconds: Seconds | None = None
+    pull_timeout_seconds: Seconds = 1800
+    create_timeout_seconds: Seconds = 300
+    max_building_per_cell: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = Field(
+        default=8, description="Null: any number."
+    )
+    starvation_seconds: Annotated[int, Field(ge=0, le=MAX_SECONDS)] | None = Field(
+        default=300, description="Null: nobody reserves a place."
+    )
+    mass_loss: Literal["hold", "proceed"] = Field(
+        default="hold",
+        description="When more than half of its cells fall silent at once: hold them until they are"
+        " back or an operator confirms, or proceed after one more lease.",
+    )
+    tokens: Tokens = Tokens({})
+    allowed_mounts: list[AllowedMount] = Field(
+        default=[], max_length=64, description="What of a cell's host tasks may mount."
+    )
+    privileged_allowed: bool = Field(
+        default=False, description="Whether tasks may be privileged, or have any capability."
+    )
+    loss_held_at: Any = Field(default=None, description="As it was answered; not looked at.")
+
+    def changes(self) -> dict[str, Any]:
+        """The fields that stand in the body, as the row has them."""
+        return self.model_dump(exclude_unset=True, exclude={"name", "loss_held_at"})
+
+
+class QuotaRequest(Model):
+    """What someone may have at once; what is left out stays as it is, null is no limit."""
+
+    kind: str | None = Field(default=None, description="As in the address, if it is given.")
+    name: str | None = Field(default=None, description="As in the address, if it is given.")
+    resources: LimitedResources | None = Field(default=None, description="As a whole.")
+    running_tasks: Count | None = None
+    running_jobs: Count | None = None
+    pending_tasks: Count | None = None
+    weight: float | None = Field(default=1.0, ge=0.001, le=MAX_COUNT)
+    usage: Any = Field(default=None, description="As it was answered; not looked at.")
+
+    def changes(self) -> dict[str, Any]:
+        """The fields that stand in the body, as the row has them."""
+        found = {name: getattr(self, name) for name in self.model_fields_set}
+        for name in ("kind", "name", "usage"):
+            found.pop(name, None)
+        if "resources" in found:
+            found["resources"] = {} if self.resources is None else self.resources.amounts()
+        if "weight" in found and self.weight is None:
+            found["weight"] = 1.0
+        return found
+
+
+class Answer(BaseModel):
+    """Base of what is answered."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+JobState = Literal[
+    "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "KILLED", "WORKER_FAILED", "UNSCHEDULABLE"
+]
+State = Literal[
+    "PENDING",
+    "BUILDING",
+    "RUNNING",
+    "SUCCEEDED",
+    "FAILED",
+    "KILLED",
+    "WORKER_FAILED",
+    "UNSCHEDULABLE",
+    "ASSIGNED",
+    "PREEMPTED",
+]
+
+
+class JobWait(Answer):
+    """Another job that this one waits for: settled, if it takes the place of that one."""
+
+    job: int
+    name: str = Field(description="As it was named: its guid, or its id.")
+    until: Literal["started", "succeeded", "finished", "settled"]
+    state: Literal["open", "met", "failed"] = Field(description="Failed: it can no longer be.")
+
+
+class JobGroup(Answer):
+    """A group of a job, with what it has by default where nothing was written."""
+
+    name: str
+    tasks: int = Field(description="In a retry less than its replicas.")
+    min_available: int
+    network: Literal["none", "default", "gang"]
+    prepared: dict[str, Any] | None = Field(
+        description="Fields that the job's kind set, as scheduled; null like a job's `spec`."
+    )
+
+
+class Job(Answer):
+    """A job. In lists, `spec` is null where it is larger than 4 KiB."""
+
+    id: int
+    guid: str | None
+    name: str
+    domain: str
+    project: str
+    pool: str
+    band: Literal["production", "interactive", "batch"]
+    kind: str
+    state: JobState
+    ending_as: JobState | None
+    failure_reason: str
+    min_available: int
+    max_task_failures: int
+    task_status_count: dict[str, dict[Literal["phase"], dict[State, int]]]
+    groups: list[JobGroup] = Field(description="In their order, with the values in force.")
+    coscheduled: bool
+    bouncing: bool = Field(description="Its gang fell below a minimum and goes back to wait.")
+    parent: int | None
+    children: int = Field(description="How many jobs have it as their parent.")
+    retry_of: int | None = Field(description="The job whose tasks it tries again.")
+    waits_for: list[JobWait]
+    labels: dict[str, str]
+    annotation: str
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    settled_at: datetime | None
+    spec: dict[str, Any] | None = Field(description="As submitted; a retry's is that of its job.")
+
+
+class SubmittedJob(Job):
+    """A job of a batch. Not `created`: it was there already, with the same guid and body."""
+
+    created: bool
+
+
+class Batch(Answer):
+    """The jobs of a batch, in order."""
+
+    results: list[SubmittedJob]
+    next: None
+
+
+class PendingReason(BaseModel):
+    """Why a task waits: a code, a sentence, and the figures behind it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    code: str
+    text: str
+
+
+class Task(Answer):
+    """A task with what its present attempt came to."""
+
+    id: int
+    guid: str = Field(description="Its client's, of a one-off task; else its id.")
+    domain: str | None = Field(description="The label of a one-off task's client; else null.")
+    job: int
+    group: str
+    index: int
+    state: State
+    state_number: int
+    lifecycle: Literal["PENDING", "RUNNING", "COMPLETED", "RESOLVING"]
+    stopping: bool
+    pending_reason: PendingReason | None
+    not_before: datetime | None
+    attempt_number: int
+    attempt_uid: UUID | None
+    cell_id: str | None
+    failed: bool
+    failure_reason: str
+    failure_kind: Literal["user", "system", "outside"] | None
+    exit_code: int | None
+    result: str | None
+    result_truncated: bool
+    annotation: str
+    failure_count: int
+    preemption_count: int
+    system_failure_count: int
+    cache_status: str
+    cache_key: str | None
+    created_at: datetime
+    created_at_ns: int = Field(description="Nanoseconds since 1970.")
+    updated_at: datetime
+    updated_at_ns: int
+    first_completed_at: datetime | None
+    first_completed_at_ns: int | None
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+class Claim(Answer):
+    """A one-off task is RESOLVING, for 30 s, by whoever has this claim, and nobody else."""
+
+    claim: UUID
+
+
+class Behind(Answer):
+    """The job that is tried just before that of the task."""
+
+    job: int
+    name: str
+
+
+class QueuePlace(Answer):
+    """Where a task stands among all that wait in its pool and may start."""
+
+    position: int
+    of: int
+    behind: Behind | None
+    estimate: bool = Field(
+        description="The order depends on shares or on a plugin, or too many wait to look at each."
+    )
+    text: str
+
+
+class KeptRoom(Answer):
+    """Room that is kept for a task."""
+
+    cell: str
+    until: datetime
+
+
+class Explanation(Answer):
+    """Where a task stands, and why. `text` is that of `reason`, as everywhere."""
+
+    task: int
+    job: int
+    state: State
+    text: str
+    reason: PendingReason = Field(description="What is nearest to the task.")
+    also: list[PendingReason] = Field(description="What else stands against it.")
+    queue: QueuePlace | None = Field(description="Null: it does not wait for room alone.")
+    considered_at: datetime | None = Field(
+        description="The last pass that looked at all that waited, if the task waited by then."
+    )
+    nomination: KeptRoom | None
+
+
+class GroupForecast(Answer):
+    """What would become of one group of a job that was not submitted."""
+
+    name: str
+    cells: dict[str, int] = Field(description="How many of its tasks would go to which cell now.")
+    waiting: int = Field(description="How many would wait.")
+    reason: PendingReason | None = Field(description="Why they would.")
+    also: list[PendingReason] = Field(description="What else would stand against them.")
+    is_refused: bool = Field(description="They would end UNSCHEDULABLE, and the job with them.")
+    kept: dict[str, int] = Field(description="Where room would be made for how many.")
+
+
+class Victim(Answer):
+    """A task that would be evicted."""
+
+    task: int
+    name: str
+    job: int
+    cell: str | None
+
+
+class DryRun(Answer):
+    """What submitting a job now would come to. Nothing is kept: the next moment may differ."""
+
+    pool: str
+    existing_job: int | None = Field(description="That job would be answered, no other made.")
+    groups: list[GroupForecast]
+    evicts: list[Victim]
+    is_complete: bool = Field(description="Else more waits before it than was looked at.")
+
+
+class Attempt(Answer):
+    """One try at a task."""
+
+    uid: UUID
+    task: int
+    job: int
+    number: int
+    state: State
+    phase: str | None
+    progress: int | None
+    plugin_phase: str | None
+    cell_id: str
+    container_id: str | None
+    addresses: dict[str, str] = Field(description="host:port of its published ports, by name.")
+    exit_code: int | None
+    failure_kind: str | None
+    failure_reason: str
+    usage: dict[str, Any] | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    released_at: datetime | None
+    release_kind: Literal["confirmed", "cell_lost", "operator"] | None
+
+
+class Artifact(Answer):
+    """A file that an attempt left; `uri` is a path of this API, or an address elsewhere."""
+
+    name: str
+    size: int
+    sha256: str
+    uri: str
+
+
+class Change(Answer):
+    """A row of the history, or several that are shown as one: see `count`, `first_at`, `last_at`.
+
+    What is not the same in all of them is null; of `message` and `actor` the newest few are told.
+    """
+
+    id: int = Field(description="Of the newest row.")
+    job: int
+    task: int | None = Field(description="Null also where the job itself moved (`tasks` is 0).")
+    task_name: str | None
+    attempt_uid: UUID | None
+    attempt_number: int | None
+    cell_id: str | None = Field(description="Where the attempt is or was.")
+    from_state: State | None
+    to_state: State | None
+    attempt_state: State | None
+    reason: str
+    text: str
+    message: str
+    actor: str = Field(description="A user, a cell, or what of the control plane did it.")
+    actor_kind: Literal["user", "cell", "control_plane"]
+    at: datetime = Field(description="As `last_at`.")
+    first_at: datetime
+    last_at: datetime
+    count: int = Field(description="Of how many rows this tells.")
+    tasks: int = Field(description="Of how many tasks.")
+    seconds: float | None = Field(
+        description="How long it stayed in `to_state`; of several rows, all stays together. Null"
+        " while it is still there, and where no state was entered."
+    )
+    longest_seconds: float | None = Field(description="The longest stay.")
+    still: int = Field(description="How many are still in the state that they entered.")
+
+
+class Cell(Answer):
+    """A cell; cpu in cores, memory_mib, disk_mib, gpu and named resources."""
+
+    name: str
+    state: Literal["READY", "CORDONED", "DRAINING", "QUARANTINED", "LOST"]
+    state_reason: str
+    pool: str
+    labels: dict[str, str]
+    tags: list[str]
+    incarnation: str | None
+    capacity: dict[str, float]
+    free: dict[str, float]
+    drivers: list[str]
+    task_types: list[str]
+    last_seen_at: datetime | None
+    drain_deadline_at: datetime | None = Field(
+        description="DRAINING: when what still runs there has to leave."
+    )
+    quarantined_until: datetime | None = Field(
+        description="QUARANTINED: when that ends by itself, if a time ends it."
+    )
+    clock_ahead_seconds: float | None = Field(
+        description="By its own estimate, of our clock; below 0, it is behind."
+    )
+    silent: bool = Field(description="Not heard for two heartbeats, and not given up yet.")
+
+
+class Pool(Answer):
+    """A pool, and whether a loss of many of its cells at once is held back."""
+
+    name: str
+    sequencer: str
+    selector: str
+    validators: list[str]
+    strict_fifo: bool
+    preemption: bool
+    pending_timeout_seconds: int | None
+    pull_timeout_seconds: int
+    create_timeout_seconds: int
+    max_building_per_cell: int | None
+    starvation_seconds: int | None
+    mass_loss: Literal["hold", "proceed"]
+    loss_held_at: datetime | None = Field(
+        description="Since when the loss of most of its cells at once is held back."
+    )
+    tokens: dict[str, int]
+    allowed_mounts: list[AllowedMount]
+    privileged_allowed: bool
+
+
+class QuotaUsage(Answer):
+    """What someone has now, in all pools: what unreleased attempts hold, and tasks that wait."""
+
+    resources: dict[str, float]
+    running_tasks: int
+    running_jobs: int
+    pending_tasks: int
+
+
+class Quota(Answer):
+    """What a user, project or domain may have at once, and has; null, and what is not named, is
+    not limited. cpu in cores, memory_mib, disk_mib, gpu, named resources and tokens.
+    """
+
+    kind: Literal["user", "project", "domain"]
+    name: str = Field(description="A project's is domain/name.")
+    resources: dict[str, float]
+    running_tasks: int | None
+    running_jobs: int | None = Field(description="Jobs that hold something.")
+    pending_tasks: int | None = Field(description="So many take part in placement.")
+    weight: float
+    usage: QuotaUsage
+
+
+class UploadSize(Answer):
+    """How many bytes of the stream are here now."""
+
+    size: int
+
+
+class FieldError(Answer):
+    """One fault: `field` is a path like `groups[0].resources.cpu`."""
+
+    field: str
+    detail: str
+
+
+class Problem(BaseModel):
+    """What is wrong (RFC 9457)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: list[FieldError] | None = None

@@ -1,0 +1,1 @@
+"""Reports and uploads of cells, and release by an operator."""

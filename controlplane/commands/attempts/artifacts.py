@@ -1,0 +1,66 @@
+"""What cells bring of attempts is kept, bounded, below a prefix that is the attempt's own."""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from django.conf import settings
+
+from controlplane.contract.artifacts import is_name
+from controlplane.domain.errors import CellrunError, Conflict, NotFound
+from controlplane.queries.attempts.artifacts import find_prefix, is_over, is_purged
+from controlplane.storage import artifacts as kept
+from controlplane.storage import store
+from controlplane.storage.artifacts import Announced, OtherContent
+
+_MIB = 2**20
+
+
+class TooLarge(CellrunError):
+    """An attempt may not leave so much."""
+
+
+def put_artifact(
+    *, uid: UUID, name: str, size: int, sha256: str, offset: int, content: bytes
+) -> int:
+    """Take a piece of an artifact; how many bytes of it are here. Raises NotFound, Conflict.
+
+    With the last piece the artifact is there, its SHA-256 checked. A piece that does not follow is
+    not taken: the answer says where to go on. Raises TooLarge, too.
+    """
+    prefix = find_prefix(uid)
+    if prefix is None:
+        raise NotFound(f"there is no attempt {uid}")
+    if is_over(uid):
+        raise Conflict(f"attempt {uid} is over: what it left stays as it is")
+    if not is_name(name):
+        raise NotFound(f"{name[:100]!r} cannot be the name of an artifact")
+    file = Announced(uid, prefix, name, size, sha256)
+    most = settings.CELLRUN.max_artifact_mib * _MIB
+    try:
+        return kept.put_piece(file, offset=offset, content=content, most=most)
+    except kept.TooLarge as error:
+        raise TooLarge(str(error)) from error
+    except OtherContent as error:
+        raise Conflict(f"{name}: {error}") from error
+    except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
+        raise Conflict(f"{name} is, or lies in, another artifact") from error
+    finally:
+        # A purge that came in between would not come back: no row leads to what we made anew.
+        if is_purged(uid):
+            kept.remove_all(uid, prefix)
+            raise NotFound(f"attempt {uid} has been deleted")
+
+
+def forget_attempts(prefixes: Mapping[UUID, str]) -> dict[UUID, OSError]:
+    """Put out of the way what attempts left here, and their output: by uid what could not be.
+
+    Repeatable, and in no transaction: a disk may take its time.
+    """
+    failed = {}
+    for uid, prefix in prefixes.items():
+        try:
+            kept.remove_all(uid, prefix)
+            store.remove_logs(uid)
+        except OSError as error:
+            failed[uid] = error
+    return failed

@@ -1,0 +1,129 @@
+"""What kinds of other packages make of ends: asked before anything is locked, used under lock."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+import structlog
+
+from controlplane.commands.attempts.hook_calls import ALERT
+from controlplane.commands.hooks.kinds import (
+    describe_failure,
+    find_hook,
+    has_others,
+    hook_of,
+    is_built_in,
+)
+from controlplane.commands.state.apply import raise_alerts
+from controlplane.contract.messages.reports import AttemptReport
+from controlplane.domain.cells.reports import Sender, decide_report
+from controlplane.domain.hooks import BUILT_IN
+from controlplane.domain.hooks.interface import End, Hook, HookUnavailable, Terms
+from controlplane.domain.state.effects import RaiseAlert
+from controlplane.domain.state.states import TERMINAL
+from controlplane.domain.state.transitions import Event
+from controlplane.queries.jobs.hook_calls import find_kinds_of_attempts
+from controlplane.queries.task_facts import load_facts_of_attempts
+
+SECONDS = 3.0
+"""For all ends of one batch of reports, whose cells wait for their acknowledgement."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Meanings:
+    """What ends mean, by attempt. `failures`: by attempt, why its hook gave no answer."""
+
+    events: dict[str, tuple[End, Event]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def hook_of(self, kind: str) -> Hook:
+        """A hook that answers at once, of one that is built in or by what was asked before."""
+        return hook_of(kind) if is_built_in(kind) else _Known(self)
+
+
+class _Known:
+    def __init__(self, meanings: Meanings) -> None:
+        self._meanings = meanings
+
+    def prepare(self, terms: Terms) -> Terms:
+        return terms
+
+    def on_end(self, end: End) -> Event:
+        asked, event = self._meanings.events.get(end.attempt, (None, end.event))
+        # As the cell reported it, if the attempt moved meanwhile and another question is asked now.
+        return event if asked == end else end.event
+
+
+class _Recorder:
+    """Stands for a hook, to find out what one would be asked."""
+
+    def __init__(self) -> None:
+        self.end: End | None = None
+
+    def prepare(self, terms: Terms) -> Terms:
+        return terms
+
+    def on_end(self, end: End) -> Event:
+        self.end = end
+        return end.event
+
+
+def ask_about_ends(reported: Iterable[tuple[Sender, AttemptReport]], *, now: datetime) -> Meanings:
+    """Ask the kinds of other packages about all ends that are reported.
+
+    To be called outside any transaction. It asks the database nothing if there are no such kinds.
+    """
+    meanings = Meanings()
+    ends = [item for item in reported if item[1].state in TERMINAL] if has_others() else []
+    if not ends:
+        return meanings
+    kinds = find_kinds_of_attempts(_uids(ends), BUILT_IN)
+    facts = load_facts_of_attempts(list(kinds)) if kinds else {}
+    ends_at = time.monotonic() + SECONDS
+    for sender, report in ends:
+        uid = _uid(report)
+        if uid is None or uid not in facts:
+            continue
+        recorder = _Recorder()
+        decide_report(facts[uid], report, sender, now=now, hook=recorder)
+        if recorder.end is not None:
+            _ask(kinds[uid], recorder.end, meanings, ends_at)
+    if meanings.failures:
+        texts = sorted(set(meanings.failures.items()))
+        alerts = {kinds[UUID(uid)]: text for uid, text in texts}
+        raise_alerts(
+            [RaiseAlert(ALERT, f"hook {kind}", text) for kind, text in alerts.items()], now=now
+        )
+    return meanings
+
+
+def _ask(kind: str, end: End, meanings: Meanings, ends_at: float) -> None:
+    hook = find_hook(kind)
+    if hook is None:
+        log.warning("hook_not_installed", kind=kind)
+        return
+    try:
+        if time.monotonic() > ends_at:
+            raise HookUnavailable(f"the ends of one batch took longer than {SECONDS:g} s")
+        event = Event(hook.on_end(end))
+    except Exception as error:  # whatever another package does, it ends its own job alone
+        text = describe_failure(kind, "on_end", error)
+        log.error("hook_failed", kind=kind, job=end.job_id, attempt=end.attempt, why=text)
+        meanings.failures[end.attempt] = text
+    else:
+        meanings.events[end.attempt] = (end, event)
+
+
+def _uids(ends: Sequence[tuple[Sender, AttemptReport]]) -> list[UUID]:
+    return list({uid for _, report in ends if (uid := _uid(report)) is not None})
+
+
+def _uid(report: AttemptReport) -> UUID | None:
+    try:
+        return UUID(report.uid)
+    except ValueError:
+        return None

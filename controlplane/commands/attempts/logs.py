@@ -1,0 +1,58 @@
+"""Output of attempts comes in: from the cell that runs them, in order, and only so much."""
+
+from datetime import datetime
+from uuid import UUID
+
+from controlplane.contract.wire import keys
+from controlplane.domain.errors import CellrunError, NotFound
+from controlplane.queries.attempts.artifacts import is_purged
+from controlplane.queries.views.attempts import find_uploader
+from controlplane.storage import store
+from controlplane.storage.store import StreamFull, WrongOffset
+
+__all__ = ["BadUpload", "StreamFull", "WrongOffset", "append_output", "check_upload"]
+
+# Clocks of machines differ; a recorded upload must not be of use for long.
+MAX_CLOCK_SKEW_SECONDS = 300
+
+
+class BadUpload(CellrunError):
+    """The upload is not signed by an enrolled cell, or not now."""
+
+
+def check_upload(
+    *, cell: str, time: str, mac: str, path: str, digest: str, uid: UUID, now: datetime
+) -> None:
+    """Whether `cell` may append to the output of attempt `uid`. Raises BadUpload, NotFound.
+
+    `path`: with its query; `digest`: SHA-256 of the body in hex.
+    """
+    if not (time.isascii() and time.isdigit() and len(time) <= 12):
+        raise BadUpload("X-Cellrun-Time is not seconds since 1970")
+    if abs(int(time) - now.timestamp()) > MAX_CLOCK_SKEW_SECONDS:
+        raise BadUpload(
+            f"X-Cellrun-Time is more than {MAX_CLOCK_SKEW_SECONDS} s from the time here"
+        )
+    uploader = find_uploader(cell, uid)
+    text = f"{cell}\n{time}\n{path}\n{digest}"
+    if (
+        uploader is None
+        or not mac.isascii()
+        or not keys.is_signed(keys.mac_key(uploader.key, keys.UPLOAD), text, mac)
+    ):
+        raise BadUpload("X-Cellrun-Mac is not of this upload by an enrolled cell")
+    if not uploader.owns_attempt:
+        raise NotFound(f"cell {cell} has no attempt {uid}")
+
+
+def append_output(*, uid: UUID, stream: str, offset: int, content: bytes) -> int:
+    """Append to a stream; returns its size. Raises NotFound, WrongOffset, StreamFull."""
+    if stream not in store.STREAMS:
+        raise NotFound(f"there is no stream {stream}: only {' and '.join(store.STREAMS)}")
+    try:
+        return store.append_log(uid, stream, offset=offset, content=content)
+    finally:
+        # A purge that came in between would not come back: no row leads to what we made anew.
+        if is_purged(uid):
+            store.remove_logs(uid)
+            raise NotFound(f"attempt {uid} has been deleted")

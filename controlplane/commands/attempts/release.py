@@ -1,0 +1,49 @@
+"""Release of an attempt by hand: an operator vouches that its container is gone."""
+
+from datetime import datetime
+from uuid import UUID
+
+import structlog
+
+from controlplane.commands.state.apply import apply_changes, clear_alerts
+from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.state.transactions import run_in_transaction
+from controlplane.domain.convergence.lost_cells import HELD
+from controlplane.domain.errors import Conflict, NotFound
+from controlplane.domain.state.states import TERMINAL, Reason, ReleaseKind
+from controlplane.domain.state.task_changes import release_task
+from controlplane.queries.locks import lock_jobs
+from controlplane.queries.task_facts import find_jobs_of_attempts, load_facts_of_attempts
+
+log = structlog.get_logger(__name__)
+
+
+def release_attempt(*, uid: UUID, reason: str, actor: str, now: datetime) -> None:
+    """The attempt, which has ended, gives back its capacity, and its task may run again.
+
+    Nobody asks its cell: two containers run if the operator is wrong. Raises NotFound, Conflict.
+    """
+    job_id = find_jobs_of_attempts([uid]).get(uid)
+    if job_id is None:
+        raise NotFound(f"there is no attempt {uid}")
+
+    def release() -> None:
+        jobs = lock_jobs([job_id])
+        facts = load_facts_of_attempts([uid]).get(uid)
+        attempt = facts.attempt if facts is not None else None
+        # A task gets another attempt only when the one before is released.
+        if facts is None or attempt is None or attempt.released_at is not None:
+            raise Conflict(f"attempt {uid} holds nothing: it is released already")
+        if attempt.state not in TERMINAL:
+            raise Conflict(
+                f"attempt {uid} is {attempt.state.name}: cancel task {facts.task_id} first, and"
+                " release the attempt if its cell does not confirm the stop"
+            )
+        change = release_task(
+            facts, ReleaseKind.OPERATOR, Reason.RELEASED_BY_OPERATOR, now=now, message=reason
+        )
+        send_after_commit(apply_changes([change], jobs=jobs, now=now, actor=actor))
+        clear_alerts(HELD, f"attempt {uid}", now=now)
+
+    run_in_transaction(release)
+    log.info("attempt_released", attempt=str(uid), job=job_id, by=actor, reason=reason)

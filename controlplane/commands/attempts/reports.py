@@ -1,0 +1,171 @@
+"""Reports from cells become changes, a batch in one transaction: applied or ignored, never lost."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from uuid import UUID
+
+from controlplane.commands.attempts.hook_calls import end_by_hook
+from controlplane.commands.attempts.hook_ends import Meanings
+from controlplane.commands.cells.image_failures import note_image_failures
+from controlplane.commands.state.apply import apply_changes
+from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.contract.messages.phases import unite
+from controlplane.contract.messages.reports import REGISTRY, AttemptReport
+from controlplane.contract.states import FailureKind
+from controlplane.domain.cells.reports import Ignored, Sender, decide_report
+from controlplane.domain.hooks.interface import Hook
+from controlplane.domain.state.effects import ChangeTask, EndJob
+from controlplane.domain.state.job_rollup import JobRow
+from controlplane.domain.state.states import TERMINAL, Reason
+from controlplane.queries.locks import lock_jobs
+from controlplane.queries.sql import execute
+from controlplane.queries.task_facts import find_jobs_of_attempts, load_facts_of_attempts
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A report with its sender, as it came out of a checked envelope."""
+
+    sender: Sender
+    report: AttemptReport
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """Reports up to `last` are safe, if those up to `after` were."""
+
+    sender: Sender
+    after: int
+    last: int
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What became of a batch."""
+
+    applied: int = 0
+    ignored: Counter[str] = field(default_factory=Counter)
+
+
+def record_reports(
+    reported: Sequence[Reported],
+    acknowledgements: Sequence[Acknowledgement],
+    *,
+    now: datetime,
+    meanings: Meanings | None = None,
+) -> Recorded:
+    """Apply the reports and note what is safe. To be called inside a transaction.
+
+    `meanings`: what kinds of other packages made of the ends, before anything was locked.
+    """
+    meanings = meanings or Meanings()
+    recorded = Recorded()
+    latest = _latest(reported, recorded)
+    job_of = find_jobs_of_attempts(list({uid for uid, _ in latest}))
+    jobs = lock_jobs(job_of.values())
+    facts = load_facts_of_attempts(list(job_of))
+    changes: list[ChangeTask] = []
+    endings: dict[int, EndJob] = {}
+    not_pulled: list[tuple[int, int]] = []
+    for (uid, sender), report in latest.items():
+        decision = decide_report(
+            facts.get(uid),
+            report,
+            sender,
+            now=now,
+            hook=_hook_of(jobs.get(job_of.get(uid, 0)), meanings),
+        )
+        if isinstance(decision, Ignored):
+            recorded.ignored[decision.why] += 1
+        else:
+            changes.append(decision)
+            if report.uid in meanings.failures and _is_end(decision):
+                text = meanings.failures[report.uid]
+                endings[decision.job_id] = end_by_hook(decision.job_id, Reason.HOOK_FAILED, text)
+            if report.failure_kind is FailureKind.SYSTEM and report.reason == REGISTRY:
+                not_pulled.append((decision.group_id, sender.cell_id))
+    applied = apply_changes(
+        changes, jobs=jobs, now=now, actor="cell", endings=list(endings.values())
+    )
+    recorded.applied = applied.changed
+    recorded.ignored["stale"] += applied.stale
+    note_image_failures(not_pulled, now=now)
+    _note_safe(acknowledgements)
+    send_after_commit(applied)
+    return recorded
+
+
+def _hook_of(job: JobRow | None, meanings: Meanings) -> Hook:
+    return meanings.hook_of("batch" if job is None else job.kind)
+
+
+def _is_end(change: ChangeTask) -> bool:
+    """Whether it ends an attempt, and does not only confirm an end."""
+    attempt = change.attempt
+    return (
+        attempt is not None
+        and attempt.state_from not in TERMINAL
+        and (attempt.state_to in TERMINAL)
+    )
+
+
+def _latest(
+    reported: Sequence[Reported], recorded: Recorded
+) -> dict[tuple[UUID, Sender], AttemptReport]:
+    """The newest report of each attempt, which are cumulative, with the phases of all.
+
+    Of each sender: what one says of another's attempt must not take the place of the other's word,
+    which is acknowledged and never comes again.
+    """
+    latest: dict[tuple[UUID, Sender], AttemptReport] = {}
+    for item in reported:
+        try:
+            key = UUID(item.report.uid), item.sender
+        except ValueError:
+            recorded.ignored["unknown_attempt"] += 1
+            continue
+        known, report = latest.get(key), item.report
+        if known is not None:
+            report = _merged(known, report)
+        latest[key] = report
+    return latest
+
+
+def _merged(first: AttemptReport, second: AttemptReport) -> AttemptReport:
+    """Return the newer of two reports of an attempt, with the phases of both."""
+    newer, older = (second, first) if first.seq < second.seq else (first, second)
+    if not older.phases or older.phases == newer.phases:
+        return newer
+    return replace(newer, phases=unite(older.phases, newer.phases))
+
+
+def _note_safe(acknowledgements: Sequence[Acknowledgement]) -> None:
+    """Move each cell's `acked_seq` forward where nothing is missing below."""
+    spans: dict[Sender, tuple[int, int]] = {}
+    for item in sorted(acknowledgements, key=lambda ack: ack.after):
+        first, last = spans.get(item.sender, (item.after, item.last))
+        if item.after <= last:
+            spans[item.sender] = (first, max(last, item.last))
+    if not spans:
+        return
+    execute(
+        """
+        WITH i AS MATERIALIZED (
+            SELECT l.cell_id, i.last FROM controlplane_celllease l
+            JOIN unnest(%s::bigint[], %s::text[], %s::bigint[], %s::bigint[])
+                 AS i(cell_id, incarnation, first, last)
+              ON l.cell_id = i.cell_id AND l.incarnation = i.incarnation
+             AND l.acked_seq >= i.first AND l.acked_seq < i.last
+            ORDER BY l.cell_id FOR NO KEY UPDATE OF l
+        )
+        UPDATE controlplane_celllease l SET acked_seq = i.last FROM i WHERE l.cell_id = i.cell_id
+        """,
+        [
+            [sender.cell_id for sender in spans],
+            [sender.incarnation for sender in spans],
+            [first for first, _ in spans.values()],
+            [last for _, last in spans.values()],
+        ],
+    )

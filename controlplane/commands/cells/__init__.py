@@ -1,0 +1,1 @@
+"""Registrations, heartbeats, probes, and what operators order of cells."""

@@ -1,0 +1,363 @@
+"""What cells say of themselves: registrations, heartbeats with their answers, goodbyes."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+
+from controlplane.commands.state.apply import (
+    change_cells,
+    clear_alerts,
+    raise_alerts,
+    register_cell,
+)
+from controlplane.commands.state.dispatch import tell_unreadable
+from controlplane.commands.state.transactions import run_in_transaction
+from controlplane.contract.messages.orders import GroupSpec, Orders, Registered, Sync
+from controlplane.contract.messages.reports import Goodbye, Register
+from controlplane.contract.states import TaskState
+from controlplane.domain.cells.health import decide_fitness, keep_for_stops
+from controlplane.domain.cells.keys import CellAddress
+from controlplane.domain.cells.registration import Verdict, decide_registration
+from controlplane.domain.cells.sync import Answer, Wanted, decide_sync
+from controlplane.domain.convergence.cell_health import SUSPICIONS
+from controlplane.domain.convergence.policy import Policy
+from controlplane.domain.state.effects import ChangeCell, RaiseAlert
+from controlplane.domain.state.states import CellState
+from controlplane.models import Cell
+from controlplane.outbox import cells, wakes
+from controlplane.queries.attempts.group_specs import GroupSpecs, load_group_specs
+from controlplane.queries.cells.sync import Standing, load_standings, load_wanted
+from controlplane.queries.convergence.cell_health import count_overdue_stops
+from controlplane.queries.policy import load_policy
+from controlplane.queries.sql import execute, rows
+
+# What a cell that is registered has left behind; a twin that is still there raises its own again.
+_ALERTS_OF_ABSENCE = ("cell_lost", "cell_twin", "registration_failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A heartbeat as it came out of its envelope."""
+
+    address: CellAddress
+    seq: int
+    held: Mapping[str, TaskState]
+    unfit: str = ""
+    clock_ahead: float | None = None
+
+
+def record_registration(
+    address: CellAddress, register: Register, *, seq: int, spoken: bool, now: datetime
+) -> Registered:
+    """Judge and record a Register; the answer, which is sent after commit too."""
+    with transaction.atomic():
+        cell = (
+            Cell.objects.select_for_update(no_key=True, of=("self",))
+            .select_related("pool")
+            .get(pk=address.cell_id)
+        )
+        decision = decide_registration(
+            known_incarnation=cell.incarnation,
+            known_state=CellState(cell.state),
+            ordered_state=CellState(cell.ordered_state),
+            known_seq=_last_seq(cell),
+            incarnation=address.incarnation,
+            seq=seq,
+            spoken=spoken,
+            strangers=_count_strangers(cell, address, register),
+        )
+        if decision.verdict is Verdict.ACCEPTED:
+            facts = _facts(cell, register, address.incarnation, seq, now)
+            if decision.cause is not None:
+                facts["quarantined_for"] = decision.cause.value
+            # Why it gets no work is told for as long as it gets none.
+            is_as_before = (
+                decision.cause is None and decision.state == cell.state != CellState.READY
+            )
+            reason = cell.state_reason if is_as_before else decision.why
+            renewed = cell.incarnation != address.incarnation
+            if renewed:
+                facts["trusted_at"] = now  # what failed in its life before says nothing of this one
+            register_cell(cell.pk, state=decision.state, reason=reason, facts=facts)
+            _open_lease(cell.pk, address.incarnation, seq, renewed=renewed, now=now)
+            is_trusted = decision.state is not CellState.QUARANTINED
+            over = _ALERTS_OF_ABSENCE + (SUSPICIONS if is_trusted else ())
+            clear_alerts(over, cell.name, now=now)
+            transaction.on_commit(wakes.wake_placement, robust=True)
+        elif decision.verdict is Verdict.REFUSED:
+            alert = RaiseAlert("cell_twin", cell.name, f"cell {cell.name}: {decision.why}")
+            raise_alerts([alert], now=now)
+            # Once the lease is over, its loss is held back no more: it is not the network.
+            statement = "UPDATE controlplane_celllease SET successor_at = %s WHERE cell_id = %s"
+            execute(statement, [now, cell.pk])
+        answer = Registered(
+            verdict=decision.verdict,
+            why=decision.why,
+            server_time=now.timestamp(),
+            lease_seconds=settings.CELLRUN.lease_seconds,
+            heartbeat_seconds=settings.CELLRUN.heartbeat_seconds,
+            register_seq=seq,
+        )
+
+        def send_answer() -> None:
+            cells.send([(address, answer.body())])
+
+        transaction.on_commit(send_answer, robust=True)
+    return answer
+
+
+def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
+    """Renew the leases in one statement and answer each cell with what it should have.
+
+    Runs that make no sense are left out, with an alert; every cell has its answer.
+    """
+    latest = {beat.address: beat for beat in beats}
+    cell_ids = sorted({address.cell_id for address in latest})
+    with transaction.atomic():
+        _renew_leases(list(latest.values()), now)
+        standings = load_standings(cell_ids)
+        wanted = load_wanted(cell_ids)
+    answers: dict[CellAddress, Answer] = {}
+    for address, beat in latest.items():
+        standing = standings.get(address.cell_id)
+        current = (
+            standing is not None
+            and standing.incarnation == address.incarnation
+            and standing.state is not CellState.LOST
+        )
+        if current:
+            answers[address] = decide_sync(beat.held, wanted.get(address.cell_id, []), now=now)
+    group_ids = {run.spec_id for answer in answers.values() for run in answer.runs}
+    specs = load_group_specs(group_ids) if group_ids else GroupSpecs()
+    messages: list[tuple[CellAddress, dict[str, Any]]] = []
+    unsent: dict[str, str] = {}
+    for address, beat in latest.items():
+        if address not in answers:
+            messages.append((address, _sync(beat, None, Orders(), now, draw_anew=True).body()))
+            continue
+        answer, standing = answers[address], standings[address.cell_id]
+        try:
+            bodies = _write_answer(beat, standing, answer, specs.read, now)
+        except Exception as error:  # it has to be told of its lease and its stops all the same
+            unsent[address.name] = repr(error)
+            bodies = _write_answer(beat, standing, answer, {}, now)
+        messages += [(address, body) for body in bodies]
+    cells.send(messages)
+    tell_unreadable(specs.unreadable, unsent)
+    _judge_fitness(
+        (
+            (beat, standings.get(beat.address.cell_id), wanted.get(beat.address.cell_id, ()))
+            for beat in latest.values()
+        ),
+        now,
+    )
+
+
+def _write_answer(
+    beat: Beat, standing: Standing, answer: Answer, specs: Mapping[int, GroupSpec], now: datetime
+) -> list[dict[str, Any]]:
+    """The Sync, and what it has no room for. Runs without a spec are left out."""
+    first, *more = [*cells.split_orders(answer.runs, answer.stops, specs)] or [Orders()]
+    return [_sync(beat, standing, first, now).body(), *(orders.body() for orders in more)]
+
+
+def _judge_fitness(
+    beats: Iterable[tuple[Beat, Standing | None, Sequence[Wanted]]], now: datetime
+) -> None:
+    """Put aside who says that it takes no work, and let back who may take it again."""
+    names: dict[int, str] = {}
+    changes: list[ChangeCell] = []
+    for beat, standing, wanted in beats:
+        if standing is None or standing.incarnation != beat.address.incarnation:
+            continue
+        if not beat.unfit and standing.state is not CellState.QUARANTINED:
+            continue  # as nearly all are: nothing to look at
+        change = decide_fitness(
+            cell_id=standing.cell_id,
+            state=standing.state,
+            ordered=standing.ordered_state,
+            cause=standing.quarantined_for,
+            until=standing.quarantined_until,
+            unfit=beat.unfit,
+            is_estranged=not set(beat.held) <= {item.uid for item in wanted},
+        )
+        if change is not None:
+            names[change.cell_id] = beat.address.name
+            changes.append(change)
+    if not changes:
+        return
+    freed = {change.cell_id for change in changes if change.state is not CellState.QUARANTINED}
+    overdue = count_overdue_stops(freed, now, load_policy()) if freed else {}
+    changes = [
+        keep_for_stops(change, overdue[change.cell_id]) if change.cell_id in overdue else change
+        for change in changes
+    ]
+    # After the leases, and by themselves: a registration locks cell and lease the other way.
+    with transaction.atomic():
+        back = freed.difference(overdue).intersection(change_cells(changes))
+        clear_alerts(SUSPICIONS, [names[cell_id] for cell_id in back], now=now)
+        transaction.on_commit(wakes.wake_placement, robust=True)
+
+
+def record_goodbye(address: CellAddress, goodbye: Goodbye, *, seq: int, now: datetime) -> None:
+    """The cell process ends; its lease is long enough for the successor it expects.
+
+    A goodbye that comes late or twice, when the cell has spoken since, says nothing any more. Lease
+    and cell change at once: between the two its successor might register, and take no work.
+    """
+    run_in_transaction(partial(_say_goodbye, address, goodbye, seq, now))
+
+
+def _say_goodbye(address: CellAddress, goodbye: Goodbye, seq: int, now: datetime) -> None:
+    until = now + timedelta(seconds=goodbye.expected_seconds) + _lease_length()
+    # The cell before its lease, as a registration locks them.
+    cell = Cell.objects.select_for_update(no_key=True).get(pk=address.cell_id)
+    # Of a cell whose work an operator kept away, or sent away, nobody has to come for the rest.
+    is_for_good = not goodbye.expected_seconds or cell.ordered_state != CellState.READY
+    heard = execute(
+        """
+        UPDATE controlplane_celllease
+        SET expires_at = GREATEST(expires_at, %(until)s), last_heard_at = %(now)s,
+            heartbeat_seq = %(seq)s, left_at = %(left)s
+        WHERE cell_id = %(cell)s AND incarnation = %(incarnation)s AND heartbeat_seq < %(seq)s
+        """,
+        {
+            "until": until,
+            "now": now,
+            "seq": seq,
+            "cell": address.cell_id,
+            "incarnation": address.incarnation,
+            "left": now if is_for_good else None,
+        },
+    )
+    if heard and not goodbye.expected_seconds:
+        # Nobody will come to take work; LOST it is when its lease is over, unless one does come.
+        ready, reason = frozenset({CellState.READY}), "it has left, and named no successor"
+        change_cells([ChangeCell(address.cell_id, ready, CellState.CORDONED, reason)])
+
+
+def _lease_length() -> timedelta:
+    """A lease as we count it: longer than the cell's own; clocks drift and messages travel."""
+    return timedelta(seconds=settings.CELLRUN.lease_seconds * Policy().lease_factor)
+
+
+def _facts(
+    cell: Cell, register: Register, incarnation: str, seq: int, now: datetime
+) -> dict[str, Any]:
+    return {
+        "incarnation": incarnation,
+        "register_seq": seq,
+        "capacity": dict(register.capacity),
+        "labels": dict(register.labels),
+        "tags": list(register.tags),
+        "drivers": list(register.drivers),
+        "task_types": list(register.task_types),
+        "versions": dict(register.versions),
+        "registered_at": now,
+        "pool_id": _pool_of(cell, register.pool),
+    }
+
+
+def _count_strangers(cell: Cell, address: CellAddress, register: Register) -> int:
+    """How many attempts the cell has that are not, or not any more, of its incarnation."""
+    if not register.inventory:
+        return 0
+    is_known = cell.incarnation == address.incarnation
+    wanted = load_wanted([cell.pk]).get(cell.pk, []) if is_known else []
+    return len({item.uid for item in register.inventory} - {item.uid for item in wanted})
+
+
+def _last_seq(cell: Cell) -> int:
+    """The highest number that its present incarnation is known to have drawn."""
+    found = rows(
+        """
+        SELECT GREATEST(heartbeat_seq, acked_seq) FROM controlplane_celllease
+        WHERE cell_id = %s AND incarnation = %s
+        """,
+        [cell.pk, cell.incarnation],
+    )
+    return max(int(cell.register_seq), found[0][0] if found else 0)
+
+
+def _pool_of(cell: Cell, name: str) -> int:
+    """The pool that the cell asks for, if it exists; else the one it is in."""
+    found = rows("SELECT id FROM controlplane_pool WHERE name = %s", [name])
+    return int(found[0][0]) if found else int(cell.pool_id)
+
+
+def _open_lease(cell_id: int, incarnation: str, seq: int, *, renewed: bool, now: datetime) -> None:
+    execute(
+        """
+        INSERT INTO controlplane_celllease AS l
+            (cell_id, incarnation, last_heard_at, expires_at, silent_ticks, heartbeat_seq,
+            acked_seq)
+        VALUES (%(cell)s, %(incarnation)s, %(now)s, %(until)s, 0, %(seq)s, %(seq)s)
+        ON CONFLICT (cell_id) DO UPDATE SET
+            incarnation = EXCLUDED.incarnation,
+            last_heard_at = EXCLUDED.last_heard_at,
+            expires_at = GREATEST(l.expires_at, EXCLUDED.expires_at),
+            silent_ticks = 0,
+            left_at = NULL,
+            successor_at = NULL,
+            heartbeat_seq = CASE WHEN %(renewed)s THEN EXCLUDED.heartbeat_seq
+                                 ELSE GREATEST(l.heartbeat_seq, EXCLUDED.heartbeat_seq) END,
+            acked_seq = CASE WHEN %(renewed)s THEN EXCLUDED.acked_seq ELSE l.acked_seq END
+        """,
+        {
+            "cell": cell_id,
+            "incarnation": incarnation,
+            "now": now,
+            "until": now + _lease_length(),
+            "seq": seq,
+            "renewed": renewed,
+        },
+    )
+
+
+def _renew_leases(beats: Sequence[Beat], now: datetime) -> None:
+    execute(
+        """
+        WITH i AS MATERIALIZED (
+            SELECT l.cell_id, i.seq, i.clock FROM controlplane_celllease l
+            JOIN unnest(%(cells)s::bigint[], %(incarnations)s::text[], %(seqs)s::bigint[],
+                        %(clocks)s::float8[]) AS i(cell_id, incarnation, seq, clock)
+              ON l.cell_id = i.cell_id AND l.incarnation = i.incarnation
+            ORDER BY l.cell_id FOR NO KEY UPDATE OF l
+        )
+        UPDATE controlplane_celllease l SET
+            last_heard_at = GREATEST(l.last_heard_at, %(now)s),
+            expires_at = GREATEST(l.expires_at, %(until)s),
+            silent_ticks = 0,
+            left_at = NULL,
+            heartbeat_seq = GREATEST(l.heartbeat_seq, i.seq),
+            clock_ahead_seconds = COALESCE(i.clock, l.clock_ahead_seconds)
+        FROM i WHERE l.cell_id = i.cell_id AND i.seq > l.heartbeat_seq
+        """,
+        {
+            "cells": [beat.address.cell_id for beat in beats],
+            "incarnations": [beat.address.incarnation for beat in beats],
+            "seqs": [beat.seq for beat in beats],
+            "clocks": [beat.clock_ahead for beat in beats],
+            "now": now,
+            "until": now + _lease_length(),
+        },
+    )
+
+
+def _sync(
+    beat: Beat, standing: Standing | None, orders: Orders, now: datetime, *, draw_anew: bool = False
+) -> Sync:
+    return Sync(
+        heartbeat_seq=beat.seq,
+        acked=standing.acked_seq if standing else 0,
+        server_time=now.timestamp(),
+        lease_seconds=settings.CELLRUN.lease_seconds,
+        heartbeat_seconds=settings.CELLRUN.heartbeat_seconds,
+        orders=orders,
+        draw_anew=draw_anew,
+    )

@@ -1,0 +1,120 @@
+"""Enrolling cells, and what operators order of them: cordon, uncordon, drain, unquarantine."""
+
+import secrets
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from controlplane.commands.state.apply import change_cells, clear_alerts
+from controlplane.contract.wire.keys import encode_key
+from controlplane.domain.convergence.cell_health import SUSPICIONS
+from controlplane.domain.convergence.policy import DRAIN_SECONDS
+from controlplane.domain.errors import Conflict, NotFound
+from controlplane.domain.state.effects import ChangeCell
+from controlplane.domain.state.states import CellState
+from controlplane.models import Cell, Pool
+from controlplane.outbox.wakes import wake_placement
+from controlplane.queries.cells.keys import key_of
+
+_SALT_BYTES = 16
+
+
+def enroll_cell(*, name: str, pool: str, now: datetime) -> str:
+    """Enroll a cell and return its key as text. An enrolled cell keeps its key. Raises NotFound."""
+    home = Pool.objects.filter(name=pool).first()
+    if home is None:
+        raise NotFound(f"there is no pool {pool!r}")
+    cell, _ = Cell.objects.get_or_create(
+        name=name,
+        defaults={
+            "pool": home,
+            "key_salt": secrets.token_hex(_SALT_BYTES),
+            "state_reason": "never registered",
+            "enrolled_at": now,
+        },
+    )
+    return encode_key(key_of(cell))
+
+
+def cordon_cell(*, name: str, actor: str, now: datetime) -> None:
+    """The cell gets no new work; what runs on it goes on. Raises NotFound, Conflict."""
+    states = frozenset({CellState.READY, CellState.DRAINING, CellState.QUARANTINED})
+    _order(name, states, CellState.CORDONED, f"cordoned by {actor}", now=now)
+
+
+def uncordon_cell(*, name: str, actor: str, now: datetime) -> None:
+    """The cell takes work again, and what failed there is forgotten. Raises NotFound, Conflict."""
+    states = frozenset({CellState.CORDONED, CellState.DRAINING, CellState.QUARANTINED})
+    _order(name, states, CellState.READY, f"uncordoned by {actor}", now=now)
+
+
+def drain_cell(
+    *, name: str, actor: str, now: datetime, deadline_seconds: float | None = DRAIN_SECONDS
+) -> None:
+    """The cell gets no new work; its work leaves by finishing, in the end by eviction, free.
+
+    `deadline_seconds`: until then; None: never; of a cell that is DRAINING, another one. Raises
+    NotFound, Conflict.
+    """
+    states = frozenset(set(CellState) - {CellState.LOST})
+    until = None if deadline_seconds is None else now + timedelta(seconds=deadline_seconds)
+    reason = f"drained by {actor}"
+    _order(name, states, CellState.DRAINING, reason, now=now, drain_deadline_at=until)
+
+
+def unquarantine_cell(*, name: str, actor: str, now: datetime) -> None:
+    """The cell is again what was ordered, and what failed there is forgotten.
+
+    One that is not QUARANTINED stays as it is. Raises NotFound.
+    """
+    cell = _find(name)
+    ordered, reason = CellState(cell.ordered_state), f"taken out of quarantine by {actor}"
+    states = frozenset({CellState.QUARANTINED})
+    change_cells([ChangeCell(cell.pk, states, ordered, reason, trusted_at=now)])
+    clear_alerts(SUSPICIONS, name, now=now)
+    transaction.on_commit(wake_placement, robust=True)
+
+
+def _order(
+    name: str,
+    states: frozenset[CellState],
+    state: CellState,
+    reason: str,
+    *,
+    now: datetime,
+    drain_deadline_at: datetime | None = None,
+) -> None:
+    cell = _find(name)
+    if cell.state == state and state is not CellState.DRAINING and cell.ordered_state == state:
+        return
+    change = ChangeCell(
+        cell.pk,
+        states | {state},
+        state,
+        reason,
+        ordered=state,
+        drain_deadline_at=drain_deadline_at,
+        trusted_at=now if state is CellState.READY else None,
+    )
+    # One that is LOST is what was ordered as soon as it is back.
+    waits = ChangeCell(
+        cell.pk,
+        frozenset({CellState.LOST}),
+        CellState.LOST,
+        cell.state_reason,
+        ordered=state,
+        drain_deadline_at=drain_deadline_at,
+    )
+    if not change_cells([change]) and not change_cells([waits]):
+        raise Conflict(f"cell {name} is {cell.state} and cannot become {state}")
+    # If there is reason still, convergence raises them again.
+    clear_alerts(SUSPICIONS, name, now=now)
+    if state is CellState.READY:
+        transaction.on_commit(wake_placement, robust=True)
+
+
+def _find(name: str) -> Cell:
+    cell = Cell.objects.filter(name=name).first()
+    if cell is None:
+        raise NotFound(f"there is no cell {name!r}")
+    return cell

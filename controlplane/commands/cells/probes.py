@@ -1,0 +1,55 @@
+"""Can the control plane hear? The inbox stamps the probes that go through each of its shards."""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from controlplane.contract.wire import broker
+from controlplane.contract.wire.queues import INBOX_QUEUES
+from controlplane.outbox import transport
+from controlplane.queries.sql import execute, rows
+
+
+def send_probes(*, now: datetime) -> None:
+    """Send one probe through each shard."""
+    execute(
+        """
+        INSERT INTO controlplane_inboxprobe (shard, sent_at)
+        SELECT n, %(now)s FROM generate_series(0, %(last)s) AS n ORDER BY n
+        ON CONFLICT (shard) DO UPDATE SET sent_at = EXCLUDED.sent_at
+        """,
+        {"now": now, "last": len(INBOX_QUEUES) - 1},
+    )
+    transport.push(
+        [
+            (queue, broker.plain_message(queue, json.dumps({"probe": shard})))
+            for shard, queue in enumerate(INBOX_QUEUES)
+        ]
+    )
+
+
+def hear_probes(shards: Sequence[int], *, now: datetime) -> None:
+    """The inbox got probes of these shards."""
+    execute(
+        """
+        WITH heard AS MATERIALIZED (
+            SELECT shard FROM controlplane_inboxprobe WHERE shard = ANY(%(shards)s)
+            ORDER BY shard FOR NO KEY UPDATE
+        )
+        UPDATE controlplane_inboxprobe p SET heard_at = %(now)s
+        FROM heard WHERE p.shard = heard.shard
+        """,
+        {"shards": sorted(set(shards)), "now": now},
+    )
+
+
+def find_deaf_since(*, now: datetime, patience: timedelta) -> bool:
+    """Whether some shard has not brought a probe back for longer than `patience`.
+
+    One that came back later than now did so before the clock was put back, and says nothing.
+    """
+    statement = """
+        SELECT count(*) FROM controlplane_inboxprobe WHERE heard_at > %s AND heard_at <= %s
+        """
+    found = rows(statement, [now - patience, now + patience])
+    return bool(found[0][0] < len(INBOX_QUEUES))

@@ -1,0 +1,100 @@
+"""A course of convergence: rule by rule, and none that fails keeps the others from their work."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import structlog
+from django.db import DatabaseError, Error, connection
+
+from controlplane.commands.convergence.rule import Look, Rule
+from controlplane.commands.state.tick_alerts import tell_failure, tell_recovery, tell_repair
+from controlplane.domain.convergence.policy import Policy
+from controlplane.queries.convergence.due import find_due
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass
+class Course:
+    """Rules, each in its turn. What one did may give work to those behind it, so they look anew."""
+
+    rules: list[Rule]
+    now: datetime
+    policy: Policy
+    covered_at: datetime | None = None
+    counts: Counter[str] = field(default_factory=Counter)
+    phases: dict[str, int] = field(default_factory=dict)
+    _failed: set[str] = field(default_factory=set)
+
+    def run(self) -> None:
+        """All of them. Raises only if the database is gone."""
+        due = self._look(self.rules)
+        for place, rule in enumerate(self.rules):
+            if rule.name in self._failed or (not rule.always and due.isdisjoint(rule.due)):
+                continue
+            if self._run(rule, due):
+                due = self._look(self.rules[place + 1 :])
+
+    def guard(self, name: str, work: Callable[[], None]) -> None:
+        """Do `work`; that it failed is told as of a rule."""
+        try:
+            work()
+            tell_recovery(name, now=self.now)
+        except Exception as error:  # as of a rule
+            self._fail(name, error)
+
+    def _look(self, rules: list[Rule]) -> frozenset[str]:
+        rules = [rule for rule in rules if rule.name not in self._failed]
+        try:
+            return self._find(rules)
+        except Error:
+            if not connection.is_usable():
+                raise
+            log.exception("look_failed")
+        # One of the sources cannot be read: it is its rule that fails.
+        found: set[str] = set()
+        for rule in rules:
+            try:
+                found |= self._find([rule])
+            except Error as error:
+                self._fail(rule.name, error)
+        return frozenset(found)
+
+    def _find(self, rules: list[Rule]) -> frozenset[str]:
+        sources = [source for rule in rules for source in rule.due]
+        found = find_due(self.now, self.covered_at, self.policy, among=sources) if sources else ()
+        return frozenset(found)
+
+    def _run(self, rule: Rule, due: frozenset[str]) -> bool:
+        """Whether it did anything, or may have."""
+        began = time.monotonic()
+        try:
+            done = rule.run(Look(self.now, self.policy, due, self.covered_at))
+            tell_recovery(rule.name, now=self.now)
+            if rule.is_repair and any(done.values()):
+                tell_repair(rule.name, done, now=self.now)
+        except Exception as error:  # one rule that fails must not keep the others from their work
+            self._fail(rule.name, error)
+            return True
+        finally:
+            self.phases[rule.name] = round((time.monotonic() - began) * 1000)
+        if any(done.values()):
+            self.counts.update(done)
+        return any(done.values())
+
+    def _fail(self, name: str, error: Exception) -> None:
+        """Note it and go on, if there is a database to go on with; else raise what was raised.
+
+        A lock that nobody lets go, a limit, one deadlock after the other: that is of this rule.
+        """
+        if isinstance(error, Error) and not connection.is_usable():
+            raise error
+        self._failed.add(name)
+        log.error("rule_failed", rule=name, exc_info=error)
+        try:
+            tell_failure(name, error, now=self.now)
+        except DatabaseError as other:
+            log.error("failure_not_told", rule=name, exc_info=other)

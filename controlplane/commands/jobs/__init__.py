@@ -1,0 +1,1 @@
+"""Submission, cancellation, reruns, dry runs and one-off tasks."""

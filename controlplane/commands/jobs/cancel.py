@@ -1,0 +1,98 @@
+"""Ending a job: cancel it, and end its open tasks in pages, restartable anywhere."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from controlplane.commands.state.apply import Applied, apply_changes, force_stops
+from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.state.transactions import run_in_transaction
+from controlplane.contract.states import TaskState
+from controlplane.domain.convergence.endings import decide_ended
+from controlplane.domain.errors import Conflict, NotFound
+from controlplane.domain.state.effects import EndJob
+from controlplane.domain.state.states import OPEN, Reason
+from controlplane.domain.state.task_changes import Cause, change_task
+from controlplane.domain.state.transitions import Event
+from controlplane.queries.jobs.endings import find_ending_page, find_job_of_task, load_ending
+from controlplane.queries.locks import lock_jobs
+from controlplane.queries.task_facts import load_facts_of_tasks
+
+PAGE = 1_000
+"""Tasks that one transaction ends, or sends back to wait."""
+
+
+def cancel_job(*, job_id: int, reason: str, force: bool, actor: str, now: datetime) -> None:
+    """The job ends KILLED; its running containers are stopped. A job that has ended stays as it is.
+
+    With `force` they are killed at once, also those whose stop is under way. Raises NotFound.
+    """
+
+    def cancel() -> None:
+        jobs = lock_jobs([job_id])
+        if job_id not in jobs:
+            raise NotFound(f"there is no job {job_id}")
+        message = f"cancelled: {reason}" if reason else ""
+        ending = EndJob(job_id, TaskState.KILLED, Reason.CANCELLED, message, force)
+        applied = apply_changes([], jobs=jobs, now=now, actor=actor, endings=[ending])
+        if force:
+            applied.stops += force_stops(job_id, now=now)
+        send_after_commit(applied)
+
+    run_in_transaction(cancel)
+    end_page(job_id, now=now, actor=actor)
+
+
+def cancel_task(*, task_id: int, reason: str, force: bool, actor: str, now: datetime) -> None:
+    """The task ends KILLED, and with it its job (Iris: any task KILLED, the job is).
+
+    With `force` its container is killed at once, also one whose stop is under way. Raises NotFound,
+    Conflict: it has ended, and there is nothing to force.
+    """
+    job_id = find_job_of_task(task_id)
+    if job_id is None:
+        raise NotFound(f"there is no task {task_id}")
+
+    def cancel() -> None:
+        jobs = lock_jobs([job_id])
+        facts = load_facts_of_tasks([task_id])
+        if not jobs or not facts or facts[0].state not in OPEN:
+            stops = force_stops(job_id, task_id=task_id, now=now) if force else []
+            if not stops:
+                raise Conflict(f"task {task_id} has ended already")
+            send_after_commit(Applied(stops=stops))
+            return
+        cause = Cause(Reason.CANCELLED, reason, force=force)
+        change = change_task(facts[0], Event.KILLED, cause, now=now)
+        send_after_commit(apply_changes([change], jobs=jobs, now=now, actor=actor))
+
+    run_in_transaction(cancel)
+
+
+def end_page(job_id: int, *, now: datetime, actor: str = "convergence") -> int:
+    """End up to 1,000 open tasks of a job that is ending; how many. 0: none is left."""
+    ended = 0
+
+    def end() -> None:
+        nonlocal ended
+        jobs = lock_jobs([job_id])
+        ending = load_ending(job_id)
+        task_ids: Sequence[int] = find_ending_page(job_id, PAGE) if ending else ()
+        if ending is None or not task_ids:
+            return
+        changes = [
+            decide_ended(
+                facts,
+                reason=Reason(ending.reason or Reason.JOB_ENDED),
+                message=ending.message,
+                force=ending.force,
+                now=now,
+            )
+            for facts in load_facts_of_tasks(task_ids)
+            if facts.state in OPEN
+        ]
+        applied = apply_changes(changes, jobs=jobs, now=now, actor=actor)
+        ended = applied.changed
+        send_after_commit(applied)
+
+    run_in_transaction(end)
+    return ended

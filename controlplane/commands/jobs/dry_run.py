@@ -1,0 +1,187 @@
+"""Where a job would go now, or why it would wait, or why it would be refused; changes nothing.
+
+It is judged as a submission is, and placed as a pass of the ticks would place it; nothing is
+locked and nothing written, so the next moment may see it otherwise.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import transaction
+
+from controlplane.commands.jobs.admission import Asked
+from controlplane.commands.jobs.insert import PlannedJob, shape_key_of
+from controlplane.commands.jobs.links import look_at_links
+from controlplane.commands.jobs.submit import judge_jobs, look_for_names, tasks_of
+from controlplane.commands.jobs.user_limits import check_cap
+from controlplane.domain.placement import forecast
+from controlplane.domain.placement.cycle.place import place
+from controlplane.domain.placement.cycle.plan import Plan
+from controlplane.domain.placement.cycle.plugin_guard import Faults
+from controlplane.domain.placement.cycle.prefilter import screen
+from controlplane.domain.placement.forecast import Candidate, CandidateGroup, GroupForecast
+from controlplane.domain.placement.model.snapshot import PassFacts, PoolSnapshot, ShapeFacts
+from controlplane.domain.placement.preemption.make_room import make_room, wants_room
+from controlplane.domain.placement.scheduling_key import ShapeKey
+from controlplane.queries.placement.pool_plugins import resolve
+from controlplane.queries.placement.running_attempts import load_held
+from controlplane.queries.placement.snapshot import (
+    load_pass_facts,
+    load_snapshot,
+    load_waiting_shapes,
+    policy_of,
+)
+from controlplane.queries.sql import execute
+from controlplane.queries.views.tasks import name_tasks
+from controlplane.spec import JobSpec
+
+# A pass of the ticks decides for as long.
+SECONDS = 2.0
+# All that waits is placed before it, however much that is.
+_NO_LIMIT = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What a submission would come to. `existing_job`: that job would be answered, no other made.
+
+    `evicts`: {"task", "name", "job", "cell"} of each that would have to leave. Not `is_complete`:
+    more waits before it than was looked at.
+    """
+
+    pool: str
+    existing_job: int | None = None
+    groups: Sequence[GroupForecast] = ()
+    evicts: Sequence[Mapping[str, Any]] = ()
+    is_complete: bool = True
+
+
+def dry_run(*, spec: JobSpec, body: Mapping[str, Any], owner: User, now: datetime) -> DryRun:
+    """What would come of submitting the job now. Raises what `submit_jobs` would."""
+    with transaction.atomic():
+        # Whatever is asked below, and by whomever it is changed one day: it writes nothing.
+        execute("SET TRANSACTION READ ONLY")
+        return _look(spec, body, owner, now)
+
+
+def _look(spec: JobSpec, body: Mapping[str, Any], owner: User, now: datetime) -> DryRun:
+    judged = judge_jobs(specs=[spec], bodies=[body], owner=owner, now=now)
+    if judged.known:
+        return DryRun(spec.pool, existing_job=judged.known[0])
+    [asked], [planned] = judged.fresh, judged.planned
+    check_cap(owner.pk, [tasks_of(asked)], is_binding=False)
+    kept: dict[int, int] = {}
+    replaced = look_for_names(owner, [asked], kept)
+    if kept:
+        return DryRun(spec.pool, existing_job=kept[0])
+    planned.job_id = forecast.JOB_ID
+    waits_for = look_at_links(planned, replaced.get(0, ()))
+    return _place(asked, _candidate(asked, planned, waits_for, now), now)
+
+
+def _candidate(
+    asked: Asked, planned: PlannedJob, waits_for: Sequence[Mapping[str, Any]], now: datetime
+) -> Candidate:
+    """The job as placement would see it, once it is inserted."""
+    spec = planned.spec
+    if planned.waits_for_jobs and not waits_for:
+        # All that it waits for is there: convergence would let it start at once.
+        startable = max(now, spec.start_after or now)
+        starts = [None if group.depends_on else startable for group in planned.groups]
+    else:
+        starts = [group.startable_at for group in planned.groups]
+    return Candidate(
+        groups=[
+            CandidateGroup(
+                group_id=-1 - group.position,
+                name=group.name,
+                tasks=len(group.indices),
+                shape=_shape(shape_key_of(planned, group), asked.domain_id),
+                min_available=group.min_available,
+                startable_at=startable_at,
+                depends_on=group.depends_on,
+                timeout_seconds=group.timeout_seconds,
+            )
+            for group, startable_at in zip(planned.groups, starts, strict=True)
+        ],
+        min_available=planned.min_available,
+        group_by=spec.group_by or "",
+        is_child=spec.parent is not None,
+        start_after=spec.start_after,
+        waits_for=waits_for,
+    )
+
+
+def _shape(key: ShapeKey, domain_id: int) -> ShapeFacts:
+    return ShapeFacts(
+        shape_id=key.number(),
+        band=key.band,
+        owner_id=key.owner_id,
+        project_id=key.project_id,
+        domain_id=domain_id,
+        count=0,
+        resources=key.resources,
+        task_type=key.task_type,
+        constraints=tuple(key.constraints),
+        placement_tags=tuple(key.placement_tags),
+        coscheduled=key.coscheduled,
+        allow_unsatisfiable=key.allow_unsatisfiable,
+    )
+
+
+def _place(asked: Asked, candidate: Candidate, now: datetime) -> DryRun:
+    """One pass over the pool with the job behind all that waits there."""
+    pool, policy = asked.pool, policy_of(asked.pool)
+    plugins = resolve(policy, Faults())
+    waiting = [found.shapes for found in load_waiting_shapes(now) if found.pool_id == pool.pk]
+    shapes = forecast.add_shapes([shape for found in waiting for shape in found], candidate)
+    by_owner = plugins.sequencer.uses_shares
+    snapshot = load_snapshot(
+        pool.pk,
+        pool.name,
+        policy,
+        shapes,
+        now=now,
+        with_owners=by_owner,
+    )
+    screened = screen(snapshot, plugins)
+    facts = load_pass_facts(snapshot, screened, by_owner=by_owner)
+    facts = forecast.add_rows(facts, candidate, snapshot, screened)
+    ends_at = time.monotonic() + SECONDS
+    plan = place(
+        snapshot, facts, plugins, limit=_NO_LIMIT, is_late=lambda: time.monotonic() > ends_at
+    )
+    kept, evicts = _evictions(snapshot, plan, facts, candidate)
+    return DryRun(
+        pool=pool.name,
+        groups=forecast.read_off(candidate, snapshot, plugins, screened, plan, kept),
+        evicts=evicts,
+        is_complete=plan.complete,
+    )
+
+
+def _evictions(
+    snapshot: PoolSnapshot, plan: Plan, facts: PassFacts, candidate: Candidate
+) -> tuple[dict[int, dict[str, int]], list[dict[str, Any]]]:
+    """By group of the job, the cells on which room would be made for it; and who would leave."""
+    own = {group.group_id for group in candidate.groups}
+    waiting, names = facts.waiting, {cell.cell_id: cell.name for cell in snapshot.cells}
+    wanting = [waiting.group_ids[item.row] for item in wants_room(plan)]
+    if not snapshot.policy.preemption or not own.intersection(wanting):
+        return {}, []
+    held = load_held(list(names))
+    evictions = make_room(snapshot, plan, waiting, held.running, held.leaving, held.leaving_scopes)
+    kept: dict[int, dict[str, int]] = {}
+    victims = list[int]()
+    for eviction in evictions:
+        if eviction.need.group_id not in own:
+            continue
+        for group_id, cell_id, count in eviction.places():
+            places = kept.setdefault(group_id, {})
+            places[names[cell_id]] = places.get(names[cell_id], 0) + count
+        victims += eviction.victims
+    return kept, name_tasks(victims)

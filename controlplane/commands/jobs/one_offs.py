@@ -1,0 +1,165 @@
+"""One-off tasks as Diego has them: who resolves one claims it first, and nobody else can."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID, uuid4
+
+import structlog
+
+from controlplane.commands.state.apply import hide_jobs
+from controlplane.commands.state.transactions import run_in_transaction
+from controlplane.domain.convergence.policy import Policy
+from controlplane.domain.errors import Conflict, NotFound
+from controlplane.queries.locks import lock_jobs
+from controlplane.queries.sql import execute, rows
+from controlplane.queries.views.tasks import is_task
+
+_CLAIM = timedelta(seconds=Policy().claim_seconds)
+
+log = structlog.get_logger(__name__)
+
+
+def claim_task(*, task_id: int, by: str, now: datetime) -> UUID:
+    """COMPLETED becomes RESOLVING; the claim, which no two callers get. Raises NotFound, Conflict.
+
+    It lasts for 30 s (Diego): then the task is COMPLETED again, whether or not convergence, which
+    lets go of it, has been through.
+    """
+    claim = uuid4()
+    claimed = execute(
+        """
+        UPDATE controlplane_oneoff SET claim = %s, claimed_at = %s, claimed_by = %s
+        WHERE task_id = %s AND (claim IS NULL OR claimed_at <= %s) AND EXISTS (
+            SELECT 1 FROM controlplane_task t WHERE t.id = task_id AND t.finished_at IS NOT NULL)
+        """,
+        [claim, now, by[:150], task_id, now - _CLAIM],
+    )
+    if claimed:
+        return claim
+    found = rows("SELECT guid, claimed_by FROM controlplane_oneoff WHERE task_id = %s", [task_id])
+    if not found:
+        raise _no_one_off(task_id)
+    raise Conflict(_not_claimed(*found[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskClaims:
+    """Of several tasks, by id: the claims that were got, and why the others were not."""
+
+    claims: dict[int, UUID]
+    refusals: dict[int, str]
+
+
+def claim_tasks(*, task_ids: Sequence[int], by: str, now: datetime) -> TaskClaims:
+    """Claim each task as `claim_task` does; one that somebody holds at this moment is refused."""
+    wanted = {task_id: uuid4() for task_id in sorted(set(task_ids))}
+    claimed = rows(
+        """
+        WITH held AS MATERIALIZED (
+            SELECT o.task_id FROM controlplane_oneoff o
+            JOIN controlplane_task t ON t.id = o.task_id AND t.finished_at IS NOT NULL
+            WHERE o.task_id = ANY(%(ids)s::bigint[])
+              AND (o.claim IS NULL OR o.claimed_at <= %(over)s)
+            ORDER BY o.task_id FOR NO KEY UPDATE OF o SKIP LOCKED
+        )
+        UPDATE controlplane_oneoff o SET claim = i.claim, claimed_at = %(now)s, claimed_by = %(by)s
+        FROM held JOIN unnest(%(ids)s::bigint[], %(claims)s::uuid[]) AS i(id, claim)
+             ON i.id = held.task_id
+        WHERE o.task_id = held.task_id RETURNING o.task_id
+        """,
+        {
+            "ids": list(wanted),
+            "claims": list(wanted.values()),
+            "over": now - _CLAIM,
+            "now": now,
+            "by": by[:150],
+        },
+    )
+    claims = {task_id: wanted[task_id] for (task_id,) in claimed}
+    others = [task_id for task_id in wanted if task_id not in claims]
+    refusals = dict.fromkeys(others, "its task is not there any more")
+    if others:
+        found = rows(
+            "SELECT task_id, guid, claimed_by FROM controlplane_oneoff WHERE task_id = ANY(%s)",
+            [others],
+        )
+        refusals |= {task_id: _not_claimed(guid, by) for task_id, guid, by in found}
+    return TaskClaims(claims, refusals)
+
+
+def _not_claimed(guid: str, claimed_by: str) -> str:
+    why = f"is RESOLVING already, by {claimed_by}" if claimed_by else "has not completed"
+    return f"task {guid} {why}"
+
+
+def _no_one_off(task_id: int) -> NotFound | Conflict:
+    if is_task(task_id):
+        return Conflict(f"task {task_id} is not a one-off task: it is kept, and goes with its job")
+    return NotFound(f"there is no task {task_id}")
+
+
+def check_claim_of_job(*, job_id: int, claim: UUID | None, now: datetime) -> None:
+    """Check that the job's task, if it is a one-off task, is RESOLVING by `claim`, which is needed.
+
+    Until the end of the transaction, no one else can claim it. Raises Conflict.
+    """
+    found = rows(f"{_CLAIMED} WHERE job_id = %s FOR UPDATE", [job_id])
+    if found:
+        guid, present, claimed_at = found[0]
+        _check_claim(guid, present, claimed_at, claim, now)
+        if claim is None:
+            text = f"task {guid} is RESOLVING: its job is deleted by that claim alone"
+            raise Conflict(text)
+    elif claim is not None:
+        raise Conflict(f"job {job_id} is not that of a one-off task: it has no claim")
+
+
+_CLAIMED = "SELECT guid, claim, claimed_at FROM controlplane_oneoff"
+
+
+def _check_claim(
+    guid: str, present: UUID | None, claimed_at: datetime, claim: UUID | None, now: datetime
+) -> None:
+    if present is None:
+        raise Conflict(f"task {guid} is not RESOLVING: claim it first")
+    if claim is not None and claim != present:
+        raise Conflict(f"task {guid} is RESOLVING by another claim")
+    if claimed_at <= now - _CLAIM:
+        raise Conflict(f"task {guid} is not RESOLVING any more: its claim is over")
+
+
+def let_go_of_task(*, task_id: int, claim: UUID, now: datetime) -> bool:
+    """RESOLVING becomes COMPLETED, if the claim is still the one; whether it was.
+
+    A claim that is over already ended when its time was over.
+    """
+    statement = """
+        UPDATE controlplane_oneoff SET claim = NULL, claimed_at = NULL, claimed_by = '',
+               claim_ended_at = LEAST(%s, claimed_at + %s)
+        WHERE task_id = %s AND claim = %s
+        """
+    return bool(execute(statement, [now, _CLAIM, task_id, claim]))
+
+
+def delete_resolved_task(
+    *, task_id: int, claim: UUID | None, actor: str, why: str, now: datetime
+) -> None:
+    """The task, which is RESOLVING (by `claim`, if one is given), is deleted. Its guid is free.
+
+    Raises NotFound, Conflict.
+    """
+
+    def delete() -> None:
+        found = rows("SELECT job_id FROM controlplane_oneoff WHERE task_id = %s", [task_id])
+        if not found or not lock_jobs([found[0][0]]):
+            raise _no_one_off(task_id)
+        held = rows(f"{_CLAIMED} WHERE task_id = %s FOR UPDATE", [task_id])
+        if not held:
+            raise _no_one_off(task_id)
+        guid, present, claimed_at = held[0]
+        _check_claim(guid, present, claimed_at, claim, now)
+        hide_jobs([found[0][0]], actor=actor, why=why, now=now)
+
+    run_in_transaction(delete)
+    log.info("task_deleted", task=task_id, by=actor)

@@ -1,0 +1,1 @@
+"""Carry out a placement plan: allocate, evict, reject, note why tasks wait."""

@@ -1,0 +1,182 @@
+"""Carrying out a placement plan: cells locked in order, all limits checked again from the rows."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db import transaction
+
+from controlplane import clock
+from controlplane.commands.placement.limits import within_quotas, within_tokens
+from controlplane.commands.state import apply_sql
+from controlplane.commands.state.apply import Placement, place_tasks
+from controlplane.commands.state.attempt_uids import draw_uids
+from controlplane.commands.state.dispatch import send_runs
+from controlplane.commands.state.transactions import for_each_batch
+from controlplane.domain.placement.model.policy import PoolPolicy
+from controlplane.domain.state.effects import PlaceTasks
+from controlplane.domain.state.gangs import meets_minima, with_placed
+from controlplane.domain.state.job_rollup import JobRow, gang_of
+from controlplane.domain.state.states import CellState
+from controlplane.queries.cells.capacity import lock_cells
+from controlplane.queries.locks import load_groups, lock_jobs
+from controlplane.queries.placement.snapshot import find_jobs_of_groups, load_requests
+from controlplane.queries.sql import execute, rows
+
+_Chosen = tuple[int, int, int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """What a pool's pass saw of limits beyond cells. `has_quotas`: some bind what it places.
+
+    Only which limits there are; what is left of them is read again under lock.
+    """
+
+    pool_id: int
+    policy: PoolPolicy
+    has_quotas: bool
+
+
+def carry_out(
+    placements: PlaceTasks, *, limits: PoolLimits, now: datetime, start_seconds: float
+) -> int:
+    """Place what the plan says; how many tasks were placed.
+
+    Each batch is one transaction, orders leave after its commit. A job that cannot be written is
+    skipped alone. What the rows no longer allow (task gone, cell full, quota used up, job ending)
+    is left out.
+    """
+    placed = 0
+    start_before = now + timedelta(seconds=start_seconds)
+
+    def place(job_ids: Sequence[int]) -> None:
+        nonlocal placed
+        done = _place_jobs(set(job_ids), placements, limits, now, start_before)
+        placed += len(done)
+        transaction.on_commit(lambda: send_runs(done, start_before=start_before), robust=True)
+
+    for_each_batch(find_jobs_of_groups(placements.group_ids), place, what="placement")
+    return placed
+
+
+def keep_cursor(pool_id: int, cell: str) -> None:
+    """Where round-robin goes on from, also after a restart."""
+    execute("UPDATE controlplane_pool SET cursor = %s WHERE id = %s", [cell, pool_id])
+
+
+def _place_jobs(
+    job_ids: set[int],
+    placements: PlaceTasks,
+    limits: PoolLimits,
+    now: datetime,
+    start_before: datetime,
+) -> list[Placement]:
+    # A job that has ended needs no condition of its own: none of its tasks is PENDING.
+    jobs = {
+        job_id: job
+        for job_id, job in lock_jobs(job_ids).items()
+        if job.ending_as is None and not job.is_bouncing
+    }
+    # Whoever held these locks may have released attempts meanwhile: what follows is younger.
+    now = clock.now()
+    chosen = _choose_tasks(placements, set(jobs), now)
+    requests = load_requests({group_id for _, _, _, group_id, _, _ in chosen})
+    allowed = _check_cells(placements, chosen, requests, limits.policy.tokens, now)
+    allowed = within_tokens(allowed, requests, limits.policy.tokens, limits.pool_id)
+    if limits.has_quotas:
+        allowed = within_quotas(allowed, requests, limits.policy)
+    allowed = _without_parts_of_gangs(allowed, jobs)
+    return place_tasks(allowed, jobs=jobs, now=now, start_before=start_before, actor="placement")
+
+
+def _without_parts_of_gangs(
+    allowed: Sequence[Placement], jobs: Mapping[int, JobRow]
+) -> list[Placement]:
+    """Less those of gangs that would not meet their minima even with them."""
+    gangs = {job_id: job for job_id, job in jobs.items() if job.coscheduled}
+    if not gangs:
+        return list(allowed)
+    placed = Counter(item.group_id for item in allowed)
+    partial = set()
+    for job_id, groups in load_groups(sorted(gangs)).items():
+        after = [
+            replace(group, counts=with_placed(group.counts, placed[row.facts.group_id]))
+            for row, group in zip(groups, gang_of(groups), strict=True)
+        ]
+        if not meets_minima(after, gangs[job_id].min_available):
+            partial.add(job_id)
+    return [item for item in allowed if item.job_id not in partial]
+
+
+# Group; avoided cells, nominated and preferred cell.
+_RowKey = tuple[int, tuple[int, ...] | None, int | None, int | None]
+
+
+def _choose_tasks(placements: PlaceTasks, job_ids: set[int], now: datetime) -> list[_Chosen]:
+    """(row of the plan, task, job, group, attempts so far, index), as many as the plan wants.
+
+    Rows of one group are chosen together, then shared out, so that no task is chosen twice.
+    """
+    wanted: dict[_RowKey, list[int]] = defaultdict(list)
+    for row, group_id in enumerate(placements.group_ids):
+        key = (
+            group_id,
+            placements.avoid_cell_ids[row],
+            placements.nominated_cell_ids[row],
+            placements.prefer_cell_ids[row],
+        )
+        wanted[key] += [row] * placements.counts[row]
+    keys = list(wanted)
+    found = rows(
+        apply_sql.CHOOSE_TASKS,
+        {
+            "group_id": [key[0] for key in keys],
+            "avoid": [apply_sql.array_of(key[1]) for key in keys],
+            "nominated": [key[2] for key in keys],
+            "prefer": [key[3] for key in keys],
+            "count": [len(wanted[key]) for key in keys],
+            "now": now,
+        },
+    )
+    return [
+        (wanted[keys[ordinal - 1]].pop(), task_id, job_id, group_id, number, index)
+        for ordinal, task_id, job_id, group_id, number, index in found
+        if job_id in job_ids
+    ]
+
+
+def _check_cells(
+    placements: PlaceTasks,
+    chosen: Sequence[_Chosen],
+    requests: Mapping[int, Mapping[str, int]],
+    tokens: Mapping[str, int],
+    now: datetime,
+) -> list[Placement]:
+    """Those that still fit their cell, now that it is locked; tokens are none of its business."""
+    cells = lock_cells({placements.cell_ids[row] for row, *_ in chosen})
+    free = {
+        cell_id: {name: amount - cell.used.get(name, 0) for name, amount in cell.capacity.items()}
+        for cell_id, cell in cells.items()
+        if cell.state is CellState.READY
+    }
+    uids: list[UUID] = draw_uids(len(chosen), now=now)
+    allowed = []
+    for uid, (row, task_id, job_id, group_id, number, index) in zip(uids, chosen, strict=True):
+        cell_id = placements.cell_ids[row]
+        left = free.get(cell_id)
+        request = {
+            name: amount for name, amount in requests[group_id].items() if name not in tokens
+        }
+        if left is None or any(amount > left.get(name, 0) for name, amount in request.items()):
+            continue
+        for name, amount in request.items():
+            if amount:
+                left[name] -= amount
+        incarnation = cells[cell_id].incarnation
+        allowed.append(
+            Placement(uid, task_id, group_id, job_id, cell_id, incarnation, number + 1, index)
+        )
+    return allowed

@@ -1,0 +1,84 @@
+"""Evictions: victims are stopped, and the room that they leave is kept for whom they leave for."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import structlog
+
+from controlplane.commands.placement.waiting import nominate
+from controlplane.commands.state.apply import apply_changes
+from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.state.transactions import run_in_transaction
+from controlplane.domain.placement.preemption.preempt import Eviction
+from controlplane.domain.state.effects import ChangeTask, NominateTasks
+from controlplane.domain.state.facts import TaskFacts
+from controlplane.domain.state.job_rollup import JobRow
+from controlplane.domain.state.states import ACTIVE, Reason
+from controlplane.domain.state.task_changes import Cause, change_task
+from controlplane.domain.state.transitions import Event
+from controlplane.queries.locks import lock_jobs
+from controlplane.queries.placement.running_attempts import count_without_room
+from controlplane.queries.task_facts import load_facts_of_tasks
+
+log = structlog.get_logger(__name__)
+
+
+def evict(evictions: Sequence[Eviction], *, now: datetime) -> int:
+    """Evict the victims and nominate those who need their room, all or nothing; how many left.
+
+    A victim that ended meanwhile has left without us; for a job that must end nobody leaves.
+    """
+    done = 0
+
+    def work() -> None:
+        nonlocal done
+        victims = {task_id for eviction in evictions for task_id in eviction.victims}
+        facts = load_facts_of_tasks(sorted(victims))
+        jobs = lock_jobs({item.job_id for item in facts} | {item.need.job_id for item in evictions})
+        due = _still_due(evictions, jobs, now)
+        whom = {task_id: eviction for eviction in due for task_id in eviction.victims}
+        # Again, now that nobody else can change them.
+        facts = [item for item in load_facts_of_tasks(sorted(whom)) if item.state in ACTIVE]
+        changes = [_preempt(item, whom[item.task_id], now) for item in facts]
+        applied = apply_changes(changes, jobs=jobs, now=now, actor="placement")
+        nominate(
+            [
+                NominateTasks(group_id, cell_id, count, eviction.until)
+                for eviction in due
+                for group_id, cell_id, count in eviction.places()
+            ],
+            now=now,
+        )
+        done = applied.changed
+        send_after_commit(applied)
+
+    run_in_transaction(work)
+    if done:
+        log.info("preempted", tasks=done, preemptors=sum(item.need.tasks for item in evictions))
+    return done
+
+
+def _still_due(
+    evictions: Sequence[Eviction], jobs: Mapping[int, JobRow], now: datetime
+) -> list[Eviction]:
+    """Those for tasks that still wait, and for which nobody else was faster with an eviction."""
+    left = count_without_room({group for item in evictions for group in item.group_ids}, now=now)
+    due = []
+    for item in evictions:
+        job, wanted = jobs.get(item.need.job_id), Counter[int]()
+        for group_id, _, count in item.places():
+            wanted[group_id] += count
+        is_open = job is not None and job.ending_as is None  # one that has ended has none left
+        if is_open and all(left.get(group, 0) >= count for group, count in wanted.items()):
+            due.append(item)
+            for group, count in wanted.items():
+                left[group] -= count
+    return due
+
+
+def _preempt(facts: TaskFacts, eviction: Eviction, now: datetime) -> ChangeTask:
+    need = eviction.need
+    message = f"made room for job {need.job_id} ({need.shape.band.name.lower()})"
+    cause = Cause(Reason.PREEMPTED, message=message)
+    return change_task(facts, Event.PREEMPTED, cause, now=now)

@@ -1,0 +1,91 @@
+"""Limits beyond cells, checked again from the rows before tasks are placed: quotas and tokens."""
+
+from collections.abc import Mapping, Sequence
+
+from controlplane.commands.state.apply import Placement
+from controlplane.domain.placement.model.policy import PoolPolicy
+from controlplane.domain.scopes import Quota, Scope, ScopeKind
+from controlplane.queries.placement.quotas import load_quotas
+from controlplane.queries.placement.snapshot import find_tenants, lock_quotas, lock_tokens
+
+_Requests = Mapping[int, Mapping[str, int]]
+
+
+def within_tokens(
+    placements: Sequence[Placement],
+    requests: _Requests,
+    tokens: Mapping[str, int],
+    pool_id: int,
+) -> list[Placement]:
+    """Those for which the pool has tokens left, in order; its row is locked if any needs some."""
+    asked = {name for item in placements for name in requests[item.group_id]} & set(tokens)
+    if not asked:
+        return list(placements)
+    held = lock_tokens(pool_id, asked)
+    kept = []
+    for item in placements:
+        wants = {name: n for name, n in requests[item.group_id].items() if name in asked}
+        if all(held[name] + amount <= tokens[name] for name, amount in wants.items()):
+            kept.append(item)
+            for name, amount in wants.items():
+                held[name] += amount
+    return kept
+
+
+class _Left:
+    """What a quota has left for tasks of a pool, as they are placed."""
+
+    def __init__(self, quota: Quota, policy: PoolPolicy) -> None:
+        self._limits = policy.binding(quota.scope.kind, quota.limits)
+        self._resources = dict(quota.resources)
+        self._tasks, self._jobs = quota.running_tasks, set(quota.jobs)
+
+    def admits(self, request: Mapping[str, int], job_id: int) -> bool:
+        limits = self._limits
+        if limits.running_tasks is not None and self._tasks >= limits.running_tasks:
+            return False
+        is_new = job_id not in self._jobs
+        if limits.running_jobs is not None and is_new and len(self._jobs) >= limits.running_jobs:
+            return False
+        return all(
+            self._resources.get(name, 0) + request.get(name, 0) <= limit
+            for name, limit in limits.resources.items()
+            if request.get(name, 0)
+        )
+
+    def book(self, request: Mapping[str, int], job_id: int) -> None:
+        self._tasks += 1
+        self._jobs.add(job_id)
+        for name, amount in request.items():
+            self._resources[name] = self._resources.get(name, 0) + amount
+
+
+def within_quotas(
+    placements: Sequence[Placement], requests: _Requests, policy: PoolPolicy
+) -> list[Placement]:
+    """Those that the quotas of their user, project and domain still allow, in order.
+
+    `policy`: of the pool that all of them are placed in.
+    """
+    if not placements or not lock_quotas(item.job_id for item in placements):
+        return list(placements)
+    tenants = find_tenants(item.job_id for item in placements)
+    scopes_of = {
+        job_id: [
+            Scope(ScopeKind.USER, owner),
+            Scope(ScopeKind.PROJECT, project),
+            Scope(ScopeKind.DOMAIN, domain),
+        ]
+        for job_id, (owner, project, domain) in tenants.items()
+    }
+    found = load_quotas({scope for scopes in scopes_of.values() for scope in scopes})
+    left = {quota.scope: _Left(quota, policy) for quota in found}
+    kept = []
+    for item in placements:
+        request = requests[item.group_id]
+        bound = [left[scope] for scope in scopes_of[item.job_id] if scope in left]
+        if all(quota.admits(request, item.job_id) for quota in bound):
+            kept.append(item)
+            for quota in bound:
+                quota.book(request, item.job_id)
+    return kept

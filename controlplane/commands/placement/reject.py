@@ -1,0 +1,56 @@
+"""Ends tasks that validators have rejected: they could never be placed."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from controlplane.commands.state.apply import apply_changes
+from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.state.transactions import for_each_batch
+from controlplane.domain.state.effects import RejectGroup
+from controlplane.domain.state.states import Reason
+from controlplane.domain.state.task_changes import Cause, change_task
+from controlplane.domain.state.transitions import Event
+from controlplane.queries.convergence.dependencies import find_pending_of_groups
+from controlplane.queries.locks import load_groups, lock_jobs
+from controlplane.queries.placement.snapshot import find_jobs_of_groups
+from controlplane.queries.task_facts import load_facts_of_tasks
+
+# Tasks of one transaction; the job follows the first of them, and what is left ends with it.
+PAGE = 1_000
+
+
+def reject(groups: Sequence[RejectGroup], *, now: datetime) -> int:
+    """The waiting tasks of the groups end UNSCHEDULABLE, and their jobs with them; how many."""
+    reasons = {item.group_id: str(item.reason["text"]) for item in groups}
+    ended = 0
+
+    def work(batch: Sequence[int]) -> None:
+        nonlocal ended
+        jobs = lock_jobs(batch)
+        # Of this batch alone: else many tasks of a job that is skipped would hold up the others.
+        groups = [
+            group.facts.group_id
+            for listed in load_groups(list(jobs)).values()
+            for group in listed
+            if group.facts.group_id in reasons
+        ]
+        tasks = load_facts_of_tasks(find_pending_of_groups(groups, PAGE))
+        changes = [
+            change_task(
+                facts,
+                Event.REJECTED,
+                Cause(
+                    Reason.REJECTED,
+                    message=reasons[facts.group_id],
+                    failure_reason=f"can never be placed: {reasons[facts.group_id]}",
+                ),
+                now=now,
+            )
+            for facts in tasks
+        ]
+        applied = apply_changes(changes, jobs=jobs, now=now, actor="placement")
+        ended += applied.changed
+        send_after_commit(applied)
+
+    for_each_batch(find_jobs_of_groups(reasons), work, what="rejection")
+    return ended

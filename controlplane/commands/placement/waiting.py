@@ -1,0 +1,105 @@
+"""Writes about tasks that wait: why they do, and where room is kept for them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from controlplane.domain.state.effects import ExplainGroup, ExplainShape, NominateTasks
+from controlplane.domain.state.states import CellState
+from controlplane.queries.sql import execute
+
+_EXPLAIN = """
+WITH free AS MATERIALIZED (
+    SELECT t.id, i.reason FROM controlplane_{table} t
+    JOIN unnest(%s::bigint[], %s::text[]) AS i(id, reason) ON t.id = i.id
+    ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
+)
+UPDATE controlplane_{table} t SET pending_reason = free.reason::jsonb
+FROM free WHERE t.id = free.id
+"""
+
+
+def explain(shapes: Sequence[ExplainShape], groups: Sequence[ExplainGroup]) -> None:
+    """Write why shapes, and groups of gangs, wait; called only with reasons that changed.
+
+    What somebody else changes just now is left to the next pass: nobody waits for words.
+    """
+    if shapes:
+        found = [(item.shape_id, item.reason) for item in shapes]
+        execute(_EXPLAIN.format(table="shape"), _columns(found))
+    if groups:
+        execute(
+            _EXPLAIN.format(table="taskgroup"),
+            _columns([(item.group_id, item.reason) for item in groups]),
+        )
+
+
+def _columns(reasons: Sequence[tuple[int, Mapping[str, Any] | None]]) -> list[list[Any]]:
+    ids = [key for key, _ in reasons]
+    return [ids, [None if reason is None else json.dumps(dict(reason)) for _, reason in reasons]]
+
+
+def nominate(nominations: Sequence[NominateTasks], *, now: datetime) -> None:
+    """Keep room for waiting tasks, the first of each group that have none kept yet.
+
+    Not for who still backs off: what is kept for him the others of his group would take. Those who
+    avoid a cell come last: the room may be on it.
+    """
+    if not nominations:
+        return
+    execute(
+        """
+        UPDATE controlplane_task t
+        SET nominated_cell_id = n.cell_id, nominated_until = n.until
+        FROM (
+            SELECT found.id, i.cell_id, i.until
+            FROM (
+                SELECT cell_id, until, group_id,
+                       sum(count) OVER (PARTITION BY group_id ORDER BY n) - count AS first,
+                       sum(count) OVER (PARTITION BY group_id ORDER BY n) AS last
+                FROM unnest(%s::bigint[], %s::bigint[], %s::integer[], %s::timestamptz[])
+                     WITH ORDINALITY AS i(group_id, cell_id, count, until, n)
+            ) i
+            JOIN LATERAL (
+                SELECT id, row_number() OVER (ORDER BY avoid_cell_ids IS NOT NULL, index) AS n
+                FROM controlplane_task
+                WHERE group_id = i.group_id AND state = 1 AND NOT attempt_open
+                  AND nominated_cell_id IS NULL AND (not_before IS NULL OR not_before <= %s)
+                  AND shape_id = (SELECT shape_id FROM controlplane_taskgroup g
+                                  WHERE g.id = i.group_id)
+            ) found ON found.n > i.first AND found.n <= i.last
+        ) n
+        WHERE t.id = n.id AND t.state = 1 AND t.nominated_cell_id IS NULL
+        """,
+        [
+            [item.group_id for item in nominations],
+            [item.cell_id for item in nominations],
+            [item.count for item in nominations],
+            [item.until for item in nominations],
+            now,
+        ],
+    )
+
+
+def clear_nominations(*, now: datetime) -> int:
+    """Room is kept no longer whose time is over, whose cell left, or whose task did; how many.
+
+    It waits for no lock, since it takes none on jobs; called outside of transactions that do.
+    """
+    return execute(
+        """
+        WITH over AS MATERIALIZED (
+            SELECT t.id FROM controlplane_task t
+            WHERE nominated_cell_id IS NOT NULL AND (
+                nominated_until <= %s OR state <> 1 OR NOT EXISTS (
+                    SELECT FROM controlplane_cell c
+                    WHERE c.id = t.nominated_cell_id AND c.state = %s)
+            )
+            ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
+        )
+        UPDATE controlplane_task t SET nominated_cell_id = NULL, nominated_until = NULL
+        FROM over WHERE t.id = over.id
+        """,
+        [now, CellState.READY.value],
+    )

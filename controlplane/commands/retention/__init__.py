@@ -1,0 +1,1 @@
+"""Delete jobs, then their rows and files."""

@@ -1,0 +1,231 @@
+"""Rows and files of deleted jobs go: many jobs at once, in pages that hold no lock for long.
+
+Files first, outside of any transaction: only the rows say whose they are, so nothing is left if we
+die in between. Then rows, those that others are found by last, and the jobs when nothing of them is
+left. Whatever was not done is found again by the next look.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from controlplane.commands.attempts.artifacts import forget_attempts
+from controlplane.commands.state.transactions import for_each_batch, run_in_transaction
+from controlplane.queries.attempts.artifacts import find_prefixes_of_tasks
+from controlplane.queries.convergence.deletion import list_deleted_jobs
+from controlplane.queries.sql import execute, rows
+from controlplane.storage.trash import delete_discarded
+
+# Jobs, tasks or attempts that one transaction takes.
+PAGE = 500
+# A task with one attempt has some five rows of history.
+_HISTORY_PAGE = 5 * PAGE
+
+
+@dataclass(slots=True)
+class Purged:
+    """What a purge did. `is_done`: there was time for all of it; `fault`: why files could not go,
+    and with them the rows of `kept` attempts.
+    """
+
+    jobs: int = 0
+    is_done: bool = True
+    kept: int = 0
+    fault: OSError | None = None
+
+
+class _Reached:
+    """Up to which job the last purge came that was out of time: the next one goes on there.
+
+    So jobs at the front whose files cannot be deleted do not keep all time to themselves.
+    """
+
+    job_id = 0
+
+
+def purge_deleted(is_over: Callable[[], bool]) -> Purged:
+    """Remove rows and files of deleted jobs until time `is_over`."""
+    done, began = Purged(), _Reached.job_id
+    _purge_from(began, done, is_over)
+    if began and done.is_done:
+        _purge_from(0, done, is_over)
+    left = delete_discarded(is_over)
+    done.is_done &= not left.anything or left.fault is not None
+    done.fault = done.fault or left.fault
+    return done
+
+
+def _purge_from(after: int, done: Purged, is_over: Callable[[], bool]) -> None:
+    while not is_over():
+        page = list_deleted_jobs(after, PAGE)
+        if not page:
+            _Reached.job_id = 0
+            return
+        if not _purge_jobs(page, done, is_over):
+            break
+        _Reached.job_id = after = page[-1]
+    done.is_done = False
+
+
+def _purge_jobs(job_ids: Sequence[int], done: Purged, is_over: Callable[[], bool]) -> bool:
+    """Whether all was done for these jobs that can be done now."""
+    present = set(job_ids)
+    _unlink(job_ids)
+    while present and not is_over():
+        tasks = _list_tasks(present)
+        attempts = find_prefixes_of_tasks(tasks, PAGE)
+        failed = forget_attempts({uid: prefix for uid, (_, prefix) in attempts.items()})
+        if failed:
+            done.kept += len(failed)
+            done.fault = next(iter(failed.values()))
+            present -= {attempts[uid][0] for uid in failed}
+        page = _Page(tasks, [uid for uid in attempts if uid not in failed], len(tasks) < PAGE)
+        for_each_batch(sorted(present), page.remove, what="deletion")
+        # What failed alone is tried again with the next look.
+        present &= page.done_for
+        present -= page.gone
+        done.jobs += len(page.gone)
+        if not page.removed:
+            break
+    return not is_over() or not present
+
+
+def _list_tasks(job_ids: set[int]) -> list[int]:
+    found = rows(
+        """
+        SELECT t.id FROM unnest(%s::bigint[]) AS j (id),
+        LATERAL (SELECT id FROM controlplane_task WHERE job_id = j.id ORDER BY id LIMIT %s) t
+        LIMIT %s
+        """,
+        [sorted(job_ids), PAGE, PAGE],
+    )
+    return [task_id for (task_id,) in found]
+
+
+# By job, so that each is an index scan however many rows the table has.
+_PAGES = (
+    """
+    DELETE FROM controlplane_delivery WHERE id = ANY(ARRAY(
+        SELECT d.id FROM unnest(%(jobs)s::bigint[]) AS j (id)
+        JOIN controlplane_callback k ON k.job_id = j.id,
+        LATERAL (SELECT id FROM controlplane_delivery WHERE callback_id = k.id LIMIT %(page)s) d
+        LIMIT %(page)s))
+    """,
+    """
+    DELETE FROM controlplane_callback WHERE id = ANY(ARRAY(
+        SELECT k.id FROM unnest(%(jobs)s::bigint[]) AS j (id),
+        LATERAL (SELECT id FROM controlplane_callback k WHERE job_id = j.id AND NOT EXISTS (
+            SELECT 1 FROM controlplane_delivery WHERE callback_id = k.id) LIMIT %(page)s) k
+        LIMIT %(page)s))
+    """,
+    """
+    DELETE FROM controlplane_transition WHERE id = ANY(ARRAY(
+        SELECT h.id FROM unnest(%(jobs)s::bigint[]) AS j (id),
+        LATERAL (SELECT id FROM controlplane_transition WHERE job_id = j.id
+                 ORDER BY id LIMIT %(history_page)s) h
+        LIMIT %(history_page)s))
+    """,
+    """
+    DELETE FROM controlplane_attempt
+    WHERE uid = ANY(%(uids)s::uuid[]) AND job_id = ANY(%(jobs)s::bigint[])
+    """,
+    """
+    DELETE FROM controlplane_task t
+    WHERE t.id = ANY(%(tasks)s::bigint[]) AND t.job_id = ANY(%(jobs)s::bigint[])
+      AND NOT EXISTS (SELECT 1 FROM controlplane_attempt a WHERE a.task_id = t.id)
+    """,
+)
+
+# What goes with the job itself: as much as a submission may name.
+_LAST_PAGES = (
+    """
+    DELETE FROM controlplane_taskgroup WHERE id = ANY(ARRAY(
+        SELECT g.id FROM unnest(%(jobs)s::bigint[]) AS j (id),
+        LATERAL (SELECT id FROM controlplane_taskgroup WHERE job_id = j.id LIMIT %(page)s) g
+        LIMIT %(page)s))
+    """,
+    """
+    DELETE FROM controlplane_jobdependency WHERE id = ANY(ARRAY(
+        SELECT d.id FROM unnest(%(jobs)s::bigint[]) AS j (id),
+        LATERAL (SELECT id FROM controlplane_jobdependency WHERE job_id = j.id LIMIT %(page)s) d
+        LIMIT %(page)s))
+    """,
+)
+
+_LIST_EMPTY = """
+SELECT j.id FROM unnest(%s::bigint[]) AS j (id)
+WHERE NOT EXISTS (SELECT 1 FROM controlplane_task WHERE job_id = j.id)
+  AND NOT EXISTS (SELECT 1 FROM controlplane_transition WHERE job_id = j.id)
+  AND NOT EXISTS (SELECT 1 FROM controlplane_callback WHERE job_id = j.id)
+"""
+
+_DELETE_JOBS = """
+DELETE FROM controlplane_job j WHERE j.id = ANY(%s::bigint[])
+  AND NOT EXISTS (SELECT 1 FROM controlplane_taskgroup WHERE job_id = j.id)
+  AND NOT EXISTS (SELECT 1 FROM controlplane_jobdependency WHERE job_id = j.id)
+  AND NOT EXISTS (SELECT 1 FROM controlplane_job c WHERE c.parent_id = j.id OR c.retry_of_id = j.id)
+RETURNING j.id
+"""
+
+
+class _Page:
+    """A page of rows of some jobs. `has_all`: their tasks are all in it."""
+
+    def __init__(self, tasks: list[int], uids: list[UUID], has_all: bool) -> None:
+        self._tasks, self._uids, self._has_all = tasks, uids, has_all
+        self.removed = 0
+        self.gone: set[int] = set()
+        self.done_for: set[int] = set()
+
+    def remove(self, job_ids: Sequence[int]) -> None:
+        """Remove what of the page belongs to these jobs, in the transaction around this."""
+        jobs = list(job_ids)
+        execute(
+            "SELECT id FROM controlplane_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE",
+            [jobs],
+        )
+        parameters = {
+            "jobs": jobs,
+            "tasks": self._tasks,
+            "uids": self._uids,
+            "page": PAGE,
+            "history_page": _HISTORY_PAGE,
+        }
+        removed = sum(execute(statement, parameters) for statement in _PAGES)
+        gone: set[int] = set()
+        if self._has_all:
+            empty = [job_id for (job_id,) in rows(_LIST_EMPTY, [jobs])]
+            parameters["jobs"] = empty
+            removed += sum(execute(statement, parameters) for statement in _LAST_PAGES if empty)
+            gone = {job_id for (job_id,) in rows(_DELETE_JOBS, [empty])} if empty else set()
+        self.removed += removed + len(gone)
+        self.gone |= gone
+        self.done_for |= set(jobs)
+
+
+# Jobs that are there still: of a deleted one's children some may be.
+_UNLINK = """
+WITH held AS MATERIALIZED (
+    SELECT id FROM controlplane_job
+    WHERE parent_id = ANY(%(jobs)s::bigint[]) OR retry_of_id = ANY(%(jobs)s::bigint[])
+    ORDER BY id LIMIT %(page)s FOR NO KEY UPDATE
+)
+UPDATE controlplane_job j
+SET parent_id = CASE WHEN j.parent_id = ANY(%(jobs)s::bigint[]) THEN NULL ELSE j.parent_id END,
+    retry_of_id = CASE WHEN j.retry_of_id = ANY(%(jobs)s::bigint[]) THEN NULL ELSE j.retry_of_id END
+FROM held WHERE j.id = held.id
+"""
+
+
+def _unlink(job_ids: Sequence[int]) -> None:
+    """Children and retries that stay name the jobs no more. No lock of the jobs themselves is held.
+
+    None are added: the jobs are deleted.
+    """
+    linked = [PAGE]
+
+    def unlink() -> None:
+        linked[0] = execute(_UNLINK, {"jobs": list(job_ids), "page": PAGE})
+
+    while linked[0] == PAGE:
+        run_in_transaction(unlink)

@@ -1,0 +1,319 @@
+"""The SQL of `effects`: bulk statements, each guarded by the state that it expects to find."""
+
+from collections.abc import Sequence
+
+from controlplane.domain.integrity.recount import Flag
+
+
+def array_of(numbers: Sequence[int] | None) -> str | None:
+    """The numbers as PostgreSQL writes an array; None: there are none."""
+    return "{" + ",".join(map(str, numbers)) + "}" if numbers else None
+
+
+CHANGE_TASKS = """
+UPDATE controlplane_task t SET
+    state = i.state_to,
+    attempt_open = i.attempt_open,
+    failure_count = i.failure,
+    preemption_count = i.preemption,
+    system_failure_count = i.system,
+    system_row = i.system_row,
+    refusal_row = i.refusal_row,
+    consecutive_crashes = i.crashes,
+    not_before = CASE WHEN i.state_from <> i.state_to THEN i.not_before ELSE t.not_before END,
+    avoid_cell_ids = CASE WHEN i.state_from <> i.state_to THEN i.avoid::bigint[]
+                          ELSE t.avoid_cell_ids END,
+    prefer_cell_id = CASE WHEN i.state_from <> i.state_to THEN i.prefer ELSE t.prefer_cell_id END,
+    nominated_cell_id = CASE WHEN i.state_from <> i.state_to THEN i.nominated_cell
+                             ELSE t.nominated_cell_id END,
+    nominated_until = CASE WHEN i.state_from <> i.state_to THEN i.nominated_until
+                           ELSE t.nominated_until END,
+    started_at = COALESCE(t.started_at, i.started_at),
+    finished_at = CASE WHEN i.terminal THEN COALESCE(t.finished_at, i.at) END,
+    failure_reason = CASE WHEN i.terminal AND t.finished_at IS NULL
+                          THEN i.failure_reason ELSE t.failure_reason END,
+    updated_at = i.at
+FROM unnest(
+    %(task_id)s::bigint[], %(state_from)s::smallint[], %(state_to)s::smallint[],
+    %(terminal)s::boolean[], %(uid)s::uuid[], %(attempt_open)s::boolean[],
+    %(failure)s::integer[], %(preemption)s::integer[], %(system)s::integer[],
+    %(system_row)s::integer[], %(refusal_row)s::integer[], %(crashes)s::integer[],
+    %(not_before)s::timestamptz[], %(avoid)s::text[], %(started_at)s::timestamptz[],
+    %(failure_reason)s::text[], %(at)s::timestamptz[], %(nominated_cell)s::bigint[],
+    %(nominated_until)s::timestamptz[], %(prefer)s::bigint[]
+) AS i(task_id, state_from, state_to, terminal, uid, attempt_open, failure, preemption, system,
+       system_row, refusal_row, crashes, not_before, avoid, started_at, failure_reason, at,
+       nominated_cell, nominated_until, prefer)
+WHERE t.id = i.task_id AND t.state = i.state_from
+  AND (i.uid IS NULL OR t.attempt_uid = i.uid)
+RETURNING t.id
+"""
+
+CHANGE_ATTEMPTS = """
+UPDATE controlplane_attempt a SET
+    state = i.state_to,
+    state_since = CASE WHEN i.state_from <> i.state_to OR i.phase <> a.phase
+                       THEN i.at ELSE a.state_since END,
+    charged = COALESCE(i.charged, a.charged),
+    charge = a.charge + i.charge,
+    releasable_at = COALESCE(a.releasable_at, i.releasable_at),
+    report_seq = COALESCE(i.report_seq, a.report_seq),
+    phase = COALESCE(i.phase, a.phase),
+    phase_number = GREATEST(a.phase_number, i.phase_number),
+    progress = COALESCE(i.progress, a.progress),
+    container_id = COALESCE(i.container_id, a.container_id),
+    exit_code = COALESCE(a.exit_code, i.exit_code),
+    failure_kind = COALESCE(i.failure_kind, a.failure_kind),
+    reason = CASE WHEN a.finished_at IS NULL THEN COALESCE(i.reason, a.reason) ELSE a.reason END,
+    message = CASE WHEN a.finished_at IS NULL THEN COALESCE(i.message, a.message)
+                   ELSE a.message END,
+    result = COALESCE(a.result, i.result),
+    result_truncated = a.result_truncated OR i.result_truncated,
+    usage = COALESCE(i.usage::jsonb, a.usage),
+    details = CASE WHEN i.details IS NULL THEN a.details
+                   ELSE COALESCE(a.details, '{}') || i.details::jsonb END,
+    -- Who waited for the lock looked at the clock before: no instant precedes those it follows.
+    started_at = LEAST(a.started_at, CASE WHEN i.started_at IS NOT NULL
+                                          THEN GREATEST(i.started_at, a.created_at) END),
+    finished_at = COALESCE(a.finished_at, CASE WHEN i.finished_at IS NOT NULL
+        THEN GREATEST(i.finished_at, a.created_at, LEAST(a.started_at, i.started_at)) END),
+    released_at = CASE WHEN i.release IS NOT NULL
+        THEN GREATEST(i.at, a.created_at, a.finished_at, i.finished_at,
+                      LEAST(a.started_at, i.started_at)) END,
+    release_kind = COALESCE(i.release, ''),
+    stop_reason = COALESCE(i.stop_reason, a.stop_reason),
+    stop_forced_at = COALESCE(a.stop_forced_at, CASE WHEN i.stop_force THEN i.at END)
+FROM unnest(
+    %(uid)s::uuid[], %(state_from)s::smallint[], %(state_to)s::smallint[], %(charged)s::text[],
+    %(report_seq)s::bigint[], %(phase)s::text[], %(progress)s::smallint[],
+    %(container_id)s::text[], %(exit_code)s::bigint[], %(failure_kind)s::text[],
+    %(reason)s::text[], %(message)s::text[], %(result)s::text[],
+    %(result_truncated)s::boolean[], %(usage)s::text[], %(started_at)s::timestamptz[],
+    %(finished_at)s::timestamptz[], %(release)s::text[], %(stop_reason)s::text[],
+    %(stop_force)s::boolean[], %(at)s::timestamptz[], %(charge)s::integer[],
+    %(releasable_at)s::timestamptz[], %(details)s::text[], %(phase_number)s::smallint[]
+) AS i(uid, state_from, state_to, charged, report_seq, phase, progress, container_id, exit_code,
+       failure_kind, reason, message, result, result_truncated, usage, started_at, finished_at,
+       release, stop_reason, stop_force, at, charge, releasable_at, details, phase_number)
+WHERE a.uid = i.uid AND a.state = i.state_from AND a.released_at IS NULL
+"""
+
+ATTEMPT_COLUMNS = (
+    "uid",
+    "charged",
+    "charge",
+    "releasable_at",
+    "report_seq",
+    "phase",
+    "phase_number",
+    "progress",
+    "container_id",
+    "exit_code",
+    "failure_kind",
+    "reason",
+    "message",
+    "result",
+    "result_truncated",
+    "started_at",
+    "finished_at",
+    "release",
+    "stop_reason",
+    "stop_force",
+)
+"""The fields of `ChangeAttempt` that `CHANGE_ATTEMPTS` takes as they are."""
+
+ADD_HISTORY = """
+INSERT INTO controlplane_transition
+    (job_id, task_id, attempt_uid, from_state, to_state, attempt_state, reason, message, actor, at)
+SELECT i.job_id, i.task_id, i.uid, i.state_from, i.state_to, i.attempt_state, i.reason, i.message,
+       %(actor)s, i.at
+FROM unnest(
+    %(job_id)s::bigint[], %(task_id)s::bigint[], %(uid)s::uuid[], %(state_from)s::smallint[],
+    %(state_to)s::smallint[], %(attempt_state)s::smallint[], %(reason)s::text[],
+    %(message)s::text[], %(at)s::timestamptz[]
+) AS i(job_id, task_id, uid, state_from, state_to, attempt_state, reason, message, at)
+"""
+
+WRITE_GROUPS = """
+UPDATE controlplane_taskgroup g SET
+    counts = i.counts::integer[],
+    killed_by_dependency = i.excused,
+    startable_at = i.startable_at,
+    deadline_at = COALESCE(g.deadline_at, i.deadline_at),
+    pending_reason = CASE WHEN i.startable_at IS DISTINCT FROM g.startable_at
+                          THEN NULL ELSE g.pending_reason END
+FROM unnest(
+    %(group_id)s::bigint[], %(counts)s::text[], %(excused)s::integer[],
+    %(startable_at)s::timestamptz[], %(deadline_at)s::timestamptz[]
+) AS i(group_id, counts, excused, startable_at, deadline_at)
+WHERE g.id = i.group_id
+"""
+
+WRITE_JOBS = """
+UPDATE controlplane_job j SET
+    state = i.state, ending_as = i.ending_as, ending_reason = i.ending_reason,
+    ending_force = j.ending_force OR i.force, failure_reason = i.failure_reason,
+    started_at = i.started_at, finished_at = i.finished_at,
+    settled_at = CASE WHEN i.settled_at IS NOT NULL
+                      THEN GREATEST(i.settled_at, i.finished_at) END,
+    expires_at = COALESCE(j.expires_at,
+        CASE WHEN j.is_one_off THEN i.finished_at
+             WHEN i.settled_at IS NOT NULL THEN GREATEST(i.settled_at, i.finished_at) END
+        + make_interval(secs => j.ttl_seconds)),
+    is_bouncing = i.is_bouncing, waits_for_jobs = i.waits_for_jobs
+FROM unnest(
+    %(job_id)s::bigint[], %(state)s::smallint[], %(ending_as)s::smallint[],
+    %(ending_reason)s::text[], %(force)s::boolean[], %(failure_reason)s::text[],
+    %(started_at)s::timestamptz[], %(finished_at)s::timestamptz[], %(settled_at)s::timestamptz[],
+    %(is_bouncing)s::boolean[], %(waits_for_jobs)s::boolean[]
+) AS i(job_id, state, ending_as, ending_reason, force, failure_reason, started_at, finished_at,
+       settled_at, is_bouncing, waits_for_jobs)
+WHERE j.id = i.job_id AND j.settled_at IS NULL
+"""
+
+# It is tried for a day (as any callback), a one-off task's as long as the task is there. Whoever
+# deletes a job has no use for its callbacks.
+_ADD_CALLBACKS = """
+INSERT INTO controlplane_callback
+    (job_id, task_id, owner_id, url, host, state, tries, is_tried, due_at, give_up_at, created_at,
+     last_error)
+SELECT j.id, {task}, j.owner_id, j.callback_url, left(j.callback_host, 260), 'waiting', 0, false,
+       %s, %s::timestamptz + interval '1 day', %s, ''
+FROM {source} AND j.callback_url <> '' AND j.deleted_at IS NULL
+ON CONFLICT (job_id, task_id) DO NOTHING
+"""
+ADD_TASK_CALLBACKS = _ADD_CALLBACKS.format(
+    task="t.id",
+    source="controlplane_task t JOIN controlplane_job j ON j.id = t.job_id WHERE t.id = ANY(%s)",
+)
+ADD_JOB_CALLBACKS = _ADD_CALLBACKS.format(
+    task="NULL::bigint", source="controlplane_job j WHERE j.id = ANY(%s)"
+)
+
+STAMP_DEPENDENCIES = """
+UPDATE controlplane_jobdependency d SET met_at = i.met_at, failed_at = i.failed_at
+FROM unnest(%(id)s::bigint[], %(met_at)s::timestamptz[], %(failed_at)s::timestamptz[])
+     AS i(id, met_at, failed_at)
+WHERE d.id = i.id AND d.met_at IS NULL AND d.failed_at IS NULL
+"""
+
+HIDE_JOBS = """
+WITH hidden AS (
+    UPDATE controlplane_job SET deleted_at = %(now)s
+    WHERE id = ANY(%(ids)s) AND finished_at IS NOT NULL AND deleted_at IS NULL
+    RETURNING id, name, guid, state, owner_id, is_one_off, finished_at
+), freed AS (
+    DELETE FROM controlplane_oneoff o USING hidden h WHERE o.job_id = h.id
+), untold AS MATERIALIZED (
+    SELECT k.id FROM hidden h JOIN controlplane_callback k ON k.job_id = h.id
+    WHERE k.ended_at IS NULL ORDER BY k.id FOR NO KEY UPDATE OF k
+), abandoned AS (
+    UPDATE controlplane_callback k SET state = 'abandoned', ended_at = %(now)s, claim = NULL,
+           claimed_until = NULL, last_error = 'what it tells of was deleted'
+    FROM untold u WHERE k.id = u.id
+), noted AS (
+    INSERT INTO controlplane_auditline (at, actor, action, subject, text)
+    SELECT %(now)s, %(actor)s, 'deleted',
+           CASE WHEN h.is_one_off THEN 'task ' || h.guid ELSE 'job ' || h.id || ' ' || h.name END,
+           concat_ws(', ', %(why)s, 'job ' || h.id, 'submitted by ' || u.username,
+                     (%(states)s::text[])[h.state + 1] || ' since '
+                     || to_char(h.finished_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"'),
+                     'guid ' || h.guid)
+    FROM hidden h JOIN auth_user u ON u.id = h.owner_id
+)
+SELECT id FROM hidden ORDER BY id
+"""
+
+CHOOSE_TASKS = """
+SELECT p.n, t.id, t.job_id, t.group_id, t.attempt_number, t.index
+FROM unnest(%(group_id)s::bigint[], %(avoid)s::text[], %(nominated)s::bigint[],
+            %(prefer)s::bigint[], %(count)s::integer[])
+     WITH ORDINALITY AS p(group_id, avoid, nominated, prefer, count, n)
+JOIN controlplane_taskgroup g ON g.id = p.group_id,
+LATERAL (
+    SELECT id, job_id, group_id, attempt_number, index FROM controlplane_task
+    WHERE shape_id = g.shape_id AND group_id = p.group_id AND state = 1 AND NOT attempt_open
+      AND avoid_cell_ids IS NOT DISTINCT FROM p.avoid::bigint[]
+      AND nominated_cell_id IS NOT DISTINCT FROM p.nominated
+      AND prefer_cell_id IS NOT DISTINCT FROM p.prefer
+      AND (not_before IS NULL OR not_before <= %(now)s)
+    ORDER BY index LIMIT p.count
+) t
+ORDER BY p.n, t.index
+"""
+
+PLACE_TASKS = """
+WITH placed AS (
+    UPDATE controlplane_task t SET
+        state = 9, attempt_number = i.number, attempt_uid = i.uid, attempt_open = true,
+        not_before = NULL, nominated_cell_id = NULL, nominated_until = NULL,
+        updated_at = %(now)s
+    FROM unnest(%(task_id)s::bigint[], %(number)s::integer[], %(uid)s::uuid[])
+         AS i(task_id, number, uid)
+    WHERE t.id = i.task_id AND t.state = 1 AND NOT t.attempt_open
+    RETURNING t.id
+), attempted AS (
+    INSERT INTO controlplane_attempt
+        (uid, task_id, group_id, job_id, cell_id, incarnation, number, state, phase, phase_number,
+         report_seq, charged, charge, start_before, stop_reason, container_id, failure_kind, reason,
+         message, result_truncated, created_at, state_since, release_kind)
+    SELECT i.uid, i.task_id, i.group_id, i.job_id, i.cell_id, i.incarnation, i.number, 9, '', 0,
+           0, '', 0, %(start_before)s, '', '', '', '', '', false, %(now)s, %(now)s, ''
+    FROM unnest(
+        %(uid)s::uuid[], %(task_id)s::bigint[], %(group_id)s::bigint[], %(job_id)s::bigint[],
+        %(cell_id)s::bigint[], %(incarnation)s::text[], %(number)s::integer[]
+    ) AS i(uid, task_id, group_id, job_id, cell_id, incarnation, number)
+    JOIN placed ON placed.id = i.task_id
+    RETURNING task_id, job_id, uid
+), recorded AS (
+    INSERT INTO controlplane_transition
+        (job_id, task_id, attempt_uid, from_state, to_state, attempt_state, reason, message,
+         actor, at)
+    SELECT job_id, task_id, uid, 1, 9, 9, 'placed', '', %(actor)s, %(now)s FROM attempted
+)
+SELECT id FROM placed
+"""
+
+CLEAR_ALERTS = """
+WITH over AS MATERIALIZED (
+    SELECT id FROM controlplane_alert
+    WHERE cleared_at IS NULL AND kind = ANY(%s) AND subject = ANY(%s)
+    ORDER BY id FOR NO KEY UPDATE
+)
+UPDATE controlplane_alert a SET cleared_at = %s FROM over WHERE a.id = over.id
+"""
+
+RAISE_ALERTS = """
+WITH given AS (
+    SELECT * FROM unnest(%(kind)s::text[], %(subject)s::text[], %(text)s::text[])
+        AS g(kind, subject, text)
+), held AS MATERIALIZED (
+    SELECT a.id, g.text FROM controlplane_alert a
+    JOIN given g ON g.kind = a.kind AND g.subject = a.subject
+    WHERE a.cleared_at IS NULL AND a.last_raised_at < %(now)s::timestamptz - interval '1 minute'
+    ORDER BY a.id FOR NO KEY UPDATE OF a
+), again AS (
+    UPDATE controlplane_alert a SET last_raised_at = %(now)s, text = held.text FROM held
+    WHERE a.id = held.id
+)
+INSERT INTO controlplane_alert (kind, subject, text, raised_at, last_raised_at)
+SELECT kind, subject, text, %(now)s, %(now)s FROM given
+ON CONFLICT (kind, subject) WHERE cleared_at IS NULL DO NOTHING
+"""
+
+WRITE_COUNTS = """
+UPDATE controlplane_taskgroup g SET counts = i.counts::integer[], killed_by_dependency = i.excused
+FROM unnest(%s::bigint[], %s::text[], %s::integer[]) AS i(id, counts, excused)
+WHERE g.id = i.id
+"""
+
+_FLAGGED = "WHERE id = ANY(%(ids)s)"
+MEND_FLAG = {
+    Flag.HELD: f"UPDATE controlplane_task SET attempt_open = true {_FLAGGED}",
+    Flag.FREE: f"UPDATE controlplane_task SET attempt_open = false {_FLAGGED}",
+    Flag.WATCHED: f"UPDATE controlplane_job SET is_watched = true {_FLAGGED}",
+    Flag.BLOCKED: f"UPDATE controlplane_job SET waits_for_jobs = true {_FLAGGED}",
+    Flag.MET: f"UPDATE controlplane_jobdependency SET met_at = %(now)s {_FLAGGED}",
+    Flag.VAIN: f"UPDATE controlplane_jobdependency SET failed_at = %(now)s {_FLAGGED}",
+}
+"""What is written for each flag; the others are states, which follow when they are looked at."""

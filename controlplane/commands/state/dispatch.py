@@ -1,0 +1,100 @@
+"""What leaves after a commit: orders for new attempts, stops for ended ones, wakes of ticks.
+
+Nothing here may fail its caller: the rows are committed, and whatever is lost on the way is said
+again by Sync or found by the next tick.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import structlog
+from django.db import transaction
+
+from controlplane import clock
+from controlplane.commands.state.apply import Applied, Placement, raise_alerts
+from controlplane.contract.messages.orders import RunAttempt
+from controlplane.domain.cells.keys import CellAddress
+from controlplane.domain.state.effects import RaiseAlert
+from controlplane.outbox import cells, wakes
+from controlplane.queries.attempts.group_specs import load_group_specs
+from controlplane.queries.cells.keys import load_addresses
+from controlplane.queries.cells.stops import load_stops
+
+UNREADABLE = "shape_unreadable"
+
+log = structlog.get_logger(__name__)
+
+
+def send_after_commit(applied: Applied) -> None:
+    """Once the transaction is committed: stop what must stop, wake who has something to do."""
+    if applied.stops:
+        stops = list(applied.stops)
+        transaction.on_commit(lambda: send_stops(stops), robust=True)
+    if applied.freed:
+        transaction.on_commit(wakes.wake_placement, robust=True)
+    if applied.callbacks:
+        transaction.on_commit(wakes.wake_callbacks, robust=True)
+    if applied.follow_up:
+        transaction.on_commit(wakes.wake_convergence, robust=True)
+
+
+def send_runs(placements: Sequence[Placement], *, start_before: datetime) -> None:
+    """Tell each cell what was placed on it, but for what makes no sense."""
+    addresses = load_addresses({item.cell_id for item in placements})
+    specs = load_group_specs({item.group_id for item in placements})
+    by_cell: dict[int, list[RunAttempt]] = defaultdict(list)
+    for item in placements:
+        order = RunAttempt(
+            uid=str(item.uid),
+            spec_id=item.group_id,
+            task_id=item.task_id,
+            task_index=item.index,
+            number=item.number,
+            start_before=start_before.timestamp(),
+        )
+        by_cell[item.cell_id].append(order)
+    messages: list[tuple[CellAddress, dict[str, Any]]] = []
+    unsent: dict[str, str] = {}
+    for cell_id, runs in by_cell.items():
+        address = addresses.get(cell_id)
+        if address is None:
+            continue
+        try:
+            orders = [item.body() for item in cells.split_orders(runs, (), specs.read)]
+        except Exception as error:  # what one cell cannot be told must not silence the others
+            unsent[address.name] = repr(error)
+            continue
+        messages += [(address, body) for body in orders]
+    cells.send(messages)
+    tell_unreadable(specs.unreadable, unsent)
+
+
+def tell_unreadable(groups: Mapping[int, str], cells_untold: Mapping[str, str]) -> None:
+    """Bring before an operator what cannot be started: errors by group, and by name of cell."""
+    alerts = [
+        RaiseAlert(UNREADABLE, f"group {group_id}", f"its tasks are not started: {error}"[:1000])
+        for group_id, error in groups.items()
+    ]
+    alerts += [
+        RaiseAlert(UNREADABLE, f"orders of cell {name}", f"they are not sent: {error}"[:1000])
+        for name, error in cells_untold.items()
+    ]
+    if alerts:
+        log.error("orders_hindered", why=[f"{item.subject}: {item.text}" for item in alerts])
+        raise_alerts(alerts, now=clock.now())
+
+
+def send_stops(uids: Sequence[UUID]) -> None:
+    """Tell each cell which of its attempts to stop."""
+    messages = []
+    by_cell = load_stops(uids)
+    addresses = load_addresses(set(by_cell))
+    for cell_id, stops in by_cell.items():
+        if cell_id in addresses:
+            messages += [
+                (addresses[cell_id], orders.body()) for orders in cells.split_orders((), stops, {})
+            ]
+    cells.send(messages)

@@ -1,0 +1,1 @@
+"""Users, tokens, pools, quotas and secrets."""

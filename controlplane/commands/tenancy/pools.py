@@ -1,0 +1,80 @@
+"""Making and changing pools: what is written is in force from the next pass on."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from controlplane.commands.state.apply import clear_alerts
+from controlplane.domain.convergence.lost_cells import MASS_LOSS
+from controlplane.domain.errors import Conflict, NotFound
+from controlplane.models import AuditLine, Pool
+from controlplane.outbox.wakes import wake_placement
+from controlplane.queries.convergence.lost_cells import list_silent_cells
+from controlplane.spec import Fault, InvalidSpec
+
+# Written by the ticks alone, which may be at it at the same time.
+_TICKS_OWN = frozenset({"cursor", "uncovered_since", "loss_held_at", "loss_confirmed_at"})
+
+
+def put_pool(*, name: str, changes: Mapping[str, Any]) -> bool:
+    """Set the fields of a pool, which is made if there is none; whether it is new.
+
+    Raises InvalidSpec with the fields that are wrong; nothing is changed then.
+    """
+    try:
+        with transaction.atomic():
+            pool, is_new = Pool.objects.select_for_update().get_or_create(name=name)
+            for field, value in changes.items():
+                setattr(pool, field, value)
+            pool.full_clean()
+            save_pool(pool)
+    except ValidationError as error:
+        raise InvalidSpec(faults_of(error)) from None
+    return is_new
+
+
+def save_pool(pool: Pool) -> None:
+    """Write a pool that was found to be right, and have placement look at once."""
+    fields = None
+    if pool.pk is not None:
+        own = {*_TICKS_OWN, "id"}
+        fields = [field.name for field in pool._meta.concrete_fields if field.name not in own]
+    pool.save(update_fields=fields)
+    transaction.on_commit(wake_placement, robust=True)
+
+
+def confirm_loss(*, name: str, actor: str, now: datetime) -> None:
+    """The cells of the pool that are silent will not come back: they may be lost.
+
+    Who is heard from now on is not meant. Raises NotFound; Conflict if no loss is held back.
+    """
+    with transaction.atomic():
+        pool = Pool.objects.select_for_update(no_key=True).filter(name=name).first()
+        if pool is None:
+            raise NotFound(f"there is no pool {name}")
+        if pool.loss_held_at is None:
+            raise Conflict(f"no loss of cells is held back in pool {name}")
+        silent = list_silent_cells(pool.pk)
+        line = AuditLine(
+            at=now,
+            actor=actor[:150],
+            action="confirmed",
+            subject=f"loss in pool {name}",
+            text=f"held back since {pool.loss_held_at:%Y-%m-%d %H:%M:%S} UTC: {', '.join(silent)}",
+        )
+        line.save(force_insert=True)
+        pool.loss_held_at, pool.loss_confirmed_at = None, now
+        pool.save(update_fields=["loss_held_at", "loss_confirmed_at"])
+        clear_alerts(MASS_LOSS, name, now=now)
+
+
+def faults_of(error: ValidationError) -> list[Fault]:
+    """What a model found wrong with itself, field by field."""
+    return [
+        Fault("" if field == "__all__" else field, text)
+        for field, texts in error.message_dict.items()
+        for text in texts
+    ]

@@ -1,0 +1,72 @@
+"""Setting quotas: what is written counts from the next pass on; nothing that runs is ended."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import Model
+
+from controlplane.commands.tenancy.pools import faults_of
+from controlplane.domain.errors import NotFound
+from controlplane.domain.scopes import Limits, Scope, ScopeKind
+from controlplane.models import Domain, Project, Quota
+from controlplane.outbox.wakes import wake_placement
+from controlplane.spec import InvalidSpec
+
+
+def put_quota(*, scope: Scope, changes: Mapping[str, Any]) -> None:
+    """Set some of the limits of a scope. One without limits has no quota any more.
+
+    Raises InvalidSpec with the fields that are wrong, and NotFound; nothing is changed then.
+    """
+    try:
+        with transaction.atomic():
+            _lock(scope)
+            key: dict[str, Any] = {f"{scope.kind}_id": scope.key}
+            quota, _ = Quota.objects.get_or_create(**key)
+            for field, value in changes.items():
+                setattr(quota, field, value)
+            quota.full_clean()
+            if _limits_nothing(quota):
+                drop_quotas([quota.pk])
+            else:
+                save_quota(quota)
+    except ValidationError as error:
+        raise InvalidSpec(faults_of(error)) from None
+
+
+def save_quota(quota: Quota) -> None:
+    """Write a quota that was found to be right, and have placement look at once."""
+    quota.save()
+    transaction.on_commit(wake_placement, robust=True)
+
+
+def drop_quotas(ids: Sequence[int]) -> None:
+    """Limit nothing of those any more, and have placement look at once."""
+    Quota.objects.filter(pk__in=ids).delete()
+    transaction.on_commit(wake_placement, robust=True)
+
+
+def _lock(scope: Scope) -> None:
+    """Whose quota it is, since the quota itself may come and go. Raises NotFound."""
+    models: dict[ScopeKind, type[Model]] = {
+        ScopeKind.USER: get_user_model(),
+        ScopeKind.PROJECT: Project,
+        ScopeKind.DOMAIN: Domain,
+    }
+    owners = models[scope.kind]._default_manager.select_for_update(no_key=True)
+    if owners.filter(pk=scope.key).first() is None:
+        raise NotFound(f"there is no such {scope.kind}")
+
+
+def _limits_nothing(quota: Quota) -> bool:
+    limits = Limits(
+        quota.resources,
+        quota.running_tasks,
+        quota.running_jobs,
+        quota.pending_tasks,
+        quota.weight,
+    )
+    return limits == Limits()

@@ -1,0 +1,81 @@
+"""Secrets are written, deleted, and sealed anew; a value that was written is never shown."""
+
+import os
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.contrib.auth.models import User
+from django.db import transaction
+
+from controlplane.domain.cells.sealing import NONCE_BYTES, NotOpened, seal, unseal
+from controlplane.domain.errors import NotFound
+from controlplane.domain.jobs.secrets import MAX_VALUE_BYTES, about_secret
+from controlplane.models import Secret
+from controlplane.queries.tenancy.secrets import open_value, rest_keys
+
+PAGE = 200
+
+
+def put_secret(
+    *, project_id: int, name: str, value: bytes, writer: User | None, now: datetime
+) -> bool:
+    """Write the secret `name` of a project, over what it was; whether it is new.
+
+    Attempts that have begun keep what they were given.
+    """
+    if len(value) > MAX_VALUE_BYTES:
+        raise ValueError(f"a secret has at most {MAX_VALUE_BYTES} bytes")
+    written = {
+        "sealed": _seal(value, project_id, name),
+        "size": len(value),
+        "written_by": writer,
+        "updated_at": now,
+    }
+    with transaction.atomic():
+        secret, is_new = Secret.objects.select_for_update(no_key=True).get_or_create(
+            project_id=project_id, name=name, defaults={**written, "created_at": now}
+        )
+        if not is_new:
+            Secret.objects.filter(pk=secret.pk).update(**written, version=secret.version + 1)
+    return is_new
+
+
+def delete_secret(*, project_id: int, name: str) -> None:
+    """Forget a secret; what waits and names it will fail for want of it. Raises NotFound."""
+    deleted, _ = Secret.objects.filter(project_id=project_id, name=name).delete()
+    if not deleted:
+        raise NotFound(f"the project has no secret {name}")
+
+
+def drop_secrets(ids: Sequence[int]) -> None:
+    """Forget those."""
+    Secret.objects.filter(pk__in=ids).delete()
+
+
+def reseal_page(*, after: int) -> tuple[int | None, int]:
+    """Seal with the present key what a page of secrets has sealed with an older one.
+
+    Answers where the next page begins (None: there is none) and how many were sealed anew. Raises
+    SealedOtherwise; nothing of the page was changed then.
+    """
+    keys = rest_keys()
+    resealed = 0
+    with transaction.atomic():
+        page = list(
+            Secret.objects.select_for_update(no_key=True).filter(pk__gt=after).order_by("pk")[:PAGE]
+        )
+        for secret in page:
+            sealed, about = bytes(secret.sealed), about_secret(secret.project_id, secret.name)
+            try:
+                unseal(keys[0], sealed, about=about)
+            except NotOpened:
+                value = open_value(keys[1:], sealed, secret.project_id, secret.name)
+                secret.sealed = _seal(value, secret.project_id, secret.name)
+                secret.save(update_fields=["sealed"])
+                resealed += 1
+    return (page[-1].pk if len(page) == PAGE else None), resealed
+
+
+def _seal(value: bytes, project_id: int, name: str) -> bytes:
+    key = rest_keys()[0]
+    return seal(key, value, about=about_secret(project_id, name), nonce=os.urandom(NONCE_BYTES))

@@ -1,0 +1,1 @@
+"""Messages between the control plane and its cells."""

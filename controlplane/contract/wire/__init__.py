@@ -1,0 +1,1 @@
+"""How a message travels: envelope, keys, queue names, broker format."""

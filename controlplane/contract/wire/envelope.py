@@ -1,0 +1,79 @@
+"""The envelope round every message: cell, incarnation, number, MAC. Frozen for ever."""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.contract.fields import Malformed, as_object, compact_json, text, whole
+from controlplane.contract.wire import keys
+
+VERSION = 1
+MAX_BYTES = 1 << 20  # no message of either side is larger; an order message is at most 64 KiB
+_MAC = re.compile("[0-9a-f]{64}")  # HMAC-SHA256 in lowercase hex, as `keys.sign` writes it
+
+
+class BadMac(Malformed):
+    """The envelope was not made by the holder of the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """One message as it travels. `seq` only grows in an incarnation; from us to a cell it is 0."""
+
+    version: int
+    cell: str
+    incarnation: str
+    seq: int
+    mac: str
+    payload: str
+
+    def _signed_text(self) -> str:
+        return f"{self.version}\n{self.cell}\n{self.incarnation}\n{self.seq}\n{self.payload}"
+
+    def check(self, key: bytes) -> None:
+        """Raises BadMac unless `key` made the MAC."""
+        if not keys.is_signed(key, self._signed_text(), self.mac):
+            raise BadMac(f"bad MAC on a message of cell {self.cell!r}")
+
+    def body(self) -> dict[str, Any]:
+        """The payload, decoded. Raises Malformed."""
+        try:
+            return dict(as_object(json.loads(self.payload)))
+        except (ValueError, RecursionError) as error:
+            raise Malformed("the payload is not a JSON object") from error
+
+
+def seal(key: bytes, *, cell: str, incarnation: str, seq: int, body: dict[str, Any]) -> str:
+    """The text of an envelope round `body`, signed with `key`."""
+    payload = compact_json(body)
+    mac = keys.sign(key, f"{VERSION}\n{cell}\n{incarnation}\n{seq}\n{payload}")
+    head = {"v": VERSION, "cell": cell, "inc": incarnation, "seq": seq, "mac": mac}
+    return compact_json({**head, "payload": payload})
+
+
+def parse(raw: str | bytes) -> Envelope:
+    """The envelope in `raw`, its MAC not yet checked. Raises Malformed."""
+    if len(raw) > MAX_BYTES:
+        raise Malformed(f"a message of {len(raw)} bytes is over the limit of {MAX_BYTES}")
+    try:
+        head = as_object(json.loads(raw))
+    except (ValueError, RecursionError) as error:
+        raise Malformed("not a JSON object") from error
+    version = whole(head, "v")
+    if version not in (VERSION, VERSION - 1):
+        raise Malformed(f"version {version} is not spoken here")
+    mac = text(head, "mac", limit=65)
+    if not _MAC.fullmatch(mac):
+        raise Malformed("mac is not 64 hex digits")
+    payload = head.get("payload")
+    if not isinstance(payload, str):
+        raise Malformed("payload is not str")
+    return Envelope(
+        version=version,
+        cell=text(head, "cell", limit=63),
+        incarnation=text(head, "inc", limit=64),
+        seq=whole(head, "seq"),
+        mac=mac,
+        payload=payload,
+    )

@@ -1,0 +1,118 @@
+"""Callbacks: what is told, how it is signed, and when it is tried again."""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from controlplane.contract.wire.keys import derive_key
+from controlplane.domain.jobs.one_offs import nanoseconds_of
+
+GIVE_UP_AFTER = timedelta(days=1)
+"""As long as a job's receiver may be away; a one-off task, and its callback, go sooner."""
+
+CLAIM_SECONDS = 30.0
+"""Longer than any try: whoever has not told by then how it went is gone (Diego: 30 s)."""
+
+MAX_TRY_SECONDS = 20.0
+"""So a try, and what is written of it, ends within its claim."""
+
+FIRST_WAIT_SECONDS = 1.0
+LONGEST_WAIT_SECONDS = 900.0
+JITTER = 0.25
+"""Up to this part is taken off, so that what failed together does not return together."""
+
+POSTPONED_SECONDS = 1.0
+"""Somebody else resolves the task at this moment: a claim of that kind is short."""
+
+_GOLDEN = 0.6180339887498949
+_MAX_ERROR = 500
+
+
+def wait_seconds(tries: int, *, callback_id: int) -> float:
+    """Seconds from the end of try number `tries` (from 1) to the next: 1, 2, 4, … to 15 min."""
+    full = min(FIRST_WAIT_SECONDS * 2.0 ** min(max(tries - 1, 0), 32), LONGEST_WAIT_SECONDS)
+    fraction = ((callback_id + 7 * tries) * _GOLDEN) % 1.0
+    return full * (1.0 - JITTER * fraction)
+
+
+def is_delivered(status: int | None) -> bool:
+    """Whether an answer of this status says that the receiver has it."""
+    return status is not None and 200 <= status <= 299
+
+
+def one_line(text: str) -> str:
+    """An error as an operator reads it in a table; the database takes no NUL."""
+    return " ".join(text.replace("\0", " ").split())[:_MAX_ERROR]
+
+
+def callback_key(secret_key: str, *, user_id: int) -> bytes:
+    """The key by which the receivers of one user's callbacks know that they are ours."""
+    info = f"cellrun callbacks of user {user_id}".encode()
+    return derive_key(secret_key.encode(), salt=b"cellrun", info=info)
+
+
+def sign(key: bytes, body: bytes, *, at: datetime) -> str:
+    """The value of X-Cellrun-Signature: when it was signed, and the MAC of that and the body."""
+    seconds = int(at.timestamp())
+    mac = hmac.new(key, f"{seconds}.".encode() + body, hashlib.sha256).hexdigest()
+    return f"t={seconds},v1={mac}"
+
+
+def request_headers(
+    key: bytes, body: bytes, callback_id: int, number: int, at: datetime
+) -> dict[str, str]:
+    """What is sent with `body` in a callback's try `number`."""
+    return {
+        "Content-Type": "application/json",
+        "User-Agent": "cellrun",
+        "X-Cellrun-Callback": str(callback_id),
+        "X-Cellrun-Try": str(number),
+        "X-Cellrun-Signature": sign(key, body, at=at),
+    }
+
+
+def task_body(task: Mapping[str, Any]) -> dict[str, Any]:
+    """What is told of a task: Diego's TaskCallbackResponse; of one that is no one-off, more."""
+    body = {
+        "task_guid": task["guid"],
+        "failed": task["state"] != "SUCCEEDED",
+        "failure_reason": task["failure_reason"],
+        "result": task["result"] or "",
+        "annotation": task["annotation"],
+        "created_at": nanoseconds_of(task["created_at"]),
+    }
+    if task["is_one_off"]:
+        return body
+    more = ("task", "job", "group", "index", "state", "exit_code", "cell_id", "result_truncated")
+    instants = ("started_at", "finished_at")
+    return {
+        **body,
+        "event": "task",
+        **{name: task[name] for name in more},
+        **{name: _instant(task[name]) for name in instants},
+    }
+
+
+def job_body(job: Mapping[str, Any]) -> dict[str, Any]:
+    """What is told of a job."""
+    plain = ("job", "guid", "name", "state", "failure_reason", "task_status_count")
+    instants = ("created_at", "started_at", "finished_at", "settled_at")
+    return {
+        "event": "job",
+        **{name: job[name] for name in (*plain, "annotation", "labels")},
+        **{name: _instant(job[name]) for name in instants},
+    }
+
+
+def encode(body: Mapping[str, Any]) -> bytes:
+    """`body` as it is signed and sent."""
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(
+        "utf-8", "surrogatepass"
+    )
+
+
+def _instant(at: datetime | None) -> str | None:
+    return None if at is None else at.astimezone(UTC).isoformat().replace("+00:00", "Z")

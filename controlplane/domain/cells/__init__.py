@@ -1,0 +1,1 @@
+"""Cells: registration, synchronisation, reports, health, keys."""

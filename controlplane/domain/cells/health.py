@@ -1,0 +1,86 @@
+"""What the heartbeats of a cell change about whether it gets work."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from controlplane.domain.convergence.cell_health import tell_overdue
+from controlplane.domain.state.effects import ChangeCell, Effects, RaiseAlert
+from controlplane.domain.state.states import ORDERED_STATES, CellState, Quarantine
+
+FLOOD = "cell_flooding"
+
+FLOOD_QUARANTINE_SECONDS = 60.0
+"""Extended while the flood lasts; a cell that stopped takes work again soon."""
+
+_QUARANTINED = frozenset({CellState.QUARANTINED})
+
+
+def decide_fitness(
+    *,
+    cell_id: int,
+    state: CellState,
+    ordered: CellState,
+    cause: str,
+    until: datetime | None,
+    unfit: str,
+    is_estranged: bool,
+) -> ChangeCell | None:
+    """Who says that it takes no work (`unfit`: why) is left alone until it says that it does.
+
+    So is who came with what it must not have, until it has no such thing any more
+    (`is_estranged`). `cause`, `until`: of the quarantine it is in; failures, which are forgotten
+    at a time, are not before it because of strangers that came and went.
+    """
+    if state is CellState.READY and unfit:
+        ready = frozenset({CellState.READY})
+        return ChangeCell(cell_id, ready, CellState.QUARANTINED, unfit, cause=Quarantine.UNFIT)
+    if state is not CellState.QUARANTINED or unfit:
+        return None
+    if cause == Quarantine.UNFIT:
+        why = "it says that it takes work again"
+        return ChangeCell(cell_id, _QUARANTINED, ordered, why, cause_before=Quarantine.UNFIT)
+    if cause != Quarantine.STRANGERS or is_estranged:
+        return None
+    why = "what it must not have is gone"
+    lifted = ChangeCell(cell_id, _QUARANTINED, ordered, why, cause_before=Quarantine.STRANGERS)
+    if until is None:
+        return lifted
+    why = f"{why}, but whatever was sent there failed before"
+    return replace(
+        lifted, state=CellState.QUARANTINED, reason=why, cause=Quarantine.FAILURES, until=until
+    )
+
+
+def keep_for_stops(change: ChangeCell, overdue: int) -> ChangeCell:
+    """Instead of `change`, the end of a quarantine: it goes on, since stops are `overdue`."""
+    return replace(
+        change,
+        state=CellState.QUARANTINED,
+        reason=tell_overdue(overdue),
+        cause=Quarantine.STOPS,
+    )
+
+
+def decide_flooding(flooding: Mapping[tuple[int, str], int], *, now: datetime) -> Effects:
+    """Quarantine cells that send too many messages, with an alert for each.
+
+    `flooding`: by cell id and name, the number of messages. A cell that is QUARANTINED for
+    something else stays so; a quarantine for flooding is extended.
+    """
+    cells, alerts = [], []
+    until = now + timedelta(seconds=FLOOD_QUARANTINE_SECONDS)
+    for (cell_id, name), messages in flooding.items():
+        reason = f"it floods the control plane: as much as {messages} messages in five seconds"
+        begun = ChangeCell(
+            cell_id,
+            frozenset(ORDERED_STATES),
+            CellState.QUARANTINED,
+            reason,
+            cause=Quarantine.FLOODING,
+            until=until,
+        )
+        extended = replace(begun, states=_QUARANTINED, cause_before=Quarantine.FLOODING)
+        cells += [begun, extended]
+        alerts.append(RaiseAlert(FLOOD, name, f"cell {name}: {reason}"))
+    return Effects(cells=cells, alerts=alerts)

@@ -1,0 +1,30 @@
+"""A cell's key and address; the key is derived from the installation's secret.
+
+Nothing secret is stored with the cell.
+"""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from controlplane.contract.wire.keys import derive_key
+
+
+@dataclass(frozen=True, slots=True)
+class CellAddress:
+    """Where one incarnation of a cell is reached, and with which key."""
+
+    cell_id: int
+    name: str
+    incarnation: str
+    key: bytes = field(repr=False)
+
+
+# Each pass of placement needs the keys of all cells that it gives work.
+@lru_cache(maxsize=4096)
+def cell_key(secret_key: str, *, name: str, salt: str) -> bytes:
+    """The key of the cell `name`.
+
+    `salt`: hex, drawn when it was enrolled. A new salt makes a new key.
+    """
+    info = b"cellrun cell " + name.encode()
+    return derive_key(secret_key.encode(), salt=bytes.fromhex(salt), info=info)

@@ -1,0 +1,282 @@
+"""What a cell's report makes of a task: the guards, in order, then the event that it stands for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from controlplane.contract.messages.reports import (
+    COMMAND,
+    IMAGE,
+    NOT_HERE,
+    PERMANENT,
+    RUNNER_FINAL,
+    AttemptReport,
+)
+from controlplane.contract.states import FailureKind, TaskState
+from controlplane.domain.hooks.asking import meaning_of
+from controlplane.domain.hooks.batch import Batch
+from controlplane.domain.hooks.interface import End, Hook
+from controlplane.domain.state.effects import ChangeAttempt, ChangeTask
+from controlplane.domain.state.facts import AttemptFacts, TaskFacts
+from controlplane.domain.state.phases import Passed, new_phases, phase_number, phase_steps
+from controlplane.domain.state.states import ATTEMPT_STATES, PROGRESS, TERMINAL, Reason, ReleaseKind
+from controlplane.domain.state.task_changes import Cause, change_task, keep_task, release_task
+from controlplane.domain.state.transitions import Event, is_legal
+
+_ENDS = TERMINAL & ATTEMPT_STATES  # UNSCHEDULABLE is no word of a cell
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """A report that changes nothing; counted by `why`, and acknowledged all the same."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who sent a report."""
+
+    cell_id: int
+    incarnation: str
+
+
+_BATCH = Batch()
+
+
+def decide_report(
+    facts: TaskFacts | None,
+    report: AttemptReport,
+    sender: Sender,
+    *,
+    now: datetime,
+    hook: Hook = _BATCH,
+) -> ChangeTask | Ignored:
+    """The change that `report` makes. Guards as in docs/architecture.md, "Reports".
+
+    `hook`: of the kind of the task's job, which says what an end means.
+    """
+    attempt = facts.attempt if facts else None
+    if facts is None or attempt is None or str(attempt.uid) != report.uid:
+        return Ignored("unknown_attempt")
+    if attempt.cell_id != sender.cell_id or attempt.incarnation != sender.incarnation:
+        return Ignored("other_incarnation")
+    if report.seq <= attempt.report_seq:
+        return Ignored("not_newer")
+    said = _facts_said(report, attempt, now)
+    passed = new_phases(report, attempt, now)
+    if attempt.state in TERMINAL:
+        return _after_its_end(facts, attempt, report, said, passed, now)
+    if report.state not in _ENDS and PROGRESS.get(report.state, -1) < PROGRESS[attempt.state]:
+        return Ignored("regression")
+    if report.state is attempt.state:
+        return _progress(facts, attempt, said, passed, now)
+    event, cause = _meaning(*_event(report, attempt), facts, attempt, report, hook)
+    if report.never_created and report.gone:
+        cause = replace(cause, never_created=True)
+    if not is_legal(facts.state, event):
+        return Ignored("illegal")
+    return change_task(facts, event, cause, now=now, report=said, passed=passed)
+
+
+def _meaning(
+    event: Event,
+    cause: Cause,
+    facts: TaskFacts,
+    attempt: AttemptFacts,
+    report: AttemptReport,
+    hook: Hook,
+) -> tuple[Event, Cause]:
+    """What the kind of its job makes of the end of an attempt."""
+    if event not in _ASKED:
+        return event, cause
+    # The report that it was RUNNING may have been lost, or come together with this one.
+    was_running = attempt.state is TaskState.RUNNING or report.started_at is not None
+    end = End(event, was_running, report.exit_code, report.uid, facts.task_id, facts.job_id)
+    meant = meaning_of(end, hook, facts.state)
+    if meant is not event and event is Event.EXITED_ZERO:
+        cause = replace(cause, reason=Reason.ENDED_EARLY)
+    return meant, cause
+
+
+def _after_its_end(
+    facts: TaskFacts,
+    attempt: AttemptFacts,
+    report: AttemptReport,
+    said: ChangeAttempt,
+    passed: tuple[Passed, ...],
+    now: datetime,
+) -> ChangeTask | Ignored:
+    """Release an attempt that the control plane ended, and keep the phases that came before."""
+    if attempt.released_at is not None:
+        return Ignored("already_ended")
+    steps = phase_steps(facts.state, attempt.state, passed)
+    if report.gone and report.state in TERMINAL:
+        change = release_task(facts, ReleaseKind.CONFIRMED, Reason.RELEASED, now=now, report=said)
+        return replace(change, steps=(*steps, *change.steps))
+    if not steps:
+        return Ignored("already_ended")
+    change = keep_task(facts, now=now)
+    assert change.attempt is not None
+    kept = replace(change.attempt, report_seq=said.report_seq, phase_number=said.phase_number)
+    return replace(change, steps=steps, attempt=kept)
+
+
+def _progress(
+    facts: TaskFacts,
+    attempt: AttemptFacts,
+    said: ChangeAttempt,
+    passed: tuple[Passed, ...],
+    now: datetime,
+) -> ChangeTask:
+    if not passed and said.phase and said.phase != attempt.phase:
+        passed = (Passed(now, Reason.BUILDING, said.phase),)
+    steps = phase_steps(facts.state, attempt.state, passed)
+    return replace(keep_task(facts, now=now), steps=steps, attempt=said)
+
+
+def _facts_said(report: AttemptReport, attempt: AttemptFacts, now: datetime) -> ChangeAttempt:
+    """The report's facts as columns; a cell's clock is believed only between creation and now."""
+    started_at = _instant(report.started_at, attempt.created_at, now)
+    if started_at is None and report.state is TaskState.RUNNING:
+        started_at = now
+    finished_at = None
+    if report.state in _ENDS:
+        finished_at = _instant(report.finished_at, _start(attempt, started_at), now)
+    return ChangeAttempt(
+        uid=attempt.uid,
+        state_from=attempt.state,
+        state_to=attempt.state,
+        report_seq=report.seq,
+        phase=report.phase,
+        phase_number=phase_number(report),
+        progress=report.progress,
+        container_id=report.container_id,
+        exit_code=report.exit_code,
+        failure_kind=report.failure_kind,
+        reason=report.reason,
+        message=report.message,
+        result=report.result,
+        result_truncated=report.result_truncated,
+        usage=report.usage,
+        details=_details(report),
+        started_at=started_at,
+        finished_at=finished_at,
+    )
+
+
+def _details(report: AttemptReport) -> Mapping[str, Any] | None:
+    """What few attempts have: where they are reached, what they kept, the word of a runner."""
+    found = {
+        "addresses": report.addresses,
+        "outputs": report.outputs,
+        "plugin_phase": report.plugin_phase,
+        "plugin_state": report.plugin_state,
+    }
+    return {name: value for name, value in found.items() if value is not None} or None
+
+
+def _start(attempt: AttemptFacts, told: datetime | None) -> datetime:
+    """The earliest start that was told, before which no end is believed.
+
+    The engine's word, which comes with the end, may be earlier than the cell's.
+    """
+    told_starts = [at for at in (attempt.started_at, told) if at is not None]
+    return min(told_starts, default=attempt.created_at)
+
+
+def _instant(seconds: float | None, earliest: datetime, latest: datetime) -> datetime | None:
+    if seconds is None:
+        return None
+    return max(min(datetime.fromtimestamp(seconds, UTC), latest), earliest)
+
+
+# Of these ends the kind of the job may make something else; others were ordered, or are no ends.
+_ASKED = frozenset(
+    {Event.EXITED_ZERO, Event.USER_FAILED, Event.SYSTEM_FAILED, Event.VANISHED},
+)
+_ORDERED_BY_LIMIT = {
+    "timeout": Reason.TIMEOUT,
+    "idle_timeout": Reason.IDLE_TIMEOUT,
+    "lifetime_over": Reason.LIFETIME_OVER,
+}
+_SIMPLE = {
+    TaskState.BUILDING: (Event.BUILDING, Reason.BUILDING),
+    TaskState.RUNNING: (Event.STARTED, Reason.STARTED),
+    TaskState.SUCCEEDED: (Event.EXITED_ZERO, Reason.SUCCEEDED),
+    TaskState.PREEMPTED: (Event.DRAINED, Reason.DRAINED),
+}
+
+
+def _event(report: AttemptReport, attempt: AttemptFacts) -> tuple[Event, Cause]:
+    release = ReleaseKind.CONFIRMED if report.gone else None
+    message = report.message or ""
+    if report.state in _SIMPLE:
+        event, reason = _SIMPLE[report.state]
+        note = report.phase or "" if report.state is TaskState.BUILDING else ""
+        return event, Cause(reason, note, release=release)
+    if report.state is TaskState.KILLED:
+        if report.reason in _ORDERED_BY_LIMIT:
+            return Event.KILLED, Cause(_ORDERED_BY_LIMIT[report.reason], message, release=release)
+        return Event.VANISHED, Cause(Reason.STOPPED_UNASKED, message, release=release)
+    if report.state is TaskState.WORKER_FAILED:
+        return _lost_on_the_cell(report, attempt, Cause(Reason.REFUSED, message, release=release))
+    return _failure(report, release, message)
+
+
+def _lost_on_the_cell(
+    report: AttemptReport, attempt: AttemptFacts, cause: Cause
+) -> tuple[Event, Cause]:
+    if report.reason == "lease_over":
+        return Event.VANISHED, replace(cause, reason=Reason.LEASE_OVER)
+    if attempt.state is TaskState.ASSIGNED and report.reason == "refused":
+        return Event.REFUSED, cause
+    return Event.VANISHED, replace(cause, reason=Reason.CONTAINER_VANISHED)
+
+
+_USER_REASONS = {
+    "oom": Reason.OUT_OF_MEMORY,
+    IMAGE: Reason.IMAGE_ERROR,
+    COMMAND: Reason.COMMAND_ERROR,
+    "exit": Reason.EXIT_STATUS,
+    "health_check": Reason.HEALTH_CHECK_FAILED,
+}
+
+
+_TOLD_IN_FULL = frozenset(
+    {
+        Reason.IMAGE_ERROR,
+        Reason.COMMAND_ERROR,
+        Reason.USER_ERROR,
+        Reason.HEALTH_CHECK_FAILED,
+    }
+)
+
+
+def _failure(
+    report: AttemptReport, release: ReleaseKind | None, message: str
+) -> tuple[Event, Cause]:
+    if report.failure_kind is FailureKind.SYSTEM:
+        return Event.SYSTEM_FAILED, Cause(Reason.SYSTEM_FAILURE, message, release=release)
+    if report.failure_kind is FailureKind.OUTSIDE:
+        outside = report.reason == "killed_outside"
+        reason = Reason.STOPPED_OUTSIDE if outside else Reason.CONTAINER_VANISHED
+        return Event.VANISHED, Cause(reason, message, release=release)
+    reason = _USER_REASONS.get(report.reason or "exit", Reason.USER_ERROR)
+    # Diego's clients read "exit status 1"; a program that never ran has a message instead.
+    text = f"exit status {report.exit_code}" if reason is Reason.EXIT_STATUS else None
+    if reason in _TOLD_IN_FULL and message:
+        text = message
+    is_permanent = report.reason in PERMANENT
+    cause = Cause(
+        reason,
+        message,
+        release=release,
+        failure_reason=text,
+        # A runner knows what no retry can cure (Flyte: a permanent failure).
+        is_final=report.reason == RUNNER_FINAL,
+        is_permanent=is_permanent,
+        elsewhere=is_permanent or report.reason == NOT_HERE,
+    )
+    return Event.USER_FAILED, cause

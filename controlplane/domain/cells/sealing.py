@@ -1,0 +1,35 @@
+"""Values that only we, or only one cell, may read: ChaCha20-Poly1305 (RFC 8439), keys by HKDF.
+
+A sealed value is bound to what it is for (`about`): elsewhere it cannot be opened.
+"""
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from controlplane.contract.wire import keys
+
+NONCE_BYTES = 12
+_AT_REST = b"cellrun secrets at rest"
+
+
+class NotOpened(Exception):
+    """The value was sealed with another key, for something else, or was changed."""
+
+
+def rest_key(secret_key: str) -> bytes:
+    """The key of what an installation keeps sealed in its database."""
+    return keys.derive_key(secret_key.encode(), salt=b"cellrun", info=_AT_REST)
+
+
+def seal(key: bytes, value: bytes, *, about: str, nonce: bytes) -> bytes:
+    """`value` sealed with `key` (32 bytes); `nonce`: 12 bytes never used before with that key."""
+    return nonce + ChaCha20Poly1305(key).encrypt(nonce, value, about.encode())
+
+
+def unseal(key: bytes, sealed: bytes, *, about: str) -> bytes:
+    """What `seal` was given. Raises NotOpened."""
+    nonce, rest = sealed[:NONCE_BYTES], sealed[NONCE_BYTES:]
+    try:
+        return ChaCha20Poly1305(key).decrypt(nonce, rest, about.encode())
+    except (InvalidTag, ValueError) as error:
+        raise NotOpened("the value was not sealed for this") from error

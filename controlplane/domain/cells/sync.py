@@ -1,0 +1,73 @@
+"""What a cell should have, against what it says it has: the only resend of orders and stops."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from controlplane.contract.messages.orders import RunAttempt, StopAttempt
+from controlplane.contract.states import TaskState
+from controlplane.domain.state.states import TERMINAL
+
+# An order this young may still be on its way; resending it would only be noise.
+IN_FLIGHT = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An unreleased attempt of the cell."""
+
+    uid: str
+    group_id: int
+    task_id: int
+    task_index: int
+    number: int
+    state: TaskState
+    created_at: datetime
+    start_before: datetime
+    stop_reason: str = ""
+    stop_force: bool = False
+    stop_grace_seconds: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What to tell the cell: orders that it lacks, and what it must not have."""
+
+    runs: tuple[RunAttempt, ...]
+    stops: tuple[StopAttempt, ...]
+
+
+def decide_sync(
+    held: Mapping[str, TaskState], unreleased: Sequence[Wanted], *, now: datetime
+) -> Answer:
+    """Compare. `held`: what the cell listed; it keeps what of that it is not told to stop.
+
+    An attempt that ended is stopped even if it was not listed.
+    """
+    wanted = {item.uid for item in unreleased if item.state not in TERMINAL}
+    runs = tuple(
+        RunAttempt(
+            item.uid,
+            item.group_id,
+            item.task_id,
+            item.task_index,
+            item.number,
+            item.start_before.timestamp(),
+        )
+        for item in unreleased
+        # What was created later than now was so before the clock was put back.
+        if item.uid in wanted and item.uid not in held and abs(now - item.created_at) >= IN_FLIGHT
+    )
+    ended = {item.uid: _stop(item) for item in unreleased if item.state in TERMINAL}
+    strangers = _strangers(held, wanted | set(ended))
+    return Answer(runs, (*ended.values(), *strangers))
+
+
+def _stop(item: Wanted) -> StopAttempt:
+    return StopAttempt(
+        item.uid, item.stop_reason or "stopped", item.stop_grace_seconds, item.stop_force
+    )
+
+
+def _strangers(held: Iterable[str], known: set[str]) -> tuple[StopAttempt, ...]:
+    return tuple(StopAttempt(uid, "not wanted") for uid in held if uid not in known)

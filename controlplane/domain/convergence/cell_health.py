@@ -1,0 +1,124 @@
+"""Rule 6: a cell that cannot be relied upon is quarantined, with an alert.
+
+That is one that does not confirm a stop, until it does; and one on which whatever is sent there
+fails, for some minutes. Then it is again what an operator ordered. No quarantine, whatever it is
+for, ends while a stop is overdue.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from controlplane.domain.convergence.policy import Policy
+from controlplane.domain.state.effects import ChangeCell, Effects, RaiseAlert
+from controlplane.domain.state.states import (
+    ORDERED_STATES,
+    TIMED_QUARANTINES,
+    CellState,
+    Quarantine,
+)
+
+UNCONFIRMED = "stop_unconfirmed"
+FAILING = "cell_failing"
+SUSPICIONS = (UNCONFIRMED, FAILING)
+"""The kinds of the alerts; none of either is open about a cell that is not QUARANTINED."""
+
+_SUSPECT = frozenset(ORDERED_STATES)
+_SUSPECTED = frozenset({CellState.QUARANTINED})
+
+
+@dataclass(frozen=True, slots=True)
+class StuckCell:
+    """A cell of which so many `stops` are overdue, as it is: `why`, in quarantine `until` when."""
+
+    cell_id: int
+    name: str
+    stops: int
+    state: CellState
+    why: str = ""
+    cause: Quarantine | None = None
+    until: datetime | None = None
+
+
+def decide_stuck_stops(stuck: Iterable[StuckCell], *, now: datetime) -> Effects:
+    """To each cell its alert.
+
+    One that is QUARANTINED for something else stays so as long as that is so; failures of which the
+    time is over are not.
+    """
+    cells, alerts = [], []
+    for cell in stuck:
+        reason = tell_overdue(cell.stops)
+        change = ChangeCell(
+            cell.cell_id, _SUSPECT, CellState.QUARANTINED, reason, cause=Quarantine.STOPS
+        )
+        if cell.state is CellState.QUARANTINED:
+            change = replace(change, states=_SUSPECTED, cause_before=cell.cause)
+            is_timed = cell.cause in TIMED_QUARANTINES
+            if is_timed and cell.until is not None and cell.until <= now:
+                is_forgotten = cell.cause is Quarantine.FAILURES
+                change = replace(change, trusted_at=now if is_forgotten else None)
+            else:
+                change = replace(change, reason=cell.why, cause=cell.cause, until=cell.until)
+        cells.append(change)
+        alerts.append(RaiseAlert(UNCONFIRMED, cell.name, f"cell {cell.name}: {reason}"))
+    return Effects(cells=cells, alerts=alerts)
+
+
+def tell_overdue(count: int) -> str:
+    """That so many stops are overdue, for people."""
+    return "1 stop is not confirmed" if count == 1 else f"{count} stops are not confirmed"
+
+
+def decide_failing(failing: Iterable[tuple[int, str]], *, now: datetime, policy: Policy) -> Effects:
+    """`failing`: id and name of cells on which the last attempts all failed by no fault of theirs.
+
+    Of several jobs and images: else it might be the image, or its registry.
+    """
+    cells, alerts = [], []
+    until = now + timedelta(seconds=policy.quarantine)
+    reason = f"the last {policy.failures_in_a_row} attempts there failed for reasons of the system"
+    for cell_id, name in failing:
+        change = ChangeCell(
+            cell_id,
+            frozenset({CellState.READY}),
+            CellState.QUARANTINED,
+            reason,
+            cause=Quarantine.FAILURES,
+            until=until,
+        )
+        cells.append(change)
+        alerts.append(RaiseAlert(FAILING, name, f"cell {name}: {reason}"))
+    return Effects(cells=cells, alerts=alerts)
+
+
+@dataclass(frozen=True, slots=True)
+class ClearedCell:
+    """A cell whose quarantine is over, or (`stays`) only what was said of its stops."""
+
+    cell_id: int
+    name: str
+    cause: Quarantine | None
+    ordered: CellState
+    stays: bool = False
+
+
+def decide_cleared(cells: Iterable[ClearedCell], *, now: datetime) -> list[ChangeCell]:
+    """They have confirmed what was overdue, or their time is over: they are as ordered again.
+
+    But for those that stay QUARANTINED for something else.
+    """
+    return [
+        ChangeCell(
+            cell.cell_id,
+            _SUSPECTED,
+            cell.ordered,
+            "its quarantine is over"
+            if cell.cause in TIMED_QUARANTINES
+            else "its stops are confirmed",
+            trusted_at=now if cell.cause is Quarantine.FAILURES else None,
+            cause_before=cell.cause,
+        )
+        for cell in cells
+        if not cell.stays
+    ]

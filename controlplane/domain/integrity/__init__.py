@@ -1,0 +1,13 @@
+"""What is always true of the rows, numbered once; the simulation and operators check it."""
+
+from controlplane.domain.integrity.catalogue import INVARIANTS, find_violations, render_document
+from controlplane.domain.integrity.rows import Invariant, Ledger, Violation
+
+__all__ = [
+    "INVARIANTS",
+    "Invariant",
+    "Ledger",
+    "Violation",
+    "find_violations",
+    "render_document",
+]

@@ -1,0 +1,157 @@
+"""Invariants of jobs, groups and cells: what follows from the tasks, what may be placed where."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.integrity.rows import Finding, JobRecord, Ledger
+from controlplane.domain.state.gangs import GangGroup, meets_minima
+from controlplane.domain.state.rollup import GroupTally, JobTally, job_state
+from controlplane.domain.state.states import JOB_STATES, OPEN, TERMINAL, Reason
+
+
+def groups_complete(ledger: Ledger) -> Iterator[Finding]:
+    """INV-20."""
+    for group in ledger.groups:
+        indices = sorted(task.index for task in ledger.tasks_of_group.get(group.id, ()))
+        is_apart = len(set(indices)) == len(indices) and set(indices) <= set(range(group.replicas))
+        if len(indices) != group.task_count or not is_apart:
+            yield f"group {group.id}", f"{group.task_count} tasks expected, there are {indices}"
+
+
+def counts_right(ledger: Ledger) -> Iterator[Finding]:
+    """INV-21."""
+    for group in ledger.groups:
+        found = Counter(task.state for task in ledger.tasks_of_group.get(group.id, ()))
+        said = {state: group.counts[state] for state in S if group.counts[state]}
+        if said != dict(found) or sum(group.counts) != group.task_count:
+            yield f"group {group.id}", f"counts {_names(said)}, tasks {_names(found)}"
+
+
+def excused_right(ledger: Ledger) -> Iterator[Finding]:
+    """INV-22."""
+    excused: Counter[int] = Counter()
+    for task_id, steps in ledger.steps_of_task.items():
+        task = ledger.task_of.get(task_id)
+        if task is not None and any(step.reason == Reason.DEPENDENCY_FAILED for step in steps):
+            excused[task.group_id] += 1
+    for group in ledger.groups:
+        if group.killed_by_dependency != excused[group.id]:
+            text = f"killed_by_dependency is {group.killed_by_dependency}, not {excused[group.id]}"
+            yield f"group {group.id}", text
+
+
+def follows_from_tasks(ledger: Ledger) -> Iterator[Finding]:
+    """INV-23."""
+    for job in ledger.jobs:
+        follows = job_state(_tally(job, ledger))
+        if job.state not in JOB_STATES:
+            yield f"job {job.id}", f"a job is never {job.state.name}"
+        elif job.state in TERMINAL:
+            wanted = job.ending_as or follows
+            if job.state is not wanted:
+                yield f"job {job.id}", f"{job.state.name}, should be {wanted.name}"
+        elif follows in TERMINAL and job.ending_as is None:
+            text = f"{job.state.name}, but its tasks decide {follows.name} and it is not ending"
+            yield f"job {job.id}", text
+        elif follows is S.RUNNING and job.state is not S.RUNNING:
+            yield f"job {job.id}", f"{job.state.name}, but a task of it is or was active"
+
+
+def ends_with_its_tasks(ledger: Ledger) -> Iterator[Finding]:
+    """INV-24."""
+    for job in ledger.jobs:
+        is_open = any(task.state in OPEN for task in ledger.tasks_of_job.get(job.id, ()))
+        if is_open == (job.finished_at is not None):
+            yield f"job {job.id}", f"finished at {job.finished_at}, tasks open: {is_open}"
+        if (job.finished_at is not None) != (job.state in TERMINAL):
+            yield f"job {job.id}", f"{job.state.name}, finished at {job.finished_at}"
+
+
+def settled_without_attempts(ledger: Ledger) -> Iterator[Finding]:
+    """INV-25."""
+    holding = {attempt.job_id for attempt in ledger.attempts if attempt.released_at is None}
+    for job in ledger.jobs:
+        if job.settled_at is None:
+            continue
+        if job.finished_at is None or job.settled_at < job.finished_at:
+            yield f"job {job.id}", "settled before it was finished"
+        if job.id in holding:
+            yield f"job {job.id}", "settled, but an attempt of it is not released"
+
+
+def placed_when_it_might(ledger: Ledger) -> Iterator[Finding]:
+    """INV-26."""
+    for attempt in ledger.attempts:
+        group, job = ledger.group_of.get(attempt.group_id), ledger.job_of.get(attempt.job_id)
+        if group is None or job is None:
+            continue
+        if group.startable_at is None or attempt.created_at < group.startable_at:
+            text = f"placed before group {group.name} might start"
+            yield f"attempt {attempt.uid}", text
+        if job.finished_at is not None and attempt.created_at > job.finished_at:
+            yield f"attempt {attempt.uid}", f"placed after job {job.id} had ended"
+
+
+def gangs_whole(ledger: Ledger) -> Iterator[Finding]:
+    """INV-27."""
+    for job in ledger.jobs:
+        if not job.coscheduled or job.is_bouncing or job.ending_as or job.state in TERMINAL:
+            continue
+        gang = [
+            GangGroup(
+                Counter(task.state for task in ledger.tasks_of_group.get(group.id, ())),
+                group.min_available,
+                not group.at_most_once,
+            )
+            for group in ledger.groups_of_job.get(job.id, ())
+        ]
+        if any(group.movable for group in gang) and not meets_minima(gang, job.min_available):
+            yield f"job {job.id}", "a gang below its minima, and it is not going back to wait"
+
+
+def blocked_not_startable(ledger: Ledger) -> Iterator[Finding]:
+    """INV-28."""
+    blocked = {job.id for job in ledger.jobs if job.waits_for_jobs}
+    for group in ledger.groups:
+        if group.job_id in blocked and group.startable_at is not None:
+            yield f"group {group.id}", f"may start, but job {group.job_id} waits for others"
+
+
+def never_over_committed(ledger: Ledger) -> Iterator[Finding]:
+    """INV-30."""
+    for cell in ledger.cells:
+        for name, amount in sorted(cell.used.items()):
+            if amount > cell.capacity.get(name, 0):
+                text = f"{amount} of {cell.capacity.get(name, 0)} {name} are taken"
+                yield f"cell {cell.id} ({cell.name})", text
+
+
+def lease_of_its_incarnation(ledger: Ledger) -> Iterator[Finding]:
+    """INV-31."""
+    for cell in ledger.cells:
+        if (cell.lease_incarnation or "") != cell.incarnation:
+            text = f"incarnation {cell.incarnation!r}, its lease's is {cell.lease_incarnation!r}"
+            yield f"cell {cell.id} ({cell.name})", text
+
+
+def _tally(job: JobRecord, ledger: Ledger) -> JobTally:
+    groups = tuple(
+        GroupTally(
+            counts=Counter(task.state for task in ledger.tasks_of_group.get(group.id, ())),
+            min_available=group.min_available,
+            killed_by_dependency=group.killed_by_dependency,
+        )
+        for group in ledger.groups_of_job.get(job.id, ())
+    )
+    return JobTally(
+        groups=groups,
+        min_available=job.min_available,
+        max_task_failures=job.max_task_failures,
+        explicit_minimum=job.explicit_minimum,
+        ever_started=job.started_at is not None,
+    )
+
+
+def _names(counts: Counter[S] | dict[S, int]) -> dict[str, int]:
+    return {state.name: count for state, count in sorted(counts.items())}

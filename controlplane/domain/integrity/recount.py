@@ -1,0 +1,193 @@
+"""What is derived, derived again: counts, a job's state, the flags that say who waits for whom."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import Enum
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.state.dependencies import Milestones, Standing, job_standing
+from controlplane.domain.state.effects import ChangeTask
+from controlplane.domain.state.facts import TaskFacts
+from controlplane.domain.state.job_rollup import GroupRow, JobRow, roll_job
+from controlplane.domain.state.states import ACTIVE, TERMINAL, Reason
+from controlplane.domain.state.task_changes import Cause, change_task
+from controlplane.domain.state.transitions import Event
+
+
+class Flag(Enum):
+    """What says something wrong, apart from counts and states: what is to be done about it."""
+
+    HELD = "set attempt_open"
+    FREE = "clear attempt_open"
+    ADRIFT = "send the task back to wait"
+    WATCHED = "set is_watched"
+    BLOCKED = "set waits_for_jobs"
+    MET = "note that a dependency came true"
+    VAIN = "note that a dependency cannot come true"
+    NOTHING = "tell it"
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What the tasks of a group come to: how many are in each state, how many are excused.
+
+    Excused: killed since a group of their job failed them, so that their job is not KILLED by it.
+    """
+
+    counts: Mapping[S, int]
+    excused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something derived that is not what follows. `group_id` is None: the job's state, or a flag.
+
+    An end that was reached is not taken back: such a difference cannot be mended. `flag`: what to
+    do about it, to the row `row_id`, if it is neither counts nor a state.
+    """
+
+    job_id: int
+    group_id: int | None
+    text: str
+    is_mendable: bool = True
+    flag: Flag | None = None
+    row_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTask:
+    """A task of which `attempt_open` is not as its unreleased attempt is there, or is not that."""
+
+    task_id: int
+    job_id: int
+    state: S
+    attempt_open: bool
+    is_held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDependency:
+    """What a job waits for, and how far the other has come; None: there is no such job any more."""
+
+    dependency_id: int
+    job_id: int
+    on_job_id: int
+    until: str
+    other: Milestones | None
+
+
+def find_wrong_tasks(tasks: Iterable[HeldTask]) -> list[Difference]:
+    """Tasks that look free and are held, or held and are free, or run without an attempt."""
+    found = []
+    for task in tasks:
+        name = f"task {task.task_id} ({task.state.name})"
+        if task.is_held and task.attempt_open:
+            flag, text = Flag.NOTHING, "is held by an attempt that is not its present one"
+        elif task.is_held:
+            flag, text = Flag.HELD, "says that no attempt holds it, one does"
+        elif task.state in ACTIVE:
+            flag, text = Flag.ADRIFT, "has no attempt"
+        else:
+            flag, text = Flag.FREE, "says that an attempt holds it, none does"
+        is_mendable = flag is not Flag.NOTHING
+        found.append(
+            Difference(task.job_id, None, f"{name}: {text}", is_mendable, flag, task.task_id)
+        )
+    return found
+
+
+def find_wrong_links(
+    *, unwatched: Iterable[int], unblocked: Mapping[int, bool], waits: Iterable[OpenDependency]
+) -> list[Difference]:
+    """What jobs fail to say of each other.
+
+    `unwatched`: jobs that others look at, and that do not say so. `unblocked`: jobs that wait for
+    others and do not say so, and whether that is still harmless: nothing of them may start yet.
+    """
+    found = [
+        Difference(
+            job_id,
+            None,
+            f"job {job_id}: does not say that others look at it",
+            True,
+            Flag.WATCHED,
+            job_id,
+        )
+        for job_id in unwatched
+    ]
+    for job_id, is_harmless in unblocked.items():
+        text = f"job {job_id}: does not say that it waits for others"
+        flag = Flag.BLOCKED if is_harmless else Flag.NOTHING
+        found.append(Difference(job_id, None, text, is_harmless, flag, job_id))
+    for wait in waits:
+        stands = _standing_of(wait)
+        if stands is not Standing.OPEN:
+            flag = Flag.MET if stands is Standing.SATISFIED else Flag.VAIN
+            what = f"it waits until job {wait.on_job_id} has {wait.until}, which"
+            so = "it has" if flag is Flag.MET else "can no longer be"
+            text = f"job {wait.job_id}: {what} {so}"
+            found.append(Difference(wait.job_id, None, text, True, flag, wait.dependency_id))
+    return found
+
+
+def _standing_of(wait: OpenDependency) -> Standing:
+    """A job is deleted only once it has settled; nobody knows any more how it ended."""
+    if wait.other is not None:
+        return job_standing(wait.other, wait.until)
+    has_come = wait.until in ("finished", "settled")
+    return Standing.SATISFIED if has_come else Standing.IMPOSSIBLE
+
+
+def send_back(facts: TaskFacts, *, now: datetime) -> ChangeTask:
+    """An active task without an attempt waits again, free: no attempt is there to be charged.
+
+    Was it to run at most once, it ends WORKER_FAILED: nobody knows what became of it.
+    """
+    cause = Cause(Reason.CONTAINER_VANISHED, "its attempt was not there")
+    change = change_task(facts, Event.VANISHED, cause, now=now)
+    return replace(change, counters=facts.counters)
+
+
+def find_differences(
+    job: JobRow, groups: Sequence[GroupRow], counted: Mapping[int, Counted], *, now: datetime
+) -> list[Difference]:
+    """What the job and its groups say, and is not so by the states of its tasks."""
+    found: list[Difference] = []
+    right: list[GroupRow] = []
+    for group in groups:
+        group_id = group.facts.group_id
+        found += [
+            Difference(job.job_id, group_id, f"group {group_id} ({group.facts.name}): {text}")
+            for text in _wrong_counts(group, counted[group_id])
+        ]
+        facts = replace(group.facts, counts=counted[group_id].counts)
+        right.append(replace(group, facts=facts, killed_by_dependency=counted[group_id].excused))
+    return found + _wrong_state(job, right, now)
+
+
+def _wrong_counts(group: GroupRow, counted: Counted) -> list[str]:
+    said, found = _in_words(group.facts.counts), _in_words(counted.counts)
+    texts = [] if said == found else [f"counts {said}, its tasks are {found}"]
+    if group.killed_by_dependency != counted.excused:
+        says = f"says that a dependency killed {group.killed_by_dependency}"
+        texts.append(f"{says}, it killed {counted.excused}")
+    return texts
+
+
+def _wrong_state(job: JobRow, groups: Sequence[GroupRow], now: datetime) -> list[Difference]:
+    has_ended = job.state in TERMINAL
+    # Looked at once more as if it had not ended: terminal is final, and would say nothing.
+    follows = roll_job(replace(job, state=S.RUNNING) if has_ended else job, groups, now=now)
+    if follows.state is not job.state:
+        text = f"is {job.state.name}, {follows.state.name} follows from its tasks"
+    elif follows.ending_as is not job.ending_as and follows.ending_as is not None:
+        text = f"is not ending, {follows.ending_as.name} follows from its tasks"
+    else:
+        return []
+    return [Difference(job.job_id, None, f"job {job.job_id}: {text}", is_mendable=not has_ended)]
+
+
+def _in_words(counts: Mapping[S, int]) -> str:
+    told = [f"{counts[state]} {state.name}" for state in S if counts.get(state)]
+    return ", ".join(told) or "none"

@@ -1,0 +1,1 @@
+"""Jobs: what a submission becomes, what is refused, reruns and one-off tasks."""

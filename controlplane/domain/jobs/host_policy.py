@@ -1,0 +1,85 @@
+"""What of a cell's host a pool lets its tasks have: mounts, capabilities, all privileges.
+
+It is asked when a job is submitted, and when it is retried. What an operator takes back later holds
+for jobs from then on; what is there already goes on, as Kubernetes' admission has it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from controlplane.contract.messages.task_options import USUAL_CAPABILITIES
+from controlplane.spec import Fault, JobSpec, TaskGroupSpec
+from controlplane.spec.faults import Place
+from controlplane.spec.files import HARMLESS_CAPABILITIES, Mount
+from controlplane.spec.parsing import field_path
+
+Finding = tuple[Place, str]
+
+
+def find_policy_faults(
+    spec: JobSpec,
+    *,
+    pool: str,
+    allowed_mounts: Sequence[Mapping[str, Any]],
+    privileged_allowed: bool,
+    is_short: bool,
+) -> list[Fault]:
+    """What `spec` asks of hosts that the pool does not allow, each with what it allows.
+
+    `allowed_mounts`: of the pool, {path, read_only}, each with all that lies below it.
+    """
+    findings = [
+        (("groups", position, *place), text)
+        for position, group in enumerate(spec.groups)
+        for place, text in (
+            *_check_mounts(group, pool, allowed_mounts),
+            *(() if privileged_allowed else _check_privileges(group, pool)),
+        )
+    ]
+    return [Fault(field_path(place, is_short=is_short), text) for place, text in findings]
+
+
+def _check_mounts(
+    group: TaskGroupSpec, pool: str, allowed: Sequence[Mapping[str, Any]]
+) -> Iterator[Finding]:
+    for position, mount in enumerate(group.mounts):
+        above = [item for item in allowed if _holds(str(item["path"]), mount.source)]
+        if not above:
+            text = f"pool {pool} allows no mount of {mount.source}; it allows {_listed(allowed)}"
+            yield ("mounts", position, "source"), text
+        elif not mount.read_only and not any(_is_writable(item) for item in above):
+            yield ("mounts", position, "read_only"), _only_read(mount, pool)
+
+
+def _only_read(mount: Mount, pool: str) -> str:
+    return f"pool {pool} allows {mount.source} to be read only: must be true"
+
+
+def _check_privileges(group: TaskGroupSpec, pool: str) -> Iterator[Finding]:
+    if group.privileged:
+        yield ("privileged",), f"pool {pool} allows no privileged tasks"
+    known = HARMLESS_CAPABILITIES | frozenset(USUAL_CAPABILITIES)
+    for position, name in enumerate(group.capabilities):
+        if name.removeprefix("CAP_") not in known:
+            names = ", ".join(sorted(HARMLESS_CAPABILITIES))
+            text = f"pool {pool} allows no privileged tasks, and so of capabilities only {names}"
+            yield ("capabilities", position), text
+
+
+def _holds(allowed: str, source: str) -> bool:
+    """Whether `source` is the path `allowed`, or below it."""
+    parts = _parts(allowed)
+    return _parts(source)[: len(parts)] == parts
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _is_writable(item: Mapping[str, Any]) -> bool:
+    return item.get("read_only", True) is False
+
+
+def _listed(allowed: Sequence[Mapping[str, Any]]) -> str:
+    listed = [f"{item['path']}{'' if _is_writable(item) else ' (read only)'}" for item in allowed]
+    return ", ".join(sorted(listed)) or "none"

@@ -1,0 +1,36 @@
+"""Tasks as Diego's clients see them: four lifecycles, instants in nanoseconds."""
+
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import overload
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.state.states import TERMINAL
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Lifecycle(StrEnum):
+    """How far a task has come, as Diego tells it."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    RESOLVING = "RESOLVING"  # completed, and claimed by whoever deals with it
+
+
+def lifecycle_of(state: TaskState) -> Lifecycle:
+    """The lifecycle of a task in `state` that nobody has claimed."""
+    if state in TERMINAL:
+        return Lifecycle.COMPLETED
+    is_running = state in (TaskState.BUILDING, TaskState.RUNNING)
+    return Lifecycle.RUNNING if is_running else Lifecycle.PENDING
+
+
+@overload
+def nanoseconds_of(at: datetime) -> int: ...
+@overload
+def nanoseconds_of(at: None) -> None: ...
+def nanoseconds_of(at: datetime | None) -> int | None:
+    """Nanoseconds since 1970: whole microseconds, which are all that is kept, times 1,000."""
+    return None if at is None else (at - _EPOCH) // timedelta(microseconds=1) * 1_000

@@ -1,0 +1,164 @@
+"""Retrying a job: a new one of the tasks that did not succeed; pure.
+
+Group, index and replicas of a task stay what they were; minima are less by what succeeded.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from controlplane.domain.errors import Conflict
+from controlplane.domain.jobs.submission import PlannedGroup
+from controlplane.domain.state.job_rollup import JobRow
+from controlplane.domain.state.states import TERMINAL
+from controlplane.spec import JobSpec
+from controlplane.spec.parts import JobDependency
+
+# What a new job must not inherit: it has a guid of its own or none, and nobody's name to take.
+_NOT_KEPT = ("guid", "existing_job_policy")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLeft:
+    """What is left of a group: the `indices` of its `task_count` tasks that did not succeed.
+
+    `is_traceable`: its other replicas belong to jobs that are still there, as do their results.
+    """
+
+    task_count: int
+    min_available: int
+    indices: Sequence[int]
+    is_traceable: bool = True
+
+    @property
+    def succeeded(self) -> int:
+        """Tasks that are not tried again."""
+        return self.task_count - len(self.indices)
+
+    @property
+    def minimum(self) -> int:
+        """How many of the rest must succeed."""
+        return max(self.min_available - self.succeeded, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A job that the retried one waited for. `retried_by`: the newest retry of that job, if any.
+
+    `is_there`: nobody has deleted it. Neither met nor failed: it was still waited for.
+    """
+
+    on_job_id: int
+    name: str
+    until: str
+    is_met: bool
+    is_failed: bool
+    is_there: bool = True
+    retried_by: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """The figures of the new job."""
+
+    groups: Sequence[PlannedGroup]
+    min_available: int
+    max_task_failures: int
+
+
+def check_retry(
+    job: JobRow,
+    spec: JobSpec,
+    left: Mapping[str, GroupLeft],
+    relatives: Iterable[JobRow],
+) -> None:
+    """Whether `job` may be retried now. `relatives`: other retries of it, or of the same job.
+
+    No two of them work on the same tasks at once. Raises Conflict.
+    """
+    if job.state not in TERMINAL:
+        raise Conflict(f"job {job.job_id} has not ended: retry it then, or cancel it first")
+    if not any(group.indices for group in left.values()):
+        raise Conflict(f"there is nothing to retry: all tasks of job {job.job_id} succeeded")
+    for one in (job, *relatives):
+        if one.state not in TERMINAL:
+            raise Conflict(f"job {one.job_id} retries the same tasks and has not ended yet")
+        if one.settled_at is None:
+            text = f"containers of job {one.job_id} are still being stopped: retry once it settled"
+            raise Conflict(text)
+    for group in spec.groups:
+        read = {item.from_.group for item in group.inputs if item.from_ is not None}
+        for name in sorted(read) if left[group.name].indices else ():
+            if not left[name].is_traceable:
+                text = (
+                    f"group {group.name} reads the results of group {name}, which went with a job"
+                    " that was deleted: submit the job anew"
+                )
+                raise Conflict(text)
+
+
+def plan_remainder(
+    spec: JobSpec,
+    groups: Iterable[PlannedGroup],
+    left: Mapping[str, GroupLeft],
+    *,
+    min_available: int,
+) -> Remainder:
+    """The new job's groups and minima; `min_available`: the retried job's.
+
+    Every group stays, though nothing may be left of it: others name it.
+    """
+    kept = [
+        replace(group, indices=rest.indices, min_available=rest.minimum)
+        for group, rest in ((group, left[group.name]) for group in groups)
+    ]
+    succeeded = sum(group.succeeded for group in left.values())
+    minimum = max(min_available - succeeded, sum(group.min_available for group in kept))
+    tolerated = spec.max_task_failures
+    if tolerated is None:
+        # Without a written minimum all that is left must succeed, and this is 0.
+        tolerated = sum(len(group.indices) for group in kept) - minimum
+    return Remainder(kept, minimum, tolerated)
+
+
+def carry_over(job_id: int, awaited: Iterable[Awaited]) -> list[JobDependency]:
+    """What the retry of job `job_id` waits for. Raises Conflict.
+
+    What was met is past; what is open stays; where a job failed it, its newest retry takes its
+    place. Without one, the retry ends as the job did, and says why.
+    """
+    carried = []
+    for item in awaited:
+        if item.is_met:
+            continue
+        if item.until == "settled":
+            # A replacement that was ended while it waited for the containers of what it replaced.
+            text = f"containers of job {item.on_job_id}, which job {job_id} replaced, are still"
+            raise Conflict(f"{text} being stopped: retry once it settled")
+        on_job_id = item.retried_by if item.is_failed and item.retried_by else item.on_job_id
+        if on_job_id == item.on_job_id and not item.is_there:
+            raise Conflict(f"job {job_id} depends on job {item.name}, which was deleted")
+        dependency = JobDependency.model_validate({"job": on_job_id, "until": item.until})
+        if dependency not in carried:
+            carried.append(dependency)
+    return carried
+
+
+def retried_spec(
+    spec: JobSpec, *, guid: str | None, depends_on: Sequence[JobDependency], parent: int | None
+) -> JobSpec:
+    """What the new job says: as the old one, but for its guid and for other jobs."""
+    changes = {"guid": guid, "depends_on": list(depends_on), "parent": parent}
+    return spec.model_copy(update={**changes, "existing_job_policy": None})
+
+
+def retried_document(document: Mapping[str, Any], spec: JobSpec) -> dict[str, Any]:
+    """The document of the new job, whose `spec` is given: the old one, as true as that."""
+    kept = {name: value for name, value in document.items() if name not in _NOT_KEPT}
+    depends_on = [{"job": item.job, "until": item.until} for item in spec.depends_on]
+    for name, value in (("depends_on", depends_on), ("parent", spec.parent)):
+        if value:
+            kept[name] = value
+        else:
+            kept.pop(name, None)
+    return kept

@@ -1,0 +1,209 @@
+"""What could never be placed, were all cells empty and nobody else there: refused when submitted.
+
+Refused is what exceeds a limit alone: one task larger than the largest cell that may run it, more
+tokens than the pool has, more than a quota allows at all. What more cells could cure is taken and
+waits: a gang larger than the pool, constraints that no cell meets. The words are placement's.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from controlplane.domain.jobs.submission import constraints_of
+from controlplane.domain.placement.model.capacity_matrix import Board, Mask
+from controlplane.domain.placement.model.interfaces import QuotaState, Request, Violation
+from controlplane.domain.placement.model.policy import DEFAULT_VALIDATORS, PoolPolicy
+from controlplane.domain.placement.model.snapshot import CellFacts, PoolSnapshot, ShapeFacts
+from controlplane.domain.placement.plugins.validators import BUILT_IN
+from controlplane.domain.placement.reasons import explain
+from controlplane.domain.scopes import Quota
+from controlplane.domain.state.states import Band
+from controlplane.spec import Fault, JobSpec, TaskGroupSpec
+from controlplane.spec.faults import Place
+from controlplane.spec.parsing import field_path
+
+# Those of a pool's validators that refuse by a limit alone.
+_JUDGES = ("user_quota", "project_quota", "domain_quota", "concurrency")
+_WRITTEN = {"cpu_millis": "cpu", "memory_mib": "memory", "disk_mib": "disk"}
+HINT = " (allow_unsatisfiable: true takes the job anyway)"
+
+Finding = tuple[Place, str]
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedPool:
+    """All that a pool ever had: `cells` that hold nothing, in whatever state they are now.
+
+    No cells: none ever came, or somebody has seen already that each task fits some of them.
+    """
+
+    name: str
+    now: datetime
+    cells: tuple[CellFacts, ...] = ()
+    tokens: Mapping[str, int] | None = None
+    validators: Sequence[str] = DEFAULT_VALIDATORS
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A job that somebody submits, and the quotas that it would count against."""
+
+    position: int
+    spec: JobSpec
+    is_short: bool
+    quotas: Sequence[Quota] = ()
+
+
+def find_unsatisfiable(jobs: Sequence[Candidate], pool: OfferedPool) -> list[tuple[int, Fault]]:
+    """What makes each of `jobs`, all of `pool`, one that can never run: (position, fault).
+
+    A job that `allow_unsatisfiable` is taken as it is.
+    """
+    judged = [
+        (job, [shape_of(job.spec, group) for group in job.spec.groups])
+        for job in jobs
+        if not job.spec.allow_unsatisfiable
+    ]
+    court = _Court(pool, [shape for _, shapes in judged for shape in shapes])
+    found: dict[tuple[int, Fault], None] = {}
+    for job, shapes in judged:
+        findings = list(court.judge_tasks(job, shapes))
+        if not findings and job.spec.coscheduled:
+            findings = list(court.judge_gang(job, shapes))
+        for place, text in findings:
+            field = field_path(place, is_short=job.is_short)
+            found[job.position, Fault(field, f"{text}{HINT}")] = None
+    return list(found)
+
+
+def shape_of(spec: JobSpec, group: TaskGroupSpec) -> ShapeFacts:
+    """The group as placement will see it, whoever owns it."""
+    return ShapeFacts(
+        shape_id=0,
+        band=Band[spec.band.upper()],
+        owner_id=0,
+        project_id=0,
+        domain_id=0,
+        count=group.replicas,
+        resources=group.resources.amounts(),
+        task_type=group.task_type,
+        constraints=constraints_of(spec, group),
+        placement_tags=tuple(spec.tags_of(group)),
+        coscheduled=spec.coscheduled,
+    )
+
+
+class _Court:
+    """One pool, and the shapes of all jobs that are judged together."""
+
+    def __init__(self, pool: OfferedPool, shapes: Sequence[ShapeFacts]) -> None:
+        self._pool = pool
+        self._tokens = pool.tokens or {}
+        self._board = Board(pool.cells, shapes, self._tokens)
+        self._snapshot = PoolSnapshot(0, pool.name, pool.now, PoolPolicy(), pool.cells, ())
+
+    # -------------------------------------------------------------------------- one task
+
+    def judge_tasks(self, job: Candidate, shapes: Sequence[ShapeFacts]) -> Iterator[Finding]:
+        """What stands against a single task of each group."""
+        for position, shape in enumerate(shapes):
+            place: Place = ("groups", position)
+            for name, text in self._short_tokens(shape.resources):
+                yield (*place, "resources", name), text
+            for violation in self._violations(job, shape, shape.resources):
+                what = str(violation.figures["what"])
+                yield (*place, *_place_of(what)), violation.text
+            yield from self._cells_for(shape, place)
+
+    def _cells_for(self, shape: ShapeFacts, place: Place) -> Iterator[Finding]:
+        usable = self._board.usable(shape)
+        # Where no cell has the type, the labels and the tags, one may come that has.
+        if usable.any() and not self._room(shape, usable):
+            reason = explain.explain_misfit(shape, self._snapshot, self._board, usable)
+            name = next(iter(reason["shortfall"]))
+            yield (*place, *_place_of(name)), str(reason["text"])
+
+    def _room(self, shape: ShapeFacts, usable: Mask) -> int:
+        return int(self._board.room_when_empty(self._board.vector(shape.resources), usable).sum())
+
+    # -------------------------------------------------------------------------- limits
+
+    def _short_tokens(self, resources: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+        for name, amount in sorted(resources.items()):
+            limit = self._tokens.get(name)
+            if limit is not None and amount > limit:
+                yield name, explain.explain_tokens({name: (0, amount, limit)})["text"]
+
+    def _violations(
+        self,
+        job: Candidate,
+        shape: ShapeFacts,
+        resources: Mapping[str, int],
+        *,
+        tasks: int = 1,
+    ) -> Iterator[Violation]:
+        """What the quotas say to `tasks` tasks at once, as if nothing of them were used."""
+        quotas = [
+            QuotaState(quota.scope.kind, quota.title, quota.limits, {}, 0, 0)
+            for quota in job.quotas
+        ]
+        now = self._pool.now
+        request = Request(shape, tasks, resources, quotas, now, now, is_whole=True)
+        for name in _JUDGES:
+            if quotas and name in self._pool.validators:
+                yield from BUILT_IN[name]().check(request).violations
+
+    # -------------------------------------------------------------------------- gangs
+
+    def judge_gang(self, job: Candidate, shapes: Sequence[ShapeFacts]) -> Iterator[Finding]:
+        """What stands against the minima of a gang, of which each task alone could run."""
+        gang = _Gang(job.spec, shapes)
+        amounts = {name: gang.least(name) for shape in shapes for name in shape.resources}
+        for _, text in self._short_tokens(amounts):
+            yield gang.place, text
+        for violation in self._violations(job, shapes[0], amounts):
+            yield gang.place, violation.text
+        for violation in self._violations(job, shapes[0], {}, tasks=gang.minimum):
+            yield gang.place, violation.text
+
+
+class _Gang:
+    """The minima of a gang: `minimum` members of all its groups, of each at least its own."""
+
+    def __init__(self, spec: JobSpec, shapes: Sequence[ShapeFacts]) -> None:
+        self.shapes = shapes
+        self.minimum = spec.minimum()
+        self._minima = spec.minima()
+        self._replicas = [group.replicas for group in spec.groups]
+        self.place = _place_of_minimum(spec)
+
+    def least(self, name: str) -> int:
+        """The least of a resource that so many members hold together."""
+        total, left = 0, self.minimum
+        for amount, least, _ in self._by_size(name):
+            total, left = total + amount * least, left - least
+        for amount, least, most in self._by_size(name):
+            more = min(left, most - least)
+            total, left = total + amount * more, left - more
+        return total
+
+    def _by_size(self, name: str) -> list[tuple[int, int, int]]:
+        """(amount of each, minimum, replicas) of the groups, those that ask for least first."""
+        amounts = [shape.resources.get(name, 0) for shape in self.shapes]
+        return sorted(zip(amounts, self._minima, self._replicas, strict=True))
+
+
+def _place_of(what: str) -> Place:
+    """Where in a group stands what a limit is about."""
+    if what in ("running_tasks", "running_jobs"):
+        return ("replicas",)
+    return ("resources", _WRITTEN.get(what, what))
+
+
+def _place_of_minimum(spec: JobSpec) -> Place:
+    """The field that makes a gang as large as it is."""
+    if spec.min_available is not None:
+        return ("min_available",)
+    position = max(range(len(spec.groups)), key=spec.minima().__getitem__)
+    explicit = spec.groups[position].min_available is not None
+    return ("groups", position, "min_available" if explicit else "replicas")

@@ -1,0 +1,1 @@
+"""One scheduling cycle over one pool: prefilter, gangs, bands, plan."""

@@ -1,0 +1,91 @@
+"""The rows of one band that wait, as sequencers see them; what is left of each moves."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controlplane.domain.placement.cycle.pending_columns import Rows
+from controlplane.domain.placement.cycle.quota_usage import Ledger
+from controlplane.domain.placement.model.capacity_matrix import Board
+from controlplane.domain.placement.model.interfaces import SureRoom, Vector
+from controlplane.domain.placement.model.shares import dominant_share
+from controlplane.domain.placement.model.snapshot import ShapeFacts
+
+
+class BandQueue:
+    """Rows of one band (or those of them that come first), in order of job and group.
+
+    `place`: where each stands among all rows of the pass. `limit`: tasks it may still place.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        place: Vector,
+        shapes: dict[int, ShapeFacts],
+        left: Vector,
+        ledger: Ledger,
+        board: Board,
+        limit: Callable[[], int],
+    ) -> None:
+        self.place = place
+        self.job: Vector = rows.job[place]
+        self.shape: Vector = rows.shape[place]
+        self.is_child: NDArray[np.bool_] = rows.is_child[place]
+        self.owner: Vector = rows.owner[place]
+        self.left: Vector = left[place]
+        for column in (self.job, self.shape, self.is_child, self.owner):
+            column.flags.writeable = False  # a sequencer reads, and changes nothing
+        self._shapes, self._ledger, self._board = shapes, ledger, board
+        self._total, self._limit, self._any_special = board.total, limit, rows.any_special
+        self._by_shape: tuple[Vector, Vector] | None = None
+
+    def __len__(self) -> int:
+        return len(self.place)
+
+    def share_of(self, owner: int) -> float:
+        """The owner's dominant share of the pool just now."""
+        return dominant_share(self._ledger.held_by(owner, self._board.names), self._total)
+
+    def share_of_task(self, row: int) -> float:
+        """By how much one task of the row changes its owner's dominant share, at most."""
+        shape = self._shapes[int(self.shape[row])]
+        return dominant_share(self._board.vector(shape.resources), self._total)
+
+    def weight_of(self, owner: int) -> float:
+        """The owner's weight."""
+        return self._ledger.weight_of(owner)
+
+    def sure_room(self, rows: Vector) -> SureRoom | None:
+        """Room for tasks of these rows; None where quotas, tokens, gangs or kept room decide, too.
+
+        A task takes of a cell at most as many places of another shape as its request is larger in
+        some resource, rounded up; and one start slot.
+        """
+        shapes = [self._shapes[shape_id] for shape_id in self.shape[rows].tolist()]
+        if self._ledger.limits_any or self._any_special or any(s.coscheduled for s in shapes):
+            return None
+        requests = np.array([self._board.vector(shape.resources) for shape in shapes])
+        asked = np.maximum(requests, 1)[:, None, :]
+        larger = -(-requests[None, :, :] // asked) * (requests[:, None, :] > 0)
+        room = [
+            int(self._board.room(request, self._board.usable(shape)).sum())
+            for request, shape in zip(requests, shapes, strict=True)
+        ]
+        weights = np.maximum(larger.max(axis=2, initial=0), 1)
+        return SureRoom(weights, np.array(room, dtype=np.int64), self._limit())
+
+    def close(self, shape_id: int) -> None:
+        """Nothing of the shape can be placed any more in this pass."""
+        if self._by_shape is None:
+            order = np.argsort(self.shape, kind="stable")
+            self._by_shape = order, self.shape[order]
+        order, shapes = self._by_shape
+        first, last = shapes.searchsorted(shape_id), shapes.searchsorted(shape_id, "right")
+        self.left[order[first:last]] = 0
+
+    def close_rows(self, places: Sequence[int]) -> None:
+        """Nothing of these rows (by their place in the pass) can be placed any more."""
+        if len(places):
+            self.left[np.isin(self.place, places)] = 0

@@ -1,0 +1,410 @@
+"""Gangs: the minima of a coscheduled job are placed at once or not at all (Volcano: gang).
+
+The pool's selector places the most constrained and largest members first. Where that fails, a
+packing is searched for (`packing`), so that neither the order of groups in the job nor the selector
+decides whether a gang starts. Members beyond the minima are placed one by one. `group_by` keeps all
+of them on cells that share the value of a label.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from controlplane.domain.placement.cycle.packing import (
+    MOST_NODES,
+    Budget,
+    Demand,
+    Item,
+    find_packing,
+    order_of,
+)
+from controlplane.domain.placement.cycle.pass_state import Pass
+from controlplane.domain.placement.cycle.plan import Unplaced
+from controlplane.domain.placement.cycle.quota_usage import Ledger
+from controlplane.domain.placement.model.capacity_matrix import Mask
+from controlplane.domain.placement.model.interfaces import Matrix, Vector
+from controlplane.domain.placement.model.snapshot import GangFacts
+from controlplane.domain.placement.reasons.explain import (
+    INSUFFICIENT_RESOURCES,
+    NO_CELL_MATCHES,
+    Reason,
+    explain_gang,
+    explain_misfit,
+)
+from controlplane.domain.state.gangs import missing
+
+# Nodes that the searches for all gangs of a pass may visit: some 0.2 s.
+_NODES_PER_PASS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """The state of a pass before a try."""
+
+    board: tuple[Matrix, Matrix, Vector]
+    books: Ledger
+    kept: dict[int, int]
+    start: int
+
+
+@dataclass(slots=True)
+class _Try:
+    """The outcome of one try to place a gang's minima.
+
+    `count`: members that found a place. `why`: what stood against the first that did not.
+    `is_refused`: a quota or the tokens stood against it, wherever it might go.
+    """
+
+    placed: dict[int, Vector]
+    count: int = 0
+    row: int = -1
+    why: Reason | None = None
+    is_refused: bool = False
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """The more, the better; but best where it could come true once others have left."""
+        why = self.why or {}
+        never = why.get("code") == NO_CELL_MATCHES or bool(why.get("never_fits"))
+        return not never, self.count
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What must be placed at once of a gang: `needs` by group, and `extra` members of any group."""
+
+    needs: dict[int, int]
+    extra: int
+
+    @property
+    def total(self) -> int:
+        """All members that must be placed at once."""
+        return sum(self.needs.values()) + self.extra
+
+
+class Gangs:
+    """The gangs of a pass; each is dealt with once, when the first of its rows has its turn."""
+
+    def __init__(self, work: Pass) -> None:
+        self._work = work
+        self._rows: dict[int, list[int]] = defaultdict(list)
+        for row, job_id in enumerate(work.waiting.job_ids if work.facts.gangs else ()):
+            if job_id in work.facts.gangs:
+                self._rows[job_id].append(row)
+        # Of gangs that are alike the first tells for all: room only shrinks in a pass.
+        self._waiting: dict[object, Reason] = {}
+        self._nodes = _NODES_PER_PASS
+
+    def place(self, row: int) -> Sequence[int]:
+        """Place the gang that the row belongs to, as far as it goes; its rows, all dealt with."""
+        job_id = self._work.waiting.job_ids[row]
+        rows = self._rows.pop(job_id, [])
+        if not rows or self._work.stopped_by is not None:
+            return rows
+        gang = self._work.facts.gangs[job_id]
+        needs, extra = missing(gang.groups, gang.min_available)
+        wanted = _Wanted(dict(zip(gang.group_ids, needs, strict=True)), extra)
+        kind = self._kind_of(gang, wanted, rows)
+        reason = self._waiting.get(kind) if kind else None
+        if reason is None:
+            reason = self._place(gang, wanted, rows)
+            if reason is not None and kind:
+                self._waiting[kind] = reason
+        if reason is not None:
+            self._explain(rows, reason)
+        return rows
+
+    def _place(self, gang: GangFacts, wanted: _Wanted, rows: Sequence[int]) -> Reason | None:
+        work = self._work
+        best: _Try | None = None
+        for within in self._places(gang):
+            saved = self._save()
+            tried = self._try(wanted, rows, within, self._avoids(wanted, rows, within))
+            if tried.why is None:
+                for row, given in tried.placed.items():
+                    work.columns_of_gang(row, given)
+                self._place_rest(rows, within, saved.kept.keys())
+                return None
+            self._restore(saved)
+            if best is None or tried.rank > best.rank:
+                best = tried
+        if best is None:
+            text = f"no ready cell has the label {gang.group_by}"
+            why = {"code": NO_CELL_MATCHES, "text": text}
+            work.stop_if_strict(np.array(rows, dtype=np.int64), why)
+            return explain_gang(wanted.total, 0, why, gang.group_by)
+        self._note_unplaced(gang, best, wanted, rows)
+        for row in rows:
+            work.ledger.note_waiting(work.shape_of(row), int(work.left[row]))
+        work.stop_if_strict(np.array(rows, dtype=np.int64), best.why or {})
+        return explain_gang(wanted.total, best.count, best.why, gang.group_by)
+
+    def _save(self) -> _Saved:
+        work = self._work
+        return _Saved(work.board.save(), work.ledger.save(), dict(work.kept), work.start)
+
+    def _restore(self, saved: _Saved) -> None:
+        """Go back to what was saved, once."""
+        work = self._work
+        work.board.restore(saved.board)
+        work.ledger.restore(saved.books)
+        work.kept, work.start = saved.kept, saved.start
+
+    def _avoids(self, wanted: _Wanted, rows: Sequence[int], within: Mask | None) -> bool:
+        """Tell whether the gang could ever be placed without the cells that its members avoid.
+
+        One that could not goes to these, too, and so does one that starves and cannot be placed
+        without them now.
+        """
+        work = self._work
+        if all(work.waiting.avoid_cell_ids[row] is None for row in rows):
+            return True
+        saved = self._save()
+        if not all(work.is_starving(row) for row in rows):
+            work.board.clear()
+            work.kept = {}
+        tried = self._try(wanted, rows, within, avoiding=True)
+        self._restore(saved)
+        return tried.why is None
+
+    # ---------------------------------------------------------------------------- one try
+
+    def _try(
+        self, wanted: _Wanted, rows: Sequence[int], within: Mask | None, avoiding: bool
+    ) -> _Try:
+        """Take what the minima need, as far as it goes: the board and the books are changed."""
+        saved = self._save()
+        tried = self._by_selector(wanted, rows, within, avoiding)
+        if self._lacks_ready(wanted, rows):
+            # Some members back off, or the containers of their last attempts are not gone yet.
+            return replace(tried, why={"text": "the others are not ready yet"}, row=-1)
+        if tried.why is None or tried.is_refused:
+            return tried
+        self._restore(saved)
+        for row in rows:
+            self._work.lift(row)
+        packing = self._pack(wanted, rows, within, avoiding)
+        return tried if packing is None else self._take(packing)
+
+    def _lacks_ready(self, wanted: _Wanted, rows: Sequence[int]) -> bool:
+        """Whether fewer members are ready than must be placed at once."""
+        ready: dict[int, int] = defaultdict(int)
+        for row in rows:
+            ready[self._work.waiting.group_ids[row]] += int(self._work.left[row])
+        lacks = any(ready[group] < need for group, need in wanted.needs.items())
+        return lacks or sum(ready.values()) < wanted.total
+
+    def _items(
+        self, wanted: _Wanted, rows: Sequence[int], within: Mask | None, avoiding: bool
+    ) -> list[Item]:
+        work = self._work
+        position = {group: place for place, group in enumerate(wanted.needs)}
+        return [
+            Item(
+                group=position[work.waiting.group_ids[row]],
+                request=work.board.vector(work.shape_of(row).resources),
+                usable=work.usable(work.shape_of(row), row, within, avoiding=avoiding),
+                most=int(work.left[row]),
+            )
+            for row in rows
+        ]
+
+    def _by_selector(
+        self, wanted: _Wanted, rows: Sequence[int], within: Mask | None, avoiding: bool
+    ) -> _Try:
+        """Place members by the pool's selector: first where room is kept for them, then others."""
+        work, tried = self._work, _Try({})
+        for row in rows:  # what is kept for some of them stands against none of them
+            work.ledger.let_go(row)
+        items = self._items(wanted, rows, within, avoiding)
+        order = order_of(np.maximum(work.board.free, 0), items)
+        nominated = [work.waiting.nominated_cell_ids[row] is not None for row in rows]
+        needs, extra = dict(wanted.needs), wanted.extra
+        for at in sorted(order, key=lambda at: not nominated[at]):
+            group = work.waiting.group_ids[rows[at]]
+            asked = min(needs[group], items[at].most)
+            needs[group] -= asked
+            self._add(tried, rows[at], items[at].usable, asked, whole=True)
+        # Members that the job's own minimum asks for: the least constrained and smallest first.
+        for at in sorted(range(len(order)), key=lambda at: (not nominated[at], -order.index(at))):
+            given = tried.placed.get(rows[at])
+            left = items[at].most - (0 if given is None else int(given.sum()))
+            if extra and left:
+                extra -= self._add(tried, rows[at], items[at].usable, min(extra, left))
+        if extra == 0 and tried.count == wanted.total:
+            tried.why = None
+        return tried
+
+    def _add(self, tried: _Try, row: int, usable: Mask, wanted: int, *, whole: bool = False) -> int:
+        """Place `wanted` tasks of a row, or note why not all; how many were placed."""
+        if not wanted:
+            return 0
+        work, shape = self._work, self._work.shape_of(row)
+        picked = np.array([row], dtype=np.int64)
+        admitted, why = work.admit(shape, picked, wanted, whole=whole)
+        placed = 0
+        if admitted:
+            given = self._give(row, admitted, usable)
+            placed = int(given.sum())
+            if placed:
+                self._book(tried, row, given)
+        if placed < wanted and tried.why is None:
+            tried.row = row
+            tried.is_refused = whole and why is not None
+            tried.why = why or explain_misfit(shape, work.snapshot, work.board, usable)
+        return placed
+
+    def _book(self, tried: _Try, row: int, given: Vector) -> None:
+        work, placed = self._work, int(given.sum())
+        tried.count += placed
+        tried.placed[row] = given + tried.placed[row] if row in tried.placed else given
+        work.move_on(given)
+        work.ledger.book(work.shape_of(row), {work.waiting.job_ids[row]}, placed)
+
+    def _give(self, row: int, wanted: int, usable: Mask) -> Vector:
+        """Place tasks of a row: first where room was kept for them, then wherever there is some."""
+        work, shape = self._work, self._work.shape_of(row)
+        total = np.zeros(len(work.board.cells), dtype=np.int64)
+        cell_id, masks = work.waiting.nominated_cell_ids[row], [usable]
+        if work.lift(row) and cell_id is not None:
+            here = np.zeros(len(usable), dtype=bool)
+            here[work.board.index_of[cell_id]] = True
+            masks = [usable & here, usable]
+        for mask in masks:
+            left = wanted - int(total.sum())
+            given = left and work.board.give(
+                shape, left, mask, work.plugins.selector, work.start, at_once=True
+            )
+            if given is not None and left:
+                total += given
+        return total
+
+    def _pack(
+        self, wanted: _Wanted, rows: Sequence[int], within: Mask | None, avoiding: bool
+    ) -> dict[int, Vector] | None:
+        """Search for cells that take all that must be placed at once; by row."""
+        items = self._items(wanted, rows, within, avoiding)
+        demand = Demand(items, list(wanted.needs.values()), wanted.total)
+        budget = Budget(min(MOST_NODES, self._nodes))
+        self._nodes -= budget.nodes
+        found = find_packing(self._work.board.free, demand, budget)
+        self._nodes += max(budget.nodes, 0)
+        if found is None:
+            return None
+        return {row: given for row, given in zip(rows, found, strict=True) if given.any()}
+
+    def _take(self, packing: dict[int, Vector]) -> _Try:
+        """Place what a packing says, if quotas and tokens admit it."""
+        work, tried = self._work, _Try({})
+        for row, given in packing.items():
+            shape, count = work.shape_of(row), int(given.sum())
+            picked = np.array([row], dtype=np.int64)
+            admitted, why = work.admit(shape, picked, count, whole=True)
+            if not admitted:
+                tried.row, tried.why, tried.is_refused = row, why, True
+                return tried
+            work.board.take(work.board.vector(shape.resources), given)
+            self._book(tried, row, given)
+        return tried
+
+    # ---------------------------------------------------------------------------- the rest
+
+    def _place_rest(self, rows: Sequence[int], within: Mask | None, kept: Collection[int]) -> None:
+        """Members beyond the minima, one row after the other, as many as there is room for.
+
+        `kept`: the rows for which room was kept; it goes on for those of them that wait on.
+        """
+        work = self._work
+        for row in rows:
+            if work.left[row] and work.limit > 0 and work.stopped_by is None:
+                picked = np.array([row], dtype=np.int64)
+                _, why = work.place_run(work.shape_of(row), picked, int(work.left[row]), within)
+                if why is not None:
+                    work.group_reasons[work.waiting.group_ids[row]] = why
+                    work.stop_if_strict(picked, why)
+            if row in kept and row not in work.kept and work.left[row]:
+                work.keep(row)
+            elif row in work.kept:
+                work.ledger.keep(row, work.shape_of(row), work.waiting.job_ids[row], work.kept[row])
+
+    def _places(self, gang: GangFacts) -> Iterator[Mask | None]:
+        """Where all of the gang may be: anywhere, or on the cells of one value of its label."""
+        if not gang.group_by:
+            yield None
+            return
+        board = self._work.board
+        indices = [board.index_of[cell] for cell in gang.cell_ids if cell in board.index_of]
+        for mask in board.with_label(gang.group_by).values():
+            # Members that are there already decide for all.
+            if not gang.cell_ids or any(mask[index] for index in indices):
+                yield mask
+
+    def _kind_of(self, gang: GangFacts, wanted: _Wanted, rows: Sequence[int]) -> object:
+        """What is the same for gangs that fit the same places; None: it is like no other."""
+        waiting = self._work.waiting
+        if gang.cell_ids or self._work.is_special[rows].any() or self._work.snapshot.quotas:
+            return None
+        order = {group_id: place for place, group_id in enumerate(gang.group_ids)}
+        members = [
+            (order[waiting.group_ids[row]], waiting.shape_ids[row], int(self._work.left[row]))
+            for row in rows
+        ]
+        return gang.group_by, tuple(wanted.needs.values()), wanted.extra, tuple(members)
+
+    def _explain(self, rows: Sequence[int], reason: Reason) -> None:
+        for row in rows:
+            self._work.group_reasons[self._work.waiting.group_ids[row]] = reason
+
+    def _note_unplaced(
+        self, gang: GangFacts, tried: _Try, wanted: _Wanted, rows: Sequence[int]
+    ) -> None:
+        """Let room be made for all that the gang needs, if all of it is ready."""
+        work = self._work
+        nominated = [row for row in rows if work.waiting.nominated_cell_ids[row] is not None]
+        if tried.why is None or tried.row < 0 or nominated:
+            return
+        places = [(within, self._avoids(wanted, rows, within)) for within in self._places(gang)]
+        shares = self._share(wanted, rows)
+        if not shares:
+            return
+        first, *others = [self._unplaced(row, count, places) for row, count in shares.items()]
+        lacks_room = tried.why.get("code") == INSUFFICIENT_RESOURCES
+        one = replace(first, others=tuple(others), lacks_room=lacks_room)
+        work.note_gang(one, tried.why)
+
+    def _share(self, wanted: _Wanted, rows: Sequence[int]) -> dict[int, int]:
+        """Choose the members for which room is made, by row; none if too few are ready.
+
+        Members that the job's own minimum asks for are those that ask for least.
+        """
+        work, needs, extra = self._work, dict(wanted.needs), wanted.extra
+        shares: dict[int, int] = {}
+        for row in rows:
+            group_id = work.waiting.group_ids[row]
+            shares[row] = min(needs[group_id], int(work.left[row]))
+            needs[group_id] -= shares[row]
+        largest = np.maximum(work.board.capacity.max(axis=1, initial=1), 1)
+
+        def size(row: int) -> float:
+            request = work.board.vector(work.shape_of(row).resources)
+            return float((request / largest).max(initial=0.0))
+
+        for row in sorted(rows, key=size):
+            more = min(extra, int(work.left[row]) - shares[row])
+            shares[row] += more
+            extra -= more
+        is_enough = not extra and not any(needs.values())
+        return {row: count for row, count in shares.items() if count and is_enough}
+
+    def _unplaced(
+        self, row: int, count: int, places: Sequence[tuple[Mask | None, bool]]
+    ) -> Unplaced:
+        """`places`: where all of the gang may be, and whether it avoids what it would there."""
+        work, shape = self._work, self._work.shape_of(row)
+        usable = tuple(
+            work.usable(shape, row, within, avoiding=avoiding) for within, avoiding in places
+        )
+        is_new = not work.ledger.is_running(shape, work.waiting.job_ids[row])
+        return Unplaced(row, shape, count, usable, is_gang=True, is_new_job=is_new)

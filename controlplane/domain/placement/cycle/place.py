@@ -1,0 +1,82 @@
+"""One pass over one pool: what waits is placed, or gets its reason; pure.
+
+Order: band, then gangs that have begun (what is left of them holds up the rest), then the pool's
+sequencer. What was proven not to fit is skipped with its whole shape. Of a gang the minima are
+placed at once or not at all (Volcano), the rest as it comes. Room that is kept for somebody (a
+nomination) is used up for all but those of more important bands.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from controlplane.domain.placement.cycle.band_queue import BandQueue
+from controlplane.domain.placement.cycle.gangs import Gangs
+from controlplane.domain.placement.cycle.pass_state import Pass, Plugins
+from controlplane.domain.placement.cycle.plan import Plan
+from controlplane.domain.placement.model.capacity_matrix import Board
+from controlplane.domain.placement.model.interfaces import Turn
+from controlplane.domain.placement.model.snapshot import PassFacts, PoolSnapshot
+from controlplane.domain.placement.plugins.sequencers.fifo import Fifo
+
+
+def never() -> bool:
+    """A pass without a deadline is never late."""
+    return False
+
+
+def place(
+    snapshot: PoolSnapshot,
+    facts: PassFacts,
+    plugins: Plugins,
+    *,
+    limit: int,
+    board: Board | None = None,
+    is_late: Callable[[], bool] = never,
+) -> Plan:
+    """The plan for the pool, of at most `limit` tasks, but for a gang that needs more at once.
+
+    `is_late`: asked before each turn; what is decided by then is kept, the rest goes on in the
+    next pass. `board`: of the snapshot, if there is one; what is placed is taken from it.
+    """
+    work = Pass(snapshot, facts, plugins, limit, board)
+    gangs = Gangs(work)
+    bands = work.rows.band
+    for band in sorted(set(bands.tolist())):
+        work.honour_nominations(np.flatnonzero((bands == band) & work.rows.is_nominated).tolist())
+        for is_first, sequencer in ((True, Fifo()), (False, plugins.sequencer)):
+            rows = np.flatnonzero((bands == band) & (work.rows.is_first == is_first))
+            if not len(rows):
+                continue
+            queue = BandQueue(
+                work.rows,
+                rows,
+                work.shapes,
+                work.left,
+                work.ledger,
+                work.board,
+                lambda: work.limit,
+            )
+            for turn in sequencer.turns(queue):
+                if work.limit <= 0 or is_late():
+                    return work.plan(is_cut=True)
+                _take_turn(work, gangs, queue, turn)
+                # Here, not at the next turn: who has none left to give need not be asked for it.
+                if work.stopped_by is not None:
+                    return work.plan()
+                if work.limit <= 0 and queue.left.any():
+                    return work.plan(is_cut=True)
+    return work.plan()
+
+
+def _take_turn(work: Pass, gangs: Gangs, queue: BandQueue, turn: Turn) -> None:
+    rows = queue.place[turn.rows]
+    shape = work.shapes[int(queue.shape[turn.rows[0]])]
+    if shape.coscheduled:
+        for row in rows.tolist():
+            queue.close_rows(gangs.place(row))
+    elif shape.shape_id in work.closed:
+        queue.close(shape.shape_id)
+    else:
+        work.place_rows(queue, shape, rows, turn.tasks)
+    queue.left[turn.rows] = np.minimum(queue.left[turn.rows], work.left[rows])

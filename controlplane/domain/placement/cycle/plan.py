@@ -1,0 +1,105 @@
+"""What a pass comes to: columns of placements, reasons, rejections, and who may have room made."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from controlplane.domain.placement.cycle.quota_usage import Ledger
+from controlplane.domain.placement.model.capacity_matrix import Board, Mask
+from controlplane.domain.placement.model.interfaces import Vector
+from controlplane.domain.placement.model.snapshot import PoolSnapshot, ShapeFacts, Waiting
+from controlplane.domain.state.effects import ExplainGroup, ExplainShape, PlaceTasks, RejectGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """`count` tasks of a row that found no room, though some cell is large enough for them.
+
+    `usable`: the cells that may take them; of several such sets all go within one. `is_gang`: all
+    of them at once, and with them `others`, the gang's other rows. `lacks_room`: no quota and no
+    token stands against them.
+    """
+
+    row: int
+    shape: ShapeFacts
+    count: int
+    usable: tuple[Mask, ...]
+    is_gang: bool = False
+    lacks_room: bool = True
+    is_new_job: bool = False
+    others: "tuple[Unplaced, ...]" = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where tasks go, and why the others wait.
+
+    `shapes`, `groups`: where the reason changed. `explained`: all shapes that the pass gave a
+    reason to, or took it back from. `complete`: all that waits was looked at. `cursor`: the cell
+    that got the last task. `board`, `ledger`: as they are after all of it, for whoever goes on from
+    there; what is kept for tasks that still wait for their room is taken there.
+    """
+
+    placements: PlaceTasks
+    shapes: tuple[ExplainShape, ...]
+    explained: frozenset[int]
+    groups: tuple[ExplainGroup, ...]
+    rejected: tuple[RejectGroup, ...]
+    unplaced: tuple[Unplaced, ...]
+    complete: bool
+    cursor: str
+    board: Board
+    ledger: Ledger
+
+    @property
+    def count(self) -> int:
+        """Tasks placed."""
+        return sum(self.placements.counts)
+
+
+@dataclass(slots=True)
+class Given:
+    """Rows and how many of each went where: `row_counts` by row, `given` by cell, equal sums."""
+
+    rows: Vector
+    row_counts: Vector
+    given: Vector
+
+
+@dataclass(slots=True)
+class Columns:
+    """Collects placements as columns."""
+
+    waiting: Waiting
+    snapshot: PoolSnapshot
+    collected: list[Given] = field(default_factory=list)
+
+    def add(self, rows: Vector, row_counts: Vector, given: Vector) -> None:
+        """`row_counts[i]` tasks of `rows[i]`, all of them together as `given` says."""
+        self.collected.append(Given(rows, row_counts, given))
+
+    def placements(self) -> PlaceTasks:
+        """One line for each row and cell: the first tasks of the rows go to the first cells."""
+        if not self.collected:
+            return PlaceTasks()
+        used = [np.flatnonzero(item.given) for item in self.collected]
+        # Rows and cells have equal sums in each, so all of them can be laid side by side at once.
+        ends_of_rows = np.cumsum(np.concatenate([item.row_counts for item in self.collected]))
+        ends_of_cells = np.cumsum(
+            np.concatenate([item.given[at] for item, at in zip(self.collected, used, strict=True)])
+        )
+        ends = np.union1d(ends_of_rows, ends_of_cells)
+        ends = ends[ends > 0]
+        all_rows = np.concatenate([item.rows for item in self.collected])
+        rows = all_rows[np.searchsorted(ends_of_rows, ends)].tolist()
+        cells = np.concatenate(used)[np.searchsorted(ends_of_cells, ends)].tolist()
+        counts = np.diff(ends, prepend=0).tolist()
+        waiting, ids = self.waiting, [cell.cell_id for cell in self.snapshot.cells]
+        return PlaceTasks(
+            [waiting.group_ids[row] for row in rows],
+            [ids[cell] for cell in cells],
+            counts,
+            [waiting.avoid_cell_ids[row] for row in rows],
+            [waiting.nominated_cell_ids[row] for row in rows],
+            [waiting.prefer_cell_ids[row] for row in rows],
+        )

@@ -1,0 +1,169 @@
+"""Plugins of other people, so that none of their mistakes ends a pass.
+
+A validator that fails defers what it was asked about; a sequencer or selector that fails, or
+answers nonsense, is replaced by the default for the rest of the pass. Each fault is noted once.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from controlplane.domain.placement.cycle.pass_state import Plugins
+from controlplane.domain.placement.model.interfaces import (
+    Offer,
+    Queue,
+    Request,
+    Selector,
+    Sequencer,
+    Turn,
+    Validator,
+    Vector,
+    Verdict,
+    Violation,
+)
+from controlplane.domain.placement.plugins.selectors.dispersed import Dispersed
+from controlplane.domain.placement.plugins.sequencers.fifo import Fifo
+
+PLUGIN_FAILED = "plugin_failed"
+
+
+@dataclass(slots=True)
+class Faults:
+    """What plugins did wrong in a pass: by plugin ("validator x"), the first error."""
+
+    found: dict[str, str] = field(default_factory=dict)
+
+    def note(self, plugin: str, error: str) -> None:
+        """Keep the first error of each."""
+        self.found.setdefault(plugin, error[:500])
+
+
+def guard(
+    faults: Faults,
+    *,
+    sequencer: tuple[str, Sequencer],
+    selector: tuple[str, Selector],
+    validators: dict[str, Validator],
+) -> Plugins:
+    """The plugins, by name, such that what they do wrong goes to `faults`."""
+    return Plugins(
+        sequencer=_Sequencer(faults, *sequencer),
+        selector=_Selector(faults, *selector),
+        validators=tuple(_Validator(faults, name, one) for name, one in validators.items()),
+    )
+
+
+class _Validator:
+    def __init__(self, faults: Faults, name: str, plugin: Validator) -> None:
+        self._faults, self._name, self._plugin = faults, name, plugin
+
+    def check(self, request: Request) -> Verdict:
+        try:
+            verdict = self._plugin.check(request)
+            if (
+                type(verdict) is Verdict
+                and verdict.admitted is request.tasks
+                and verdict.violations == ()
+            ):
+                return verdict
+            admitted = min(max(int(verdict.admitted), 0), request.tasks)
+            violations = tuple(verdict.violations)
+            if admitted < request.tasks or violations:
+                _check_told(violations)
+            return Verdict(admitted, violations)
+        except Exception as error:
+            self._faults.note(f"validator {self._name}", repr(error))
+            text = f"validator {self._name} failed: an operator has to look at it"
+            return Verdict(0, (Violation(PLUGIN_FAILED, text, {"plugin": self._name}),))
+
+
+def _check_told(violations: tuple[Violation, ...]) -> None:
+    """What is told must be there, and can be stored."""
+    if not violations:
+        raise ValueError("it defers without saying why")
+    for item in violations:
+        if not (isinstance(item, Violation) and isinstance(item.text, str)):
+            raise TypeError("it says why otherwise than by Violation")
+        if "\\u0000" in json.dumps([item.code, item.text, dict(item.figures)], allow_nan=False):
+            raise ValueError("no text may hold a NUL")
+
+
+class _Sequencer:
+    """Its turns; behind its first mistake, those of FIFO."""
+
+    def __init__(self, faults: Faults, name: str, plugin: Sequencer) -> None:
+        self._faults, self._name, self._plugin = faults, name, plugin
+        self.uses_shares = bool(getattr(plugin, "uses_shares", False))
+
+    def turns(self, queue: Queue) -> Iterator[Turn]:
+        idle = 0
+        try:
+            for turn in self._plugin.turns(queue):
+                rows = self._checked(queue, turn)
+                before = int(queue.left[rows].sum())
+                if not before and not queue.left.any():
+                    return
+                yield Turn(rows, int(turn.tasks))
+                idle = idle + 1 if int(queue.left[rows].sum()) == before else 0
+                if idle > len(queue.left):
+                    raise ValueError("its turns do not end")
+            if queue.left.any():
+                raise ValueError("it gave no turn to some that wait")
+        except Exception as error:
+            self._faults.note(f"sequencer {self._name}", repr(error))
+            yield from Fifo().turns(queue)
+
+    @staticmethod
+    def _checked(queue: Queue, turn: Turn) -> Vector:
+        rows = np.asarray(turn.rows, dtype=np.int64)
+        if rows.ndim != 1 or not len(rows) or rows.min() < 0:
+            raise ValueError("a turn must have rows, each once")
+        if len(rows) == 1:
+            return rows
+        is_rising = bool((rows[1:] > rows[:-1]).all())
+        if not is_rising and len(np.unique(rows)) < len(rows):
+            raise ValueError("a turn must have rows, each once")
+        if (queue.shape[rows] != queue.shape[rows[0]]).any():
+            raise ValueError("the rows of a turn must be of one shape")
+        return rows
+
+
+class _Selector:
+    """Its choice; what is no choice at all is made as `dispersed` would."""
+
+    def __init__(self, faults: Faults, name: str, plugin: Selector) -> None:
+        self._faults, self._name, self._plugin = faults, name, plugin
+        self.keeps_place = bool(getattr(plugin, "keeps_place", False))
+
+    def select(self, offer: Offer, count: int) -> Vector:
+        try:
+            given = np.asarray(self._plugin.select(_to_read(offer), count), dtype=np.int64)
+            if (
+                given.shape != offer.room.shape
+                or (given < 0).any()
+                or (given > offer.room).any()
+                or int(given.sum()) != count
+            ):
+                raise ValueError(f"answered {int(given.sum())} places for {count} tasks")
+            return given
+        except Exception as error:
+            self._faults.note(f"selector {self._name}", repr(error))
+            self._plugin = Dispersed()
+            return self._plugin.select(offer, count)
+
+
+def _to_read(offer: Offer) -> Offer:
+    """The same, such that nobody can write to the board by it."""
+    seen = replace(
+        offer,
+        capacity=offer.capacity.view(),
+        used=offer.used.view(),
+        request=offer.request.view(),
+        room=offer.room.view(),
+        sizes=offer.sizes.view(),
+    )
+    for column in (seen.capacity, seen.used, seen.request, seen.room, seen.sizes):
+        column.flags.writeable = False
+    return seen

@@ -1,0 +1,186 @@
+"""What owners, quotas and tokens have left at each point of a pass."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+
+import numpy as np
+
+from controlplane.domain.placement.model.interfaces import QuotaState, Vector
+from controlplane.domain.placement.model.snapshot import PoolSnapshot, ShapeFacts
+from controlplane.domain.scopes import Quota, Scope, ScopeKind
+
+
+class _Account:
+    """A quota whose usage moves."""
+
+    def __init__(self, quota: Quota) -> None:
+        self.quota = quota
+        self.resources = dict(quota.resources)
+        self.tasks = quota.running_tasks
+        self.jobs = set(quota.jobs)
+        self.leaving_jobs = set(quota.leaving_jobs)
+        self.awaited_jobs = Counter[int]()
+        self.waiting = 0
+
+    def is_running(self, job_id: int) -> bool:
+        is_leaving = job_id in self.leaving_jobs
+        return job_id in self.awaited_jobs or (job_id in self.jobs and not is_leaving)
+
+    def state(self, job_id: int | None = None) -> QuotaState:
+        running = self.jobs | self.awaited_jobs.keys()
+        leaving = self.leaving_jobs - self.awaited_jobs.keys()
+        return QuotaState(
+            kind=self.quota.scope.kind,
+            title=self.quota.title,
+            limits=self.quota.limits,
+            resources=self.resources,
+            running_tasks=self.tasks,
+            running_jobs=len(running - {job_id} if job_id in leaving else running),
+            leaving_jobs=len(leaving),
+            waiting=self.waiting,
+        )
+
+
+class Ledger:
+    """Books what is placed in a pass against quotas, tokens and the shares of owners.
+
+    What is kept for nominated tasks counts against quotas and tokens as if they were placed: else
+    what others left for them would be taken by who is less important.
+    """
+
+    def __init__(self, snapshot: PoolSnapshot) -> None:
+        self._accounts = {quota.scope: _Account(quota) for quota in snapshot.quotas}
+        self._tokens = dict(snapshot.policy.tokens)
+        self._tokens_used = dict(snapshot.tokens_used)
+        self._owners = {owner: dict(used) for owner, used in snapshot.owner_usage.items()}
+        self._kept: dict[int, tuple[ShapeFacts, int, int]] = {}
+
+    @property
+    def limits_any(self) -> bool:
+        """Whether there are quotas or tokens at all."""
+        return bool(self._accounts or self._tokens)
+
+    def save(self) -> "Ledger":
+        """A copy of the books, to go back to."""
+        return deepcopy(self, {id(shape): shape for shape, *_ in self._kept.values()})
+
+    def restore(self, saved: "Ledger") -> None:
+        """Go back to what was saved."""
+        self.__dict__.update(saved.__dict__)
+
+    def accounts_of(self, shape: ShapeFacts) -> list[_Account]:
+        """The quotas that the shape's tasks count against."""
+        if not self._accounts:
+            return []
+        found = (self._accounts.get(scope) for scope in shape.scopes())
+        return [account for account in found if account is not None]
+
+    def quotas_of(self, shape: ShapeFacts, job_id: int | None = None) -> list[QuotaState]:
+        """The same as they stand now, as that job sees them: it is not in its own way."""
+        return [account.state(job_id) for account in self.accounts_of(shape)]
+
+    def states(self) -> list[tuple[Scope, QuotaState]]:
+        """All quotas as they stand now."""
+        return [(scope, account.state()) for scope, account in self._accounts.items()]
+
+    def tokens_left(self) -> dict[str, int]:
+        """What is left of each token; below 0: its limit was lowered."""
+        return {name: most - self._tokens_used.get(name, 0) for name, most in self._tokens.items()}
+
+    def limit_of(self, token: str) -> int:
+        """How many of a token may be held at once."""
+        return self._tokens[token]
+
+    def is_bound_by_jobs(self, shape: ShapeFacts) -> bool:
+        """Whether it matters to which job a task belongs."""
+        accounts = self.accounts_of(shape)
+        return any(account.quota.limits.running_jobs is not None for account in accounts)
+
+    def is_running(self, shape: ShapeFacts, job_id: int) -> bool:
+        """Whether something of the job runs, or something is kept for it.
+
+        If all that it holds is leaving, it begins anew, as any other: else it would take again what
+        it was evicted from before whoever it was evicted for.
+        """
+        return any(account.is_running(job_id) for account in self.accounts_of(shape))
+
+    def tokens_for(self, shape: ShapeFacts) -> int | None:
+        """How many of the shape's tasks there are tokens for; None: it needs none."""
+        asked = [name for name in shape.resources if name in self._tokens]
+        if not asked:
+            return None
+        return min(self._left(name) // shape.resources[name] for name in asked)
+
+    def missing_tokens(self, shape: ShapeFacts, tasks: int) -> dict[str, tuple[int, int, int]]:
+        """By token that is short for `tasks` tasks: (used, requested, limit)."""
+        return {
+            name: (self._tokens_used.get(name, 0), amount * tasks, self._tokens[name])
+            for name, amount in shape.resources.items()
+            if name in self._tokens and amount * tasks > self._left(name)
+        }
+
+    def _left(self, name: str) -> int:
+        return max(self._tokens[name] - self._tokens_used.get(name, 0), 0)
+
+    def book(self, shape: ShapeFacts, job_ids: Iterable[int], tasks: int) -> None:
+        """`tasks` tasks of the shape, of these jobs, are placed; negative: they are not."""
+        for account in self.accounts_of(shape):
+            if account.quota.limits.running_jobs is not None and tasks > 0:
+                account.jobs.update(job_ids)
+                account.leaving_jobs.difference_update(job_ids)
+        self._count(shape, tasks)
+        if shape.owner_id in self._owners:
+            _add(self._owners[shape.owner_id], shape.resources, tasks)
+        elif tasks > 0:
+            self._owners[shape.owner_id] = {}
+            _add(self._owners[shape.owner_id], shape.resources, tasks)
+
+    def keep(self, row: int, shape: ShapeFacts, job_id: int, tasks: int) -> None:
+        """Keep what `tasks` tasks of the row will take, until `let_go`."""
+        self.let_go(row)
+        if not self.limits_any:
+            return
+        self._kept[row] = shape, job_id, tasks
+        for account in self.accounts_of(shape):
+            account.awaited_jobs[job_id] += 1
+        self._count(shape, tasks)
+
+    def let_go(self, row: int) -> None:
+        """Nothing is kept for the row any more, if something was."""
+        if row not in self._kept:
+            return
+        shape, job_id, tasks = self._kept.pop(row)
+        for account in self.accounts_of(shape):
+            account.awaited_jobs[job_id] -= 1
+            if not account.awaited_jobs[job_id]:
+                del account.awaited_jobs[job_id]
+        self._count(shape, -tasks)
+
+    def _count(self, shape: ShapeFacts, tasks: int) -> None:
+        for account in self.accounts_of(shape):
+            account.tasks += tasks
+            _add(account.resources, shape.resources, tasks)
+        for name, amount in shape.resources.items():
+            if name in self._tokens:
+                self._tokens_used[name] = self._tokens_used.get(name, 0) + amount * tasks
+
+    def note_waiting(self, shape: ShapeFacts, tasks: int) -> None:
+        """`tasks` tasks of the shape were tried in vain: they stand in the queue."""
+        for account in self.accounts_of(shape):
+            account.waiting += tasks
+
+    def held_by(self, owner: int, names: Sequence[str]) -> Vector:
+        """What an owner holds of the pool, by resource."""
+        held: Mapping[str, int] = self._owners.get(owner, {})
+        return np.array([held.get(name, 0) for name in names], dtype=np.int64)
+
+    def weight_of(self, owner: int) -> float:
+        """The weight of an owner's quota, else 1."""
+        account = self._accounts.get(Scope(ScopeKind.USER, owner))
+        return account.quota.limits.weight if account is not None else 1.0
+
+
+def _add(held: dict[str, int], amounts: Mapping[str, int], tasks: int) -> None:
+    for name, amount in amounts.items():
+        held[name] = held.get(name, 0) + amount * tasks

@@ -1,0 +1,44 @@
+"""Dominant shares: of a cell (how utilised it is), and of an owner (how much of a pool he holds).
+
+The dominant share is the largest of the shares of all resources (Ghodsi et al., DRF).
+"""
+
+from math import lcm
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controlplane.domain.placement.model.interfaces import Matrix, Vector
+
+
+def utilisation(capacity: Matrix, used: Matrix) -> NDArray[np.float64]:
+    """By cell, its dominant share. Both: resources x cells; what a cell lacks does not count."""
+    if not capacity.size:
+        return np.zeros(capacity.shape[1])
+    shares = np.where(capacity > 0, used / np.maximum(capacity, 1), 0.0)
+    top: NDArray[np.float64] = shares.max(axis=0)
+    return top
+
+
+def capacity_ranks(capacity: Matrix) -> Vector:
+    """Return, by cell, the rank of its total capacity: 0 is the smallest; equal ones share a rank.
+
+    Total capacity is the sum, over all resources, of the cell's share of what these cells have
+    together: free of units, and computed in integers, so that equal ones are equal.
+    """
+    totals = [int(total) for total in capacity.sum(axis=1).tolist()]
+    common = lcm(*(total for total in totals if total))
+    weights = [common // total if total else 0 for total in totals]
+    cells = [tuple(amounts) for amounts in capacity.T.tolist()]
+    sizes = {
+        cell: sum(amount * weight for amount, weight in zip(cell, weights, strict=True))
+        for cell in set(cells)
+    }
+    ranks = {size: rank for rank, size in enumerate(sorted(set(sizes.values())))}
+    return np.array([ranks[sizes[cell]] for cell in cells], dtype=np.int64)
+
+
+def dominant_share(amounts: Vector, total: Vector) -> float:
+    """The largest share of `amounts` in `total`, by resource; what nobody has does not count."""
+    has = total > 0
+    return float((amounts[has] / total[has]).max(initial=0.0))

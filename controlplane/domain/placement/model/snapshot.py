@@ -1,0 +1,191 @@
+"""What a placement pass looks at: one pool, read in one go; plain data, so that it can be replayed.
+
+The pass works in two steps, so that what can never fit costs next to nothing: first the *shapes*
+that wait, of which there are few, are screened against the cells; then the *rows* (groups of
+waiting tasks) are read of those shapes only that may be placed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from controlplane.domain.constraints import Constraint, Tags
+from controlplane.domain.placement.model.policy import PoolPolicy
+from controlplane.domain.scopes import Quota, Scope, ScopeKind
+from controlplane.domain.state.gangs import GangGroup
+from controlplane.domain.state.states import Band, CellState
+
+NO_TAGS = Tags()
+
+Resources = Mapping[str, int]
+"""Amounts by name: cpu_millis, memory_mib, disk_mib, gpu, named ones and tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellFacts:
+    """A cell: what it offers, and what unreleased attempts hold of it.
+
+    `start_slots`: how many more containers it may begin to prepare; None: any number.
+    """
+
+    cell_id: int
+    name: str
+    state: CellState
+    incarnation: str
+    capacity: Resources
+    used: Resources
+    task_types: frozenset[str] = frozenset()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    tags: Tags = NO_TAGS
+    start_slots: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeFacts:
+    """One shape and how many of its tasks wait. `reason`: what the last pass wrote of it."""
+
+    shape_id: int
+    band: Band
+    owner_id: int
+    project_id: int
+    domain_id: int
+    count: int
+    resources: Resources
+    task_type: str
+    constraints: tuple[Constraint, ...] = ()
+    placement_tags: tuple[str, ...] = ()
+    coscheduled: bool = False
+    allow_unsatisfiable: bool = False
+    reason: Mapping[str, object] | None = None
+
+    def scopes(self) -> tuple[Scope, ...]:
+        """Whose quotas its tasks count against."""
+        return (
+            Scope(ScopeKind.USER, self.owner_id),
+            Scope(ScopeKind.PROJECT, self.project_id),
+            Scope(ScopeKind.DOMAIN, self.domain_id),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Rows of waiting tasks, as columns of equal length, in order of band, job and group.
+
+    A row holds the tasks of one group that avoid the same cells (in the same order, the latest
+    last; None: none), or prefer the same one, and are nominated to the same one.
+    `is_first`: it completes a gang that has begun. `is_child`: its job has a parent. `since`: since
+    when it could be placed. `timeout_seconds`: of its attempts; None: none. `reasons`: what the
+    last pass wrote of the group (only of gangs).
+    """
+
+    shape_ids: Sequence[int] = ()
+    group_ids: Sequence[int] = ()
+    job_ids: Sequence[int] = ()
+    counts: Sequence[int] = ()
+    is_first: Sequence[bool] = ()
+    is_child: Sequence[bool] = ()
+    since: Sequence[datetime | None] = ()
+    timeout_seconds: Sequence[float | None] = ()
+    avoid_cell_ids: Sequence[tuple[int, ...] | None] = ()
+    nominated_cell_ids: Sequence[int | None] = ()
+    prefer_cell_ids: Sequence[int | None] = ()
+    reasons: Sequence[Mapping[str, object] | None] = ()
+
+    def __len__(self) -> int:
+        return len(self.group_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class GangFacts:
+    """A coscheduled job with all its groups, waiting or not. `group_ids`: in the same order.
+
+    `group_by`: the label whose value its cells share. `cell_ids`: where members are now.
+    """
+
+    group_ids: tuple[int, ...]
+    groups: tuple[GangGroup, ...]
+    min_available: int
+    group_by: str = ""
+    cell_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Nomination:
+    """Room on a cell that is kept for tasks of a row, until it is free or `until` has come.
+
+    `begins_at`: when those who are there now must have ended; None: nobody knows.
+    """
+
+    cell_id: int
+    group_id: int
+    count: int
+    until: datetime
+    begins_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSnapshot:
+    """One pool: its READY cells by name, the shapes that wait, and what is used of quotas.
+
+    `owner_usage`: by owner, what they hold in this pool; read only for sequencers that ask for it.
+    `tokens_used`: by name.
+    """
+
+    pool_id: int
+    name: str
+    now: datetime
+    policy: PoolPolicy
+    cells: tuple[CellFacts, ...]
+    shapes: tuple[ShapeFacts, ...]
+    unready_cells: Mapping[CellState, int] = field(default_factory=dict)
+    quotas: tuple[Quota, ...] = ()
+    tokens_used: Mapping[str, int] = field(default_factory=dict)
+    owner_usage: Mapping[int, Resources] = field(default_factory=dict)
+    nominations: tuple[Nomination, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PassFacts:
+    """The second step: the rows of the shapes that may be placed, and the gangs among them.
+
+    `partial`: shapes of which not all rows were read. Not `is_whole`: more waits than was read of
+    the others, too, so nothing may be said about the rest.
+    """
+
+    waiting: Waiting = Waiting()
+    gangs: Mapping[int, GangFacts] = field(default_factory=dict)
+    is_whole: bool = True
+    partial: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """An attempt that may be evicted. `gang`: its job, if it goes only with all its members.
+
+    `is_free`: it costs its task nothing (it has not begun to build). `ends_by`: when its time is
+    over; None: nobody knows.
+    """
+
+    task_id: int
+    job_id: int
+    group_id: int
+    cell_id: int
+    band: Band
+    resources: Resources
+    owner_id: int
+    project_id: int
+    domain_id: int
+    began_at: datetime
+    stop_seconds: float
+    gang: int | None = None
+    is_evictable: bool = True
+    is_free: bool = False
+    ends_by: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """What ended attempts still hold of a cell: it comes free without anybody's doing."""
+
+    cell_id: int
+    resources: Resources

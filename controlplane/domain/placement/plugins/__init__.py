@@ -1,0 +1,1 @@
+"""Validators, sequencers and selectors that ship with the control plane."""

@@ -1,0 +1,30 @@
+"""Round-robin: one cell after the other, by name, from behind the one that got the last task.
+
+Where it stopped is kept with the pool, so that it goes on there after a restart.
+"""
+
+import numpy as np
+
+from controlplane.domain.placement.model.interfaces import Offer, Vector
+
+
+class RoundRobin:
+    """Everybody in turn, whatever their load."""
+
+    keeps_place = True
+
+    def select(self, offer: Offer, count: int) -> Vector:
+        """Whole rounds first, then one each from `offer.start` on."""
+        low, high = 0, int(count)
+        while low < high:  # the most rounds that are complete
+            rounds = (low + high + 1) // 2
+            if int(np.minimum(offer.room, rounds).sum()) <= count:
+                low = rounds
+            else:
+                high = rounds - 1
+        given = np.minimum(offer.room, low)
+        left = count - int(given.sum())
+        order = np.roll(np.arange(len(given)), -offer.start)
+        more = order[offer.room[order] > low][:left]
+        given[more] += 1
+        return given

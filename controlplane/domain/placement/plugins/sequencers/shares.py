@@ -1,0 +1,139 @@
+"""What sequencers by share have in common: whoever holds least has the next turn.
+
+A turn lasts until its owner holds more than the next one, so that at equal demand no two shares
+differ by more than one task's. As long as there is room for all of them whoever comes first, the
+owners are raised to one level together, in fewer turns. It comes to the same where each task counts
+in full; one whose dominant resource is not its owner's counts for less, and catches up afterwards.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controlplane.domain.placement.model.interfaces import Queue, SureRoom, Turn, Vector
+
+_BISECTIONS = 40
+# To raise the owners together pays if each has some turns less by it; where it does not, so many
+# turns of each pass until it is tried again.
+_WORTH_TURNS = 3
+_PAUSE_TURNS = 8
+
+
+@dataclass(slots=True)
+class _Line:
+    """The rows of an owner in order, and the first that has anything left."""
+
+    owner: int
+    weight: float
+    rows: Vector
+    first: int = 0
+
+    def skip(self, queue: Queue) -> bool:
+        """Go on to the first row with something left; whether there is one."""
+        while self.first < len(self.rows) and not queue.left[self.rows[self.first]]:
+            self.first += 1
+        return self.first < len(self.rows)
+
+    def share(self, queue: Queue) -> float:
+        return queue.share_of(self.owner) / self.weight
+
+    def each(self, queue: Queue) -> float:
+        """By how much the next task raises the share, at most."""
+        return queue.share_of_task(int(self.rows[self.first])) / self.weight
+
+    def run(self, queue: Queue) -> Vector:
+        """The rows from the first on that have its shape."""
+        rows = self.rows[self.first :]
+        others = np.flatnonzero(queue.shape[rows] != queue.shape[rows[0]])
+        return rows[: others[0]] if len(others) else rows
+
+    def turn(self, queue: Queue, tasks: int) -> Turn:
+        """As many rows of the run as `tasks` tasks need."""
+        rows = self.run(queue)
+        ends = np.cumsum(queue.left[rows])
+        last = int(np.searchsorted(ends, tasks)) + 1
+        return Turn(rows[:last], min(tasks, int(ends[-1])))
+
+
+def turns_by_share(queue: Queue, weight_of: Callable[[int], float]) -> Iterator[Turn]:
+    """Turns of the owners, least dominant share per weight first; FIFO within an owner."""
+    lines, pause = _lines(queue, weight_of), 0
+    while lines := {line.owner: line for line in lines.values() if line.skip(queue)}:
+        if len(lines) > 1 and not pause:
+            heads = np.array([line.rows[line.first] for line in lines.values()], dtype=np.int64)
+            sure = queue.sure_room(heads)
+            counts, is_worth_it = _together(queue, list(lines.values()), sure)
+            for line, count in zip(list(lines.values()), counts, strict=True):
+                if count:
+                    yield line.turn(queue, count)
+            pause = 0 if is_worth_it else _PAUSE_TURNS * len(lines)
+        else:
+            for turn in _one_by_one(queue, lines, pause or 1):
+                pause = 0
+                yield turn
+
+
+def _lines(queue: Queue, weight_of: Callable[[int], float]) -> dict[int, _Line]:
+    order = np.lexsort((~queue.is_child, queue.owner))
+    order = order[queue.left[order] > 0]
+    bounds = np.flatnonzero(np.diff(queue.owner[order])) + 1
+    found = [rows for rows in np.split(order, bounds) if len(rows)]
+    owners = [int(queue.owner[rows[0]]) for rows in found]
+    return {
+        owner: _Line(owner, weight_of(owner), rows)
+        for owner, rows in zip(owners, found, strict=True)
+    }
+
+
+def _one_by_one(queue: Queue, lines: dict[int, _Line], turns: int) -> Iterator[Turn]:
+    heap = [(line.share(queue), owner) for owner, line in lines.items()]
+    heapify(heap)
+    while heap and turns > 0:
+        share, owner = heappop(heap)
+        line = lines[owner]
+        if not line.skip(queue):
+            continue
+        each = line.each(queue)
+        ahead = heap[0][0] - share if heap else np.inf
+        yield line.turn(queue, int(min(ahead / each, 1 << 31)) + 1 if each > 0 else 1 << 31)
+        turns -= 1
+        heappush(heap, (line.share(queue), owner))
+
+
+def _together(queue: Queue, lines: list[_Line], sure: SureRoom | None) -> tuple[list[int], bool]:
+    """How many tasks raise each owner to one level, the highest for which there is sure room.
+
+    And whether that was worth asking. Who finds no room goes first: what he has besides may.
+    """
+    if sure is None:
+        return [0] * len(lines), False
+    if (sure.room <= 0).any():
+        return (sure.room <= 0).astype(int).tolist(), True
+    shares = np.array([line.share(queue) for line in lines])
+    each = np.array([line.each(queue) for line in lines])
+    left = np.array([int(queue.left[line.run(queue)].sum()) for line in lines], dtype=np.int64)
+    if not (each > 0).all():
+        return [0] * len(lines), False
+    low, high = float(shares.min()), float((shares + left * each).max())
+    best = np.zeros(len(lines), dtype=np.int64)
+    for _ in range(_BISECTIONS):
+        level = (low + high) / 2
+        counts = _raised_to(level, shares, each)
+        if _is_sure(counts, left, sure):
+            low, best = level, counts
+        else:
+            high = level
+    return best.tolist(), int(best.sum()) > _WORTH_TURNS * len(lines)
+
+
+def _raised_to(level: float, shares: NDArray[np.float64], each: NDArray[np.float64]) -> Vector:
+    return np.ceil(np.maximum(level - shares, 0) / each).astype(np.int64)
+
+
+def _is_sure(counts: Vector, left: Vector, sure: SureRoom) -> bool:
+    if int(counts.sum()) > sure.total or (counts > left).any():
+        return False
+    return bool((sure.weights @ counts <= sure.room)[counts > 0].all())

@@ -1,0 +1,36 @@
+"""Pending limit: so many waiting tasks of a scope take part in placement; the rest stand behind.
+
+It keeps one who submits very much from filling the queue (Backend.AI: pending session limits). The
+first ones always take part, so that nobody waits for ever behind himself.
+"""
+
+from controlplane.domain.placement.model.interfaces import Request, Verdict, Violation
+from controlplane.domain.placement.plugins.validators.quota import QUOTA_EXCEEDED
+
+
+class PendingLimit:
+    """Defers tasks while as many others of the scope were tried in this pass in vain."""
+
+    def check(self, request: Request) -> Verdict:
+        """By `pending_tasks` of each of the quotas."""
+        admitted, violations = request.tasks, []
+        for quota in request.quotas:
+            limit = quota.limits.pending_tasks
+            if limit is None or quota.waiting + request.tasks <= limit:
+                continue
+            if request.is_whole and limit and not quota.waiting:
+                continue  # a gang larger than the limit would never be the first
+            admitted = min(admitted, max(limit - quota.waiting, 0))
+            text = (
+                f"quota of {quota.title}: {quota.waiting} pending tasks + 1 requested >"
+                f" {limit} that take part in placement"
+            )
+            figures = {
+                "scope": quota.title,
+                "what": "pending_tasks",
+                "used": quota.waiting,
+                "requested": 1,
+                "limit": limit,
+            }
+            violations.append(Violation(QUOTA_EXCEEDED, text, figures))
+        return Verdict(0 if request.is_whole and violations else admitted, tuple(violations))

@@ -1,0 +1,47 @@
+"""What the three quotas on resources share: how many tasks a scope has room for, and in words."""
+
+from controlplane.domain.placement.model.amounts import describe_amount
+from controlplane.domain.placement.model.interfaces import QuotaState, Request, Verdict, Violation
+from controlplane.domain.scopes import ScopeKind
+
+QUOTA_EXCEEDED = "quota_exceeded"
+
+
+def check_resources(request: Request, kind: ScopeKind) -> Verdict:
+    """How many of the tasks the quota of `kind` has resources for.
+
+    What is in use comes free in time, so it defers; a request above the limit itself is final,
+    unless its submitter allowed that.
+    """
+    admitted, violations = request.tasks, []
+    for quota in request.quotas:
+        if quota.kind is not kind:
+            continue
+        for name, limit in sorted(quota.limits.resources.items()):
+            each = request.resources.get(name, 0)
+            if not each:
+                continue
+            used = quota.resources.get(name, 0)
+            fitting = max(limit - used, 0) // each
+            if fitting < request.tasks:
+                violations.append(_violation(request, quota, name, each))
+            admitted = min(admitted, fitting)
+    if request.is_whole and violations:
+        admitted = 0
+    return Verdict(admitted, tuple(violations))
+
+
+def _violation(request: Request, quota: QuotaState, name: str, each: int) -> Violation:
+    limit, used = quota.limits.resources[name], quota.resources.get(name, 0)
+    requested = each * (request.tasks if request.is_whole else 1)
+    figures = {
+        "scope": quota.title,
+        "what": name,
+        "used": used,
+        "requested": requested,
+        "limit": limit,
+    }
+    words = [describe_amount(name, amount) for amount in (used, requested, limit)]
+    text = f"quota of {quota.title}: {words[0]} used + {words[1]} requested > {words[2]} allowed"
+    is_final = requested > limit and not request.shape.allow_unsatisfiable
+    return Violation(QUOTA_EXCEEDED, text, figures, is_final)

@@ -1,0 +1,17 @@
+"""Start time: nothing is placed before the instant that its submitter named (`start_after`)."""
+
+from controlplane.domain.placement.model.interfaces import Request, Verdict, Violation
+
+WAITING_FOR_START_TIME = "waiting_for_start_time"
+
+
+class StartTime:
+    """Defers what is not to start yet."""
+
+    def check(self, request: Request) -> Verdict:
+        """All or nothing; what waits for others has no start time yet."""
+        if request.startable_at is None or request.startable_at <= request.now:
+            return Verdict(request.tasks)
+        start = request.startable_at.isoformat(timespec="milliseconds")
+        text = f"is not to start before {start}"
+        return Verdict(0, (Violation(WAITING_FOR_START_TIME, text, {"until": start}),))

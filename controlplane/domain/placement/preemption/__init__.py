@@ -1,0 +1,1 @@
+"""Preemption and reservations: which attempts give way, and for which tasks."""

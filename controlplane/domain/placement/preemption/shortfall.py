@@ -1,0 +1,90 @@
+"""What a need lacks of quotas and tokens, and what each unit that could go frees of it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from controlplane.domain.placement.model.interfaces import Matrix, Vector
+from controlplane.domain.placement.preemption.candidates import (
+    RUNNING_JOBS,
+    Flags,
+    Missing,
+    Occupants,
+    Reach,
+)
+from controlplane.domain.state.states import Band
+
+
+class Scarcity:
+    """The lack as dimensions, one for each name of each scope that blocks.
+
+    `amounts`, `limits`: by dimension; `frees`: units x dimensions, nothing for units that may not
+    go; `parts`: the dimensions of each scope; `involved`: the units that free anything of it.
+    `bundle`: by unit; units of one bundle (a job that goes whole, since jobs are lacking) have one
+    number.
+    """
+
+    # By dimension of running jobs: the number of each unit's job, and of how many units it is.
+    _jobs: dict[int, tuple[Vector, Vector]]
+
+    def __init__(self, occupants: Occupants, missing: Sequence[Missing], is_open: Flags) -> None:
+        units = len(occupants.tasks)
+        self.bundle = np.arange(units)
+        self.parts: list[slice] = []
+        self._jobs = {}
+        columns, amounts, limits = list[Vector](), list[int](), list[int]()
+        for item in missing:
+            first = len(amounts)
+            for name, amount in item.amounts.items():
+                column = np.where(is_open, occupants.frees_of(item, name), 0)
+                if name == RUNNING_JOBS:
+                    jobs = [*occupants.jobs_in(item.scope, is_open).values()]
+                    number = np.full(units, len(jobs), dtype=np.int64)
+                    for index, job in enumerate(jobs):
+                        self.bundle[job], number[job] = job[0], index
+                        column[job[0]] = 1
+                    self._jobs[len(amounts)] = number, np.array([len(job) for job in jobs])
+                columns.append(column)
+                amounts.append(amount)
+                limits.append(item.limits[name])
+            self.parts.append(slice(first, len(amounts)))
+        self.amounts = np.array(amounts, dtype=np.int64)
+        self.limits = np.array(limits, dtype=np.int64)
+        self.frees: Matrix = np.array(columns, dtype=np.int64).reshape(len(amounts), units).T
+        self._together = np.zeros_like(self.frees)
+        np.add.at(self._together, self.bundle, self.frees)
+        self.involved = np.flatnonzero(is_open & (self._together[self.bundle] > 0).any(axis=1))
+
+    @property
+    def has_bundles(self) -> bool:
+        """Whether some units go together here that could go alone elsewhere."""
+        return bool(self._jobs)
+
+    def freed(self, units: Vector) -> Vector:
+        """What comes free, by dimension, if `units` go."""
+        freed = np.asarray(self.frees[units].sum(axis=0))
+        for dimension, (number, sizes) in self._jobs.items():
+            gone = np.bincount(number[units], minlength=len(sizes) + 1)[: len(sizes)]
+            freed[dimension] = (gone == sizes).sum()
+        return freed
+
+    def is_curable(self) -> bool:
+        """Whether all that could go frees enough."""
+        return bool((self.frees.sum(axis=0) >= self.amounts).all())
+
+    def least_units(self, occupants: Occupants) -> tuple[int, int]:
+        """Fewer units than these, INTERACTIVE and BATCH, do not free enough."""
+        frees = self._together
+        is_batch = (occupants.band == Band.BATCH)[:, None]
+        batch, interactive = np.where(is_batch, frees, 0), np.where(is_batch, 0, frees)
+        rows = [
+            part[None, :]
+            for part in (
+                interactive.sum(axis=0),
+                batch.sum(axis=0),
+                interactive.max(axis=0, initial=0),
+                batch.max(axis=0, initial=0),
+            )
+        ]
+        first, second = Reach(*rows).least_units(self.amounts[None, :])
+        return int(first[0]), int(second[0])

@@ -1,0 +1,1 @@
+"""Why a task waits, as figures and as a sentence."""

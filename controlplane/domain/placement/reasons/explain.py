@@ -1,0 +1,177 @@
+"""Why tasks wait, as figures and as a sentence: the only place where these texts are made.
+
+A reason is {code, text, and figures}. API, admin and command show its text as it is.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from controlplane.domain.constraints import is_met
+from controlplane.domain.placement.model.amounts import describe_shortfall
+from controlplane.domain.placement.model.capacity_matrix import Board, Mask, Misfit
+from controlplane.domain.placement.model.interfaces import Violation
+from controlplane.domain.placement.model.snapshot import CellFacts, PoolSnapshot, ShapeFacts
+
+NO_CELL_MATCHES = "no_cell_matches"
+INSUFFICIENT_RESOURCES = "insufficient_resources"
+INSUFFICIENT_TOKENS = "insufficient_tokens"
+BUILD_SLOTS_FULL = "build_slots_full"
+WAITING_FOR_GANG = "waiting_for_gang"
+QUEUE_POSITION = "queue_position"
+
+Reason = dict[str, Any]
+
+
+def explain_misfit(shape: ShapeFacts, snapshot: PoolSnapshot, board: Board, usable: Mask) -> Reason:
+    """Why no cell takes a task of the shape now: the best cell, and what it lacks."""
+    if not usable.any():
+        return explain_no_cell(shape, snapshot)
+    [found] = board.misfits([board.vector(shape.resources)], usable)
+    return _misfit(found, board)
+
+
+def explain_misfits(
+    shapes: Sequence[ShapeFacts], snapshot: PoolSnapshot, board: Board
+) -> list[tuple[Reason, bool]]:
+    """As `explain_misfit`, for each of the shapes; and whether room could be made for it."""
+    by_cells: dict[int, list[int]] = defaultdict(list)
+    masks = [board.usable(shape) for shape in shapes]
+    for index, usable in enumerate(masks):
+        by_cells[id(usable)].append(index)
+    found: dict[int, tuple[Reason, bool]] = {}
+    for indices in by_cells.values():
+        usable = masks[indices[0]]
+        if not usable.any():
+            found |= {at: (explain_no_cell(shapes[at], snapshot), False) for at in indices}
+            continue
+        requests = [board.vector(shapes[at].resources) for at in indices]
+        for at, misfit in zip(indices, board.misfits(requests, usable), strict=True):
+            found[at] = _misfit(misfit, board), misfit.ever
+    return [found[at] for at in range(len(shapes))]
+
+
+def _misfit(found: Misfit, board: Board) -> Reason:
+    if found.fitting:
+        return _slots(found.fitting)
+    missing = {name: lack for name, lack in zip(board.names, found.lacks, strict=True) if lack}
+    name, what = board.cells[found.best].name, describe_shortfall(missing)
+    never, is_kept = not found.ever, found.but_for_kept
+    lead = "larger than every cell of the pool" if never else "no cell has enough free"
+    if is_kept:
+        lead = "no cell has enough free that is not kept for others"
+    reason = {
+        "code": INSUFFICIENT_RESOURCES,
+        "text": f"{lead}: {name} comes closest and lacks {what}",
+        "cell": name,
+        "shortfall": missing,
+        "never_fits": never,
+    }
+    return {**reason, "kept": True} if is_kept else reason
+
+
+def _slots(count: int) -> Reason:
+    text = (
+        "1 cell with room for it prepares as many containers as it may at once"
+        if count == 1
+        else f"{count} cells with room for it prepare as many containers as they may at once"
+    )
+    return {"code": BUILD_SLOTS_FULL, "text": text, "cells": count}
+
+
+def explain_no_cell(shape: ShapeFacts, snapshot: PoolSnapshot) -> Reason:
+    """Which condition removed how many of the ready cells, one after the other."""
+    unready = {state.value: count for state, count in sorted(snapshot.unready_cells.items())}
+    figures = {
+        "code": NO_CELL_MATCHES,
+        "ready_cells": len(snapshot.cells),
+        "unready": unready,
+        "removed": {},
+    }
+    if not snapshot.cells:
+        listed = ", ".join(f"{count} {state}" for state, count in unready.items())
+        text = f"the pool has no ready cell ({listed})" if unready else "the pool has no cell"
+        return {**figures, "text": text}
+    removed = removed_by_conditions(shape, snapshot.cells)
+    listed = ", ".join(f"{condition} ({count})" for condition, count in removed.items())
+    text = f"none of the {len(snapshot.cells)} ready cells of the pool matches: removed by {listed}"
+    return {**figures, "text": text, "removed": removed}
+
+
+def removed_by_conditions(shape: ShapeFacts, cells: Sequence[CellFacts]) -> dict[str, int]:
+    """By condition in words, how many of the cells it removed that those before it had left."""
+    left, removed = list(cells), dict[str, int]()
+
+    def keep(condition: str, kept: list[CellFacts]) -> list[CellFacts]:
+        if len(kept) < len(left):
+            removed[condition] = len(left) - len(kept)
+        return kept
+
+    left = keep(
+        f"task type {shape.task_type}", [c for c in left if shape.task_type in c.task_types]
+    )
+    for item in shape.constraints:
+        if item.required:
+            left = keep(str(item), [cell for cell in left if is_met(item, cell.labels)])
+    tags = ", ".join(shape.placement_tags) or "none"
+    left = keep(f"placement tags {tags}", [c for c in left if c.tags.admit(shape.placement_tags)])
+    keep("where the rest of its gang is or fits", [])
+    return removed
+
+
+def explain_violations(violations: Sequence[Violation]) -> Reason:
+    """What validators said, all of it; the code is the first one's."""
+    told = [{"code": item.code, "text": item.text, **item.figures} for item in violations]
+    first = dict(violations[0].figures)
+    text = "; ".join(item.text for item in violations)
+    return {**first, "code": violations[0].code, "text": text, "violations": told}
+
+
+def explain_tokens(missing: Mapping[str, tuple[int, int, int]]) -> Reason:
+    """Tokens that are short: (used, requested, limit) by name."""
+    text = "; ".join(
+        f"tokens {name}: {used} used + {requested} requested > {limit} of the pool"
+        for name, (used, requested, limit) in sorted(missing.items())
+    )
+    figures = {
+        name: {"used": used, "requested": requested, "limit": limit}
+        for name, (used, requested, limit) in sorted(missing.items())
+    }
+    return {"code": INSUFFICIENT_TOKENS, "text": text, "tokens": figures}
+
+
+def explain_gang(
+    need: int, have: int, missing: Mapping[str, Any] | None, group_by: str = ""
+) -> Reason:
+    """Why a gang waits: `need` members must start together, `have` of them could.
+
+    `missing`: why the next one could not; None: it waits itself, to be tried again.
+    """
+    why = missing["text"] if missing else "the others are not ready yet"
+    where = f" on cells with one value of {group_by}" if group_by else ""
+    text = f"its gang starts together: {need} more must be placed at once{where}, {have} could be"
+    return {"code": WAITING_FOR_GANG, "text": f"{text}; {why}", "need": need, "have": have}
+
+
+def explain_behind(job_id: int) -> Reason:
+    """Why a task of a strict pool was not tried: somebody before it does not fit."""
+    text = f"waits behind job {job_id}, which does not fit yet (the pool is strict)"
+    return {"code": QUEUE_POSITION, "text": text, "behind": job_id}
+
+
+def explain_unseen() -> Reason:
+    """Why a task waits of which nothing else is known: its turn has not come."""
+    text = "waits for its turn: no placement pass has looked at it yet"
+    return {"code": QUEUE_POSITION, "text": text}
+
+
+def explain_unreached() -> Reason:
+    """Why nothing is known of a task: the pass ended before its turn came."""
+    text = "waits for its turn: more stands before it than was looked at"
+    return {"code": QUEUE_POSITION, "text": text}
+
+
+def explain_behind_itself() -> Reason:
+    """As `explain_behind`, where a group of the same job stands before it."""
+    text = "waits behind another group of its job, which does not fit yet (the pool is strict)"
+    return {"code": QUEUE_POSITION, "text": text}

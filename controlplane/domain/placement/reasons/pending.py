@@ -1,0 +1,129 @@
+"""Why one task waits: what concerns it alone, or what placement found for its whole shape."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.placement.plugins.validators.dependencies import WAITING_FOR_DEPENDENCY
+from controlplane.domain.placement.plugins.validators.start_time import WAITING_FOR_START_TIME
+from controlplane.domain.placement.reasons.explain import Reason, explain_unseen
+from controlplane.domain.state.states import TERMINAL
+
+BACKING_OFF = "backing_off"
+WAITING_FOR_PREVIOUS_ATTEMPT = "waiting_for_previous_attempt"
+WAITING_FOR_JOB = "waiting_for_job"
+WAITING_FOR_GANG_TO_LEAVE = "waiting_for_gang_to_leave"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What is known of a PENDING task. `found`: what placement last said of its shape (in a
+    gang: of its group).
+
+    `waits_for`: {"job", "name", "until"} of each job that its own still waits for; `is_vain`: it
+    can no longer come (asked of jobs that are not submitted yet). `start_after`: its job's, which
+    counts while `startable_at` is not known. `held_image`: it is not before then because no cell
+    could pull its image.
+    """
+
+    not_before: datetime | None
+    attempt_open: bool
+    startable_at: datetime | None
+    depends_on: Sequence[Mapping[str, str]]
+    found: Mapping[str, Any] | None
+    waits_for: Sequence[Mapping[str, Any]] = ()
+    is_bouncing: bool = False
+    start_after: datetime | None = None
+    held_image: str | None = None
+
+
+def pending_reason(task: Waiting, *, now: datetime) -> Reason:
+    """{code, text, and figures}: the first that holds, from what is nearest to the task."""
+    return pending_reasons(task, now=now)[0]
+
+
+def pending_reasons(task: Waiting, *, now: datetime) -> list[Reason]:
+    """All that stands against the task, what is nearest to it first; never nothing."""
+    reasons = list[Reason]()
+    if task.not_before is not None and task.not_before > now:
+        reasons.append(_backing_off(task.not_before, task.held_image))
+    if task.attempt_open:
+        reasons.append(
+            {
+                "code": WAITING_FOR_PREVIOUS_ATTEMPT,
+                "text": "waits until the container of its previous attempt is confirmed gone",
+            }
+        )
+    if task.waits_for:
+        reasons.append(_jobs(task.waits_for))
+    if task.startable_at is None and (task.depends_on or not task.waits_for):
+        reasons.append(_dependency(task.depends_on))
+    if task.is_bouncing:
+        reasons.append(
+            {
+                "code": WAITING_FOR_GANG_TO_LEAVE,
+                "text": "waits until the rest of its gang, which fell below its minimum, is back,"
+                " too",
+            }
+        )
+    starts_at = task.startable_at or task.start_after
+    if starts_at is not None and starts_at > now:
+        reasons.append(_start_time(starts_at))
+    if task.found:
+        reasons.append(dict(task.found))
+    return reasons or [explain_unseen()]
+
+
+def whereabouts(state: TaskState, *, cell: str | None, failure_reason: str) -> Reason:
+    """Where a task that is not pending is, or why it ended: {code, text, cell}."""
+    code = state.name.lower()
+    if state in TERMINAL:
+        return {"code": code, "text": failure_reason or f"ended {state.name}", "cell": cell}
+    return {"code": code, "text": f"is {state.name} on cell {cell}", "cell": cell}
+
+
+def _backing_off(not_before: datetime, image: str | None) -> Reason:
+    until = not_before.isoformat(timespec="milliseconds")
+    text = f"waits until {until} before it is tried again"
+    if image is not None:
+        text = f"waits until {until}: several cells could not pull its image {image}"
+    return {"code": BACKING_OFF, "text": text, "until": until}
+
+
+def _jobs(waits_for: Sequence[Mapping[str, Any]]) -> Reason:
+    vain = [item for item in waits_for if item.get("is_vain")]
+    if vain:
+        lost = " and ".join(
+            f"job {item['name']} can no longer have {item['until']}" for item in vain
+        )
+        return {"code": WAITING_FOR_JOB, "text": f"would end at once: {lost}", "jobs": _told(vain)}
+    wanted = " and ".join(f"job {item['name']} has {item['until']}" for item in waits_for)
+    return {
+        "code": WAITING_FOR_JOB,
+        "text": f"waits until {wanted}",
+        "jobs": _told(waits_for),
+    }
+
+
+def _told(waits_for: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{"job": item["job"], "until": item["until"]} for item in waits_for]
+
+
+def _dependency(depends_on: Sequence[Mapping[str, str]]) -> Reason:
+    wanted = " and ".join(f"group {item['group']} has {item['until']}" for item in depends_on)
+    return {
+        "code": WAITING_FOR_DEPENDENCY,
+        "text": f"waits until {wanted or 'what it depends on is there'}",
+        "groups": [item["group"] for item in depends_on],
+    }
+
+
+def _start_time(starts_at: datetime) -> Reason:
+    start = starts_at.isoformat(timespec="milliseconds")
+    return {
+        "code": WAITING_FOR_START_TIME,
+        "text": f"is not to start before {start}",
+        "until": start,
+    }

@@ -1,0 +1,32 @@
+"""How long a requeued task waits: min(base * 2^n, cap), less a jitter of its own."""
+
+from controlplane.domain.state.transitions import Counters, Wait
+
+FAILURE_BASE_SECONDS = 1.0
+CRASH_BASE_SECONDS = 1.0
+SYSTEM_BASE_SECONDS = 5.0
+CAP_SECONDS = 300.0
+# Up to this part of the wait is taken off, so that tasks which failed together do not return
+# together.
+JITTER = 0.25
+_GOLDEN = 0.6180339887498949
+
+
+def wait_seconds(wait: Wait, counters: Counters, *, task_id: int) -> float:
+    """Seconds until the task may be placed again; 0 for cell loss, drain and preemption."""
+    match wait:
+        case Wait.NONE:
+            return 0.0
+        case Wait.FAILURE:
+            base, tries = FAILURE_BASE_SECONDS, counters.failure
+        case Wait.CRASH:
+            base, tries = CRASH_BASE_SECONDS, counters.consecutive_crashes
+        case Wait.SYSTEM:
+            base, tries = SYSTEM_BASE_SECONDS, max(counters.system_row, counters.refusal_row)
+    full = min(base * 2.0 ** min(max(tries - 1, 0), 32), CAP_SECONDS)
+    return full * (1.0 - JITTER * _fraction(task_id, tries))
+
+
+def _fraction(task_id: int, tries: int) -> float:
+    """A number in [0, 1) that spreads neighbouring tasks evenly (golden-ratio sequence)."""
+    return ((task_id + 7 * tries) * _GOLDEN) % 1.0

@@ -1,0 +1,102 @@
+"""The phases that a report adds to the history of its attempt, each with its own time.
+
+Each change has a number; the attempt's row has that of the newest that is in the history. So a
+report that comes twice, or late, adds nothing, and a gap shows how many changes were left out.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from controlplane.contract.messages.phases import MAX_PHASES, PhaseKind
+from controlplane.contract.messages.reports import AttemptReport
+from controlplane.contract.states import TaskState
+from controlplane.domain.state.effects import Step
+from controlplane.domain.state.facts import AttemptFacts
+from controlplane.domain.state.states import Reason
+
+_REASONS = {
+    PhaseKind.PHASE: Reason.BUILDING,
+    PhaseKind.RUNNER: Reason.RUNNER_PHASE,
+    PhaseKind.TRY: Reason.TRY_FAILED,
+}
+_LAST = " (the last phase that is kept)"
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """One row of history to be: what the attempt passed through, and when."""
+
+    at: datetime
+    reason: Reason
+    message: str
+
+
+def new_phases(report: AttemptReport, attempt: AttemptFacts, now: datetime) -> tuple[Passed, ...]:
+    """Return what `report` adds to the history of `attempt`, oldest first.
+
+    A cell's clock is believed between the attempt's creation and `now`, and never to go back.
+    """
+    if not report.phases:
+        return ()
+    passed: list[Passed] = []
+    number, at = attempt.phase_number, attempt.created_at
+    for change in report.phases:
+        if change.number <= number:
+            continue
+        at = min(max(at, datetime.fromtimestamp(change.at, UTC)), now)
+        if left_out := change.number - number - 1:
+            passed.append(Passed(at, Reason.PHASES_LEFT_OUT, _count(left_out)))
+        number = change.number
+        message = change.text + (_LAST if number == MAX_PHASES else "")
+        passed.append(Passed(at, _REASONS[change.kind], message))
+    return tuple(passed)
+
+
+def phase_number(report: AttemptReport) -> int | None:
+    """Return the number of the newest change in `report`; None: it has none."""
+    return report.phases[-1].number if report.phases else None
+
+
+class Walk:
+    """The steps of a task and its attempt, in order, from the state that they are in."""
+
+    def __init__(self, state: TaskState, ran_at: datetime | None) -> None:
+        """`ran_at`: when the attempt became RUNNING, if the report says so and it is new."""
+        self.state = state
+        self.steps: list[Step] = []
+        self._ran_at = None if state is TaskState.RUNNING else ran_at
+
+    def pass_through(self, passed: tuple[Passed, ...]) -> None:
+        """Add the rows of phases, and that of the start before what a running attempt reported."""
+        for item in passed:
+            is_of_building = item.reason is Reason.BUILDING
+            if self._ran_at is not None and item.at > self._ran_at and not is_of_building:
+                self.start()
+            state = self.state
+            self.state = TaskState.BUILDING if state is TaskState.ASSIGNED else state
+            attempt_state = self.state
+            self.steps.append(
+                Step(state, self.state, attempt_state, item.reason, item.at, item.message)
+            )
+
+    def start(self) -> None:
+        """Add the row of the start, if it is new and not there yet."""
+        if self._ran_at is not None:
+            running = TaskState.RUNNING
+            at = max(self._ran_at, self.steps[-1].at) if self.steps else self._ran_at
+            self.steps.append(Step(self.state, running, running, Reason.STARTED, at))
+            self.state, self._ran_at = running, None
+
+
+def phase_steps(
+    task_state: TaskState, attempt_state: TaskState, passed: tuple[Passed, ...]
+) -> tuple[Step, ...]:
+    """Return the rows of phases of an attempt that stays in its state."""
+    return tuple(
+        Step(task_state, task_state, attempt_state, item.reason, item.at, item.message)
+        for item in passed
+    )
+
+
+def _count(number: int) -> str:
+    return "1 phase" if number == 1 else f"{number} phases"

@@ -1,0 +1,74 @@
+"""A job's state, derived from the counts of its tasks' states by the first rule that matches.
+
+There is no second state machine. Sources: Iris "Job State Derivation" for the order, Volcano for
+the final status from successes per group and job against `min_available`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.state.states import ACTIVE, TERMINAL
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTally:
+    """One group. `killed_by_dependency`: killed only because a group of this job failed them."""
+
+    counts: Mapping[S, int]
+    min_available: int
+    killed_by_dependency: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobTally:
+    """All that the rollup looks at. `explicit_minimum`: a minimum is written, at any level."""
+
+    groups: Sequence[GroupTally]
+    min_available: int
+    max_task_failures: int
+    explicit_minimum: bool
+    ever_started: bool
+
+    def count(self, *states: S) -> int:
+        """Tasks of the job in any of `states`."""
+        return sum(group.counts.get(state, 0) for group in self.groups for state in states)
+
+
+def job_state(tally: JobTally) -> S:
+    """The state that follows from the counts; if it is terminal, tasks still open must end."""
+    replicas = tally.count(*S)
+    succeeded, failed = tally.count(S.SUCCEEDED), tally.count(S.FAILED)
+    excused = sum(group.killed_by_dependency for group in tally.groups)
+    all_terminal = tally.count(*TERMINAL) == replicas
+    if succeeded == replicas:
+        return S.SUCCEEDED
+    if failed > tally.max_task_failures:
+        return S.FAILED
+    if tally.count(S.UNSCHEDULABLE):
+        return S.UNSCHEDULABLE
+    if tally.count(S.KILLED) > excused:
+        return S.KILLED
+    if all_terminal:
+        return _finished_state(tally, succeeded)
+    if tally.ever_started or tally.count(*ACTIVE):
+        return S.RUNNING
+    return S.PENDING
+
+
+def _finished_state(tally: JobTally, succeeded: int) -> S:
+    if tally.explicit_minimum and _minima_met(tally, succeeded):
+        return S.SUCCEEDED
+    if tally.count(S.WORKER_FAILED, S.PREEMPTED):
+        return S.WORKER_FAILED
+    tolerated = succeeded + tally.count(S.FAILED) == tally.count(*S)
+    if tally.explicit_minimum or not succeeded or not tolerated:
+        return S.FAILED
+    return S.SUCCEEDED
+
+
+def _minima_met(tally: JobTally, succeeded: int) -> bool:
+    groups_met = all(
+        group.counts.get(S.SUCCEEDED, 0) >= group.min_available for group in tally.groups
+    )
+    return groups_met and succeeded >= tally.min_available

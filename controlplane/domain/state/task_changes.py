@@ -1,0 +1,220 @@
+"""From an event to what it changes: the one way from the transition table to an effect."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from controlplane.contract.states import FailureKind, TaskState
+from controlplane.domain.state.backoff import wait_seconds
+from controlplane.domain.state.effects import ChangeAttempt, ChangeTask, Step
+from controlplane.domain.state.facts import TaskFacts
+from controlplane.domain.state.phases import Passed, Walk
+from controlplane.domain.state.states import (
+    ACTIVE,
+    TERMINAL,
+    Budget,
+    Reason,
+    ReleaseKind,
+    failure_reason_of,
+)
+from controlplane.domain.state.transitions import Event, Limits, Outcome, advance, works_again
+
+MOST_AVOIDED = 16
+"""A task avoids so many cells at most: those that failed it last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why, and what else is known. `release`: the container is known to be gone.
+
+    `never_created`: its cell says that there never was one. `is_final`: a failure that no retry
+    would cure; `is_permanent`: the same, unless the limits of the task include such failures.
+    `elsewhere`: a retry belongs on another cell, whatever the table prefers.
+    """
+
+    reason: Reason
+    message: str = ""
+    release: ReleaseKind | None = None
+    force: bool = False
+    by_dependency: bool = False
+    failure_reason: str | None = None
+    never_created: bool = False
+    is_final: bool = False
+    is_permanent: bool = False
+    elsewhere: bool = False
+
+
+def change_task(
+    facts: TaskFacts,
+    event: Event,
+    cause: Cause,
+    *,
+    now: datetime,
+    report: ChangeAttempt | None = None,
+    passed: tuple[Passed, ...] = (),
+) -> ChangeTask:
+    """Return what `event` makes of the task, as its cell reported with `report`.
+
+    `passed`: the phases that the attempt passed through before. Raises IllegalTransition.
+    """
+    attempt = facts.attempt if facts.attempt and facts.attempt.released_at is None else None
+    started_at = _started_at(facts, report)
+    finished_at = (report.finished_at if report else None) or now
+    # What waits does not run, though its last attempt did.
+    is_active = facts.state in ACTIVE
+    ran = (finished_at - started_at).total_seconds() if started_at and is_active else 0.0
+    outcome = advance(
+        facts.state,
+        event,
+        counters=facts.counters,
+        limits=_limits(facts.limits, cause),
+        ran_seconds=ran,
+        is_final=facts.at_most_once and not cause.never_created,
+    )
+    change = None
+    if attempt is not None and outcome.attempt is not None:
+        ended = outcome.attempt in TERMINAL
+        base = report or ChangeAttempt(attempt.uid, attempt.state, attempt.state)
+        change = replace(
+            base,
+            state_from=attempt.state,
+            state_to=outcome.attempt,
+            charged=outcome.charged,
+            charge=outcome.charge,
+            failure_kind=base.failure_kind or _kind_of(outcome),
+            finished_at=finished_at if ended else None,
+            reason=cause.reason if ended else base.reason,
+            message=(cause.message or base.message) if ended else base.message,
+            release=cause.release if ended else None,
+            stop_reason=cause.reason if ended and cause.release is None else None,
+            stop_force=cause.force,
+        )
+    prefers_cell = outcome.prefers_cell and not cause.elsewhere
+    return ChangeTask(
+        job_id=facts.job_id,
+        group_id=facts.group_id,
+        task_id=facts.task_id,
+        task_from=facts.state,
+        task_to=outcome.task,
+        counters=outcome.counters,
+        at=now,
+        steps=_steps(facts, outcome, cause, now, report, passed),
+        attempt=change,
+        attempt_open=attempt is not None and (change is None or change.release is None),
+        not_before=_not_before(facts, outcome, now),
+        avoid_cell_ids=_avoided(facts, event, cause, outcome, ran),
+        prefer_cell_id=attempt.cell_id if attempt and prefers_cell else None,
+        started_at=started_at,
+        failure_reason=_failure_reason(outcome, cause),
+        by_dependency=cause.by_dependency,
+    )
+
+
+def release_task(
+    facts: TaskFacts,
+    kind: ReleaseKind,
+    cause: Reason,
+    *,
+    now: datetime,
+    report: ChangeAttempt | None = None,
+    message: str = "",
+) -> ChangeTask:
+    """The ended attempt of the task gives back its capacity. Facts of `report` are taken once."""
+    attempt = facts.attempt
+    assert attempt is not None, "there is nothing to release"
+    base = report or ChangeAttempt(attempt.uid, attempt.state, attempt.state)
+    step = Step(facts.state, facts.state, attempt.state, cause, now, message)
+    return replace(
+        keep_task(facts, now=now),
+        steps=(step,),
+        attempt=replace(
+            base,
+            state_from=attempt.state,
+            state_to=attempt.state,
+            finished_at=None,
+            started_at=None,
+            release=kind,
+        ),
+        attempt_open=False,
+    )
+
+
+def keep_task(facts: TaskFacts, *, now: datetime) -> ChangeTask:
+    """A change that leaves the task as it is, for what concerns its unreleased attempt alone."""
+    attempt = facts.attempt
+    assert attempt is not None, "there is no attempt to change"
+    return ChangeTask(
+        job_id=facts.job_id,
+        group_id=facts.group_id,
+        task_id=facts.task_id,
+        task_from=facts.state,
+        task_to=facts.state,
+        counters=facts.counters,
+        at=now,
+        attempt=ChangeAttempt(attempt.uid, attempt.state, attempt.state),
+        attempt_open=attempt.released_at is None,
+    )
+
+
+def _limits(limits: Limits, cause: Cause) -> Limits:
+    """The limits that hold for an end by `cause`: no retry of what no retry can cure."""
+    if cause.is_final or (cause.is_permanent and not limits.permanent):
+        return replace(limits, failure=0)
+    return limits
+
+
+def _avoided(
+    facts: TaskFacts, event: Event, cause: Cause, outcome: Outcome, ran: float
+) -> tuple[int, ...]:
+    """The cells on which the system failed the task since it last worked, the latest last."""
+    avoids = outcome.avoids_cell or (outcome.prefers_cell and cause.elsewhere)
+    if not avoids and not facts.avoid_cell_ids:
+        return ()  # as nearly always
+    is_over = outcome.task in TERMINAL or (works_again(event, ran) and not cause.elsewhere)
+    known = () if is_over else facts.avoid_cell_ids
+    if not avoids or facts.attempt is None:
+        return known
+    here = facts.attempt.cell_id
+    return (*(cell_id for cell_id in known if cell_id != here), here)[-MOST_AVOIDED:]
+
+
+def _kind_of(outcome: Outcome) -> FailureKind | None:
+    """What a charge to the system budget is called where no cell has named it."""
+    return FailureKind.SYSTEM if outcome.charged is Budget.SYSTEM else None
+
+
+def _started_at(facts: TaskFacts, report: ChangeAttempt | None) -> datetime | None:
+    if facts.attempt is None:
+        return None
+    return facts.attempt.started_at or (report.started_at if report else None)
+
+
+def _steps(
+    facts: TaskFacts,
+    outcome: Outcome,
+    cause: Cause,
+    now: datetime,
+    report: ChangeAttempt | None,
+    passed: tuple[Passed, ...],
+) -> tuple[Step, ...]:
+    """Return the rows of history, in order; of a short life, which is one report, all of them."""
+    has_run = outcome.attempt in TERMINAL or outcome.attempt is TaskState.RUNNING
+    walk = Walk(facts.state, report.started_at if report is not None and has_run else None)
+    walk.pass_through(passed)
+    walk.start()
+    is_there = bool(walk.steps) and walk.state is outcome.attempt
+    if not is_there:
+        walk.steps.append(
+            Step(walk.state, outcome.task, outcome.attempt, cause.reason, now, cause.message)
+        )
+    return tuple(walk.steps)
+
+
+def _not_before(facts: TaskFacts, outcome: Outcome, now: datetime) -> datetime | None:
+    seconds = wait_seconds(outcome.wait, outcome.counters, task_id=facts.task_id)
+    return now + timedelta(seconds=seconds) if seconds else None
+
+
+def _failure_reason(outcome: Outcome, cause: Cause) -> str:
+    if outcome.task not in TERMINAL or outcome.task is TaskState.SUCCEEDED:
+        return ""
+    return cause.failure_reason or failure_reason_of(cause.reason)

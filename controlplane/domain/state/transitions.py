@@ -1,0 +1,287 @@
+"""Every legal change of a task and its attempt: one table, one function; nothing else decides.
+
+Rule 1: whatever concerns states stands in `TRANSITIONS`. Rule 2: an event without a row is refused
+(`IllegalTransition`) and leaves everything as it was. `docs/states.md` is generated from the table,
+and the database repeats its invariants as constraints.
+
+Sources: Iris "Task States Reference" for states, numbers and the two budgets; Flyte for consecutive
+system failures (default 3); Diego for attempts that are refused or expire before they start.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.errors import IllegalTransition
+from controlplane.domain.state.states import ACTIVE, Budget
+
+# From the fifth refusal in a row on, refusals are charged: a cell that refuses for ever must not
+# turn a task round for ever.
+FREE_REFUSALS = 4
+# An attempt that stayed RUNNING this long shows that the system and the task work: it breaks a row
+# of system failures, of refusals and of crashes.
+HEALTHY_RUN_SECONDS = 60.0
+
+
+class Event(StrEnum):
+    """What happened to a task or its attempt."""
+
+    PLACED = "placed"
+    CACHE_HIT = "cache_hit"
+    DEADLINE_PASSED = "deadline_passed"
+    REJECTED = "rejected"
+    BUILDING = "building"
+    STARTED = "started"
+    EXITED_ZERO = "exited_zero"
+    USER_FAILED = "user_failed"
+    SYSTEM_FAILED = "system_failed"
+    REFUSED = "refused"
+    START_EXPIRED = "start_expired"
+    CELL_LOST = "cell_lost"
+    VANISHED = "vanished"
+    PREEMPTED = "preempted"
+    DRAINED = "drained"
+    KILLED = "killed"
+    HEALTH_FAILED = "health_failed"
+    GANG_BROKEN = "gang_broken"
+    GANG_BOUNCED = "gang_bounced"
+
+
+class Wait(StrEnum):
+    """Which back-off a requeued task waits (see `retry`)."""
+
+    NONE = "none"
+    FAILURE = "failure"
+    SYSTEM = "system"
+    CRASH = "crash"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row. The task becomes `task`; PENDING while `budget` lasts, or always with `requeue`.
+
+    `exhausts`: all that is left of the budget is charged, and 1 more, so that it never lasts.
+    """
+
+    task: S
+    attempt: S | None = None
+    budget: Budget | None = None
+    requeue: bool = False
+    wait: Wait = Wait.NONE
+    avoids_cell: bool = False
+    prefers_cell: bool = False
+    exhausts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The retry limits of a task (Iris: failure 0, preemption 100; Flyte: system 3).
+
+    `permanent`: also a failure that no other attempt can cure is tried again within them.
+    """
+
+    failure: int = 0
+    preemption: int = 100
+    system: int = 3
+    permanent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What a task has used up. The totals only grow; the last three count consecutive ends.
+
+    `consecutive_crashes`: of a service, ends after it was RUNNING, which no budget limits.
+    """
+
+    failure: int = 0
+    preemption: int = 0
+    system: int = 0
+    system_row: int = 0
+    refusal_row: int = 0
+    consecutive_crashes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an event makes of a task and its attempt, and how much of which budget that costs."""
+
+    task: S
+    attempt: S | None
+    charged: Budget | None
+    counters: Counters
+    charge: int = 0
+    wait: Wait = Wait.NONE
+    avoids_cell: bool = False
+    prefers_cell: bool = False
+
+
+_BUILT = frozenset({S.BUILDING, S.RUNNING})
+
+_ROWS: tuple[tuple[frozenset[S], Event, Rule], ...] = (
+    (frozenset({S.PENDING}), Event.PLACED, Rule(S.ASSIGNED, S.ASSIGNED)),
+    (frozenset({S.PENDING}), Event.CACHE_HIT, Rule(S.SUCCEEDED)),
+    (frozenset({S.PENDING}), Event.DEADLINE_PASSED, Rule(S.UNSCHEDULABLE)),
+    (frozenset({S.PENDING}), Event.REJECTED, Rule(S.UNSCHEDULABLE)),
+    (frozenset({S.ASSIGNED}), Event.BUILDING, Rule(S.BUILDING, S.BUILDING)),
+    (frozenset({S.ASSIGNED, S.BUILDING}), Event.STARTED, Rule(S.RUNNING, S.RUNNING)),
+    (ACTIVE, Event.EXITED_ZERO, Rule(S.SUCCEEDED, S.SUCCEEDED)),
+    # Its image and inputs are there already (Flyte: restarted in place).
+    (
+        ACTIVE,
+        Event.USER_FAILED,
+        Rule(S.FAILED, S.FAILED, Budget.FAILURE, wait=Wait.FAILURE, prefers_cell=True),
+    ),
+    (
+        ACTIVE,
+        Event.SYSTEM_FAILED,
+        Rule(S.FAILED, S.FAILED, Budget.SYSTEM, wait=Wait.SYSTEM, avoids_cell=True),
+    ),
+    (
+        frozenset({S.ASSIGNED}),
+        Event.REFUSED,
+        Rule(S.FAILED, S.WORKER_FAILED, requeue=True, wait=Wait.SYSTEM, avoids_cell=True),
+    ),
+    (
+        frozenset({S.ASSIGNED}),
+        Event.START_EXPIRED,
+        Rule(S.FAILED, S.WORKER_FAILED, requeue=True, wait=Wait.SYSTEM, avoids_cell=True),
+    ),
+    (ACTIVE, Event.CELL_LOST, Rule(S.WORKER_FAILED, S.WORKER_FAILED, Budget.PREEMPTION)),
+    (ACTIVE, Event.VANISHED, Rule(S.WORKER_FAILED, S.WORKER_FAILED, Budget.PREEMPTION)),
+    (frozenset({S.ASSIGNED}), Event.PREEMPTED, Rule(S.PREEMPTED, S.PREEMPTED, requeue=True)),
+    (_BUILT, Event.PREEMPTED, Rule(S.PREEMPTED, S.PREEMPTED, Budget.PREEMPTION)),
+    (ACTIVE, Event.DRAINED, Rule(S.PREEMPTED, S.PREEMPTED, requeue=True)),
+    (frozenset({S.PENDING}), Event.KILLED, Rule(S.KILLED)),
+    (ACTIVE, Event.KILLED, Rule(S.KILLED, S.KILLED)),
+    # Also where the report that it was RUNNING never came: only what was RUNNING ends so.
+    (
+        ACTIVE,
+        Event.HEALTH_FAILED,
+        Rule(S.FAILED, S.FAILED, requeue=True, wait=Wait.CRASH),
+    ),
+    (frozenset({S.PENDING}), Event.GANG_BROKEN, Rule(S.WORKER_FAILED)),
+    (
+        ACTIVE,
+        Event.GANG_BROKEN,
+        Rule(S.WORKER_FAILED, S.WORKER_FAILED, Budget.PREEMPTION, exhausts=True),
+    ),
+    (ACTIVE, Event.GANG_BOUNCED, Rule(S.WORKER_FAILED, S.WORKER_FAILED, requeue=True)),
+)
+
+TRANSITIONS: Mapping[tuple[S, Event], Rule] = MappingProxyType(
+    {(state, event): rule for states, event, rule in _ROWS for state in states}
+)
+
+
+def is_legal(state: S, event: Event) -> bool:
+    """Whether the table has a row for `event` in `state`."""
+    return (state, event) in TRANSITIONS
+
+
+def advance(
+    state: S,
+    event: Event,
+    *,
+    counters: Counters,
+    limits: Limits,
+    ran_seconds: float = 0.0,
+    is_final: bool = False,
+) -> Outcome:
+    """What `event` makes of a task in `state` whose attempt was RUNNING for `ran_seconds`.
+
+    `is_final`: the task is never tried again, whatever is left of its budgets (Diego: at most
+    once). Raises IllegalTransition when the table has no such row.
+    """
+    try:
+        rule = TRANSITIONS[state, event]
+    except KeyError:
+        raise IllegalTransition(f"{event} does not happen to a task that is {state.name}") from None
+    counters = _count(counters, event, ran_seconds)
+    budget = _budget(rule, counters)
+    charge = 0
+    if budget is None:
+        may_requeue = rule.requeue
+    else:
+        left = _limit(limits, budget) - _used(counters, budget)
+        charge = left + 1 if rule.exhausts else 1
+        counters = _charge(counters, budget, charge)
+        may_requeue = charge <= left
+    requeued = may_requeue and not is_final
+    return Outcome(
+        task=S.PENDING if requeued else rule.task,
+        attempt=rule.attempt,
+        charged=budget,
+        counters=counters,
+        charge=charge,
+        wait=rule.wait if requeued else Wait.NONE,
+        avoids_cell=rule.avoids_cell and requeued,
+        prefers_cell=rule.prefers_cell and requeued,
+    )
+
+
+def works_again(event: Event, ran_seconds: float) -> bool:
+    """Whether an end shows that the system worked: its own program ended it, or ran long enough."""
+    return ran_seconds >= HEALTHY_RUN_SECONDS or event in (Event.EXITED_ZERO, Event.USER_FAILED)
+
+
+_REFUSALS = frozenset({Event.REFUSED, Event.START_EXPIRED})
+
+
+def _count(counters: Counters, event: Event, ran_seconds: float) -> Counters:
+    if event in _REFUSALS:
+        return replace(counters, refusal_row=counters.refusal_row + 1)
+    is_healthy = ran_seconds >= HEALTHY_RUN_SECONDS
+    if event is Event.HEALTH_FAILED:
+        before = 0 if is_healthy else counters.consecutive_crashes
+        counters = replace(counters, consecutive_crashes=before + 1)
+    elif is_healthy:
+        counters = replace(counters, consecutive_crashes=0)
+    if not counters.system_row and not counters.refusal_row:
+        return counters  # no row has begun that the event could end
+    if works_again(event, ran_seconds):
+        return replace(counters, system_row=0, refusal_row=0)
+    if event in (Event.BUILDING, Event.STARTED):
+        return replace(counters, refusal_row=0)
+    return counters
+
+
+def _budget(rule: Rule, counters: Counters) -> Budget | None:
+    if rule.wait is Wait.SYSTEM and rule.requeue and counters.refusal_row > FREE_REFUSALS:
+        return Budget.SYSTEM
+    return rule.budget
+
+
+def _charge(counters: Counters, budget: Budget, charge: int) -> Counters:
+    match budget:
+        case Budget.FAILURE:
+            return replace(counters, failure=counters.failure + charge)
+        case Budget.PREEMPTION:
+            return replace(counters, preemption=counters.preemption + charge)
+        case Budget.SYSTEM:
+            return replace(
+                counters,
+                system=counters.system + charge,
+                system_row=counters.system_row + charge,
+            )
+
+
+def _used(counters: Counters, budget: Budget) -> int:
+    match budget:
+        case Budget.FAILURE:
+            return counters.failure
+        case Budget.PREEMPTION:
+            return counters.preemption
+        case Budget.SYSTEM:
+            return counters.system_row
+
+
+def _limit(limits: Limits, budget: Budget) -> int:
+    match budget:
+        case Budget.FAILURE:
+            return limits.failure
+        case Budget.PREEMPTION:
+            return limits.preemption
+        case Budget.SYSTEM:
+            return limits.system

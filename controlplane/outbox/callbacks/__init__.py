@@ -1,0 +1,1 @@
+"""Callbacks over HTTP to untrusted receivers."""

@@ -1,0 +1,248 @@
+"""Posting to receivers that nobody trusts: bounded, never led astray, and never to our own net."""
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from ipaddress import IPv4Address, ip_address
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+import structlog
+import yarl
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from controlplane.domain.callbacks.addresses import (
+    Network,
+    address_of,
+    refuse_address,
+    refuse_url,
+)
+from controlplane.outbox.callbacks.resolver import Asker, Lookups
+
+log = structlog.get_logger(__name__)
+
+# A receiver that sends its answer in two parts would else find its connection gone.
+_BODY_BYTES = 4_096
+_BODY_SECONDS = 1.0
+# What may come before that is over: a receiver could send 1xx answers without end.
+_ANSWER_BYTES = 262_144
+_TOO_LONG = "the answer was too long"
+# One whose names all hang leaves most threads to the others.
+_OWNERS_PART = 8
+
+# Of the try that is made: the connector hands it to no resolver.
+_ASKER: ContextVar[Asker] = ContextVar("asker")
+
+
+class Refused(OSError):
+    """The receiver's address is one to which nothing is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a request. `error`: one line; empty if the status is from 200 to 299.
+
+    `is_begun`: False: too many names were being looked up, so nobody was asked for this one's.
+    """
+
+    status: int | None
+    error: str = ""
+    is_begun: bool = True
+
+
+class Client:
+    """Posts within one event loop, any number at once. Use it as an asynchronous context."""
+
+    def __init__(self, *, allowed: Sequence[Network], seconds: float, at_once: int) -> None:
+        self._allowed, self._seconds = tuple(allowed), seconds
+        self._resolver = _Resolver(self._allowed, at_once)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> "Client":
+        """Open no connection yet."""
+        connector = aiohttp.TCPConnector(
+            resolver=self._resolver,
+            socket_factory=self._open_socket,
+            use_dns_cache=False,
+            force_close=True,  # each try asks anew where the receiver is
+            limit=0,  # what is in hand is bounded by who claims
+        )
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=self._seconds),
+            response_class=_Response,
+            auto_decompress=False,
+            trust_env=False,
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+        await self._resolver.close()
+
+    async def post(
+        self, url: str, *, owner_id: int, headers: Mapping[str, str], body: bytes
+    ) -> Answer:
+        """One try, which takes no longer than it may; it raises nothing but cancellation."""
+        asker = Asker(owner_id)
+        _ASKER.set(asker)
+        try:
+            why = refuse_url(url, self._allowed)
+            if why is not None:
+                raise Refused(why)
+            return await self._post(url, headers, body)
+        except TimeoutError:
+            error = f"no answer within {self._seconds:g} s"
+        except (aiohttp.ClientError, OSError, ValueError) as fault:
+            error = _describe(fault)
+        if asker.is_queued:
+            error = f"its name was not looked up within {self._seconds:g} s: too many others are"
+        return Answer(None, error, is_begun=not asker.is_queued)
+
+    async def _post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        assert self._session is not None
+        where, address = yarl.URL(url, encoded=True), address_of(url)
+        if isinstance(address, IPv4Address):
+            # It may be spelled in a way that libraries do not take, or take for a name.
+            where = where.with_host(str(address))
+        request = self._session.post(where, headers=headers, data=body, allow_redirects=False)
+        over_at = asyncio.get_running_loop().time() + self._seconds
+        async with asyncio.timeout_at(over_at):
+            response = await request
+        # Whatever ends the reading of the rest, be it a stop of ours, this is the answer.
+        status = response.status
+        try:
+            with suppress(TimeoutError, asyncio.CancelledError, aiohttp.ClientError, OSError):
+                enough_at = min(over_at, asyncio.get_running_loop().time() + _BODY_SECONDS)
+                async with asyncio.timeout_at(enough_at):
+                    await response.content.read(_BODY_BYTES)
+        finally:
+            response.close()
+        if 200 <= status <= 299:
+            return Answer(status)
+        is_redirect = 300 <= status <= 399
+        return Answer(status, f"answered {status}" + (", not followed" if is_redirect else ""))
+
+    def _open_socket(self, info: Any) -> socket.socket:
+        """The very address that is connected to is judged, however it came about."""
+        family, kind, protocol, _, address = info
+        _check(address[0], self._allowed)
+        return socket.socket(family, kind, protocol)
+
+
+class _Response(aiohttp.ClientResponse):
+    """An answer that is bounded from its first byte, not only from its body on."""
+
+    async def start(self, connection: Any) -> aiohttp.ClientResponse:
+        """Read up to the status that counts; what comes before it is as bounded as all else."""
+        if connection.transport is not None:
+            connection.transport.set_protocol(_Bounded(connection.transport, connection.protocol))
+        return await super().start(connection)
+
+
+class _Bounded(asyncio.Protocol):
+    """Hands what arrives to another protocol, until it is too much: then the connection ends."""
+
+    def __init__(self, transport: asyncio.Transport, inner: asyncio.Protocol) -> None:
+        self._transport, self._inner = transport, inner
+        self._left = _ANSWER_BYTES
+
+    def data_received(self, data: bytes) -> None:
+        """The first of it, which ends an answer that is too long."""
+        if self._left <= 0:
+            return
+        self._left -= len(data)
+        self._inner.data_received(data)
+        if self._left <= 0:
+            self._inner.connection_lost(OSError(_TOO_LONG))
+            self._transport.abort()
+
+    def eof_received(self) -> bool | None:
+        """As it comes."""
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        """As it comes."""
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """As it comes."""
+        self._inner.resume_writing()
+
+    def connection_lost(self, fault: Exception | None) -> None:
+        """As it comes, unless we ended it."""
+        if self._left > 0:
+            self._inner.connection_lost(fault)
+
+
+class _Resolver(AbstractResolver):
+    """Names as the system knows them; one is refused if any address of it is."""
+
+    def __init__(self, allowed: Sequence[Network], at_once: int) -> None:
+        self._allowed = allowed
+        self._lookups = Lookups(at_once=at_once, per_owner=max(1, at_once // _OWNERS_PART))
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """All addresses of `host`. Raises Refused, OSError."""
+        found = await self._lookups.find(_ASKER.get(), host, family)
+        for *_, address in found:
+            _check(address[0], self._allowed)
+        return [
+            ResolveResult(
+                hostname=host,
+                host=str(address[0]),
+                port=port,
+                family=kind,
+                proto=protocol,
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for kind, _, protocol, _, address in found
+        ]
+
+    async def close(self) -> None:
+        """Wait for no name server."""
+
+
+def _check(text: str, allowed: Sequence[Network]) -> None:
+    why = refuse_address(ip_address(text.partition("%")[0]), allowed)
+    if why is not None:
+        log.info("callback_refused", address=text, why=why)
+        raise Refused(why)
+
+
+def _describe(error: Exception) -> str:
+    """One line that tells an operator what was wrong, and a submitter nothing of our own net."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    match error:
+        case Refused():
+            return f"refused: {error}"
+        case ssl.SSLError() | ssl.CertificateError():
+            return f"TLS: {error}"
+        case socket.gaierror():
+            return f"the name was not found: {error.strerror}"
+        case aiohttp.ServerDisconnectedError():
+            return "the receiver closed the connection without an answer"
+        case aiohttp.ClientResponseError() | aiohttp.ClientPayloadError():
+            return "the answer was not HTTP"
+    if error.args == (_TOO_LONG,):
+        return _TOO_LONG
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"{type(error).__name__}: {os.strerror(error.errno)}"  # the rest names addresses
+    return f"{type(error).__name__}: {error}"

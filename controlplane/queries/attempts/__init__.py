@@ -1,0 +1,1 @@
+"""What a cell is given of its attempts: group specs, briefing, gang, artifacts."""

@@ -1,0 +1,268 @@
+"""What tasks read and wrote: contents of inputs, results of groups, output of attempts."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
+from uuid import UUID
+
+from django.conf import settings
+
+from controlplane.contract.artifacts import CHECKPOINT, path_of, prefix_of
+from controlplane.contract.states import TaskState
+from controlplane.domain.cells.signed_links import is_link_valid, link_key
+from controlplane.domain.errors import Conflict, NotFound
+from controlplane.queries.sql import decoded, rows
+from controlplane.storage import artifacts as kept
+from controlplane.storage import store
+from controlplane.storage.store import LogPiece
+
+STREAMS = store.STREAMS
+MAX_PIECE_BYTES = 8 * 1024 * 1024
+_PAGE = 1_000
+_OUTPUTS_PAGE = 20  # tasks; each may have left a thousand files
+
+
+def is_signed(path: str, *, expires: str, signature: str, at: float) -> bool:
+    """Whether a link to `path` is one of ours and still valid at `at` (seconds since 1970)."""
+    return any(
+        is_link_valid(link_key(key), path, expires=expires, signature=signature, at=at)
+        for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    )
+
+
+def read_input(digest: str) -> bytes | None:
+    """The content with that SHA-256; None if it is not here."""
+    return store.read_input(digest)
+
+
+def iterate_results(group_id: int) -> Iterator[bytes]:
+    """The results of a group's succeeded tasks by index, each a JSON line of name and content.
+
+    In the retry of a job also those that succeeded before, in the jobs that were retried.
+    """
+    groups, after = _find_chain(group_id), -1
+    while True:
+        found = rows(
+            """
+            SELECT t.index, a.result FROM controlplane_task t
+            JOIN controlplane_attempt a ON a.uid = t.attempt_uid
+            WHERE t.group_id = ANY(%s) AND t.state = %s AND t.index > %s AND a.result IS NOT NULL
+            ORDER BY t.index LIMIT %s
+            """,
+            [groups, int(TaskState.SUCCEEDED), after, _PAGE],
+        )
+        for index, result in found:
+            yield json.dumps({"name": str(index), "content": result}).encode() + b"\n"
+        if len(found) < _PAGE:
+            return
+        after = found[-1][0]
+
+
+def _find_chain(group_id: int) -> list[int]:
+    """The group, and those of the same name in the jobs that its own is a retry of.
+
+    A task that succeeded is in no later one: each index succeeded once at most.
+    """
+    found = rows(
+        """
+        WITH RECURSIVE chain (group_id, name, retry_of_id) AS (
+            SELECT g.id, g.name, j.retry_of_id FROM controlplane_taskgroup g
+            JOIN controlplane_job j ON j.id = g.job_id WHERE g.id = %s
+            UNION ALL
+            SELECT g.id, g.name, j.retry_of_id FROM chain c
+            JOIN controlplane_job j ON j.id = c.retry_of_id
+            JOIN controlplane_taskgroup g ON g.job_id = j.id AND g.name = c.name
+        )
+        SELECT group_id FROM chain
+        """,
+        [group_id],
+    )
+    return [found_id for (found_id,) in found]
+
+
+def has_group(group_id: int) -> bool:
+    """Whether there is such a group."""
+    return bool(rows("SELECT 1 FROM controlplane_taskgroup WHERE id = %s", [group_id]))
+
+
+def read_output(uid: UUID, stream: str, *, after: int, tail: int | None) -> LogPiece:
+    """A part of a stream from the cursor `after` on, or its last `tail` lines."""
+    start = find_start(uid, stream, after=after, tail=tail)
+    return store.read_log(uid, stream, offset=start, limit=MAX_PIECE_BYTES)
+
+
+def find_start(uid: UUID, stream: str, *, after: int, tail: int | None) -> int:
+    """Where reading begins: at the cursor, or where the last `tail` lines begin, if later."""
+    if tail is None:
+        return after
+    return max(after, store.find_tail(uid, stream, lines=tail, limit=MAX_PIECE_BYTES))
+
+
+ARTIFACT_PATH = "/api/v1/store/artifacts/"
+_PREFIX_COLUMNS = """
+SELECT a.uid, d.name, p.name, a.job_id, a.task_id FROM controlplane_attempt a
+JOIN controlplane_job j ON j.id = a.job_id
+JOIN controlplane_project p ON p.id = j.project_id
+JOIN controlplane_domain d ON d.id = p.domain_id
+"""
+
+
+class Elsewhere(Conflict):
+    """The artifact is not in our store, but at `uri`."""
+
+    def __init__(self, name: str, uri: str) -> None:
+        super().__init__(f"{name} is kept at {uri}, and not here")
+        self.uri = uri
+
+
+def find_prefix(uid: UUID) -> str | None:
+    """Below what an attempt leaves what it leaves; None: there is no such attempt."""
+    found = rows(f"{_PREFIX_COLUMNS} WHERE a.uid = %s", [uid])
+    return _prefix(found[0]) if found else None
+
+
+def is_over(uid: UUID) -> bool:
+    """Whether the attempt has been released: what it left stays as it is."""
+    found = rows(
+        "SELECT 1 FROM controlplane_attempt WHERE uid = %s AND released_at IS NOT NULL", [uid]
+    )
+    return bool(found)
+
+
+def is_purged(uid: UUID) -> bool:
+    """Whether a purge may have begun with the attempt, or has been: nobody finds what comes now."""
+    found = rows(
+        """
+        SELECT 1 FROM controlplane_attempt a JOIN controlplane_job j ON j.id = a.job_id
+        WHERE a.uid = %s AND (j.deleted_at IS NULL OR j.settled_at IS NULL)
+        """,
+        [uid],
+    )
+    return not found
+
+
+def find_prefixes_of_tasks(task_ids: Sequence[int], limit: int) -> dict[UUID, tuple[int, str]]:
+    """The job and the prefix of up to `limit` attempts of the tasks."""
+    found = rows(f"{_PREFIX_COLUMNS} WHERE a.task_id = ANY(%s) LIMIT %s", [list(task_ids), limit])
+    return {row[0]: (row[3], _prefix(row)) for row in found}
+
+
+def _prefix(row: tuple[Any, ...]) -> str:
+    uid, domain, project, job_id, task_id = row
+    return prefix_of(domain=domain, project=project, job=job_id, task=task_id, attempt=str(uid))
+
+
+def list_artifacts(uid: UUID) -> list[dict[str, Any]]:
+    """What an attempt left: name, size, sha256 and uri of each, by name. Raises NotFound."""
+    found = rows(
+        """
+        SELECT a.details -> 'outputs' FROM controlplane_attempt a
+        JOIN controlplane_job j ON j.id = a.job_id WHERE a.uid = %s AND j.deleted_at IS NULL
+        """,
+        [uid],
+    )
+    if not found:
+        raise NotFound(f"there is no attempt {uid}")
+    told = (item for item in decoded(found[0][0]) or [] if _fetchable(uid, item) is not None)
+    return sorted(told, key=lambda item: str(item["name"]))
+
+
+def open_artifact(uid: UUID, name: str) -> tuple[BinaryIO, dict[str, Any]]:
+    """The content of an artifact, and what is told of it. Raises NotFound, Elsewhere."""
+    item = next((item for item in list_artifacts(uid) if item["name"] == name), None)
+    prefix = find_prefix(uid)
+    if item is None or prefix is None:
+        raise NotFound(f"attempt {uid} left no {name[:255]}")
+    if item["uri"] != path_of(str(uid), name):
+        raise Elsewhere(name, item["uri"])
+    file = kept.open_artifact(prefix, name)
+    if file is None:
+        raise NotFound(f"{name} is not here any more")
+    return file, item
+
+
+def find_output_base(uid: UUID, launch: Mapping[str, Any]) -> str | None:
+    """The address below which the attempt keeps what it leaves; None: in our store."""
+    base = launch.get("output_base")
+    return f"{base.rstrip('/')}/{find_prefix(uid)}" if base else None
+
+
+def find_checkpoint(task_id: int, number: int) -> dict[str, Any] | None:
+    """What the last attempt before `number` left for the next: its uri, size and sha256."""
+    found = rows(
+        """
+        SELECT a.uid, kept.item FROM controlplane_attempt a,
+               jsonb_array_elements(a.details -> 'outputs') AS kept (item)
+        WHERE a.task_id = %s AND a.number < %s AND kept.item ->> 'name' = %s
+        ORDER BY a.number DESC LIMIT 1
+        """,
+        [task_id, number, CHECKPOINT],
+    )
+    return _fetchable(*found[0]) if found else None
+
+
+def iterate_outputs(group_id: int, name: str, link: Callable[[str], str]) -> Iterator[bytes]:
+    """Where to fetch output `name` of each succeeded task of a group: JSON lines, by index.
+
+    A file is called <index>/<name>, one of a folder <index>/<name>/<its path in it>. `named`: at an
+    address that a submitter named. Each item is some whole lines.
+    """
+    groups, after = _find_chain(group_id), -1
+    while True:
+        found = rows(
+            """
+            SELECT t.index, a.uid, a.details -> 'outputs' FROM controlplane_task t
+            JOIN controlplane_attempt a ON a.uid = t.attempt_uid
+            WHERE t.group_id = ANY(%s) AND t.state = %s AND t.index > %s
+            ORDER BY t.index LIMIT %s
+            """,
+            [groups, int(TaskState.SUCCEEDED), after, _OUTPUTS_PAGE],
+        )
+        for index, uid, items in found:
+            lines = _lines_of(index, uid, decoded(items) or [], name, link)
+            if lines:
+                yield lines
+        if len(found) < _OUTPUTS_PAGE:
+            return
+        after = found[-1][0]
+
+
+def _lines_of(
+    index: int, uid: UUID, items: list[Any], name: str, link: Callable[[str], str]
+) -> bytes:
+    lines = []
+    for item in sorted(items, key=lambda item: str(item["name"])):
+        if item["name"] != name and not item["name"].startswith(f"{name}/"):
+            continue
+        entry = _fetchable(uid, item)
+        if entry is None:
+            continue
+        is_here = entry["uri"].startswith("/")
+        line = {
+            "name": f"{index}/{entry['name']}",
+            "url": link(entry["uri"]) if is_here else entry["uri"],
+            "sha256": entry["sha256"],
+            "named": not is_here,
+        }
+        lines.append(json.dumps(line).encode() + b"\n")
+    return b"".join(lines)
+
+
+def fetchable_path(uid: UUID, item: Mapping[str, Any]) -> str | None:
+    """The path below web that a signed link to an artifact is for; None: it is kept elsewhere."""
+    if item["uri"] != path_of(str(uid), item["name"]):
+        return None
+    rest = item["uri"].partition("/artifacts/")[2]
+    return f"{ARTIFACT_PATH}{uid}/{rest}"
+
+
+def _fetchable(uid: UUID, item: Any) -> dict[str, Any] | None:
+    """An artifact as it is told; of our store, with the path of what a signed link may open.
+
+    None: it names a path of ours that is not its own. Nobody is told, and no link is signed.
+    """
+    entry: dict[str, Any] = dict(decoded(item))
+    path = fetchable_path(uid, entry)
+    if path is None and entry["uri"].startswith("/"):
+        return None
+    return entry | {"uri": path or entry["uri"]}

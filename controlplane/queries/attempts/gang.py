@@ -1,0 +1,106 @@
+"""What the members of a gang are told of each other; see `contract.messages.gang`."""
+
+from uuid import UUID
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from django.conf import settings
+
+from controlplane.contract.messages.gang import Gang, GangGroup, GangKey, GangMember
+from controlplane.contract.states import STATE_OF, TaskState
+from controlplane.contract.wire.keys import derive_key
+from controlplane.domain.errors import NotFound
+from controlplane.domain.state.states import ACTIVE
+from controlplane.queries.sql import decoded, rows
+
+_DONE = (TaskState.RUNNING, TaskState.SUCCEEDED)
+
+
+def find_gang_of(uid: UUID) -> int:
+    """The job of an attempt that has not ended, if that is a gang. Raises NotFound."""
+    found = rows(
+        """
+        SELECT a.job_id FROM controlplane_attempt a JOIN controlplane_job j ON j.id = a.job_id
+        WHERE a.uid = %s AND a.finished_at IS NULL AND j.coscheduled
+        """,
+        [uid],
+    )
+    if not found:
+        raise NotFound(f"there is no attempt {uid} of a gang that has not ended")
+    return int(found[0][0])
+
+
+def load_gang(job_id: int, *, with_key: bool = False) -> Gang:
+    """The members of a coscheduled job by rank, as they are now; none, if there is no such job."""
+    groups, minima, of_all = _load_groups(job_id)
+    members = []
+    present = dict.fromkeys(groups, 0)
+    for rank, row in enumerate(_load_members(job_id)):
+        group_id, index, state, number, cell, addresses = row
+        present[group_id] += STATE_OF[state] in _DONE
+        members.append(
+            GangMember(
+                rank=rank,
+                group=groups[group_id],
+                index=index,
+                state=STATE_OF[state],
+                number=number,
+                cell=cell,
+                addresses=decoded(addresses) or {},
+            )
+        )
+    each = all(present[group_id] >= minima[group_id] for group_id in groups)
+    return Gang(
+        members=tuple(members),
+        is_ready=each and sum(present.values()) >= of_all,
+        key=gang_key(job_id) if with_key else None,
+    )
+
+
+def _load_groups(job_id: int) -> tuple[dict[int, GangGroup], dict[int, int], int]:
+    """The groups and their minima by id, and the minimum of all."""
+    found = rows(
+        """
+        SELECT g.id, g.name, g.task_type, g.launch -> 'network', g.launch -> 'ports',
+               g.min_available, j.min_available
+        FROM controlplane_taskgroup g JOIN controlplane_job j ON j.id = g.job_id
+        WHERE g.job_id = %s ORDER BY g.position
+        """,
+        [job_id],
+    )
+    groups = {
+        group_id: GangGroup(name, kind, decoded(network) or "default", tuple(decoded(ports) or ()))
+        for group_id, name, kind, network, ports, _, _ in found
+    }
+    return groups, {row[0]: row[5] for row in found}, found[0][6] if found else 0
+
+
+def _load_members(job_id: int) -> list[tuple[int, int, int, int, str | None, str | None]]:
+    return rows(
+        """
+        SELECT t.group_id, t.index, t.state, t.attempt_number, c.name, a.details -> 'addresses'
+        FROM controlplane_task t
+        JOIN controlplane_taskgroup g ON g.id = t.group_id
+        LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid AND t.state = ANY(%s)
+        LEFT JOIN controlplane_cell c ON c.id = a.cell_id
+        WHERE t.job_id = %s ORDER BY g.position, t.index
+        """,
+        [[int(state) for state in sorted(ACTIVE)], job_id],
+    )
+
+
+def gang_key(job_id: int) -> GangKey:
+    """The key pair of a gang: derived from the installation's secret, and stored nowhere."""
+    seed = derive_key(
+        settings.SECRET_KEY.encode(), salt=b"cellrun", info=f"cellrun gang {job_id}".encode()
+    )
+    key = Ed25519PrivateKey.from_private_bytes(seed)
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.OpenSSH,
+        serialization.NoEncryption(),
+    )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    return GangKey(private.decode(), f"{public.decode()} cellrun-gang-{job_id}")

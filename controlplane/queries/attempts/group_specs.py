@@ -1,0 +1,155 @@
+"""What cells are told of groups: their definitions, with signed links to what their tasks read."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+
+from controlplane import clock
+from controlplane.contract.messages.health import read_health_check
+from controlplane.contract.messages.orders import GroupSpec, Input
+from controlplane.contract.messages.task_options import (
+    read_mount,
+    read_output,
+    read_secret_use,
+    read_tmpfs,
+)
+from controlplane.domain.cells.signed_links import VALID_SECONDS, link_key, sign_link
+from controlplane.queries.attempts.artifacts import fetchable_path
+from controlplane.queries.sql import decoded, rows
+
+INPUT_PATH = "/api/v1/store/inputs/"
+RESULTS_PATH = "/api/v1/store/results/"
+OUTPUTS_PATH = "/api/v1/store/outputs/"
+
+_WISHES: dict[str, Callable[[Any], Any]] = {
+    "secrets": read_secret_use,
+    "outputs": read_output,
+    "mounts": read_mount,
+    "tmpfs": read_tmpfs,
+}
+
+# What is looked at when a cell asks for the briefing of an attempt.
+_NOT_TOLD = ("inputs", "output_base")
+
+_KNOWN = {known.name for known in fields(GroupSpec)}
+
+Link = Callable[[str], str]
+"""Makes of a path an address from which whoever holds it may read."""
+
+
+def links_at(now: datetime) -> Link:
+    """Absolute signed links made at `now`, as cells reach the control plane."""
+    key = link_key(settings.SECRET_KEY)
+    base = settings.CELLRUN.public_url
+    expires = int(now.timestamp()) + VALID_SECONDS
+    return lambda path: base + sign_link(key, path, expires=expires)
+
+
+def browser_link(uid: UUID, item: Mapping[str, Any], *, now: datetime) -> str | None:
+    """A signed link, on this host, to an artifact of our store; None: it is kept elsewhere."""
+    path = fetchable_path(uid, item)
+    if path is None:
+        return None
+    expires = int(now.timestamp()) + VALID_SECONDS
+    return sign_link(link_key(settings.SECRET_KEY), path, expires=expires)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpecs:
+    """Definitions of groups by id; `unreadable`: of those that make no sense, the error."""
+
+    read: dict[int, GroupSpec] = field(default_factory=dict)
+    unreadable: dict[int, str] = field(default_factory=dict)
+
+
+def load_group_specs(group_ids: Iterable[int], *, link: Link | None = None) -> GroupSpecs:
+    """The definitions of groups; unknown ones are absent. Without `link`, valid from now."""
+    found = rows(
+        """
+        SELECT g.id, g.job_id, j.name, g.name, g.replicas, g.resources, g.launch
+        FROM controlplane_taskgroup g JOIN controlplane_job j ON j.id = g.job_id
+        WHERE g.id = ANY(%s)
+        """,
+        [list(group_ids)],
+    )
+    launches = [(*row[:5], decoded(row[5]), decoded(row[6])) for row in found]
+    sources = _find_sources({row[1] for row in launches if _reads_results(row[6])})
+    if link is None and any(_inputs_of(row[6]) for row in launches):
+        link = links_at(clock.now())
+    specs = GroupSpecs()
+    for row in launches:
+        try:
+            specs.read[row[0]] = _group_spec(row, link or str, sources)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            specs.unreadable[row[0]] = repr(error)
+    return specs
+
+
+def _reads_results(launch: Any) -> bool:
+    return any("from_group" in item for item in _inputs_of(launch))
+
+
+def _inputs_of(launch: Any) -> list[Any]:
+    """Of what may make no sense at all, too."""
+    inputs = launch.get("inputs") if isinstance(launch, dict) else None
+    return [item for item in inputs if isinstance(item, dict)] if isinstance(inputs, list) else []
+
+
+def _find_sources(job_ids: Iterable[int]) -> dict[tuple[int, str], int]:
+    """Ids of the groups of jobs by (job, name)."""
+    wanted = list(job_ids)
+    if not wanted:
+        return {}
+    statement = "SELECT job_id, name, id FROM controlplane_taskgroup WHERE job_id = ANY(%s)"
+    return {(job_id, name): group_id for job_id, name, group_id in rows(statement, [wanted])}
+
+
+def _group_spec(
+    row: tuple[Any, ...], link: Link, sources: Mapping[tuple[int, str], int]
+) -> GroupSpec:
+    group_id, job_id, job_name, name, replicas, resources, launch = row
+    # What a newer version knew is left out only if nothing is asked with it: no half obedience.
+    told = {
+        key: value
+        for key, value in launch.items()
+        if key not in _NOT_TOLD and (value or key in _KNOWN)
+    }
+    told["command"] = tuple(told["command"])
+    if told["entrypoint"] is not None:
+        told["entrypoint"] = tuple(told["entrypoint"])
+    told["ports"] = tuple(told.get("ports", ()))
+    told["capabilities"] = tuple(told.get("capabilities", ()))
+    for wish, read in _WISHES.items():
+        told[wish] = tuple(map(read, told.get(wish, ())))
+    told["health_check"] = read_health_check(told.get("health_check"))
+    inputs = tuple(_input(item, job_id, link, sources) for item in launch["inputs"])
+    return GroupSpec(
+        id=group_id,
+        job_id=job_id,
+        job_name=job_name,
+        group=name,
+        replicas=replicas,
+        resources=resources,
+        inputs=inputs,
+        **told,
+    )
+
+
+def _input(
+    item: Mapping[str, str], job_id: int, link: Link, sources: Mapping[tuple[int, str], int]
+) -> Input:
+    path = item["path"]
+    if "from_group" in item:
+        source = sources[job_id, item["from_group"]]
+        if "output" in item:
+            return Input(
+                path=path, url=link(f"{OUTPUTS_PATH}{source}/{item['output']}"), bundle=True
+            )
+        return Input(path=path, url=link(f"{RESULTS_PATH}{source}"), bundle=True)
+    if "url" in item:
+        return Input(path=path, url=item["url"], sha256=item.get("sha256"), named=True)
+    return Input(path=path, url=link(INPUT_PATH + item["sha256"]), sha256=item["sha256"])

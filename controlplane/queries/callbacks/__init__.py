@@ -1,0 +1,1 @@
+"""Callbacks that are due, and receivers that cannot be reached."""

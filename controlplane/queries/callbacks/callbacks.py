@@ -1,0 +1,210 @@
+"""Callbacks: which are due, what they tell, and how their tries went."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.errors import NotFound
+from controlplane.queries.sql import column_names, decoded, rows
+from controlplane.queries.views.jobs import is_job, load_status_counts
+
+# Of a callback that is looked at, so many of its last tries are shown.
+SHOWN_TRIES = 5
+
+# Of each owner with something due, so many hosts are looked at in one claim, by their names from
+# where the claim before left off, and those of so many callbacks that are due for longest.
+_HOSTS_AT_ONCE = 64
+_OLDEST = 256
+
+# Owner by owner by the index: what waits for one costs nothing of another.
+_OWNERS = """
+owners AS (
+    (SELECT owner_id FROM controlplane_callback WHERE state = 'waiting' ORDER BY owner_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT k.owner_id FROM controlplane_callback k
+            WHERE k.state = 'waiting' AND k.owner_id > o.owner_id ORDER BY k.owner_id LIMIT 1)
+    FROM owners o WHERE o.owner_id IS NOT NULL
+), late AS MATERIALIZED (
+    SELECT o.owner_id FROM owners o WHERE EXISTS (
+        SELECT 1 FROM controlplane_callback k
+        WHERE k.state = 'waiting' AND k.owner_id = o.owner_id AND k.due_at <= %(now)s)
+)
+"""
+
+_TASK_COLUMNS = """
+SELECT k.id AS callback, t.id AS task, t.job_id AS job, g.name AS "group", t.index AS index,
+       t.state AS state, t.failure_reason AS failure_reason, a.exit_code AS exit_code,
+       a.result AS result, a.result_truncated AS result_truncated, c.name AS cell_id,
+       t.started_at AS started_at, t.finished_at AS finished_at, j.annotation AS annotation,
+       j.created_at AS created_at, j.is_one_off AS is_one_off, o.guid AS guid
+FROM controlplane_callback k
+JOIN controlplane_task t ON t.id = k.task_id
+JOIN controlplane_taskgroup g ON g.id = t.group_id
+JOIN controlplane_job j ON j.id = t.job_id
+LEFT JOIN controlplane_oneoff o ON o.task_id = t.id
+LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid
+LEFT JOIN controlplane_cell c ON c.id = a.cell_id
+WHERE k.id = ANY(%s)
+"""
+_JOB_COLUMNS = """
+SELECT k.id AS callback, j.id AS job, j.guid AS guid, j.name AS name, j.state AS state,
+       j.failure_reason AS failure_reason, j.annotation AS annotation, j.labels AS labels,
+       j.created_at AS created_at, j.started_at AS started_at, j.finished_at AS finished_at,
+       j.settled_at AS settled_at
+FROM controlplane_callback k JOIN controlplane_job j ON j.id = k.job_id
+WHERE k.id = ANY(%s) AND k.task_id IS NULL
+"""
+_COLUMNS = """
+SELECT k.id AS id, k.job_id AS job, k.task_id AS task, k.url AS url, k.state AS state,
+       k.tries AS tries, k.due_at AS due_at, k.give_up_at AS give_up_at, k.created_at AS created_at,
+       k.ended_at AS ended_at, k.last_error AS last_error
+FROM controlplane_callback k JOIN controlplane_job j ON j.id = k.job_id AND j.deleted_at IS NULL
+"""
+_NAMES_OF_TRIES = ("number", "began_at", "ended_at", "status", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Subjects:
+    """What callbacks tell of, by their ids: facts for the bodies of `domain.callbacks.delivery`."""
+
+    tasks: dict[int, dict[str, Any]]
+    jobs: dict[int, dict[str, Any]]
+
+
+def is_any_due(now: datetime) -> bool:
+    """Whether some callback waits for no more than to be tried."""
+    statement = f"WITH RECURSIVE {_OWNERS} SELECT EXISTS (SELECT 1 FROM late)"
+    return bool(rows(statement, {"now": now})[0][0])
+
+
+@dataclass(frozen=True, slots=True)
+class Receivers:
+    """Where something may be due: an owner and a host at each place.
+
+    `left_off`: the host behind which there are more; empty: these were the last.
+    """
+
+    owner_ids: list[int]
+    hosts: list[str]
+    left_off: str
+
+
+def find_receivers(now: datetime, *, behind: str) -> Receivers:
+    """For whom to whom something may be due, by owner: a bounded number, hosts behind `behind`."""
+    statement = f"""
+        WITH RECURSIVE {_OWNERS}, walk AS (
+            SELECT l.owner_id, 1 AS n, (
+                SELECT k.host FROM controlplane_callback k
+                WHERE k.state = 'waiting' AND k.owner_id = l.owner_id AND k.host > %(behind)s
+                ORDER BY k.host LIMIT 1) AS host
+            FROM late l
+            UNION ALL
+            SELECT w.owner_id, w.n + 1, (
+                SELECT k.host FROM controlplane_callback k
+                WHERE k.state = 'waiting' AND k.owner_id = w.owner_id AND k.host > w.host
+                ORDER BY k.host LIMIT 1)
+            FROM walk w WHERE w.host IS NOT NULL AND w.n < %(hosts)s
+        ), found AS (
+            SELECT owner_id, host FROM walk WHERE host IS NOT NULL
+            UNION
+            SELECT l.owner_id, o.host FROM late l, LATERAL (
+                SELECT k.host FROM controlplane_callback k
+                WHERE k.state = 'waiting' AND k.owner_id = l.owner_id AND k.due_at <= %(now)s
+                ORDER BY k.due_at, k.id LIMIT %(oldest)s) o
+        )
+        SELECT owner_id, host, (SELECT min(host) FROM walk WHERE n = %(hosts)s) FROM found
+        """
+    parameters = {"now": now, "behind": behind, "hosts": _HOSTS_AT_ONCE, "oldest": _OLDEST}
+    found = rows(statement, parameters)
+    left_off = (found[0][2] or "") if found else ""
+    return Receivers([row[0] for row in found], [row[1] for row in found], left_off)
+
+
+def list_waiting_hosts(limit: int) -> list[str]:
+    """The first hosts for which something waits, by name, however many callbacks wait for each."""
+    statement = """
+        WITH RECURSIVE hosts AS (
+            (SELECT host FROM controlplane_callback WHERE state = 'waiting' ORDER BY host LIMIT 1)
+            UNION ALL
+            SELECT (SELECT k.host FROM controlplane_callback k
+                    WHERE k.state = 'waiting' AND k.host > h.host ORDER BY k.host LIMIT 1)
+            FROM hosts h WHERE h.host IS NOT NULL
+        )
+        SELECT host FROM hosts WHERE host IS NOT NULL LIMIT %s
+        """
+    return [host for (host,) in rows(statement, [limit])]
+
+
+def load_subjects(callback_ids: Sequence[int]) -> Subjects:
+    """What each of the callbacks tells of, as it is now; what has gone is left out."""
+    tasks = _named(_TASK_COLUMNS, [list(callback_ids)])
+    jobs = _named(_JOB_COLUMNS, [list(callback_ids)])
+    counts = load_status_counts([job["job"] for job in jobs]) if jobs else {}
+    for task in tasks:
+        succeeded = task["state"] == TaskState.SUCCEEDED
+        task["result"] = task["result"] if succeeded else None
+        task["result_truncated"] = bool(succeeded and task["result_truncated"])
+        task["guid"] = task["guid"] or str(task["task"])
+        task["state"] = TaskState(task["state"]).name
+    for job in jobs:
+        job["labels"] = decoded(job["labels"])
+        job["task_status_count"] = counts.get(job["job"], {})
+        job["state"] = TaskState(job["state"]).name
+    return Subjects(
+        {task.pop("callback"): task for task in tasks},
+        {job.pop("callback"): job for job in jobs},
+    )
+
+
+def list_callbacks(job_id: int, *, before: int | None, limit: int) -> list[dict[str, Any]]:
+    """At most `limit` callbacks of a job, newest first, with their last tries. Raises NotFound."""
+    statement = f"{_COLUMNS} WHERE k.job_id = %s AND (%s OR k.id < %s) ORDER BY k.id DESC LIMIT %s"
+    found = _named(statement, [job_id, before is None, before or 0, limit])
+    if not found and not is_job(job_id):
+        raise NotFound(f"there is no job {job_id}")
+    return _with_tries(found)
+
+
+def get_callback(callback_id: int) -> dict[str, Any]:
+    """One callback, with its last tries. Raises NotFound."""
+    found = _named(f"{_COLUMNS} WHERE k.id = %s", [callback_id])
+    if not found:
+        raise NotFound(f"there is no callback {callback_id}")
+    return _with_tries(found)[0]
+
+
+def find_callback_owner(callback_id: int) -> int:
+    """Id of the user whose callback it is. Raises NotFound."""
+    found = rows(
+        """
+        SELECT j.owner_id FROM controlplane_callback k
+        JOIN controlplane_job j ON j.id = k.job_id AND j.deleted_at IS NULL WHERE k.id = %s
+        """,
+        [callback_id],
+    )
+    if not found:
+        raise NotFound(f"there is no callback {callback_id}")
+    return int(found[0][0])
+
+
+def _with_tries(callbacks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = rows(
+        """
+        SELECT d.callback_id, d.number, d.began_at, d.ended_at, d.status, d.error
+        FROM unnest(%s::bigint[]) AS k(id), LATERAL (
+            SELECT * FROM controlplane_delivery WHERE callback_id = k.id ORDER BY id DESC LIMIT %s
+        ) d ORDER BY d.callback_id, d.id DESC
+        """,
+        [[callback["id"] for callback in callbacks], SHOWN_TRIES],
+    )
+    tries: dict[int, list[dict[str, Any]]] = {}
+    for callback_id, *facts in found:
+        tries.setdefault(callback_id, []).append(dict(zip(_NAMES_OF_TRIES, facts, strict=True)))
+    return [{**callback, "deliveries": tries.get(callback["id"], [])} for callback in callbacks]
+
+
+def _named(statement: str, parameters: Sequence[Any]) -> list[dict[str, Any]]:
+    names = column_names(statement)
+    return [dict(zip(names, row, strict=True)) for row in rows(statement, parameters)]

@@ -1,0 +1,104 @@
+"""Receivers that callbacks do not reach, found by indexes: bounded, however many callbacks wait."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import starmap
+
+from controlplane.queries.callbacks.callbacks import find_receivers
+from controlplane.queries.sql import rows
+
+MOST_COUNTED = 1_000
+"""No more callbacks of one receiver are counted, of each state."""
+
+# Receivers looked at, by name: of those where something failed, and of those given up.
+_LOOKED_AT = 500
+# Of what was given up at one of them, so many are looked at for one whose job is not deleted.
+_NEWEST = 100
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """What one receiver has not got. `tried`: of those that wait, in vain so far.
+
+    Counts go to 1,000. `due_at`: of the one that waits and is most overdue; None: none waits.
+    """
+
+    host: str
+    given_up: int
+    waiting: int
+    tried: int
+    claimed: int
+    since: datetime
+    due_at: datetime | None
+    fault_of_given_up: str
+    fault: str
+
+
+def find_unreached(now: datetime, *, late: datetime) -> list[str]:
+    """Receivers with something given up within a day, tried in vain, or due since before `late`.
+
+    Those first of which something was given up, then by what is due for the longest.
+    """
+    # From one receiver to the next by the index, whatever waits for each.
+    walk = """
+        (SELECT host, 1 AS n FROM controlplane_callback WHERE {of} ORDER BY host LIMIT 1)
+        UNION ALL
+        SELECT k.host, w.n + 1 FROM {name} w, LATERAL (
+            SELECT host FROM controlplane_callback WHERE {of} AND host > w.host
+            ORDER BY host LIMIT 1) k
+        WHERE w.n < %(looked_at)s
+        """
+    statement = f"""
+        WITH RECURSIVE tried AS ({walk.format(of="state = 'waiting' AND is_tried", name="tried")}),
+        given_up AS ({walk.format(of="state = 'abandoned'", name="given_up")}),
+        found AS (
+            SELECT host FROM tried UNION SELECT host FROM given_up
+            UNION SELECT unnest(%(late_hosts)s::text[])
+        ), judged AS (
+            SELECT f.host, f.host IN (SELECT host FROM tried) AS is_tried, (
+                SELECT min(due_at) FROM controlplane_callback
+                WHERE state = 'waiting' AND host = f.host) AS due_at,
+            EXISTS (SELECT 1 FROM (
+                SELECT job_id FROM controlplane_callback
+                WHERE state = 'abandoned' AND host = f.host AND ended_at > %(day)s
+                ORDER BY ended_at DESC LIMIT %(newest)s) k
+                JOIN controlplane_job j ON j.id = k.job_id AND j.deleted_at IS NULL) AS is_given_up
+            FROM found f
+        )
+        SELECT host FROM judged WHERE is_given_up OR is_tried OR due_at <= %(late)s
+        ORDER BY is_given_up DESC, due_at, host
+        """
+    parameters = {
+        "late": late,
+        "late_hosts": sorted(set(find_receivers(late, behind="").hosts)),
+        "day": now - _DAY,
+        "looked_at": _LOOKED_AT,
+        "newest": _NEWEST,
+    }
+    return [host for (host,) in rows(statement, parameters)]
+
+
+def load_undelivered(hosts: Sequence[str], *, now: datetime) -> list[Undelivered]:
+    """What each of some receivers has not got, in their order, of jobs that are not deleted."""
+    alive = "JOIN controlplane_job j ON j.id = k.job_id AND j.deleted_at IS NULL"
+    of_host = "SELECT * FROM controlplane_callback WHERE host = h.host AND state ="
+    statement = f"""
+        SELECT h.host, a.n, w.n, t.n, c.n, LEAST(a.since, w.since, c.since), w.due_at,
+               COALESCE(a.fault, ''), COALESCE(t.fault, '')
+        FROM unnest(%(hosts)s::text[]) WITH ORDINALITY AS h (host, place),
+        LATERAL (SELECT count(*) AS n, min(k.created_at) AS since,
+                        max(k.last_error) FILTER (WHERE k.is_tried) AS fault
+                 FROM ({of_host} 'abandoned' AND ended_at > %(day)s
+                       ORDER BY ended_at DESC LIMIT %(most)s) k {alive}) a,
+        LATERAL (SELECT count(*) AS n, min(k.created_at) AS since, min(k.due_at) AS due_at
+                 FROM ({of_host} 'waiting' ORDER BY due_at LIMIT %(most)s) k {alive}) w,
+        LATERAL (SELECT count(*) AS n, max(k.last_error) AS fault
+                 FROM ({of_host} 'waiting' AND is_tried LIMIT %(most)s) k {alive}) t,
+        LATERAL (SELECT count(*) AS n, min(k.created_at) AS since
+                 FROM ({of_host} 'claimed') k {alive}) c
+        WHERE a.n + w.n > 0 ORDER BY h.place
+        """
+    parameters = {"hosts": list(hosts), "day": now - _DAY, "most": MOST_COUNTED}
+    return list(starmap(Undelivered, rows(statement, parameters)))

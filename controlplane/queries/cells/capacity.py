@@ -1,0 +1,96 @@
+"""Cells as placement sees them: what they offer, and what unreleased attempts hold of them."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.constraints import Tags
+from controlplane.domain.placement.model.snapshot import CellFacts
+from controlplane.domain.state.states import CellState
+from controlplane.queries.sql import decoded, rows
+
+# Of these drivers a cell prepares only so many containers at once; others start in no time.
+CONTAINER_DRIVERS = frozenset({"docker", "podman"})
+# What occupies a start slot.
+_PREPARING = [int(TaskState.ASSIGNED), int(TaskState.BUILDING)]
+
+
+def load_cells(pool_id: int) -> list[CellFacts]:
+    """The cells of a pool that have ever registered, by id."""
+    return _cells("c.pool_id = %s AND c.incarnation <> ''", [pool_id])
+
+
+def lock_cells(cell_ids: Iterable[int]) -> dict[int, CellFacts]:
+    """Lock cells, sorted by id, and read what is held of them now: the last word before placing."""
+    ids = sorted(set(cell_ids))
+    rows("SELECT id FROM controlplane_cell WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE", [ids])
+    return {cell.cell_id: cell for cell in _cells("c.id = ANY(%s)", [ids])}
+
+
+def load_usage(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
+    """What unreleased attempts hold of each cell: computed, never a stored counter."""
+    held = rows(
+        """
+        SELECT h.cell_id, g.resources, h.count FROM (
+            SELECT cell_id, group_id, count(*) FROM controlplane_attempt
+            WHERE cell_id = ANY(%s) AND released_at IS NULL GROUP BY cell_id, group_id
+        ) h JOIN controlplane_taskgroup g ON g.id = h.group_id
+        """,
+        [list(cell_ids)],
+    )
+    usage: dict[int, dict[str, int]] = {}
+    for cell_id, resources, count in held:
+        cell = usage.setdefault(cell_id, {})
+        for name, amount in json.loads(resources).items():
+            cell[name] = cell.get(name, 0) + amount * count
+    return usage
+
+
+def _cells(condition: str, parameters: Sequence[Any]) -> list[CellFacts]:
+    found = rows(
+        f"""
+        SELECT c.id, c.name,
+               -- Whose loss is held back gets no work: it might wait there for an operator.
+               CASE WHEN p.loss_held_at IS NOT NULL AND l.silent_ticks > 0 THEN 'LOST'
+                    ELSE c.state END, c.incarnation, c.capacity, c.task_types, c.labels, c.tags,
+               CASE WHEN c.drivers && %s::varchar[] THEN p.max_building_per_cell END
+        FROM controlplane_cell c JOIN controlplane_pool p ON p.id = c.pool_id
+        LEFT JOIN controlplane_celllease l ON l.cell_id = c.id
+        WHERE {condition} ORDER BY c.id
+        """,
+        [sorted(CONTAINER_DRIVERS), *parameters],
+    )
+    used = load_usage([row[0] for row in found])
+    preparing = _count_preparing([row[0] for row in found if row[8] is not None])
+    return [
+        CellFacts(
+            cell_id=cell_id,
+            name=name,
+            state=CellState(state),
+            incarnation=incarnation,
+            capacity=json.loads(capacity),
+            used=used.get(cell_id, {}),
+            task_types=frozenset(task_types),
+            labels=decoded(labels),
+            tags=Tags.read(tags),
+            start_slots=None if most is None else max(most - preparing.get(cell_id, 0), 0),
+        )
+        for cell_id, name, state, incarnation, capacity, task_types, labels, tags, most in found
+    ]
+
+
+def _count_preparing(cell_ids: Sequence[int]) -> dict[int, int]:
+    """By cell, the containers that it prepares or is about to."""
+    if not cell_ids:
+        return {}
+    found = rows(
+        """
+        SELECT a.cell_id, count(*) FROM controlplane_attempt a
+        JOIN controlplane_taskgroup g ON g.id = a.group_id AND g.task_type = 'container'
+        WHERE a.cell_id = ANY(%s) AND a.released_at IS NULL AND a.state = ANY(%s)
+        GROUP BY a.cell_id
+        """,
+        [list(cell_ids), _PREPARING],
+    )
+    return dict(found)

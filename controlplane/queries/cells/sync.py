@@ -1,0 +1,61 @@
+"""What cells should have: their unreleased attempts, for the answers to their heartbeats."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from controlplane.contract.states import STATE_OF
+from controlplane.domain.cells.sync import Wanted
+from controlplane.domain.state.states import CellState
+from controlplane.queries.sql import rows
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a cell stands with us."""
+
+    cell_id: int
+    state: CellState
+    incarnation: str
+    acked_seq: int
+    ordered_state: CellState
+    quarantined_for: str
+    quarantined_until: datetime | None
+
+
+def load_standings(cell_ids: Sequence[int]) -> dict[int, Standing]:
+    """State, incarnation and acknowledged reports of the cells that ever registered."""
+    statement = """
+        SELECT c.id, c.state, c.incarnation, l.acked_seq, c.ordered_state, c.quarantined_for,
+               c.quarantined_until
+        FROM controlplane_cell c JOIN controlplane_celllease l ON l.cell_id = c.id
+        WHERE c.id = ANY(%s)
+        """
+    return {
+        cell_id: Standing(cell_id, CellState(state), incarnation, seq, CellState(ordered), *cause)
+        for cell_id, state, incarnation, seq, ordered, *cause in rows(statement, [list(cell_ids)])
+    }
+
+
+def load_wanted(cell_ids: Sequence[int]) -> dict[int, list[Wanted]]:
+    """The unreleased attempts of each cell's present incarnation."""
+    found = rows(
+        """
+        SELECT a.cell_id, a.uid, a.group_id, a.task_id, t.index, a.number, a.state, a.created_at,
+               a.start_before, a.stop_reason,
+               a.stop_forced_at IS NOT NULL,
+               COALESCE((g.launch->>'stop_grace_seconds')::float, 10)
+        FROM controlplane_attempt a
+        JOIN controlplane_cell c ON c.id = a.cell_id AND c.incarnation = a.incarnation
+        JOIN controlplane_task t ON t.id = a.task_id
+        JOIN controlplane_taskgroup g ON g.id = a.group_id
+        WHERE a.cell_id = ANY(%s) AND a.released_at IS NULL
+        ORDER BY a.cell_id, a.uid
+        """,
+        [list(cell_ids)],
+    )
+    wanted: dict[int, list[Wanted]] = {}
+    for cell_id, uid, group_id, task_id, index, number, state, *rest in found:
+        item = Wanted(str(uid), group_id, task_id, index, number, STATE_OF[state], *rest)
+        wanted.setdefault(cell_id, []).append(item)
+    return wanted

@@ -1,0 +1,1 @@
+"""What invariants and recounts read."""

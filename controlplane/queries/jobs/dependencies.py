@@ -1,0 +1,74 @@
+"""Jobs that look at other jobs: dependants, children, gangs that go back to wait."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controlplane.domain.state.states import ACTIVE
+from controlplane.queries.sql import rows
+
+_ACTIVE = sorted(int(state) for state in ACTIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitsFor:
+    """What a job waits for. Neither met nor failed: it is open."""
+
+    on_job_id: int
+    name: str
+    until: str
+    is_met: bool
+    is_failed: bool
+
+
+def load_dependencies(job_ids: Sequence[int]) -> dict[int, list[WaitsFor]]:
+    """What each of the jobs waits for."""
+    found = rows(
+        """
+        SELECT job_id, on_job_id, on_name, until, met_at IS NOT NULL, failed_at IS NOT NULL
+        FROM controlplane_jobdependency WHERE job_id = ANY(%s) ORDER BY job_id, id
+        """,
+        [list(job_ids)],
+    )
+    dependencies: dict[int, list[WaitsFor]] = defaultdict(list)
+    for job_id, *facts in found:
+        dependencies[job_id].append(WaitsFor(*facts))
+    return dict(dependencies)
+
+
+def load_parents(job_ids: Sequence[int]) -> dict[int, tuple[int, str]]:
+    """By child: its parent's id and name."""
+    found = rows(
+        """
+        SELECT c.id, p.id, p.name FROM controlplane_job c
+        JOIN controlplane_job p ON p.id = c.parent_id WHERE c.id = ANY(%s) ORDER BY c.id
+        """,
+        [list(job_ids)],
+    )
+    return {child: (parent, name) for child, parent, name in found}
+
+
+def find_bouncing_page(job_id: int, limit: int) -> list[int]:
+    """Members of the job's gang that hold a place and may leave it, lowest ids first."""
+    found = rows(
+        """
+        SELECT t.id FROM controlplane_task t
+        JOIN controlplane_taskgroup g ON g.id = t.group_id AND NOT g.at_most_once
+        JOIN controlplane_job j ON j.id = t.job_id AND j.is_bouncing
+        WHERE t.job_id = %s AND t.state = ANY(%s) ORDER BY t.id LIMIT %s
+        """,
+        [job_id, _ACTIVE, limit],
+    )
+    return [task_id for (task_id,) in found]
+
+
+def load_stop_seconds(job_id: int) -> dict[int, float]:
+    """By group of the job, how long its tasks may take to stop."""
+    found = rows(
+        """
+        SELECT id, COALESCE((launch->>'stop_grace_seconds')::float8, 10)
+        FROM controlplane_taskgroup WHERE job_id = %s
+        """,
+        [job_id],
+    )
+    return dict(found)

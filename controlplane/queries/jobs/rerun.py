@@ -1,0 +1,140 @@
+"""What the retry of a job is made of: what is left of it, its other retries, what it waited for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import starmap
+from typing import Any
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.jobs.rerun import Awaited, GroupLeft
+from controlplane.domain.state.states import TERMINAL
+from controlplane.queries.sql import decoded, rows
+
+
+@dataclass(frozen=True, slots=True)
+class RetriedJob:
+    """A job that is to be retried, its columns that never change."""
+
+    job_id: int
+    project_id: int
+    owner_id: int
+    pool_id: int
+    min_available: int
+    parent_id: int | None
+    document: Mapping[str, Any]
+
+
+def find_retried(job_id: int) -> RetriedJob | None:
+    """The job, unless it is not there or was deleted."""
+    found = rows(
+        """
+        SELECT id, project_id, owner_id, pool_id, min_available, parent_id, spec
+        FROM controlplane_job WHERE id = %s AND deleted_at IS NULL
+        """,
+        [job_id],
+    )
+    if not found:
+        return None
+    key, project_id, owner_id, pool_id, minimum, parent_id, document = found[0]
+    return RetriedJob(key, project_id, owner_id, pool_id, minimum, parent_id, decoded(document))
+
+
+def find_family(job_id: int) -> set[int]:
+    """The job, what it is a retry of, and all retries of those: jobs that share their tasks."""
+    found = rows(
+        """
+        WITH RECURSIVE up (id, retry_of_id) AS (
+            SELECT id, retry_of_id FROM controlplane_job WHERE id = %s
+            UNION SELECT j.id, j.retry_of_id FROM controlplane_job j
+                  JOIN up ON j.id = up.retry_of_id
+        ), family (id) AS (
+            SELECT id FROM up
+            UNION SELECT j.id FROM controlplane_job j JOIN family f ON j.retry_of_id = f.id
+        )
+        SELECT id FROM family
+        """,
+        [job_id],
+    )
+    return {member for (member,) in found}
+
+
+def find_newest_retry(job_id: int) -> int | None:
+    """The newest of the retries of a job, and of theirs; None: there is none."""
+    found = rows(
+        """
+        WITH RECURSIVE retry (id) AS (
+            SELECT id FROM controlplane_job WHERE retry_of_id = %s
+            UNION SELECT j.id FROM controlplane_job j JOIN retry r ON j.retry_of_id = r.id
+        )
+        SELECT max(j.id) FROM controlplane_job j JOIN retry r ON r.id = j.id
+        WHERE j.deleted_at IS NULL
+        """,
+        [job_id],
+    )
+    return None if found[0][0] is None else int(found[0][0])
+
+
+def load_awaited(job_id: int) -> list[Awaited]:
+    """What the job waited for, in its order."""
+    found = rows(
+        """
+        SELECT d.on_job_id, d.on_name, d.until, d.met_at IS NOT NULL, d.failed_at IS NOT NULL,
+               EXISTS (SELECT FROM controlplane_job j
+                       WHERE j.id = d.on_job_id AND j.deleted_at IS NULL)
+        FROM controlplane_jobdependency d WHERE d.job_id = %s ORDER BY d.id
+        """,
+        [job_id],
+    )
+    return [
+        replace(item, retried_by=find_newest_retry(item.on_job_id) if item.is_failed else None)
+        for item in starmap(Awaited, found)
+    ]
+
+
+def load_left(job_id: int) -> dict[str, GroupLeft]:
+    """By group, in order, what is left of the job, which has ended."""
+    root = _load_first_counts(job_id)
+    found = rows(
+        """
+        SELECT g.name, g.task_count, g.min_available, g.replicas, array_remove(
+            array_agg(t.index ORDER BY t.index), NULL)
+        FROM controlplane_taskgroup g
+        LEFT JOIN controlplane_task t ON t.group_id = g.id AND t.state <> %s
+        WHERE g.job_id = %s GROUP BY g.id ORDER BY g.position
+        """,
+        [int(TaskState.SUCCEEDED), job_id],
+    )
+    return {
+        name: GroupLeft(task_count, minimum, indices, root.get(name, 0) >= replicas)
+        for name, task_count, minimum, replicas, indices in found
+    }
+
+
+def is_parent_open(parent_id: int | None) -> bool:
+    """Whether the job may have children still."""
+    found = rows(
+        """
+        SELECT 1 FROM controlplane_job
+        WHERE id = %s AND deleted_at IS NULL AND ending_as IS NULL AND state <> ALL(%s)
+        """,
+        [parent_id, sorted(int(state) for state in TERMINAL)],
+    )
+    return bool(found)
+
+
+def _load_first_counts(job_id: int) -> dict[str, int]:
+    """How many tasks each group has in the first job of the chain that was not deleted."""
+    found = rows(
+        """
+        WITH RECURSIVE chain (id, retry_of_id, steps) AS (
+            SELECT id, retry_of_id, 0 FROM controlplane_job WHERE id = %s
+            UNION ALL
+            SELECT j.id, j.retry_of_id, c.steps + 1 FROM controlplane_job j
+            JOIN chain c ON j.id = c.retry_of_id WHERE j.deleted_at IS NULL
+        )
+        SELECT g.name, g.task_count FROM controlplane_taskgroup g
+        WHERE g.job_id = (SELECT id FROM chain ORDER BY steps DESC LIMIT 1)
+        """,
+        [job_id],
+    )
+    return dict(found)

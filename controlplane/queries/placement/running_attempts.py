@@ -1,0 +1,117 @@
+"""Who holds a pool's cells, and what is leaving them: read only when somebody finds no room."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from controlplane.domain.placement.model.snapshot import Leaving, Running
+from controlplane.domain.scopes import Scope, ScopeKind
+from controlplane.domain.state.states import Band
+from controlplane.queries.sql import decoded, rows
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The attempts on some cells: those that have not ended, and what ended ones still hold.
+
+    `leaving_scopes`: by scope, what the latter hold; `running_tasks` counts them.
+    """
+
+    running: list[Running]
+    leaving: list[Leaving]
+    leaving_scopes: dict[Scope, dict[str, int]]
+
+
+def is_any_below(cell_ids: Sequence[int], band: Band) -> bool:
+    """Whether something less important than `band` runs on the cells."""
+    found = rows(
+        """
+        SELECT EXISTS (
+            SELECT FROM (
+                SELECT DISTINCT job_id FROM controlplane_attempt
+                WHERE cell_id = ANY(%s) AND released_at IS NULL
+            ) a JOIN controlplane_job j ON j.id = a.job_id AND j.band > %s)
+        """,
+        [list(cell_ids), int(band)],
+    )
+    return bool(found[0][0])
+
+
+def load_held(cell_ids: Sequence[int]) -> Held:
+    """All unreleased attempts on the cells, and elsewhere those of gangs with members on them."""
+    found = rows(
+        """
+        SELECT a.task_id, a.job_id, a.group_id, a.cell_id, j.band, g.resources, j.owner_id,
+               j.project_id, p.domain_id, COALESCE(a.started_at, a.created_at),
+               COALESCE((g.launch->>'stop_grace_seconds')::float8, 10),
+               j.coscheduled, NOT g.at_most_once, a.state = 9,
+               COALESCE(a.started_at, a.created_at) + make_interval(secs => g.timeout_seconds),
+               a.finished_at IS NOT NULL
+        FROM controlplane_attempt a
+        JOIN controlplane_taskgroup g ON g.id = a.group_id
+        JOIN controlplane_job j ON j.id = a.job_id
+        JOIN controlplane_project p ON p.id = j.project_id
+        WHERE a.uid IN (
+            SELECT uid FROM controlplane_attempt
+            WHERE cell_id = ANY(%(cells)s) AND released_at IS NULL
+            UNION ALL
+            SELECT b.uid FROM controlplane_attempt b
+            WHERE b.released_at IS NULL AND b.job_id IN (
+                SELECT c.job_id FROM controlplane_attempt c
+                JOIN controlplane_job k ON k.id = c.job_id AND k.coscheduled
+                WHERE c.cell_id = ANY(%(cells)s) AND c.released_at IS NULL))
+        ORDER BY a.task_id
+        """,
+        {"cells": list(cell_ids)},
+    )
+    held = Held([], [], {})
+    for row in found:
+        task, job, group, cell, band, resources, owner, project, domain, began, stop = row[:11]
+        is_gang, is_evictable, is_free, ends_by, has_ended = row[11:]
+        amounts = decoded(resources)
+        if has_ended:
+            held.leaving.append(Leaving(cell, amounts))
+            for scope in (
+                Scope(ScopeKind.USER, owner),
+                Scope(ScopeKind.PROJECT, project),
+                Scope(ScopeKind.DOMAIN, domain),
+            ):
+                kept = held.leaving_scopes.setdefault(scope, {"running_tasks": 0})
+                kept["running_tasks"] += 1
+                for name, amount in amounts.items():
+                    kept[name] = kept.get(name, 0) + amount
+            continue
+        held.running.append(
+            Running(
+                task_id=task,
+                job_id=job,
+                group_id=group,
+                cell_id=cell,
+                band=Band(band),
+                resources=amounts,
+                owner_id=owner,
+                project_id=project,
+                domain_id=domain,
+                began_at=began,
+                stop_seconds=stop,
+                gang=job if is_gang else None,
+                is_evictable=is_evictable,
+                is_free=is_free,
+                ends_by=ends_by,
+            )
+        )
+    return held
+
+
+def count_without_room(group_ids: Iterable[int], *, now: datetime) -> dict[int, int]:
+    """By group, the tasks that could be placed now and for which no room is kept."""
+    found = rows(
+        """
+        SELECT group_id, count(*) FROM controlplane_task
+        WHERE group_id = ANY(%s) AND state = 1 AND NOT attempt_open AND nominated_cell_id IS NULL
+          AND (not_before IS NULL OR not_before <= %s)
+        GROUP BY group_id
+        """,
+        [sorted(set(group_ids)), now],
+    )
+    return dict(found)

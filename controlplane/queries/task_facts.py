@@ -1,0 +1,76 @@
+"""Tasks with their budgets and present attempts, as decisions need them."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from controlplane.contract.states import STATE_OF
+from controlplane.domain.state.facts import AttemptFacts, TaskFacts
+from controlplane.domain.state.states import Exclusive
+from controlplane.domain.state.transitions import Counters, Limits
+from controlplane.queries.sql import rows
+
+_FACTS = """
+SELECT t.id, t.group_id, t.job_id, t.state,
+       t.failure_count, t.preemption_count, t.system_failure_count, t.system_row, t.refusal_row,
+       t.consecutive_crashes,
+       g.retries_failure, g.retries_preemption, g.retries_system, g.retry_permanent,
+       a.uid, a.cell_id, a.incarnation, a.state, a.phase, a.report_seq, a.created_at,
+       a.start_before, a.started_at, a.released_at, a.releasable_at,
+       a.stop_forced_at IS NOT NULL, a.phase_number, g.at_most_once, g.exclusive,
+       g.timeout_is_lifetime, t.avoid_cell_ids
+FROM controlplane_task t
+JOIN controlplane_taskgroup g ON g.id = t.group_id
+LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid AND a.task_id = t.id
+"""
+
+
+def load_facts_of_attempts(uids: Sequence[UUID]) -> dict[UUID, TaskFacts]:
+    """The tasks whose present attempt is one of `uids`, by that uid."""
+    found = rows(
+        _FACTS.replace("LEFT JOIN", "JOIN") + "WHERE a.uid = ANY(%s)",
+        [list(uids)],
+    )
+    facts = map(_task_facts, found)
+    return {item.attempt.uid: item for item in facts if item.attempt is not None}
+
+
+def load_facts_of_tasks(task_ids: Sequence[int]) -> list[TaskFacts]:
+    """The tasks `task_ids`, in order of id."""
+    found = rows(_FACTS + "WHERE t.id = ANY(%s) ORDER BY t.id", [list(task_ids)])
+    return [_task_facts(row) for row in found]
+
+
+def find_jobs_of_attempts(uids: Sequence[UUID]) -> dict[UUID, int]:
+    """Which job each of `uids` belongs to; unknown ones are absent."""
+    statement = "SELECT uid, job_id FROM controlplane_attempt WHERE uid = ANY(%s)"
+    return dict(rows(statement, [list(uids)]))
+
+
+_EXCLUSIVE = {kind.value: kind for kind in Exclusive}
+
+# Most tasks have used up nothing, and a job's tasks all have the same limits.
+_counters = lru_cache(maxsize=1024)(Counters)
+_limits = lru_cache(maxsize=1024)(Limits)
+
+
+def _task_facts(row: tuple[Any, ...]) -> TaskFacts:
+    return TaskFacts(
+        task_id=row[0],
+        group_id=row[1],
+        job_id=row[2],
+        state=STATE_OF[row[3]],
+        counters=_counters(*row[4:10]),
+        limits=_limits(*row[10:14]),
+        attempt=None if row[14] is None else _attempt_facts(row[14:27]),
+        at_most_once=row[27],
+        exclusive=_EXCLUSIVE[row[28]],
+        timeout_is_lifetime=row[29],
+        avoid_cell_ids=tuple(row[30] or ()),
+    )
+
+
+def _attempt_facts(row: tuple[Any, ...]) -> AttemptFacts:
+    uid, cell_id, incarnation, state, *rest = row
+    return AttemptFacts(uid, cell_id, incarnation, STATE_OF[state], *rest)

@@ -1,0 +1,1 @@
+"""Tokens and secrets of users and projects."""

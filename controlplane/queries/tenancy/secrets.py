@@ -1,0 +1,118 @@
+"""Secrets of projects: what may be told of them, and, for cells alone, their values."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.conf import settings
+from django.db.models import QuerySet
+
+from controlplane.domain.cells.sealing import NotOpened, rest_key, unseal
+from controlplane.domain.errors import Conflict, NotFound
+from controlplane.domain.jobs.secrets import about_secret
+from controlplane.models import Project, Secret
+from controlplane.queries.sql import rows
+
+
+class SealedOtherwise(Conflict):
+    """A value was sealed with a key that this installation does not have (any more)."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the secret {name} cannot be opened: it was sealed with another CELLRUN_SECRET_KEY;"
+            " name that one in CELLRUN_SECRET_KEY_FALLBACKS, or write the secret again"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Values by name, and the names of which there is no secret."""
+
+    values: Mapping[str, bytes] = field(repr=False)
+    missing: tuple[str, ...]
+
+
+def find_project(domain: str, project: str) -> int:
+    """The id of a project. Raises NotFound."""
+    found = Project.objects.filter(domain__name=domain, name=project).values_list("id", flat=True)
+    for key in found:
+        return int(key)
+    raise NotFound(f"there is no project {domain}/{project}")
+
+
+def list_secrets(project_id: int, *, after: str | None, limit: int) -> list[dict[str, Any]]:
+    """What is told of a project's secrets, by name."""
+    found = _told().filter(project_id=project_id, name__gt=after or "").order_by("name")
+    return [_document(secret) for secret in found[:limit]]
+
+
+def get_secret(project_id: int, name: str) -> dict[str, Any]:
+    """What is told of one. Raises NotFound."""
+    secret = _told().filter(project_id=project_id, name=name).first()
+    if secret is None:
+        raise NotFound(f"the project has no secret {name}")
+    return _document(secret)
+
+
+def find_missing(wanted: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
+    """Those of `wanted` (project id, name) that are no secrets."""
+    asked = sorted(set(wanted))
+    if not asked:
+        return set()
+    found = rows(
+        """
+        SELECT project_id, name FROM controlplane_secret
+        WHERE (project_id, name) IN (SELECT * FROM unnest(%s::bigint[], %s::text[]))
+        """,
+        [[project for project, _ in asked], [name for _, name in asked]],
+    )
+    return set(asked) - {(project_id, name) for project_id, name in found}
+
+
+def open_secrets(project_id: int, names: Iterable[str]) -> Opened:
+    """The values of a project's secrets. Raises SealedOtherwise."""
+    wanted = sorted(set(names))
+    if not wanted:
+        return Opened({}, ())
+    found = Secret.objects.filter(project_id=project_id, name__in=wanted)
+    sealed = dict(found.values_list("name", "sealed"))
+    keys = rest_keys()
+    values = {
+        name: open_value(keys, bytes(sealed[name]), project_id, name)
+        for name in wanted
+        if name in sealed
+    }
+    return Opened(values, tuple(name for name in wanted if name not in sealed))
+
+
+def rest_keys() -> tuple[bytes, ...]:
+    """The keys with which secrets may have been sealed; the first is the one in force."""
+    return tuple(map(rest_key, (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)))
+
+
+def open_value(keys: Iterable[bytes], sealed: bytes, project_id: int, name: str) -> bytes:
+    """A sealed value, opened with whichever of the keys fits. Raises SealedOtherwise."""
+    for key in keys:
+        try:
+            return unseal(key, sealed, about=about_secret(project_id, name))
+        except NotOpened:
+            continue
+    raise SealedOtherwise(name)
+
+
+def _told() -> QuerySet[Secret]:
+    """Without the values, sealed as they are."""
+    return Secret.objects.defer("sealed").select_related("project__domain", "written_by")
+
+
+def _document(secret: Secret) -> dict[str, Any]:
+    return {
+        "name": secret.name,
+        "domain": secret.project.domain.name,
+        "project": secret.project.name,
+        "size": secret.size,
+        "version": secret.version,
+        "written_by": secret.written_by.get_username() if secret.written_by else None,
+        "created_at": secret.created_at,
+        "updated_at": secret.updated_at,
+    }

@@ -1,0 +1,1 @@
+"""What people are shown: documents for API, command, admin and metrics."""

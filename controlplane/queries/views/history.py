@@ -1,0 +1,236 @@
+"""The history of a job, a task or an attempt, newest first, in parts that a page can hold."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.errors import NotFound
+from controlplane.domain.timeline import Change, Entry, first_entries, measure
+from controlplane.queries.sql import rows
+from controlplane.queries.views.jobs import is_job
+
+# Read at first for merged entries, which may be of many changes each; four times as much each time
+# that does not fill the page, up to what takes a third of a second: then the page is short instead.
+_FIRST_READ = 1_000
+_MOST_READ = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Entries, newest first. `following`: what the next part is `before`; None: this is the end."""
+
+    entries: Sequence[Entry]
+    following: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Course:
+    """Whose history: the rows `where`; of a task with its submission; of one attempt, if given."""
+
+    where: str
+    parameters: Mapping[str, Any]
+    task_id: int | None = None
+    submitted_with: int | None = None
+    attempt: UUID | None = None
+
+
+def find_job_history(
+    job_id: int, *, before: int | None = None, limit: int, merged: bool = True
+) -> Part:
+    """Changes of a job and of all its tasks that are older than `before`. Raises NotFound."""
+    course = _Course("job_id = %(job)s", {"job": job_id})
+    if not is_job(job_id):
+        raise NotFound(f"there is no job {job_id}")
+    return _part(course, before, limit, merged)
+
+
+def find_task_history(
+    task_id: int, *, before: int | None = None, limit: int, merged: bool = True
+) -> Part:
+    """Changes of a task and its attempts that are older than `before`. Raises NotFound.
+
+    Its submission, which the job's history has for all tasks in one row, is its first change.
+    """
+    found = rows("SELECT job_id FROM controlplane_task WHERE id = %s", [task_id])
+    if not found or not is_job(found[0][0]):
+        raise NotFound(f"there is no task {task_id}")
+    course = _Course(
+        "task_id = %(task)s", {"task": task_id}, task_id=task_id, submitted_with=found[0][0]
+    )
+    return _part(course, before, limit, merged)
+
+
+def find_attempt_history(
+    uid: UUID,
+    *,
+    before: int | None = None,
+    limit: int,
+    merged: bool = True,
+    though_deleted: bool = False,
+) -> Part:
+    """Changes of an attempt that are older than `before`. Raises NotFound.
+
+    `though_deleted`: also of a deleted job, for operators.
+    """
+    found = rows(
+        """
+        SELECT a.task_id, min(h.id), max(h.id) FROM controlplane_attempt a
+        JOIN controlplane_job j ON j.id = a.job_id
+        LEFT JOIN controlplane_transition h ON h.task_id = a.task_id AND h.attempt_uid = a.uid
+        WHERE a.uid = %s AND (%s OR j.deleted_at IS NULL) GROUP BY a.task_id
+        """,
+        [uid, though_deleted],
+    )
+    if not found:
+        raise NotFound(f"there is no attempt {uid}")
+    task_id, first, last = found[0]
+    if last is None:
+        return Part((), None)
+    # What befell its task meanwhile is read too, and left out: it tells how long a state lasted.
+    course = _Course(
+        "task_id = %(task)s AND id >= %(first)s",
+        {"task": task_id, "first": first},
+        task_id=task_id,
+        attempt=uid,
+    )
+    return _part(course, last + 1 if before is None else min(before, last + 1), limit, merged)
+
+
+def change_document(entry: Entry) -> dict[str, Any]:
+    """An entry as the API shows it. What is not the same in all its changes is null."""
+    newest = entry.newest
+    return {
+        "id": newest.id,
+        "job": newest.job_id,
+        "task": entry.shared(lambda change: change.task_id),
+        "task_name": entry.shared(lambda change: change.task_name),
+        "attempt_uid": entry.shared(lambda change: change.attempt_uid),
+        "attempt_number": entry.shared(lambda change: change.attempt_number),
+        "cell_id": entry.shared(lambda change: change.attempt_uid and change.cell),
+        "from_state": _name(newest.from_state),
+        "to_state": _name(newest.to_state),
+        "attempt_state": _name(newest.attempt_state),
+        "reason": newest.reason,
+        "text": newest.sentence,
+        "message": entry.message,
+        "actor": entry.who,
+        "actor_kind": newest.actor_kind,
+        "at": entry.last_at,
+        "first_at": entry.first_at,
+        "last_at": entry.last_at,
+        "count": entry.count,
+        "tasks": entry.tasks,
+        "seconds": entry.seconds,
+        "longest_seconds": entry.longest_seconds,
+        "still": entry.still,
+    }
+
+
+def _part(course: _Course, before: int | None, limit: int, merged: bool) -> Part:
+    size, start = _FIRST_READ if merged else limit + 1, _LATEST if before is None else before
+    count, shown = 0, list[Change]()
+    left: dict[int | None, datetime] = {}
+    known: set[int | None] = set()
+    while True:
+        found = _read(course, start, size)
+        is_all, count = len(found) < size, count + len(found)
+        tasks = {change.task_id for change in found} - known
+        known |= tasks
+        if before is not None:
+            left |= _left_at(course, before, tasks)
+        shown += [
+            change
+            for change in measure(found, left)
+            if course.attempt in (None, change.attempt_uid)
+        ]
+        entries = first_entries(shown, limit) if merged else _one_by_one(shown, limit)
+        used = sum(entry.count for entry in entries)
+        if used < len(shown):
+            return Part(entries, shown[used - 1].id)
+        if is_all or count >= _MOST_READ:
+            return Part(entries, None if is_all else found[-1].id)
+        size, start = min(size * 4, _MOST_READ - count), found[-1].id
+
+
+def _one_by_one(changes: Sequence[Change], limit: int) -> list[Entry]:
+    return [Entry((change,)) for change in changes[:limit]]
+
+
+_LATEST = (1 << 63) - 1
+_ENTERS = "to_state IS NOT NULL AND from_state IS DISTINCT FROM to_state"
+# The first row of a job is its submission, which is that of all its tasks.
+_SUBMISSION = """
+UNION ALL SELECT * FROM (
+    SELECT id, job_id, %(task)s::bigint, attempt_uid, from_state, to_state, attempt_state, reason,
+           message, actor, at
+    FROM controlplane_transition WHERE job_id = %(submitted_with)s ORDER BY id LIMIT 1
+) first WHERE from_state IS NULL
+"""
+
+
+def _read(course: _Course, start: int, count: int) -> list[Change]:
+    """The rows before `start`, newest first. A job follows the report that stands before it."""
+    found = rows(
+        f"""
+        SELECT h.id, h.job_id, h.task_id, g.name || '.' || t.index, h.attempt_uid,
+               CASE WHEN h.attempt_uid IS NOT NULL THEN a.number END, c.name, h.from_state,
+               h.to_state, h.attempt_state, h.reason, h.message, h.actor, h.at
+        FROM (
+            SELECT * FROM (
+                SELECT id, job_id, task_id, attempt_uid, from_state, to_state, attempt_state,
+                       reason, message, actor, at
+                FROM controlplane_transition WHERE {course.where}
+                {"" if course.submitted_with is None else _SUBMISSION}
+            ) every WHERE id < %(start)s ORDER BY id DESC LIMIT %(count)s
+        ) h
+        LEFT JOIN controlplane_task t ON t.id = h.task_id
+        LEFT JOIN controlplane_taskgroup g ON g.id = t.group_id
+        LEFT JOIN LATERAL (
+            SELECT attempt_uid FROM controlplane_transition
+            WHERE h.task_id IS NULL AND h.actor = 'cell' AND job_id = h.job_id AND id < h.id
+            ORDER BY id DESC LIMIT 1
+        ) caused ON true
+        LEFT JOIN controlplane_attempt a ON a.uid = COALESCE(h.attempt_uid, caused.attempt_uid)
+        LEFT JOIN controlplane_cell c ON c.id = a.cell_id
+        ORDER BY h.id DESC
+        """,
+        {
+            **course.parameters,
+            "submitted_with": course.submitted_with,
+            "start": start,
+            "count": count,
+        },
+    )
+    return [_change(row) for row in found]
+
+
+def _left_at(
+    course: _Course, before: int, tasks: Collection[int | None]
+) -> Mapping[int | None, datetime]:
+    """When each task, and the job (None), was to leave its newest state here on newer pages."""
+    statement = f"""
+        SELECT task_id, min(at) FROM controlplane_transition
+        WHERE task_id = ANY(%s) AND id >= %s AND {_ENTERS} GROUP BY task_id
+        """
+    left = dict(rows(statement, [[task_id for task_id in tasks if task_id is not None], before]))
+    if None in tasks:
+        statement = f"""
+            SELECT min(at) FROM controlplane_transition
+            WHERE job_id = %s AND task_id IS NULL AND id >= %s AND {_ENTERS}
+            """
+        ((at,),) = rows(statement, [course.parameters["job"], before])
+        left |= {} if at is None else {None: at}
+    return left
+
+
+def _change(row: tuple[Any, ...]) -> Change:
+    values = list(row)
+    values[7:10] = [None if number is None else TaskState(number) for number in row[7:10]]
+    return Change(*values)
+
+
+def _name(state: TaskState | None) -> str | None:
+    return None if state is None else state.name

@@ -1,0 +1,231 @@
+"""Jobs as everybody sees them: newest first, with the counts of their tasks.
+
+A deleted job is seen by nobody, here or in the other queries that people's doors call.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.errors import NotFound
+from controlplane.domain.state.states import Band
+from controlplane.queries.jobs.dependencies import WaitsFor, load_dependencies
+from controlplane.queries.sql import decoded, rows
+
+# A thousand jobs of 4 MiB would be an answer of 4 GB: in lists, larger specs are left out.
+LISTED_SPEC_BYTES = 4_096
+
+# An enumeration is slow to go through, and here it is done for each of up to 1,000 groups.
+_NAMES = tuple((int(state), state.name) for state in TaskState)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs are listed; what is empty filters nothing."""
+
+    states: Sequence[TaskState] = ()
+    pool: str | None = None
+    name: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """Whose a job is."""
+
+    job_id: int
+    owner_id: int
+
+
+_COLUMNS = """
+j.id, j.guid, j.name, d.name, p.name, pool.name, j.band, j.kind, j.state, j.ending_as,
+j.failure_reason, j.min_available, j.max_task_failures, j.labels, j.annotation, j.created_at,
+j.started_at, j.finished_at, j.settled_at, j.coscheduled, j.is_bouncing,
+(SELECT o.id FROM controlplane_job o WHERE o.id = j.parent_id AND o.deleted_at IS NULL),
+(SELECT o.id FROM controlplane_job o WHERE o.id = j.retry_of_id AND o.deleted_at IS NULL),
+CASE WHEN j.is_watched THEN (SELECT count(*) FROM controlplane_job o
+                             WHERE o.parent_id = j.id AND o.deleted_at IS NULL) ELSE 0 END
+"""
+_TABLES = """
+FROM controlplane_job j
+JOIN controlplane_project p ON p.id = j.project_id
+JOIN controlplane_domain d ON d.id = p.domain_id
+JOIN controlplane_pool pool ON pool.id = j.pool_id
+"""
+
+
+def list_jobs(wanted: JobFilter, *, before: int | None, limit: int) -> list[dict[str, Any]]:
+    """At most `limit` jobs that are older than the job `before`, newest first."""
+    conditions, parameters = _conditions(wanted)
+    conditions.append("j.deleted_at IS NULL")
+    if before is not None:
+        conditions.append("j.id < %s")
+        parameters.append(before)
+    found = rows(
+        f"""
+        SELECT {_COLUMNS},
+               CASE WHEN pg_column_size(j.spec) <= {LISTED_SPEC_BYTES} THEN j.spec END
+        {_TABLES} WHERE {" AND ".join(conditions)} ORDER BY j.id DESC LIMIT %s
+        """,
+        [*parameters, limit],
+    )
+    return _documents(found, largest=LISTED_SPEC_BYTES)
+
+
+def get_job(job_id: int, *, though_deleted: bool = False) -> dict[str, Any]:
+    """One job. Raises NotFound."""
+    jobs = load_jobs([job_id], though_deleted=though_deleted)
+    if not jobs:
+        raise NotFound(f"there is no job {job_id}")
+    return jobs[0]
+
+
+def load_jobs(job_ids: Sequence[int], *, though_deleted: bool = False) -> list[dict[str, Any]]:
+    """The jobs `job_ids`, each with its whole spec, in that order; unknown ones are left out."""
+    found = rows(
+        f"SELECT {_COLUMNS}, j.spec {_TABLES} WHERE j.id = ANY(%s)"
+        " AND (%s OR j.deleted_at IS NULL)",
+        [list(job_ids), though_deleted],
+    )
+    jobs = {job["id"]: job for job in _documents(found)}
+    return [jobs[job_id] for job_id in job_ids if job_id in jobs]
+
+
+def find_owner(job_id: int, *, though_stopping: bool = False) -> Owned:
+    """Whose the job is; `though_stopping`: also if it is deleted, while a container of it is not
+    gone. Raises NotFound.
+    """
+    found = rows(
+        """
+        SELECT id, owner_id FROM controlplane_job j WHERE id = %s AND (deleted_at IS NULL OR %s
+            AND EXISTS (SELECT 1 FROM controlplane_attempt a
+                        WHERE a.job_id = j.id AND a.released_at IS NULL))
+        """,
+        [job_id, though_stopping],
+    )
+    if not found:
+        raise NotFound(f"there is no job {job_id}")
+    return Owned(*found[0])
+
+
+def is_job(job_id: int) -> bool:
+    """Whether there is such a job, and nobody has deleted it."""
+    return bool(
+        rows("SELECT 1 FROM controlplane_job WHERE id = %s AND deleted_at IS NULL", [job_id])
+    )
+
+
+def _conditions(wanted: JobFilter) -> tuple[list[str], list[Any]]:
+    conditions: list[str] = []
+    parameters: list[Any] = []
+    if wanted.states:
+        conditions.append("j.state = ANY(%s)")
+        parameters.append([int(state) for state in wanted.states])
+    if wanted.pool is not None:
+        conditions.append("j.pool_id = (SELECT id FROM controlplane_pool WHERE name = %s)")
+        parameters.append(wanted.pool)
+    if wanted.name is not None:
+        conditions.append("j.name = %s")
+        parameters.append(wanted.name)
+    for key, value in wanted.labels.items():
+        conditions.append("j.labels ->> %s = %s")
+        parameters += [key, value]
+    return conditions, parameters
+
+
+def _documents(
+    found: Sequence[tuple[Any, ...]], *, largest: int | None = None
+) -> list[dict[str, Any]]:
+    job_ids = [row[0] for row in found]
+    groups, waits = _load_groups(job_ids, largest), load_dependencies(job_ids)
+    return [
+        _document(row, groups.get(row[0], ()), [_wait(item) for item in waits.get(row[0], ())])
+        for row in found
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A group of a job: as it is shown, with the values in force, and its counts."""
+
+    shown: dict[str, Any]
+    counts: Sequence[int]
+
+
+_SHOWN = ("name", "tasks", "min_available", "network", "prepared")
+
+
+def _load_groups(job_ids: Sequence[int], largest: int | None) -> dict[int, list[_Group]]:
+    found = rows(
+        """
+        SELECT job_id, counts, name, task_count, min_available, launch ->> 'network',
+               CASE WHEN %s::int IS NULL OR pg_column_size(prepared) <= %s THEN prepared END
+        FROM controlplane_taskgroup WHERE job_id = ANY(%s) ORDER BY job_id, position
+        """,
+        [largest, largest, list(job_ids)],
+    )
+    groups: dict[int, list[_Group]] = {}
+    for job_id, counts, *values in found:
+        shown = dict(zip(_SHOWN, (*values[:-1], decoded(values[-1])), strict=True))
+        groups.setdefault(job_id, []).append(_Group(shown, counts))
+    return groups
+
+
+def load_status_counts(job_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """By job and group, how many tasks are in which state (Volcano's taskStatusCount)."""
+    found = rows(
+        """
+        SELECT job_id, name, counts FROM controlplane_taskgroup
+        WHERE job_id = ANY(%s) ORDER BY job_id, position
+        """,
+        [list(job_ids)],
+    )
+    counts: dict[int, dict[str, Any]] = {}
+    for job_id, name, numbers in found:
+        counts.setdefault(job_id, {})[name] = _status_count(numbers)
+    return counts
+
+
+def _status_count(counts: Sequence[int]) -> dict[str, Any]:
+    return {"phase": {name: counts[number] for number, name in _NAMES if counts[number]}}
+
+
+def _wait(item: WaitsFor) -> dict[str, Any]:
+    state = "met" if item.is_met else "failed" if item.is_failed else "open"
+    return {"job": item.on_job_id, "name": item.name, "until": item.until, "state": state}
+
+
+def _document(
+    row: tuple[Any, ...], groups: Sequence[_Group], waits_for: list[dict[str, Any]]
+) -> dict[str, Any]:
+    return {
+        "id": row[0],
+        "guid": row[1],
+        "name": row[2],
+        "domain": row[3],
+        "project": row[4],
+        "pool": row[5],
+        "band": Band(row[6]).name.lower(),
+        "kind": row[7],
+        "state": TaskState(row[8]).name,
+        "ending_as": None if row[9] is None else TaskState(row[9]).name,
+        "failure_reason": row[10],
+        "min_available": row[11],
+        "max_task_failures": row[12],
+        "task_status_count": {group.shown["name"]: _status_count(group.counts) for group in groups},
+        "groups": [group.shown for group in groups],
+        "coscheduled": row[19],
+        "bouncing": row[20],
+        "parent": row[21],
+        "children": row[23],
+        "retry_of": row[22],
+        "waits_for": waits_for,
+        "labels": decoded(row[13]),
+        "annotation": row[14],
+        "created_at": row[15],
+        "started_at": row[16],
+        "finished_at": row[17],
+        "settled_at": row[18],
+        "spec": decoded(row[24]),
+    }

@@ -1,0 +1,131 @@
+"""What the metrics show: counts of what is alive now, cheap however much is finished."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.state.states import OPEN, CellState
+from controlplane.queries.sql import decoded, rows
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One sample of a gauge."""
+
+    name: str
+    text: str
+    labels: dict[str, str]
+    value: float
+
+
+def load_figures() -> Iterator[Figure]:
+    """All samples, those of one gauge one after another."""
+    yield from _open_tasks()
+    yield from _cells()
+    yield from _ticks()
+    yield from _callbacks()
+    yield from _endings()
+    yield from _alerts()
+
+
+def _open_tasks() -> Iterator[Figure]:
+    states = sorted(OPEN)
+    # Arrays of PostgreSQL begin at 1, counts at state 0.
+    sums = ", ".join(f"coalesce(sum(g.counts[{int(state) + 1}]), 0)" for state in states)
+    # In each job's row `finished_at` is empty while it lives: a partial index finds those.
+    statement = f"""
+        SELECT pool.name, count(DISTINCT j.id), {sums}
+        FROM controlplane_pool pool
+        LEFT JOIN controlplane_job j ON j.pool_id = pool.id AND j.finished_at IS NULL
+        LEFT JOIN controlplane_taskgroup g ON g.job_id = j.id
+        GROUP BY pool.name ORDER BY pool.name
+    """
+    found = rows(statement)
+    for pool, *counts in found:
+        for state, count in zip(states, counts[1:], strict=True):
+            labels = {"pool": pool, "state": TaskState(state).name}
+            yield Figure("cellrun_tasks_open", "Tasks that have not ended.", labels, count)
+    for pool, jobs, *_ in found:
+        yield Figure("cellrun_jobs_open", "Jobs that have not ended.", {"pool": pool}, jobs)
+
+
+def _cells() -> Iterator[Figure]:
+    found = dict(rows("SELECT state, count(*) FROM controlplane_cell GROUP BY state"))
+    for state in CellState:
+        yield Figure("cellrun_cells", "Enrolled cells.", {"state": state}, found.get(state, 0))
+
+
+def _ticks() -> Iterator[Figure]:
+    found = rows(
+        """
+        SELECT name, extract(epoch FROM clock_timestamp() - finished_at),
+               extract(epoch FROM finished_at), extract(epoch FROM finished_at - started_at),
+               lag_seconds, phases, counts
+        FROM controlplane_tickstate WHERE finished_at IS NOT NULL ORDER BY name
+        """
+    )
+    gauges = (
+        ("cellrun_tick_age_seconds", "Seconds since a tick was last through."),
+        ("cellrun_tick_last_run_timestamp_seconds", "When a tick was last through."),
+        ("cellrun_tick_duration_seconds", "How long the last run of a tick took."),
+        ("cellrun_tick_lag_seconds", "How much later than it should the last run began."),
+    )
+    for place, (name, text) in enumerate(gauges, start=1):
+        for row in found:
+            yield Figure(name, text, {"tick": row[0]}, float(row[place]))
+    for tick, *_, phases, _ in found:
+        for phase, took in sorted(decoded(phases).items()):
+            text, labels = "Of the last run, by phase.", {"tick": tick, "phase": phase}
+            yield Figure("cellrun_tick_phase_milliseconds", text, labels, float(took))
+    for tick, *_, counts in found:
+        for what, number in sorted(decoded(counts).items()):
+            if isinstance(number, int | float):
+                text, labels = "What the last run did.", {"tick": tick, "what": what}
+                yield Figure("cellrun_tick_count", text, labels, float(number))
+
+
+def _callbacks() -> Iterator[Figure]:
+    # Of what is over only the abandoned are counted, by an index: the rest is never read.
+    [(waiting, claimed, abandoned, oldest)] = rows(
+        """
+        SELECT (SELECT count(*) FROM controlplane_callback WHERE state = 'waiting'),
+               (SELECT count(*) FROM controlplane_callback WHERE state = 'claimed'),
+               (SELECT count(*) FROM controlplane_callback WHERE state = 'abandoned'),
+               (SELECT extract(epoch FROM clock_timestamp() - min(due_at))
+                FROM controlplane_callback WHERE state = 'waiting')
+        """
+    )
+    counts = {"waiting": waiting, "claimed": claimed, "abandoned": abandoned}
+    for state, number in counts.items():
+        yield Figure("cellrun_callbacks", "Callbacks by state.", {"state": state}, number)
+    text = "For how long the callback that is most overdue has been due; 0 if none is."
+    yield Figure("cellrun_callback_overdue_seconds", text, {}, max(0.0, float(oldest or 0)))
+
+
+def _endings() -> Iterator[Figure]:
+    [(resolving, expired, deleted)] = rows(
+        """
+        SELECT (SELECT count(*) FROM controlplane_oneoff WHERE claim IS NOT NULL),
+               (SELECT count(*) FROM controlplane_job
+                WHERE expires_at <= clock_timestamp() AND deleted_at IS NULL),
+               (SELECT count(*) FROM controlplane_job WHERE deleted_at IS NOT NULL)
+        """
+    )
+    yield Figure("cellrun_tasks_resolving", "One-off tasks being resolved.", {}, resolving)
+    text = "Jobs whose time is over and that are not deleted yet."
+    yield Figure("cellrun_jobs_expired", text, {}, expired)
+    text = "Deleted jobs whose rows are not gone yet."
+    yield Figure("cellrun_jobs_deleted", text, {}, deleted)
+
+
+def _alerts() -> Iterator[Figure]:
+    found = rows(
+        """
+        SELECT kind, count(*) FROM controlplane_alert WHERE cleared_at IS NULL
+        GROUP BY kind ORDER BY kind
+        """
+    )
+    total = sum(number for _, number in found)
+    yield Figure("cellrun_alerts_open", "Alerts that are not closed.", {}, total)
+    for kind, number in found:
+        yield Figure("cellrun_alerts", "Open alerts by kind.", {"kind": kind}, number)

@@ -1,0 +1,102 @@
+"""Why tasks and groups wait: the one loader of pending reasons, for API, command and admin."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from controlplane.domain.placement.reasons.explain import Reason
+from controlplane.domain.placement.reasons.pending import Waiting, pending_reasons
+from controlplane.queries.jobs.dependencies import load_dependencies
+from controlplane.queries.sql import column_names, decoded, rows
+
+_SHARED = """g.startable_at AS startable_at, g.depends_on AS depends_on, j.id AS job,
+j.waits_for_jobs AS waits_for_jobs, j.is_bouncing AS is_bouncing, j.start_after AS start_after,
+CASE WHEN s.pending_reason IS NULL THEN g.pending_reason ELSE s.pending_reason END AS found,
+i.image AS held_image"""
+
+TASK_COLUMNS = f"t.not_before AS not_before, t.attempt_open AS attempt_open, {_SHARED}"
+"""What `explain_tasks` reads, of a task t, its group g and its job j, beside TASK_JOINS."""
+
+TASK_JOINS = """
+LEFT JOIN controlplane_shape s ON s.id = t.shape_id
+LEFT JOIN LATERAL (
+    SELECT image FROM controlplane_imagefailure f
+    WHERE t.not_before IS NOT NULL AND f.held_until = t.not_before
+      AND f.image = g.launch ->> 'image' LIMIT 1
+) i ON true
+"""
+
+_TASKS = f"""
+SELECT t.id AS id, {TASK_COLUMNS}
+FROM controlplane_task t
+JOIN controlplane_taskgroup g ON g.id = t.group_id
+JOIN controlplane_job j ON j.id = t.job_id
+{TASK_JOINS}
+WHERE t.id = ANY(%s) AND t.state = 1
+"""
+# Of a group only what concerns all of its tasks: an image that is held, but no other wait.
+_GROUPS = f"""
+SELECT g.id AS id, i.held_until AS not_before, false AS attempt_open, {_SHARED}
+FROM controlplane_taskgroup g
+JOIN controlplane_job j ON j.id = g.job_id
+LEFT JOIN controlplane_shape s ON s.id = g.shape_id
+LEFT JOIN LATERAL (
+    SELECT image, held_until FROM controlplane_imagefailure f
+    WHERE f.held_until IS NOT NULL AND f.image = g.launch ->> 'image' LIMIT 1
+) i ON true
+WHERE g.id = ANY(%s)
+"""
+
+
+def load_task_reasons(task_ids: Iterable[int], *, now: datetime) -> dict[int, list[Reason]]:
+    """All that stands against each of the tasks that are pending, the nearest first."""
+    return _load(_TASKS, task_ids, now)
+
+
+def load_group_reasons(group_ids: Iterable[int], *, now: datetime) -> dict[int, list[Reason]]:
+    """The same of groups, without what concerns single tasks."""
+    return _load(_GROUPS, group_ids, now)
+
+
+def explain_tasks(
+    waiting: Sequence[Mapping[str, Any]], *, now: datetime
+) -> dict[int, list[Reason]]:
+    """By id, all that stands against each task (or group) of which the columns above are given."""
+    waits = _load_waits({row["job"] for row in waiting if row["waits_for_jobs"]})
+    return {
+        row["id"]: pending_reasons(_waiting(row, waits.get(row["job"], ())), now=now)
+        for row in waiting
+    }
+
+
+def _load(statement: str, ids: Iterable[int], now: datetime) -> dict[int, list[Reason]]:
+    wanted, names = sorted(set(ids)), column_names(statement)
+    found = rows(statement, [wanted]) if wanted else []
+    return explain_tasks([dict(zip(names, row, strict=True)) for row in found], now=now)
+
+
+def _load_waits(job_ids: set[int]) -> dict[int, list[dict[str, Any]]]:
+    """By job, what it still waits for: {"job", "name", "until"}."""
+    found = load_dependencies(sorted(job_ids)) if job_ids else {}
+    return {
+        job_id: [
+            {"job": item.on_job_id, "name": item.name, "until": item.until}
+            for item in waits
+            if not item.is_met
+        ]
+        for job_id, waits in found.items()
+    }
+
+
+def _waiting(row: Mapping[str, Any], waits_for: Sequence[Mapping[str, Any]]) -> Waiting:
+    return Waiting(
+        not_before=row["not_before"],
+        attempt_open=row["attempt_open"],
+        startable_at=row["startable_at"],
+        depends_on=decoded(row["depends_on"]),
+        found=decoded(row["found"]),
+        waits_for=waits_for,
+        is_bouncing=row["is_bouncing"],
+        start_after=row["start_after"],
+        held_image=row["held_image"],
+    )

@@ -1,0 +1,127 @@
+"""Pools as everybody sees them: their policy, what is used of them, and what waits for what."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from controlplane.contract.states import TaskState
+from controlplane.domain.errors import NotFound
+from controlplane.domain.placement.plugins.validators.dependencies import WAITING_FOR_DEPENDENCY
+from controlplane.domain.placement.plugins.validators.start_time import WAITING_FOR_START_TIME
+from controlplane.domain.placement.reasons import pending
+from controlplane.domain.placement.reasons.explain import QUEUE_POSITION
+from controlplane.domain.state.states import CellState
+from controlplane.models import Pool
+from controlplane.queries.cells.capacity import load_usage
+from controlplane.queries.sql import decoded, rows
+
+# The codes in the order in which `domain.placement.reasons.pending` asks. Tasks whose last attempt
+# is not released yet are left out: they hold what they have.
+_WAITING = f"""
+SELECT pool_id, code, sum(tasks)::bigint,
+       (array_agg(reason ->> 'text' ORDER BY tasks DESC) FILTER (WHERE reason ->> 'code' = code))[1]
+FROM (
+    SELECT j.pool_id, w.tasks, why.reason, CASE
+        WHEN w.backs_off THEN '{pending.BACKING_OFF}'
+        WHEN j.waits_for_jobs THEN '{pending.WAITING_FOR_JOB}'
+        WHEN g.startable_at IS NULL THEN '{WAITING_FOR_DEPENDENCY}'
+        WHEN j.is_bouncing THEN '{pending.WAITING_FOR_GANG_TO_LEAVE}'
+        WHEN g.startable_at > %(now)s THEN '{WAITING_FOR_START_TIME}'
+        ELSE coalesce(why.reason ->> 'code', '{QUEUE_POSITION}') END AS code
+    FROM (
+        SELECT group_id, coalesce(not_before > %(now)s, false) AS backs_off, count(*) AS tasks
+        FROM controlplane_task WHERE state = %(pending)s AND NOT attempt_open GROUP BY 1, 2
+    ) w
+    JOIN controlplane_taskgroup g ON g.id = w.group_id
+    JOIN controlplane_job j ON j.id = g.job_id
+    LEFT JOIN controlplane_shape s ON s.id = g.shape_id
+    CROSS JOIN LATERAL (SELECT coalesce(s.pending_reason, g.pending_reason) AS reason) why
+    WHERE j.pool_id = ANY(%(pools)s)
+) found
+GROUP BY 1, 2 ORDER BY 1, 3 DESC, 2
+"""
+
+
+def list_pools(*, after: str | None, limit: int) -> list[dict[str, Any]]:
+    """At most `limit` pools behind the name `after`, by name."""
+    found = Pool.objects.filter(name__gt=after or "").order_by("name")[:limit]
+    return [_document(pool) for pool in found]
+
+
+def get_pool(name: str) -> dict[str, Any]:
+    """One pool. Raises NotFound."""
+    pool = Pool.objects.filter(name=name).first()
+    if pool is None:
+        raise NotFound(f"there is no pool {name}")
+    return _document(pool)
+
+
+def _document(pool: Pool) -> dict[str, Any]:
+    return {
+        "name": pool.name,
+        "sequencer": pool.sequencer,
+        "selector": pool.selector,
+        "validators": pool.validators,
+        "strict_fifo": pool.strict_fifo,
+        "preemption": pool.preemption,
+        "pending_timeout_seconds": pool.pending_timeout_seconds,
+        "pull_timeout_seconds": pool.pull_timeout_seconds,
+        "create_timeout_seconds": pool.create_timeout_seconds,
+        "max_building_per_cell": pool.max_building_per_cell,
+        "starvation_seconds": pool.starvation_seconds,
+        "mass_loss": pool.mass_loss,
+        "loss_held_at": pool.loss_held_at,
+        "tokens": pool.tokens,
+        "allowed_mounts": pool.allowed_mounts,
+        "privileged_allowed": pool.privileged_allowed,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How many tasks wait for one reason. `text`: what is said to most of them; maybe empty."""
+
+    code: str
+    tasks: int
+    text: str
+
+
+@dataclass(slots=True)
+class PoolUse:
+    """How a pool stands. `capacity`: of its READY cells; `held`: of all, by unreleased attempts."""
+
+    cells: dict[str, int] = field(default_factory=dict)
+    capacity: dict[str, int] = field(default_factory=dict)
+    held: dict[str, int] = field(default_factory=dict)
+    waiting: list[Waits] = field(default_factory=list)
+
+    @property
+    def waiting_tasks(self) -> int:
+        """Tasks that wait, for whatever reason."""
+        return sum(waits.tasks for waits in self.waiting)
+
+
+def load_pool_uses(pool_ids: Sequence[int], *, now: datetime) -> dict[int, PoolUse]:
+    """How each of the pools stands; three statements for all of them."""
+    uses = {pool_id: PoolUse() for pool_id in pool_ids}
+    cells = rows(
+        "SELECT id, pool_id, state, capacity FROM controlplane_cell WHERE pool_id = ANY(%s)",
+        [list(uses)],
+    )
+    held = load_usage([cell_id for cell_id, *_ in cells])
+    for cell_id, pool_id, state, capacity in cells:
+        use = uses[pool_id]
+        use.cells[state] = use.cells.get(state, 0) + 1
+        _add(use.held, held.get(cell_id, {}))
+        if state == CellState.READY:
+            _add(use.capacity, decoded(capacity))
+    parameters = {"pools": list(uses), "now": now, "pending": int(TaskState.PENDING)}
+    for pool_id, code, tasks, text in rows(_WAITING, parameters):
+        uses[pool_id].waiting.append(Waits(code, tasks, text or ""))
+    return uses
+
+
+def _add(total: dict[str, int], amounts: Mapping[str, int]) -> None:
+    for name, amount in amounts.items():
+        total[name] = total.get(name, 0) + amount

@@ -1,0 +1,119 @@
+"""Quotas as everybody sees them: limits and usage of a user, project or domain."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib.auth import get_user_model
+
+from controlplane.domain.errors import NotFound
+from controlplane.domain.scopes import Scope, ScopeKind
+from controlplane.models import Domain, Project, Quota
+from controlplane.queries.placement.quotas import (
+    ScopeUsage,
+    count_waiting,
+    load_scope_usage,
+)
+from controlplane.queries.views.amounts import shown_amounts
+
+# Names are unique in their domain; as in a job, who names no domain means this one.
+_DEFAULT_DOMAIN = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedScope:
+    """A user, project or domain with its name: "ann", "default/default", "default"."""
+
+    scope: Scope
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a scope holds just now, and how many of its tasks are PENDING."""
+
+    held: ScopeUsage
+    waiting: int
+
+
+def find_scope(kind: ScopeKind, name: str) -> NamedScope:
+    """Whoever has that name. A project is `domain/name`, or a name alone. Raises NotFound."""
+    match kind:
+        case ScopeKind.USER:
+            key = _first(get_user_model(), username=name)
+        case ScopeKind.DOMAIN:
+            key = _first(Domain, name=name)
+        case ScopeKind.PROJECT:
+            domain, slash, alone = name.partition("/")
+            home, project = (domain, alone) if slash else (_DEFAULT_DOMAIN, domain)
+            key, name = _first(Project, domain__name=home, name=project), f"{home}/{project}"
+    if key is None:
+        raise NotFound(f"there is no {kind} {name}")
+    return NamedScope(Scope(kind, key), name)
+
+
+def list_quotas(
+    *, kind: ScopeKind | None, before: int | None, limit: int
+) -> tuple[list[dict[str, Any]], int | None]:
+    """At most `limit` quotas, newest first, older than `before`; and where the rest begins."""
+    found = Quota.objects.select_related("user", "project__domain", "domain").order_by("-id")
+    if kind is not None:
+        found = found.filter(**{f"{kind}__isnull": False})
+    if before is not None:
+        found = found.filter(pk__lt=before)
+    quotas = list(found[: limit + 1])
+    shown = quotas[:limit]
+    named = [scope_of(quota) for quota in shown]
+    uses = load_uses(item.scope for item in named)
+    documents = [
+        _document(item, quota, uses[item.scope]) for item, quota in zip(named, shown, strict=True)
+    ]
+    return documents, shown[-1].pk if len(quotas) > limit else None
+
+
+def get_quota(kind: ScopeKind, name: str) -> dict[str, Any]:
+    """The quota of whoever has that name, also where nothing is limited. Raises NotFound."""
+    named = find_scope(kind, name)
+    quota = Quota.objects.filter(**{f"{kind}_id": named.scope.key}).first()
+    return _document(named, quota or Quota(), load_uses([named.scope])[named.scope])
+
+
+def load_uses(scopes: Iterable[Scope]) -> dict[Scope, Use]:
+    """What each of `scopes` has now; two statements for all of them."""
+    wanted = list(scopes)
+    held, waiting = load_scope_usage(wanted, with_jobs=True), count_waiting(wanted)
+    return {scope: Use(held[scope], waiting[scope]) for scope in wanted}
+
+
+def scope_of(quota: Quota) -> NamedScope:
+    """Whose quota it is."""
+    if quota.user is not None:
+        return NamedScope(Scope(ScopeKind.USER, quota.user.pk), quota.user.get_username())
+    if quota.project is not None:
+        return NamedScope(Scope(ScopeKind.PROJECT, quota.project.pk), str(quota.project))
+    if quota.domain is not None:
+        return NamedScope(Scope(ScopeKind.DOMAIN, quota.domain.pk), quota.domain.name)
+    raise AssertionError("a quota belongs to somebody")
+
+
+def _first(model: Any, **named: str) -> int | None:
+    key: int | None = model.objects.filter(**named).values_list("pk", flat=True).first()
+    return key
+
+
+def _document(named: NamedScope, quota: Quota, use: Use) -> dict[str, Any]:
+    return {
+        "kind": named.scope.kind.value,
+        "name": named.name,
+        "resources": shown_amounts(quota.resources),
+        "running_tasks": quota.running_tasks,
+        "running_jobs": quota.running_jobs,
+        "pending_tasks": quota.pending_tasks,
+        "weight": quota.weight,
+        "usage": {
+            "resources": shown_amounts(use.held.resources),
+            "running_tasks": use.held.tasks,
+            "running_jobs": len(use.held.jobs),
+            "pending_tasks": use.waiting,
+        },
+    }

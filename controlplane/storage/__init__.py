@@ -1,0 +1,1 @@
+"""The artifact store, a local folder: inputs, logs, artifacts, trash."""

@@ -1,0 +1,133 @@
+"""Tries callbacks, many at once, so that no receiver holds up another.
+
+The tries share an event loop in a thread of their own; one other thread asks the database.
+"""
+
+import asyncio
+import threading
+from datetime import datetime, timedelta
+
+import structlog
+from django.conf import settings
+
+from controlplane.commands.callbacks import Claimed, Tried
+from controlplane.domain.callbacks.delivery import CLAIM_SECONDS, callback_key, request_headers
+from controlplane.outbox.callbacks.http import Answer, Client
+from controlplane.ticks.callback_store import Clerk
+
+STOPPED = "the control plane stopped during the try"
+_STOP_SECONDS = 15.0
+
+log = structlog.get_logger(__name__)
+
+
+class Courier:
+    """Tries what is due until it is stopped. `look` may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._clerk = Clerk()
+        self._thread = threading.Thread(target=self._run, name="callbacks", daemon=True)
+        self._loop = asyncio.new_event_loop()
+        self._due = asyncio.Event()
+        self._has_looked = threading.Event()
+        self._in_hand: set[asyncio.Task[None]] = set()
+        self._posts: set[asyncio.Task[Answer]] = set()
+
+    def start(self) -> "Courier":
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def look(self) -> None:
+        """Something may be due."""
+        self._loop.call_soon_threadsafe(self._due.set)
+
+    def wait_for_first_look(self, seconds: float) -> None:
+        """Return when it has looked once, well or not, and after so long in any case."""
+        self._has_looked.wait(seconds)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs; it ends by `stop`, or by a fault of ours."""
+        return self._thread.is_alive()
+
+    @property
+    def claimed_at(self) -> datetime | None:
+        """When it last found out what is due."""
+        return self._clerk.claimed_at
+
+    def stop(self) -> None:
+        """End; what is in hand is due again. Repeatable."""
+        if self.is_alive:
+            self._loop.call_soon_threadsafe(self._stop)
+            self._thread.join(_STOP_SECONDS)
+
+    def _stop(self) -> None:
+        self._clerk.is_stopping = True
+        self._due.set()
+        for post in self._posts:
+            post.cancel()
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._deliver())
+        finally:
+            self._clerk.close()
+
+    async def _deliver(self) -> None:
+        async with Client(
+            allowed=settings.CELLRUN.callback_allowed_networks,
+            seconds=settings.CELLRUN.callback_seconds,
+            at_once=settings.CELLRUN.callbacks_at_once,
+        ) as client:
+            while await self._due.wait() and not self._clerk.is_stopping:
+                self._due.clear()
+                try:
+                    taken, claimed = await self._clerk.claim()
+                except Exception:  # whatever it was, the clock asks again
+                    log.exception("callbacks_not_claimed")
+                    continue
+                finally:
+                    self._has_looked.set()
+                if taken.look_again_seconds is not None:
+                    self._loop.call_later(taken.look_again_seconds, self._due.set)
+                for item in taken.items:
+                    task = self._loop.create_task(self._try(client, item, claimed))
+                    self._in_hand.add(task)
+                    task.add_done_callback(self._in_hand.discard)
+            await asyncio.gather(*self._in_hand)
+
+    async def _try(self, client: Client, item: Claimed, claimed: float) -> None:
+        began = self._loop.time()
+        # After a standstill, ours or the database's, it may be somebody else's before the try ends.
+        is_late = began - claimed > CLAIM_SECONDS - settings.CELLRUN.callback_seconds
+        if is_late or self._clerk.is_stopping:
+            await self._clerk.give_back(item)
+            self._due.set()
+            return
+        key = callback_key(settings.CELLRUN.secret_key, user_id=item.owner_id)
+        headers = request_headers(key, item.body, item.callback_id, item.number, item.claimed_at)
+        post = self._loop.create_task(
+            client.post(item.url, owner_id=item.owner_id, headers=headers, body=item.body)
+        )
+        self._posts.add(post)
+        try:
+            answer = await post
+        except asyncio.CancelledError:
+            answer = Answer(None, STOPPED)
+        except Exception as error:  # one that cannot be tried must not hold up the others
+            log.exception("callback_failed", callback=item.callback_id)
+            answer = Answer(None, f"{type(error).__name__}: {error}")
+        finally:
+            self._posts.discard(post)
+        # The clock is the database's, and asking it would be one more statement.
+        took = timedelta(seconds=self._loop.time() - began)
+        ended_at, is_cut_short = item.claimed_at + took, answer.error == STOPPED
+        tried = Tried(
+            item.claimed_at, ended_at, answer.status, answer.error, is_cut_short, answer.is_begun
+        )
+        again_seconds = await self._clerk.note(item, tried)
+        if again_seconds is not None:
+            self._loop.call_later(again_seconds, self._due.set)
+        self._due.set()

@@ -1,0 +1,109 @@
+"""One pass over one pool: its shapes and cells, its rows, the plan; and what is placed by it."""
+
+import time
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+from django.conf import settings
+
+from controlplane import clock
+from controlplane.commands.placement.allocate import PoolLimits, carry_out, keep_cursor
+from controlplane.commands.state.apply import raise_alerts
+from controlplane.domain.placement.cycle.place import place
+from controlplane.domain.placement.cycle.plan import Plan
+from controlplane.domain.placement.cycle.plugin_guard import Faults
+from controlplane.domain.placement.cycle.prefilter import latest, outdated, screen
+from controlplane.domain.placement.model.capacity_matrix import Board
+from controlplane.domain.placement.model.snapshot import PassFacts, PoolSnapshot
+from controlplane.domain.state.effects import ExplainShape, RaiseAlert
+from controlplane.queries.placement.pool_plugins import resolve
+from controlplane.queries.placement.snapshot import (
+    TASKS_PER_PASS,
+    WaitingShapes,
+    load_pass_facts,
+    load_policy,
+    load_snapshot,
+)
+
+# A pass decides for so long; what is decided by then is kept, the rest goes on in the next one.
+SECONDS_PER_PASS = 2.0
+PLUGIN_ALERT = "plugin_failed"
+SHAPE_ALERT = "shape_unreadable"
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a pool's pass. `covered`: all that waits was looked at."""
+
+    placed: int
+    covered: bool
+    snapshot: PoolSnapshot
+    facts: PassFacts
+    plan: Plan
+    shapes: tuple[ExplainShape, ...]
+
+
+def pass_pool(waiting: WaitingShapes, *, now: datetime) -> Outcome:
+    """Decide one pass over the pool in which `waiting` waits, and place; the rest is left to do."""
+    name, policy = load_policy(waiting.pool_id)
+    faults = Faults()
+    chosen = resolve(policy, faults)
+    snapshot = load_snapshot(
+        waiting.pool_id,
+        name,
+        policy,
+        waiting.shapes,
+        now=now,
+        with_owners=chosen.sequencer.uses_shares,
+        with_nominations=waiting.is_room_kept,
+    )
+    board = Board(snapshot.cells, snapshot.shapes, policy.tokens)
+    screened = screen(snapshot, chosen, board)
+    facts = load_pass_facts(snapshot, screened, by_owner=chosen.sequencer.uses_shares)
+    ends_at = time.monotonic() + SECONDS_PER_PASS
+    plan = place(
+        snapshot,
+        facts,
+        chosen,
+        limit=TASKS_PER_PASS,
+        board=board,
+        is_late=lambda: time.monotonic() > ends_at,
+    )
+    placed = _carry_out(plan, snapshot)
+    _tell(name, waiting, faults, now)
+    told = (*screened.reasons, *outdated(snapshot, screened, facts))
+    return Outcome(placed, plan.complete, snapshot, facts, plan, latest(told, plan))
+
+
+def _carry_out(plan: Plan, snapshot: PoolSnapshot) -> int:
+    policy = snapshot.policy
+    # The snapshot may show a release that is younger than `now`; what is placed is younger.
+    placed = carry_out(
+        plan.placements,
+        limits=PoolLimits(
+            snapshot.pool_id, policy, bool(snapshot.quotas) and policy.is_bound_by_quotas
+        ),
+        now=clock.now(),
+        start_seconds=settings.CELLRUN.start_seconds,
+    )
+    if plan.cursor and plan.cursor != policy.cursor:
+        keep_cursor(snapshot.pool_id, plan.cursor)
+    return placed
+
+
+def _tell(name: str, waiting: WaitingShapes, faults: Faults, now: datetime) -> None:
+    """Bring before an operator what plugins, or rows that make no sense, held up."""
+    alerts = [
+        RaiseAlert(PLUGIN_ALERT, f"{plugin} of pool {name}", error)
+        for plugin, error in faults.found.items()
+    ]
+    alerts += [
+        RaiseAlert(SHAPE_ALERT, f"shape {shape_id}", f"its tasks are not placed: {error}"[:1000])
+        for shape_id, error in waiting.unreadable
+    ]
+    if alerts:
+        raise_alerts(alerts, now=now)
+        log.error("placement_hindered", pool=name, why=[alert.text for alert in alerts])

@@ -1,0 +1,50 @@
+"""What a cell has yet to do with its driver: in line until what it rests on is safe on disk."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from controlplane.contract.messages.orders import StopAttempt
+from workers.attempt.events import Launch
+from workers.drivers.base import Driver
+
+log = logging.getLogger(__name__)
+
+
+class Deeds:
+    """In the order in which they were noted, but that stops come last: they wait for nothing."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._deeds: list[Callable[[], None]] = []
+        self._stops: list[Callable[[], None]] = []
+
+    def start(self, launch: Launch) -> None:
+        """Begin an attempt."""
+        self._deeds.append(partial(self._driver.start, launch))
+
+    def adopt(self, launch: Launch) -> None:
+        """Take charge of what an earlier process began."""
+        self._deeds.append(partial(self._driver.adopt, launch))
+
+    def stop(self, stop: StopAttempt) -> None:
+        """End an attempt. Were it forgotten, it would be ordered again: nothing has to be safe."""
+        self._stops.append(
+            partial(self._driver.stop, stop.uid, grace_seconds=stop.grace_seconds, force=stop.force)
+        )
+
+    def remove(self, uid: str) -> None:
+        """Delete what is left of an attempt."""
+        self._deeds.append(partial(self._driver.remove, uid))
+
+    def carry_out(self, *, is_safe: bool) -> None:
+        """Do what may be done: all of it, or, while nothing is safe on disk, what stops only."""
+        due = [*self._deeds, *self._stops] if is_safe else self._stops
+        self._stops = []
+        if is_safe:
+            self._deeds = []
+        for deed in due:
+            try:
+                deed()
+            except Exception:  # a driver's fault must not keep the others from being served
+                log.exception("the driver failed to do what it was told")

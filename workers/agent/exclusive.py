@@ -1,0 +1,144 @@
+"""A cell's exclusive attempts, and what it has its guard told of them, before it acts.
+
+The list is written anew when an attempt comes or goes, and when the lease is renewed; never for a
+cell that has none.
+"""
+
+import logging
+from collections.abc import Iterable
+
+from workers.agent.attempts import Book
+from workers.agent.lease import Lease
+from workers.attempt.events import Permit
+from workers.guard.link import Link
+from workers.guard.watchlist import Watched, Watchlist
+
+log = logging.getLogger(__name__)
+
+
+class Exclusives:
+    """`link`: None for a cell that can have no guard, and so no exclusive attempts."""
+
+    def __init__(self, link: Link | None) -> None:
+        self._link = link
+        self._attempts: dict[str, Watched] = {}
+        self._strangers: dict[str, Watched] = {}
+        self._deadline = 0.0
+        self._is_dirty = False
+
+    # ------------------------------------------------------------------ who is watched
+
+    def begin(self, books: Iterable[Book]) -> None:
+        """A process of the cell starts: what an earlier one had watched still is.
+
+        What is watched and not in its books keeps the deadline it had, which nothing renews.
+        """
+        if self._link is None:
+            return
+        earlier = self._link.read()
+        is_ours = earlier.boot_id == self._link.boot_id
+        known = dict(earlier.attempts) if is_ours else {}
+        for book in books:
+            if book.spec.exclusive:
+                self._add(book, known.pop(book.uid, None))
+        self._strangers = known
+        self._is_dirty = bool(earlier.attempts or self._attempts)
+
+    def add(self, book: Book, lease: Lease) -> None:
+        """An exclusive attempt is taken."""
+        self._deadline = lease.expires_at
+        self._add(book, _watched(book, lease))
+
+    def drop(self, book: Book) -> None:
+        """It is over."""
+        if self._attempts.pop(book.uid, None) is not None:
+            self._is_dirty = True
+
+    def _add(self, book: Book, watched: Watched | None) -> None:
+        # Without a list there was no lease: whatever runs of it has to end.
+        self._attempts[book.uid] = watched or _watched(book, Lease())
+        self._is_dirty = True
+
+    # ------------------------------------------------------------------ what is asked
+
+    def why_not(self, book: Book, lease: Lease, boot: float) -> str | None:
+        """Why an exclusive order is refused now; None: it may be taken."""
+        if self._link is None:
+            return "exclusive tasks do not run here"
+        if boot >= _watched(book, lease).asks_at:
+            return "the lease of the cell is over, or nearly so"
+        return None if self._link.stand_by() else "the cell has no guard"
+
+    def permit(self, uid: str) -> Permit:
+        """Whether its container may be created or started now; from any thread."""
+        return Permit.NEVER if self._link is None else self._link.permit(uid)
+
+    def is_struck(self, book: Book) -> bool:
+        """Whether the guard told it to end."""
+        if self._link is None or not book.spec.exclusive:
+            return False
+        word = self._link.word()
+        return word.boot_id == self._link.boot_id and book.uid in word.struck
+
+    # ------------------------------------------------------------------ what is told
+
+    def tell(self, lease: Lease) -> None:
+        """Show the guard what changed; before anything that rests on it is done."""
+        if self._link is None:
+            return
+        if self._attempts and lease.expires_at > self._deadline:
+            self._renew(lease)
+        if not self._is_dirty:
+            return
+        over = self._link.word().over
+        self._strangers = {uid: w for uid, w in self._strangers.items() if uid not in over}
+        watched = {**self._strangers, **self._attempts}
+        number = self._link.read().number + 1
+        try:
+            self._link.write(Watchlist(number, self._link.boot_id, watched))
+        except OSError as error:
+            # What is not on the list is not started, and what is keeps the deadline it had.
+            log.error("the guard cannot be told: %s", error)
+            return
+        self._is_dirty = False
+        if watched:
+            self._link.stand_by()
+
+    def tick(self) -> None:
+        """Let time pass for a guard that has none of its own."""
+        if self._link is not None and (self._attempts or self._strangers):
+            self._link.tick()
+
+    def keep(self) -> None:
+        """See that the guard lives as long as there is anybody to watch."""
+        if self._link is not None and (self._attempts or self._strangers):
+            self._link.stand_by()
+
+    @property
+    def wakes_at(self) -> float:
+        """When `tick` has something to do, in seconds since boot."""
+        # A fleet asks each of a thousand cells in each round, and most have nobody.
+        if self._link is None or not (self._attempts or self._strangers):
+            return float("inf")
+        return self._link.wakes_at
+
+    def dismiss(self) -> None:
+        """The process of the cell ends."""
+        if self._link is not None:
+            self._link.dismiss()
+
+    def _renew(self, lease: Lease) -> None:
+        self._deadline = lease.expires_at
+        self._is_dirty = True
+        for uid, item in self._attempts.items():
+            self._attempts[uid] = Watched(
+                max(item.deadline, lease.expires_at),
+                lease.seconds,
+                item.grace_seconds,
+                item.stop_signal,
+            )
+
+
+def _watched(book: Book, lease: Lease) -> Watched:
+    spec = book.spec
+    return Watched(lease.expires_at, lease.seconds, spec.stop_grace_seconds, spec.stop_signal)

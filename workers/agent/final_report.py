@@ -1,0 +1,76 @@
+"""What the end of an attempt is called in the report about it."""
+
+from dataclasses import replace
+
+from controlplane.contract.messages.reports import AttemptReport
+from controlplane.contract.states import FailureKind, TaskState
+from workers.agent.attempts import Book
+from workers.attempt.events import Ended
+from workers.attempt.outcome import KILLED_OUTSIDE, LEASE_OVER, LIMITS, STOPPED
+
+
+def judge_end(book: Book, event: Ended, *, is_struck: bool = False) -> AttemptReport:
+    """The final report: state and facts. The container is gone, or stopped for good.
+
+    `is_struck`: the guard told it to end, so that whatever it says of its end is our doing.
+    """
+    if is_struck and event.reason not in (*LIMITS, STOPPED, LEASE_OVER):
+        message = "ended before the lease of its cell was over"
+        event = replace(event, failure_kind=FailureKind.OUTSIDE, reason=LEASE_OVER, message=message)
+    if event.reason == KILLED_OUTSIDE and (book.stop is not None or book.is_moving):
+        # It ended while no process of ours was there to know that the signal had been ours.
+        event = replace(event, failure_kind=None, reason=STOPPED, message="stopped by order")
+    return AttemptReport(
+        uid=book.uid,
+        seq=0,
+        state=_state(book, event),
+        phase=book.phase,
+        progress=book.progress,
+        container_id=event.container_id or book.container_id,
+        exit_code=event.exit_code,
+        failure_kind=event.failure_kind,
+        reason=event.reason,
+        message=event.message,
+        result=event.result,
+        result_truncated=event.result_truncated,
+        usage=event.usage,
+        outputs=event.outputs,
+        addresses=book.addresses,
+        plugin_phase=book.plugin_phase,
+        plugin_state=book.plugin_state,
+        started_at=event.started_at or book.started_at,
+        finished_at=event.at,
+        gone=True,
+        never_created=event.never_created,
+        phases=book.phases,
+    )
+
+
+def refusal(uid: str, why: str, at: float, *, never_created: bool = False) -> AttemptReport:
+    """The attempt was not taken, and its container will not come, or (see there) come again."""
+    return AttemptReport(
+        uid=uid,
+        seq=0,
+        state=TaskState.WORKER_FAILED,
+        failure_kind=FailureKind.OUTSIDE,
+        reason="refused",
+        message=why,
+        finished_at=at,
+        gone=True,
+        never_created=never_created,
+    )
+
+
+def _state(book: Book, event: Ended) -> TaskState:
+    if event.reason in LIMITS:
+        return TaskState.KILLED
+    # Many programs end with exit status 0 when they are told to stop: that is no success.
+    if event.reason != STOPPED and event.failure_kind is None and event.exit_code == 0:
+        return TaskState.SUCCEEDED
+    if book.stop is not None:
+        return TaskState.KILLED
+    if book.is_moving:
+        return TaskState.PREEMPTED
+    if event.reason == LEASE_OVER:
+        return TaskState.WORKER_FAILED
+    return TaskState.KILLED if event.reason == STOPPED else TaskState.FAILED

@@ -1,0 +1,48 @@
+"""Orders as they arrive at a cell: checked and read, or dropped and counted by reason."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+
+from controlplane.contract.fields import Malformed
+from controlplane.contract.messages.orders import Order, read_order
+from controlplane.contract.wire import envelope, keys
+from controlplane.contract.wire.envelope import BadMac
+
+log = logging.getLogger(__name__)
+
+SHOWN_CHARS = 200
+
+
+class OrderReader:
+    """Reads the order messages of one cell. No text makes `read` raise."""
+
+    def __init__(self, *, name: str, key: bytes, incarnation: Callable[[], str]) -> None:
+        """`incarnation`: the cell's present one; orders for another are dropped."""
+        self._name = name
+        self._key = keys.mac_key(key, keys.TO_CELL)
+        self._incarnation = incarnation
+        self.dropped: Counter[str] = Counter()
+
+    def read(self, text: str) -> Order | None:
+        """The order in `text`, or None if it was dropped."""
+        try:
+            return self._read(text)
+        except BadMac as error:
+            self._drop("bad_mac", error)
+        except Malformed as error:
+            self._drop("malformed", error)
+        except Exception as error:  # an order that cannot be read costs itself, not the process
+            self._drop("unreadable", error)
+        return None
+
+    def _read(self, text: str) -> Order:
+        message = envelope.parse(text)
+        message.check(self._key)
+        if message.cell != self._name or message.incarnation != self._incarnation():
+            raise Malformed(f"an order for {message.cell} {message.incarnation}")
+        return read_order(message.body())
+
+    def _drop(self, reason: str, error: Exception) -> None:
+        self.dropped[reason] += 1
+        log.warning("order dropped (%s): %s", reason, str(error)[:SHOWN_CHARS])

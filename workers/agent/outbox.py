@@ -1,0 +1,44 @@
+"""What a cell says: numbered, sealed under its incarnation, in line for the broker."""
+
+from typing import Any
+
+from controlplane.contract.wire import broker, envelope, keys, queues
+from workers.agent.reporting import Numbers
+from workers.config import CellConfig
+from workers.journal import Journal
+
+
+class Outbox:
+    """The messages of one incarnation; `begin` starts the next one's."""
+
+    def __init__(self, config: CellConfig, journal: Journal) -> None:
+        self._name = config.name
+        self._key = keys.mac_key(config.key, keys.TO_CONTROL)
+        self._journal = journal
+        self._messages: list[tuple[str, str]] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Count anew: another incarnation begins."""
+        self.numbers = Numbers(lambda: self._journal.memory.written)
+
+    def send(self, body: dict[str, Any], number: int | None = None) -> int:
+        """Seal a message and put it in line; its number."""
+        seq = self.numbers.draw() if number is None else number
+        incarnation = self._journal.memory.incarnation
+        text = envelope.seal(
+            self._key, cell=self._name, incarnation=incarnation, seq=seq, body=body
+        )
+        queue = queues.inbox_queue(self._name)
+        self._messages.append((queue, broker.plain_message(queue, text)))
+        return seq
+
+    def claim(self, body: dict[str, Any]) -> int:
+        """The same for who is not accepted yet: newer than all before, older than a successor's."""
+        memory = self._journal.memory
+        return self.send(body, self.numbers.draw_claim(memory.claim or 0, memory.starts))
+
+    def take(self) -> list[tuple[str, str]]:
+        """All that is in line, oldest first, as (queue, message)."""
+        messages, self._messages = self._messages, []
+        return messages

@@ -1,0 +1,79 @@
+"""Looks for what is left of attempts that nobody knows, at once and each minute; tells the cell.
+
+In a thread of its own: an engine that hangs must hold up no heartbeat. It only looks; the cell,
+which alone knows its books, decides. Engines list what carries this installation's and this cell's
+labels, and the folder is the cell's own: nothing of anybody else is ever seen.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from workers.agent.inputs import Sighting
+from workers.attempt.runtime import EngineAway
+from workers.drivers.base import Driver
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 60.0
+# Until the first look has come to something: only then does a cell know what was never here.
+FIRST_LOOK_SECONDS = 5.0
+
+
+class Reaper:
+    """Looks after one cell's engine and workspaces."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        workspaces: Path,
+        tell: Callable[[Sighting], None],
+        *,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        self._driver = driver
+        self._workspaces = workspaces
+        self._tell = tell
+        self._look_seconds = look_seconds
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="reaper", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more; one that waits for the engine ends with the process."""
+        self._closed.set()
+
+    def look(self) -> Sighting | None:
+        """What is there now; None: the engine does not answer."""
+        # Folders first: one that is made for a container that is seen is not taken for its own.
+        folders = _names(self._workspaces)
+        try:
+            containers = [item.uid for item in self._driver.find()]
+        except EngineAway as error:
+            log.warning("nobody can look for what is left over: %s", error)
+            return None
+        return Sighting(tuple(containers), tuple(folders))
+
+    def _run(self) -> None:
+        pause = min(FIRST_LOOK_SECONDS, self._look_seconds)
+        while not self._closed.is_set():
+            try:
+                seen = self.look()
+            except Exception:  # it looks again, whatever it was
+                log.exception("the look for what is left over failed")
+                seen = None
+            if seen is not None and not self._closed.is_set():
+                self._tell(seen)
+                pause = self._look_seconds
+            self._closed.wait(pause)
+
+
+def _names(folder: Path) -> Sequence[str]:
+    try:
+        return sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+    except FileNotFoundError:
+        return ()

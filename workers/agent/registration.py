@@ -1,0 +1,35 @@
+"""What a cell offers: said at each registration, and the measure of what it takes."""
+
+from collections.abc import Iterable
+
+from controlplane.contract.messages.reports import Held, Register
+from controlplane.contract.wire import envelope
+from workers.agent.attempts import Book
+from workers.config import CellConfig
+
+TASK_TYPES = {
+    "docker": ("container",),
+    "process": ("process",),
+    "memory": ("container", "process"),
+}
+VERSIONS = {"contract": str(envelope.VERSION)}
+
+
+def offered_types(config: CellConfig) -> tuple[str, ...]:
+    """The task types of its driver, and of its runners; what runs nothing has no runners."""
+    runners = config.runners if config.driver != "memory" else ()
+    return (*TASK_TYPES[config.driver], *runners)
+
+
+def make_register(config: CellConfig, running: Iterable[Book]) -> Register:
+    """The Register of a cell that still has `running`."""
+    return Register(
+        capacity=config.capacity,
+        labels=config.labels,
+        tags=config.tags,
+        pool=config.pool,
+        drivers=(config.driver,),
+        task_types=offered_types(config),
+        versions=VERSIONS,
+        inventory=tuple(Held(book.uid, book.state) for book in running),
+    )

@@ -1,0 +1,35 @@
+"""The environment variables that every task finds, beside its own."""
+
+from collections.abc import Mapping, Sequence
+
+from controlplane.contract.messages.orders import GroupSpec, RunAttempt
+
+# Where programs listen in their containers: no root is needed, and few programs have these as
+# their own.
+FIRST_PORT = 20_000
+
+
+def build_environment(run: RunAttempt, spec: GroupSpec, cell: str) -> Mapping[str, str]:
+    """The task's own variables and ours; ours win."""
+    return {
+        **spec.env,
+        "CELLRUN_JOB_ID": str(spec.job_id),
+        "CELLRUN_JOB_NAME": spec.job_name,
+        "CELLRUN_GROUP": spec.group,
+        "CELLRUN_TASK_ID": str(run.task_id),
+        "CELLRUN_TASK_INDEX": str(run.task_index),
+        "CELLRUN_REPLICAS": str(spec.replicas),
+        "CELLRUN_ATTEMPT_UID": run.uid,
+        "CELLRUN_ATTEMPT_NUMBER": str(run.number),
+        "CELLRUN_CELL": cell,
+    }
+
+
+def port_variable(name: str) -> str:
+    """The variable that tells a program at which port to listen for the port of that name."""
+    return f"CELLRUN_PORT_{name.upper().replace('-', '_')}"
+
+
+def inner_ports(names: Sequence[str]) -> dict[str, int]:
+    """The port in the container for each name."""
+    return {name: FIRST_PORT + position for position, name in enumerate(names)}

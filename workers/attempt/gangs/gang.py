@@ -1,0 +1,281 @@
+"""Keeps the members of a gang on this cell told of the others: one question to web for all of them.
+
+While somebody is still to come it is asked each second, then each five: who was moved to another
+cell is seen by the rest. When web is away the files stay as they are, and it is asked less often.
+"""
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from controlplane.contract.fields import Malformed
+from controlplane.contract.messages.gang import Gang, GangMember, read_gang
+from workers.attempt.attempt import Attempt
+from workers.attempt.gangs import files
+from workers.attempt.gangs.files import KEY_FILE, see_peers, split_address
+from workers.control_api import WebAway, WebRefused
+
+log = logging.getLogger(__name__)
+
+FIRST_SECONDS = (0.2, 0.4, 0.8)  # the members of a small gang come within a second
+SOON_SECONDS, LATER_SECONDS = 1.0, 5.0
+PATIENT_AFTER = 60  # questions; who has not come in a minute is not there in the next second
+LEISURE = 4  # times as long as it took to tell all members here, at least, to the next question
+KEY_OWNER = 2**31 - 2  # a user whom no task has
+AWAY_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+
+
+@dataclass(slots=True)
+class Watched:
+    """The members of a gang that run here. `has_new`: one more came since it was looked."""
+
+    members: dict[str, Attempt] = field(default_factory=dict)
+    has_new: threading.Event = field(default_factory=threading.Event)
+
+
+class Gangs:
+    """The gangs of one cell, a thread for each as long as a member of it runs here."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watched: dict[int, Watched] = {}
+
+    def watch(self, attempt: Attempt) -> None:
+        """Keep the files of a member up to date until it ends."""
+        job_id = attempt.launch.spec.job_id
+        with self._lock:
+            watched = self._watched.setdefault(job_id, Watched())
+            is_first = not watched.members
+            watched.members[attempt.uid] = attempt
+            watched.has_new.set()
+        if is_first:
+            name, call = f"gang-{job_id}", (job_id, watched.has_new)
+            threading.Thread(target=self._follow, args=call, name=name, daemon=True).start()
+
+    def _follow(self, job_id: int, has_new: threading.Event) -> None:
+        pace, news = Pace(), News()
+        while members := self._living(job_id):
+            if has_new.is_set():
+                has_new.clear()
+                pace = Pace()  # who comes is seldom the only one
+            gang, took = None, 0.0
+            try:
+                gang = ask_for_gang(members)
+                began = time.monotonic()
+                if gang is not None:
+                    news.spread(gang, members)
+                took = time.monotonic() - began
+            except Exception:  # the next answer may do better, and nobody else asks
+                log.exception("what is heard of the gang of job %s is not told", job_id)
+            has_new.wait(max(pace.after(gang), took * LEISURE))
+
+    def _living(self, job_id: int) -> list[Attempt]:
+        """The members here that have not ended; with none left the gang is forgotten."""
+        with self._lock:
+            watched = self._watched[job_id]
+            watched.members = {
+                uid: attempt
+                for uid, attempt in watched.members.items()
+                if not attempt.ended and not attempt.around.closed.is_set()
+            }
+            if not watched.members:
+                del self._watched[job_id]
+            return list(watched.members.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A gang, and the addresses of its hosts; None: nobody knows one of that name."""
+
+    gang: Gang
+    addresses: Mapping[str, str | None]
+
+
+class News:
+    """What was written last for each member here, so that nothing is written twice."""
+
+    def __init__(self) -> None:
+        self._last: Told | None = None
+        self._written: dict[str, Told] = {}
+
+    def spread(self, gang: Gang, members: list[Attempt]) -> None:
+        """Write it for each member that has not been told the same before."""
+        told = Told(gang, look_up(gang))
+        if self._last is None or told != self._last:
+            self._last = told
+        latest = self._last
+        self._written = {
+            attempt.uid: latest
+            for attempt in members
+            if self._written.get(attempt.uid) is latest or keep_up(attempt, latest)
+        }
+
+
+class Pace:
+    """How long to wait between two questions, by what came of them."""
+
+    def __init__(self) -> None:
+        self._asked = 0
+        self._unanswered = 0
+
+    def after(self, gang: Gang | None) -> float:
+        """Seconds to the next question after an answer, or none."""
+        if gang is None:
+            self._unanswered += 1
+            return AWAY_SECONDS[min(self._unanswered, len(AWAY_SECONDS)) - 1]
+        self._unanswered = 0
+        self._asked += 1
+        if gang.is_settled:
+            return LATER_SECONDS
+        if self._asked <= len(FIRST_SECONDS):
+            return FIRST_SECONDS[self._asked - 1]
+        return SOON_SECONDS if self._asked < PATIENT_AFTER else LATER_SECONDS
+
+
+def ask_for_gang(members: list[Attempt]) -> Gang | None:
+    """What web says of the gang; None: nothing.
+
+    It refuses what it holds for ended, which says nothing of the other members.
+    """
+    for attempt in members:
+        try:
+            return read_gang(attempt.around.web.ask(attempt.uid, "gang"))
+        except (WebAway, Malformed) as error:
+            log.warning("nothing is heard of the gang of attempt %s: %s", attempt.uid, error)
+            return None
+        except WebRefused as error:
+            log.info("nothing is told to attempt %s of its gang: %s", attempt.uid, error)
+    return None
+
+
+def keep_up(attempt: Attempt, told: Told) -> bool:
+    """Write what is told of the gang into the files of one member; whether that was done.
+
+    Not for one that the control plane knows no more, nor is what was removed meanwhile made again.
+    """
+    me = find_self(attempt, told.gang)
+    if me is None or me.number != attempt.launch.run.number:
+        return False
+    try:
+        write_files(attempt, told, me)
+    except OSError as error:
+        if not attempt.ended:
+            log.warning("the gang files of attempt %s are not written: %s", attempt.uid, error)
+        return False
+    return True
+
+
+def find_self(attempt: Attempt, gang: Gang) -> GangMember | None:
+    """The member that `attempt` runs."""
+    return gang.find(attempt.launch.spec.group, attempt.launch.run.task_index)
+
+
+# ------------------------------------------------------------------------------------- the files
+
+
+def gang_folder(attempt: Attempt) -> Path:
+    """What stands at `files.GANG_FOLDER` in the container."""
+    return attempt.workspace / "gang"
+
+
+def hosts_path(attempt: Attempt) -> Path:
+    """What stands at /etc/hosts in the container."""
+    return attempt.workspace / "hosts"
+
+
+def ssh_folder(attempt: Attempt) -> Path:
+    """What stands at `files.SSH_FOLDER` in the container."""
+    return attempt.around.secrets.room(attempt.uid, "ssh")
+
+
+def key_path(attempt: Attempt) -> str:
+    """Where the program finds the private key."""
+    if attempt.launch.spec.task_type == "container":
+        return f"{files.SSH_FOLDER}/{KEY_FILE}"
+    return str(ssh_folder(attempt) / KEY_FILE)
+
+
+def make_files(attempt: Attempt, gang: Gang, me: GangMember) -> None:
+    """Write all files of a member before its start. Raises OSError, Unfit."""
+    assert gang.key is not None
+    gang_folder(attempt).mkdir(parents=True, exist_ok=True)
+    gang_folder(attempt).chmod(0o755)  # whoever the task runs as
+    folder = attempt.around.secrets.make_room(attempt.uid, "ssh")
+    write_whole(folder / f"{KEY_FILE}.pub", f"{gang.key.public}\n")
+    write_whole(folder / "authorized_keys", f"{gang.key.public}\n")
+    _write_key(folder / KEY_FILE, gang.key.private, attempt.launch.spec.task_type == "container")
+    write_files(attempt, Told(gang, look_up(gang)), me)
+
+
+def _write_key(path: Path, text: str, is_contained: bool) -> None:
+    """Readable for whoever the task runs as, and for nobody on the host: above it is a closed door.
+
+    ssh refuses a key of its own user that others may read; one of another user it takes. So it is
+    given to a user whom no task has.
+    """
+    write_whole(path, text, mode=0o444 if is_contained else 0o600)
+    if is_contained and os.geteuid() == 0:
+        os.chown(path, KEY_OWNER, KEY_OWNER)
+
+
+def write_files(attempt: Attempt, told: Told, me: GangMember) -> None:
+    """Write all that changes in the life of a gang. Raises OSError."""
+    gang = told.gang
+    peers = see_peers(gang, me)
+    folder = gang_folder(attempt)
+    if attempt.launch.spec.task_type == "container":
+        write_in_place(hosts_path(attempt), files.hosts_text(me, peers, told.addresses.get))
+    write_whole(ssh_folder(attempt) / "config", files.ssh_config(peers, key_path(attempt)))
+    write_whole(folder / "peers", files.peers_table(peers))
+    write_whole(folder / "peers.json", files.peers_json(gang, me, peers))
+    # The last, so that whoever waits for it finds the others.
+    if gang.is_ready:
+        (folder / "ready").touch()
+    else:
+        (folder / "ready").unlink(missing_ok=True)
+
+
+def write_in_place(path: Path, text: str) -> None:
+    """Write into the very file that is there: a file that is bound is seen by its inode."""
+    content = text.encode()
+    if path.exists() and path.read_bytes() == content:
+        return
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        os.pwrite(file, content, 0)
+        os.ftruncate(file, len(content))
+    finally:
+        os.close(file)
+
+
+def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Replace the file in one step: a reader finds the old text or the new."""
+    content = text.encode()
+    if path.exists() and path.read_bytes() == content:
+        return
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(file, "wb") as stream:
+        stream.write(content)
+    fresh.chmod(mode)
+    os.replace(fresh, path)
+
+
+def look_up(gang: Gang) -> dict[str, str | None]:
+    """The addresses of all hosts at which members are reached."""
+    texts = {text for member in gang.members for text in member.addresses.values()}
+    return {host: resolve(host) for host in {split_address(text)[0] for text in texts}}
+
+
+def resolve(host: str) -> str | None:
+    """The address of a host's name, as this machine knows it."""
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except (OSError, UnicodeError):
+        return None

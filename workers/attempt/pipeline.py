@@ -1,0 +1,214 @@
+"""The life of an attempt, step by step: read these two lists first.
+
+A step returns, or raises AttemptFailed, which ends the attempt; whatever happens, exactly one Ended
+is told, and not before it is sure that nothing of the attempt runs or will run.
+"""
+
+import logging
+from collections.abc import Callable
+
+from controlplane.contract.fields import clean_text
+from controlplane.contract.messages.reports import MESSAGE_CHARS
+from controlplane.contract.states import FailureKind, Phase
+from workers.attempt.attempt import Attempt, Closed
+from workers.attempt.events import Ended
+from workers.attempt.outcome import (
+    DISK_LIMIT,
+    ENGINE,
+    HEALTH,
+    VANISHED,
+    AttemptFailed,
+    Exit,
+    judge_exit,
+)
+from workers.attempt.runtime import View
+from workers.attempt.steps.briefing import read_briefing
+from workers.attempt.steps.checkpoint import (
+    fetch_checkpoint,
+    keep_checkpoint,
+    place_checkpoint,
+)
+from workers.attempt.steps.clean import make_sure_it_is_over
+from workers.attempt.steps.collect import collect_output, collect_result
+from workers.attempt.steps.create import create_container
+from workers.attempt.steps.gang import join_gang
+from workers.attempt.steps.inputs import fetch_inputs, place_inputs
+from workers.attempt.steps.look import look_for_adopted, look_for_own
+from workers.attempt.steps.outputs import keep_outputs
+from workers.attempt.steps.permit import await_permit
+from workers.attempt.steps.pull import ensure_image
+from workers.attempt.steps.secrets import write_secrets
+from workers.attempt.steps.start import start_container
+from workers.attempt.steps.wait import wait_for_end
+from workers.attempt.steps.workspace import look_whether_begun, make_workspace
+from workers.attempt.usage import note_use
+
+log = logging.getLogger(__name__)
+Step = Callable[[Attempt], None]
+
+BUILD: tuple[Step, ...] = (
+    read_briefing,
+    fetch_inputs,
+    fetch_checkpoint,
+    ensure_image,
+    write_secrets,
+    join_gang,
+    await_permit,
+    create_container,
+    place_inputs,
+    place_checkpoint,
+    start_container,
+)
+# A stop waits for these, which make nothing: only then is it known whether there is a process that
+# may have its grace.
+LOOKS: tuple[Step, ...] = (make_workspace, look_for_own, look_for_adopted)
+START: tuple[Step, ...] = (make_workspace, look_for_own, *BUILD)
+ADOPT: tuple[Step, ...] = (make_workspace, look_for_adopted, *BUILD)
+# What the time of a step is called in an attempt's usage; steps that are alike are told together.
+NAMES: dict[Step, str] = {
+    make_workspace: "workspace",
+    look_for_own: "workspace",
+    look_for_adopted: "workspace",
+    read_briefing: "briefing",
+    fetch_inputs: "inputs",
+    fetch_checkpoint: "inputs",
+    ensure_image: "pull",
+    write_secrets: "secrets",
+    join_gang: "gang",
+    await_permit: "permit",
+    create_container: "create",
+    place_inputs: "inputs",
+    place_checkpoint: "inputs",
+    start_container: "start",
+}
+
+
+def run(attempt: Attempt, steps: tuple[Step, ...]) -> None:
+    """Live the attempt from `steps` to its Ended, or until the driver is closed."""
+    try:
+        try:
+            look_whether_begun(attempt)
+            build(attempt, steps)
+            with attempt.step("wait"):
+                view = wait_for_end(attempt)
+            ended = _ended(attempt, view)
+        except AttemptFailed as failure:
+            ended = _failed(attempt, failure)
+        except Closed:
+            raise
+        except Exception as error:
+            log.exception("unexpected failure in attempt %s", attempt.uid)
+            message = f"{type(error).__name__}: {error}"
+            ended = _failed(attempt, AttemptFailed(FailureKind.SYSTEM, ENGINE, message))
+        attempt.tell(ended)
+        attempt.told_end = True
+    except Closed:
+        return
+
+
+def end_at_once(attempt: Attempt, view: View) -> None:
+    """The same for the end of one whose thread was none, and that left nothing to be collected."""
+    attempt.mark_ended()
+    try:
+        attempt.tell(_ended(attempt, view))
+        attempt.told_end = True
+    except Closed:
+        return
+
+
+def build(attempt: Attempt, steps: tuple[Step, ...]) -> None:
+    """Take the steps up to the start; a container found started makes the rest needless."""
+    for step in steps:
+        if step not in LOOKS:
+            attempt.check()
+        if step is BUILD[0]:
+            attempt.enter(Phase.PREPARING)  # anew, if an earlier process of the cell had it
+        with attempt.step(NAMES.get(step, step.__name__)):
+            step(attempt)
+        if attempt.is_started:
+            return
+
+
+def _ended(attempt: Attempt, view: View | None) -> Ended:
+    """What is told of a process that ran."""
+    with attempt.step("collect"):
+        collect_output(attempt)
+    note_use(attempt, view)
+    stopped_for = attempt.stopped_for
+    if view is None or view.exit_code is None:
+        if view is not None:
+            _keep_checkpoint(attempt)
+        kind = None if stopped_for else FailureKind.OUTSIDE
+        return Ended(
+            attempt.uid,
+            attempt.around.now(),
+            failure_kind=kind,
+            reason=stopped_for or VANISHED,
+            message="its container is gone" if view is None else "its end was not recorded",
+            started_at=attempt.started_at,
+            outputs=attempt.outputs,
+            container_id=attempt.container_id,
+            usage=attempt.used(),
+        )
+    verdict = judge_exit(Exit(view.exit_code, view.out_of_memory, stopped_for, view.told_to_end))
+    message = verdict.message
+    if verdict.reason in (HEALTH, DISK_LIMIT):
+        message = attempt.unhealthy or message
+    result, truncated = None, False
+    if view.exit_code == 0:
+        with attempt.step("collect"):
+            result, truncated = collect_result(attempt)
+    if verdict.reason is not None:
+        _keep_checkpoint(attempt)
+    elif attempt.launch.spec.outputs:
+        with attempt.step("outputs"):
+            keep_outputs(attempt)
+    # The start was told when the engine had answered, which for a short process may be after its
+    # end: the engine knows better, but not when a health check passed.
+    started_at = view.started_at or attempt.started_at or 0.0
+    if attempt.launch.spec.health_check is not None:
+        started_at = attempt.started_at or 0.0
+    return Ended(
+        attempt.uid,
+        max(view.ended_at or attempt.around.now(), started_at),
+        exit_code=view.exit_code,
+        failure_kind=verdict.kind,
+        reason=verdict.reason,
+        message=message,
+        result=result,
+        result_truncated=truncated,
+        outputs=attempt.outputs,
+        started_at=started_at or None,
+        container_id=attempt.container_id,
+        usage=attempt.used(),
+    )
+
+
+def _keep_checkpoint(attempt: Attempt) -> None:
+    if attempt.launch.spec.checkpoint_path is not None:
+        with attempt.step("checkpoint"):
+            keep_checkpoint(attempt)
+
+
+def _failed(attempt: Attempt, failure: AttemptFailed) -> Ended:
+    """What is told of an attempt that a step ended."""
+    attempt.mark_ended()
+    make_sure_it_is_over(attempt)
+    _keep_checkpoint(attempt)
+    try:
+        attempt.around.shipper.finish(attempt.uid, 0.0)
+    except Exception:  # its end is told whatever becomes of its output
+        log.exception("the output of attempt %s is not sent to its end", attempt.uid)
+    return Ended(
+        attempt.uid,
+        attempt.around.now(),
+        exit_code=failure.exit_code,
+        failure_kind=failure.kind,
+        reason=failure.reason,
+        message=clean_text(failure.message, MESSAGE_CHARS),
+        outputs=attempt.outputs,
+        started_at=attempt.started_at,
+        container_id=attempt.container_id,
+        usage=attempt.used(),
+        never_created=attempt.never_created,
+    )

@@ -1,0 +1,1 @@
+"""Files on their way to and from an attempt."""

@@ -1,0 +1,155 @@
+"""A file or folder of a container as a tar of names relative to it: `.`, `a`, `b/c`."""
+
+import errno
+import io
+import os
+import posixpath
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from controlplane.contract.states import FailureKind
+from workers.attempt.outcome import DISK, AttemptFailed
+from workers.attempt.runtime import EngineError
+
+Take = Callable[[int], None]
+"""Counts bytes that are about to be written; raises what ends it if they are too many.
+
+It is asked with 0 between pieces of what was counted: that may be told to stop meanwhile.
+"""
+SAFE_MODE = 0o755  # no file comes back that others may write, or that gives rights away
+
+
+class _Watched(io.RawIOBase):
+    """A file of which each piece is asked for: large ones take minutes."""
+
+    def __init__(self, file: IO[bytes], take: Take) -> None:
+        super().__init__()
+        self._file = file
+        self._take = take
+
+    def read(self, size: int = -1) -> bytes:
+        """The next piece. Raises as `take`."""
+        self._take(0)
+        return self._file.read(size)
+
+
+def rebase(stream: IO[bytes], target: Path, take: Take) -> None:
+    """Write the tar of one file or folder that `stream` is to `target`, its names made relative.
+
+    Only files, folders and links are kept. Raises EngineError; AttemptFailed if the disk is full.
+    """
+    root: str | None = None
+    try:
+        with (
+            tarfile.open(fileobj=stream, mode="r|", bufsize=tarfile.RECORDSIZE) as source,
+            tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as made,
+        ):
+            for entry in source:
+                plain = entry.name.strip("/")
+                root = plain if root is None else root
+                name = _relative(plain, root)
+                if name is None or not (_is_kept(entry)):
+                    continue
+                entry.name = name
+                if entry.islnk():
+                    linked = _relative(entry.linkname.strip("/"), root)
+                    if linked is None:
+                        continue
+                    entry.linkname = linked
+                entry.pax_headers = {}
+                take(entry.size + tarfile.BLOCKSIZE)
+                content = source.extractfile(entry) if entry.isreg() else None
+                made.addfile(entry, _Watched(content, take) if content is not None else None)
+    except tarfile.TarError as error:
+        raise EngineError(f"the engine sent an unreadable archive: {error}") from error
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise AttemptFailed(FailureKind.SYSTEM, DISK, f"{target.name}: {error}") from error
+
+
+def pack(path: Path, target: Path, take: Take) -> None:
+    """Write the file or folder `path` of this machine to `target`. Raises OSError.
+
+    Links are kept as links, and not followed.
+    """
+    with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as made:
+        _add(made, path, ".", take)
+        if path.is_dir() and not path.is_symlink():
+            for folder, folders, files in os.walk(path):
+                for name in sorted((*folders, *files)):
+                    inner = Path(folder, name)
+                    _add(made, inner, inner.relative_to(path).as_posix(), take)
+
+
+def unpack(source: Path, folder: Path) -> None:
+    """Make what `pack` or `rebase` wrote stand in `folder`. Raises OSError, EngineError.
+
+    Repeatable. Nothing is written outside of it, whatever names say and wherever links lead.
+    """
+    try:
+        with tarfile.open(source) as tar:
+            # Not every 3.11 has tarfile's own filters: one that has them is told to leave it to us.
+            tar.extraction_filter = lambda entry, path: entry
+            tar.extractall(folder, members=_checked(tar, folder), numeric_owner=True)
+    except (tarfile.TarError, KeyError) as error:  # KeyError: a link to what is not there
+        raise EngineError(f"what was kept cannot be unpacked: {error}") from error
+
+
+def _checked(tar: tarfile.TarFile, folder: Path) -> Iterator[tarfile.TarInfo]:
+    """Each entry that is kept, looked at when all before it stand in `folder`."""
+    for entry in tar:
+        if not _is_kept(entry):
+            continue
+        entry.name = _inner(entry.name, folder)
+        entry.mode &= SAFE_MODE
+        target = folder / entry.name
+        if entry.islnk():
+            entry.linkname = _inner(entry.linkname, folder)
+            if entry.linkname == entry.name:
+                continue
+        # What stands there is replaced: it may be a link that leads elsewhere.
+        if entry.name != "." and (target.is_symlink() or entry.islnk()):
+            target.unlink(missing_ok=True)
+        yield entry
+
+
+def _inner(name: str, folder: Path) -> str:
+    """`name`, relative to `folder` and in it. Raises EngineError."""
+    inner = _relative(name.lstrip("/") or ".", ".")
+    if inner is not None:
+        real = Path(os.path.realpath((folder / inner).parent if inner != "." else folder))
+        if real.is_relative_to(os.path.realpath(folder)):
+            return inner
+    raise EngineError(f"what was kept cannot be unpacked: {name!r} lies outside")
+
+
+def _add(made: tarfile.TarFile, path: Path, name: str, take: Take) -> None:
+    try:
+        entry: Any = made.gettarinfo(path, arcname=name)
+    except FileNotFoundError:
+        return  # of what still runs beside
+    if entry is None or not _is_kept(entry):
+        return
+    take(entry.size + tarfile.BLOCKSIZE)
+    if not entry.isreg():
+        made.addfile(entry)
+        return
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        made.addfile(entry, _Watched(file, take))
+
+
+def _is_kept(entry: tarfile.TarInfo) -> bool:
+    return entry.isreg() or entry.isdir() or entry.issym() or entry.islnk()
+
+
+def _relative(name: str, root: str) -> str | None:
+    """`name` as seen from `root`; None for one that does not lie there."""
+    if name == root:
+        return "."
+    inner = name.removeprefix(f"{root}/") if root not in ("", ".") else name.removeprefix("./")
+    if (inner == name and root not in ("", ".")) or ".." in inner.split("/"):
+        return None
+    return posixpath.normpath(inner)

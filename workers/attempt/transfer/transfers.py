@@ -1,0 +1,206 @@
+"""Files on their way to and from an attempt: bounded, checked, tried again, broken off when told.
+
+Where an attempt keeps what it leaves is written down in its workspace, so that a later process of
+the cell knows it though web would not say it any more.
+"""
+
+import errno
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from controlplane.contract.artifacts import PIECE_BYTES, path_of
+from controlplane.contract.states import FailureKind
+from workers.attempt.attempt import TURN_SECONDS, Attempt, Closed
+from workers.attempt.outcome import DISK, INPUTS, OUTPUTS, STOPPED, AttemptFailed
+from workers.control_api import HTTP_SECONDS, WebAway, WebRefused
+from workers.remote_files import StorageAway, StorageRefused, has_room, join, without_secrets
+
+# So much of a disk is left to others; of a small one a tenth.
+FREE_BYTES = 64 * 2**20
+_LOOK_BYTES = 16 * 2**20
+# With its last piece web writes a whole file to its disk and reads it again.
+LARGE_BYTES = 16 * 2**20
+LARGE_SECONDS = 120.0
+SECONDS_PER_GIB = 30.0
+_USER, _SYSTEM = FailureKind.USER, FailureKind.SYSTEM
+
+
+class Room:
+    """Counts the bytes that an attempt puts on the cell's disk, and says when they are too many."""
+
+    def __init__(self, what: str, folder: Path, most: int, reason: str) -> None:
+        self._what, self._folder, self._most, self._reason = what, folder, most, reason
+        self.taken = 0
+        self._looked_at = -_LOOK_BYTES
+
+    def take(self, count: int) -> None:
+        """So many more. Raises AttemptFailed."""
+        self.taken += count
+        if self.taken > self._most:
+            message = f"{self._what}: more than the {self._most} bytes that this cell takes"
+            raise AttemptFailed(_USER, self._reason, message)
+        if abs(self.taken - self._looked_at) >= _LOOK_BYTES:
+            spare = min(FREE_BYTES, shutil.disk_usage(self._folder).total // 10)
+            if not has_room(self._folder, spare + count):
+                raise AttemptFailed(_SYSTEM, DISK, f"{self._what}: no space left on this cell")
+            self._looked_at = self.taken
+
+
+def fetch(
+    attempt: Attempt, what: str, url: str, target: Path, room: Room, *, named: bool, sha256: str
+) -> None:
+    """Fetch `url` to `target`, once. `named`: by a submitter, who may have named what is not there.
+
+    `sha256`: what it must have; may be empty. Raises AttemptFailed.
+    """
+    before = room.taken
+    try:
+        _fetch(attempt, what, url, target, room, named=named, sha256=sha256)
+    except BaseException:
+        room.taken = before
+        raise
+
+
+def _fetch(
+    attempt: Attempt, what: str, url: str, target: Path, room: Room, *, named: bool, sha256: str
+) -> None:
+    digest = hashlib.sha256()
+
+    def failed(kind: FailureKind, words: str, reason: str = INPUTS) -> AttemptFailed:
+        return AttemptFailed(kind, reason, f"{what}: {without_secrets(words, url)}")
+
+    try:
+        with open(target, "wb") as file:
+            for piece in attempt.around.storage.read(url, named=named):
+                attempt.check()
+                room.take(len(piece))
+                digest.update(piece)
+                file.write(piece)
+    except StorageRefused as error:
+        raise failed(_USER, str(error)) from error
+    except StorageAway as error:
+        raise failed(_SYSTEM, str(error)) from error
+    except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise failed(_SYSTEM, str(error), DISK if is_full else INPUTS) from error
+    if sha256 and digest.hexdigest() != sha256.lower():
+        words = f"sha256 is {digest.hexdigest()}, {sha256} was expected"
+        raise failed(_USER if named else _SYSTEM, words)
+
+
+class Keeping:
+    """Keeps what an ended process left, until `seconds` are over or a stop breaks it off."""
+
+    def __init__(
+        self, attempt: Attempt, *, seconds: float = float("inf"), may_break: bool = True
+    ) -> None:
+        self.attempt = attempt
+        self._end = time.monotonic() + seconds
+        self._may_break = may_break
+
+    def check(self) -> None:
+        """Raises AttemptFailed if it is broken off, Closed if all is let go."""
+        if self.attempt.around.closed.is_set():
+            raise Closed
+        if self._may_break and self.attempt.is_broken_off:
+            raise AttemptFailed(None, STOPPED, "stopped while its outputs were being kept", 0)
+        if time.monotonic() > self._end:
+            raise AttemptFailed(_SYSTEM, OUTPUTS, "it took too long to keep what was left")
+
+    def pause(self, seconds: float) -> None:
+        """Wait between two tries. Raises as check."""
+        end = time.monotonic() + seconds
+        self.check()
+        while (rest := end - time.monotonic()) > 0:
+            self.attempt.around.closed.wait(min(rest, TURN_SECONDS))
+            self.check()
+
+    def put(self, name: str, source: Callable[[], BinaryIO]) -> dict[str, object]:
+        """Put the artifact `name`, once; what is told of it. Raises AttemptFailed."""
+        with source() as file:
+            digest, size = hashlib.sha256(), 0
+            for piece in iter(lambda: file.read(PIECE_BYTES), b""):
+                self.check()
+                digest.update(piece)
+                size += len(piece)
+            sha256 = digest.hexdigest()
+            file.seek(0)
+            base = find_base(self.attempt)
+            if base is None:
+                uri = self._put_to_web(name, file, size, sha256)
+            else:
+                uri = self._put_to_storage(join(base, name), name, file)
+        return {"name": name, "size": size, "sha256": sha256, "uri": uri}
+
+    def _put_to_web(self, name: str, file: BinaryIO, size: int, sha256: str) -> str:
+        path, here, begun = path_of(self.attempt.uid, name), 0, False
+        try:
+            while here < size or not begun:
+                self.check()
+                begun = True
+                file.seek(here)
+                query = f"?offset={here}&size={size}&sha256={sha256}"
+                piece = file.read(PIECE_BYTES)
+                is_last = here + len(piece) >= size
+                seconds = self._seconds_of_last(size) if is_last else HTTP_SECONDS
+                web = self.attempt.around.web
+                answer = json.loads(web.call("PUT", path + query, piece, seconds))
+                if answer["size"] == here and piece:
+                    raise WebAway("it took nothing")
+                here = answer["size"]
+        except WebRefused as error:
+            kind = _USER if error.status == 413 else _SYSTEM
+            raise AttemptFailed(kind, OUTPUTS, f"{name}: {error}") from error
+        except (WebAway, ValueError, KeyError, TypeError) as error:
+            raise AttemptFailed(_SYSTEM, OUTPUTS, f"{name}: {error}") from error
+        return path
+
+    def _seconds_of_last(self, size: int) -> float:
+        """How long web may take to answer the last piece of a file of `size` bytes."""
+        if size < LARGE_BYTES:
+            return HTTP_SECONDS
+        left = max(self._end - time.monotonic(), HTTP_SECONDS)
+        return min(LARGE_SECONDS + SECONDS_PER_GIB * size / 2**30, left)
+
+    def _put_to_storage(self, url: str, name: str, file: BinaryIO) -> str:
+        def failed(kind: FailureKind, error: Exception, reason: str = OUTPUTS) -> AttemptFailed:
+            words = without_secrets(str(error), url)
+            return AttemptFailed(kind, reason, f"{name}: {words}")
+
+        try:
+            for _ in self.attempt.around.storage.write(url, file):
+                self.check()
+        except StorageRefused as error:
+            raise failed(_USER, error) from error
+        except StorageAway as error:
+            raise failed(_SYSTEM, error) from error
+        except OSError as error:
+            raise failed(_SYSTEM, error, DISK) from error
+        return url
+
+
+def remember_base(attempt: Attempt) -> None:
+    """Write down where this attempt keeps what it leaves, from its briefing."""
+    note = _note(attempt)
+    draft = note.with_suffix(".new")
+    draft.write_text(json.dumps({"base": attempt.briefing.output_base}), encoding="utf-8")
+    draft.replace(note)
+
+
+def find_base(attempt: Attempt) -> str | None:
+    """The address below which it does; None: in the control plane's store. Raises AttemptFailed."""
+    try:
+        base = json.loads(_note(attempt).read_text(encoding="utf-8"))["base"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        message = f"where this attempt keeps what it leaves is not known any more: {error}"
+        raise AttemptFailed(_SYSTEM, OUTPUTS, message) from error
+    return None if base is None else str(base)
+
+
+def _note(attempt: Attempt) -> Path:
+    return attempt.workspace / "kept.json"

@@ -1,0 +1,121 @@
+"""What a cell asks the control plane's web process, each request signed with the cell's key."""
+
+import json
+from collections.abc import Callable, Mapping
+
+import requests
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from controlplane.contract.messages.briefing import Briefing, read_briefing
+from controlplane.contract.wire import keys
+from workers import clock
+from workers.log_uploads import upload_headers
+
+CONNECT_SECONDS = 3.05
+HTTP_SECONDS = 10.0
+_NONCE_BYTES = 12
+_POOL = 16
+
+
+class WebAway(Exception):
+    """Web did not answer, or not as it should: the same may be asked again."""
+
+
+class WebRefused(Exception):
+    """Web answered that this will not be: the attempt is not ours, or has ended, or too large."""
+
+    def __init__(self, words: str, status: int = 0) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class Web:
+    """Asks web; one for all threads of a cell."""
+
+    def __init__(
+        self,
+        *,
+        control_url: str,
+        cell: str,
+        key: bytes,
+        now: Callable[[], float] = clock.wall_seconds,
+    ) -> None:
+        """`control_url`: empty in a cell that has no web; then everything raises WebAway."""
+        self._url = control_url
+        self._cell = cell
+        self._mac_key = keys.mac_key(key, keys.UPLOAD)
+        self._seal_key = keys.mac_key(key, keys.SEAL)
+        self._now = now
+        self._session = requests.Session()
+        # No proxy and no netrc between a cell and its control plane.
+        self._session.trust_env = False
+        adapter = requests.adapters.HTTPAdapter(pool_maxsize=_POOL)
+        self._session.mount(control_url or "http://", adapter)
+
+    def briefing(self, uid: str) -> Briefing:
+        """The briefing of an attempt. Raises WebAway, WebRefused."""
+        return read_briefing(self.ask(uid, "briefing"))
+
+    def ask(self, uid: str, what: str, body: bytes = b"") -> object:
+        """The opened JSON answer to a question about an attempt. Raises WebAway, WebRefused."""
+        path = f"/api/v1/attempts/{uid}/{what}"
+        headers = self._headers(path, body)
+        sealed = self._send("POST", path, body, headers, HTTP_SECONDS)
+        about = keys.about_answer(
+            cell=self._cell, attempt=uid, door=what, mac=headers["X-Cellrun-Mac"]
+        )
+        try:
+            text = ChaCha20Poly1305(self._seal_key).decrypt(
+                sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], about.encode()
+            )
+            found: object = json.loads(text)
+        except (InvalidTag, ValueError) as error:
+            raise WebAway(f"its answer was not sealed for this cell: {error!r}") from error
+        return found
+
+    def call(self, method: str, path: str, body: bytes, seconds: float = HTTP_SECONDS) -> bytes:
+        """The body of the answer to a signed request. Raises WebAway, WebRefused.
+
+        `seconds`: how long web may take.
+        """
+        return self._send(method, path, body, self._headers(path, body), seconds)
+
+    def _headers(self, path: str, body: bytes) -> dict[str, str]:
+        url, at = self._url + path, int(self._now())
+        return upload_headers(self._mac_key, self._cell, url, body, at)
+
+    def _send(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str], seconds: float
+    ) -> bytes:
+        if not self._url:
+            raise WebAway("this cell has no address of web")
+        url = self._url + path
+        try:
+            answer = self._session.request(
+                method,
+                url,
+                data=body,
+                headers=headers,
+                timeout=(CONNECT_SECONDS, seconds),
+                allow_redirects=False,
+            )
+        except requests.RequestException as error:
+            raise WebAway(str(error)) from error
+        if answer.status_code in (400, 404, 409, 410, 413):
+            words = f"HTTP status {answer.status_code}: {_words(answer)}"
+            raise WebRefused(words, answer.status_code)
+        if answer.status_code != 200:
+            raise WebAway(f"HTTP status {answer.status_code}: {_words(answer)}")
+        return answer.content
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._session.close()
+
+
+def _words(answer: requests.Response) -> str:
+    try:
+        return str(answer.json().get("detail", ""))[:500]
+    except (ValueError, AttributeError):
+        return ""

@@ -1,0 +1,1 @@
+"""Containers on Docker Engine, or on Podman, through the Engine API."""

@@ -1,0 +1,124 @@
+"""Files into and out of a container by the Engine's archive calls, which need nothing inside it."""
+
+import base64
+import binascii
+import json
+import posixpath
+import tarfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from workers.attempt.runtime import EngineError, Placed
+
+# Bits of Go's os.FileMode, as the Engine API tells them.
+GO_DIR = 1 << 31
+GO_SYMLINK = 1 << 27
+GO_NOT_REGULAR = GO_DIR | GO_SYMLINK | 1 << 26 | 1 << 25 | 1 << 24 | 1 << 21 | 1 << 19
+FOR_ALL = 0o003  # others may write and enter
+MAX_LINKS = 8
+FILE_MODE = 0o644
+FOLDER_MODE = 0o755
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What the engine says of a path in a container."""
+
+    mode: int
+    link_target: str
+
+    @classmethod
+    def read(cls, header: str | None) -> "Stat":
+        """From X-Docker-Container-Path-Stat. Raises EngineError."""
+        try:
+            body = json.loads(base64.b64decode(header or ""))
+            return cls(int(body["mode"]), str(body.get("linkTarget") or ""))
+        except (binascii.Error, ValueError, KeyError, TypeError) as error:
+            raise EngineError(f"unreadable path stat {header!r}") from error
+
+    @property
+    def is_regular(self) -> bool:
+        """A plain file, no link to one."""
+        return not self.mode & GO_NOT_REGULAR
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """How to look into one container: the stat of a path, and the tar header of a folder."""
+
+    stat: Callable[[str], Stat | None]
+    header: Callable[[str], tarfile.TarInfo]
+
+
+def write_tar(target: Path, placed: Sequence[Placed], inside: Inside) -> bool:
+    """A tar, to be unpacked at /, that makes `placed` stand; False when nothing is missing.
+
+    Only what must change stands in it: parents that are missing are made by the engine.
+    """
+    missing = False
+    with tarfile.open(target, "w") as tar:
+        for item in placed:
+            entry = _file(item) if item.source else _folder(item, inside)
+            if entry is None:
+                continue
+            missing = True
+            if item.source is None:
+                tar.addfile(entry)
+                continue
+            with open(item.source, "rb") as file:
+                tar.addfile(entry, file)
+    return missing
+
+
+def _file(item: Placed) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(item.path.lstrip("/"))
+    entry.mode = FILE_MODE
+    entry.size = item.source.stat().st_size if item.source else 0
+    return entry
+
+
+def _folder(item: Placed, inside: Inside) -> tarfile.TarInfo | None:
+    path = item.path
+    stat = inside.stat(path)
+    for _ in range(MAX_LINKS):
+        if stat is None or not stat.mode & GO_SYMLINK:
+            break
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(path), stat.link_target))
+        stat = inside.stat(path)
+    entry = tarfile.TarInfo(path.lstrip("/"))
+    entry.type = tarfile.DIRTYPE
+    if stat is None:
+        entry.mode = 0o777 if item.writable else FOLDER_MODE
+        return entry
+    if not item.writable or stat.mode & FOR_ALL == FOR_ALL or path == "/":
+        return None
+    old = inside.header(path)
+    entry.uid, entry.gid = old.uid, old.gid
+    entry.mode = old.mode | FOR_ALL
+    return entry
+
+
+def first_header(stream: IO[bytes]) -> tarfile.TarInfo:
+    """The header of the first entry of a tar. Raises EngineError."""
+    with _opened(stream) as tar:
+        entry = tar.next()
+        if entry is None:
+            raise EngineError("the engine sent an empty archive")
+        return entry
+
+
+def first_file(stream: IO[bytes], limit: int) -> bytes | None:
+    """The first `limit` bytes of a tar's first entry, if that is a file. Raises EngineError."""
+    with _opened(stream) as tar:
+        entry = tar.next()
+        file = tar.extractfile(entry) if entry is not None and entry.isreg() else None
+        return file.read(limit) if file is not None else None
+
+
+def _opened(stream: Any) -> tarfile.TarFile:
+    try:
+        return tarfile.open(fileobj=stream, mode="r|", bufsize=tarfile.BLOCKSIZE)
+    except tarfile.TarError as error:
+        raise EngineError(f"the engine sent an unreadable archive: {error}") from error

@@ -1,0 +1,200 @@
+"""What a container has used, in all, is known after its end: by a control group around its own.
+
+The engine removes a container's group with its last process, and what it had counted. So each
+container gets a parent of its own in the engine's group, where the engine makes groups by itself
+(its driver cgroupfs) and this process may remove them. Elsewhere a container is looked at while it
+runs; see `Samples`.
+"""
+
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Mapping, Set
+from pathlib import Path
+from typing import Any
+
+from workers.attempt.runtime import Use, View
+
+log = logging.getLogger(__name__)
+
+ROOT = Path("/sys/fs/cgroup")
+# Where the engine has its containers. If it was told another place, containers are to stay there.
+ENGINES = "docker"
+ABANDONED = 86_400.0  # seconds: by then whoever made it has read it
+# Between looks at a container that runs: most end soon, and each costs the engine two calls.
+LOOK_SECONDS = (0.2, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+class Cgroups:
+    """The parents of one cell's containers, by uid. Until `settle`, and where none can be: none."""
+
+    def __init__(self, *, installation: str, cell: str, root: Path = ROOT) -> None:
+        whose = hashlib.sha256(f"{installation}/{cell}".encode()).hexdigest()[:12]
+        self._prefix = f"cellrun-{whose}-"
+        self._root = root
+        self._controllers: tuple[Path, ...] = ()
+        self._memory = self._cpu = root
+        self._is_v2 = False
+        self._may_come = False
+        self._is_seen = False
+
+    def settle(self, info: Mapping[str, Any]) -> None:
+        """Find out, from what the engine says of itself, whether parents can be."""
+        self._controllers, self._is_seen = (), False
+        self._may_come = info.get("CgroupDriver") == "cgroupfs"
+        self._is_v2 = (self._root / "cgroup.controllers").exists()
+        self._memory = self._root if self._is_v2 else self._root / "memory"
+        self._cpu = self._root if self._is_v2 else self._root / "cpuacct"
+        if self._may_come:
+            self._look_for_engine()
+
+    def _look_for_engine(self) -> None:
+        """The engine makes its group with its first container."""
+        if not all(os.access(path / ENGINES, os.W_OK) for path in (self._memory, self._cpu)):
+            return
+        names = [""] if self._is_v2 else os.listdir(self._root)
+        places = [self._root / name for name in names]
+        self._controllers = tuple({path.resolve() for path in places if path.is_dir()})
+        self._may_come = False
+
+    def parent(self, uid: str) -> str:
+        """The parent for a container that is to be created; empty: the engine's own."""
+        if self._may_come:
+            self._look_for_engine()
+        return f"/{ENGINES}/{self._name(uid)}" if self._controllers else ""
+
+    def look(self, uid: str) -> None:
+        """A container of that parent was started: if nothing is seen, the engine is elsewhere."""
+        if self._controllers and not self._is_seen:
+            self._is_seen = self._folder(self._memory, uid).exists()
+            if not self._is_seen:
+                self._controllers = ()
+
+    def has(self, uid: str) -> bool:
+        """Whether what its container uses will be known at its end."""
+        return bool(self._controllers) and self._folder(self._memory, uid).exists()
+
+    def use(self, uid: str) -> Use | None:
+        """What the containers of that parent used in all; None: nobody knows."""
+        if not self._controllers:
+            return None
+        memory, cpu = self._folder(self._memory, uid), self._folder(self._cpu, uid)
+        return _read_v2(memory) if self._is_v2 else _read_v1(memory, cpu)
+
+    def remove(self, uid: str) -> None:
+        """The container is gone: so goes its parent."""
+        self._remove(self._name(uid))
+
+    def list(self) -> Set[str]:
+        """The uids that have a parent."""
+        try:
+            names = os.listdir(self._memory / ENGINES) if self._controllers else ()
+        except OSError:
+            return set()
+        return {name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix)}
+
+    def sweep(self, now: float) -> None:
+        """Remove what cells that are gone for good left a day ago; what is in use, stays."""
+        folder = self._memory / ENGINES
+        try:
+            names = os.listdir(folder) if self._controllers else ()
+            old = [
+                name
+                for name in names
+                if name.startswith("cellrun-") and (folder / name).stat().st_mtime < now - ABANDONED
+            ]
+        except OSError:  # one of them went meanwhile
+            return
+        for name in old:
+            if not name.startswith(self._prefix):
+                self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        for controller in self._controllers:
+            try:
+                os.rmdir(controller / ENGINES / name)
+            except FileNotFoundError:
+                continue
+            except OSError as error:  # a process may be on its way out: the reaper comes again
+                log.debug("the control group %s stays: %s", name, error)
+
+    def _folder(self, controller: Path, uid: str) -> Path:
+        return controller / ENGINES / self._name(uid)
+
+    def _name(self, uid: str) -> str:
+        return self._prefix + uid
+
+
+class Samples:
+    """What was seen of containers while they ran, where they have no parent of ours.
+
+    Their own groups are read, by their main process. The engine's statistics are not asked for it:
+    an answer takes a second, in which nobody would see an end (measured with Docker 20.10).
+    """
+
+    def __init__(self, root: Path = ROOT, processes: Path = Path("/proc")) -> None:
+        self._root = root
+        self._processes = processes
+        self._lock = threading.Lock()
+        self._looks: dict[str, int] = {}
+        self._seen: dict[str, Use] = {}
+
+    def pause(self, uid: str) -> float:
+        """Seconds to the next look."""
+        return LOOK_SECONDS[min(self._looks.get(uid, 0), len(LOOK_SECONDS) - 1)]
+
+    def look(self, uid: str, view: View | None) -> None:
+        """Look at a running container; what cannot be seen is not known."""
+        seen = self._read(view) if view is not None and view.pid is not None else None
+        with self._lock:
+            self._looks[uid] = self._looks.get(uid, 0) + 1
+            if seen is not None:
+                self._seen[uid] = seen
+
+    def last(self, uid: str) -> Use | None:
+        """What was seen last, which is the most; None: nothing was."""
+        return self._seen.get(uid)
+
+    def forget(self, uid: str) -> None:
+        """It is over and told."""
+        with self._lock:
+            self._looks.pop(uid, None)
+            self._seen.pop(uid, None)
+
+    def _read(self, view: View) -> Use | None:
+        try:
+            lines = (self._processes / str(view.pid) / "cgroup").read_text(encoding="ascii")
+        except (OSError, UnicodeDecodeError):
+            return None
+        folders = {}
+        for line in lines.splitlines():
+            _, controllers, path = line.split(":", 2)
+            # In a namespace of our own the same number is another process, and has another group.
+            if view.container_id in path:
+                for controller in controllers.split(","):
+                    folders[controller] = self._root / controller / path.lstrip("/")
+        if "memory" in folders and "cpuacct" in folders:
+            return _read_v1(folders["memory"], folders["cpuacct"])
+        return _read_v2(folders[""]) if "" in folders else None
+
+
+def _read_v1(memory: Path, cpu: Path) -> Use | None:
+    try:
+        peak = int((memory / "memory.max_usage_in_bytes").read_text())
+        return Use(int((cpu / "cpuacct.usage").read_text()) / 1e9, memory_peak_bytes=peak)
+    except (OSError, ValueError):
+        return None
+
+
+def _read_v2(folder: Path) -> Use | None:
+    """Kernels before 5.19 keep no peak."""
+    try:
+        lines = (folder / "cpu.stat").read_text().splitlines()
+        spent = int(dict(line.split() for line in lines)["usage_usec"])
+    except (OSError, ValueError, KeyError):
+        return None
+    try:
+        return Use(spent / 1e6, memory_peak_bytes=int((folder / "memory.peak").read_text()))
+    except (OSError, ValueError):
+        return Use(spent / 1e6)

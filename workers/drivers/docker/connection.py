@@ -1,0 +1,61 @@
+"""How the Docker SDK reaches the engine, and what it raises, in our own words."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import docker
+import requests
+import urllib3
+from docker.utils import kwargs_from_env
+
+from workers.attempt.runtime import EngineAway, EngineError, NoSuchContainer
+
+SOCKETS = ("/var/run/docker.sock", "/run/podman/podman.sock")
+USER_SOCKETS = ("docker.sock", "podman/podman.sock")  # under XDG_RUNTIME_DIR
+CALL_SECONDS = 60.0  # a create or start takes about a second when many are made at once
+
+
+class NotInTime(EngineAway):
+    """The engine was silent for as long as the call was to last."""
+
+
+@contextmanager
+def answered() -> Iterator[None]:
+    """Turn what the Docker SDK raises into the Engine's own words."""
+    try:
+        yield
+    except docker.errors.NotFound as error:
+        raise NoSuchContainer(_words(error), 404) from error
+    except docker.errors.APIError as error:
+        raise EngineError(_words(error), error.status_code) from error
+    except (
+        docker.errors.DockerException,
+        requests.RequestException,
+        urllib3.exceptions.HTTPError,
+        OSError,
+    ) as error:
+        if "timed out" in str(error):
+            raise NotInTime(str(error)) from error
+        raise EngineAway(str(error)) from error
+
+
+def _words(error: docker.errors.APIError) -> str:
+    return str(error.explanation or error).strip()
+
+
+def connect(call_seconds: float = CALL_SECONDS) -> docker.APIClient:
+    """A client at DOCKER_HOST or at the first of the usual sockets. Raises DockerException."""
+    options: dict[str, Any] = {**kwargs_from_env()}
+    options.setdefault("base_url", f"unix://{find_socket()}")
+    return docker.APIClient(
+        version="auto", timeout=int(call_seconds), num_pools=64, max_pool_size=64, **options
+    )
+
+
+def find_socket() -> str:
+    """The engine's socket on this machine; Docker's usual one if there is none."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    own = [f"{runtime}/{name}" for name in USER_SOCKETS] if runtime else []
+    return next((path for path in (*SOCKETS, *own) if os.path.exists(path)), SOCKETS[0])

@@ -1,0 +1,206 @@
+"""How a task's wishes become an Engine API container: limits, isolation, name and labels."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from controlplane.contract.messages.orders import GroupSpec
+from controlplane.contract.messages.task_options import USUAL_CAPABILITIES
+from workers.attempt.environment import inner_ports, port_variable
+from workers.attempt.events import Launch
+from workers.attempt.runtime import Life, Placed, Use, View
+from workers.drivers.docker import logs
+from workers.drivers.docker.networks import MAX_HOST_NAME, member_name
+
+LEAST_CPU_MILLIS = 10  # the engine's own minimum, 0.01 core
+GPUS_LABEL = "cellrun.gpus"
+NEVER = "0001-01-01T00:00:00Z"
+ALIVE = ("running", "paused", "restarting", "stopping")
+# What the engine keeps of the output, five files, all but the last compressed: so far a cell that
+# was away, or is slow, may lag behind a task without missing anything.
+LOG_BOUNDS = {"max-size": "20m", "max-file": "5"}
+
+
+def container_body(
+    launch: Launch,
+    *,
+    labels: Mapping[str, str],
+    mounts: Sequence[Mapping[str, Any]],
+    log_driver: str,
+    publish_on: str = "",
+    gpus: Sequence[int] = (),
+    joining: Mapping[str, Any] | None = None,
+    cgroup_parent: str = "",
+) -> dict[str, Any]:
+    """The body of POST /containers/create for `launch`.
+
+    `publish_on`: the address of the host at which ports are published; empty: all. `gpus`: which.
+    `joining`: what it needs to stand in its gang's network. `cgroup_parent`: empty: the engine's.
+    """
+    spec = launch.spec
+    env = {**spec.env, **launch.env}
+    env |= {port_variable(name): str(port) for name, port in inner_ports(spec.ports).items()}
+    body: dict[str, Any] = {
+        "Image": spec.image,
+        "Env": [f"{name}={value}" for name, value in env.items()],
+        "Labels": dict(labels),
+        "StopSignal": f"SIG{spec.stop_signal.removeprefix('SIG')}",
+        "NetworkDisabled": spec.network == "none",
+        "HostConfig": host_config(launch, mounts=mounts, log_driver=log_driver),
+    }
+    if spec.ports:
+        keys = [f"{port}/tcp" for port in inner_ports(spec.ports).values()]
+        body["ExposedPorts"] = {key: {} for key in keys}
+        # Port 0: the engine chooses one that is free.
+        bound = [{"HostIp": publish_on, "HostPort": "0"}]
+        body["HostConfig"]["PortBindings"] = dict.fromkeys(keys, bound)
+    if gpus:
+        body["Labels"][GPUS_LABEL] = ",".join(map(str, gpus))
+        body["HostConfig"]["DeviceRequests"] = [
+            {"DeviceIDs": [str(number) for number in gpus], "Capabilities": [["gpu"]]}
+        ]
+    if spec.is_gang and len(name := member_name(launch)) <= MAX_HOST_NAME:
+        body["Hostname"] = name
+    if joining is not None:
+        body["HostConfig"] |= joining["HostConfig"]
+        body |= {name: part for name, part in joining.items() if name != "HostConfig"}
+    if cgroup_parent:
+        body["HostConfig"]["CgroupParent"] = cgroup_parent
+    if spec.command:
+        body["Cmd"] = list(spec.command)
+    if spec.entrypoint is not None:
+        body["Entrypoint"] = list(spec.entrypoint) or [""]  # [""]: none, not even the image's
+    if spec.workdir is not None:
+        body["WorkingDir"] = spec.workdir
+    if spec.user is not None:
+        body["User"] = spec.user
+    return body
+
+
+def ports_of(body: Mapping[str, Any], names: Sequence[str]) -> dict[str, int]:
+    """At which port of the host each name is reached, as an inspected container shows it."""
+    published = (body.get("NetworkSettings") or {}).get("Ports") or {}
+    found = {}
+    for name, port in inner_ports(names).items():
+        bindings = published.get(f"{port}/tcp") or ()
+        if bindings:
+            found[name] = int(bindings[0]["HostPort"])
+    return found
+
+
+def use_of(body: Mapping[str, Any]) -> Use:
+    """What a container has used, as the engine's statistics show it."""
+    cpu = ((body.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage") or 0
+    networks = (body.get("networks") or {}).values()
+    return Use(int(cpu) / 1e9, sum(int(item.get("tx_bytes") or 0) for item in networks))
+
+
+def view_of(body: dict[str, Any]) -> View:
+    """What an inspected container shows."""
+    state = body["State"]
+    status = str(state.get("Status")).lower()
+    started_at = _instant(state.get("StartedAt"))
+    if state.get("Running") or status in ALIVE:
+        life = Life.RUNNING
+    elif started_at is None or status in ("created", "configured", "initialized"):
+        life = Life.CREATED
+    else:
+        life = Life.ENDED
+    return View(
+        life,
+        container_id=str(body["Id"]),
+        exit_code=int(state.get("ExitCode") or 0) if life is Life.ENDED else None,
+        out_of_memory=bool(state.get("OOMKilled")),
+        started_at=started_at,
+        ended_at=_instant(state.get("FinishedAt")) if life is Life.ENDED else None,
+        error=str(state.get("Error") or ""),
+        pid=int(state.get("Pid") or 0) or None,
+    )
+
+
+def _instant(stamp: Any) -> float | None:
+    if not stamp or str(stamp).startswith(NEVER[:4]):
+        return None
+    return logs.nanoseconds(str(stamp)) / 1e9
+
+
+def host_config(
+    launch: Launch, *, mounts: Sequence[Mapping[str, Any]], log_driver: str
+) -> dict[str, Any]:
+    """Limits and isolation. A resource that is not asked for is not limited."""
+    spec = launch.spec
+    config: dict[str, Any] = {
+        **privileges(spec),
+        "PidsLimit": spec.max_pids,
+        "ShmSize": spec.shm_mib * 2**20,
+        "ReadonlyRootfs": spec.read_only,
+        "RestartPolicy": {"Name": "no"},
+        "AutoRemove": False,
+    }
+    if log_driver:
+        config["LogConfig"] = {"Type": log_driver, "Config": LOG_BOUNDS}
+    wished = [
+        bind_mount(item.source, item.target, read_only=item.read_only) for item in spec.mounts
+    ]
+    if mounts or wished:
+        config["Mounts"] = [*wished, *mounts]
+    if spec.tmpfs:
+        # The rest is the engine's: nothing in it is executed, and everybody may write.
+        config["Tmpfs"] = {item.path: f"size={item.size_mib}m" for item in spec.tmpfs}
+    if cpu_millis := spec.resources.get("cpu_millis"):
+        config["NanoCpus"] = max(cpu_millis, LEAST_CPU_MILLIS) * 1_000_000
+    if memory_mib := spec.resources.get("memory_mib"):
+        config["Memory"] = memory_mib * 2**20
+        config["MemorySwap"] = memory_mib * 2**20  # memory and swap together: so no swap
+    return config
+
+
+def privileges(spec: GroupSpec) -> dict[str, Any]:
+    """What the main process may do beyond an ordinary one. A privileged container may do all."""
+    if spec.privileged:
+        return {"Privileged": True}
+    more = sorted(
+        {name.removeprefix("CAP_") for name in spec.capabilities} - set(USUAL_CAPABILITIES)
+    )
+    return {
+        "CapDrop": ["ALL"],
+        "CapAdd": [*USUAL_CAPABILITIES, *more],
+        "SecurityOpt": ["no-new-privileges"],
+    }
+
+
+def not_of_the_host(spec: GroupSpec, placed: Sequence[Placed]) -> list[Placed]:
+    """`placed` less what would be made, or made writable for all, in the task's mounts.
+
+    There nothing is ours to change: the folders are the host's.
+    """
+    targets = [item.target.rstrip("/") for item in spec.mounts]
+
+    def is_of_the_host(item: Placed) -> bool:
+        return any(item.path == one or item.path.startswith(f"{one}/") for one in targets)
+
+    return [item for item in placed if item.bound or not is_of_the_host(item)]
+
+
+def mounts_for(placed: Sequence[Placed], folder: Path, *, read_only: bool) -> list[dict[str, Any]]:
+    """Bind mounts for what is bound, and for all of `placed` where nothing can be copied to.
+
+    `folder`: of the host, for folders that are to be writable. Unlike a copy, a mount hides what
+    the image has in a folder of the same path.
+    """
+    mounts: list[dict[str, Any]] = []
+    for number, item in enumerate(placed):
+        source = item.source
+        if not item.bound and (not read_only or (source is None and not item.writable)):
+            continue
+        if source is None:
+            source = folder / str(number)
+            source.mkdir(parents=True, exist_ok=True)
+            source.chmod(0o777)
+        mounts.append(bind_mount(str(source.absolute()), item.path, read_only=not item.writable))
+    return mounts
+
+
+def bind_mount(source: str, target: str, *, read_only: bool) -> dict[str, Any]:
+    """The host's `source` stands at `target`; the engine refuses one that does not exist."""
+    return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": read_only}

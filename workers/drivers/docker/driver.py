@@ -1,0 +1,457 @@
+"""Containers on Docker Engine, or on Podman's socket, by the Engine API.
+
+Never `attach`: what a container does is learnt by wait and inspect, so that an engine or a cell
+that restarts loses nothing.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import docker
+
+from controlplane.contract.messages.briefing import Registry
+from workers import clock
+from workers.attempt.capture import Capture
+from workers.attempt.disk import bytes_below
+from workers.attempt.events import Found, Launch
+from workers.attempt.outcome import SIGTERMED
+from workers.attempt.runtime import (
+    Created,
+    EngineError,
+    Life,
+    NoSuchContainer,
+    Placed,
+    Use,
+    View,
+    attempt_labels,
+    container_name,
+)
+from workers.attempt.transfer.tars import Take, rebase
+from workers.drivers.docker import archive, events, images, logs, podman
+from workers.drivers.docker.cgroups import Cgroups, Samples
+from workers.drivers.docker.checks import Checks, choose_gpus
+from workers.drivers.docker.connection import CALL_SECONDS, NotInTime, answered, connect
+from workers.drivers.docker.container import (
+    ALIVE,
+    GPUS_LABEL,
+    container_body,
+    mounts_for,
+    not_of_the_host,
+    ports_of,
+    use_of,
+    view_of,
+)
+from workers.drivers.docker.gateway import Gateway, is_loopback
+from workers.drivers.docker.networks import GANG_LABEL, GangNetworks
+from workers.drivers.docker.volumes import volume_bytes
+
+FOLLOW_SECONDS = 120.0  # without output; then the stream is opened again, in case it hangs
+LOOPBACK = "127.0.0.1"
+BINARY_SAFE_LOGS = "local"  # json-file replaces bytes that are not UTF-8
+
+
+class DockerEngine:
+    """An Engine (workers.attempt.runtime) on Docker or Podman."""
+
+    name = "docker"
+    needs_image = True
+    keeps_logs = True
+
+    def __init__(
+        self,
+        *,
+        installation: str,
+        cell: str,
+        home: Path,
+        call_seconds: float = CALL_SECONDS,
+        address: Callable[[], str] = lambda: LOOPBACK,
+        gpus: int = 0,
+    ) -> None:
+        """Connects at the first call: an engine that is down must not stop a cell from starting.
+
+        `address`: where others reach the ports of this host. `gpus`: how many there are, numbered
+        from 0.
+        """
+        self._address = address
+        self._gpus = gpus
+        self._choosing = threading.Lock()  # of GPUs, until the container holds them
+        self._ids: dict[str, str] = {}  # of containers, by attempt
+        self._checks = Checks()
+        self._gateway = Gateway()
+        self._networks = GangNetworks(installation=installation, cell=cell)
+        self._cgroups = Cgroups(installation=installation, cell=cell)
+        self._samples = Samples()
+        self._installation = installation
+        self._cell = cell
+        self._own_labels = [f"cellrun.installation={installation}", f"cellrun.cell={cell}"]
+        self._home = home
+        self._call_seconds = call_seconds
+        self._lock = threading.Lock()
+        self._client: docker.APIClient | None = None
+        self._log_driver = ""
+        self._is_podman = False
+
+    # ------------------------------------------------------------------------- images
+
+    def find_image(self, image: str) -> str | None:
+        """The digest of `image` on the engine."""
+        try:
+            with answered():
+                return images.digest_of(self._api.inspect_image(image), image)
+        except NoSuchContainer:
+            return None
+
+    def pull(
+        self, image: str, on_progress: Callable[[int], None], registry: Registry | None = None
+    ) -> int:
+        """Fetch `image`; tells percent of what is known to be downloaded."""
+        with answered():
+            return images.pull(self._api, image, on_progress, registry)
+
+    # ------------------------------------------------------------------------- containers
+
+    def create(self, launch: Launch, placed: Sequence[Placed]) -> Created:
+        """Make the container; the name makes a second one impossible."""
+        folders = self._workspace(launch.uid) / "folders"
+        ours = not_of_the_host(launch.spec, placed)
+        mounts = mounts_for(ours, folders, read_only=launch.spec.read_only)
+        # All that we read are written, if only as empty: an image's own labels stay otherwise.
+        labels = {
+            **attempt_labels(launch, installation=self._installation, cell=self._cell),
+            GANG_LABEL: str(launch.spec.job_id) if launch.spec.network == "gang" else "",
+            GPUS_LABEL: "",
+        }
+        publish_on = self._publish_on(launch)
+        api = self._api
+        try:
+            with (
+                self._chosen_gpus(launch) as gpus,
+                answered(),
+                self._networks.joined(api, launch) as joining,
+            ):
+                body = container_body(
+                    launch,
+                    labels=labels,
+                    mounts=mounts,
+                    log_driver=self._log_driver,
+                    publish_on=publish_on,
+                    gpus=gpus,
+                    joining=joining,
+                    cgroup_parent=self._cgroups.parent(launch.uid),
+                )
+                if self._is_podman:
+                    body = podman.adapt(body)
+                answer = api.create_container_from_config(body, container_name(launch.uid))
+            self._ids[launch.uid] = str(answer["Id"])
+            return Created(str(answer["Id"]), is_new=True)
+        except EngineError as error:
+            if not podman.is_name_taken(error):
+                raise
+            view = self.view(launch.uid)
+            if view is None:
+                raise
+            return Created(view.container_id, is_new=False)
+
+    def put(self, launch: Launch, placed: Sequence[Placed]) -> None:
+        """Copy into the container, but what is mounted: all in a read-only one."""
+        copied = [item for item in not_of_the_host(launch.spec, placed) if not item.bound]
+        if launch.spec.read_only or not copied:
+            return
+        name = self._of(launch.uid)
+        inside = archive.Inside(
+            stat=lambda path: self._stat(name, path), header=lambda path: self._header(name, path)
+        )
+        tar = self._workspace(launch.uid) / "placed.tar"
+        if archive.write_tar(tar, copied, inside):
+            with answered(), open(tar, "rb") as file:
+                self._api.put_archive(name, "/", file)
+        tar.unlink(missing_ok=True)
+
+    def start(self, uid: str) -> None:
+        """Start the created container."""
+        with answered():
+            self._api.start(self._of(uid))
+        self._cgroups.look(uid)
+
+    def view(self, uid: str) -> View | None:
+        """The container now."""
+        body = self._inspect(uid)
+        if body is None:
+            return None
+        view = view_of(body)
+        if view.life is not Life.ENDED:
+            return view
+        return replace(view, use=self._cgroups.use(uid) or self._samples.last(uid))
+
+    def wait(self, uid: str, seconds: float) -> bool:
+        """Wait for the end, `seconds` at most."""
+        if self._cgroups.has(uid):
+            return self._wait(uid, seconds)
+        while seconds > 0:
+            pause = min(self._samples.pause(uid), seconds)
+            if self._wait(uid, pause):
+                return True
+            self._samples.look(uid, self.view(uid))
+            seconds -= pause
+        return False
+
+    def _wait(self, uid: str, seconds: float) -> bool:
+        try:
+            with answered():
+                self._api.wait(self._of(uid), timeout=seconds)
+        except NotInTime:
+            return False
+        return True
+
+    def signal(self, uid: str, name: str) -> bool:
+        """Send a signal to the main process."""
+        try:
+            with answered():
+                self._api.kill(self._of(uid), f"SIG{name.removeprefix('SIG')}")
+        except NoSuchContainer:
+            return False
+        except EngineError as error:
+            if error.status == 409 or "is not running" in str(error):
+                return False
+            raise
+        return True
+
+    def was_told_to_end(self, launch: Launch, view: View) -> bool:
+        """Whether the engine noted a signal. Raises EngineAway too if it is about to end."""
+        name, ended_at = self._of(launch.uid), view.ended_at or 0.0
+        stop_signal = launch.spec.stop_signal
+        with answered():
+            if events.was_told_to_end(self._api, name, ended_at, stop_signal):
+                return True
+            if view.exit_code == SIGTERMED:
+                # An engine that ends serves whom it knows to the last, but nobody new.
+                connect(self._call_seconds).close()
+        return False
+
+    def ports(self, launch: Launch) -> Mapping[str, int]:
+        """The ports that the engine chose."""
+        with answered():
+            body = self._api.inspect_container(self._of(launch.uid))
+        return ports_of(body, launch.spec.ports)
+
+    def host(self, launch: Launch, address: str) -> str:
+        """The address, but where that leads nowhere from the containers of a gang."""
+        if not launch.spec.is_gang or not is_loopback(address):
+            return address
+        with answered():
+            return self._gateway.address(self._api) or address
+
+    def use(self, uid: str) -> Use:
+        """One look at the container's statistics."""
+        api = self._api
+        with answered():
+            url = api._url("/containers/{0}/stats", self._of(uid))
+            found = api._result(api._get(url, params={"stream": 0, "one-shot": 1}), True)
+        return use_of(found)
+
+    def disk_bytes(self, uid: str) -> int:
+        """The container's own layer, the folders that stand for it in a read-only one, volumes."""
+        api = self._api
+        with answered():
+            url = api._url("/containers/{0}/json", self._of(uid))
+            found = api._result(api._get(url, params={"size": 1}), True)
+            volumes = volume_bytes(api, found.get("Mounts") or ())
+        layer = int(found.get("SizeRw") or 0)
+        return layer + volumes + bytes_below(self._workspace(uid) / "folders")
+
+    def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
+        """Run a command beside the main process."""
+        with answered():
+            return self._checks.run(self._api, self._of(launch.uid), command, seconds)
+
+    def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
+        """The head of a regular file; a link is not followed."""
+        name = self._of(launch.uid)
+        with answered(), closing(self._archive(name, path)) as answer:
+            stat = archive.Stat.read(answer.headers.get("x-docker-container-path-stat"))
+            return archive.first_file(answer.raw, limit) if stat.is_regular else None
+
+    def save(self, launch: Launch, path: str, target: Path, take: Take) -> bool:
+        """Copy out of the container by its archive call, which follows no link at `path`."""
+        name = self._of(launch.uid)
+        try:
+            with answered(), closing(self._archive(name, path)) as answer:
+                rebase(answer.raw, target, take)
+        except NoSuchContainer:
+            return False
+        return True
+
+    def restore(self, launch: Launch, path: str, source: Path) -> None:
+        """Copy into the created container by its archive call."""
+        with answered(), open(source, "rb") as file:
+            self._api.put_archive(self._of(launch.uid), path, file)
+
+    def copy_logs(self, uid: str, capture: Capture, *, follow: bool) -> None:
+        """Copy the output from where `capture` stands."""
+        reader, cursors = capture.begin()
+        api = self._api
+        with answered():
+            answer = api._get(
+                api._url("/containers/{0}/logs", self._of(uid)),
+                params={
+                    "stdout": 1,
+                    "stderr": 1,
+                    "timestamps": 1,
+                    "follow": int(follow),
+                    "since": logs.since(cursors),
+                },
+                stream=True,
+                timeout=FOLLOW_SECONDS if follow else CALL_SECONDS,
+            )
+            with closing(answer):
+                api._raise_for_status(answer)
+                mend = self._log_driver == BINARY_SAFE_LOGS
+                logs.copy_entries(answer.raw.read1, capture, reader, cursors, mend=mend)
+
+    def remove(self, uid: str) -> None:
+        """Delete the container with its anonymous volumes."""
+        found = self._of(uid)
+        self._checks.forget(found)
+        try:
+            with answered():
+                self._api.remove_container(found, v=True, force=True)
+        except NoSuchContainer:
+            pass
+        self._ids.pop(uid, None)
+        self._cgroups.remove(uid)
+        self._samples.forget(uid)
+        with answered():
+            self._networks.leave(self._api, uid)
+
+    def find(self) -> Iterable[Found]:
+        """The containers with our labels."""
+        self._cgroups.sweep(clock.wall_seconds())
+        grouped = self._cgroups.list()
+        with answered():
+            self._networks.sweep(self._api)
+            rows = self._api.containers(all=True, filters={"label": self._own_labels})
+        there = {(row.get("Labels") or {}).get("cellrun.attempt") for row in rows}
+        for left_over in grouped - there:
+            self._cgroups.remove(left_over)
+        for row in rows:
+            uid = (row.get("Labels") or {}).get("cellrun.attempt")
+            if uid:
+                self._ids.setdefault(uid, str(row["Id"]))
+                yield Found(uid, str(row.get("State")).lower() in ALIVE, row["Id"])
+
+    def close(self) -> None:
+        """Close idle connections."""
+        with self._lock:
+            if self._client is not None:
+                self._client.close()
+
+    # ------------------------------------------------------------------------- inside
+
+    def _of(self, uid: str) -> str:
+        """How the engine is asked for the container: by its id, once that is known.
+
+        People may rename a container; it is still the attempt's.
+        """
+        return self._ids.get(uid) or container_name(uid)
+
+    def _inspect(self, uid: str) -> dict[str, Any] | None:
+        """The container as the engine has it: by id, by name, or (renamed) by its label."""
+        try:
+            with answered():
+                body: dict[str, Any] = self._api.inspect_container(self._of(uid))
+        except NoSuchContainer:
+            if uid in self._ids or not self._is_elsewhere(uid):
+                return None
+            return self._inspect(uid)
+        self._ids[uid] = str(body["Id"])
+        return body
+
+    def _is_elsewhere(self, uid: str) -> bool:
+        """Whether a container of another name has the attempt's label; its id is known then."""
+        labels = [*self._own_labels, f"cellrun.attempt={uid}"]
+        with answered():
+            rows = self._api.containers(all=True, filters={"label": labels})
+        for row in rows:
+            self._ids[uid] = str(row["Id"])
+        return bool(rows)
+
+    @property
+    def _api(self) -> Any:
+        """The client, connected at the first use. Raises EngineAway."""
+        with self._lock:
+            if self._client is None:
+                with answered():
+                    client = connect(self._call_seconds)
+                    try:
+                        info, version = client.info(), client.version()
+                    except BaseException:
+                        client.close()
+                        raise
+                plugins = (info.get("Plugins") or {}).get("Log") or ()
+                self._log_driver = BINARY_SAFE_LOGS if BINARY_SAFE_LOGS in plugins else ""
+                self._is_podman = podman.is_podman(version)
+                self._cgroups.settle(info)
+                self._client = client
+            return self._client
+
+    def _publish_on(self, launch: Launch) -> str:
+        """Where ports are published: on this machine only, if others reach no more."""
+        if not launch.spec.ports or not is_loopback(self._address()):
+            return ""
+        return self.host(launch, self._address())
+
+    @contextmanager
+    def _chosen_gpus(self, launch: Launch) -> Iterator[Sequence[int]]:
+        """GPUs that no other container of this cell holds, held from the end of the block on."""
+        count = launch.spec.resources.get("gpu", 0)
+        if not count:
+            yield ()
+            return
+        with self._choosing:
+            with answered():
+                rows = self._api.containers(
+                    all=True, filters={"label": [*self._own_labels, GPUS_LABEL]}
+                )
+            held = [
+                row["Labels"][GPUS_LABEL]
+                for row in rows
+                if row["Labels"][GPUS_LABEL]
+                and str(row.get("State")).lower() in (*ALIVE, "created")
+            ]
+            yield choose_gpus(count, self._gpus, held)
+
+    def _workspace(self, uid: str) -> Path:
+        return self._home / "work" / uid
+
+    def _stat(self, name: str, path: str) -> archive.Stat | None:
+        api = self._api
+        with answered():
+            answer = api.head(
+                api._url("/containers/{0}/archive", name),
+                params={"path": path},
+                timeout=CALL_SECONDS,
+            )
+            if answer.status_code == 404:
+                return None
+            api._raise_for_status(answer)
+        return archive.Stat.read(answer.headers.get("x-docker-container-path-stat"))
+
+    def _header(self, name: str, path: str) -> Any:
+        with answered(), closing(self._archive(name, path)) as answer:
+            return archive.first_header(answer.raw)
+
+    def _archive(self, name: str, path: str) -> Any:
+        api = self._api
+        url = api._url("/containers/{0}/archive", name)
+        plain = {"Accept-Encoding": "identity"}  # what is read in pieces must not be compressed
+        answer = api._get(url, params={"path": path}, headers=plain, stream=True)
+        try:
+            api._raise_for_status(answer)
+        except BaseException:
+            answer.close()
+            raise
+        return answer

@@ -1,0 +1,132 @@
+"""One private network for each gang on a cell, there as long as any container of the gang is.
+
+The engine takes two networks of one name, and lets one go that only created containers will need.
+So what is there is told by labels, and all that make, join and remove do so one after the other.
+"""
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+from docker.errors import APIError, DockerException
+
+from workers.attempt.events import Launch
+from workers.drivers.docker.subnets import RANGE, free_subnets, ipam_of, is_exhausted, is_taken
+
+log = logging.getLogger(__name__)
+
+GANG_LABEL = "cellrun.gang"
+MAX_HOST_NAME = 63  # of bytes, in Linux
+# Cells that share an engine may choose the same subnet at the same moment.
+_SUBNETS_TRIED = 10
+
+
+class GangNetworks:
+    """The networks of one cell's gangs, by job."""
+
+    def __init__(self, *, installation: str, cell: str) -> None:
+        self._installation = installation
+        self._cell = cell
+        self._lock = threading.Lock()
+        self._members: dict[str, str] = {}  # job by uid, of those that we know
+
+    @contextmanager
+    def joined(self, api: Any, launch: Launch) -> Iterator[dict[str, Any] | None]:
+        """What a container's body needs to join its gang; the container is made in the block.
+
+        None: it asks for no such network.
+        """
+        if launch.spec.network != "gang":
+            yield None
+            return
+        job = str(launch.spec.job_id)
+        with self._lock:
+            self._members[launch.uid] = job
+            yield joining(self._find_or_make(api, job), member_name(launch))
+
+    def leave(self, api: Any, uid: str) -> None:
+        """The container of `uid` is gone; with the last one its network goes."""
+        with self._lock:
+            job = self._members.pop(uid, None)
+            is_last = job is not None and job not in self._members.values()
+        if is_last:
+            self.sweep(api, str(job))
+
+    def sweep(self, api: Any, job: str = "") -> None:
+        """Remove the networks, of `job` or all, of whose gangs no container is left."""
+        with self._lock:
+            found = self._list(api, job)
+            if not found:
+                return
+            used = set(self._learn(api.containers(all=True, filters={"label": self._labels()})))
+            for network in found:
+                if network["Labels"][GANG_LABEL] not in used:
+                    self._remove(api, network["Id"])
+
+    def _learn(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+        """The jobs whose gangs have containers; who is in them is remembered."""
+        for row in rows:
+            labels = row.get("Labels") or {}
+            if labels.get(GANG_LABEL):  # an empty one says that the container is in no gang
+                self._members[labels.get("cellrun.attempt", "")] = labels[GANG_LABEL]
+                yield labels[GANG_LABEL]
+
+    def _find_or_make(self, api: Any, job: str) -> str:
+        found = self._list(api, job)
+        if found:
+            # Of several, which only a cell that died in the midst can have made, all take one.
+            return str(min(found, key=lambda one: (one.get("Created") or "", one["Id"]))["Id"])
+        try:
+            return self._make(api, job)
+        except APIError as error:
+            if not is_exhausted(error):
+                raise
+        for subnet in islice(free_subnets(api.networks()), _SUBNETS_TRIED):
+            try:
+                return self._make(api, job, ipam=ipam_of(subnet))
+            except APIError as error:
+                if not is_taken(error):
+                    raise
+        raise DockerException(f"no subnet of {RANGE} is free for the network of a gang")
+
+    def _make(self, api: Any, job: str, **options: Any) -> str:
+        labels = {
+            "cellrun.installation": self._installation,
+            "cellrun.cell": self._cell,
+            "cellrun.job": job,
+            GANG_LABEL: job,
+        }
+        name = f"cellrun-{self._installation}-{self._cell}-gang-{job}"
+        return str(api.create_network(name, driver="bridge", labels=labels, **options)["Id"])
+
+    def _list(self, api: Any, job: str) -> list[dict[str, Any]]:
+        gang = f"{GANG_LABEL}={job}" if job else GANG_LABEL
+        return list(api.networks(filters={"label": [*self._labels(), gang]}))
+
+    def _labels(self) -> list[str]:
+        return [f"cellrun.installation={self._installation}", f"cellrun.cell={self._cell}"]
+
+    def _remove(self, api: Any, network_id: str) -> None:
+        try:
+            api.remove_network(network_id)
+        except Exception as error:  # the next look tries again
+            log.warning("the network %s is not removed yet: %s", network_id, error)
+
+
+def member_name(launch: Launch) -> str:
+    """What the others of its gang call it."""
+    return f"{launch.spec.group}-{launch.run.task_index}"
+
+
+def joining(network_id: str, name: str) -> dict[str, Any]:
+    """The parts of a container's body by which it stands in the network as `name`."""
+    parts: dict[str, Any] = {
+        "NetworkingConfig": {"EndpointsConfig": {network_id: {"Aliases": [name]}}},
+        "HostConfig": {"NetworkMode": network_id},
+    }
+    if len(name) <= MAX_HOST_NAME:
+        parts["Hostname"] = name
+    return parts

@@ -1,0 +1,1 @@
+"""Plain processes of this machine, started by one spawner for each cell."""

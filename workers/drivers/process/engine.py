@@ -1,0 +1,287 @@
+"""Tasks as plain processes of this machine: no image and NO ISOLATION, only separate folders.
+
+A task sees the whole machine, as the user the cell runs as; `user`, `network`, `read_only` and
+`max_pids` are not enforced, cpu is not limited, and memory only by address space (RLIMIT_AS). Every
+path of a task lies under CELLRUN_ROOT, a folder of the attempt's own, where it also starts.
+
+One spawner (workers.spawner) for the cell starts all tasks and outlives the cell: it writes down
+what started and how it ended, so that a new cell process learns the real exit status.
+"""
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from controlplane.contract.messages.briefing import Registry
+from workers.attempt.capture import Capture, cut_note
+from workers.attempt.disk import bytes_below
+from workers.attempt.environment import port_variable
+from workers.attempt.events import Found, Launch
+from workers.attempt.runtime import (
+    Created,
+    EngineError,
+    Life,
+    NoSuchContainer,
+    Placed,
+    Use,
+    View,
+    container_name,
+)
+from workers.attempt.transfer.tars import Take
+from workers.drivers.paths import place_below, read_head_below, restore_below, save_below
+from workers.drivers.process.procfs import Ports, cpu_seconds_of, run_check
+from workers.drivers.process.spawner_client import SpawnerLink, Unanswered
+from workers.spawner.looking import look_at
+
+# Of the cell's own environment a task gets only these; the cell's secrets are none of its business.
+PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
+
+
+class ProcessEngine:
+    """An Engine (workers.attempt.runtime) whose "containers" are a folder and a process each."""
+
+    name = "process"
+    needs_image = False
+    keeps_logs = False
+
+    def __init__(self, *, home: Path, max_log_bytes: int) -> None:
+        self._work = home.absolute() / "work"
+        self._logs = home.absolute() / "logs"
+        self._max_log_bytes = max_log_bytes
+        self._ports = Ports()
+        self._own = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        self._link = SpawnerLink(home)
+
+    def find_image(self, image: str) -> str | None:
+        """No image is needed."""
+        return ""
+
+    def pull(
+        self, image: str, on_progress: Callable[[int], None], registry: Registry | None = None
+    ) -> int:
+        """No image is needed."""
+        return 0
+
+    # ------------------------------------------------------------------------- life
+
+    def create(self, launch: Launch, placed: Sequence[Placed]) -> Created:
+        """Write down what is to be run, as one step."""
+        order_path = self._order_path(launch.uid)
+        is_new = read_whole(order_path) is None
+        if is_new:
+            root = self._root(launch.uid)
+            workdir = root / (launch.spec.workdir or "/").strip("/")
+            if ".." in (launch.spec.workdir or "").split("/"):
+                raise EngineError("working directory: .. is not allowed", 400)
+            if not (launch.spec.entrypoint or ()) + launch.spec.command:
+                raise EngineError("no command specified", 400)
+            workdir.mkdir(parents=True, exist_ok=True)
+            # Half a file of a process that was killed is no JSON, and written again.
+            with open(order_path, "w", encoding="utf-8") as file:
+                file.write(json.dumps(self._order(launch, str(root), str(workdir))))
+        return Created(container_name(launch.uid), is_new)
+
+    @property
+    def link(self) -> SpawnerLink:
+        """To the spawner."""
+        return self._link
+
+    def plain_order(self, launch: Launch) -> dict[str, Any]:
+        """What is to be run, of a task that needs no files: the spawner makes its folder."""
+        root = f"{self._work}/{launch.uid}/root"
+        return self._order(launch, root, root)
+
+    def _order(self, launch: Launch, root: str, workdir: str) -> dict[str, Any]:
+        spec = launch.spec
+        ports = self._ports.choose(launch.uid, spec.ports)
+        listens = {port_variable(name): str(port) for name, port in ports.items()}
+        return {
+            "argv": [*(spec.entrypoint or ()), *spec.command],
+            "env": {**self._own, **spec.env, **launch.env, **listens, "CELLRUN_ROOT": root},
+            "ports": ports,
+            "cwd": workdir,
+            "root": root,
+            "memory_bytes": spec.resources.get("memory_mib", 0) * 2**20,
+            "logs": f"{self._logs}/{launch.uid}",
+            "max_log_bytes": self._max_log_bytes,
+            "cut_note": cut_note(self._max_log_bytes).decode(),
+        }
+
+    def put(self, launch: Launch, placed: Sequence[Placed]) -> None:
+        """Copy, or link what is bound, under the attempt's root."""
+        place_below(self._root(launch.uid), placed)
+
+    def start(self, uid: str) -> None:
+        """Have it started, once: who comes second is told so."""
+        word, *words = self._link.ask("run", uid)
+        match word:
+            case "running":
+                return
+            case "again":
+                raise EngineError("it was started before")
+            case "gone":
+                raise NoSuchContainer("there is no such process")
+            case "exec":
+                raise EngineError(words[0], 400)
+            case _:
+                raise EngineError(f"it could not be started: {words[0]}")
+
+    def view(self, uid: str) -> View | None:
+        """The process, as the spawner told of it."""
+        task = self._link.find(uid)
+        name = container_name(uid)
+        if task is None:
+            return View(Life.CREATED, name) if os.path.exists(self._order_path(uid)) else None
+        if not task.is_over:
+            return View(Life.RUNNING, name, started_at=task.began_at, pid=task.pid)
+        # Without a code its spawner was killed, and it was ended by the next one.
+        use = None
+        if task.code is not None:
+            use = Use(task.cpu_seconds, memory_peak_bytes=task.peak_bytes or None)
+        return View(
+            Life.ENDED,
+            name,
+            task.code,
+            started_at=task.began_at,
+            ended_at=task.ended_at,
+            use=use,
+        )
+
+    def wait(self, uid: str, seconds: float) -> bool:
+        """Wait until the spawner tells the end, or is no more."""
+        task = self._link.find(uid)
+        return task is None or task.is_over or task.news.wait(seconds)
+
+    def signal(self, uid: str, name: str) -> bool:
+        """Send a signal to the task's first process; the spawner ends the others after it."""
+        number = _signal_number(name)
+        task = self._link.find(uid)
+        if task is None or task.is_over:
+            return False
+        try:
+            # By a descriptor, which stands for this process and no later one; and not by the
+            # spawner, which may be stopped.
+            descriptor = os.pidfd_open(task.pid)
+            try:
+                seen = look_at(task.pid)
+                if seen is None or seen[1] != task.mark:
+                    return False
+                signal.pidfd_send_signal(descriptor, number)
+            finally:
+                os.close(descriptor)
+        except ProcessLookupError:
+            return False
+        except PermissionError as error:
+            raise EngineError(str(error)) from error
+        return True
+
+    # ------------------------------------------------------------------------- traces
+
+    def ports(self, launch: Launch) -> Mapping[str, int]:
+        """The ports that were chosen for it: it shares the network of this machine."""
+        order = read_whole(self._order_path(launch.uid))
+        if order is None:
+            raise NoSuchContainer("there is no such process")
+        return dict(order.get("ports") or {})
+
+    def host(self, launch: Launch, address: str) -> str:
+        """A process listens at all addresses of its host."""
+        return address
+
+    def use(self, uid: str) -> Use:
+        """The time of its processes and all their children; nobody can tell what they sent."""
+        pids = self._link.ask("pids", uid)[1:]
+        if not pids:
+            raise NoSuchContainer("the process is over")
+        return Use(sum(cpu_seconds_of(pid) for pid in pids))
+
+    def disk_bytes(self, uid: str) -> int:
+        """All that lies in the attempt's own folder."""
+        return bytes_below(self._root(uid))
+
+    def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
+        """Run a command with the task's own environment, in its folder."""
+        order = read_whole(self._order_path(launch.uid))
+        if order is None:
+            raise NoSuchContainer("there is no such process")
+        return run_check(command, order, seconds)
+
+    def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
+        """The head of a regular file; a link is not followed."""
+        return read_head_below(self._root(launch.uid), path, limit)
+
+    def save(self, launch: Launch, path: str, target: Path, take: Take) -> bool:
+        """Pack what lies below the attempt's root."""
+        return save_below(self._root(launch.uid), path, target, take)
+
+    def restore(self, launch: Launch, path: str, source: Path) -> None:
+        """Unpack below the attempt's root."""
+        restore_below(self._root(launch.uid), path, source)
+
+    def was_told_to_end(self, launch: Launch, view: View) -> bool:
+        """Nobody notes who sends signals to processes."""
+        return False
+
+    def copy_logs(self, uid: str, capture: Capture, *, follow: bool) -> None:
+        """Nothing to copy: the spawner writes to the log folder itself."""
+
+    def remove(self, uid: str) -> None:
+        """Kill it if it runs, and forget it."""
+        # Without its order it cannot be started any more, by whoever was about to ask for that.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._order_path(uid))
+        task = self._link.find(uid)
+        if task is not None and task.is_over:
+            self._link.forget(uid)
+        else:
+            try:
+                self._link.ask("remove", uid)
+            except Unanswered as error:
+                raise EngineError("the process does not end") from error
+        self._ports.forget(uid)
+
+    def find(self) -> Iterable[Found]:
+        """The attempts that have an order here, and those that run without."""
+        found = {uid: not task.is_over for uid, task in self._link.known()}
+        for order in self._work.glob("*/order.json"):
+            found.setdefault(order.parent.name, False)
+        for uid, is_running in found.items():
+            yield Found(uid, is_running, container_name(uid))
+
+    def close(self) -> None:
+        """Hang up; what runs has its spawner still."""
+        self._link.close()
+
+    def _order_path(self, uid: str) -> str:
+        return f"{self._work}/{uid}/order.json"
+
+    def _root(self, uid: str) -> Path:
+        return self._work / uid / "root"
+
+
+# ----------------------------------------------------------------------------- files
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def read_whole(path: str) -> dict[str, Any] | None:
+    """A JSON object, or None if it is not there (yet)."""
+    try:
+        return dict(json.loads(_read(path)))
+    except (OSError, ValueError):
+        return None
+
+
+def _signal_number(name: str) -> int:
+    try:
+        plain = name.removeprefix("SIG")
+        return int(plain) if plain.isdecimal() else int(signal.Signals[f"SIG{plain}"])
+    except KeyError:
+        raise EngineError(f"invalid signal: {name}", 400) from None

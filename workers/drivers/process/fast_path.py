@@ -1,0 +1,243 @@
+"""Tasks that need nothing but a process live without a thread: what the spawner tells moves them.
+
+To walk the steps of the pipeline, which have nothing to do for them, took more than to run them.
+Whatever does not go as usual is left to the pipeline, from where it stands: what cannot be started,
+what was stopped before, what left output or a result to be collected, the loss of the spawner.
+"""
+
+import collections
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from controlplane.contract.states import Phase
+from workers.attempt.attempt import Attempt, Closed, Surroundings
+from workers.attempt.events import Launch, always
+from workers.attempt.pipeline import START, Step, end_at_once
+from workers.attempt.runtime import EngineAway, Life
+from workers.attempt.threads import Timer
+from workers.drivers.process.engine import ProcessEngine
+from workers.drivers.process.spawner_client import Mirrored
+
+log = logging.getLogger(__name__)
+
+MAX_LIVES = 4096  # the spawner has two pipes for each
+# What the spawner has not answered yet: it is busy with them for some 20 ms, and a bit more than
+# their orders has room on the way to it, so that nobody waits there.
+MAX_ASKED = 48
+MAX_ENVIRONMENT = 2048  # characters
+FORGET_SECONDS = 0.05  # for company
+
+
+class PlainLives:
+    """Thread-safe. `carry_on` has the pipeline go on; `leave` is called after the end was told."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        engine: ProcessEngine,
+        timer: Timer,
+        carry_on: Callable[[Attempt, tuple[Step, ...]], None],
+        leave: Callable[[Attempt], None],
+    ) -> None:
+        self._around = around
+        self._engine = engine
+        self._timer = timer
+        self._carry_on = carry_on
+        self._leave = leave
+        self._lock = threading.Lock()
+        self._waiting: collections.OrderedDict[str, Attempt] = collections.OrderedDict()
+        self._asked: dict[str, Attempt] = {}
+        self._running: dict[str, Attempt] = {}
+        self._watched: set[str] = set()  # whose output is being sent
+        self._swept: set[str] = set()  # over, with nothing to be removed
+        self._forgotten: list[str] = []  # of which the spawner is still to be told
+        engine.link.tell(self)
+
+    # ------------------------------------------------------------------------- driver
+
+    def take(self, attempt: Attempt) -> bool:
+        """Begin it, if it is plain."""
+        if not is_plain(attempt.launch) or os.path.exists(attempt.workspace):
+            return False
+        attempt.is_uncreated = True
+        attempt.step_seconds["start"] = -time.monotonic()
+        with self._lock:
+            self._waiting[attempt.uid] = attempt
+        self._send()
+        return True
+
+    def withdraw(self, attempt: Attempt) -> None:
+        """A stop was ordered: what was not begun never is."""
+        with self._lock:
+            is_waiting = self._waiting.pop(attempt.uid, None) is not None
+        if is_waiting:
+            self._hand_over(attempt, START)
+
+    def forget(self, uid: str) -> bool:
+        """Whether that is all there is to be done to remove it."""
+        with self._lock:
+            if uid not in self._swept:
+                return False
+            self._swept.discard(uid)
+            self._forgotten.append(uid)
+            is_first = len(self._forgotten) == 1
+        self._engine.link.drop(uid)
+        if is_first:
+            self._timer.call_in(FORGET_SECONDS, self._send)
+        return True
+
+    # ------------------------------------------------------------------------- spawner
+
+    def hear_begun(self, uid: str, words: list[Any]) -> None:
+        """It runs, or the pipeline tries again what did not work."""
+        with self._lock:
+            attempt = self._asked.pop(uid, None)
+            if attempt is not None and words[0] == "running":
+                self._running[uid] = attempt
+        if attempt is None:
+            return
+        view = self._engine.view(uid) if words[0] == "running" else None
+        if view is None:
+            self._hand_over(attempt, START)
+            return
+        now = time.monotonic()
+        attempt.step_seconds["start"] += now
+        attempt.step_seconds["wait"] = -now
+        try:
+            attempt.mark_running(view, None)
+        except Closed:
+            log.debug("attempt %s runs on", uid)
+
+    def hear_said(self, uid: str) -> None:
+        """Send its output, as it comes."""
+        attempt = self._running.get(uid)
+        if attempt is not None and uid not in self._watched:
+            self._watched.add(uid)
+            self._around.shipper.watch(uid, attempt.log_folder)
+
+    def hear_over(self, uid: str, task: Mirrored) -> None:
+        """Tell its end, at once if nothing is to be collected."""
+        if task.has_output:
+            self.hear_said(uid)
+        with self._lock:
+            attempt = self._running.pop(uid, None)
+        if attempt is None:
+            return
+        attempt.step_seconds["wait"] += time.monotonic()
+        self._watched.discard(uid)
+        view = self._engine.view(uid)
+        is_nothing_left = task.is_swept and not task.has_output
+        if view is None or view.life is not Life.ENDED or not is_nothing_left:
+            self._hand_over(attempt, ())
+            return
+        self._swept.add(uid)
+        end_at_once(attempt, view)
+        self._leave(attempt)
+
+    def hear_rest(self) -> None:
+        """Ask for more, when there is room."""
+        if self._waiting or self._forgotten:
+            self._send()
+
+    def hear_hung_up(self) -> None:
+        """Only the next spawner knows what became of them."""
+        with self._lock:
+            asked, self._asked = list(self._asked.values()), {}
+            running, self._running = list(self._running.values()), {}
+            self._watched.clear()
+        for attempt in asked:
+            self._hand_over(attempt, START)
+        for attempt in running:
+            self._hand_over(attempt, ())
+        if self._waiting:
+            self._send()
+
+    # ------------------------------------------------------------------------- inside
+
+    def _send(self) -> None:
+        """Ask for as many as may be asked for; and say what is forgotten."""
+        if self._around.closed.is_set():
+            return
+        with self._lock:
+            fresh: list[Attempt] = []
+            room = min(MAX_ASKED, MAX_LIVES - len(self._running)) - len(self._asked)
+            while self._waiting and len(fresh) < room:
+                uid, attempt = self._waiting.popitem(last=False)
+                self._asked[uid] = attempt
+                fresh.append(attempt)
+            forgotten, self._forgotten = self._forgotten, []
+        is_there = self._engine.link.is_connected
+        requests: list[list[Any]] = [[0, "forget", uid] for uid in forgotten]
+        for attempt in fresh:
+            attempt.may_exist = True
+            if is_there:
+                with suppress(Closed):
+                    attempt.enter(Phase.CREATING)
+            order = self._engine.plain_order(attempt.launch)
+            requests.append([0, "begin", attempt.uid, order])
+        try:
+            if requests and not (is_there and self._engine.link.send(requests)):
+                self._take_back(fresh, forgotten)
+        except EngineAway:
+            log.debug("the spawner hung up")  # which is heard soon
+
+    def _take_back(self, fresh: list[Attempt], forgotten: list[str]) -> None:
+        """It could not be said: there is no spawner yet, or it has much to read already."""
+        is_there = self._engine.link.is_connected
+        with self._lock:
+            self._forgotten += forgotten
+            kept = [attempt for attempt in fresh if self._asked.pop(attempt.uid, None) is not None]
+            for attempt in kept:
+                attempt.may_exist = False
+            if self._asked or not is_there:  # whose answers are the moment to try again
+                for attempt in reversed(kept):
+                    self._waiting[attempt.uid] = attempt
+                    self._waiting.move_to_end(attempt.uid, last=False)
+                    with suppress(Closed):
+                        attempt.enter(Phase.PREPARING)
+                kept = []
+        for attempt in kept:
+            self._hand_over(attempt, START)
+        if fresh and not is_there:
+            threading.Thread(target=self._connect, name="spawner-wanted", daemon=True).start()
+
+    def _connect(self) -> None:
+        try:
+            self._engine.link.connect()
+        except EngineAway as error:
+            log.warning("%s", error)
+            with self._lock:
+                waiting, self._waiting = list(self._waiting.values()), collections.OrderedDict()
+            for attempt in waiting:
+                self._hand_over(attempt, START)
+        self._send()
+
+    def _hand_over(self, attempt: Attempt, steps: tuple[Step, ...]) -> None:
+        attempt.step_seconds.clear()
+        if not self._around.closed.is_set():
+            self._carry_on(attempt, steps)
+
+
+def is_plain(launch: Launch) -> bool:
+    """Whether it needs a process, and nothing else of what the pipeline's steps do."""
+    spec = launch.spec
+    return not (
+        spec.needs_briefing
+        or spec.inputs
+        or spec.result_file  # its folder is made
+        or spec.exclusive
+        or launch.permit is not always
+        or spec.workdir
+        or spec.ports
+        or spec.mounts
+        or spec.health_check
+        or spec.idle_timeout_seconds
+        or not (spec.entrypoint or ()) + spec.command
+        or sum(map(len, launch.env.values())) > MAX_ENVIRONMENT
+        or sum(map(len, spec.command)) > MAX_ENVIRONMENT
+    )

@@ -1,0 +1,372 @@
+"""The way to the spawner of a cell's home: asks it, and mirrors what it tells of its tasks.
+
+Whoever connects first starts it; cell and guard may speak with it at the same time. When it hangs
+up, everybody who waits is woken, and the next question starts another one, which ends what its
+predecessor left before it answers.
+"""
+
+import contextlib
+import itertools
+import json
+import logging
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from workers.attempt.runtime import EngineAway
+
+log = logging.getLogger(__name__)
+
+READY_SECONDS = 20.0  # for a spawner to come up, or an answer, on a machine under load
+LOOK_SECONDS = 0.01  # between tries to connect to one that is just starting
+LOCK_SECONDS = 0.2  # somebody else is sending, to one that does not read
+BLOCK_BYTES = 262144
+SEND_TIMEOUT = struct.pack("@ll", int(READY_SECONDS), 0)  # a struct timeval
+PACKAGES = Path(__file__).parents[2]
+PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1));"
+    " from workers.spawner.__main__ import main; sys.exit(main())"
+)
+OPTIONS = ("-I", "-S", "-X", "utf8", "-c", PROGRAM)  # no site-packages
+
+
+class Unanswered(EngineAway):
+    """The spawner is there, but has not done it yet."""
+
+
+@dataclass(slots=True)
+class Mirrored:
+    """A task as the spawner last told of it. `news`: something changed, or it hung up."""
+
+    pid: int
+    mark: int  # when it started, in the kernel's own count: tells it from a later one of its pid
+    began_at: float | None
+    is_over: bool
+    code: int | None
+    ended_at: float | None
+    cpu_seconds: float
+    peak_bytes: int
+    has_output: bool
+    is_swept: bool  # its folder, which was empty, is gone
+    news: threading.Event = field(default_factory=threading.Event)
+
+
+class Answer:
+    """What comes back for one request."""
+
+    def __init__(self) -> None:
+        self.came = threading.Event()
+        self.words: list[Any] | None = None  # None: it hung up
+
+
+class Audience(Protocol):
+    """Who is told, from the one thread that listens, what the spawner says."""
+
+    def hear_begun(self, uid: str, words: list[Any]) -> None:
+        """The answer to a "begin"."""
+
+    def hear_said(self, uid: str) -> None:
+        """A task has written something."""
+
+    def hear_over(self, uid: str, task: Mirrored) -> None:
+        """It is over."""
+
+    def hear_rest(self) -> None:
+        """That was all for now."""
+
+    def hear_hung_up(self) -> None:
+        """There is no spawner any more."""
+
+
+class SpawnerLink:
+    """Thread-safe; every call raises EngineAway when there is no spawner to be had."""
+
+    def __init__(self, home: Path) -> None:
+        self._folder = home.absolute() / "spawner"
+        self._work = home.absolute() / "work"
+        self._connecting = threading.Lock()
+        self._lock = threading.Lock()  # held for moments, and never while asking
+        self._connection: socket.socket | None = None
+        self._tasks: dict[str, Mirrored] = {}
+        self._answers: dict[int, Answer] = {}
+        self._numbers = itertools.count(1)
+        self._is_closed = False
+        self._audience: Audience | None = None
+
+    def tell(self, audience: Audience) -> None:
+        """Tell it what comes; before the first question."""
+        self._audience = audience
+
+    def connect(self) -> None:
+        """Have a spawner."""
+        self._connect()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a spawner, as far as is known."""
+        return self._connection is not None
+
+    def send(self, requests: list[list[Any]]) -> bool:
+        """Send what no one waits for, if that is possible at once. Raises EngineAway."""
+        text = b"".join(json.dumps(request).encode() + b"\n" for request in requests)
+        if not self._lock.acquire(timeout=LOCK_SECONDS):
+            return False
+        try:
+            connection = self._connection
+            if connection is None or not _takes(connection):
+                return False
+            try:
+                connection.sendall(text)
+            except OSError as error:
+                _hang_up(connection)
+                raise EngineAway(f"the spawner hung up: {error}") from error
+        finally:
+            self._lock.release()
+        return True
+
+    def drop(self, uid: str) -> None:
+        """What is over is of no use any more; the spawner is told by whoever calls this."""
+        with self._lock:
+            self._tasks.pop(uid, None)
+
+    def find(self, uid: str) -> Mirrored | None:
+        """The task; None: it has not begun."""
+        self._connect()
+        return self._tasks.get(uid)
+
+    def known(self) -> list[tuple[str, Mirrored]]:
+        """All tasks that are not forgotten."""
+        self._connect()
+        with self._lock:
+            return list(self._tasks.items())
+
+    def ask(self, verb: str, uid: str) -> list[Any]:
+        """The answer to a request: a word, and what belongs to it."""
+        answer, number = Answer(), next(self._numbers)
+        request = json.dumps([number, verb, uid]).encode() + b"\n"
+        connection = self._connect()
+        with self._lock:
+            if self._connection is not connection:
+                raise EngineAway("the spawner hung up")
+            self._answers[number] = answer
+            try:
+                connection.sendall(request)
+            except OSError as error:
+                self._answers.pop(number, None)
+                _hang_up(connection)  # half a request may have been sent
+                raise EngineAway(f"the spawner hung up: {error}") from error
+        is_told = answer.came.wait(READY_SECONDS)
+        with self._lock:
+            self._answers.pop(number, None)
+        if not is_told:
+            raise Unanswered("the spawner does not answer")
+        if answer.words is None:
+            raise EngineAway("the spawner hung up")
+        return answer.words
+
+    def forget(self, uid: str) -> None:
+        """What is over is of no use any more: this need not be answered."""
+        connection = self._connect()
+        with self._lock:
+            self._tasks.pop(uid, None)
+            try:
+                connection.sendall(json.dumps([0, "forget", uid]).encode() + b"\n")
+            except OSError as error:
+                _hang_up(connection)
+                raise EngineAway(f"the spawner hung up: {error}") from error
+
+    def close(self) -> None:
+        """Hang up; a spawner without tasks ends then."""
+        with self._lock:
+            self._is_closed = True
+            connection = self._connection
+        if connection is not None:
+            _hang_up(connection)
+
+    # ------------------------------------------------------------------ inside
+
+    def _connect(self) -> socket.socket:
+        connection = self._connection
+        if connection is not None:
+            return connection
+        with self._connecting:
+            if self._connection is not None:
+                return self._connection
+            if self._is_closed:
+                raise EngineAway("the link to the spawner was closed")
+            try:
+                connection, rest = self._greeted()
+            except OSError as error:
+                raise EngineAway(f"the spawner cannot be started: {error}") from error
+            with self._lock:
+                self._connection = connection
+            threading.Thread(
+                target=self._listen, args=(connection, rest), name="spawner", daemon=True
+            ).start()
+            return connection
+
+    def _greeted(self) -> tuple[socket.socket, bytes]:
+        """A connection whose greeting is read, and what followed it."""
+        end = time.monotonic() + READY_SECONDS
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        while (rest := end - time.monotonic()) > 0:
+            connection = self._open()
+            if connection is not None:
+                text = _read_line(connection, rest)
+                if text is not None:
+                    greeting, _, after = text.partition(b"\n")
+                    self._mirror_all(json.loads(greeting))
+                    return connection, after
+                connection.close()
+            else:
+                self._start()
+                time.sleep(LOOK_SECONDS)
+        raise EngineAway("the spawner does not come up")
+
+    def _open(self) -> socket.socket | None:
+        connection = socket.socket(socket.AF_UNIX)
+        # One that does not listen must not hold up everybody who asks.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SEND_TIMEOUT)
+        # The address of a socket has room for some hundred bytes, a path may have more.
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            connection.connect(f"/proc/self/fd/{folder}/socket")
+        except OSError:
+            connection.close()
+            return None
+        finally:
+            os.close(folder)
+        return connection
+
+    def _start(self) -> None:
+        """Start one; it ends at once if there is one, which does not listen yet."""
+        with open(self._folder / "log", "ab") as errors:
+            starter = subprocess.Popen(
+                [sys.executable, *OPTIONS, str(PACKAGES), str(self._folder), str(self._work)],
+                env={},  # of ours, with its secrets, it needs nothing
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+                cwd="/",
+            )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            starter.wait(READY_SECONDS)
+
+    def _listen(self, connection: socket.socket, rest: bytes) -> None:
+        """Take in what the spawner says, until it hangs up."""
+        while True:
+            *lines, rest = rest.split(b"\n")
+            for line in lines:
+                self._take(json.loads(line))
+            if self._audience is not None:
+                self._audience.hear_rest()
+            try:
+                block = connection.recv(BLOCK_BYTES)
+            except OSError:
+                block = b""
+            if not block:
+                break
+            rest += block
+        with self._lock:
+            self._connection = None
+            answers, self._answers = list(self._answers.values()), {}
+            tasks = list(self._tasks.values())
+        connection.close()
+        for answer in answers:
+            answer.came.set()
+        for task in tasks:
+            task.news.set()
+        if self._audience is not None:
+            self._audience.hear_hung_up()
+
+    def _take(self, message: list[Any]) -> None:
+        if message[0] == "fact":
+            with self._lock:
+                task = self._mirror(message[1])
+            if task.is_over:
+                task.news.set()
+                if self._audience is not None:
+                    self._audience.hear_over(message[1][0], task)
+            return
+        if message[0] == "begun":
+            if message[2] == "running":
+                with self._lock:
+                    self._mirror(message[3])
+            if self._audience is not None:
+                self._audience.hear_begun(message[1], message[2:])
+            return
+        if message[0] == "said":
+            if self._audience is not None:
+                self._audience.hear_said(message[1])
+            return
+        if message[0] == "forget":
+            with self._lock:
+                self._tasks.pop(message[1], None)
+            return
+        answer = self._answers.get(message[1])
+        if message[2] == "running":
+            with self._lock:
+                self._mirror(message[3])
+        if answer is not None:
+            answer.words = message[2:]
+            answer.came.set()
+
+    def _mirror_all(self, greeting: list[Any]) -> None:
+        with self._lock:
+            self._tasks = {}
+            for facts in greeting[1]:
+                task = self._mirror(facts)
+                if task.is_over:
+                    task.news.set()
+
+    def _mirror(self, facts: list[Any]) -> Mirrored:
+        uid, pid, mark, began_at, *rest = facts
+        task = self._tasks.get(uid)
+        if task is None:
+            task = self._tasks[uid] = Mirrored(pid, mark, began_at, *rest)
+        else:
+            task.code, task.ended_at, task.cpu_seconds, task.peak_bytes = rest[1:5]
+            task.has_output, task.is_swept = rest[5:]
+            task.is_over = rest[0]
+        return task
+
+
+def _takes(connection: socket.socket) -> bool:
+    """Whether a few requests can be sent without waiting."""
+    poller = select.poll()
+    poller.register(connection, select.POLLOUT)
+    return bool(poller.poll(0))
+
+
+def _hang_up(connection: socket.socket) -> None:
+    """Whoever reads from it sees its end."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _read_line(connection: socket.socket, seconds: float) -> bytes | None:
+    """What comes up to a line's end and a bit more; None: it hung up, or says nothing."""
+    text = b""
+    poller = select.poll()  # select() knows no descriptor above 1023
+    poller.register(connection, select.POLLIN)
+    end = time.monotonic() + seconds
+    while b"\n" not in text:
+        if not poller.poll(max(0, int(1000 * (end - time.monotonic())))):
+            return None
+        try:
+            block = connection.recv(BLOCK_BYTES)
+        except ConnectionResetError:
+            return None
+        if not block:
+            return None
+        text += block
+    return text

@@ -1,0 +1,1 @@
+"""Task types of other packages: reconcilers that drive work outside the cell."""

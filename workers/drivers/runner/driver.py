@@ -1,0 +1,260 @@
+"""Attempts that runners of other packages drive; stops, limits, files and logs are as everywhere.
+
+There is no container: see `runner_life` for what takes its place.
+"""
+
+import errno
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from controlplane.contract.messages.reports import SPEC
+from controlplane.contract.states import FailureKind
+from workers import clock
+from workers.attempt.attempt import Attempt, Closed, Surroundings
+from workers.attempt.events import Ended, Launch
+from workers.attempt.outcome import DISK, ENGINE, VANISHED, AttemptFailed
+from workers.attempt.pipeline import ADOPT, BUILD, NAMES, Step
+from workers.attempt.steps.briefing import read_briefing
+from workers.attempt.steps.create import create_container
+from workers.attempt.steps.gang import join_gang
+from workers.attempt.steps.permit import await_permit
+from workers.attempt.steps.pull import ensure_image
+from workers.attempt.steps.secrets import write_secrets
+from workers.attempt.steps.start import start_container
+from workers.attempt.steps.workspace import begin_creation, look_whether_begun, make_workspace
+from workers.drivers.pipeline import PipelineDriver, begin_phases
+from workers.drivers.runner.engine import RunnerEngine
+from workers.drivers.runner.log import Lines
+from workers.drivers.runner.reconcile_loop import (
+    RunnerAttempt,
+    abort_for,
+    drive,
+    failed,
+    recall_at_last,
+    wait_for_briefing,
+)
+from workers.runners import keeping
+from workers.runners.asking import Asked, describe_task
+from workers.runners.calls import Calls
+from workers.runners.interface import CALL_SECONDS, Aborted, Context, Look, Runner
+from workers.runners.keeping import Kept, NotKept
+
+log = logging.getLogger(__name__)
+
+BRIEFING_SECONDS = 5.0  # between questions for the briefing of an attempt that goes on
+_NEEDLESS = (ensure_image, await_permit, start_container)
+# What is in memory only, and so lost with a process of the cell.
+_AGAIN = (read_briefing, write_secrets, join_gang)
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """Runners by task type, and how long a call of one may take."""
+
+    runners: Mapping[str, Runner]
+    call_seconds: float = CALL_SECONDS
+
+
+class Runners:
+    """The runners that a cell offers, and how they are asked."""
+
+    def __init__(self, offered: Offered, *, cell: str, around: Surroundings) -> None:
+        """`around`: of the cell's other attempts."""
+        self._runners = offered.runners
+        self._cell = cell
+        # One that hangs takes neither turns nor threads of the others.
+        self._calls = {name: Calls() for name in offered.runners}
+        self._call_seconds = offered.call_seconds
+        self._max_log_bytes = around.max_log_bytes
+        self._home = around.home
+        self.engine = RunnerEngine(home=around.home, ask=self.ask)
+
+    def offers(self, task_type: str) -> bool:
+        """Whether there is a runner for attempts of this type."""
+        return task_type in self._runners
+
+    def ask(self, launch: Launch, sealed: Mapping[str, str] | None = None) -> Asked:
+        """What asks the runner of an attempt."""
+        spec = launch.spec
+        root = self.engine.root(launch.uid)
+        return Asked(
+            runner=self._runners.get(spec.task_type) or _Gone(spec.task_type),
+            calls=self._calls.get(spec.task_type) or Calls(),
+            task=describe_task(launch.run, spec, launch.env, cell=self._cell, root=root),
+            log=Lines(self._home / "logs" / launch.uid, self._max_log_bytes),
+            now=clock.wall_seconds,
+            timeout_seconds=spec.timeout_seconds,
+            sealed=sealed or {},
+            call_seconds=self._call_seconds,
+        )
+
+
+class _Gone:
+    """Stands for a runner that was there when the attempt began: until it is back, nobody can end
+    what it drives outside, or say that it has ended.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def reconcile(self, context: Context) -> Look:
+        raise LookupError(f"there is no runner {self._name} on this cell any more")
+
+    def abort(self, context: Context) -> Aborted:
+        raise LookupError(f"there is no runner {self._name} on this cell any more")
+
+
+class RunnerDriver(PipelineDriver):
+    """See workers.drivers.base for what it promises; shares its surroundings with another."""
+
+    def __init__(self, around: Surroundings, runners: Runners) -> None:
+        """`around.engine` is `runners.engine`."""
+        super().__init__(around)
+        self.runners = runners
+
+    def knows(self, uid: str) -> bool:
+        """Whether an attempt is in charge, or anything is left of it here."""
+        with self._lock:
+            is_here = uid in self._attempts
+        return is_here or self.runners.engine.knows(uid)
+
+    def _take_charge(self, launch: Launch, steps: tuple[Step, ...]) -> None:
+        is_adopted = steps is ADOPT
+        attempt = RunnerAttempt(launch, self._around, self._on_running, is_adopted=is_adopted)
+        with self._lock:
+            if launch.uid in self._attempts or self._around.closed.is_set():
+                return
+            self._attempts[launch.uid] = attempt
+        if not is_adopted and not begin_phases(attempt):
+            return
+        self._running.submit(lambda: self._live(attempt, steps))
+
+    def _live(self, attempt: Attempt, steps: tuple[Step, ...]) -> None:
+        assert isinstance(attempt, RunnerAttempt)
+        engine = self.runners.engine
+        engine.attach(attempt.uid, attempt.wake)
+        try:
+            self._live_to_end(attempt)
+        except Closed:
+            return
+        finally:
+            engine.detach(attempt.uid)
+        with self._lock:
+            doomed = attempt.uid in self._doomed
+            self._doomed.discard(attempt.uid)
+        if doomed:
+            self.remove(attempt.uid)
+
+    def _live_to_end(self, attempt: RunnerAttempt) -> None:
+        try:
+            ended = self._lived(attempt)
+        except Closed:
+            raise
+        except AttemptFailed as failure:
+            ended = self._failed(attempt, failure)
+        except Exception as error:
+            log.exception("unexpected failure in attempt %s", attempt.uid)
+            code = error.errno if isinstance(error, OSError) else None
+            reason = DISK if code in (errno.ENOSPC, errno.EDQUOT) else ENGINE
+            words = f"{type(error).__name__}: {error}"
+            ended = self._failed(attempt, AttemptFailed(FailureKind.SYSTEM, reason, words))
+        attempt.tell(ended)
+        attempt.told_end = True
+
+    def _lived(self, attempt: RunnerAttempt) -> Ended:
+        look_whether_begun(attempt)
+        make_workspace(attempt)
+        kept = self._look(attempt)
+        if kept is None:
+            _refuse_what_means_nothing(attempt)
+            attempt.is_briefed = True
+            for step in BUILD:
+                attempt.check()
+                with attempt.step(NAMES.get(step, step.__name__)):
+                    self._take(step, attempt)
+            attempt.keep(_begin(attempt))
+        else:
+            attempt.recall(kept)
+            attempt.tell_kept()
+            self._brief_again(attempt)
+        with attempt.step("wait"):
+            return drive(attempt, self._asked(attempt))
+
+    def _failed(self, attempt: RunnerAttempt, failure: AttemptFailed) -> Ended:
+        """Nothing is told before its runner has ended what it may have begun. Raises Closed."""
+        kept = recall_at_last(attempt)
+        if kept is not None and not kept.is_over:
+            if not attempt.is_briefed:
+                try:
+                    self._brief_again(attempt)
+                except Closed:
+                    raise
+                except Exception as error:
+                    log.warning("attempt %s is aborted without secrets: %s", attempt.uid, error)
+            abort_for(attempt, self._asked(attempt), failure)
+        return failed(attempt, failure)
+
+    def _brief_again(self, attempt: RunnerAttempt) -> None:
+        """Get what an earlier process of the cell had in memory. Raises AttemptFailed."""
+        attempt.is_briefed = True
+        attempt.begin_limits()
+        for step in _AGAIN:
+            wait_for_briefing(attempt, partial(step, attempt), BRIEFING_SECONDS)
+
+    def _asked(self, attempt: RunnerAttempt) -> Asked:
+        return self.runners.ask(attempt.launch, attempt.briefing.secrets)
+
+    def _begin_limits(self, attempt: Attempt) -> None:
+        assert isinstance(attempt, RunnerAttempt)
+        if attempt.take_limits():
+            super()._begin_limits(attempt)
+
+    def _look(self, attempt: RunnerAttempt) -> Kept | None:
+        """What an earlier process of the cell kept; None: it had not come so far."""
+        if attempt.paths.order.exists():
+            return keeping.read(attempt.paths.kept)
+        if attempt.is_adopted:
+            attempt.may_exist = False
+            message = "its runner had not been asked, and will not be"
+            raise AttemptFailed(FailureKind.OUTSIDE, VANISHED, message)
+        return None
+
+    def _take(self, step: Step, attempt: RunnerAttempt) -> None:
+        if step is create_container:
+            with attempt.turn():
+                begin_creation(attempt)
+                self.runners.engine.write_order(attempt.ordered)
+        elif step not in _NEEDLESS:
+            step(attempt)
+
+    def close(self) -> None:
+        """Let go of threads; what surrounds it is closed by the driver that it shares it with."""
+        self._around.closed.set()
+        for closable in (self._timer, self._running, self._stopping, self._removing):
+            closable.close()
+        self.runners.engine.close()
+
+
+def _begin(attempt: RunnerAttempt) -> Kept:
+    """Where its runner begins: with what the attempt before left, if anything."""
+    try:
+        return Kept(state=keeping.checked_state(attempt.briefing.plugin_state, {}))
+    except NotKept:
+        return Kept()
+
+
+def _refuse_what_means_nothing(attempt: RunnerAttempt) -> None:
+    """Raises AttemptFailed for what only a container can have."""
+    spec = attempt.launch.spec
+    given = {
+        "exclusive": spec.exclusive,
+        "health_check": spec.health_check is not None,
+        "idle_timeout_seconds": spec.idle_timeout_seconds is not None,
+        "ports": bool(spec.ports),
+    }
+    names = [name for name, is_given in given.items() if is_given]
+    if names:
+        message = f"{', '.join(names)}: not for task_type {spec.task_type}"
+        raise AttemptFailed(FailureKind.USER, SPEC, message)

@@ -1,0 +1,196 @@
+"""What is on disk of the attempts that runners drive, in the words of an engine.
+
+Under `runner/` in an attempt's workspace stand the order, without secrets, and what its runner said
+last: with these a successor of a killed cell goes on, or ends what nobody knows any more.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from controlplane.contract.fields import Malformed
+from controlplane.contract.messages.briefing import Registry
+from controlplane.contract.messages.orders import read_run, read_spec
+from workers.attempt.capture import Capture
+from workers.attempt.disk import bytes_below
+from workers.attempt.events import Found, Launch
+from workers.attempt.runtime import Created, EngineError, Life, NoSuchContainer, Placed, Use, View
+from workers.attempt.transfer.tars import Take
+from workers.drivers.paths import place_below, read_head_below, restore_below, save_below
+from workers.drivers.runner.reconcile_loop import Paths, Wake
+from workers.runners import keeping
+from workers.runners.asking import Asked
+from workers.runners.interface import Stop
+
+log = logging.getLogger(__name__)
+
+UNKNOWN = "unknown"  # why an attempt is aborted that its cell does not know
+
+
+class RunnerEngine:
+    """An Engine (workers.attempt.runtime) as far as attempts without a process need one."""
+
+    name = "runner"
+    needs_image = False
+    keeps_logs = False
+
+    def __init__(self, *, home: Path, ask: Callable[[Launch], Asked]) -> None:
+        """`ask` makes what asks the runner of an attempt."""
+        self._work = home.absolute() / "work"
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._wakes: dict[str, Wake] = {}
+
+    def root(self, uid: str) -> Path:
+        """Below it stands every path of the task."""
+        return self._work / uid / "root"
+
+    # ------------------------------------------------------------------------- life
+
+    def write_order(self, launch: Launch) -> None:
+        """From now on the attempt is known here. Raises OSError."""
+        paths = self._paths(launch.uid)
+        paths.folder.mkdir(parents=True, exist_ok=True)
+        self.root(launch.uid).mkdir(parents=True, exist_ok=True)
+        body = {"run": launch.run.body(), "spec": launch.spec.body(), "env": dict(launch.env)}
+        keeping.write_whole(paths.order, body)
+
+    def attach(self, uid: str, wake: Wake) -> None:
+        """Signals to this attempt wake its thread."""
+        with self._lock:
+            self._wakes[uid] = wake
+
+    def detach(self, uid: str) -> None:
+        """Its thread has done with it."""
+        with self._lock:
+            self._wakes.pop(uid, None)
+
+    def signal(self, uid: str, name: str) -> bool:
+        """Have the attempt aborted, with KILL at once; False: nothing of it runs here."""
+        with self._lock:
+            wake = self._wakes.get(uid)
+        if wake is None:
+            return False
+        wake.stop(force=name == "KILL")
+        return True
+
+    def view(self, uid: str) -> View | None:
+        """How far the attempt is, as it was kept."""
+        paths = self._paths(uid)
+        if not paths.order.exists():
+            return None
+        kept = keeping.read(paths.kept)
+        if kept is None:
+            return View(Life.CREATED, "")
+        return View(Life.ENDED if kept.is_over else Life.RUNNING, "", started_at=kept.started_at)
+
+    def put(self, launch: Launch, placed: Sequence[Placed]) -> None:
+        """Copy, or link what is bound, below the attempt's root."""
+        place_below(self.root(launch.uid), placed)
+
+    def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
+        """The head of a regular file; a link is not followed."""
+        return read_head_below(self.root(launch.uid), path, limit)
+
+    def save(self, launch: Launch, path: str, target: Path, take: Take) -> bool:
+        """Pack what lies below the attempt's root."""
+        return save_below(self.root(launch.uid), path, target, take)
+
+    def restore(self, launch: Launch, path: str, source: Path) -> None:
+        """Unpack below the attempt's root."""
+        restore_below(self.root(launch.uid), path, source)
+
+    def remove(self, uid: str) -> None:
+        """Have it aborted if it is not over, and forget it. Raises EngineError."""
+        paths = self._paths(uid)
+        kept = keeping.read(paths.kept)
+        if kept is not None and not kept.is_over:
+            try:
+                kept, _ = self._ask(self._ordered(uid)).abort(kept, Stop(UNKNOWN, True))
+            except Exception as error:
+                raise EngineError(f"its runner: {type(error).__name__}: {error}") from error
+            keeping.write(paths.kept, kept)
+            if not kept.is_over:
+                raise EngineError("its runner has not ended it yet")
+        paths.order.unlink(missing_ok=True)
+
+    def find(self) -> Iterable[Found]:
+        """The attempts that have an order here."""
+        for order in self._work.glob("*/runner/order.json"):
+            uid = order.parent.parent.name
+            view = self.view(uid)
+            if view is not None:
+                yield Found(uid, view.life is Life.RUNNING)
+
+    def knows(self, uid: str) -> bool:
+        """Whether anything is left here of an attempt."""
+        return self._paths(uid).folder.exists()
+
+    def close(self) -> None:
+        """Whoever waits shall look around."""
+        with self._lock:
+            for wake in self._wakes.values():
+                wake.shake()
+
+    def _paths(self, uid: str) -> Paths:
+        return Paths.of(self._work / uid)
+
+    def _ordered(self, uid: str) -> Launch:
+        try:
+            body = json.loads(self._paths(uid).order.read_text(encoding="utf-8"))
+            return Launch(read_run(body["run"]), read_spec(body["spec"]), body["env"])
+        except (OSError, ValueError, KeyError, Malformed) as error:
+            raise EngineError(f"its order cannot be read: {error}") from error
+
+    # ------------------------------------------------------------------------- not here
+
+    def find_image(self, image: str) -> str | None:
+        """No image is needed."""
+        return ""
+
+    def pull(
+        self, image: str, on_progress: Callable[[int], None], registry: Registry | None = None
+    ) -> int:
+        """No image is needed."""
+        return 0
+
+    def create(self, launch: Launch, placed: Sequence[Placed]) -> Created:
+        """There is no container."""
+        raise NoSuchContainer("a runner has no container")
+
+    def start(self, uid: str) -> None:
+        """There is no container."""
+        raise NoSuchContainer("a runner has no container")
+
+    def wait(self, uid: str, seconds: float) -> bool:
+        """There is no container."""
+        raise NoSuchContainer("a runner has no container")
+
+    def ports(self, launch: Launch) -> Mapping[str, int]:
+        """There are none."""
+        return {}
+
+    def disk_bytes(self, uid: str) -> int:
+        """All that lies in the attempt's own folder."""
+        return bytes_below(self.root(uid))
+
+    def host(self, launch: Launch, address: str) -> str:
+        """Nothing listens."""
+        return address
+
+    def use(self, uid: str) -> Use:
+        """Nobody knows what it uses elsewhere."""
+        raise NoSuchContainer("a runner has no container")
+
+    def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
+        """There is no container."""
+        raise NoSuchContainer("a runner has no container")
+
+    def was_told_to_end(self, launch: Launch, view: View) -> bool:
+        """There is no process to send signals to."""
+        return False
+
+    def copy_logs(self, uid: str, capture: Capture, *, follow: bool) -> None:
+        """Nothing to copy: its lines are written where they belong."""

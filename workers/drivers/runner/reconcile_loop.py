@@ -1,0 +1,381 @@
+"""The life of an attempt that a runner drives: look after look until an end, or abort until done.
+
+Each answer of the runner is safe on disk before the next call, and before anybody hears of it.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from controlplane.contract import states
+from controlplane.contract.fields import clean_text
+from controlplane.contract.messages.reports import MESSAGE_CHARS, RUNNER_FINAL, head_of_result
+from controlplane.contract.states import FailureKind
+from workers.attempt.attempt import Attempt, Closed, Surroundings
+from workers.attempt.events import Ended, Launch, Reconciled
+from workers.attempt.outcome import RUNNER, AttemptFailed, Exit, judge_exit
+from workers.attempt.steps.checkpoint import keep_checkpoint
+from workers.attempt.steps.collect import collect_output, collect_result
+from workers.attempt.steps.outputs import keep_outputs
+from workers.control_api import WebRefused
+from workers.runners import keeping
+from workers.runners.asking import Asked
+from workers.runners.calls import Exhausted, Hung
+from workers.runners.interface import Fault, Phase, Stop
+from workers.runners.keeping import Kept, NotKept
+
+log = logging.getLogger(__name__)
+
+# An abort is never given up: as long as it is not done, what runs outside holds its place.
+ABORT_PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+EXHAUSTED_SECONDS = 5.0  # until it is looked whether a call that hung has returned
+FAILED = "failed"  # why an attempt is aborted that nobody stopped
+_BUILDING = {Phase.QUEUED: states.Phase.PREPARING, Phase.INITIALIZING: states.Phase.CREATING}
+
+
+class Wake:
+    """Wakes the thread of an attempt: for a stop, for its force, for the end of the driver."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._news = 0
+        self.is_stopped = False
+        self.is_forced = False
+
+    def stop(self, *, force: bool) -> None:
+        """A stop order arrived, or its grace is over."""
+        with self._changed:
+            is_new = not self.is_stopped or (force and not self.is_forced)
+            self.is_stopped, self.is_forced = True, self.is_forced or force
+            self._news += is_new
+            self._changed.notify_all()
+
+    def shake(self) -> None:
+        """Look around."""
+        with self._changed:
+            self._news += 1
+            self._changed.notify_all()
+
+    def wait(self, seconds: float) -> None:
+        """Return after `seconds`, or when there is news since the last wait."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._news > 0, seconds)
+            self._news = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """The files of a runner's attempt in its workspace."""
+
+    folder: Path
+
+    @classmethod
+    def of(cls, workspace: Path) -> "Paths":
+        """Those of the attempt with this workspace."""
+        return cls(workspace / "runner")
+
+    @property
+    def order(self) -> Path:
+        """What was ordered; it is there before the runner is asked for the first time."""
+        return self.folder / "order.json"
+
+    @property
+    def kept(self) -> Path:
+        """What the runner said last."""
+        return self.folder / "kept.json"
+
+
+class RunnerAttempt(Attempt):
+    """An attempt whose process is its runner's business."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        around: Surroundings,
+        on_running: Callable[[Attempt], None],
+        *,
+        is_adopted: bool,
+    ) -> None:
+        super().__init__(launch, around, on_running, is_adopted=is_adopted)
+        self.paths = Paths.of(self.workspace)
+        self.ordered = launch  # without what a briefing adds
+        self.wake = Wake()
+        self.kept = Kept()
+        self.is_known = False  # `kept` is what its runner said last
+        self.is_briefed = False  # it was tried to get what the order did not carry
+        self._has_limits = False
+
+    def recall(self, kept: Kept) -> None:
+        """An earlier process of the cell kept this."""
+        self.kept, self.is_known = kept, True
+
+    def begin_limits(self) -> None:
+        """If it was RUNNING before, its limits go on, whatever it has to wait for now."""
+        if self.kept.started_at is not None:
+            self.mark_runs(self.kept.started_at)
+
+    def take_limits(self) -> bool:
+        """Whether the caller is the one to begin its limits: the first to ask."""
+        with self._lock:
+            is_first, self._has_limits = not self._has_limits, True
+        return is_first
+
+    def begin(self) -> None:
+        """Its runner is asked from now on: a stop order is delivered to it."""
+        if self.is_started:
+            return
+        self.is_started = True
+        if self.kept.started_at is not None and self.started_at is None:
+            self._tell_started(self.kept.started_at)
+        with self._lock:
+            self._running = True
+        self._on_running(self)
+
+    def mark_runs(self, at: float) -> None:
+        """It is RUNNING since `at`: its limits begin."""
+        if self.started_at is None:
+            self._tell_started(at)
+            self._on_running(self)
+
+    def keep(self, kept: Kept) -> None:
+        """Make it safe, then tell it. Raises OSError."""
+        if kept == self.kept and self.paths.kept.exists():
+            return
+        keeping.write(self.paths.kept, kept)
+        self.recall(kept)
+        self.tell_kept()
+
+    def tell_kept(self) -> None:
+        """Say what the runner said last."""
+        kept = self.kept
+        words = kept.words or str(kept.phase)
+        self.tell(Reconciled(self.uid, words, kept.state, self.around.now()))
+
+
+# ----------------------------------------------------------------------------- looks
+
+
+def drive(attempt: RunnerAttempt, asked: Asked) -> Ended:
+    """Ask until the end; what is told of it. Raises Closed when the driver is closed."""
+    attempt.begin()
+    if not attempt.kept.is_over and not attempt.kept.phase.is_end:
+        _look_until_end(attempt, asked)
+    if not attempt.kept.is_over:
+        _abort_until_done(attempt, asked)
+    return _ended(attempt)
+
+
+def _look_until_end(attempt: RunnerAttempt, asked: Asked) -> None:
+    """Return at an end, or when the attempt has to be aborted."""
+    faults, pauses = 0, attempt.around.back_off
+    while not attempt.wake.is_stopped and not attempt.kept.stopped_for:
+        attempt.rest(0)
+        try:
+            kept, pause = asked.reconcile(attempt.kept)
+            attempt.keep(kept)
+        except Closed:
+            raise
+        except Exhausted as error:
+            log.warning("attempt %s is not looked at: %s", attempt.uid, error)
+            attempt.wake.wait(EXHAUSTED_SECONDS)
+            continue
+        except (Hung, NotKept) as error:
+            _give_up(attempt, asked, f"reconcile: {error}")
+            return
+        except Exception as error:  # other people's code, or a full disk
+            faults += 1
+            words = f"{type(error).__name__}: {error}"
+            log.warning("the runner of attempt %s failed: %s", attempt.uid, words, exc_info=True)
+            asked.log.err(f"[cellrun: its runner failed: {words}]")
+            if faults > len(pauses):
+                _give_up(attempt, asked, f"reconcile failed {faults} times in a row: {words}")
+                return
+            attempt.wake.wait(pauses[faults - 1])
+            continue
+        faults = 0
+        if kept.phase.is_end:
+            return
+        if kept.phase is Phase.RUNNING:
+            attempt.mark_runs(kept.started_at or asked.now())
+        elif attempt.started_at is None:
+            attempt.enter(_BUILDING[kept.phase])
+        attempt.wake.wait(pause)
+
+
+def _give_up(
+    attempt: RunnerAttempt, asked: Asked, message: str, fault: Fault = Fault.SYSTEM
+) -> None:
+    """The runner is not asked any more: a failure, of the system unless something else is said."""
+    asked.log.err(f"[cellrun: {message}]")
+    failed = replace(
+        attempt.kept,
+        phase=Phase.RETRYABLE_FAILURE,
+        fault=fault,
+        message=clean_text(message, MESSAGE_CHARS),
+        reason="",
+    )
+    _keep_at_last(attempt, failed)
+
+
+def _abort_until_done(attempt: RunnerAttempt, asked: Asked) -> None:
+    """Abort, however long it takes: what is not over holds its place."""
+    if not attempt.kept.phase.is_end and not attempt.kept.stopped_for:
+        reason = attempt.stopped_for or FAILED
+        _keep_at_last(attempt, replace(attempt.kept, stopped_for=reason))
+    tries = 0
+    while not attempt.kept.is_over:
+        attempt.rest(0)
+        stop = Stop(attempt.kept.stopped_for or FAILED, attempt.wake.is_forced)
+        try:
+            kept, pause = asked.abort(attempt.kept, stop)
+        except Exception as error:
+            words = f"abort: {type(error).__name__}: {error}"
+            log.warning("attempt %s is not aborted: %s", attempt.uid, words)
+            asked.log.err(f"[cellrun: {words}]")
+            attempt.wake.wait(ABORT_PAUSES[min(tries, len(ABORT_PAUSES) - 1)])
+            tries += 1
+            continue
+        _keep_at_last(attempt, kept)
+        if not kept.is_over:
+            attempt.wake.wait(pause)
+
+
+def _keep_at_last(attempt: RunnerAttempt, kept: Kept) -> None:
+    """Keep it, or, on a full disk, go on without: a successor would only abort once more."""
+    try:
+        attempt.keep(kept)
+    except OSError as error:
+        log.error("the state of attempt %s is not kept: %s", attempt.uid, error)
+        attempt.recall(kept)
+
+
+def recall_at_last(attempt: RunnerAttempt) -> Kept | None:
+    """What its runner said last, however long it cannot be read; None: it was never asked."""
+    tries = 0
+    while not attempt.is_known:
+        attempt.rest(0)
+        try:
+            if not attempt.paths.order.exists():
+                return None
+            kept = keeping.read(attempt.paths.kept)
+        except OSError as error:
+            log.error("what was kept of attempt %s cannot be read: %s", attempt.uid, error)
+            attempt.wake.wait(ABORT_PAUSES[min(tries, len(ABORT_PAUSES) - 1)])
+            tries += 1
+            continue
+        if kept is None:
+            return None
+        attempt.recall(kept)
+    return attempt.kept
+
+
+def abort_for(attempt: RunnerAttempt, asked: Asked, failure: AttemptFailed) -> None:
+    """The attempt has failed, whatever its runner does outside: return when that has ended."""
+    try:
+        attempt.begin()
+    except Closed:
+        raise
+    except Exception:  # then no stop forces the abort, which goes on all the same
+        log.exception("attempt %s cannot be stopped as it should", attempt.uid)
+    if not attempt.kept.phase.is_end and not attempt.kept.stopped_for:
+        if failure.kind is None:
+            _keep_at_last(attempt, replace(attempt.kept, stopped_for=failure.reason or FAILED))
+        else:
+            fault = Fault.USER if failure.kind is FailureKind.USER else Fault.SYSTEM
+            _give_up(attempt, asked, failure.message or "it failed", fault)
+    _abort_until_done(attempt, asked)
+
+
+# ----------------------------------------------------------------------------- ends
+
+
+def _ended(attempt: RunnerAttempt) -> Ended:
+    kept = attempt.kept
+    attempt.mark_ended()
+    with attempt.step("collect"):
+        collect_output(attempt)
+    if kept.phase is Phase.SUCCEEDED:
+        with attempt.step("outputs"):
+            keep_outputs(attempt)
+        return _succeeded(attempt, kept)
+    with attempt.step("checkpoint"):
+        keep_checkpoint(attempt)
+    if kept.phase is Phase.FAILED:
+        kind, reason, message = FailureKind.USER, RUNNER_FINAL, _said(kept)
+    elif kept.phase is Phase.RETRYABLE_FAILURE:
+        is_system = kept.fault is Fault.SYSTEM
+        kind, reason = FailureKind.SYSTEM if is_system else FailureKind.USER, RUNNER
+        message = _said(kept)
+    else:
+        verdict = judge_exit(Exit(0, stopped_for=kept.stopped_for))
+        return _end(attempt, None, verdict.reason, verdict.message)
+    return _end(attempt, kind, reason, message)
+
+
+def _said(kept: Kept) -> str:
+    words = ": ".join(filter(None, (kept.reason, kept.message)))
+    return clean_text(words or "its runner gave no reason", MESSAGE_CHARS)
+
+
+def _end(
+    attempt: RunnerAttempt, kind: FailureKind | None, reason: str | None, message: str | None
+) -> Ended:
+    return Ended(
+        attempt.uid,
+        attempt.around.now(),
+        failure_kind=kind,
+        reason=reason,
+        message=message,
+        outputs=attempt.outputs,
+        started_at=attempt.started_at,
+        usage=attempt.used(),
+    )
+
+
+def _succeeded(attempt: RunnerAttempt, kept: Kept) -> Ended:
+    with attempt.step("collect"):
+        if kept.result is None:
+            result, truncated = collect_result(attempt)
+        else:
+            result, truncated = head_of_result(kept.result.encode())
+    return replace(
+        _end(attempt, None, None, None),
+        exit_code=0,
+        result=result,
+        result_truncated=truncated,
+    )
+
+
+def failed(attempt: RunnerAttempt, failure: AttemptFailed) -> Ended:
+    """What is told of an attempt that failed, and of which nothing runs outside."""
+    attempt.mark_ended()
+    with attempt.step("checkpoint"):
+        keep_checkpoint(attempt)
+    attempt.around.shipper.finish(attempt.uid, 0.0)
+    ended = _end(attempt, failure.kind, failure.reason, clean_text(failure.message, MESSAGE_CHARS))
+    return replace(ended, exit_code=failure.exit_code, never_created=attempt.never_created)
+
+
+def wait_for_briefing(attempt: RunnerAttempt, read: Callable[[], None], pause: float) -> None:
+    """Get what the order did not carry, for an attempt that goes on; a stop need not wait.
+
+    Raises AttemptFailed if there is no such thing any more, and its runner would be asked without.
+    """
+    while True:
+        try:
+            read()
+            return
+        except AttemptFailed as failure:
+            if failure.kind is None:
+                return
+            log.warning("attempt %s waits for its briefing: %s", attempt.uid, failure.message)
+            if failure.kind is FailureKind.USER or isinstance(failure.__cause__, WebRefused):
+                if attempt.kept.phase.is_end or attempt.kept.stopped_for:
+                    return
+                raise
+        try:
+            attempt.pause(pause)
+        except AttemptFailed:
+            return

@@ -1,0 +1,201 @@
+"""The guard's hands on a real engine: calls in threads, and a grip on each process that needs none.
+
+The grip is a descriptor of the container's main process, taken while the engine answers: through it
+the kernel carries a signal to that process and no other, though the engine be hung, stopped or
+gone. There is none where the engine is another machine's, or the container another user's.
+"""
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from workers.attempt.runtime import EngineAway, EngineError, Life, View
+from workers.attempt.threads import DaemonPool
+from workers.guard.decisions import Known
+
+log = logging.getLogger(__name__)
+
+# Between two looks at a container whose lease is not over.
+LOOK_SECONDS = 1.0
+THREADS = 8
+
+
+class Reach(Protocol):
+    """What is needed of an Engine (workers.attempt.runtime)."""
+
+    def view(self, uid: str) -> View | None:
+        """The container now; None: there is none."""
+
+    def signal(self, uid: str, name: str) -> bool:
+        """Send a signal to the main process."""
+
+    def remove(self, uid: str) -> None:
+        """Delete the container."""
+
+
+class EngineHands:
+    """See workers.guard.decisions.Hands."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
+        self._pool = DaemonPool("guard", THREADS)
+        self._lock = threading.Lock()
+        self._known: dict[str, Known] = {}
+        self._grips: dict[str, int] = {}
+        self._busy: set[tuple[str, str]] = set()
+        self._asked: set[str] = set()
+        self._look_at: dict[str, float] = {}
+        self._watched: set[str] = set()
+
+    def look(self, uid: str, now: float) -> None:
+        """See Hands."""
+        self._watched.add(uid)
+        # The grip shows the end without the engine.
+        if uid not in self._grips and now >= self._look_at.get(uid, 0.0):
+            self._look_at[uid] = now + LOOK_SECONDS
+            self._submit("look", uid, self._look)
+
+    def known(self, uid: str) -> Known:
+        """See Hands."""
+        with self._lock:
+            if self._known.get(uid) is Known.THERE and _is_over(self._grips.get(uid)):
+                self._known[uid] = Known.OVER
+            return self._known.get(uid, Known.NOTHING)
+
+    def ask(self, uid: str, signal_name: str) -> None:
+        """See Hands."""
+        self._watched.add(uid)
+        if uid in self._asked:
+            return
+        if self._send(uid, _number(signal_name)):
+            self._asked.add(uid)
+        else:
+            self._submit("ask", uid, partial(self._ask, signal_name=signal_name))
+
+    def kill(self, uid: str) -> None:
+        """See Hands."""
+        self._watched.add(uid)
+        self._send(uid, signal.SIGKILL)
+        self._submit("kill", uid, self._kill)
+
+    def forget(self, uid: str) -> None:
+        """See Hands."""
+        with self._lock:
+            self._watched.discard(uid)
+            self._known.pop(uid, None)
+            self._asked.discard(uid)
+            self._look_at.pop(uid, None)
+            grip = self._grips.pop(uid, None)
+            if grip is not None:
+                os.close(grip)
+
+    # ------------------------------------------------------------------ inside
+
+    def _submit(self, what: str, uid: str, work: Callable[[str], object]) -> None:
+        """Do `work` in a thread, unless the same is under way: an engine may be hung."""
+        call = (what, uid)
+        with self._lock:
+            if call in self._busy:
+                return
+            self._busy.add(call)
+
+        def do() -> None:
+            try:
+                work(uid)
+            except (EngineAway, EngineError) as error:
+                log.warning("%s at attempt %s: %s", what, uid, error)
+            finally:
+                with self._lock:
+                    self._busy.discard(call)
+
+        self._pool.submit(do)
+
+    def _look(self, uid: str) -> View | None:
+        view = self._reach.view(uid)
+        grip = None if view is None or uid in self._grips else _take_grip(view)
+        with self._lock:
+            if uid not in self._watched or uid in self._grips:
+                if grip is not None:
+                    os.close(grip)
+            elif grip is not None:
+                self._grips[uid] = grip
+            if uid in self._watched:
+                self._known[uid] = _known(view)
+        return view
+
+    def _ask(self, uid: str, signal_name: str) -> None:
+        if self._reach.signal(uid, signal_name):
+            self._asked.add(uid)
+        else:
+            self._look(uid)
+
+    def _kill(self, uid: str) -> None:
+        view = self._look(uid)
+        if view is None or view.life is Life.ENDED:
+            return
+        if view.life is Life.CREATED:
+            # Whoever was about to start it comes too late.
+            log.info("attempt %s is removed before it was started", uid)
+            self._reach.remove(uid)
+        else:
+            self._reach.signal(uid, "KILL")
+        self._look(uid)
+
+    def _send(self, uid: str, number: int) -> bool:
+        """Send a signal by the grip; False if there is none."""
+        with self._lock:
+            grip = self._grips.get(uid)
+            if grip is None:
+                return False
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(grip, number)
+            return True
+
+
+def _known(view: View | None) -> Known:
+    if view is None:
+        return Known.ABSENT
+    return Known.OVER if view.life is Life.ENDED else Known.THERE
+
+
+def _take_grip(view: View) -> int | None:
+    """A descriptor of the container's main process; None where that is not sure, or not ours."""
+    if view.pid is None or view.life is not Life.RUNNING:
+        return None
+    try:
+        grip = os.pidfd_open(view.pid)
+    except (AttributeError, OSError):
+        return None
+    try:
+        # The id is looked for after the descriptor was taken: it is of this process and no later
+        # one. In a namespace of our own the same number is another process, and has another group.
+        groups = Path(f"/proc/{view.pid}/cgroup").read_text(encoding="ascii", errors="replace")
+        if view.container_id in groups and not _is_over(grip):
+            signal.pidfd_send_signal(grip, 0)
+            return grip
+    except OSError:
+        pass
+    os.close(grip)
+    return None
+
+
+def _is_over(grip: int | None) -> bool:
+    if grip is None:
+        return False
+    poller = select.poll()
+    poller.register(grip, select.POLLIN)
+    return bool(poller.poll(0))
+
+
+def _number(name: str) -> int:
+    plain = name.removeprefix("SIG")
+    if plain.isdecimal():
+        return int(plain)
+    return signal.Signals.__members__.get(f"SIG{plain}", signal.SIGTERM)

@@ -1,0 +1,261 @@
+"""Output of attempts reaches the control plane, byte for byte, however often either side restarts.
+
+The files are the truth and the server knows how much of each it has: every PUT carries an offset,
+and an answer with another size says where to go on. So nothing is kept here between runs but a mark
+(`shipped`) in the folder of an attempt whose whole output has arrived.
+"""
+
+import hashlib
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import requests
+
+from controlplane.contract.wire import keys
+from workers import clock
+
+log = logging.getLogger(__name__)
+
+STREAMS = ("stdout", "stderr")
+ROUND_SECONDS = 0.5  # how often new output is sent: who follows sees a line in less than a second
+MAX_PAUSE_SECONDS = 30.0  # between rounds while the control plane does not answer
+CHUNK_BYTES = 1024 * 1024
+HTTP_SECONDS = (3.05, 10.0)
+KEPT_SECONDS = 24 * 3600.0  # folders of ended attempts are kept so long, for people on the machine
+SWEEP_SECONDS = 600.0
+SHIPPED = "shipped"
+
+
+class NotNow(Exception):
+    """The control plane did not take a chunk; the same is offered again later."""
+
+
+class Silent(NotNow):
+    """It did not even answer: others need not be tried."""
+
+
+@dataclass(slots=True)
+class Upload:
+    """The output of one attempt on its way."""
+
+    uid: str
+    folder: Path
+    sent: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
+    unwanted: bool = False  # the control plane does not know the attempt, or no longer
+    complete: bool = False  # nothing will be written any more
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class LogShipper:
+    """Sends what is new about every second, from one thread; `finish` sends from its caller's."""
+
+    def __init__(
+        self,
+        *,
+        control_url: str,
+        cell: str,
+        key: bytes,
+        folder: Path,
+        now: Callable[[], float] = clock.wall_seconds,
+        round_seconds: float = ROUND_SECONDS,
+    ) -> None:
+        """`folder` holds one folder of output per attempt; an empty `control_url` sends nothing."""
+        self._url = control_url
+        self._cell = cell
+        self._key = keys.mac_key(key, keys.UPLOAD)
+        self._folder = folder
+        self._now = now
+        self._round_seconds = round_seconds
+        self._lock = threading.Lock()
+        self._uploads: dict[str, Upload] = {}
+        self._closed = threading.Event()
+        self._session = requests.Session()
+        self._session.trust_env = (
+            False  # no proxy and no netrc between a cell and its control plane
+        )
+        self._session.mount(
+            control_url or "http://", requests.adapters.HTTPAdapter(pool_maxsize=16)
+        )
+        self._thread = threading.Thread(target=self._serve, name="log-shipper", daemon=True)
+
+    def start(self) -> None:
+        """Begin; what an earlier process of this cell left unsent is sent too."""
+        for folder in self._folders():
+            if not (folder / SHIPPED).exists():
+                with self._lock:
+                    upload = Upload(folder.name, folder, complete=True)
+                    self._uploads.setdefault(folder.name, upload)
+        self._thread.start()
+
+    def watch(self, uid: str, folder: Path) -> None:
+        """Send what is written to `folder` from now on."""
+        with self._lock:
+            self._uploads[uid] = Upload(uid, folder)
+            # An adopted attempt goes on writing behind what an earlier process had sent.
+            (folder / SHIPPED).unlink(missing_ok=True)
+
+    def finish(self, uid: str, seconds: float) -> None:
+        """Nothing more will be written: send the rest, here for `seconds` at most, then behind."""
+        with self._lock:
+            upload = self._uploads.get(uid)
+        if upload is None:
+            return
+        upload.complete = True
+        end = time.monotonic() + seconds
+        try:
+            while self._url and (rest := end - time.monotonic()) > 0:
+                if self._send_some(upload, rest):
+                    break
+        except NotNow as error:
+            log.info("the end of the output of attempt %s is sent later: %s", uid, error)
+
+    def close(self) -> None:
+        """Stop sending; what is unsent is sent by the next process of this cell."""
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join(HTTP_SECONDS[0])
+        self._session.close()
+
+    # ------------------------------------------------------------------------- rounds
+
+    def _serve(self) -> None:
+        pause = self._round_seconds
+        swept_at = time.monotonic()
+        while not self._closed.wait(pause):
+            try:
+                if time.monotonic() - swept_at > SWEEP_SECONDS:
+                    swept_at = time.monotonic()
+                    self.sweep()
+                self.send_round()
+                pause = self._round_seconds
+            except NotNow as error:
+                pause = min(pause * 2, MAX_PAUSE_SECONDS)
+                log.warning("output waits for the control plane: %s", error)
+            except Exception:
+                log.exception("unexpected failure while sending output")
+
+    def send_round(self) -> None:
+        """Offer what is new of every attempt, one chunk of each in turn. Raises NotNow."""
+        with self._lock:
+            uploads = list(self._uploads.values())
+        refused: NotNow | None = None
+        for upload in uploads:
+            if self._closed.is_set():
+                return
+            try:
+                if self._url:
+                    self._send_some(upload, sum(HTTP_SECONDS))
+                elif upload.complete:
+                    self._forget(upload)
+            except Silent:
+                raise
+            except NotNow as error:
+                refused = error  # of this one: the others have their turn
+        if refused is not None:
+            raise refused
+
+    def sweep(self) -> None:
+        """Delete the output of attempts that ended long ago."""
+        oldest = self._now() - KEPT_SECONDS
+        with self._lock:
+            watched = {uid for uid, upload in self._uploads.items() if not upload.complete}
+        for folder in self._folders():
+            if folder.name not in watched and folder.stat().st_mtime < oldest:
+                shutil.rmtree(folder, ignore_errors=True)
+                with self._lock:
+                    self._uploads.pop(folder.name, None)
+
+    def _folders(self) -> list[Path]:
+        return [path for path in self._folder.glob("*") if path.is_dir()]
+
+    # ------------------------------------------------------------------------- one attempt
+
+    def _send_some(self, upload: Upload, seconds: float) -> bool:
+        """Send a chunk of each stream in `seconds`; True when nothing is left. Raises NotNow."""
+        if not upload.lock.acquire(timeout=seconds):
+            raise NotNow("another thread is sending it")
+        try:
+            complete = upload.complete  # before the sizes are read: what was written then is all
+            left = False
+            for stream in STREAMS:
+                if not upload.unwanted:
+                    left |= self._send_chunk(upload, stream, seconds)
+            if complete and not left:
+                self._forget(upload)
+            return not left
+        finally:
+            upload.lock.release()
+
+    def _send_chunk(self, upload: Upload, stream: str, seconds: float) -> bool:
+        """Send the next chunk of `stream`; whether there is more. Raises NotNow."""
+        offset = upload.sent[stream]
+        try:
+            with open(upload.folder / stream, "rb") as file:
+                file.seek(offset)
+                chunk = file.read(CHUNK_BYTES + 1)
+        except FileNotFoundError:
+            return False
+        if not chunk:
+            return False
+        size = self._put(upload, stream, chunk[:CHUNK_BYTES], seconds)
+        if size is None:
+            upload.unwanted = True
+            return False
+        upload.sent[stream] = size
+        return size != offset + len(chunk)
+
+    def _put(self, upload: Upload, stream: str, chunk: bytes, seconds: float) -> int | None:
+        """The size that the server has now; None: it wants no more. Raises NotNow."""
+        offset = upload.sent[stream]
+        url = f"{self._url}/api/v1/attempts/{upload.uid}/logs/{stream}?offset={offset}"
+        try:
+            answer = self._session.put(
+                url,
+                data=chunk,
+                headers=upload_headers(self._key, self._cell, url, chunk, int(self._now())),
+                timeout=(min(HTTP_SECONDS[0], seconds), min(HTTP_SECONDS[1], seconds)),
+                allow_redirects=False,
+            )
+        except requests.RequestException as error:
+            raise Silent(str(error)) from error
+        if answer.status_code in (404, 410):
+            return None
+        if answer.status_code not in (200, 409):
+            raise NotNow(f"HTTP status {answer.status_code} for attempt {upload.uid}")
+        try:
+            size = answer.json()["size"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise NotNow(f"an answer without a size: {error}") from error
+        if not isinstance(size, int) or size < 0:
+            raise NotNow(f"the answer's size is {size!r}")
+        return size
+
+    def _forget(self, upload: Upload) -> None:
+        with self._lock:
+            if self._uploads.get(upload.uid) is not upload:
+                return
+            del self._uploads[upload.uid]
+            try:
+                if upload.folder.exists():  # without output there may be none
+                    (upload.folder / SHIPPED).touch()
+            except OSError:
+                log.info("the output folder of attempt %s is gone", upload.uid)
+
+
+def upload_headers(key: bytes, cell: str, url: str, body: bytes, at: int) -> dict[str, str]:
+    """The headers by which the control plane knows that `cell` sends `body` to `url`."""
+    parts = urlsplit(url)
+    path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+    digest = hashlib.sha256(body).hexdigest()
+    return {
+        "Content-Type": "application/octet-stream",
+        "X-Cellrun-Cell": cell,
+        "X-Cellrun-Time": str(at),
+        "X-Cellrun-Mac": keys.sign(key, f"{cell}\n{at}\n{path}\n{digest}"),
+    }

@@ -1,0 +1,89 @@
+"""The cell's Celery app: orders arrive as tasks, the worker shows in Flower as `cell@<name>`."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from celery import Celery
+from kombu import Queue
+
+from controlplane.contract.fields import Malformed
+from controlplane.contract.wire import envelope, queues
+from workers.service.broker import RETRY_SECONDS_MAX, PromptAmqp
+
+log = logging.getLogger(__name__)
+
+# So long after an answer of Redis was due, kombu gives its connection up and makes another.
+HEALTH_SECONDS = 5
+
+
+def make_app(broker_url: str, order_queues: list[str]) -> Celery:
+    """A Celery app that consumes these queues."""
+    app = Celery("cellrun-cell", broker=broker_url, amqp=PromptAmqp, set_as_current=True)
+    app.conf.update(
+        accept_content=["json"],
+        task_serializer="json",
+        task_ignore_result=True,
+        task_acks_late=False,
+        worker_prefetch_multiplier=1,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        worker_send_task_events=True,
+        # Remote control asks for no key: whoever reaches Redis could shut cells down.
+        worker_enable_remote_control=False,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_connection_timeout=1,
+        broker_transport_options={
+            "priority_steps": [0],
+            "socket_connect_timeout": 1,
+            "socket_timeout": 5,
+            "socket_keepalive": True,
+            "health_check_interval": HEALTH_SECONDS,
+            "interval_start": 0,
+            "interval_step": 1,
+            "interval_max": RETRY_SECONDS_MAX,
+        },
+        task_queues=[
+            # Orders are acknowledged before they are taken: so the broker need not remember them.
+            Queue(name, exchange="", routing_key=name, no_declare=True, no_ack=True)  # type: ignore[no-untyped-call]
+            for name in order_queues
+        ],
+        task_default_queue=order_queues[0],
+        task_create_missing_queues=False,
+    )
+    return app
+
+
+def register_orders(app: Celery, take: Callable[[str, str], None]) -> None:
+    """Orders go to `take(cell name, text)`, which only puts them in line."""
+
+    # Orders are the system's own messages: Flower shows attempts instead.
+    @app.task(name=queues.ORDERS_TASK, send_events=False)
+    def orders(text: Any, *_: Any, **__: Any) -> None:
+        try:
+            if not isinstance(text, str):
+                raise Malformed("an order is a text")
+            take(envelope.parse(text).cell, text)
+        except Malformed as error:
+            log.warning("order dropped: %s", error)
+
+
+def worker_arguments(hostname: str) -> list[str]:
+    """The command line of the cell's worker."""
+    return [
+        "worker",
+        "--hostname",
+        hostname,
+        "--pool",
+        "solo",
+        "--concurrency",
+        "1",
+        "--without-gossip",
+        "--without-mingle",
+        "--heartbeat-interval",
+        "5",
+        "--task-events",
+        "--loglevel",
+        "WARNING",
+    ]

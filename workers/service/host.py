@@ -1,0 +1,329 @@
+"""The loop of a cell process: one thread feeds its cells, syncs their journals, lets them act.
+
+A process usually hosts one cell; a fleet hosts many, for scale tests. Orders come from Celery's
+thread, events from drivers' threads; both only put them in line here.
+"""
+
+import logging
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from controlplane.contract.messages.reports import MAX_REPORTS
+from workers import clock
+from workers.agent.attempts import Book
+from workers.agent.cell import Cell
+from workers.agent.inputs import Happening, Moment
+from workers.attempt.events import Ended, Started
+from workers.attempt.runtime import EngineAway
+from workers.journal import JournalFile
+from workers.service.bus import Bus
+
+log = logging.getLogger(__name__)
+
+# Reports wait so long for company; it is the price of one message for many.
+COALESCE_SECONDS = 0.02
+# The least time between two flushes: a cell whose tasks start and end all the time says so in few
+# messages, and most of what is short is told once. (Each message costs the control plane 1 ms.)
+PACE_SECONDS = 0.1
+# … and between two rounds, which cost an fsync each.
+BREATH_SECONDS = 0.004
+# An attempt that runs so long is announced to Flower while it runs.
+ANNOUNCE_SECONDS = 1.0
+# The longest sleep: what else changes is found at the next round.
+_NAP_SECONDS = 1.0
+_MAX_ROUND = 2_000
+# A loop that hangs so long is not waited for when the process begins anew.
+ANEW_SECONDS = 5.0
+# The longest grace in an evacuation: supervisors kill a cell after 60 s, and ours does.
+EVACUATION_SECONDS = 50.0
+# So long it waits for what was killed, once that grace is over.
+_EVACUATION_MARGIN_SECONDS = 5.0
+# How often evacuation looks whether the engine has let go of everything.
+_REMOVAL_LOOK_SECONDS = 0.05
+
+Incoming = tuple[str, Happening]
+
+
+class Events(Protocol):
+    """Who wants to see what attempts do."""
+
+    def tell_running(self, book: Book, *, received: float) -> None:
+        """The attempt runs."""
+
+    def tell_end(self, book: Book) -> None:
+        """The attempt is over."""
+
+
+class Clockwork(Protocol):
+    """Something with moments of its own, in wall seconds, and no thread to see them come."""
+
+    def advance(self, now: float) -> int:
+        """Do what is due at `now`; how much that was."""
+
+    def next_due(self) -> float | None:
+        """When there is something to do; None: not before something else happens."""
+
+
+def read_moment() -> Moment:
+    """Now, by both clocks of this machine."""
+    return Moment(clock.wall_seconds(), clock.boot_seconds())
+
+
+class Host:
+    """Runs cells in a thread of its own until it is stopped."""
+
+    def __init__(self, journals: JournalFile, bus: Bus, clockwork: Clockwork | None = None) -> None:
+        self._journals = journals
+        self._bus = bus
+        self._clockwork = clockwork
+        self._events: Events | None = None
+        self._cells: dict[str, Cell] = {}
+        self._incoming: queue.SimpleQueue[Incoming | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="host", daemon=True)
+        self._first_news: float | None = None
+        self._flushed_at = float("-inf")
+        self._breathed_at = float("-inf")
+        self._announced: set[str] = set()
+        self._next_announcement = 0.0
+        self._incarnations: dict[str, str] = {}
+        self._on_new_incarnation: Callable[[], None] = restart_process
+        self._is_beginning_anew = False
+        self._evacuate_for: float | None = None
+        self._expected_seconds = 0
+
+    def add(self, cell: Cell) -> None:
+        """Take a cell in; it starts with the host."""
+        self._cells[cell.name] = cell
+
+    def watch(self, events: Events) -> None:
+        """Tell `events` what attempts do; before the start."""
+        self._events = events
+
+    def put(self, cell: str, happening: Happening) -> None:
+        """Something happened to the cell of that name; thread-safe."""
+        self._incoming.put((cell, happening))
+
+    def prepare(self) -> None:
+        """Start the cells, so that their incarnations and queues are known."""
+        now = read_moment()
+        for cell in self._cells.values():
+            cell.start(now)
+            self._incarnations[cell.name] = cell.incarnation
+        self._journals.sync()
+
+    def start(self) -> None:
+        """Begin to run."""
+        self._thread.start()
+
+    def stop(self, *, expected_seconds: int, evacuate: bool) -> None:
+        """Say goodbye and end; with `evacuate`, first stop everything and wait for it."""
+        self._evacuate_for = self._longest_grace() if evacuate else None
+        self._expected_seconds = 0 if evacuate else expected_seconds
+        self._stopping.set()
+        self._incoming.put(None)
+        self._thread.join()
+        for cell in self._cells.values():
+            cell.driver.close()
+
+    def begin_anew(self) -> None:
+        """Begin the process anew: in order, unless the loop hangs; from any other thread."""
+        self._is_beginning_anew = True
+        self._incoming.put(None)
+        self._thread.join(ANEW_SECONDS)
+        self._on_new_incarnation()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set() and not self._is_beginning_anew:
+                self._round(self._nap())
+            if self._stopping.is_set():
+                self._leave()
+                return
+            for cell in self._cells.values():
+                cell.progress.report_all()  # so that it is in the journal
+                cell.journal.leave()  # no attempt is to blame
+            self._journals.sync()
+        except BaseException:
+            # A cell without its loop is a zombie with a heartbeat: better no process at all.
+            log.exception("the cell's loop failed")
+            os._exit(70)
+
+    def _round(self, timeout: float) -> None:
+        if self._clockwork is not None:
+            self._clockwork.advance(clock.wall_seconds())
+        batch = self._drain(timeout)
+        now = read_moment()
+        for name, happening in without_the_past(batch):
+            if name in self._cells:
+                self._cells[name].note(happening, now)
+        for cell in self._cells.values():
+            cell.tick(now)
+        is_safe = self._journals.sync()
+        flush = is_safe and self._is_flush_due(now)
+        messages: list[tuple[str, str]] = []
+        for cell in self._cells.values():
+            cell.act(flush=flush, is_safe=is_safe)
+            said = cell.take_outgoing()
+            # A disk that is full lets it beat on, but not under a name that may be forgotten.
+            if is_safe or self._incarnations[cell.name] == cell.incarnation:
+                messages += said
+        if messages:
+            self._bus.push(messages)
+        self._tell_events(now)
+        if is_safe and any(
+            self._incarnations[cell.name] != cell.incarnation for cell in self._cells.values()
+        ):
+            self._on_new_incarnation()
+
+    def _drain(self, timeout: float) -> list[Incoming]:
+        batch: list[Incoming] = []
+        try:
+            item = (
+                self._incoming.get(timeout=timeout) if timeout > 0 else self._incoming.get_nowait()
+            )
+            self._breathe()
+            while True:
+                if item is not None:
+                    batch.append(item)
+                if len(batch) >= _MAX_ROUND:
+                    break
+                item = self._incoming.get_nowait()
+        except queue.Empty:
+            pass
+        return batch
+
+    def _breathe(self) -> None:
+        """Wait for company, if the last round was just now."""
+        rest = self._breathed_at + BREATH_SECONDS - clock.boot_seconds()
+        if rest > 0:
+            self._stopping.wait(rest)
+        self._breathed_at = clock.boot_seconds()
+
+    def _nap(self) -> float:
+        now = clock.boot_seconds()
+        nap = (
+            min((cell.wakes_at for cell in self._cells.values()), default=now + _NAP_SECONDS) - now
+        )
+        if self._first_news is not None:
+            nap = min(nap, self._flush_at(self._first_news) - now)
+        due = None if self._clockwork is None else self._clockwork.next_due()
+        if due is not None:
+            nap = min(nap, due - clock.wall_seconds())
+        return min(max(nap, 0.0), _NAP_SECONDS)
+
+    def _flush_at(self, first_news: float) -> float:
+        return max(first_news + COALESCE_SECONDS, self._flushed_at + PACE_SECONDS)
+
+    def _is_flush_due(self, now: Moment) -> bool:
+        if not any(cell.reporter.has_news for cell in self._cells.values()):
+            self._first_news = None
+            return False
+        if self._first_news is None:
+            self._first_news = now.boot
+        waited = now.boot >= self._flush_at(self._first_news)
+        many = any(cell.reporter.news >= MAX_REPORTS for cell in self._cells.values())
+        if waited or many:
+            self._first_news = None
+            self._flushed_at = now.boot
+            return True
+        return False
+
+    def _tell_events(self, now: Moment) -> None:
+        if self._events is None:
+            for cell in self._cells.values():
+                cell.ended.clear()
+            return
+        for cell in self._cells.values():
+            for book in cell.ended:
+                self._events.tell_end(book)
+                self._announced.discard(book.uid)
+            cell.ended.clear()
+        if now.boot >= self._next_announcement:
+            self._next_announcement = now.boot + ANNOUNCE_SECONDS
+            self._announce(now)
+
+    def _announce(self, now: Moment) -> None:
+        assert self._events is not None
+        for cell in self._cells.values():
+            for book in cell.books.running():
+                old = book.started_at is not None and now.wall - book.started_at > ANNOUNCE_SECONDS
+                if old and book.uid not in self._announced:
+                    self._announced.add(book.uid)
+                    self._events.tell_running(book, received=book.started_at or now.wall)
+
+    def _longest_grace(self) -> float:
+        graces = [
+            book.spec.stop_grace_seconds
+            for cell in self._cells.values()
+            for book in cell.books.running()
+        ]
+        return min(max(graces, default=0.0), EVACUATION_SECONDS)
+
+    def _leave(self) -> None:
+        if self._evacuate_for is not None:
+            self._evacuate(clock.boot_seconds() + self._evacuate_for)
+        for cell in self._cells.values():
+            cell.leave(read_moment(), expected_seconds=self._expected_seconds)
+        self._journals.sync()
+        self._bus.push(self._last_words(list(self._cells.values())))
+
+    def _evacuate(self, until: float) -> None:
+        """Stop everything and wait for it; what has not ended `until` then is killed."""
+        deadline = until + _EVACUATION_MARGIN_SECONDS
+        is_forced = False
+        for cell in self._cells.values():
+            cell.evacuate()
+        while not all(cell.is_empty for cell in self._cells.values()):
+            if clock.boot_seconds() > deadline:
+                log.warning("evacuation took too long; the rest is left to its successor")
+                break
+            if not is_forced and clock.boot_seconds() > until:
+                is_forced = True
+                for cell in self._cells.values():
+                    cell.evacuate(force=True)
+            self._round(min(self._nap(), 0.1))
+        self._wait_until_removed(deadline)
+
+    def _wait_until_removed(self, deadline: float) -> None:
+        """Drivers remove in threads of their own, which end with this process."""
+        for cell in self._cells.values():
+            try:
+                while any(cell.driver.find()) and clock.boot_seconds() < deadline:
+                    self._round(_REMOVAL_LOOK_SECONDS)
+            except EngineAway as error:
+                log.warning("what was evacuated may be left on the engine: %s", error)
+
+    @staticmethod
+    def _last_words(cells: Sequence[Cell]) -> list[tuple[str, str]]:
+        for cell in cells:
+            cell.act()
+        return [message for cell in cells for message in cell.take_outgoing()]
+
+
+def without_the_past(batch: list[Incoming]) -> list[Incoming]:
+    """All but the starts of what has ended as well, if its end tells as much."""
+    ended = {
+        (name, item.uid)
+        for name, item in batch
+        if isinstance(item, Ended) and item.started_at is not None
+    }
+    if not ended:
+        return batch
+
+    def is_told_again(name: str, item: Happening) -> bool:
+        if not isinstance(item, Started) or item.addresses is not None:
+            return False
+        return (name, item.uid) in ended
+
+    return [(name, item) for name, item in batch if not is_told_again(name, item)]
+
+
+def restart_process() -> None:
+    """Begin anew in this very process, as after a kill: under a new incarnation, or unstuck."""
+    log.warning("the process begins anew")
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -1,0 +1,180 @@
+"""A cell process from start to goodbye: one lock, one journal file, one loop, one Celery worker.
+
+`python -m workers` serves one cell, `python -m workers.fleet` many; nothing else differs.
+"""
+
+import fcntl
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from celery.signals import worker_shutting_down
+
+from workers import clock
+from workers.agent.cell import Cell
+from workers.agent.inputs import Happening, OrderMessage, Sighting
+from workers.agent.reaper import Reaper
+from workers.config import CellConfig
+from workers.drivers.base import Driver, Listener
+from workers.drivers.memory import MemoryDriver
+from workers.guard.link import Link, ProcessLink
+from workers.guard.local import LocalLink
+from workers.journal import JournalFile
+from workers.journal_file import FileStore
+from workers.service.bus import RedisBus
+from workers.service.celery import make_app, register_orders, worker_arguments
+from workers.service.consumer_watchdog import ConsumerWatch
+from workers.service.flower import FlowerEvents
+from workers.service.host import Clockwork, Host
+
+log = logging.getLogger("workers")
+
+# How long a successor may take: a restart by a supervisor, an upgrade of the package.
+EXPECTED_SECONDS = 120
+LOCK_TRIES, LOCK_PAUSE_SECONDS = 5, 0.05
+
+MakeDriver = Callable[[CellConfig, Listener], Driver]
+
+
+def serve(
+    configs: Sequence[CellConfig],
+    make_driver: MakeDriver,
+    *,
+    name: str,
+    clockwork: Clockwork | None = None,
+) -> int:
+    """Serve the cells, which share the first one's home, until told to end; the exit code.
+
+    `name`: the worker's, as Flower shows it. `clockwork`: what the loop drives beside its cells.
+    """
+    config = configs[0]
+    logging.basicConfig(
+        level=config.log_level, format=f"%(asctime)s %(levelname)s {name} %(message)s"
+    )
+    config.home.mkdir(parents=True, exist_ok=True)
+    if _lock_journal(config.home / "journal.lock") is None:
+        sys.stderr.write(f"another process runs the cell {config.name} in {config.home}\n")
+        return 3
+    journals = JournalFile(FileStore(config.home / "journal"))
+    host = Host(journals, RedisBus(config.broker_url), clockwork)
+    cells, reapers = [], []
+    for one in configs:
+        driver = make_driver(one, _teller(host, one.name))
+        cells.append(Cell(one, journals.journal(one.name), driver, guard=make_link(one, driver)))
+        host.add(cells[-1])
+        if isinstance(driver, MemoryDriver):  # what it pretends ended with the process before
+            host.put(one.name, Sighting((), ()))
+        else:
+            reapers.append(Reaper(driver, one.home / "work", _teller(host, one.name)))
+    _run(host, cells, reapers, name, config)
+    return 0
+
+
+def _run(
+    host: Host, cells: Sequence[Cell], reapers: Sequence[Reaper], name: str, config: CellConfig
+) -> None:
+    """Run the loop and the worker that feeds it; returns when the worker was told to end."""
+    host.prepare()
+    app = make_app(config.broker_url, [cell.queue for cell in cells])
+    events = FlowerEvents(app, name)
+    host.watch(events)
+    watch = ConsumerWatch(config.broker_url, [cell.queue for cell in cells], host.begin_anew)
+
+    watchers: tuple[ConsumerWatch | Reaper, ...] = (watch, *reapers)
+
+    def take_order(cell: str, text: str) -> None:
+        watch.note_taken()
+        host.put(cell, OrderMessage(text))
+
+    register_orders(app, take_order)
+
+    def leave() -> None:
+        for watcher in watchers:
+            watcher.close()
+        host.stop(expected_seconds=EXPECTED_SECONDS, evacuate=config.evacuate)
+        for cell in cells:
+            cell.exclusives.dismiss()
+        events.stop()
+
+    leaver = Leaver(leave)
+    worker_shutting_down.connect(leaver.ask, weak=False)
+    leaver.start()
+    events.start()
+    host.start()
+    for watcher in watchers:
+        watcher.start()
+    for cell in cells:
+        log.info("cell %s serves incarnation %s", cell.name, cell.incarnation)
+    try:
+        app.worker_main(worker_arguments(name))
+        leaver.ask()
+    finally:
+        leaver.join()
+
+
+class Leaver:
+    """Leaves in a thread of its own, once, as soon as it is asked to.
+
+    Celery tells of its end inside its signal handler, that is, between any two instructions of the
+    main thread: what waited there for the loop would wait for ever if that needs a lock that the
+    main thread was about to release.
+    """
+
+    def __init__(self, leave: Callable[[], None]) -> None:
+        self._asked: queue.SimpleQueue[None] = queue.SimpleQueue()  # may be filled by a handler
+        self._is_asked = False
+        self._leave = leave
+        self._thread = threading.Thread(target=self._run, name="leaver", daemon=True)
+
+    def start(self) -> None:
+        """Wait to be asked."""
+        self._thread.start()
+
+    def ask(self, **_: object) -> None:
+        """Let it leave; from anywhere, as often as one likes."""
+        self._is_asked = True
+        self._asked.put(None)
+
+    def join(self) -> None:
+        """Wait until it has left, if it was asked to: a crash says no goodbye, nor evacuates."""
+        if self._is_asked:
+            self._thread.join()
+
+    def _run(self) -> None:
+        self._asked.get()
+        self._leave()
+
+
+def _teller(host: Host, cell: str) -> Callable[[Happening], None]:
+    return lambda event: host.put(cell, event)
+
+
+def _lock_journal(path: Path) -> int | None:
+    """Hold the lock that keeps a twin on this host away; None if a twin holds it."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError:
+            # A guard that looks whether a cell lives holds it for a moment.
+            time.sleep(LOCK_PAUSE_SECONDS)
+    os.close(lock)
+    return None
+
+
+def make_link(config: CellConfig, driver: Driver) -> Link:
+    """The way to the guard that fits the driver."""
+    if isinstance(driver, MemoryDriver):
+        return LocalLink(
+            driver.engine,
+            wall=clock.wall_seconds,
+            boot=clock.boot_seconds,
+            boot_id=clock.boot_id(),
+        )
+    return ProcessLink(config.home, config.driver)
