@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import workers
 from workers.attempt.runtime import EngineAway
 
 log = logging.getLogger(__name__)
@@ -29,12 +30,14 @@ READY_SECONDS = 20.0  # for a spawner to come up, or an answer, on a machine und
 LOOK_SECONDS = 0.01  # between tries to connect to one that is just starting
 LOCK_SECONDS = 0.2  # somebody else is sending, to one that does not read
 BLOCK_BYTES = 262144
+LOG_TAIL_BYTES = 1024
 SEND_TIMEOUT = struct.pack("@ll", int(READY_SECONDS), 0)  # a struct timeval
-PACKAGES = Path(__file__).parents[2]
+PACKAGES = Path(workers.__file__).parents[1]
 PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv.pop(1));"
     " from workers.spawner.__main__ import main; sys.exit(main())"
 )
+IS_SERVED = 3  # the exit code of a spawner that finds another one in its folder
 OPTIONS = ("-I", "-S", "-X", "utf8", "-c", PROGRAM)  # no site-packages
 
 
@@ -247,7 +250,7 @@ class SpawnerLink:
         return connection
 
     def _start(self) -> None:
-        """Start one; it ends at once if there is one, which does not listen yet."""
+        """Start a spawner; raise EngineAway with its log's last line if it cannot run at all."""
         with open(self._folder / "log", "ab") as errors:
             starter = subprocess.Popen(
                 [sys.executable, *OPTIONS, str(PACKAGES), str(self._folder), str(self._work)],
@@ -259,7 +262,13 @@ class SpawnerLink:
                 cwd="/",
             )
         with contextlib.suppress(subprocess.TimeoutExpired):
-            starter.wait(READY_SECONDS)
+            code = starter.wait(READY_SECONDS)
+            if code > 0 and code != IS_SERVED:
+                text = (
+                    (self._folder / "log").read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+                )
+                line = text.strip().rpartition("\n")[2]
+                raise EngineAway(f"the spawner ended with exit code {code}: {line}")
 
     def _listen(self, connection: socket.socket, rest: bytes) -> None:
         """Take in what the spawner says, until it hangs up."""
