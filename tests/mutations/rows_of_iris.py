@@ -593,7 +593,7 @@ S0_11 = of_row(
     ),
     (
         "all-failures-are-the-workers",
-        "controlplane/admin/attempts.py",
+        "controlplane/admin/work/attempts.py",
         "    if attempt.state == TaskState.WORKER_FAILED:\n",
         "    if attempt.state in (TaskState.WORKER_FAILED, TaskState.FAILED):\n",
         "a failure of the program is shown as one of the worker",
@@ -601,7 +601,7 @@ S0_11 = of_row(
     ),
     (
         "no-reason-on-the-page",
-        "controlplane/admin/job_tasks.py",
+        "controlplane/admin/work/job_tasks.py",
         "notes.get(task.pk) or task.failure_reason",
         "task.failure_reason",
         "the page of a job does not show why its tasks wait",

@@ -32,7 +32,7 @@ S1_1 = of_row(
     ),
     (
         "aborts-are-not-awaited",
-        "workers/runners/asking.py",
+        "workers/runners/requests.py",
         "is_over=bool(answer.is_done)",
         "is_over=True",
         "a place is given back while the runner still ends what runs outside",

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 
-from controlplane.commands.convergence.rule import Look
+from controlplane.commands.convergence.rule import RuleContext
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.queries.convergence.alerts import QUIET_ALERTS
 from controlplane.queries.convergence.parameters import parameters_of
 from controlplane.queries.sql import execute
 
 
-def close_quiet(look: Look) -> Mapping[str, int]:
+def close_quiet(look: RuleContext) -> Mapping[str, int]:
     """Close those that were not raised again for as long as `domain.alerts` says."""
     # Looked at again under its lock: one that is raised meanwhile stays.
     statement = f"""

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from django.db import transaction
 
-from controlplane.commands.convergence.rule import Look
+from controlplane.commands.convergence.rule import RuleContext
 from controlplane.commands.state.apply import change_cells, clear_alerts, raise_alerts
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.convergence.cell_health import (
@@ -26,7 +26,7 @@ from controlplane.queries.convergence.cell_health import (
 )
 
 
-def judge_cells(look: Look) -> Mapping[str, int]:
+def judge_cells(look: RuleContext) -> Mapping[str, int]:
     """Put cells aside that do not confirm stops, or fail everything; trust again who may be."""
     counts = {}
     if "stuck_stops" in look.due:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from controlplane.commands.convergence.job_pages import take_turn
-from controlplane.commands.convergence.rule import Look
+from controlplane.commands.convergence.rule import RuleContext
 from controlplane.commands.state.apply import apply_changes
 from controlplane.commands.state.dispatch import send_after_commit
 from controlplane.commands.state.transactions import for_each_batch
@@ -14,12 +14,12 @@ from controlplane.domain.state.effects import EndJob
 from controlplane.domain.state.job_rollup import impossible_groups
 from controlplane.domain.state.states import Reason
 from controlplane.queries.convergence.dependencies import find_pending_of_groups
-from controlplane.queries.jobs.dependencies import WaitsFor, load_dependencies
+from controlplane.queries.jobs.dependencies import DependencyFacts, load_dependencies
 from controlplane.queries.locks import load_groups, lock_jobs
 from controlplane.queries.task_facts import load_facts_of_tasks
 
 
-def follow(look: Look) -> Mapping[str, int]:
+def follow(look: RuleContext) -> Mapping[str, int]:
     """Jobs that wait for other jobs, and groups that wait for groups."""
     counts = {}
     if "blocked_jobs" in look.due:
@@ -83,5 +83,5 @@ def end_hopeless(job_ids: Sequence[int], *, now: datetime, page: int) -> int:
     return changed
 
 
-def _in_vain(failed: WaitsFor) -> str:
+def _in_vain(failed: DependencyFacts) -> str:
     return f"waited until job {failed.name} has {failed.until}, which can no longer be"

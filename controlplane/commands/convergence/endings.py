@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Protocol
 
 from controlplane.commands.convergence.job_pages import give_back, take_turn
-from controlplane.commands.convergence.rule import JOBS_PER_TICK, Look
+from controlplane.commands.convergence.rule import JOBS_PER_TICK, RuleContext
 from controlplane.commands.jobs.cancel import PAGE, end_page
 from controlplane.commands.state.apply import apply_changes
 from controlplane.commands.state.dispatch import send_after_commit
@@ -28,14 +28,14 @@ from controlplane.queries.task_facts import load_facts_of_tasks
 PAGES_PER_TICK = 50
 
 
-class Page(Protocol):
+class EndingPage(Protocol):
     """Works off one page of a job."""
 
     def __call__(self, job_id: int, *, now: datetime) -> int:
         """How much was done; 0: nothing is left."""
 
 
-def go_on(look: Look) -> Mapping[str, int]:
+def go_on(look: RuleContext) -> Mapping[str, int]:
     """End children, bounce gangs, end tasks: as far as this tick comes."""
     counts: dict[str, int] = {}
     if orphaned := _end_generations(look.now):
@@ -110,7 +110,7 @@ def bounce_page(job_id: int, *, now: datetime, page: int = PAGE) -> int:
     return bounced
 
 
-def _work_in_pages(what: str, work: Page, now: datetime) -> int:
+def _work_in_pages(what: str, work: EndingPage, now: datetime) -> int:
     """Do `work` on each of the jobs until nothing of it is left, oldest job first; how much.
 
     What is too much for one tick is left to the next, which is woken for it.

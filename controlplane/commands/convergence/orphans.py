@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import datetime
 
-from controlplane.commands.convergence.rule import Look
+from controlplane.commands.convergence.rule import RuleContext
 from controlplane.commands.convergence.walks import note_repair, note_walk
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.queries.convergence.repairs import load_way
@@ -63,7 +63,7 @@ PARENTLESS = {
 """By table, in this order: removes the orphans of a page; its length, its last key, how many."""
 
 
-def remove(look: Look) -> Mapping[str, int]:
+def remove(look: RuleContext) -> Mapping[str, int]:
     """A page of the walk over rows whose links no foreign key holds: those without a parent go."""
     way = load_way("orphans")
     tables = list(PARENTLESS)

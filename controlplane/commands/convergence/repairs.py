@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from controlplane.commands.convergence.job_pages import take_turn
-from controlplane.commands.convergence.rule import Look
+from controlplane.commands.convergence.rule import RuleContext
 from controlplane.commands.convergence.walks import note_repair, note_walk
 from controlplane.commands.state.apply import apply_changes, clear_alerts, raise_alerts
 from controlplane.commands.state.dispatch import send_after_commit
@@ -25,7 +25,7 @@ from controlplane.queries.locks import lock_jobs
 ENDED_SECONDS = 86_400.0
 
 
-def settle(look: Look) -> Mapping[str, int]:
+def settle(look: RuleContext) -> Mapping[str, int]:
     """Jobs that have ended, and of which nothing is held any more, are settled."""
     job_ids = take_turn("unsettled_jobs", now=look.now).job_ids
     roll_again(job_ids, now=look.now)
@@ -42,7 +42,7 @@ def roll_again(job_ids: Sequence[int], *, now: datetime) -> None:
     for_each_batch(list(job_ids), work, what="settling")
 
 
-def recount(look: Look) -> Mapping[str, int]:
+def recount(look: RuleContext) -> Mapping[str, int]:
     """A page of the walk over jobs: counts, flags and states that do not follow are put right."""
     way = load_way("recount")
     page = find_jobs_page(

@@ -15,7 +15,7 @@ from controlplane.domain.state.effects import ChangeTask, NominateTasks
 from controlplane.domain.state.facts import TaskFacts
 from controlplane.domain.state.job_rollup import JobRow
 from controlplane.domain.state.states import ACTIVE, Reason
-from controlplane.domain.state.task_changes import Cause, change_task
+from controlplane.domain.state.task_changes import ChangeCause, change_task
 from controlplane.domain.state.transitions import Event
 from controlplane.queries.locks import lock_jobs
 from controlplane.queries.placement.running_attempts import count_without_room
@@ -80,5 +80,5 @@ def _still_due(
 def _preempt(facts: TaskFacts, eviction: Eviction, now: datetime) -> ChangeTask:
     need = eviction.need
     message = f"made room for job {need.job_id} ({need.shape.band.name.lower()})"
-    cause = Cause(Reason.PREEMPTED, message=message)
+    cause = ChangeCause(Reason.PREEMPTED, message=message)
     return change_task(facts, Event.PREEMPTED, cause, now=now)

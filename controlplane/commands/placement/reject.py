@@ -8,7 +8,7 @@ from controlplane.commands.state.dispatch import send_after_commit
 from controlplane.commands.state.transactions import for_each_batch
 from controlplane.domain.state.effects import RejectGroup
 from controlplane.domain.state.states import Reason
-from controlplane.domain.state.task_changes import Cause, change_task
+from controlplane.domain.state.task_changes import ChangeCause, change_task
 from controlplane.domain.state.transitions import Event
 from controlplane.queries.convergence.dependencies import find_pending_of_groups
 from controlplane.queries.locks import load_groups, lock_jobs
@@ -39,7 +39,7 @@ def reject(groups: Sequence[RejectGroup], *, now: datetime) -> int:
             change_task(
                 facts,
                 Event.REJECTED,
-                Cause(
+                ChangeCause(
                     Reason.REJECTED,
                     message=reasons[facts.group_id],
                     failure_reason=f"can never be placed: {reasons[facts.group_id]}",
