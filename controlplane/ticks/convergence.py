@@ -3,12 +3,13 @@
 from datetime import datetime, timedelta
 
 import structlog
-from celery import shared_task
+from celery import Task, shared_task
 from django.conf import settings
 
 from controlplane import clock
 from controlplane.commands.cells.probes import find_deaf_since, send_probes
 from controlplane.commands.convergence.lost_cells import count_silence
+from controlplane.commands.convergence.memory import Memory
 from controlplane.commands.convergence.rules import RULES
 from controlplane.commands.convergence.runner import RuleRunner
 from controlplane.commands.state.tick_alerts import tell_gap, tell_hearing, watch_cells, watch_tick
@@ -22,11 +23,18 @@ NAME = "convergence"
 log = structlog.get_logger(__name__)
 
 
-@shared_task(name="controlplane.ticks.convergence")
-def convergence(woken: bool = False) -> None:
+class ConvergenceTask(Task):
+    """The task, of which a process has one instance; it owns the memory of the process."""
+
+    def __init__(self) -> None:
+        self.memory = Memory()
+
+
+@shared_task(name="controlplane.ticks.convergence", base=ConvergenceTask, bind=True)
+def convergence(self: ConvergenceTask, woken: bool = False) -> None:
     """What beat and wakes send."""
     take_wake(NAME)
-    run(woken=woken)
+    run(woken=woken, memory=self.memory)
 
 
 def build_policy() -> Policy:
@@ -34,11 +42,15 @@ def build_policy() -> Policy:
     return load_policy()
 
 
-def run(*, woken: bool = False) -> dict[str, int]:
-    """One tick; what each rule did. A wake only goes on with cascades; the clock's does all."""
+def run(*, woken: bool = False, memory: Memory | None = None) -> dict[str, int]:
+    """Run one tick; return what each rule did. A wake continues cascades, the clock runs all rules.
+
+    `memory`: of this process; None: the tick is its first.
+    """
     now, policy = clock.now(), build_policy()
+    memory = memory or Memory()
     if woken:
-        course = RuleRunner([rule for rule in RULES if rule.on_wake], now, policy)
+        course = RuleRunner([rule for rule in RULES if rule.on_wake], now, policy, memory=memory)
         course.run()
         return dict(course.counts)
     tick = load_tick(NAME)
@@ -50,7 +62,7 @@ def run(*, woken: bool = False) -> dict[str, int]:
     silent_since = now - timedelta(seconds=2 * settings.CELLRUN.heartbeat_seconds)
     placement = load_tick("placement")
     rules = [rule for rule in RULES if hold_until is None or not rule.waits]
-    course = RuleRunner(rules, now, policy, placement.covered_at)
+    course = RuleRunner(rules, now, policy, placement.covered_at, memory)
     course.guard("silence", lambda: count_silence(now=now, silent_since=silent_since))
     course.guard("watch", lambda: _watch_others(placement, now))
     course.run()

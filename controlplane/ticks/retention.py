@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from celery import shared_task
 
 from controlplane import clock
+from controlplane.commands.convergence.memory import Memory
 from controlplane.commands.convergence.rules import RULES
 from controlplane.commands.convergence.runner import RuleRunner
 from controlplane.commands.state.tick_runs import take_wake
@@ -19,18 +20,21 @@ NAME = "retention"
 def retention(_woken: bool = False) -> None:
     """What rule 11 sends when its time was over."""
     take_wake(NAME)
-    run()
+    run(memory=convergence.convergence.memory)
 
 
-def run() -> dict[str, int]:
-    """One slice of each step of rule 11; what they did. Only while convergence does so, too.
+def run(*, memory: Memory | None = None) -> dict[str, int]:
+    """Run one slice of each step of rule 11; return what they did. Only while convergence does so.
 
-    A step that fails ends here, and is told by the next tick of the clock.
+    A step that fails ends here, and the next tick of the clock raises its alert. `memory`: that of
+    convergence in this process; None: it has none yet.
     """
     now, policy = clock.now(), convergence.build_policy()
     if _is_listening(load_tick(convergence.NAME), now, policy):
         return {}
-    course = RuleRunner([rule for rule in RULES if rule.number == 11], now, policy)
+    course = RuleRunner(
+        [rule for rule in RULES if rule.number == 11], now, policy, memory=memory or Memory()
+    )
     course.run()
     return dict(course.counts)
 

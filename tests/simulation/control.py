@@ -8,6 +8,7 @@ from django.conf import settings
 from django.db import connection
 
 from controlplane.commands.convergence import deletion
+from controlplane.commands.convergence.memory import Memory
 from controlplane.commands.state import tick_alerts
 from controlplane.contract.wire.queues import INBOX_QUEUES
 from controlplane.inbox.batches import Inbox
@@ -130,21 +131,26 @@ class Placement(TickPart):
 class Convergence(TickPart):
     """Converges; `controlplane.ticks.convergence.convergence`."""
 
+    def __init__(self, name: str, around: Surroundings, interval: float) -> None:
+        super().__init__(name, around, interval)
+        self._memory = Memory()
+
     def die(self) -> None:
         """All that it knew is gone."""
         super().die()
+        self._memory = Memory()
         forget_all()
 
     def answer(self, message: str) -> None:
         if message != "beat" and task_of(message) == retention.retention.name:
             take_wake("retention")
-            retention.run()
+            retention.run(memory=self._memory)
         else:
             super().answer(message)
 
     def tick(self, woken: bool) -> None:
         take_wake("convergence")
-        convergence.run(woken=woken)
+        convergence.run(woken=woken, memory=self._memory)
 
 
 class InboxPart(Part):

@@ -57,7 +57,7 @@ def forget_records(look: RuleContext) -> Mapping[str, int]:
 
 def sweep(look: RuleContext) -> Mapping[str, int]:
     """Files of attempts of which there is no row. No hurry: the next slice is of a later tick."""
-    done = sweep_strays(now=look.now, is_over=timer())
+    done = sweep_strays(look.memory.store_walk, now=look.now, is_over=timer())
     if done.fault is not None:
         text = f"files of no row cannot be deleted: {done.fault}"
         raise_alerts([RaiseAlert(STUCK_FILES, _STRAYS, text[:1000])], now=look.now)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from controlplane.commands.convergence.rule import JOBS_PER_TICK
-from controlplane.commands.convergence.walks import note_place
+from controlplane.commands.state.cursors import save_cursor
+from controlplane.queries.convergence.cursors import load_cursor
 from controlplane.queries.convergence.due import list_jobs_with
-from controlplane.queries.convergence.repairs import load_way
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def take_turn(work: str, *, now: datetime, but: Collection[int] = ()) -> JobPage
 
     So it goes on there whatever becomes of these: a rule that fails, a process that is killed.
     """
-    began = int(load_way(work).after or 0)
+    began = int(load_cursor(work).after or 0)
     job_ids = list_jobs_with(work, JOBS_PER_TICK, after=began, but=but)
     left = JOBS_PER_TICK - len(job_ids)
     if began and left:
@@ -41,15 +41,15 @@ def take_turn(work: str, *, now: datetime, but: Collection[int] = ()) -> JobPage
     turn = JobPage(work, job_ids, began, left > 0)
     reached = 0 if turn.is_all else job_ids[-1]
     if reached != began:
-        _note(work, reached, now)
+        _save(work, reached, now)
     return turn
 
 
 def give_back(turn: JobPage, place: int, *, now: datetime) -> None:
     """There was no time for the jobs from `place` on: the next turn begins with them."""
     if not turn.is_all:
-        _note(turn.work, turn.job_ids[place - 1] if place else turn.began, now)
+        _save(turn.work, turn.job_ids[place - 1] if place else turn.began, now)
 
 
-def _note(work: str, reached: int, now: datetime) -> None:
-    note_place(work, reached=str(reached) if reached else "", now=now)
+def _save(work: str, reached: int, now: datetime) -> None:
+    save_cursor(work, after=str(reached) if reached else "", now=now)

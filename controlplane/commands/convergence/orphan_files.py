@@ -1,14 +1,15 @@
 """Files of attempts of which no row is left are put away: nobody could find or delete them.
 
-A process that died, or a database that was restored to an earlier moment, leaves them. A look has a
-slice of time, and goes on where the one before it left off; a round begins a day after the last.
+A process that died, or a database that was restored to an earlier moment, leaves them. A sweep has
+a slice of time and goes on at its cursor; a round begins a day after the last.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from controlplane.commands.convergence.walks import note_place
+from controlplane.commands.state.cursors import save_cursor
+from controlplane.queries.convergence.cursors import load_cursor
 from controlplane.queries.sql import rows
 from controlplane.storage.orphans import OrphanEntry, OrphanPage, is_older, put_away, walk_store
 
@@ -27,35 +28,50 @@ class OrphanSweepResult:
     fault: OSError | None = None
 
 
-class _Round:
-    """The round that this process goes on with, and from which place on."""
+@dataclass(slots=True)
+class StoreWalk:
+    """The open walk over the store of one process, and the place from which it goes on.
+
+    The cursor is the same place, which may hold many folders: the process that read a part of them
+    goes on within it, and another one reads the place again.
+    """
 
     parts: Iterator[OrphanPage] | None = None
-    then = ""
+    then: str = ""
+
+    def open(self, place: str) -> Iterator[OrphanPage]:
+        """Return the parts from `place` on, behind those that this process has read there."""
+        if self.parts is None or self.then != place:
+            self.parts, self.then = walk_store(place), place
+        return self.parts
+
+    def close(self) -> None:
+        """End the walk: the next one begins at the front."""
+        self.parts, self.then = None, ""
 
 
-def sweep_strays(*, now: datetime, is_over: Callable[[], bool]) -> OrphanSweepResult:
+def sweep_strays(
+    walk: StoreWalk, *, now: datetime, is_over: Callable[[], bool]
+) -> OrphanSweepResult:
     """Put away what is older than a day and of no row, until time `is_over`."""
     done = OrphanSweepResult()
-    found = rows("SELECT after, looked_at FROM controlplane_walk WHERE name = %s", [WALK])
-    if not found or not timedelta() <= now - found[0][1] <= _AWAY:
-        _Round.parts = None
-        note_place(WALK, reached="", now=now)
+    cursor = load_cursor(WALK)
+    if cursor.page_at is None or not timedelta() <= now - cursor.page_at <= _AWAY:
+        walk.close()
+        save_cursor(WALK, after="", now=now)
         return done
-    if _Round.parts is None or _Round.then != found[0][0]:
-        _Round.parts, _Round.then = walk_store(found[0][0]), found[0][0]
     try:
-        for part in _Round.parts:
-            _Round.then = part.then
+        for part in walk.open(cursor.after):
+            walk.then = part.then
             _sweep(part.lying, done, written_before=(now - AGE).timestamp())
             if is_over():
                 break
         else:
-            _Round.parts, _Round.then = None, ""
+            walk.close()
     except OSError as error:  # a folder that cannot be read: the next round begins in front
         done.fault = error
-        _Round.parts, _Round.then = None, ""
-    note_place(WALK, reached=_Round.then, now=now)
+        walk.close()
+    save_cursor(WALK, after=walk.then, now=now)
     return done
 
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from controlplane.commands.convergence.rule import RuleContext
-from controlplane.commands.convergence.walks import note_repair, note_walk
+from controlplane.commands.state.cursors import count_repairs, save_walk
 from controlplane.commands.state.transactions import run_in_transaction
-from controlplane.queries.convergence.repairs import load_way
+from controlplane.queries.convergence.cursors import load_cursor
 from controlplane.queries.sql import rows
 
 ROWS_PER_PAGE = 20_000
@@ -65,9 +65,8 @@ PARENTLESS = {
 
 def remove(look: RuleContext) -> Mapping[str, int]:
     """A page of the walk over rows whose links no foreign key holds: those without a parent go."""
-    way = load_way("orphans")
     tables = list(PARENTLESS)
-    table, _, after = way.after.partition(":")
+    table, _, after = load_cursor("orphans").after.partition(":")
     place = tables.index(table) if table in PARENTLESS else 0
     left, removed, reached = ROWS_PER_PAGE, 0, ""
     while left > 0 and place < len(tables):
@@ -77,7 +76,7 @@ def remove(look: RuleContext) -> Mapping[str, int]:
         left -= looked
         place, after = (place + 1, "") if is_end else (place, last)
         reached = f"{tables[place]}:{after}" if place < len(tables) else ""
-    note_walk("orphans", reached=reached, now=look.now)
+    save_walk("orphans", after=reached, now=look.now)
     return {"orphans": removed}
 
 
@@ -87,7 +86,7 @@ def _remove_page(table: str, after: str, limit: int, now: datetime) -> tuple[int
     def work() -> tuple[int, str, int]:
         [(looked, last, gone)] = rows(PARENTLESS[table], {"after": after, "limit": limit})
         if gone:
-            note_repair("orphans", {"orphans": gone}, now=now)
+            count_repairs("orphans", {"orphans": gone}, now=now)
         return looked, last, gone
 
     return run_in_transaction(work)

@@ -6,19 +6,19 @@ from itertools import chain
 
 from controlplane.commands.convergence.job_pages import take_turn
 from controlplane.commands.convergence.rule import RuleContext
-from controlplane.commands.convergence.walks import note_repair, note_walk
 from controlplane.commands.state.apply import apply_changes, clear_alerts, raise_alerts
+from controlplane.commands.state.cursors import count_repairs, save_walk
 from controlplane.commands.state.dispatch import send_after_commit
 from controlplane.commands.state.recount import recount_jobs
 from controlplane.commands.state.tick_alerts import CONTRADICTION
 from controlplane.commands.state.transactions import for_each_batch
 from controlplane.domain.integrity.recount import Difference
 from controlplane.domain.state.effects import RaiseAlert
+from controlplane.queries.convergence.cursors import load_cursor
 from controlplane.queries.convergence.repairs import (
     find_alerts_of_gone_jobs,
     find_jobs_page,
     find_told_jobs,
-    load_way,
 )
 from controlplane.queries.locks import lock_jobs
 
@@ -45,9 +45,8 @@ def roll_again(job_ids: Sequence[int], *, now: datetime) -> None:
 
 def recount(look: RuleContext) -> Mapping[str, int]:
     """A page of the walk over jobs: counts, flags and states that do not follow are put right."""
-    way = load_way("recount")
     page = find_jobs_page(
-        int(way.after or 0),
+        int(load_cursor("recount").after or 0),
         ended_since=look.now - timedelta(seconds=ENDED_SECONDS),
         told=CONTRADICTION,
     )
@@ -55,13 +54,13 @@ def recount(look: RuleContext) -> Mapping[str, int]:
     def work(batch: Sequence[int]) -> list[Difference]:
         differences = recount_jobs(batch, repair=True, now=look.now)
         if mended := _count_mended(differences):
-            note_repair("recount", {"recounted": mended}, now=look.now)
+            count_repairs("recount", {"recounted": mended}, now=look.now)
         return differences
 
     found = list(chain.from_iterable(for_each_batch(page.job_ids, work, what="recount")))
     _tell([item for item in found if not item.is_mendable], page.job_ids, look.now)
     reached = "" if page.reached is None else str(page.reached)
-    note_walk("recount", reached=reached, now=look.now)
+    save_walk("recount", after=reached, now=look.now)
     return {"recounted": _count_mended(found)}
 
 

@@ -1,9 +1,10 @@
 """What a rule of convergence is, and what it is given."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
+from controlplane.commands.convergence.memory import Memory
 from controlplane.domain.convergence.policy import Policy
 
 # Jobs looked at by one rule in one tick.
@@ -13,13 +14,15 @@ JOBS_PER_TICK = 500
 @dataclass(frozen=True, slots=True)
 class RuleContext:
     """One look of convergence. `due`: the sources that have work, as `queries.convergence.due`
-    names them; `covered_at`: since when placement has looked at all that waits.
+    names them; `covered_at`: since when placement has looked at all that waits; `memory`: of the
+    process.
     """
 
     now: datetime
     policy: Policy
     due: frozenset[str]
     covered_at: datetime | None = None
+    memory: Memory = field(default_factory=Memory)
 
 
 @dataclass(frozen=True, slots=True)

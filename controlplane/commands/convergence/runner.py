@@ -9,6 +9,7 @@ from datetime import datetime
 import structlog
 from django.db import DatabaseError, Error, connection
 
+from controlplane.commands.convergence.memory import Memory
 from controlplane.commands.convergence.rule import ConvergenceRule, RuleContext
 from controlplane.commands.state.tick_alerts import tell_failure, tell_recovery, tell_repair
 from controlplane.domain.convergence.policy import Policy
@@ -25,6 +26,7 @@ class RuleRunner:
     now: datetime
     policy: Policy
     covered_at: datetime | None = None
+    memory: Memory = field(default_factory=Memory)
     counts: Counter[str] = field(default_factory=Counter)
     phases: dict[str, int] = field(default_factory=dict)
     _failed: set[str] = field(default_factory=set)
@@ -72,7 +74,7 @@ class RuleRunner:
         """Whether it did anything, or may have."""
         began = time.monotonic()
         try:
-            done = rule.run(RuleContext(self.now, self.policy, due, self.covered_at))
+            done = rule.run(RuleContext(self.now, self.policy, due, self.covered_at, self.memory))
             tell_recovery(rule.name, now=self.now)
             if rule.is_repair and any(done.values()):
                 tell_repair(rule.name, done, now=self.now)

@@ -1,16 +1,18 @@
 """Deleting jobs: nobody sees them from then on. Their files and rows go later (`purge`)."""
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import structlog
 
 from controlplane.commands.jobs.one_offs import check_claim_of_job
 from controlplane.commands.state.apply import hide_jobs
+from controlplane.commands.state.cursors import save_cursor
 from controlplane.commands.state.transactions import for_each_batch, run_in_transaction
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.state.states import TERMINAL
+from controlplane.queries.convergence.cursors import load_cursor
 from controlplane.queries.convergence.deletion import (
     find_reader,
     list_expired_jobs,
@@ -24,14 +26,9 @@ PAGE = 500
 # Looked at at once, since looking passes all those by that something refers to.
 _PAGES_PER_LOOK = 10
 
-
-class _Reached:
-    """Up to which job the last look came that did not see all: the next one goes on there.
-
-    So jobs that something refers to take no more of a tick than others, however many they are.
-    """
-
-    place: tuple[datetime, int] | None = None
+# The cursor keeps jobs that something refers to from taking more of a tick than others.
+_CURSOR = "expired_jobs"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def delete_job(*, job_id: int, actor: str, now: datetime, claim: UUID | None = None) -> None:
@@ -61,31 +58,46 @@ def delete_job(*, job_id: int, actor: str, now: datetime, claim: UUID | None = N
 
 
 def delete_expired(*, now: datetime, is_over: Callable[[], bool]) -> tuple[int, bool]:
-    """Delete jobs that were kept for their time, until time `is_over`; how many, and if it did.
+    """Delete jobs that were kept for their time, until time `is_over`; return how many, and if all.
 
-    One that something refers to is not, as long as that is so; after a look at nothing else the
-    next call goes on, which nobody has to wake.
+    A job that something refers to is kept as long as that is so; after a page of such jobs alone
+    the next tick goes on at the cursor, and no wake is needed for it.
     """
-    deleted, began = 0, _Reached.place
+    deleted, began = 0, _place_of(load_cursor(_CURSOR).after)
+    reached = began
 
-    def delete(batch: Sequence[int]) -> None:
-        nonlocal deleted
+    def delete(batch: Sequence[int]) -> int:
         lock_jobs(batch)
         picked = pick_expired_jobs(batch, now)
-        hidden = hide_jobs(picked, actor="convergence", why="kept for its time", now=now)
-        deleted += len(hidden)
+        return len(hide_jobs(picked, actor="convergence", why="kept for its time", now=now))
 
     while not is_over():
-        found = list_expired_jobs(now, PAGE * _PAGES_PER_LOOK, after=_Reached.place)
+        found = list_expired_jobs(now, PAGE * _PAGES_PER_LOOK, after=reached)
         for start in range(0, len(found.free), PAGE):
             if is_over():
                 return deleted, False
-            for_each_batch(found.free[start : start + PAGE], delete, what="deletion by age")
-        _Reached.place = found.reached
-        if found.reached is None:
+            page = found.free[start : start + PAGE]
+            deleted += sum(for_each_batch(page, delete, what="deletion by age"))
+        if found.reached != reached:
+            save_cursor(_CURSOR, after=_text_of(found.reached), now=now)
+        reached = found.reached
+        if reached is None:
             if began is None:
                 return deleted, True
             began = None  # those at the front, too
         elif not found.free:
             return deleted, True
     return deleted, False
+
+
+def _text_of(place: tuple[datetime, int] | None) -> str:
+    """Write the instant, in microseconds, and the job id of a place."""
+    return f"{(place[0] - _EPOCH) // timedelta(microseconds=1)}:{place[1]}" if place else ""
+
+
+def _place_of(text: str) -> tuple[datetime, int] | None:
+    """Read what `_text_of` wrote."""
+    if not text:
+        return None
+    microseconds, _, job_id = text.partition(":")
+    return _EPOCH + timedelta(microseconds=int(microseconds)), int(job_id)

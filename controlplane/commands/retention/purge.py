@@ -9,9 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from controlplane import clock
 from controlplane.commands.attempts.artifacts import forget_attempts
+from controlplane.commands.state.cursors import save_cursor
 from controlplane.commands.state.transactions import for_each_batch, run_in_transaction
 from controlplane.queries.attempts.artifacts import find_prefixes_of_tasks
+from controlplane.queries.convergence.cursors import load_cursor
 from controlplane.queries.convergence.deletion import list_deleted_jobs
 from controlplane.queries.sql import execute, rows
 from controlplane.storage.trash import delete_discarded
@@ -20,6 +23,8 @@ from controlplane.storage.trash import delete_discarded
 PAGE = 500
 # A task with one attempt has some five rows of history.
 _HISTORY_PAGE = 5 * PAGE
+
+_CURSOR = "deleted_jobs"
 
 
 @dataclass(slots=True)
@@ -34,37 +39,44 @@ class PurgeResult:
     fault: OSError | None = None
 
 
-class _Reached:
-    """Up to which job the last purge came that was out of time: the next one goes on there.
-
-    So jobs at the front whose files cannot be deleted do not keep all time to themselves.
-    """
-
-    job_id = 0
-
-
 def purge_deleted(is_over: Callable[[], bool]) -> PurgeResult:
     """Remove rows and files of deleted jobs until time `is_over`."""
-    done, began = PurgeResult(), _Reached.job_id
-    _purge_from(began, done, is_over)
-    if began and done.is_done:
-        _purge_from(0, done, is_over)
+    done = PurgeResult()
+    done.is_done = _purge_pages(done, is_over)
     left = delete_discarded(is_over)
     done.is_done &= not left.anything or left.fault is not None
     done.fault = done.fault or left.fault
     return done
 
 
-def _purge_from(after: int, done: PurgeResult, is_over: Callable[[], bool]) -> None:
+def _purge_pages(done: PurgeResult, is_over: Callable[[], bool]) -> bool:
+    """Purge page after page; return whether there was time for all.
+
+    More than one page goes on at the cursor, so that jobs at the front whose files cannot be
+    deleted do not take all the time. A single page needs none, and an idle tick no statement for
+    it.
+    """
+    after = began = 0
+    is_long: bool | None = None
     while not is_over():
         page = list_deleted_jobs(after, PAGE)
+        if is_long is None:
+            is_long = len(page) == PAGE
+            after = began = int(load_cursor(_CURSOR).after or 0) if is_long else 0
+            if began:
+                continue
+        if page:
+            if not _purge_jobs(page, done, is_over):
+                return False
+            after = page[-1]
+        elif began:
+            after = began = 0  # those at the front, too
+            continue
+        if is_long:
+            save_cursor(_CURSOR, after=str(after) if page else "", now=clock.now())
         if not page:
-            _Reached.job_id = 0
-            return
-        if not _purge_jobs(page, done, is_over):
-            break
-        _Reached.job_id = after = page[-1]
-    done.is_done = False
+            return True
+    return False
 
 
 def _purge_jobs(job_ids: Sequence[int], done: PurgeResult, is_over: Callable[[], bool]) -> bool:

@@ -36,25 +36,11 @@ def due_walk(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class RepairCursor:
-    """How far a walk has come. `repaired`: what this round had to put right."""
-
-    after: str = ""
-    repaired: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class JobsPage:
     """The next jobs to recount. `reached`: where the page behind begins; None: it is the last."""
 
     job_ids: list[int]
     reached: int | None
-
-
-def load_way(name: str) -> RepairCursor:
-    """Where the walk goes on."""
-    found = rows("SELECT after, repaired FROM controlplane_walk WHERE name = %s", [name])
-    return RepairCursor(*found[0]) if found else RepairCursor()
 
 
 def find_jobs_page(after: int, *, ended_since: datetime, told: str) -> JobsPage:

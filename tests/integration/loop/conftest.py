@@ -11,6 +11,7 @@ from django.contrib.auth.models import User
 
 from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell
+from controlplane.commands.convergence.memory import Memory
 from controlplane.commands.jobs.submit import submit_jobs
 from controlplane.commands.state import tick_alerts
 from controlplane.commands.tenancy.accounts import create_default_tenancy, create_user
@@ -130,6 +131,7 @@ class Loop:
     owner: User
     wire: Wire
     inbox: Inbox
+    memory: Memory = field(default_factory=Memory)
 
     def cell(self, name: str = "cell-1", cpu: int = 4000, memory: int = 4096) -> Hand:
         hand = Hand(self, name, {"cpu_millis": cpu, "memory_mib": memory, "disk_mib": 10_000})
@@ -161,7 +163,7 @@ class Loop:
         for queue, message in list(self.wire.sent):
             if queue in INBOX_QUEUES:
                 self.wire.sent.remove((queue, message))
-        counts = convergence.run()
+        counts = convergence.run(memory=self.memory)
         self.hear_probes()
         return counts
 

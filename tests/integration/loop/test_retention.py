@@ -35,6 +35,7 @@ from controlplane.models import (
     TickRun,
     TickState,
     Transition,
+    Walk,
 )
 from controlplane.queries.convergence.deletion import list_expired_jobs
 from controlplane.queries.integrity.invariants import check_all
@@ -477,3 +478,25 @@ def test_a_deleted_job_that_failed_keeps_its_rows_until_its_children_must_end(
     assert purge_deleted(forever).jobs == 0
     Job.objects.filter(pk=child.pk).update(ending_as=S.KILLED, ending_reason="parent_ended")
     assert purge_deleted(forever).jobs == 1
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_deletion_goes_on_at_its_cursor_in_another_process(loop: Loop, cell: Hand) -> None:
+    """Where it left off is in the database, and the front has its turn after the end."""
+    jobs = [ended(loop, cell) for _ in range(3 * PAGE)]
+    looks = iter([False, False, True])
+    assert delete_expired(now=clock.now(), is_over=lambda: next(looks)) == (PAGE, False)
+    last = Job.objects.get(pk=jobs[PAGE - 1].pk)
+    assert Walk.objects.get(name="expired_jobs").after.endswith(f":{last.pk}")
+    assert delete_expired(now=clock.now(), is_over=forever) == (2 * PAGE, True)
+    assert Walk.objects.get(name="expired_jobs").after == ""
+    purge_deleted(lambda: Job.objects.count() == 2 * PAGE)
+    assert Walk.objects.get(name="deleted_jobs").after == str(jobs[PAGE - 1].pk)
+    front, behind = jobs[PAGE : 2 * PAGE], jobs[2 * PAGE :]
+    Walk.objects.filter(name="deleted_jobs").update(after=str(front[-1].pk))
+    purge_deleted(lambda: Job.objects.count() == PAGE)
+    assert left_of(*behind) == {}
+    assert left_of(*front) != {}
+    assert purge_deleted(forever).jobs == PAGE
+    assert left_of(*front) == {}
+    assert Walk.objects.get(name="deleted_jobs").after == ""

@@ -12,8 +12,7 @@ from django.conf import settings
 from django.test import override_settings
 
 from controlplane import clock
-from controlplane.commands.convergence import orphan_files
-from controlplane.commands.convergence.orphan_files import sweep_strays
+from controlplane.commands.convergence.orphan_files import StoreWalk, sweep_strays
 from controlplane.models import Alert, Attempt, Walk
 from controlplane.queries.attempts.artifacts import find_prefix
 from controlplane.queries.convergence.due import find_due
@@ -29,9 +28,8 @@ DAY = timedelta(days=1)
 
 
 @pytest.fixture(autouse=True)
-def own_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Files of other tests are nobody's here, and this process has been through nothing."""
-    monkeypatch.setattr(orphan_files._Round, "parts", None)
+def own_root(tmp_path: Path) -> Iterator[None]:
+    """Keep the files of other tests out."""
     with override_settings(CELLRUN=replace(settings.CELLRUN, artifact_root=tmp_path)):
         yield
 
@@ -80,7 +78,7 @@ def begin_round(reached: str = "") -> None:
 
 
 def sweep(now: datetime | None = None) -> int:
-    done = sweep_strays(now=now or clock.now(), is_over=lambda: False)
+    done = sweep_strays(StoreWalk(), now=now or clock.now(), is_over=lambda: False)
     assert done.fault is None
     return done.count
 
@@ -181,12 +179,12 @@ def test_a_slice_ends_when_its_time_is_over_and_the_next_goes_on_behind_it(
         store.append_log(uid, "stdout", offset=0, content=b"hello")
     age(days=2)
     begin_round()
-    counts, reached = [], []
+    counts, reached, walk = [], [], StoreWalk()
     while not reached or reached[-1]:
-        counts.append(sweep_strays(now=clock.now(), is_over=lambda: True).count)
+        counts.append(sweep_strays(walk, now=clock.now(), is_over=lambda: True).count)
         reached.append(Walk.objects.get(name="strays").after)
         if not is_same_process:
-            orphan_files._Round.parts = None
+            walk = StoreWalk()
         assert len(counts) < 40
     assert max(counts) == 1
     assert sum(counts) == len(uids)

@@ -1,0 +1,15 @@
+"""What a process of convergence keeps between its ticks."""
+
+from dataclasses import dataclass, field
+
+from controlplane.commands.convergence.orphan_files import StoreWalk
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Facts that save a process repeated work: its task owns them, rules get them with each look.
+
+    A new process begins without; everything that must outlive it is in the database.
+    """
+
+    store_walk: StoreWalk = field(default_factory=StoreWalk)

@@ -1,0 +1,46 @@
+"""Save where paged work goes on, and count what a walk of rule 12 had to repair."""
+
+from datetime import datetime
+
+from controlplane.commands.state.tick_alerts import tell_repair, tell_sound
+from controlplane.queries.convergence.cursors import load_cursor
+from controlplane.queries.sql import execute
+
+
+def save_cursor(name: str, *, after: str, now: datetime) -> None:
+    """Let the next page of the work `name` begin behind the row `after`; empty: at the front."""
+    execute(
+        """
+        INSERT INTO controlplane_walk (name, after, looked_at, repaired) VALUES (%s, %s, %s, 0)
+        ON CONFLICT (name) DO UPDATE SET after = EXCLUDED.after, looked_at = EXCLUDED.looked_at
+        """,
+        [name, after, now],
+    )
+
+
+def save_walk(name: str, *, after: str, now: datetime) -> None:
+    """Save the cursor of a walk that repairs; a round that repaired nothing clears its alert."""
+    if not after and not load_cursor(name).repaired:
+        tell_sound(name, now=now)
+    execute(
+        """
+        INSERT INTO controlplane_walk AS w (name, after, looked_at, repaired)
+        VALUES (%(name)s, %(after)s, %(now)s, 0)
+        ON CONFLICT (name) DO UPDATE SET after = EXCLUDED.after, looked_at = EXCLUDED.looked_at,
+               repaired = CASE WHEN EXCLUDED.after = '' THEN 0 ELSE w.repaired END
+        """,
+        {"name": name, "after": after, "now": now},
+    )
+
+
+def count_repairs(name: str, counts: dict[str, int], *, now: datetime) -> None:
+    """Raise the alert of a repair and count it, in the transaction of the caller that repairs."""
+    tell_repair(name, counts, now=now)
+    execute(
+        """
+        INSERT INTO controlplane_walk (name, after, looked_at, repaired)
+        VALUES (%s, '', '-infinity', %s)
+        ON CONFLICT (name) DO UPDATE SET repaired = controlplane_walk.repaired + EXCLUDED.repaired
+        """,
+        [name, sum(counts.values())],
+    )
