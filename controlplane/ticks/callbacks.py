@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
-from celery import shared_task
+from celery import Task, shared_task
 from celery.signals import worker_shutdown
 
 from controlplane import clock
@@ -15,32 +15,37 @@ NAME = "callbacks"
 _LATELY = timedelta(seconds=20)
 _FIRST_LOOK_SECONDS = 2.0
 
-_courier: CallbackDelivery | None = None
+
+class CallbacksTask(Task):
+    """The task, of which a process has one instance; it owns the delivery of the process."""
+
+    def __init__(self) -> None:
+        self.delivery: CallbackDelivery | None = None
 
 
-@shared_task(name="controlplane.ticks.callbacks")
-def callbacks(woken: bool = False) -> None:
+@shared_task(name="controlplane.ticks.callbacks", base=CallbacksTask, bind=True)
+def callbacks(self: CallbacksTask, woken: bool = False) -> None:
     """What beat and wakes send. The clock's runs are noted: /readyz asks for the last.
 
-    One is noted only if the courier has found out lately what is due: nothing is well while the
+    One is noted only if the delivery has found out lately what is due: nothing is well while the
     message comes and nothing is delivered.
     """
-    global _courier
     take_wake(NAME)
-    if _courier is None or not _courier.is_alive:
-        _courier = CallbackDelivery().start()
-        _courier.look()
+    delivery = self.delivery
+    if delivery is None or not delivery.is_alive:
+        self.delivery = delivery = CallbackDelivery().start()
+        delivery.look()
         # So that the first run is noted, and not only the clock's next one.
-        _courier.wait_for_first_look(_FIRST_LOOK_SECONDS)
+        delivery.wait_for_first_look(_FIRST_LOOK_SECONDS)
     else:
-        _courier.look()
+        delivery.look()
     if not woken:
-        now, claimed_at = clock.now(), _courier.claimed_at
+        now, claimed_at = clock.now(), delivery.claimed_at
         if claimed_at is not None and now - claimed_at <= _LATELY:
             note_run(NAME, started_at=now, finished_at=now, counts={})
 
 
 @worker_shutdown.connect
 def _stop(**_: Any) -> None:
-    if _courier is not None:
-        _courier.stop()
+    if callbacks.delivery is not None:
+        callbacks.delivery.stop()

@@ -6,30 +6,24 @@ can never starve itself.
 """
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import structlog
-from celery import shared_task
+from celery import Task, shared_task
 from django.conf import settings
-from django.db import OperationalError
 
 from controlplane import clock
-from controlplane.commands.placement.reject import reject
-from controlplane.commands.placement.waiting import clear_nominations, explain
-from controlplane.commands.state.apply import raise_alerts
+from controlplane.commands.placement.waiting import clear_nominations
 from controlplane.commands.state.tick_runs import leave_mark, note_coverage, note_run, take_wake
-from controlplane.commands.state.transactions import run_in_transaction
-from controlplane.domain.state.effects import RaiseAlert
 from controlplane.queries.placement.snapshot import (
-    WaitingShapes,
     is_anything_pending,
     is_anything_placeable,
     load_waiting_shapes,
 )
 from controlplane.queries.ticks import load_tick
-from controlplane.ticks.make_room import make_room_safely
-from controlplane.ticks.placement_pass import pass_pool
-from controlplane.ticks.tick_lock import in_turn
+from controlplane.ticks.placement_pass import pass_pool_safely
 
 NAME = "placement"
 # One message works through at most so many passes; the next message goes on.
@@ -37,20 +31,37 @@ MAX_PASSES = 50
 IDLE_SECONDS = 10.0
 
 log = structlog.get_logger(__name__)
-_idle_until = 0.0
 
 
-@shared_task(name="controlplane.ticks.placement")
-def placement(woken: bool = False) -> None:
+@dataclass(slots=True)
+class Idleness:
+    """Until when one process ignores the clock, in seconds of the clock that its ticks go by."""
+
+    until: float = 0.0
+
+
+class PlacementTask(Task):
+    """The task, of which a process has one instance."""
+
+    def __init__(self) -> None:
+        self.idleness = Idleness()
+
+
+@shared_task(name="controlplane.ticks.placement", base=PlacementTask, bind=True)
+def placement(self: PlacementTask, woken: bool = False) -> None:
     """What beat and wakes send."""
-    global _idle_until
-    if not woken and time.monotonic() < _idle_until:
+    tick(self.idleness, woken=woken, timer=time.monotonic)
+
+
+def tick(idleness: Idleness, *, woken: bool, timer: Callable[[], float]) -> None:
+    """Run placement; without a wake, not within ten seconds of a run that found nothing waiting."""
+    if not woken and timer() < idleness.until:
         return
     take_wake(NAME)
     if run(woken=woken):
-        _idle_until = 0.0
+        idleness.until = 0.0
     elif not woken:
-        _idle_until = time.monotonic() + IDLE_SECONDS
+        idleness.until = timer() + IDLE_SECONDS
 
 
 def run(*, woken: bool = True) -> bool:
@@ -91,7 +102,7 @@ def run_pass() -> tuple[int, frozenset[int]] | None:
         clear_nominations(now=now)
     placed, uncovered = 0, set[int]()
     for waiting in due:
-        done = _pass_safely(waiting, now)
+        done = pass_pool_safely(waiting, now=now)
         if done is None:
             return None
         placed += done[0]
@@ -99,32 +110,6 @@ def run_pass() -> tuple[int, frozenset[int]] | None:
         if not done[1]:
             uncovered.add(waiting.pool_id)
     return placed, frozenset(uncovered)
-
-
-def _pass_safely(waiting: WaitingShapes, now: datetime) -> tuple[int, bool] | None:
-    """One pool whose pass fails does not hold up the others; what waits in it was not looked at.
-
-    Placing, ending and evicting lock other jobs each, so each is a transaction of its own. Reasons
-    come last: nobody waits for words.
-    """
-    try:
-        outcome = in_turn(lambda: pass_pool(waiting, now=now))
-        if outcome is None:
-            return None
-        if outcome.plan.rejected:
-            reject(outcome.plan.rejected, now=clock.now())
-        if outcome.plan.unplaced:
-            make_room_safely(outcome.snapshot, outcome.plan, outcome.facts)
-        if outcome.shapes or outcome.plan.groups:
-            run_in_transaction(lambda: explain(outcome.shapes, outcome.plan.groups))
-    except OperationalError:
-        raise
-    except Exception as error:
-        log.exception("pool_skipped", pool=waiting.pool_id)
-        alert = RaiseAlert("pool_skipped", f"pool {waiting.pool_id}", repr(error)[:1000])
-        raise_alerts([alert], now=now)
-        return 0, False
-    return outcome.placed, outcome.covered
 
 
 def _is_recent(now: datetime) -> bool:

@@ -6,10 +6,14 @@ from datetime import datetime
 
 import structlog
 from django.conf import settings
+from django.db import OperationalError
 
 from controlplane import clock
 from controlplane.commands.placement.allocate import PoolLimits, carry_out, keep_cursor
+from controlplane.commands.placement.reject import reject
+from controlplane.commands.placement.waiting import explain
 from controlplane.commands.state.apply import raise_alerts
+from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.placement.cycle.place import place
 from controlplane.domain.placement.cycle.plan import PlacementPlan
 from controlplane.domain.placement.cycle.plugin_guard import Faults
@@ -25,6 +29,8 @@ from controlplane.queries.placement.snapshot import (
     load_policy,
     load_snapshot,
 )
+from controlplane.ticks.make_room import make_room_safely
+from controlplane.ticks.tick_lock import in_turn
 
 # A pass decides for so long; what is decided by then is kept, the rest goes on in the next one.
 SECONDS_PER_PASS = 2.0
@@ -44,6 +50,33 @@ class PassResult:
     facts: PassFacts
     plan: PlacementPlan
     shapes: tuple[ExplainShape, ...]
+
+
+def pass_pool_safely(waiting: WaitingShapes, *, now: datetime) -> tuple[int, bool] | None:
+    """Return how many tasks a pool's pass placed, and if it covered the pool; None: not our turn.
+
+    A pass that fails raises an alert and does not hold up the other pools. Placing, ending and
+    evicting lock other jobs each, so each is a transaction of its own. Pending reasons come last:
+    nothing waits for them.
+    """
+    try:
+        outcome = in_turn(lambda: pass_pool(waiting, now=now))
+        if outcome is None:
+            return None
+        if outcome.plan.rejected:
+            reject(outcome.plan.rejected, now=clock.now())
+        if outcome.plan.unplaced:
+            make_room_safely(outcome.snapshot, outcome.plan, outcome.facts)
+        if outcome.shapes or outcome.plan.groups:
+            run_in_transaction(lambda: explain(outcome.shapes, outcome.plan.groups))
+    except OperationalError:
+        raise
+    except Exception as error:
+        log.exception("pool_skipped", pool=waiting.pool_id)
+        alert = RaiseAlert("pool_skipped", f"pool {waiting.pool_id}", repr(error)[:1000])
+        raise_alerts([alert], now=now)
+        return 0, False
+    return outcome.placed, outcome.covered
 
 
 def pass_pool(waiting: WaitingShapes, *, now: datetime) -> PassResult:

@@ -115,17 +115,13 @@ class TickPart(Part):
 class Placement(TickPart):
     """Places; `controlplane.ticks.placement.placement` with virtual time."""
 
-    _idle_until = 0.0
+    def __init__(self, name: str, around: Surroundings, interval: float) -> None:
+        super().__init__(name, around, interval)
+        self._idleness = placement.Idleness()
 
     def tick(self, woken: bool) -> None:
         now = self._around.timeline.now
-        if not woken and now < self._idle_until:
-            return
-        take_wake("placement")
-        if placement.run(woken=woken):
-            self._idle_until = 0.0
-        elif not woken:
-            self._idle_until = now + placement.IDLE_SECONDS
+        placement.tick(self._idleness, woken=woken, timer=lambda: now)
 
 
 class Convergence(TickPart):

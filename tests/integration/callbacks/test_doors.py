@@ -186,7 +186,7 @@ def delete(job_id: int) -> None:
 def test_the_tick_is_noted_only_while_the_courier_can_work(
     loop: Loop, courier: CallbackDelivery, monkeypatch: pytest.MonkeyPatch, receiver: Receiver
 ) -> None:
-    monkeypatch.setattr(ticks, "_courier", courier)
+    monkeypatch.setattr(ticks.callbacks, "delivery", courier)
     broken = monkeypatch.context()
     with broken as context:
         context.setattr("controlplane.ticks.callback_store.claim_callbacks", fail)
@@ -200,9 +200,9 @@ def test_the_tick_is_noted_only_while_the_courier_can_work(
 
 
 def test_the_first_run_of_a_process_is_noted(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ticks, "_courier", None)
+    monkeypatch.setattr(ticks.callbacks, "delivery", None)
     ticks.callbacks()
-    begun = ticks._courier
+    begun = ticks.callbacks.delivery
     assert begun is not None
     try:
         assert TickState.objects.get(name="callbacks").finished_at is not None
