@@ -12,7 +12,7 @@ from controlplane.commands.convergence.lost_cells import count_silence
 from controlplane.commands.convergence.memory import Memory
 from controlplane.commands.convergence.rules import RULES
 from controlplane.commands.convergence.runner import RuleRunner
-from controlplane.commands.state.tick_alerts import tell_gap, tell_hearing, watch_cells, watch_tick
+from controlplane.commands.state.tick_alerts import TickAlerts
 from controlplane.commands.state.tick_runs import claim_turn, note_hold, note_run, take_wake
 from controlplane.domain.convergence.policy import Policy
 from controlplane.queries.policy import load_policy
@@ -57,17 +57,17 @@ def run(*, woken: bool = False, memory: Memory | None = None) -> dict[str, int]:
     if not claim_turn(NAME, now=now, interval=policy.interval):
         return {}
     send_probes(now=now)
-    hold_until = _hold_until(tick, now, policy)
+    hold_until = _hold_until(tick, memory.alerts, now, policy)
     # Twice the heartbeat interval without a word is silence; less is chance.
     silent_since = now - timedelta(seconds=2 * settings.CELLRUN.heartbeat_seconds)
     placement = load_tick("placement")
     rules = [rule for rule in RULES if hold_until is None or not rule.waits]
     course = RuleRunner(rules, now, policy, placement.covered_at, memory)
     course.guard("silence", lambda: count_silence(now=now, silent_since=silent_since))
-    course.guard("watch", lambda: _watch_others(placement, now))
+    course.guard("watch", lambda: _watch_others(placement, memory.alerts, now))
     course.run()
     # After the rules: cells that they found LOST have alerts of their own.
-    course.guard("cells", lambda: watch_cells(*load_silence(lost=False), now=now))
+    course.guard("cells", lambda: _watch_cells(memory.alerts, now))
     note_run(
         NAME,
         started_at=now,
@@ -81,12 +81,19 @@ def run(*, woken: bool = False, memory: Memory | None = None) -> dict[str, int]:
     return dict(course.counts)
 
 
-def _watch_others(placement: TickFacts, now: datetime) -> None:
-    watch_tick("placement", placement, now=now)
-    watch_tick("callbacks", load_tick("callbacks"), now=now)
+def _watch_others(placement: TickFacts, alerts: TickAlerts, now: datetime) -> None:
+    alerts.watch_tick("placement", placement, now=now)
+    alerts.watch_tick("callbacks", load_tick("callbacks"), now=now)
 
 
-def _hold_until(tick: TickFacts, now: datetime, policy: Policy) -> datetime | None:
+def _watch_cells(alerts: TickAlerts, now: datetime) -> None:
+    cells, heard_at = load_silence(lost=False)
+    alerts.watch_cells(cells, heard_at, now=now)
+
+
+def _hold_until(
+    tick: TickFacts, alerts: TickAlerts, now: datetime, policy: Policy
+) -> datetime | None:
     """Until when some rules wait, because we ourselves were away or deaf; None: they need not."""
     gap = timedelta(seconds=policy.gap_intervals * policy.interval)
     # Or the clock was put forward; or back, which is a gap of unknown length.
@@ -96,9 +103,9 @@ def _hold_until(tick: TickFacts, now: datetime, policy: Policy) -> datetime | No
         hold_until = now + timedelta(seconds=policy.lease)
         note_hold(NAME, started_at=now, hold_until=hold_until)
         if tick.finished_at is not None:  # else nobody was away: it is the first one ever
-            tell_gap(NAME, tick.finished_at if was_away else None, now=now)
+            alerts.raise_gap(NAME, tick.finished_at if was_away else None, now=now)
         return hold_until
     if tick.hold_until is not None and tick.hold_until > now:
         return tick.hold_until
-    tell_hearing(NAME, now=now, was_held=tick.hold_until is not None)
+    alerts.clear_gap(NAME, now=now, was_held=tick.hold_until is not None)
     return None

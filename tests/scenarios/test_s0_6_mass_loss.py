@@ -237,7 +237,7 @@ def test_who_cannot_hear_gives_nobody_up(stage: Stage) -> None:
     pass_time(stage, 20)
     for _ in range(60):  # the inbox is away: neither probes nor heartbeats arrive
         stage.passed += timedelta(seconds=5)
-        convergence.run()
+        convergence.run(memory=stage.memory)
     assert states() == ["READY"]
     stage.hear_probes()
     hand.beat(*Attempt.objects.all())
@@ -267,11 +267,11 @@ def test_nobody_is_lost_before_something_was_heard_late_in_its_lease(stage: Stag
     long_ago, just_now = now - timedelta(seconds=60), now - timedelta(seconds=1)
     CellLease.objects.update(last_heard_at=long_ago, expires_at=just_now, silent_ticks=9)
     InboxProbe.objects.update(heard_at=now - timedelta(seconds=7))
-    convergence.run()
+    convergence.run(memory=stage.memory)
     assert states() == ["READY"]
     stage.hear_probes()
     stage.passed += timedelta(seconds=5)
-    convergence.run()
+    convergence.run(memory=stage.memory)
     assert states() == ["LOST"]
 
 
@@ -282,12 +282,12 @@ def test_after_a_stall_of_our_own_cells_have_a_lease_to_be_heard(stage: Stage) -
     stage.passed += timedelta(seconds=600)
     for _ in range(6):
         stage.wait(4.9, hand)
-        convergence.run()
+        convergence.run(memory=stage.memory)
     assert states() == ["READY"]
     assert ("control_plane_gap", "convergence") in alerts()
     for _ in range(2):
         stage.wait(5, hand)
-        convergence.run()
+        convergence.run(memory=stage.memory)
     assert states() == ["LOST"]
 
 
@@ -300,7 +300,7 @@ def tick(stage: Stage, seconds: float, *silent: Hand) -> None:
     """Ticks as beat sends them: nobody says when the last one was."""
     for _ in range(round(seconds / 5)):
         stage.wait(5, *silent)
-        convergence.run()
+        convergence.run(memory=stage.memory)
 
 
 @pytest.mark.parametrize("hours", [5, -5])
@@ -332,7 +332,7 @@ def test_an_inbox_that_died_with_the_jump_of_the_clock_gives_nobody_up(stage: St
     jump(stage, -5)
     for _ in range(60):
         stage.passed += timedelta(seconds=5)
-        convergence.run()
+        convergence.run(memory=stage.memory)
     assert states() == ["READY"]
 
 

@@ -7,9 +7,7 @@ from typing import Any
 from django.conf import settings
 from django.db import connection
 
-from controlplane.commands.convergence import deletion
 from controlplane.commands.convergence.memory import Memory
-from controlplane.commands.state import tick_alerts
 from controlplane.contract.wire.queues import INBOX_QUEUES
 from controlplane.inbox.batches import Inbox
 from controlplane.inbox.consumer import LINGER_SECONDS, MAX_MESSAGES, POLL_SECONDS
@@ -24,12 +22,6 @@ RESTART_SECONDS = 2.0
 MAX_WAITING_TICKS = 3
 
 PARTS = ("placement", "convergence", "inbox")
-
-
-def forget_all() -> None:
-    """What processes of the control plane know without the database is gone."""
-    tick_alerts.forget()
-    deletion.forget()
 
 
 class Part:
@@ -135,7 +127,6 @@ class Convergence(TickPart):
         """All that it knew is gone."""
         super().die()
         self._memory = Memory()
-        forget_all()
 
     def answer(self, message: str) -> None:
         if message != "beat" and task_of(message) == retention.retention.name:

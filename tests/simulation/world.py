@@ -28,7 +28,7 @@ from controlplane.queries.sql import rows
 from tests.simulation.bus import SimulatedBus
 from tests.simulation.callbacks import Callbacks
 from tests.simulation.contests import choose_contests, draw_contests
-from tests.simulation.control import ControlPlane, forget_all
+from tests.simulation.control import ControlPlane
 from tests.simulation.families import draw_families
 from tests.simulation.jobs import Submitted, draw_jobs
 from tests.simulation.machines import Machine, Surroundings
@@ -113,7 +113,6 @@ class World:
     def installed(self) -> Iterator[None]:
         """In place of real clock, broker and chance, on an empty database."""
         profile: Any = self.draw_profile()
-        forget_all()
         empty_tables()
         clock.use(self.timeline.datetime)
         transport.use(self.bus)

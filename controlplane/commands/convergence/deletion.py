@@ -12,7 +12,7 @@ from controlplane.commands.convergence.rule import RuleContext
 from controlplane.commands.retention.deletion import delete_expired
 from controlplane.commands.retention.purge import PurgeResult, purge_deleted
 from controlplane.commands.retention.records import delete_old_records
-from controlplane.commands.state.apply import clear_alerts, raise_alerts
+from controlplane.commands.state.apply import raise_alerts
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.state.effects import RaiseAlert
 from controlplane.outbox import wakes
@@ -23,14 +23,6 @@ _STRAYS = "artifact store, what is of no row"
 
 # Who else waits for the process of convergence waits so long.
 _SLICE_SECONDS = 0.25
-
-# Whether the last purge could not delete something; until it is known, an alert may be open.
-_stuck: dict[str, bool] = {}
-
-
-def forget() -> None:
-    """As a process that has just begun, to which the next look is its first."""
-    _stuck.clear()
 
 
 def delete_expired_jobs(look: RuleContext) -> Mapping[str, int]:
@@ -89,8 +81,7 @@ def _tell_files(look: RuleContext, done: PurgeResult) -> None:
     if done.fault is not None:
         kept = f"attempts that stay until then: {done.kept or 'none'}"
         text = f"files of deleted jobs cannot be deleted: {done.fault}; {kept}"
-        raise_alerts([RaiseAlert(STUCK_FILES, _STORE, text[:1000])], now=look.now)
-        _stuck[_STORE] = True
-    elif done.is_done and _stuck.get(_STORE, True):
-        clear_alerts(STUCK_FILES, _STORE, now=look.now)
-        _stuck[_STORE] = False
+        alert = RaiseAlert(STUCK_FILES, _STORE, text[:1000])
+        look.memory.alerts.raise_alert(alert, now=look.now)
+    elif done.is_done:
+        look.memory.alerts.clear_alert(STUCK_FILES, _STORE, now=look.now)

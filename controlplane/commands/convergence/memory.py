@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from controlplane.commands.convergence.orphan_files import StoreWalk
+from controlplane.commands.state.tick_alerts import TickAlerts
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,4 +13,5 @@ class Memory:
     A new process begins without; everything that must outlive it is in the database.
     """
 
+    alerts: TickAlerts = field(default_factory=TickAlerts)
     store_walk: StoreWalk = field(default_factory=StoreWalk)

@@ -11,7 +11,7 @@ from django.db import DatabaseError, Error, connection
 
 from controlplane.commands.convergence.memory import Memory
 from controlplane.commands.convergence.rule import ConvergenceRule, RuleContext
-from controlplane.commands.state.tick_alerts import tell_failure, tell_recovery, tell_repair
+from controlplane.commands.state.tick_alerts import raise_repair
 from controlplane.domain.convergence.policy import Policy
 from controlplane.queries.convergence.due import find_due
 
@@ -44,7 +44,7 @@ class RuleRunner:
         """Do `work`; that it failed is told as of a rule."""
         try:
             work()
-            tell_recovery(name, now=self.now)
+            self.memory.alerts.clear_failure(name, now=self.now)
         except Exception as error:  # as of a rule
             self._fail(name, error)
 
@@ -75,9 +75,9 @@ class RuleRunner:
         began = time.monotonic()
         try:
             done = rule.run(RuleContext(self.now, self.policy, due, self.covered_at, self.memory))
-            tell_recovery(rule.name, now=self.now)
+            self.memory.alerts.clear_failure(rule.name, now=self.now)
             if rule.is_repair and any(done.values()):
-                tell_repair(rule.name, done, now=self.now)
+                raise_repair(rule.name, done, now=self.now)
         except Exception as error:  # one rule that fails must not keep the others from their work
             self._fail(rule.name, error)
             return True
@@ -97,6 +97,6 @@ class RuleRunner:
         self._failed.add(name)
         log.error("rule_failed", rule=name, exc_info=error)
         try:
-            tell_failure(name, error, now=self.now)
+            self.memory.alerts.raise_failure(name, error, now=self.now)
         except DatabaseError as other:
             log.error("failure_not_told", rule=name, exc_info=other)

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from controlplane.commands.state.tick_alerts import tell_repair, tell_sound
+from controlplane.commands.state.tick_alerts import clear_repair, raise_repair
 from controlplane.queries.convergence.cursors import load_cursor
 from controlplane.queries.sql import execute
 
@@ -21,7 +21,7 @@ def save_cursor(name: str, *, after: str, now: datetime) -> None:
 def save_walk(name: str, *, after: str, now: datetime) -> None:
     """Save the cursor of a walk that repairs; a round that repaired nothing clears its alert."""
     if not after and not load_cursor(name).repaired:
-        tell_sound(name, now=now)
+        clear_repair(name, now=now)
     execute(
         """
         INSERT INTO controlplane_walk AS w (name, after, looked_at, repaired)
@@ -35,7 +35,7 @@ def save_walk(name: str, *, after: str, now: datetime) -> None:
 
 def count_repairs(name: str, counts: dict[str, int], *, now: datetime) -> None:
     """Raise the alert of a repair and count it, in the transaction of the caller that repairs."""
-    tell_repair(name, counts, now=now)
+    raise_repair(name, counts, now=now)
     execute(
         """
         INSERT INTO controlplane_walk (name, after, looked_at, repaired)

@@ -1,6 +1,7 @@
-"""What the ticks tell operators of themselves: late, away, deaf, failing, repairing."""
+"""Alerts about the control plane itself: late ticks, gaps, silent cells, failing rules, repairs."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from controlplane.commands.state.apply import clear_alerts, raise_alerts
@@ -21,92 +22,90 @@ LATE_SECONDS = 60.0
 SILENT_SECONDS = 60.0
 """Longer than a lease: one cell that died alone is lost by then, and has an alert of its own."""
 
-# Rules that failed when this process last ran them, and ticks that it found late or deaf: who is
-# fine again costs no statement. What another process raised, or one that died, closes by its age.
-_failing: dict[str, bool] = {}
-_late: dict[str, bool] = {}
-_deaf: dict[str, bool] = {}
-_silent: dict[str, bool] = {}
-# Ticks that were never through, by when this process first found them so.
-_awaited: dict[str, datetime] = {}
 
+@dataclass(frozen=True, slots=True)
+class TickAlerts:
+    """Raises and clears these alerts for one process, and remembers which of them are closed.
 
-def forget() -> None:
-    """As a process that has just begun, to which the next look is its first."""
-    _failing.clear()
-    _late.clear()
-    _deaf.clear()
-    _silent.clear()
-    _awaited.clear()
-
-
-def watch_tick(name: str, tick: TickFacts, *, now: datetime) -> None:
-    """Alert if the tick has not been through for too long; clear that once it has.
-
-    One that never was has as long from when this process first looks.
+    An alert that this process knows to be closed costs no statement. One that it does not know may
+    be open: another process may have raised it. What a process that died has raised closes by age.
     """
-    # Later than now: the clock was put back, and nobody knows how long ago that was.
-    patience = timedelta(seconds=LATE_SECONDS)
-    late = abs(now - (tick.finished_at or _awaited.setdefault(name, now))) > patience
-    if late:
+
+    # By kind and subject, whether the alert may be open; missing: not known.
+    _open: dict[tuple[str, str], bool] = field(default_factory=dict)
+    # Ticks that never ended a run, by when this process first found them so.
+    _awaited: dict[str, datetime] = field(default_factory=dict)
+
+    def raise_alert(self, alert: RaiseAlert, *, now: datetime) -> None:
+        """Raise the alert, or note that it is still so."""
+        self._open[alert.kind, alert.subject] = True
+        raise_alerts([alert], now=now)
+
+    def clear_alert(
+        self, kind: str, subject: str, *, now: datetime, was_open: bool = False
+    ) -> None:
+        """Clear the alert unless this process knows that it is closed.
+
+        `was_open`: it may be open all the same, and is cleared in any case.
+        """
+        if was_open or self._open.get((kind, subject), True):
+            clear_alerts(kind, subject, now=now)
+            self._open[kind, subject] = False
+
+    def watch_tick(self, name: str, tick: TickFacts, *, now: datetime) -> None:
+        """Raise an alert while the tick has not ended a run for too long; clear it afterwards.
+
+        For a tick that never did, the time begins when this process first checks it.
+        """
+        # Later than now: the clock was put back, by an unknown amount of time.
+        patience = timedelta(seconds=LATE_SECONDS)
+        if abs(now - (tick.finished_at or self._awaited.setdefault(name, now))) <= patience:
+            self.clear_alert(LATE, name, now=now)
+            return
         text = f"the {name} tick has never been through"
         if tick.finished_at is not None:
             text = f"the {name} tick was last through at {tick.finished_at:%Y-%m-%d %H:%M:%S} UTC"
-        raise_alerts([RaiseAlert(LATE, name, text)], now=now)
-    elif _late.get(name, True):
-        clear_alerts(LATE, name, now=now)
-    _late[name] = late
+        self.raise_alert(RaiseAlert(LATE, name, text), now=now)
 
-
-def watch_cells(cells: int, heard_at: datetime | None, *, now: datetime) -> None:
-    """Alert if no message of any of the `cells` came for too long; clear that once one has."""
-    is_silent = bool(cells and heard_at and now - heard_at > timedelta(seconds=SILENT_SECONDS))
-    if is_silent and heard_at is not None:
+    def watch_cells(self, cells: int, heard_at: datetime | None, *, now: datetime) -> None:
+        """Raise an alert while no message of any of the `cells` came; clear it afterwards."""
+        patience = timedelta(seconds=SILENT_SECONDS)
+        if not cells or heard_at is None or now - heard_at <= patience:
+            self.clear_alert(SILENCE, "cells", now=now)
+            return
         text = f"no message of any of {cells} cells came since {heard_at:%Y-%m-%d %H:%M:%S} UTC"
-        raise_alerts([RaiseAlert(SILENCE, "cells", text)], now=now)
-    elif _silent.get(SILENCE, True):
-        clear_alerts(SILENCE, "cells", now=now)
-    _silent[SILENCE] = is_silent
+        self.raise_alert(RaiseAlert(SILENCE, "cells", text), now=now)
+
+    def raise_gap(self, name: str, away_since: datetime | None, *, now: datetime) -> None:
+        """Raise the alert of a tick that was away, or (None) gets no messages from the inbox."""
+        why = (
+            "the inbox has not brought back what was sent through it"
+            if away_since is None
+            else f"the {name} tick did not run since {away_since:%Y-%m-%d %H:%M:%S} UTC"
+        )
+        text = f"{why}: no cell is lost and nothing deleted before cells had time to be heard"
+        self.raise_alert(RaiseAlert(GAP, name, text), now=now)
+
+    def clear_gap(self, name: str, *, now: datetime, was_held: bool) -> None:
+        """Clear the alert of a gap. `was_held`: the last run of the tick held rules back."""
+        self.clear_alert(GAP, name, now=now, was_open=was_held)
+
+    def raise_failure(self, rule: str, error: Exception, *, now: datetime) -> None:
+        """Raise the alert of a rule that failed as a whole; each tick tries it again."""
+        alert = RaiseAlert(FAILED, f"rule {rule}", repr(error)[:1000])
+        self.raise_alert(alert, now=now)
+
+    def clear_failure(self, rule: str, *, now: datetime) -> None:
+        """Clear the alert of a rule that ran to its end."""
+        self.clear_alert(FAILED, f"rule {rule}", now=now)
 
 
-def tell_gap(name: str, away_since: datetime | None, *, now: datetime) -> None:
-    """The tick was away, or cannot hear (no instant): what needs that is held back for a lease."""
-    _deaf[name] = True
-    why = (
-        "the inbox has not brought back what was sent through it"
-        if away_since is None
-        else f"the {name} tick did not run since {away_since:%Y-%m-%d %H:%M:%S} UTC"
-    )
-    text = f"{why}: no cell is lost and nothing deleted before cells had time to be heard"
-    raise_alerts([RaiseAlert(GAP, name, text)], now=now)
-
-
-def tell_hearing(name: str, *, now: datetime, was_held: bool) -> None:
-    """The tick holds nothing back. `was_held`: until now it did, as its last run noted."""
-    if was_held or _deaf.get(name, True):
-        clear_alerts(GAP, name, now=now)
-        _deaf[name] = False
-
-
-def tell_failure(rule: str, error: Exception, *, now: datetime) -> None:
-    """A rule of convergence failed as a whole; it is tried again with each tick."""
-    _failing[rule] = True
-    raise_alerts([RaiseAlert(FAILED, f"rule {rule}", repr(error)[:1000])], now=now)
-
-
-def tell_recovery(rule: str, *, now: datetime) -> None:
-    """The rule ran through."""
-    if _failing.get(rule, True):
-        clear_alerts(FAILED, f"rule {rule}", now=now)
-        _failing[rule] = False
-
-
-def tell_repair(rule: str, done: Mapping[str, int], *, now: datetime) -> None:
-    """Something had to be put right that should never have been wrong."""
+def raise_repair(rule: str, done: Mapping[str, int], *, now: datetime) -> None:
+    """Raise the alert that a rule had to repair what should never have been wrong."""
     what = ", ".join(f"{name} {count}" for name, count in done.items() if count)
     raise_alerts([RaiseAlert(REPAIRED, f"rule {rule}", f"had to be repaired: {what}")], now=now)
 
 
-def tell_sound(rule: str, *, now: datetime) -> None:
-    """The rule has looked at all there is, and nothing had to be put right."""
+def clear_repair(rule: str, *, now: datetime) -> None:
+    """Clear the alert of repairs after a whole round without any."""
     clear_alerts(REPAIRED, f"rule {rule}", now=now)

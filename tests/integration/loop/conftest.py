@@ -13,7 +13,6 @@ from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell
 from controlplane.commands.convergence.memory import Memory
 from controlplane.commands.jobs.submit import submit_jobs
-from controlplane.commands.state import tick_alerts
 from controlplane.commands.tenancy.accounts import create_default_tenancy, create_user
 from controlplane.commands.tenancy.pools import put_pool
 from controlplane.contract.messages.orders import (
@@ -192,7 +191,6 @@ def loop(transactional_db: None) -> Iterator[Loop]:
     owner, _ = create_user(name="owner", password=None, is_operator=False)
     wire = Wire()
     transport.use(wire)
-    tick_alerts.forget()
     yield Loop(owner, wire, Inbox(sync_seconds=0.0))
     transport.use(None)
 

@@ -325,7 +325,7 @@ class Course(RuleBasedStateMachine):
             heard = {"sent_at": self.now, "heard_at": self.now}
             InboxProbe.objects.update_or_create(shard=shard, defaults=heard)
         covered_at = agreement.covered_at()
-        convergence.run()
+        convergence.run(memory=self.loop.memory)
         cells = agreement.cells()
         self.model.tick(
             is_deaf=is_deaf,

@@ -12,10 +12,11 @@ from django.db.models import F
 
 from controlplane import clock
 from controlplane.commands.convergence.alerts import close_quiet
+from controlplane.commands.convergence.memory import Memory
 from controlplane.commands.convergence.rule import RuleContext
 from controlplane.commands.state.alerts import close_alert
 from controlplane.commands.state.apply import raise_alerts
-from controlplane.commands.state.tick_alerts import forget, tell_failure, tell_gap, watch_tick
+from controlplane.commands.state.tick_alerts import TickAlerts
 from controlplane.commands.state.tick_runs import claim_turn, note_hold, note_run
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.alerts import QUIET_SECONDS
@@ -85,15 +86,14 @@ def test_a_tick_that_was_through_at_another_time_than_just_now_is_late(
 def test_a_tick_that_was_never_through_is_late_once_it_was_awaited_for_as_long(
     loop: Loop, name: str
 ) -> None:
-    forget()
-    now = clock.now()
+    alerts, now = TickAlerts(), clock.now()
     for seconds in (0, 60):
-        watch_tick(name, TickFacts(), now=now + timedelta(seconds=seconds))
+        alerts.watch_tick(name, TickFacts(), now=now + timedelta(seconds=seconds))
         assert not Alert.objects.exists()
-    watch_tick(name, TickFacts(mark=1), now=now + timedelta(seconds=61))
+    alerts.watch_tick(name, TickFacts(mark=1), now=now + timedelta(seconds=61))
     assert "never" in Alert.objects.get(kind="tick_late", subject=name).text
     later = now + timedelta(seconds=62)
-    watch_tick(name, TickFacts(finished_at=later), now=later)
+    alerts.watch_tick(name, TickFacts(finished_at=later), now=later)
     assert not Alert.objects.filter(cleared_at=None).exists()
 
 
@@ -116,7 +116,7 @@ def test_a_gap_is_waited_out_and_closed_though_the_tick_that_found_it_died(
 
     with connection.execute_wrapper(die), suppress(Died):
         convergence.run()
-    forget()
+    memory = Memory()
     hold_until = load_tick("convergence").hold_until
     assert hold_until is not None
     assert hold_until > clock.now()
@@ -124,18 +124,18 @@ def test_a_gap_is_waited_out_and_closed_though_the_tick_that_found_it_died(
     assert is_told() == (where == "the run")
     InboxProbe.objects.update(heard_at=clock.now())
     TickState.objects.update(started_at=ago(5))
-    convergence.run()
+    convergence.run(memory=memory)
     assert load_tick("convergence").hold_until == hold_until
     TickState.objects.update(started_at=ago(5), hold_until=ago(1))
-    convergence.run()
+    convergence.run(memory=memory)
     assert load_tick("convergence").hold_until is None
     assert not is_told()
 
 
 def test_a_gap_that_another_process_told_of_and_no_run_noted_is_closed(loop: Loop) -> None:
     loop.converge()
-    tell_gap("convergence", None, now=clock.now())
-    forget()
+    TickAlerts().raise_gap("convergence", None, now=clock.now())
+    loop.memory = Memory()
     loop.converge()
     assert not Alert.objects.filter(kind="control_plane_gap", cleared_at=None).exists()
 
@@ -195,8 +195,8 @@ def test_what_a_process_raised_that_died_is_closed_though_its_rule_has_no_more_w
     loop: Loop,
 ) -> None:
     loop.converge()
-    tell_failure("overruns", RuntimeError("no"), now=clock.now())
-    forget()
+    TickAlerts().raise_failure("overruns", RuntimeError("no"), now=clock.now())
+    loop.memory = Memory()
     age(590)
     loop.converge()
     assert Alert.objects.filter(kind="rule_failed", cleared_at=None).exists()

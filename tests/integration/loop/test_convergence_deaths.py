@@ -15,9 +15,9 @@ import pytest
 from django.db import connection
 
 from controlplane import clock
+from controlplane.commands.convergence.memory import Memory
 from controlplane.commands.convergence.rule import RuleContext
 from controlplane.commands.convergence.rules import RULES
-from controlplane.commands.state import tick_alerts
 from controlplane.models import Alert, InboxProbe
 from controlplane.queries.convergence.due import SOURCES, find_due
 from controlplane.queries.integrity.invariants import check_all
@@ -83,10 +83,11 @@ FACTS = {
 
 
 class Clock:
-    """Stands still until a tick is over."""
+    """Stands still until a tick is over. `memory`: of the process that runs the ticks."""
 
     def __init__(self) -> None:
         self.time = clock.now()
+        self.memory = Memory()
 
     def __call__(self) -> datetime:
         return self.time
@@ -129,7 +130,7 @@ def differences(
 
 def tick(hour: Clock) -> None:
     InboxProbe.objects.update(heard_at=hour.time)
-    convergence.run()
+    convergence.run(memory=hour.memory)
     hour.time += timedelta(seconds=5)
 
 
@@ -153,7 +154,7 @@ def undisturbed(hour: Clock, copy: Copy) -> dict[str, Counter[Any]]:
 def again(hour: Clock, copy: Copy, began: datetime) -> None:
     copy.restore()
     hour.time = began
-    tick_alerts.forget()
+    hour.memory = Memory()
 
 
 def ends_of_transactions(hour: Clock, copy: Copy) -> tuple[list[int], int]:

@@ -152,7 +152,7 @@ def test_without_a_database_the_tick_ends(loop: Loop) -> None:
 
 
 def test_the_first_tick_of_all_listens_and_says_nothing_of_a_gap(loop: Loop) -> None:
-    convergence.run()
+    convergence.run(memory=loop.memory)
     hold_until = TickState.objects.get(name="convergence").hold_until
     assert hold_until is not None
     assert not Alert.objects.filter(kind="control_plane_gap").exists()

@@ -243,7 +243,7 @@ def test_nobody_is_lost_while_we_cannot_hear(loop: Loop) -> None:
     CellLease.objects.update(expires_at=long_ago, last_heard_at=long_ago)
     for _ in range(6):
         TickState.objects.filter(name="convergence").update(started_at=None)
-        convergence.run()
+        convergence.run(memory=loop.memory)
         InboxProbe.objects.update(heard_at=long_ago)
     assert Cell.objects.get().state == "READY"
 
