@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TypeVar
 
 import structlog
@@ -271,10 +272,12 @@ class _DropCounts:
             log.warning("messages_dropped", **self.counts, **self._example)
 
 
-_REASONS: dict[type[Exception], str] = {
-    MalformedMessage: "malformed",
-    envelope.BadMac: "bad_mac",
-    UnknownCell: "unknown_cell",
-    WrongShard: "wrong_shard",
-    OverLimit: "over_limit",
-}
+_REASONS: Mapping[type[Exception], str] = MappingProxyType(
+    {
+        MalformedMessage: "malformed",
+        envelope.BadMac: "bad_mac",
+        UnknownCell: "unknown_cell",
+        WrongShard: "wrong_shard",
+        OverLimit: "over_limit",
+    }
+)

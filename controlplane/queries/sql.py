@@ -1,8 +1,9 @@
 """Plain SQL for hot paths: rows as tuples, arrays as parameters, no ORM objects."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -80,12 +81,14 @@ def _text(value: str) -> str:
     return f'"{escaped}"'
 
 
-_WRITERS: dict[type, Callable[[Any], str]] = {
-    type(None): lambda value: "NULL",
-    bool: lambda value: "t" if value else "f",
-    int: int.__repr__,
-    float: float.__repr__,
-    str: _text,
-    UUID: lambda value: f"{value.int:032x}",
-    datetime: lambda value: f'"{value.isoformat()}"',
-}
+_WRITERS: Mapping[type, Callable[[Any], str]] = MappingProxyType(
+    {
+        type(None): lambda value: "NULL",
+        bool: lambda value: "t" if value else "f",
+        int: int.__repr__,
+        float: float.__repr__,
+        str: _text,
+        UUID: lambda value: f"{value.int:032x}",
+        datetime: lambda value: f'"{value.isoformat()}"',
+    }
+)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -48,7 +49,7 @@ def find_jobs_of_attempts(uids: Sequence[UUID]) -> dict[UUID, int]:
     return dict(rows(statement, [list(uids)]))
 
 
-_EXCLUSIVE = {kind.value: kind for kind in Exclusive}
+_EXCLUSIVE = MappingProxyType({kind.value: kind for kind in Exclusive})
 
 # Most tasks have used up nothing, and a job's tasks all have the same limits.
 _counters = lru_cache(maxsize=1024)(Counters)

@@ -10,7 +10,7 @@ from controlplane.queries.views.attempts import find_uploader
 from controlplane.storage import store
 from controlplane.storage.store import StreamFull, WrongOffset
 
-__all__ = ["BadUpload", "StreamFull", "WrongOffset", "append_output", "check_upload"]
+__all__ = ("BadUpload", "StreamFull", "WrongOffset", "append_output", "check_upload")
 
 # Clocks of machines differ; a recorded upload must not be of use for long.
 MAX_CLOCK_SKEW_SECONDS = 300

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
 
 from controlplane.commands.convergence.rule import RuleContext
 from controlplane.commands.state.cursors import count_repairs, save_walk
@@ -46,20 +47,23 @@ def _page_of(
     )
 
 
-PARENTLESS = {
-    "task": _page_of("task"),
-    "attempt": _page_of(
-        "attempt", "uid", kind="uuid", columns="job_id, task_id", orphaned=_NO_TASK
-    ),
-    "transition": _page_of("transition"),
-    "callback": _page_of("callback"),
-    "oneoff": _page_of("oneoff", "task_id", columns="job_id, task_id", orphaned=_NO_TASK),
-    "delivery": _page_of(
-        "delivery",
-        columns="callback_id",
-        orphaned="NOT EXISTS (SELECT 1 FROM controlplane_callback k WHERE k.id = p.callback_id)",
-    ),
-}
+PARENTLESS = MappingProxyType(
+    {
+        "task": _page_of("task"),
+        "attempt": _page_of(
+            "attempt", "uid", kind="uuid", columns="job_id, task_id", orphaned=_NO_TASK
+        ),
+        "transition": _page_of("transition"),
+        "callback": _page_of("callback"),
+        "oneoff": _page_of("oneoff", "task_id", columns="job_id, task_id", orphaned=_NO_TASK),
+        "delivery": _page_of(
+            "delivery",
+            columns="callback_id",
+            orphaned="NOT EXISTS (SELECT 1 FROM controlplane_callback k"
+            " WHERE k.id = p.callback_id)",
+        ),
+    }
+)
 """By table, in this order: removes the orphans of a page; its length, its last key, how many."""
 
 

@@ -1,6 +1,7 @@
 """The SQL of `effects`: bulk statements, each guarded by the state that it expects to find."""
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
 from controlplane.domain.integrity.recount import WrongFlag
 
@@ -308,12 +309,14 @@ WHERE g.id = i.id
 """
 
 _FLAGGED = "WHERE id = ANY(%(ids)s)"
-MEND_FLAG = {
-    WrongFlag.HELD: f"UPDATE controlplane_task SET attempt_open = true {_FLAGGED}",
-    WrongFlag.FREE: f"UPDATE controlplane_task SET attempt_open = false {_FLAGGED}",
-    WrongFlag.WATCHED: f"UPDATE controlplane_job SET is_watched = true {_FLAGGED}",
-    WrongFlag.BLOCKED: f"UPDATE controlplane_job SET waits_for_jobs = true {_FLAGGED}",
-    WrongFlag.MET: f"UPDATE controlplane_jobdependency SET met_at = %(now)s {_FLAGGED}",
-    WrongFlag.VAIN: f"UPDATE controlplane_jobdependency SET failed_at = %(now)s {_FLAGGED}",
-}
+MEND_FLAG = MappingProxyType(
+    {
+        WrongFlag.HELD: f"UPDATE controlplane_task SET attempt_open = true {_FLAGGED}",
+        WrongFlag.FREE: f"UPDATE controlplane_task SET attempt_open = false {_FLAGGED}",
+        WrongFlag.WATCHED: f"UPDATE controlplane_job SET is_watched = true {_FLAGGED}",
+        WrongFlag.BLOCKED: f"UPDATE controlplane_job SET waits_for_jobs = true {_FLAGGED}",
+        WrongFlag.MET: f"UPDATE controlplane_jobdependency SET met_at = %(now)s {_FLAGGED}",
+        WrongFlag.VAIN: f"UPDATE controlplane_jobdependency SET failed_at = %(now)s {_FLAGGED}",
+    }
+)
 """What is written for each flag; the others are states, which follow when they are looked at."""

@@ -16,7 +16,7 @@ _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 _OVERTAKEN = "%(is_claimed)s AND t.started_at IS DISTINCT FROM EXCLUDED.started_at"
 
-__all__ = ["claim_turn", "leave_mark", "note_coverage", "note_hold", "note_run", "take_wake"]
+__all__ = ("claim_turn", "leave_mark", "note_coverage", "note_hold", "note_run", "take_wake")
 
 
 def claim_turn(name: str, *, now: datetime, interval: float) -> bool:

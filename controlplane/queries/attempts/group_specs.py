@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -25,17 +26,19 @@ INPUT_PATH = "/api/v1/store/inputs/"
 RESULTS_PATH = "/api/v1/store/results/"
 OUTPUTS_PATH = "/api/v1/store/outputs/"
 
-_WISHES: dict[str, Callable[[Any], Any]] = {
-    "secrets": read_secret_use,
-    "outputs": read_output,
-    "mounts": read_mount,
-    "tmpfs": read_tmpfs,
-}
+_WISHES: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
+    {
+        "secrets": read_secret_use,
+        "outputs": read_output,
+        "mounts": read_mount,
+        "tmpfs": read_tmpfs,
+    }
+)
 
 # What is looked at when a cell asks for the briefing of an attempt.
 _NOT_TOLD = ("inputs", "output_base")
 
-_KNOWN = {known.name for known in fields(GroupSpec)}
+_KNOWN = frozenset(known.name for known in fields(GroupSpec))
 
 Link = Callable[[str], str]
 """Makes of a path an address from which whoever holds it may read."""

@@ -13,7 +13,7 @@ from controlplane.queries.sql import decoded, rows
 # Of these drivers a cell prepares only so many containers at once; others start in no time.
 CONTAINER_DRIVERS = frozenset({"docker", "podman"})
 # What occupies a start slot.
-_PREPARING = [int(TaskState.ASSIGNED), int(TaskState.BUILDING)]
+_PREPARING = (int(TaskState.ASSIGNED), int(TaskState.BUILDING))
 
 
 def load_cells(pool_id: int) -> list[CellFacts]:
@@ -91,6 +91,6 @@ def _count_preparing(cell_ids: Sequence[int]) -> dict[int, int]:
         WHERE a.cell_id = ANY(%s) AND a.released_at IS NULL AND a.state = ANY(%s)
         GROUP BY a.cell_id
         """,
-        [list(cell_ids), _PREPARING],
+        [list(cell_ids), list(_PREPARING)],
     )
     return dict(found)

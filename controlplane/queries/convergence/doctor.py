@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 from controlplane.domain.convergence.owners import OTHER_OWNERS, OwnerFacts
 from controlplane.domain.convergence.policy import Policy
@@ -104,11 +105,13 @@ def find_unwell(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
         yield DoctorEntry("dead letters", what, first, "an operator", _READ, True, letters)
 
 
-_TICKS = {
-    "placement": "nothing is placed before",
-    "convergence": "nothing else here acts before",
-    "callbacks": "nobody is told of ends before",
-}
+_TICKS = MappingProxyType(
+    {
+        "placement": "nothing is placed before",
+        "convergence": "nothing else here acts before",
+        "callbacks": "nobody is told of ends before",
+    }
+)
 _READ = "once somebody has looked: docs/operations.md, Alerts"
 
 
@@ -147,10 +150,12 @@ def _shards(now: datetime) -> Iterator[DoctorEntry]:
         )
 
 
-_CURED_BY_HEARTBEATS = {
-    Quarantine.UNFIT: "once it says that it is fit",
-    Quarantine.STRANGERS: "once its heartbeats show that what it must not have is gone",
-}
+_CURED_BY_HEARTBEATS = MappingProxyType(
+    {
+        Quarantine.UNFIT: "once it says that it is fit",
+        Quarantine.STRANGERS: "once its heartbeats show that what it must not have is gone",
+    }
+)
 
 
 def _cells(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:

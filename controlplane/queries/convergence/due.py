@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import starmap
+from types import MappingProxyType
 from uuid import UUID
 
 from controlplane.domain.convergence.policy import Policy
@@ -26,43 +27,47 @@ from controlplane.queries.convergence import (
 from controlplane.queries.convergence.parameters import parameters_of
 from controlplane.queries.sql import rows
 
-CANDIDATES = {
-    "attempts_of_lost_cells": lost_cells.ATTEMPTS_OF_LOST_CELLS,
-    "unanswered": unanswered.UNANSWERED,
-    "stuck_builds": stuck_builds.STUCK_BUILDS,
-    "overruns": overruns.OVERRUNS,
-    "drained": drained.DRAINED,
-    "unplaced": unplaced.UNPLACED,
-    "unconfirmed_stops": cell_health.UNCONFIRMED_STOPS,
-}
+CANDIDATES = MappingProxyType(
+    {
+        "attempts_of_lost_cells": lost_cells.ATTEMPTS_OF_LOST_CELLS,
+        "unanswered": unanswered.UNANSWERED,
+        "stuck_builds": stuck_builds.STUCK_BUILDS,
+        "overruns": overruns.OVERRUNS,
+        "drained": drained.DRAINED,
+        "unplaced": unplaced.UNPLACED,
+        "unconfirmed_stops": cell_health.UNCONFIRMED_STOPS,
+    }
+)
 """Where each rule that decides about tasks one by one finds its candidates."""
 
-SOURCES = {
-    **CANDIDATES,
-    "silent_leases": lost_cells.SILENT_LEASES,
-    "held_losses": lost_cells.HELD_LOSSES,
-    "held_attempts": lost_cells.HELD_ATTEMPTS,
-    "freed_attempts": lost_cells.FREED_ATTEMPTS,
-    "stuck_stops": cell_health.STUCK_STOPS,
-    "failing_cells": cell_health.FAILING_CELLS,
-    "cleared_cells": cell_health.CLEARED_CELLS,
-    "images": images.IMAGES,
-    "blocked_jobs": dependencies.BLOCKED_JOBS,
-    "waiting_jobs": dependencies.WAITING_JOBS,
-    "orphaned_jobs": endings.ORPHANED_JOBS,
-    "bouncing_jobs": endings.BOUNCING_JOBS,
-    "ending_jobs": endings.ENDING_JOBS,
-    "resolving": resolutions.RESOLVING,
-    "claimed_callbacks": resolutions.CLAIMED_CALLBACKS,
-    "expired_jobs": deletion.EXPIRED_JOBS,
-    "old_records": deletion.OLD_RECORDS,
-    "deleted_jobs": deletion.DELETED_JOBS,
-    "strays": deletion.STRAYS,
-    "unsettled_jobs": repairs.UNSETTLED_JOBS,
-    "recount": repairs.due_walk("recount"),
-    "orphans": repairs.due_walk("orphans"),
-    "quiet_alerts": alerts.QUIET_ALERTS,
-}
+SOURCES = MappingProxyType(
+    {
+        **CANDIDATES,
+        "silent_leases": lost_cells.SILENT_LEASES,
+        "held_losses": lost_cells.HELD_LOSSES,
+        "held_attempts": lost_cells.HELD_ATTEMPTS,
+        "freed_attempts": lost_cells.FREED_ATTEMPTS,
+        "stuck_stops": cell_health.STUCK_STOPS,
+        "failing_cells": cell_health.FAILING_CELLS,
+        "cleared_cells": cell_health.CLEARED_CELLS,
+        "images": images.IMAGES,
+        "blocked_jobs": dependencies.BLOCKED_JOBS,
+        "waiting_jobs": dependencies.WAITING_JOBS,
+        "orphaned_jobs": endings.ORPHANED_JOBS,
+        "bouncing_jobs": endings.BOUNCING_JOBS,
+        "ending_jobs": endings.ENDING_JOBS,
+        "resolving": resolutions.RESOLVING,
+        "claimed_callbacks": resolutions.CLAIMED_CALLBACKS,
+        "expired_jobs": deletion.EXPIRED_JOBS,
+        "old_records": deletion.OLD_RECORDS,
+        "deleted_jobs": deletion.DELETED_JOBS,
+        "strays": deletion.STRAYS,
+        "unsettled_jobs": repairs.UNSETTLED_JOBS,
+        "recount": repairs.due_walk("recount"),
+        "orphans": repairs.due_walk("orphans"),
+        "quiet_alerts": alerts.QUIET_ALERTS,
+    }
+)
 """By name, all that convergence looks at: the rest of a SELECT."""
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from django.db import connection, transaction
@@ -92,25 +93,26 @@ def load_cells() -> IntegrityRows:
     return IntegrityRows(cells=cells, known_cells=frozenset(cell.id for cell in cells))
 
 
-_OF_JOBS = {
-    "jobs": """
+_OF_JOBS = MappingProxyType(
+    {
+        "jobs": """
         SELECT id, state, ending_as, min_available, explicit_minimum, max_task_failures,
                coscheduled, is_bouncing, waits_for_jobs, started_at, finished_at, settled_at
         FROM controlplane_job WHERE id = ANY(%s) ORDER BY id
         """,
-    "groups": """
+        "groups": """
         SELECT id, job_id, name, counts, replicas, task_count, min_available,
                killed_by_dependency, startable_at, retries_failure, retries_preemption,
                retries_system, at_most_once, exclusive
         FROM controlplane_taskgroup WHERE job_id = ANY(%s) ORDER BY id
         """,
-    "tasks": """
+        "tasks": """
         SELECT id, job_id, group_id, index, state, attempt_number, attempt_uid, attempt_open,
                failure_count, preemption_count, system_failure_count, system_row,
                consecutive_crashes, started_at, finished_at
         FROM controlplane_task WHERE job_id = ANY(%s) ORDER BY id
         """,
-    "attempts": """
+        "attempts": """
         SELECT uid, task_id, group_id, job_id, cell_id, incarnation, number, state, charged,
                charge, container_id,
                created_at, started_at, finished_at, released_at, release_kind
@@ -118,11 +120,12 @@ _OF_JOBS = {
         WHERE task_id IN (SELECT id FROM controlplane_task WHERE job_id = ANY(%s))
         ORDER BY task_id, number
         """,
-    "steps": """
+        "steps": """
         SELECT id, job_id, task_id, attempt_uid, from_state, to_state, attempt_state, reason
         FROM controlplane_transition WHERE job_id = ANY(%s) ORDER BY id
         """,
-}
+    }
+)
 
 _USAGE = """
 SELECT h.cell_id, g.resources, h.count FROM (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from controlplane.domain.state.states import ACTIVE
 from controlplane.queries.sql import rows
 
-_ACTIVE = sorted(int(state) for state in ACTIVE)
+_ACTIVE = tuple(sorted(int(state) for state in ACTIVE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def find_bouncing_page(job_id: int, limit: int) -> list[int]:
         JOIN controlplane_job j ON j.id = t.job_id AND j.is_bouncing
         WHERE t.job_id = %s AND t.state = ANY(%s) ORDER BY t.id LIMIT %s
         """,
-        [job_id, _ACTIVE, limit],
+        [job_id, list(_ACTIVE), limit],
     )
     return [task_id for (task_id,) in found]
 

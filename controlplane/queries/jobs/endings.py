@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from controlplane.domain.state.states import OPEN
 from controlplane.queries.sql import rows
 
-_OPEN = sorted(int(state) for state in OPEN)
+_OPEN = tuple(sorted(int(state) for state in OPEN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def find_ending_page(job_id: int, limit: int) -> list[int]:
     statement = """
         SELECT id FROM controlplane_task WHERE job_id = %s AND state = ANY(%s) ORDER BY id LIMIT %s
         """
-    return [task_id for (task_id,) in rows(statement, [job_id, _OPEN, limit])]
+    return [task_id for (task_id,) in rows(statement, [job_id, list(_OPEN), limit])]
 
 
 def find_job_of_task(task_id: int) -> int | None:

@@ -26,6 +26,7 @@ from controlplane.domain.state.effects import ChangeTask
 from controlplane.domain.state.job_rollup import impossible_groups, newly_startable
 from controlplane.domain.state.states import OPEN
 from controlplane.models import Alert, Attempt, Job, Task, TaskGroup, TickState, Walk
+from controlplane.queries.convergence import due
 from controlplane.queries.convergence.due import (
     SOURCES,
     find_candidates,
@@ -133,7 +134,7 @@ def test_a_source_that_cannot_be_read_stops_the_rule_that_reads_it(
 ) -> None:
     unanswered_jobs(loop, 1)
     with monkeypatch.context() as patch:
-        patch.setitem(SOURCES, "images", "FROM controlplane_nothing WHERE true")
+        patch.setattr(due, "SOURCES", {**SOURCES, "images": "FROM controlplane_nothing WHERE true"})
         assert loop.converge()["unanswered"] == 1
     assert failed_rules() == {"rule images"}
     assert "deletion" in TickState.objects.get(name="convergence").phases
