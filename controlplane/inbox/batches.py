@@ -11,7 +11,12 @@ from django.db import InterfaceError, OperationalError
 
 from controlplane import clock
 from controlplane.commands.attempts.hook_ends import EndMeanings, ask_about_ends
-from controlplane.commands.attempts.reports import Acknowledgement, ReceivedReport, record_reports
+from controlplane.commands.attempts.reports import (
+    Acknowledgement,
+    ReceivedReport,
+    ReportBatchResult,
+    record_reports,
+)
 from controlplane.commands.cells.floods import quarantine_flooding
 from controlplane.commands.cells.messages import (
     Beat,
@@ -161,7 +166,7 @@ class Inbox:
         while pending:
             part = pending.pop()
             try:
-                run_in_transaction(partial(self._record_part, part, meanings, now))
+                recorded = run_in_transaction(partial(self._record_part, part, meanings, now))
             except (OperationalError, InterfaceError):
                 raise
             except Exception as error:  # one poisoned report must not hold up the others
@@ -171,12 +176,16 @@ class Inbox:
                 self._put_aside(part, error, now)
                 if part.acknowledgements:
                     pending.append(_ReportChunk([], part.acknowledgements))
+            else:
+                self.applied += recorded.applied
+                for why, count in recorded.ignored.items():
+                    self.ignored[why] = self.ignored.get(why, 0) + count
 
-    def _record_part(self, part: "_ReportChunk", meanings: EndMeanings, now: datetime) -> None:
-        recorded = record_reports(part.reported, part.acknowledgements, now=now, meanings=meanings)
-        self.applied += recorded.applied
-        for why, count in recorded.ignored.items():
-            self.ignored[why] = self.ignored.get(why, 0) + count
+    @staticmethod
+    def _record_part(
+        part: "_ReportChunk", meanings: EndMeanings, now: datetime
+    ) -> ReportBatchResult:
+        return record_reports(part.reported, part.acknowledgements, now=now, meanings=meanings)
 
     @staticmethod
     def _put_aside(part: "_ReportChunk", error: Exception, now: datetime) -> None:

@@ -92,12 +92,13 @@ def _purge_jobs(job_ids: Sequence[int], done: PurgeResult, is_over: Callable[[],
             done.fault = next(iter(failed.values()))
             present -= {attempts[uid][0] for uid in failed}
         page = _PurgePage(tasks, [uid for uid in attempts if uid not in failed], len(tasks) < PAGE)
-        for_each_batch(sorted(present), page.remove, what="deletion")
+        batches = for_each_batch(sorted(present), page.remove, what="deletion")
+        gone = {job_id for batch in batches for job_id in batch.gone}
         # What failed alone is tried again with the next look.
-        present &= page.done_for
-        present -= page.gone
-        done.jobs += len(page.gone)
-        if not page.removed:
+        present &= {job_id for batch in batches for job_id in batch.job_ids}
+        present -= gone
+        done.jobs += len(gone)
+        if not any(batch.removed for batch in batches):
             break
     return not is_over() or not present
 
@@ -180,16 +181,24 @@ RETURNING j.id
 """
 
 
+@dataclass(frozen=True, slots=True)
+class _BatchResult:
+    """What one transaction did: how many rows it removed, and which jobs with them."""
+
+    job_ids: Sequence[int]
+    removed: int
+    gone: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
 class _PurgePage:
-    """A page of rows of some jobs. `has_all`: their tasks are all in it."""
+    """A page of rows of some jobs. `has_all`: it contains all their tasks."""
 
-    def __init__(self, tasks: list[int], uids: list[UUID], has_all: bool) -> None:
-        self._tasks, self._uids, self._has_all = tasks, uids, has_all
-        self.removed = 0
-        self.gone: set[int] = set()
-        self.done_for: set[int] = set()
+    tasks: list[int]
+    uids: list[UUID]
+    has_all: bool
 
-    def remove(self, job_ids: Sequence[int]) -> None:
+    def remove(self, job_ids: Sequence[int]) -> _BatchResult:
         """Remove what of the page belongs to these jobs, in the transaction around this."""
         jobs = list(job_ids)
         execute(
@@ -198,21 +207,19 @@ class _PurgePage:
         )
         parameters = {
             "jobs": jobs,
-            "tasks": self._tasks,
-            "uids": self._uids,
+            "tasks": self.tasks,
+            "uids": self.uids,
             "page": PAGE,
             "history_page": _HISTORY_PAGE,
         }
         removed = sum(execute(statement, parameters) for statement in _PAGES)
-        gone: set[int] = set()
-        if self._has_all:
+        gone: list[int] = []
+        if self.has_all:
             empty = [job_id for (job_id,) in rows(_LIST_EMPTY, [jobs])]
             parameters["jobs"] = empty
             removed += sum(execute(statement, parameters) for statement in _LAST_PAGES if empty)
-            gone = {job_id for (job_id,) in rows(_DELETE_JOBS, [empty])} if empty else set()
-        self.removed += removed + len(gone)
-        self.gone |= gone
-        self.done_for |= set(jobs)
+            gone = [job_id for (job_id,) in rows(_DELETE_JOBS, [empty])] if empty else []
+        return _BatchResult(jobs, removed + len(gone), gone)
 
 
 # Jobs that are there still: of a deleted one's children some may be.

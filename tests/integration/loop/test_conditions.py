@@ -256,14 +256,12 @@ def test_only_jobs_that_have_ended_and_are_there_are_hidden(loop: Loop) -> None:
         cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
     Job.objects.filter(pk=hidden.pk).update(deleted_at=clock.now())
     ids = [running.pk, ended.pk, hidden.pk]
-    found: list[list[int]] = []
 
-    def hide() -> None:
+    def hide() -> list[int]:
         lock_jobs(ids)
-        found.append(hide_jobs(ids, actor="me", why="by request", now=clock.now()))
+        return hide_jobs(ids, actor="me", why="by request", now=clock.now())
 
-    run_in_transaction(hide)
-    assert found == [[ended.pk]]
+    assert run_in_transaction(hide) == [ended.pk]
     running.refresh_from_db()
     assert running.deleted_at is None
 
