@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from controlplane.contract.settings_names import CELL, CONTROL_PLANE, STACK
-from docs import settings_page, states_page
-from docs.generate import FOLDER, PAGES
+from docgen import settings_page, states_page
+from docgen.generate import FOLDER, PAGES
 from tests.architecture.source import ROOT
 
 DOCUMENTS = sorted(

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from controlplane.config.env import InvalidSettings, load_settings
 from controlplane.contract.settings_names import CELL, CONTROL_PLANE, STACK
-from docs.tables import table
+from docgen.tables import table
 
 ROOT = Path(__file__).resolve().parents[1]
 

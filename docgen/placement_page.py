@@ -20,7 +20,7 @@ from controlplane.domain.placement.reasons import explain, pending
 from controlplane.domain.placement.reasons.explain import Reason
 from controlplane.domain.scopes import Limits, ScopeKind
 from controlplane.domain.state.states import Band, CellState
-from docs.tables import table
+from docgen.tables import table
 
 _NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
 _SOON = datetime(2030, 1, 31, 12, 5, tzinfo=UTC)

@@ -28,9 +28,9 @@ from controlplane.domain.state.transitions import (
     Rule,
     Wait,
 )
-from docs.rollup_rules import RULES
-from docs.states_picture import NOT_YET, is_charged_later, targets
-from docs.tables import table
+from docgen.rollup_rules import RULES
+from docgen.states_picture import NOT_YET, is_charged_later, targets
+from docgen.tables import table
 
 ORDER = (
     S.PENDING,

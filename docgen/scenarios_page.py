@@ -4,7 +4,7 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
-from docs.tables import table
+from docgen.tables import table
 from tests.mutations.row_mutation import RowMutation
 from tests.mutations.rows import ROWS as MISTAKES
 

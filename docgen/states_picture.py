@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.state.states import ACTIVE, COLOURS, Budget
 from controlplane.domain.state.transitions import TRANSITIONS, Event, Rule, Wait
-from docs.rollup_rules import RULES
+from docgen.rollup_rules import RULES
 
 NOT_YET = frozenset({Event.CACHE_HIT})
 """Events that the table knows and that nothing raises in this version."""
