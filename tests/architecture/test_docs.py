@@ -65,6 +65,42 @@ def test_every_test_that_the_page_of_features_names_is_there() -> None:
     assert missing == []
 
 
+def test_every_file_that_the_pages_for_contributors_name_exists() -> None:
+    named = {
+        (page.name, path)
+        for page in (FOLDER / "contributing").glob("*.md")
+        for path in re.findall(r"`([\w.-]+/[\w./-]*)`", page.read_text())
+    }
+    assert len(named) > 80
+    missing = [
+        item
+        for item in sorted(named)
+        if not (ROOT / item[1]).exists() and not (ROOT / "controlplane" / item[1]).exists()
+    ]
+    assert missing == []
+
+
+def test_every_function_on_the_map_of_the_code_is_in_its_file() -> None:
+    rows = [
+        re.findall(r"`([^`]+)`", line)
+        for line in (FOLDER / "contributing" / "README.md").read_text().splitlines()
+        if re.match(r"\| .*`\w[\w.]*`.*`\S+\.py`", line)
+    ]
+    missing = [
+        name
+        for row in rows
+        for name in row
+        if re.fullmatch(r"[\w.]+", name)
+        and not any(
+            re.search(rf"\b{name.rpartition('.')[2]}\b", (ROOT / path).read_text())
+            for path in row
+            if path.endswith(".py")
+        )
+    ]
+    assert len(rows) > 10
+    assert missing == []
+
+
 def anchors(path: Path) -> set[str]:
     """The anchors of a Markdown file, as they are made of its headings."""
     headings = re.findall(r"^#+ +(.*)$", path.read_text(), re.MULTILINE)
