@@ -18,84 +18,88 @@ ROOT = Path(__file__).resolve().parents[1]
 
 MEANINGS: Mapping[str, str] = MappingProxyType(
     {
-        "DATABASE_URL": "Where PostgreSQL 15 or newer is.",
-        "CELERY_BROKER_URL": "Where Redis 6.2 or newer (or Valkey) is; the same for all cells.",
-        "CELLRUN_ADVISORY_LOCKS": "Ticks of one kind take turns. `false` is for tests: the result"
-        " is the same, some work is done twice.",
-        "CELLRUN_ALLOWED_HOSTS": "Host names under which web answers.",
-        "CELLRUN_ARTIFACT_ROOT": "Stored inputs, and logs, outputs and checkpoints of attempts.",
-        "CELLRUN_AUDIT_DAYS": "How long it is kept who deleted what ([retention](retention.md)).",
-        "CELLRUN_CALLBACKS_AT_ONCE": "How many callbacks are being tried at any time.",
-        "CELLRUN_CALLBACKS_PER_HOST": "How many of them to one host and port.",
-        "CELLRUN_CALLBACK_ALLOWED_NETWORKS": "Networks, such as `10.0.0.0/8`, to which callbacks"
-        " may go though they are not public; see [callbacks](callbacks.md).",
-        "CELLRUN_CALLBACK_SECONDS": "How long one try may take in all.",
-        "CELLRUN_CONVERGENCE_INTERVAL_SECONDS": "How often convergence runs.",
-        "CELLRUN_DEBUG": "Django's debug pages. Never where others can reach web.",
-        "CELLRUN_FLOWER_URL": "Where browsers reach Flower; the operators' pages link there.",
-        "CELLRUN_HEARTBEAT_SECONDS": "How often cells beat.",
-        "CELLRUN_HOME": "The folder for state that is not in the database.",
-        "CELLRUN_LEASE_SECONDS": "How long a cell is believed in after its last heartbeat; at"
-        " least twice the heartbeat.",
-        "CELLRUN_LOG_LEVEL": "What is logged, as JSON lines on standard error (a cell: as text).",
-        "CELLRUN_MAX_ARTIFACT_MIB": "What one attempt may leave in the control plane's store.",
+        "DATABASE_URL": "Address of PostgreSQL 15 or newer.",
+        "CELERY_BROKER_URL": "Address of Redis 6.2 or newer (or Valkey); the same for all cells.",
+        "CELLRUN_ADVISORY_LOCKS": "Ticks of one kind run one at a time. `false` is for tests: the"
+        " result is the same, some work is done twice.",
+        "CELLRUN_ALLOWED_HOSTS": "Accepted host names of web.",
+        "CELLRUN_ARTIFACT_ROOT": "Folder of stored inputs, logs, outputs and checkpoints.",
+        "CELLRUN_AUDIT_DAYS": "Retention of audit lines ([retention](retention.md)).",
+        "CELLRUN_CALLBACKS_AT_ONCE": "Maximum number of concurrent callbacks.",
+        "CELLRUN_CALLBACKS_PER_HOST": "Maximum number of concurrent callbacks to one host and"
+        " port.",
+        "CELLRUN_CALLBACK_ALLOWED_NETWORKS": "Non-public networks, such as `10.0.0.0/8`, that"
+        " callbacks may reach ([callbacks](callbacks.md)).",
+        "CELLRUN_CALLBACK_SECONDS": "Time limit of one try.",
+        "CELLRUN_CONVERGENCE_INTERVAL_SECONDS": "Interval of convergence.",
+        "CELLRUN_DEBUG": "Django's debug pages. Do not use where others can reach web.",
+        "CELLRUN_FLOWER_URL": "Address of Flower for browsers; the admin links to it.",
+        "CELLRUN_HEARTBEAT_SECONDS": "Interval of heartbeats.",
+        "CELLRUN_HOME": "Folder for state outside the database.",
+        "CELLRUN_LEASE_SECONDS": "Lease of a cell after its last heartbeat; at least twice the"
+        " heartbeat.",
+        "CELLRUN_LOG_LEVEL": "Log level. Logs are JSON lines on standard error (a cell: text).",
+        "CELLRUN_MAX_ARTIFACT_MIB": "Maximum size of one attempt's artifacts in the control"
+        " plane's store.",
         "CELLRUN_MAX_BODY_BYTES": "The largest request body.",
-        "CELLRUN_MAX_TASKS_PER_JOB": "The most tasks in one job.",
-        "CELLRUN_MAX_UNFINISHED_TASKS_PER_USER": "The most unfinished tasks of one user.",
-        "CELLRUN_ONE_OFF_SCHEDULING_SECONDS": "How long a one-off task may wait to be placed, in a"
-        " pool that has no pending timeout of its own.",
-        "CELLRUN_PLACEMENT_INTERVAL_SECONDS": "How often placement looks by the clock while"
-        " something waits; a submission wakes it at once.",
-        "CELLRUN_PROCESS": "Which process this is, for its log lines; web also pools connections.",
-        "CELLRUN_PUBLIC_URL": "Where browsers and cells reach web. Cells fetch inputs from there.",
-        "CELLRUN_SECRET_KEY": "Signs sessions and links; all cells' keys are derived from it.",
-        "CELLRUN_SECRET_KEY_FALLBACKS": "Former secret keys: what they signed or sealed is still"
-        " read, until `manage.py reseal_secrets` has sealed it anew ([secrets](secrets.md)).",
-        "CELLRUN_START_SECONDS": "How long a cell may take to begin with an attempt.",
-        "CELLRUN_SYNC_SECONDS": "How often the inbox answers heartbeats, in one group.",
-        "CELLRUN_CELL_ADDRESS": "The host at which others reach the ports that tasks publish on"
-        " this cell. Unset: the address that this host has on the way to web; if that is a loopback"
-        " address, ports are published there only.",
-        "CELLRUN_CELL_ALLOWED_NETWORKS": "Networks, such as `127.0.0.0/8`, from which inputs may be"
-        " fetched though they are loopback, link-local or the like; see"
-        " [artifacts](artifacts.md).",
-        "CELLRUN_CELL_CAPACITY": "What the cell gives away; what is not named is the host's"
-        " (less 512 MiB of memory).",
+        "CELLRUN_MAX_TASKS_PER_JOB": "Maximum number of tasks in one job.",
+        "CELLRUN_MAX_UNFINISHED_TASKS_PER_USER": "Maximum number of unfinished tasks of one user.",
+        "CELLRUN_ONE_OFF_SCHEDULING_SECONDS": "Scheduling timeout of one-off tasks in a pool"
+        " without its own pending timeout.",
+        "CELLRUN_PLACEMENT_INTERVAL_SECONDS": "Interval of placement while tasks wait; a"
+        " submission wakes placement at once.",
+        "CELLRUN_PROCESS": "Name of the process in its logs; web also pools connections.",
+        "CELLRUN_PUBLIC_URL": "Address of web for browsers and cells. Cells fetch inputs from it.",
+        "CELLRUN_SECRET_KEY": "Signs sessions and links; the keys of all cells are derived from"
+        " it.",
+        "CELLRUN_SECRET_KEY_FALLBACKS": "Former secret keys, still accepted until `manage.py"
+        " reseal_secrets` has sealed all secrets again ([secrets](secrets.md)).",
+        "CELLRUN_START_SECONDS": "Time in which a cell must accept an attempt.",
+        "CELLRUN_SYNC_SECONDS": "Interval at which the inbox answers heartbeats, in one group.",
+        "CELLRUN_CELL_ADDRESS": "Host for ports published on this cell. Default: the address that"
+        " this host uses to reach web; if that is a loopback address, ports are published"
+        " only there.",
+        "CELLRUN_CELL_ALLOWED_NETWORKS": "Networks, such as `127.0.0.0/8`, from which inputs may"
+        " be fetched although they are loopback, link-local or similar"
+        " ([artifacts](artifacts.md)).",
+        "CELLRUN_CELL_CAPACITY": "Capacity of the cell. Missing resources: the host's (memory less"
+        " 512 MiB).",
         "CELLRUN_CELL_DRIVER": "How attempts run: `docker`, `process` (no isolation), `memory`"
-        " (nothing runs).",
-        "CELLRUN_CELL_EVACUATE": "On a stop, also stop what runs here; it goes back to wait, free"
-        " of charge. Without it containers run on and are adopted by the successor.",
-        "CELLRUN_CELL_FILE_ROOTS": "Folders of this machine below which jobs may read inputs from"
-        " and write outputs to `file://` addresses. Unset: nowhere.",
-        "CELLRUN_CELL_FILE_SYSTEMS": "Which of fsspec's file systems inputs and outputs may name,"
-        " with what this process may reach there; each needs its package.",
-        "CELLRUN_CELL_HOME": "The cell's own folder: journal, workspaces, logs.",
-        "CELLRUN_CELL_KEY_FILE": "The file with the key that `manage.py enroll_cell` printed.",
-        "CELLRUN_CELL_LABELS": "Facts about the cell, for `constraints` and `group_by` of jobs.",
-        "CELLRUN_CELL_MAX_FILES_MIB": "What the inputs, the outputs, or the checkpoint of one"
-        " attempt may have.",
-        "CELLRUN_CELL_MAX_LOG_MIB": "What is kept of each output stream of an attempt; where it was"
-        " cut is said at its end. Docker itself keeps at most 100 MiB of what the cell has not read"
-        " yet.",
+        " (simulated).",
+        "CELLRUN_CELL_EVACUATE": "On a stop of the cell, also stop its attempts; they are"
+        " requeued, free of charge. Otherwise containers continue and the successor adopts"
+        " them.",
+        "CELLRUN_CELL_FILE_ROOTS": "Folders of this host below which jobs may use `file://`"
+        " addresses. Unset: none.",
+        "CELLRUN_CELL_FILE_SYSTEMS": "File systems of fsspec for inputs and outputs, with the"
+        " credentials of this process; each needs its package.",
+        "CELLRUN_CELL_HOME": "The cell's folder: journal, workspaces, logs.",
+        "CELLRUN_CELL_KEY_FILE": "File with the key printed by `manage.py enroll_cell`.",
+        "CELLRUN_CELL_LABELS": "Labels of the cell, for `constraints` and `group_by` of jobs.",
+        "CELLRUN_CELL_MAX_FILES_MIB": "Maximum size of the inputs, the outputs, or the checkpoint"
+        " of one attempt.",
+        "CELLRUN_CELL_MAX_LOG_MIB": "Maximum stored size of each output stream of an attempt; a"
+        " truncated stream ends with a note. Docker itself buffers at most 100 MiB that the"
+        " cell has not read.",
         "CELLRUN_CELL_NAME": "The cell's name, as enrolled.",
-        "CELLRUN_CELL_POOL": "The pool that the cell joins when it registers, if there is one of"
-        " that name.",
-        "CELLRUN_CELL_RUNNERS": "Which installed [runners](runners.md) the cell offers as task"
+        "CELLRUN_CELL_POOL": "The pool that the cell joins at registration, if it exists.",
+        "CELLRUN_CELL_RUNNERS": "Installed [runners](runners.md) that the cell offers as task"
         " types: names, or `all`.",
-        "CELLRUN_CELL_SECRETS": "Where secrets lie that tasks get as files: a folder in memory,"
-        " this cell's own, at the same path for the engine.",
-        "CELLRUN_CELL_SECRETS_ON_DISK": "`true` lets that folder lie on a disk.",
+        "CELLRUN_CELL_SECRETS": "Folder for secrets as files: in memory, used by this cell only,"
+        " at the same path for the engine.",
+        "CELLRUN_CELL_SECRETS_ON_DISK": "`true` allows that folder on a disk.",
         "CELLRUN_CELL_TAGS": "Placement tags: `a` is required of a task, `b?` is optional.",
-        "CELLRUN_CONTROL_URL": "Where web answers for this cell: logs go there.",
-        "CELLRUN_INSTALLATION": "Put on every container as a label, so that two installations on"
-        " one engine leave each other's containers alone.",
-        "CELLRUN_ADMIN_PASSWORD": "`manage.py bootstrap`: the operator's password; else drawn.",
+        "CELLRUN_CONTROL_URL": "Address of web for this cell; logs are sent there.",
+        "CELLRUN_INSTALLATION": "A label on every container, so that two installations on one"
+        " engine ignore each other's containers.",
+        "CELLRUN_ADMIN_PASSWORD": "`manage.py bootstrap`: the operator's password; default:"
+        " random.",
         "CELLRUN_ADMIN_USER": "`manage.py bootstrap`: the operator's name.",
-        "CELLRUN_OPERATOR_TOKEN": "`manage.py bootstrap`: the operator's token; else drawn.",
-        "CELLRUN_REDIS_SERVER": "The embedded stack: the `redis-server` to use.",
-        "CELLRUN_TOKEN": "The command `cellrun`: whose token; `manage.py bootstrap`: the"
-        " submitter's.",
-        "CELLRUN_URL": "The command `cellrun`: where web answers.",
+        "CELLRUN_OPERATOR_TOKEN": "`manage.py bootstrap`: the operator's token; default: random.",
+        "CELLRUN_REDIS_SERVER": "The embedded stack: the `redis-server` binary.",
+        "CELLRUN_TOKEN": "The command `cellrun`: the token; `manage.py bootstrap`: the submitter's"
+        " token.",
+        "CELLRUN_URL": "The command `cellrun`: the address of web.",
     }
 )
 
@@ -151,24 +155,23 @@ def write() -> str:
             [
                 "# Settings\n\n<!-- Written by `make docs` from controlplane/config/env.py and"
                 " workers/config.py; do not edit. -->",
-                "Settings come from the environment and are read once, at start. A value that is"
-                " not what its name expects is\nrefused by name, and so is a `CELLRUN_…` name that"
-                " nobody knows; all faults are told at once. One environment may\nhold the settings"
-                " of both sides.",
+                "Each process reads its settings from the environment at start. An unknown"
+                " `CELLRUN_…` name and an invalid value are\nerrors; all errors are reported at"
+                " once. One environment may contain the settings of control plane and cells.",
                 "## Control plane",
                 _table(control, defaults("controlplane/config/env.py"), expects),
-                "A name that holds a password (`DATABASE_URL`, `CELERY_BROKER_URL`,"
-                " `CELLRUN_SECRET_KEY` and its fallbacks) is refused without\nrepeating its value."
-                " What is left open is taken from the stack that runs in\n`CELLRUN_HOME`, if one"
-                " does.",
+                "Error messages do not repeat values that contain a password (`DATABASE_URL`,"
+                " `CELERY_BROKER_URL`, `CELLRUN_SECRET_KEY`\nand its fallbacks). Missing settings"
+                " are taken from the stack that runs in `CELLRUN_HOME`, if any.",
                 "## Cell",
                 _table(cell, defaults("workers/config.py"), CELL_EXPECTS),
-                "`DOCKER_HOST` is Docker's own: where the engine answers, else the usual sockets.",
+                "`DOCKER_HOST` is Docker's own setting: the address of the engine. Without it the"
+                " usual sockets are tried.",
                 "## Stack, command and bootstrap",
                 table(("setting", "meaning"), ((f"`{n}`", MEANINGS[n]) for n in sorted(STACK))),
                 "`make up` and `make demo` also read `WEB_PORT` (8000), `FLOWER_PORT` (5555),"
-                " `CELLS` (2), `ENGINE` (docker,\nprocess, none) and hand every setting above on to"
-                " the processes, but for those that the stack decides itself.",
+                " `CELLS` (2), `ENGINE` (docker,\nprocess, none). They pass all settings above to"
+                " the processes, except those that the stack sets itself.",
             ]
         )
         + "\n"
