@@ -157,8 +157,8 @@ S0_3 = of_row(
     (
         "a-drain-costs",
         TABLE,
-        "(ACTIVE, Event.DRAINED, TransitionRule(S.PREEMPTED, S.PREEMPTED, requeue=True)),",
-        "(ACTIVE, Event.DRAINED, TransitionRule(S.PREEMPTED, S.PREEMPTED, RetryBudget.PREEMPTION)),",
+        "Event.DRAINED, TransitionRule(S.PREEMPTED, S.PREEMPTED, requeue=True)",
+        "Event.DRAINED, TransitionRule(S.PREEMPTED, S.PREEMPTED, RetryBudget.PREEMPTION)",
         "a task pays for the drain of its cell",
         "a_drain_is_free_and_its_attempt_is_called_preempted",
     ),
@@ -263,8 +263,8 @@ S0_5 = of_row(
     (
         "replacement-does-not-wait",
         f"{DOMAIN}state/dependencies.py",
-        "            DependencyStatus.SATISFIED if job.settled_at is not None else DependencyStatus.OPEN",
-        "            DependencyStatus.SATISFIED if job.state in TERMINAL else DependencyStatus.OPEN",
+        "SATISFIED if job.settled_at is not None",
+        "SATISFIED if job.state in TERMINAL",
         "a replacement runs beside what it replaces",
         "a_replaced_job_is_killed_for_that_reason",
     ),
@@ -308,8 +308,8 @@ S0_6 = of_row(
     (
         "siblings-pay",
         TABLE,
-        "Event.GANG_BOUNCED, TransitionRule(S.WORKER_FAILED, S.WORKER_FAILED, requeue=True)),",
-        "Event.GANG_BOUNCED, TransitionRule(S.WORKER_FAILED, S.WORKER_FAILED, RetryBudget.PREEMPTION)),",
+        "GANG_BOUNCED, TransitionRule(S.WORKER_FAILED, S.WORKER_FAILED, requeue=True)",
+        "GANG_BOUNCED, TransitionRule(S.WORKER_FAILED, S.WORKER_FAILED, RetryBudget.PREEMPTION)",
         "a gang's members pay for one of them",
         "a_member_that_is_lost_takes_the_gang_back_and_its_siblings_pay_nothing",
     ),
@@ -360,8 +360,8 @@ S0_7 = of_row(
     (
         "running-is-free",
         TABLE,
-        "(_BUILT, Event.PREEMPTED, TransitionRule(S.PREEMPTED, S.PREEMPTED, RetryBudget.PREEMPTION)),",
-        "(_BUILT, Event.PREEMPTED, TransitionRule(S.PREEMPTED, S.PREEMPTED, requeue=True)),",
+        "_BUILT, Event.PREEMPTED, TransitionRule(S.PREEMPTED, S.PREEMPTED, RetryBudget.PREEMPTION)",
+        "_BUILT, Event.PREEMPTED, TransitionRule(S.PREEMPTED, S.PREEMPTED, requeue=True)",
         "a task can be preempted for ever",
         "who_had_begun_pays_from_the_preemption_budget_until_it_is_exhausted",
     ),
