@@ -13,8 +13,8 @@ from benchmarks.report import Result, median, others_note
 from benchmarks.stand import FLEET, Stand, Wanted, standing
 from benchmarks.throughput import noop_job, wait_for_jobs
 from benchmarks.usage import Others, cpu_seconds, spent
-from controlplane.config.stack.engine import require_engine
-from controlplane.config.stack.image import NAME, require_image
+from controlplane.config.stack.parts.engine import require_engine
+from controlplane.config.stack.parts.image import NAME, require_image
 from controlplane.contract.messages.orders import GroupSpec, RunAttempt
 from workers.attempt.events import Launch
 from workers.config import default_concurrency

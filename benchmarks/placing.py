@@ -14,17 +14,17 @@ from typing import Any
 from benchmarks.report import Result, median, others_note
 from benchmarks.usage import Others
 from controlplane.domain.placement.cycle.place import place
-from controlplane.domain.placement.cycle.plan import Plan
+from controlplane.domain.placement.cycle.plan import PlacementPlan
 from controlplane.domain.placement.cycle.plugin_guard import Faults, guard
 from controlplane.domain.placement.cycle.prefilter import screen
-from controlplane.domain.placement.model.capacity_matrix import Board
+from controlplane.domain.placement.model.capacity_matrix import CapacityMatrix
 from controlplane.domain.placement.model.policy import PoolPolicy
 from controlplane.domain.placement.model.snapshot import (
     CellFacts,
     PassFacts,
+    PendingRows,
     PoolSnapshot,
     ShapeFacts,
-    Waiting,
 )
 from controlplane.domain.placement.plugins.selectors import BUILT_IN as SELECTORS
 from controlplane.domain.placement.plugins.sequencers import BUILT_IN as SEQUENCERS
@@ -110,7 +110,7 @@ def _one_run(case: Case) -> dict[str, Any]:
     return {"seconds": seconds, "cpu": used, "placed": plan.count}
 
 
-def _decide(snapshot: PoolSnapshot, waiting: Waiting, case: Case) -> Plan:
+def _decide(snapshot: PoolSnapshot, waiting: PendingRows, case: Case) -> PlacementPlan:
     """What a tick does between reading and writing."""
     plugins = guard(
         Faults(),
@@ -118,9 +118,9 @@ def _decide(snapshot: PoolSnapshot, waiting: Waiting, case: Case) -> Plan:
         selector=("dispersed", SELECTORS["dispersed"]()),
         validators={name: build() for name, build in VALIDATORS.items()},
     )
-    board = Board(snapshot.cells, snapshot.shapes)
+    board = CapacityMatrix(snapshot.cells, snapshot.shapes)
     screened = screen(snapshot, plugins, board)
-    facts = PassFacts(waiting if screened.full or screened.heads else Waiting())
+    facts = PassFacts(waiting if screened.full or screened.heads else PendingRows())
     return place(snapshot, facts, plugins, limit=case.tasks, board=board)
 
 
@@ -168,11 +168,11 @@ def _requests(count: int) -> Iterator[dict[str, int]]:
             yield {"cpu_millis": one[0], "memory_mib": one[1]}
 
 
-def _waiting(case: Case) -> Waiting:
+def _waiting(case: Case) -> PendingRows:
     rows, ends = case.groups, [case.tasks * n // case.groups for n in range(1, case.groups + 1)]
     counts = [end - before for before, end in zip([0, *ends], ends, strict=False)]
     nothing: Sequence[None] = [None] * rows
-    return Waiting(
+    return PendingRows(
         shape_ids=[1 + row % case.shapes for row in range(rows)],
         group_ids=list(range(1, rows + 1)),
         job_ids=list(range(1, rows + 1)),

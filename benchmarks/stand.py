@@ -23,12 +23,13 @@ from typing import Any
 
 import psycopg
 
-from controlplane.config.stack import credentials, launch, ports, postgres, preparation, redis
-from controlplane.config.stack.home import Home
+from controlplane.config.stack import launch, preparation
+from controlplane.config.stack.parts import credentials, ports, postgres, redis
+from controlplane.config.stack.parts.home import StackHome
 from controlplane.config.stack.processes import (
     PROJECT,
-    Plan,
     Process,
+    StackPlan,
     inherited_environment,
     list_processes,
 )
@@ -78,7 +79,7 @@ class Wanted:
 class Stand:
     """Everything that runs, by name. Made by `standing`. `urls`: of each web process."""
 
-    def __init__(self, plan: Plan, running: dict[str, subprocess.Popen[bytes]]) -> None:
+    def __init__(self, plan: StackPlan, running: dict[str, subprocess.Popen[bytes]]) -> None:
         self.plan = plan
         self.urls = [plan.url]
         self._running = running
@@ -179,14 +180,14 @@ def standing(wanted: Wanted) -> Iterator[Stand]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _plan(folder: Path, wanted: Wanted) -> Plan:
-    home = Home(folder / "home")
+def _plan(folder: Path, wanted: Wanted) -> StackPlan:
+    home = StackHome(folder / "home")
     home.create()
     taken: set[int] = set()
     secret = credentials.load_or_draw(home)
     cluster = postgres.Cluster(folder / "postgres", port=ports.free_port(taken=taken))
     redis_port = ports.free_port(taken=taken)
-    return Plan(
+    return StackPlan(
         home=home,
         credentials=secret,
         web_port=ports.free_port(taken=taken),
@@ -257,7 +258,7 @@ def _start_processes(stand: Stand, wanted: Wanted) -> None:
         stand.start(Process(name, "cells", command, environment=environment))
 
 
-def _another_web(plan: Plan, number: int) -> tuple[Process, str]:
+def _another_web(plan: StackPlan, number: int) -> tuple[Process, str]:
     """A web process like the stack's, on a port of its own, and where it answers."""
     port = ports.free_port(taken={plan.web_port, plan.flower_port})
     (web,) = [process for process in list_processes(plan) if process.name == "web"]
@@ -266,7 +267,7 @@ def _another_web(plan: Plan, number: int) -> tuple[Process, str]:
 
 
 def _fleet_environment(
-    plan: Plan, wanted: Wanted, process: str, cells: Sequence[str]
+    plan: StackPlan, wanted: Wanted, process: str, cells: Sequence[str]
 ) -> dict[str, str]:
     keys = plan.home.root / "keys"
     which = {
@@ -295,7 +296,7 @@ def _prefix(process: str) -> str:
     return f"{process}-"
 
 
-def _start(plan: Plan, process: Process, command: Sequence[str]) -> subprocess.Popen[bytes]:
+def _start(plan: StackPlan, process: Process, command: Sequence[str]) -> subprocess.Popen[bytes]:
     with (plan.home.logs / f"{process.name}.log").open("wb") as log:
         return subprocess.Popen(
             list(command),

@@ -6,7 +6,17 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from client.commands import act, artifacts, history, login, look, policies, secrets, submit, watch
+from client.commands import (
+    artifacts,
+    change,
+    history,
+    login,
+    policies,
+    secrets,
+    show,
+    submit,
+    watch,
+)
 from client.errors import EXIT_INTERRUPTED, EXIT_TROUBLE, ClientError
 from client.terminal import show_error, stderr
 
@@ -67,21 +77,21 @@ for command in (
     login.login,
     submit.submit,
     submit.run,
-    look.jobs,
-    look.job,
+    show.jobs,
+    show.job,
     watch.wait,
     watch.logs,
     artifacts.artifacts,
-    look.explain,
+    show.explain,
     history.history,
-    act.cancel,
-    act.retry,
-    act.delete,
-    look.cells,
-    act.drain,
+    change.cancel,
+    change.retry,
+    change.delete,
+    show.cells,
+    change.drain,
     policies.pools,
     policies.quota,
-    act.release,
+    change.release,
 ):
     app.command()(command)
 app.add_typer(secrets.app, name="secrets")

@@ -38,7 +38,7 @@ class StillOpen(ClientError):
     """The deadline of a wait passed; the job goes on."""
 
 
-class Refused(ClientError):
+class ApiError(ClientError):
     """The API answered with an error: an RFC 9457 problem document, or at least a status."""
 
     def __init__(self, status: int, problem: Mapping[str, Any], url: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from client.documents import TERMINAL_STATES, Job, Task
-from client.polling import Pace, beats
+from client.polling import PollInterval, beats
 from client.session import Session
 
 STREAMS = ("stdout", "stderr")
@@ -17,7 +17,7 @@ Write = Callable[[str, str, str], None]
 
 
 @dataclass
-class _Tail:
+class _LogTail:
     """The end of one attempt's log, as far as it was read."""
 
     name: str
@@ -39,8 +39,8 @@ class LogFollower:
     def __init__(self, session: Session, write: Write) -> None:
         self._session = session
         self._write = write
-        self._tails: dict[str, _Tail] = {}
-        self._of_task: dict[int, list[_Tail]] = {}
+        self._tails: dict[str, _LogTail] = {}
+        self._of_task: dict[int, list[_LogTail]] = {}
         self._numbers: dict[int, int] = {}
 
     def look(self, task: Task) -> None:
@@ -53,7 +53,7 @@ class LogFollower:
                 uids = [attempt["uid"] for attempt in self._session.attempts(task["id"])]
             for fresh in uids:
                 if fresh not in self._tails:
-                    self._tails[fresh] = _Tail(f"{task['group']}.{task['index']}", fresh)
+                    self._tails[fresh] = _LogTail(f"{task['group']}.{task['index']}", fresh)
                     tails.append(self._tails[fresh])
             self._numbers[task["id"]] = number
         for tail in tails:
@@ -61,7 +61,7 @@ class LogFollower:
 
     def look_at_attempt(self, uid: str, name: str, *, ended: bool) -> None:
         """Take notice of one attempt alone."""
-        self._tails.setdefault(uid, _Tail(name, uid)).ended = ended
+        self._tails.setdefault(uid, _LogTail(name, uid)).ended = ended
 
     def read(self) -> bool:
         """Write what came since; return whether anything did."""
@@ -85,7 +85,7 @@ class LogFollower:
         for tail in self._tails.values():
             self._flush(tail)
 
-    def _count_empty(self, tail: _Tail) -> None:
+    def _count_empty(self, tail: _LogTail) -> None:
         tail.empty_answers += 1
         if not tail.is_through and self._session.attempt(tail.uid)["released_at"] is not None:
             # Its cell has confirmed the end: what it wrote is there, or comes with this answer.
@@ -94,7 +94,7 @@ class LogFollower:
         if tail.is_through:
             self._flush(tail)
 
-    def _read_tail(self, tail: _Tail) -> bool:
+    def _read_tail(self, tail: _LogTail) -> bool:
         came = False
         for stream in STREAMS:
             while True:
@@ -109,7 +109,7 @@ class LogFollower:
                     self._write(tail.name, stream, _text(line))
         return came
 
-    def _flush(self, tail: _Tail) -> None:
+    def _flush(self, tail: _LogTail) -> None:
         for stream in STREAMS:
             if tail.rests[stream]:
                 self._write(tail.name, stream, _text(tail.rests[stream]))
@@ -125,7 +125,7 @@ def follow_job(
 ) -> Job:
     """Write the lines of all tasks of a job until it is terminal and read to the end; return it."""
     follower = LogFollower(session, write)
-    pace = Pace(deadline_seconds)
+    pace = PollInterval(deadline_seconds)
     try:
         for _ in beats(pace, f"job {job_id}"):
             # The job first: what its tasks did before it was terminal is seen afterwards.

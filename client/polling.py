@@ -10,7 +10,7 @@ LAST_SECONDS = 2.0
 GROWTH = 1.5
 
 
-class Pace:
+class PollInterval:
     """Sleeps between two questions, longer each time; `reset` when something changed."""
 
     def __init__(self, deadline_seconds: float | None = None) -> None:
@@ -33,7 +33,7 @@ class Pace:
         self._next = min(self._next * GROWTH, LAST_SECONDS)
 
 
-def beats(pace: Pace, waiting_for: str) -> Iterator[None]:
+def beats(pace: PollInterval, waiting_for: str) -> Iterator[None]:
     """Yield now and after each rest, until the caller stops asking."""
     while True:
         yield

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from client.documents import TERMINAL_STATES, Cell, Job, Task
-from client.wishes import show_marks, show_wishes
+from client.task_options import show_marks, show_wishes
 
 # Iris, "Dashboard Display". The command runs where the control plane is not installed, so they
 # stand here once more; a test holds them equal.

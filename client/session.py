@@ -19,9 +19,9 @@ from client.documents import (
     Secret,
     Task,
 )
-from client.errors import Refused, Unreachable
-from client.polling import Pace, beats
-from client.settings import Settings, load_settings
+from client.errors import ApiError, Unreachable
+from client.polling import PollInterval, beats
+from client.settings import ClientSettings, load_settings
 
 # A submission of 10,000 tasks takes seconds; an address where nobody listens should not.
 CONNECT_SECONDS = 5.0
@@ -47,7 +47,7 @@ class LogPiece:
 class Session:
     """Calls the API at `settings.url`. Every method raises Unreachable or Refused."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ClientSettings) -> None:
         self.url = settings.url
         self._http = requests.Session()
         self._http.trust_env = False  # no ~/.netrc: it would replace the token
@@ -109,7 +109,7 @@ class Session:
 
         A server that is away for a moment is waited for.
         """
-        pace = Pace(deadline_seconds)
+        pace = PollInterval(deadline_seconds)
         seen: Job | None = None
         for _ in beats(pace, f"job {job_id}"):
             job = self.patiently(lambda: self.job(job_id), pace)
@@ -269,14 +269,14 @@ class Session:
 
     # ------------------------------------------------------------- transport
 
-    def patiently(self, ask: Callable[[], T], pace: Pace) -> T:
+    def patiently(self, ask: Callable[[], T], pace: PollInterval) -> T:
         """Ask again while the server is away for a moment."""
         for _ in range(PATIENCE_TRIES):
             try:
                 return ask()
             except Unreachable:
                 pace.rest(f"server {self.url}")
-            except Refused as fault:
+            except ApiError as fault:
                 if fault.status not in _PASSING:
                     raise
                 pace.rest(f"server {self.url}")
@@ -335,7 +335,7 @@ class Session:
         if answer.is_redirect:
             raise Unreachable(self.url, f"it points to {answer.headers.get('Location')}: use that")
         if not answer.ok:
-            raise Refused(answer.status_code, _problem(answer), self.url)
+            raise ApiError(answer.status_code, _problem(answer), self.url)
         return answer
 
     def _address(self, path: str) -> str:

@@ -12,7 +12,7 @@ from client.errors import BadInput, NotConfigured
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ClientSettings:
     """An API's address, without a slash at its end, and a token."""
 
     url: str
@@ -25,7 +25,7 @@ def settings_path(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(home) / "cellrun" / "config.toml"
 
 
-def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
+def load_settings(environ: Mapping[str, str] = os.environ) -> ClientSettings:
     """Return the settings in force. Raises NotConfigured naming what is missing, BadInput."""
     stored = _read(settings_path(environ))
     url = environ.get("CELLRUN_URL") or stored.get("url")
@@ -34,10 +34,10 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         raise NotConfigured("no server is known: run `cellrun login URL`, or set CELLRUN_URL")
     if not token:
         raise NotConfigured(f"no token for {url}: run `cellrun login {url}`, or set CELLRUN_TOKEN")
-    return Settings(check_url(url), token)
+    return ClientSettings(check_url(url), token)
 
 
-def store_settings(settings: Settings, environ: Mapping[str, str] = os.environ) -> Path:
+def store_settings(settings: ClientSettings, environ: Mapping[str, str] = os.environ) -> Path:
     """Write the file, readable by its owner alone, and return its path."""
     path = settings_path(environ)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

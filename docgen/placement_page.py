@@ -9,23 +9,23 @@ from types import MappingProxyType
 
 from controlplane.domain.constraints import Constraint, Operator
 from controlplane.domain.placement.cycle.plugin_guard import Faults, guard
-from controlplane.domain.placement.model.capacity_matrix import Board
+from controlplane.domain.placement.model.capacity_matrix import CapacityMatrix
 from controlplane.domain.placement.model.interfaces import QuotaState, Request
 from controlplane.domain.placement.model.policy import PoolPolicy
 from controlplane.domain.placement.model.snapshot import CellFacts, PoolSnapshot, ShapeFacts
-from controlplane.domain.placement.plugins.selectors.dispersed import Dispersed
+from controlplane.domain.placement.plugins.selectors.dispersed import DispersedSelector
 from controlplane.domain.placement.plugins.sequencers.fifo import Fifo
 from controlplane.domain.placement.plugins.validators.user_quota import UserQuota
 from controlplane.domain.placement.reasons import explain, pending
 from controlplane.domain.placement.reasons.explain import Reason
-from controlplane.domain.scopes import Limits, ScopeKind
+from controlplane.domain.scopes import ScopeKind, ScopeLimits
 from controlplane.domain.state.states import Band, CellState
 from docgen.tables import table
 
 _NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
 _SOON = datetime(2030, 1, 31, 12, 5, tzinfo=UTC)
 _SHAPE = ShapeFacts(1, Band.INTERACTIVE, 1, 1, 1, 1, {"memory_mib": 2048}, "container")
-_BARE = pending.Waiting(None, False, _NOW, [], None)
+_BARE = pending.PendingTaskFacts(None, False, _NOW, [], None)
 
 _HEAD = """# Why a task waits
 
@@ -97,13 +97,13 @@ def _cell(name: str, memory: int, *, used: int = 0, slots: int | None = None) ->
 
 def _misfit(*cells: CellFacts, shape: ShapeFacts = _SHAPE) -> Reason:
     snapshot = PoolSnapshot(1, "default", _NOW, PoolPolicy(), cells, (shape,))
-    board = Board(cells, (shape,))
+    board = CapacityMatrix(cells, (shape,))
     return explain.explain_misfit(shape, snapshot, board, board.usable(shape))
 
 
 def _pending(**changes: object) -> Reason:
-    known = {name: getattr(_BARE, name) for name in pending.Waiting.__dataclass_fields__}
-    return pending.pending_reason(pending.Waiting(**{**known, **changes}), now=_NOW)
+    known = {name: getattr(_BARE, name) for name in pending.PendingTaskFacts.__dataclass_fields__}
+    return pending.pending_reason(pending.PendingTaskFacts(**{**known, **changes}), now=_NOW)
 
 
 def _insufficient() -> Reason:
@@ -117,7 +117,7 @@ def _no_match() -> Reason:
 
 
 def _quota() -> Reason:
-    limits = Limits(resources={"memory_mib": 4096})
+    limits = ScopeLimits(resources={"memory_mib": 4096})
     state = QuotaState(ScopeKind.USER, "user ann", limits, {"memory_mib": 3072}, 3, 1)
     request = Request(_SHAPE, 1, _SHAPE.resources, [state], _NOW, _NOW)
     return explain.explain_violations(UserQuota().check(request).violations)
@@ -133,7 +133,7 @@ def _plugin() -> Reason:
     guarded = guard(
         Faults(),
         sequencer=("fifo", Fifo()),
-        selector=("dispersed", Dispersed()),
+        selector=("dispersed", DispersedSelector()),
         validators=broken,  # type: ignore[arg-type]
     )
     verdict = guarded.validators[0].check(Request(_SHAPE, 1, {}, [], _NOW, _NOW))

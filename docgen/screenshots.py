@@ -17,7 +17,7 @@ from pathlib import Path
 from playwright.sync_api import HttpCredentials, Page, ViewportSize, sync_playwright
 
 from client import Session, connect
-from client.polling import Pace, beats
+from client.polling import PollInterval, beats
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images"
 SLEEPERS = {
@@ -65,7 +65,7 @@ NAMES += ("FLOWER_BASIC_AUTH",)
 
 def wait_until_running(session: Session, job_id: int) -> None:
     """Return once tasks of the job run, and the others wait."""
-    for _ in beats(Pace(60.0), "tasks that run"):
+    for _ in beats(PollInterval(60.0), "tasks that run"):
         if {task["state"] for task in session.tasks(job_id)} == {"RUNNING", "PENDING"}:
             return
 

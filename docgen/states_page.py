@@ -23,10 +23,10 @@ from controlplane.domain.state.transitions import (
     FREE_REFUSALS,
     HEALTHY_RUN_SECONDS,
     TRANSITIONS,
+    BackoffKind,
     Event,
-    Limits,
-    Rule,
-    Wait,
+    RetryLimits,
+    TransitionRule,
 )
 from docgen.rollup_rules import RULES
 from docgen.states_picture import NOT_YET, is_charged_later, targets
@@ -175,8 +175,8 @@ def _changes() -> list[str]:
     ]
 
 
-def _by_rule(event: Event) -> list[tuple[Rule, list[S]]]:
-    found: dict[Rule, list[S]] = defaultdict(list)
+def _by_rule(event: Event) -> list[tuple[TransitionRule, list[S]]]:
+    found: dict[TransitionRule, list[S]] = defaultdict(list)
     for state in ORDER:
         if rule := TRANSITIONS.get((state, event)):
             found[rule].append(state)
@@ -187,7 +187,7 @@ def _states(states: list[S]) -> str:
     return "active" if set(states) == ACTIVE else ", ".join(state.name for state in states)
 
 
-def _pays(rule: Rule) -> str:
+def _pays(rule: TransitionRule) -> str:
     if rule.exhausts and rule.budget:
         return f"{rule.budget.value}: all that is left, and 1 more"
     if is_charged_later(rule):
@@ -195,9 +195,9 @@ def _pays(rule: Rule) -> str:
     return rule.budget.value if rule.budget else "free" if rule.requeue else ""
 
 
-def _waits(rule: Rule) -> str:
+def _waits(rule: TransitionRule) -> str:
     parts = []
-    if rule.wait is not Wait.NONE:
+    if rule.wait is not BackoffKind.NONE:
         parts.append(f"{rule.wait.value} back-off")
     if rule.avoids_cell:
         parts.append("another cell")
@@ -207,7 +207,7 @@ def _waits(rule: Rule) -> str:
 
 
 def _budgets() -> list[str]:
-    limits = Limits()
+    limits = RetryLimits()
     rows = (
         ("failure", str(limits.failure), "failures of the task", "every charge"),
         ("preemption", str(limits.preemption), "lost cells, vanished containers", "every charge"),

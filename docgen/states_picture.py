@@ -5,8 +5,8 @@ from textwrap import wrap
 from xml.sax.saxutils import escape
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.state.states import ACTIVE, COLOURS, Budget
-from controlplane.domain.state.transitions import TRANSITIONS, Event, Rule, Wait
+from controlplane.domain.state.states import ACTIVE, COLOURS, RetryBudget
+from controlplane.domain.state.transitions import TRANSITIONS, BackoffKind, Event, TransitionRule
 from docgen.rollup_rules import RULES
 
 NOT_YET = frozenset({Event.CACHE_HIT})
@@ -67,7 +67,7 @@ HEAD_OF_JOB = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 620 HEIGHT
 <rect class="back" width="620" height="HEIGHT" rx="8"/>"""
 
 
-def targets(rule: Rule) -> tuple[S, ...]:
+def targets(rule: TransitionRule) -> tuple[S, ...]:
     """What a task may become by a row of the table: first what while the budget lasts."""
     if rule.exhausts:
         return (rule.task,)
@@ -76,9 +76,9 @@ def targets(rule: Rule) -> tuple[S, ...]:
     return (S.PENDING,) if rule.requeue else (rule.task,)
 
 
-def is_charged_later(rule: Rule) -> bool:
+def is_charged_later(rule: TransitionRule) -> bool:
     """Refusals are free at first, and charged to the system when they go on."""
-    return rule.requeue and rule.wait is Wait.SYSTEM
+    return rule.requeue and rule.wait is BackoffKind.SYSTEM
 
 
 def draw() -> str:
@@ -94,10 +94,16 @@ def draw() -> str:
         _arrow("M470 110 V148", 510, 134, _events([S.ASSIGNED], S.BUILDING)),
         _arrow("M470 190 V228", 506, 214, _events([S.BUILDING], S.RUNNING)),
         _arrow("M580 70 H798", 690, 62, _events(active, S.SUCCEEDED)),
-        _arrow("M580 160 H798", 690, 136, [_budget(Budget.FAILURE), _budget(Budget.SYSTEM)]),
-        _arrow("M580 250 H798", 690, 226, [*_broken_gangs(), _budget(Budget.PREEMPTION)]),
         _arrow(
-            "M560 290 V330 H798", 680, 347, [_budget(Budget.PREEMPTION, S.PREEMPTED)], below=True
+            "M580 160 H798", 690, 136, [_budget(RetryBudget.FAILURE), _budget(RetryBudget.SYSTEM)]
+        ),
+        _arrow("M580 250 H798", 690, 226, [*_broken_gangs(), _budget(RetryBudget.PREEMPTION)]),
+        _arrow(
+            "M560 290 V330 H798",
+            680,
+            347,
+            [_budget(RetryBudget.PREEMPTION, S.PREEMPTED)],
+            below=True,
         ),
         *_legend(),
         *(_box(state) for state in PLACES),
@@ -124,7 +130,7 @@ def _word(event: Event) -> str:
     return event.value.replace("_", " ") + ("\u00a0¹" if event in NOT_YET else "")
 
 
-def _charged(budget: Budget, target: S | None = None) -> list[str]:
+def _charged(budget: RetryBudget, target: S | None = None) -> list[str]:
     """The events that `budget` pays for; with `target`, those that end there once it is used up."""
     rules = [(event, rule) for (_, event), rule in TRANSITIONS.items()]
     paid = {
@@ -132,19 +138,19 @@ def _charged(budget: Budget, target: S | None = None) -> list[str]:
         for event, rule in rules
         if rule.budget is budget and not rule.exhausts and target in (None, rule.task)
     }
-    if budget is Budget.SYSTEM:
+    if budget is RetryBudget.SYSTEM:
         paid |= {event for event, rule in rules if is_charged_later(rule)}
     return [_word(event) for event in Event if event in paid]
 
 
-def _budget(budget: Budget, target: S = S.WORKER_FAILED) -> str:
-    only = target if budget is Budget.PREEMPTION else None
+def _budget(budget: RetryBudget, target: S = S.WORKER_FAILED) -> str:
+    only = target if budget is RetryBudget.PREEMPTION else None
     return f"{' or '.join(_charged(budget, only))}: {budget.value} budget used up"
 
 
 def _again() -> list[str]:
     """What a task is tried again after: by the budget that pays, then what is free."""
-    lines = [f"{', '.join(_charged(budget))} ({budget.value})" for budget in Budget]
+    lines = [f"{', '.join(_charged(budget))} ({budget.value})" for budget in RetryBudget]
     free = [
         event
         for event in Event

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from client import ClientError, Refused, Session, StillOpen, connect
+from client import ApiError, ClientError, Session, StillOpen, connect
 from client.commands.watch import wait_for
 from client.documents import Job, Task
-from client.polling import Pace, beats
+from client.polling import PollInterval, beats
 from client.render import CELL_COLOURS, note, seconds_between, state_text
 from client.spec_file import read_spec
 from examples.expectations import EXPECTATIONS, differences
@@ -82,7 +82,7 @@ def load_examples(*, as_process: bool) -> dict[str, Spec]:
 
 def await_cells(session: Session) -> None:
     """Return once a cell is ready. Raises StillOpen after a minute."""
-    for _ in beats(Pace(CELLS_DEADLINE_SECONDS), "a cell that is READY"):
+    for _ in beats(PollInterval(CELLS_DEADLINE_SECONDS), "a cell that is READY"):
         if any(cell["state"] == "READY" for cell in session.cells()):
             return
 
@@ -92,7 +92,7 @@ def check_refusal(session: Session, spec: Spec, console: Console) -> list[str]:
     impossible = {name: value for name, value in spec.items() if name != "allow_unsatisfiable"}
     try:
         job = session.submit(impossible)
-    except Refused as fault:
+    except ApiError as fault:
         text = " ".join(line.strip() for line in fault.lines())
         console.print(f"too-big without allow_unsatisfiable is refused: {text}")
         if fault.status == 422 and "cpu" in text:
@@ -120,7 +120,7 @@ def cancel_when_explained(
 
 def await_reason(session: Session, job_id: int) -> str:
     """What placement says of a job's first task. Raises StillOpen if it says nothing."""
-    for _ in beats(Pace(DEADLINE_SECONDS), f"the pending reason of job {job_id}"):
+    for _ in beats(PollInterval(DEADLINE_SECONDS), f"the pending reason of job {job_id}"):
         for task in session.tasks(job_id, limit=1):
             if task["pending_reason"] and task["pending_reason"]["code"] == TOO_LARGE:
                 return task["pending_reason"]["text"]

@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from controlplane.config.stack.credentials import Credentials
-from controlplane.config.stack.home import Home
-from controlplane.config.stack.processes import Plan, Process, list_processes
+from controlplane.config.stack.parts.credentials import Credentials
+from controlplane.config.stack.parts.home import StackHome
+from controlplane.config.stack.processes import Process, StackPlan, list_processes
 from tests.architecture.source import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -82,8 +82,8 @@ def read_example(name: str) -> dict[str, str]:
 
 def list_supervised(folder: Path) -> dict[str, Process]:
     """The processes of a stack of one cell with the usual ports, but PostgreSQL and Redis."""
-    plan = Plan(
-        home=Home(folder),
+    plan = StackPlan(
+        home=StackHome(folder),
         credentials=Credentials(*[""] * 10),
         web_port=WEB_PORT,
         flower_port=FLOWER_PORT,

@@ -17,8 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from controlplane.config.stack import postgres, redis
-from controlplane.config.stack.ports import free_port
+from controlplane.config.stack.parts import postgres, redis
+from controlplane.config.stack.parts.ports import free_port
 
 # Short, since a Unix socket's path may have 107 bytes.
 PREFIX = "cellrun-test-"

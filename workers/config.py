@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from controlplane.contract import settings_names
 from controlplane.contract.wire import keys
-from workers.runners.installed import chosen_names
+from workers.runners.discovery import chosen_names
 from workers.secret_folder import is_in_memory
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

@@ -7,7 +7,7 @@ import requests
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from controlplane.contract.messages.briefing import Briefing, read_briefing
+from controlplane.contract.messages.launch_context import LaunchContext, read_briefing
 from controlplane.contract.wire import keys
 from workers import clock
 from workers.log_uploads import upload_headers
@@ -18,11 +18,11 @@ _NONCE_BYTES = 12
 _POOL = 16
 
 
-class WebAway(Exception):
+class ControlPlaneUnavailable(Exception):
     """Web did not answer, or not as it should: the same may be asked again."""
 
 
-class WebRefused(Exception):
+class ControlPlaneRefused(Exception):
     """Web answered that this will not be: the attempt is not ours, or has ended, or too large."""
 
     def __init__(self, words: str, status: int = 0) -> None:
@@ -41,7 +41,7 @@ class Web:
         key: bytes,
         now: Callable[[], float] = clock.wall_seconds,
     ) -> None:
-        """`control_url`: empty in a cell that has no web; then everything raises WebAway."""
+        """Take `control_url`; with an empty one, every call raises ControlPlaneUnavailable."""
         self._url = control_url
         self._cell = cell
         self._mac_key = keys.mac_key(key, keys.UPLOAD)
@@ -53,12 +53,15 @@ class Web:
         adapter = requests.adapters.HTTPAdapter(pool_maxsize=_POOL)
         self._session.mount(control_url or "http://", adapter)
 
-    def briefing(self, uid: str) -> Briefing:
-        """The briefing of an attempt. Raises WebAway, WebRefused."""
+    def briefing(self, uid: str) -> LaunchContext:
+        """The briefing of an attempt. Raises ControlPlaneUnavailable, ControlPlaneRefused."""
         return read_briefing(self.ask(uid, "briefing"))
 
     def ask(self, uid: str, what: str, body: bytes = b"") -> object:
-        """The opened JSON answer to a question about an attempt. Raises WebAway, WebRefused."""
+        """Return the opened JSON response to a request about an attempt.
+
+        Raises ControlPlaneUnavailable, ControlPlaneRefused.
+        """
         path = f"/api/v1/attempts/{uid}/{what}"
         headers = self._headers(path, body)
         sealed = self._send("POST", path, body, headers, HTTP_SECONDS)
@@ -71,13 +74,15 @@ class Web:
             )
             found: object = json.loads(text)
         except (InvalidTag, ValueError) as error:
-            raise WebAway(f"its answer was not sealed for this cell: {error!r}") from error
+            raise ControlPlaneUnavailable(
+                f"its answer was not sealed for this cell: {error!r}"
+            ) from error
         return found
 
     def call(self, method: str, path: str, body: bytes, seconds: float = HTTP_SECONDS) -> bytes:
-        """The body of the answer to a signed request. Raises WebAway, WebRefused.
+        """Return the body of the response to a signed request, within `seconds`.
 
-        `seconds`: how long web may take.
+        Raises ControlPlaneUnavailable, ControlPlaneRefused.
         """
         return self._send(method, path, body, self._headers(path, body), seconds)
 
@@ -89,7 +94,7 @@ class Web:
         self, method: str, path: str, body: bytes, headers: Mapping[str, str], seconds: float
     ) -> bytes:
         if not self._url:
-            raise WebAway("this cell has no address of web")
+            raise ControlPlaneUnavailable("this cell has no address of web")
         url = self._url + path
         try:
             answer = self._session.request(
@@ -101,12 +106,12 @@ class Web:
                 allow_redirects=False,
             )
         except requests.RequestException as error:
-            raise WebAway(str(error)) from error
+            raise ControlPlaneUnavailable(str(error)) from error
         if answer.status_code in (400, 404, 409, 410, 413):
             words = f"HTTP status {answer.status_code}: {_words(answer)}"
-            raise WebRefused(words, answer.status_code)
+            raise ControlPlaneRefused(words, answer.status_code)
         if answer.status_code != 200:
-            raise WebAway(f"HTTP status {answer.status_code}: {_words(answer)}")
+            raise ControlPlaneUnavailable(f"HTTP status {answer.status_code}: {_words(answer)}")
         return answer.content
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ import sys
 from workers import clock
 from workers.config import CellConfig, MalformedSettings
 from workers.drivers.base import Driver, Listener
-from workers.drivers.memory import MemoryDriver, Moments
+from workers.drivers.memory import MemoryDriver, TimerHeap
 from workers.fleet_config import DEFAULT_PREFIX, read_fleet
 from workers.service.serving import serve
 
@@ -24,7 +24,7 @@ def main() -> int:
         sys.stderr.write(f"settings refused: {error}\n")
         return 2
     prefix = os.environ.get("CELLRUN_FLEET_PREFIX") or DEFAULT_PREFIX
-    moments = Moments()
+    moments = TimerHeap()
 
     def make_driver(_: CellConfig, tell: Listener) -> Driver:
         return MemoryDriver(tell, clock=clock.wall_seconds, moments=moments)

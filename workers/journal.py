@@ -1,7 +1,7 @@
 """What a cell must not forget, on disk before it acts or speaks: orders, ends, what was heard.
 
 One line a record: a CRC, then JSON. A torn last line is cut off. Many cells of one process may
-share a file (`JournalFile`), so that one fsync serves all; each has its own `Journal` on it.
+share a file (`JournalFile`), so that one fsync serves all; each has its own `CellJournal` on it.
 """
 
 import json
@@ -31,7 +31,7 @@ COMPACT_BYTES = 16 << 20
 
 
 @dataclass(slots=True)
-class Remembered:
+class JournaledAttempt:
     """One attempt as the journal has it.
 
     `is_moving`: its cell was leaving and told it to end, so that it runs elsewhere.
@@ -55,7 +55,7 @@ class Remembered:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class FinishedAttempt:
     """A uid of the past, to be known `until` then (seconds since 1970)."""
 
     until: float
@@ -63,7 +63,7 @@ class Done:
 
 
 @dataclass(slots=True)
-class Memory:
+class JournalState:
     """All that one cell remembers.
 
     `written`: entries ever, more than the file has. `claim`: what `written` was at the first of the
@@ -77,8 +77,8 @@ class Memory:
     starts: int = 0
     acked: int = 0
     specs: dict[int, GroupSpec] = field(default_factory=dict)
-    attempts: dict[str, Remembered] = field(default_factory=dict)
-    done: dict[str, Done] = field(default_factory=dict)
+    attempts: dict[str, JournaledAttempt] = field(default_factory=dict)
+    done: dict[str, FinishedAttempt] = field(default_factory=dict)
 
     @property
     def is_blank(self) -> bool:
@@ -105,17 +105,17 @@ class JournalFile:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._journals: dict[str, Journal] = {}
+        self._journals: dict[str, CellJournal] = {}
         self._buffer: list[bytes] = []
-        self._memories: dict[str, Memory] = {}
+        self._memories: dict[str, JournalState] = {}
         self.is_stuck = False
         intact = self._replay(store.read())
         self._compact_at = _next_compaction(intact)
 
-    def journal(self, cell: str) -> "Journal":
+    def journal(self, cell: str) -> "CellJournal":
         """The journal of one cell, with what it remembers."""
         if cell not in self._journals:
-            self._journals[cell] = Journal(self, cell, self._memories.get(cell, Memory()))
+            self._journals[cell] = CellJournal(self, cell, self._memories.get(cell, JournalState()))
         return self._journals[cell]
 
     def add(self, cell: str, entry: list[Any]) -> None:
@@ -178,7 +178,7 @@ class JournalFile:
                 break
             intact += len(line)
             cell, kind, *rest = entry
-            memory = self._memories.setdefault(cell, Memory())
+            memory = self._memories.setdefault(cell, JournalState())
             memory.written += 1
             _apply(memory, kind, rest)
         if intact < len(content):
@@ -186,10 +186,10 @@ class JournalFile:
         return intact
 
 
-class Journal:
+class CellJournal:
     """One cell's journal: `memory` is the present, every change of it goes to the file first."""
 
-    def __init__(self, file: JournalFile, cell: str, memory: Memory) -> None:
+    def __init__(self, file: JournalFile, cell: str, memory: JournalState) -> None:
         self._file = file
         self._cell = cell
         self.memory = memory
@@ -212,7 +212,7 @@ class Journal:
                 self._write(["spec", spec.body()])
             self.memory.specs[spec.id] = spec
         self._write(["take", run.body()])
-        self.memory.attempts.setdefault(run.uid, Remembered(run))
+        self.memory.attempts.setdefault(run.uid, JournaledAttempt(run))
 
     def start(self, uid: str, at: float, container_id: str | None) -> None:
         """The attempt's container runs."""
@@ -325,7 +325,7 @@ def _next_compaction(size: int) -> int:
     return size + max(size, COMPACT_BYTES)
 
 
-def _apply(memory: Memory, kind: str, rest: list[Any]) -> None:
+def _apply(memory: JournalState, kind: str, rest: list[Any]) -> None:
     match kind, rest:
         case "incarnation", [incarnation]:
             memory.renew(incarnation)
@@ -346,15 +346,15 @@ def _apply(memory: Memory, kind: str, rest: list[Any]) -> None:
             memory.specs[spec.id] = spec
         case "take", [body]:
             run = read_run(body)
-            memory.attempts.setdefault(run.uid, Remembered(run))
+            memory.attempts.setdefault(run.uid, JournaledAttempt(run))
         case "done", [uid, until, *never]:
             memory.attempts.pop(uid, None)
-            memory.done[uid] = Done(until, bool(never))
+            memory.done[uid] = FinishedAttempt(until, bool(never))
         case _:
             _apply_to_attempt(memory, kind, rest)
 
 
-def _apply_to_attempt(memory: Memory, kind: str, rest: list[Any]) -> None:
+def _apply_to_attempt(memory: JournalState, kind: str, rest: list[Any]) -> None:
     match kind, rest:
         case "start", [uid, at, container_id] if uid in memory.attempts:
             memory.attempts[uid].started_at = at
@@ -378,7 +378,9 @@ def _apply_to_attempt(memory: Memory, kind: str, rest: list[Any]) -> None:
                 memory.attempts[report.uid].end = report
 
 
-def _add_phases(memory: Memory, uid: str, count: int, phases: tuple[PhaseChange, ...]) -> None:
+def _add_phases(
+    memory: JournalState, uid: str, count: int, phases: tuple[PhaseChange, ...]
+) -> None:
     item = memory.attempts.get(uid)
     if item is not None:
         item.phases = shorten(unite(item.phases, phases))

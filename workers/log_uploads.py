@@ -32,11 +32,11 @@ SWEEP_SECONDS = 600.0
 SHIPPED = "shipped"
 
 
-class NotNow(Exception):
+class UploadDeferred(Exception):
     """The control plane did not take a chunk; the same is offered again later."""
 
 
-class Silent(NotNow):
+class NoResponse(UploadDeferred):
     """It did not even answer: others need not be tried."""
 
 
@@ -112,7 +112,7 @@ class LogShipper:
             while self._url and (rest := end - time.monotonic()) > 0:
                 if self._send_some(upload, rest):
                     break
-        except NotNow as error:
+        except UploadDeferred as error:
             log.info("the end of the output of attempt %s is sent later: %s", uid, error)
 
     def close(self) -> None:
@@ -134,17 +134,17 @@ class LogShipper:
                     self.sweep()
                 self.send_round()
                 pause = self._round_seconds
-            except NotNow as error:
+            except UploadDeferred as error:
                 pause = min(pause * 2, MAX_PAUSE_SECONDS)
                 log.warning("output waits for the control plane: %s", error)
             except Exception:
                 log.exception("unexpected failure while sending output")
 
     def send_round(self) -> None:
-        """Offer what is new of every attempt, one chunk of each in turn. Raises NotNow."""
+        """Offer what is new of every attempt, one chunk of each in turn. Raises UploadDeferred."""
         with self._lock:
             uploads = list(self._uploads.values())
-        refused: NotNow | None = None
+        refused: UploadDeferred | None = None
         for upload in uploads:
             if self._closed.is_set():
                 return
@@ -153,9 +153,9 @@ class LogShipper:
                     self._send_some(upload, sum(HTTP_SECONDS))
                 elif upload.complete:
                     self._forget(upload)
-            except Silent:
+            except NoResponse:
                 raise
-            except NotNow as error:
+            except UploadDeferred as error:
                 refused = error  # of this one: the others have their turn
         if refused is not None:
             raise refused
@@ -177,9 +177,12 @@ class LogShipper:
     # ------------------------------------------------------------------------- one attempt
 
     def _send_some(self, upload: Upload, seconds: float) -> bool:
-        """Send a chunk of each stream in `seconds`; True when nothing is left. Raises NotNow."""
+        """Send a chunk of each stream in `seconds`; return True when nothing is left.
+
+        Raises UploadDeferred.
+        """
         if not upload.lock.acquire(timeout=seconds):
-            raise NotNow("another thread is sending it")
+            raise UploadDeferred("another thread is sending it")
         try:
             complete = upload.complete  # before the sizes are read: what was written then is all
             left = False
@@ -193,7 +196,7 @@ class LogShipper:
             upload.lock.release()
 
     def _send_chunk(self, upload: Upload, stream: str, seconds: float) -> bool:
-        """Send the next chunk of `stream`; whether there is more. Raises NotNow."""
+        """Send the next chunk of `stream`; whether there is more. Raises UploadDeferred."""
         offset = upload.sent[stream]
         try:
             with open(upload.folder / stream, "rb") as file:
@@ -211,7 +214,7 @@ class LogShipper:
         return size != offset + len(chunk)
 
     def _put(self, upload: Upload, stream: str, chunk: bytes, seconds: float) -> int | None:
-        """The size that the server has now; None: it wants no more. Raises NotNow."""
+        """The size that the server has now; None: it wants no more. Raises UploadDeferred."""
         offset = upload.sent[stream]
         url = f"{self._url}/api/v1/attempts/{upload.uid}/logs/{stream}?offset={offset}"
         try:
@@ -223,17 +226,17 @@ class LogShipper:
                 allow_redirects=False,
             )
         except requests.RequestException as error:
-            raise Silent(str(error)) from error
+            raise NoResponse(str(error)) from error
         if answer.status_code in (404, 410):
             return None
         if answer.status_code not in (200, 409):
-            raise NotNow(f"HTTP status {answer.status_code} for attempt {upload.uid}")
+            raise UploadDeferred(f"HTTP status {answer.status_code} for attempt {upload.uid}")
         try:
             size = answer.json()["size"]
         except (ValueError, KeyError, TypeError) as error:
-            raise NotNow(f"an answer without a size: {error}") from error
+            raise UploadDeferred(f"an answer without a size: {error}") from error
         if not isinstance(size, int) or size < 0:
-            raise NotNow(f"the answer's size is {size!r}")
+            raise UploadDeferred(f"the answer's size is {size!r}")
         return size
 
     def _forget(self, upload: Upload) -> None:

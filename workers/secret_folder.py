@@ -20,7 +20,7 @@ IN_MEMORY = ("tmpfs", "ramfs")
 MOUNTS = Path("/proc/self/mountinfo")
 
 
-class Unfit(Exception):
+class UnsafeSecretFolder(Exception):
     """The folder must not hold secrets: it is not in memory, or somebody else's."""
 
 
@@ -91,11 +91,11 @@ class SecretFolder:
         found = self._folder.lstat()
         # Others may write where it lies, and could have been there before us.
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-            raise Unfit(f"{self._folder} is no folder of the cell's own")
+            raise UnsafeSecretFolder(f"{self._folder} is no folder of the cell's own")
         self._folder.chmod(0o700)
         if not self._may_be_on_disk and not is_in_memory(self._folder):
             self._drop_if_empty()
-            raise Unfit(
+            raise UnsafeSecretFolder(
                 f"{self._folder} is not in memory (tmpfs): name another in CELLRUN_CELL_SECRETS"
             )
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from client.commands.watch import UID
 from client.documents import TERMINAL_STATES, Change
-from client.errors import Refused
+from client.errors import ApiError
 from client.render import instant_text, length_text, new_table, state_text
 from client.session import Session, connect
 from client.terminal import JsonFlag, show
@@ -49,7 +49,7 @@ def _find(session: Session, which: str, *, is_task: bool, merged: bool, limit: i
     if which.isdigit() and not is_task:
         try:
             return list(session.history("jobs", which, merged=merged, limit=limit))
-        except Refused as fault:
+        except ApiError as fault:
             if fault.status != 404:
                 raise
     task = session.task(which)

@@ -8,7 +8,7 @@ import typer
 
 from client.errors import BadInput
 from client.session import Session
-from client.settings import Settings, check_url, store_settings
+from client.settings import ClientSettings, check_url, store_settings
 from client.terminal import JsonFlag, show
 
 
@@ -22,7 +22,7 @@ def login(
 ) -> None:
     """Store a server's address and your token, once they are known to work."""
     token = token or os.environ.get("CELLRUN_TOKEN") or _ask_token()
-    settings = Settings(check_url(url), token)
+    settings = ClientSettings(check_url(url), token)
     with Session(settings) as session:
         list(session.jobs(limit=1))
     path = store_settings(settings)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from client.errors import BadInput, Refused
+from client.errors import ApiError, BadInput
 from client.policy_tables import pool_page, pool_table, quota_page, quota_table
 from client.session import Session, connect
 from client.spec_file import apply_change
@@ -77,7 +77,7 @@ def quota(
 def _change_pool(session: Session, name: str, changes: Iterable[str]) -> Any:
     try:
         present: Mapping[str, Any] = session.pool(name)
-    except Refused as fault:
+    except ApiError as fault:
         if fault.status != 404:
             raise
         present = {}

@@ -13,8 +13,8 @@ from client.forecast import forecast
 from client.render import state_text
 from client.session import Session, connect
 from client.spec_file import apply_change, read_spec
+from client.task_options import read_constraint, read_resource
 from client.terminal import Deadline, JsonFlag, show, show_json, stderr
-from client.wishes import read_constraint, read_resource
 
 Changes = Annotated[
     list[str] | None,

@@ -10,9 +10,9 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from client.documents import TERMINAL_STATES, Job, Task
-from client.errors import EXIT_FAILED, ClientError, Refused
+from client.errors import EXIT_FAILED, ApiError, ClientError
 from client.follow import LogFollower, Write, follow_job
-from client.polling import Pace, beats
+from client.polling import PollInterval, beats
 from client.render import finished_count, state_text
 from client.session import Session, connect
 from client.terminal import Deadline, JsonFlag, show_json, stderr
@@ -81,7 +81,7 @@ def find_tasks(
     if which.isdigit() and not is_task:
         try:
             return session.job(int(which)), list(session.tasks(int(which)))
-        except Refused as fault:
+        except ApiError as fault:
             if fault.status != 404:
                 raise
     return None, [session.task(which)]
@@ -91,7 +91,7 @@ def wait_for(session: Session, ids: Sequence[int], deadline: float | None) -> li
     """Wait for jobs with a bar for each on a terminal, else with a line for each new state."""
     console = stderr()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    pace = Pace(deadline)
+    pace = PollInterval(deadline)
     ended: dict[int, Job] = {}
     with Progress(
         *columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal
@@ -166,7 +166,7 @@ def _writer(several: bool, *, to_stderr: bool = False, raw: bool = False) -> Wri
 def _attempt_logs(
     session: Session, uid: str, write: Write, follow_on: bool, deadline: float | None
 ) -> None:
-    follower, pace = LogFollower(session, write), Pace(deadline)
+    follower, pace = LogFollower(session, write), PollInterval(deadline)
     for _ in beats(pace, f"attempt {uid}"):
         attempt = session.attempt(uid)
         follower.look_at_attempt(uid, uid, ended=attempt["state"] in TERMINAL_STATES)
@@ -179,7 +179,7 @@ def _attempt_logs(
 def _task_logs(
     session: Session, tasks: list[Task], write: Write, follow_on: bool, deadline: float | None
 ) -> None:
-    follower, pace = LogFollower(session, write), Pace(deadline)
+    follower, pace = LogFollower(session, write), PollInterval(deadline)
     for _ in beats(pace, "the task"):
         for task in tasks:
             follower.look(task)

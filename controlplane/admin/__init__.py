@@ -2,21 +2,8 @@
 
 from django.contrib import admin
 
-from controlplane.admin import (
-    accounts,
-    attempts,
-    callbacks,
-    cells,
-    jobs,
-    one_offs,
-    operations,
-    overview,
-    pools,
-    quotas,
-    secrets,
-    tasks,
-    ticks,
-)
+from controlplane.admin import accounts, cells, operations, overview, pools, quotas, secrets, ticks
+from controlplane.admin.work import attempts, callbacks, jobs, one_offs, tasks
 
 __all__ = [
     "accounts",

@@ -80,7 +80,7 @@ class StyledAdmin(_ModelAdmin):
         return reverse(name, current_app=self.admin_site.name)
 
     def confirmed(
-        self, request: HttpRequest, rows: QuerySet[Any], question: "Question"
+        self, request: HttpRequest, rows: QuerySet[Any], question: "ActionConfirmation"
     ) -> HttpResponse | None:
         """Ask `question` on a page of its own; when it was answered, act on each row."""
         chosen = list(rows[: MAX_SELECTED + 1])
@@ -197,7 +197,7 @@ class ReadOnlyAdmin(StyledAdmin):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ActionConfirmation:
     """What is asked before an action, and the action. `fields`: see confirm.html."""
 
     action: str
@@ -220,7 +220,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows(Section):
+class Table(Section):
     """A table. `more`: text and address of the list that goes on where it ends; `pages`: links
     to its other pages, where it is shown page by page.
     """
@@ -233,7 +233,7 @@ class Rows(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class Text(Section):
+class MonospaceText(Section):
     """Something as it is, in type of one width."""
 
     template: ClassVar[str] = "controlplane/section_text.html"

@@ -11,7 +11,6 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from controlplane import clock
-from controlplane.admin.attempts import attempt_badge
 from controlplane.admin.badges import (
     NOTHING,
     cell_badge,
@@ -23,7 +22,8 @@ from controlplane.admin.badges import (
     quantities,
     with_note,
 )
-from controlplane.admin.base import Question, ReadOnlyAdmin, Rows, Section
+from controlplane.admin.base import ActionConfirmation, ReadOnlyAdmin, Section, Table
+from controlplane.admin.work.attempts import attempt_badge
 from controlplane.commands.cells.operate import (
     cordon_cell,
     drain_cell,
@@ -120,11 +120,11 @@ class CellAdmin(ReadOnlyAdmin):
 
     def _question(
         self, request: HttpRequest, action: str, title: str, text: str, act: Callable[..., object]
-    ) -> Question:
+    ) -> ActionConfirmation:
         def act_on(cell: Cell) -> None:
             act(name=cell.name, actor=str(request.user))
 
-        return Question(
+        return ActionConfirmation(
             action=action,
             title=title,
             text=text,
@@ -200,7 +200,7 @@ class CellAdmin(ReadOnlyAdmin):
         ]
         more = list_link("attempt", "All of them", held="yes", cell__id__exact=obj.pk)
         return [
-            Rows(
+            Table(
                 "Attempts that hold its capacity",
                 columns=("attempt", "job", "task", "state", "holds", "since"),
                 rows=rows,

@@ -10,7 +10,7 @@ from django.utils.safestring import SafeString
 
 from controlplane import clock
 from controlplane.admin.badges import flag_badge, instant
-from controlplane.admin.base import Question, ReadOnlyAdmin, Section, Text
+from controlplane.admin.base import ActionConfirmation, MonospaceText, ReadOnlyAdmin, Section
 from controlplane.commands.state.alerts import close_alert
 from controlplane.models import Alert, AuditLine, DeadLetter
 
@@ -96,7 +96,7 @@ class AlertAdmin(ReadOnlyAdmin):
             actor = str(request.user)
             close_alert(alert_id=alert.pk, actor=actor, reason=reason, now=clock.now())
 
-        question = Question(
+        question = ActionConfirmation(
             action="close_alerts",
             title="Close these alerts?",
             text="Closing one changes nothing of what it is about: as long as that is found again,"
@@ -133,7 +133,7 @@ class DeadLetterAdmin(ReadOnlyAdmin):
 
     def sections(self, obj: DeadLetter) -> list[Section]:
         """What was wrong, and the message itself."""
-        return [Text("Error", text=obj.error), Text("Message", text=obj.body)]
+        return [MonospaceText("Error", text=obj.error), MonospaceText("Message", text=obj.body)]
 
 
 @admin.register(AuditLine)
@@ -176,4 +176,4 @@ class AuditAdmin(ReadOnlyAdmin):
 
     def sections(self, obj: AuditLine) -> list[Section]:
         """What else is known."""
-        return [Text("Details", text=obj.text)] if obj.text else []
+        return [MonospaceText("Details", text=obj.text)] if obj.text else []

@@ -19,7 +19,7 @@ from controlplane.admin.badges import (
     small_table,
     with_note,
 )
-from controlplane.admin.base import Question, StyledAdmin
+from controlplane.admin.base import ActionConfirmation, StyledAdmin
 from controlplane.admin.fields import (
     AllowedMountsField,
     PluginField,
@@ -169,7 +169,7 @@ class PoolAdmin(StyledAdmin):
         def confirm(pool: Pool) -> None:
             confirm_loss(name=pool.name, actor=str(request.user), now=clock.now())
 
-        question = Question(
+        question = ActionConfirmation(
             action="confirm_losses",
             title="Confirm the loss of their silent cells?",
             text="More than half of their cells fell silent at once, so nobody was given up. Now"

@@ -14,7 +14,7 @@ from controlplane.admin.base import StyledAdmin
 from controlplane.admin.fields import ResourcesField
 from controlplane.commands.tenancy.quotas import drop_quotas, save_quota
 from controlplane.models import Quota
-from controlplane.queries.views.quotas import Use, load_uses, scope_of
+from controlplane.queries.views.quotas import QuotaUse, load_uses, scope_of
 from controlplane.spec.limits import in_order
 
 _WHOSE = ("user", "project", "domain")
@@ -139,9 +139,9 @@ class QuotaAdmin(StyledAdmin):
         held = self._use(quota).held.resources.get(name, 0)
         return meter(name, held, quota.resources.get(name))
 
-    def _use(self, quota: Quota) -> Use:
+    def _use(self, quota: Quota) -> QuotaUse:
         """What is used; looked up once for each row that is shown."""
         if not hasattr(quota, "shown_use"):
             self.complete_rows([quota])
-        found: Use = quota.shown_use  # type: ignore[attr-defined]
+        found: QuotaUse = quota.shown_use  # type: ignore[attr-defined]
         return found

@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
 from controlplane.admin.badges import duration, figures, instant, length, list_link, page_link
-from controlplane.admin.base import ReadOnlyAdmin, Rows, Section
+from controlplane.admin.base import ReadOnlyAdmin, Section, Table
 from controlplane.models import TickRun, TickState
 
 _SHOWN_RUNS = 25
@@ -65,7 +65,7 @@ class TickAdmin(ReadOnlyAdmin):
         more = list_link("tickrun", "All of them", tick=obj.name)
         return [
             *run_sections(obj),
-            Rows(
+            Table(
                 "Runs that did something, or were late, in the last day",
                 columns=("run", "start", "took", "late by", "did", "phases"),
                 rows=[
@@ -160,17 +160,17 @@ def longest_phases(phases: Mapping[str, int], shown: int = 3) -> str:
     return ", ".join(listed[:shown])
 
 
-def run_sections(run: TickState | TickRun) -> list[Rows]:
+def run_sections(run: TickState | TickRun) -> list[Table]:
     """What a run did, and how long each of its phases took."""
     phases = sorted(run.phases.items(), key=lambda item: -item[1])
     return [
-        Rows(
+        Table(
             "What it did",
             columns=("what", "how many"),
             rows=[(name, number) for name, number in run.counts.items() if number],
             empty="nothing",
         ),
-        Rows(
+        Table(
             "Phases",
             columns=("phase", "milliseconds"),
             rows=phases,

@@ -72,7 +72,7 @@ class MayOperate(BasePermission):
         return SCOPE_OPERATE in scopes_of(request)
 
 
-class MayOperateElseLook(MayOperate):
+class ReadOrOperate(MayOperate):
     """Whoever has a token may look; only operators change something."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
@@ -95,7 +95,7 @@ class FirstRenderer(BaseContentNegotiation):
         return first, first.media_type
 
 
-class Door(APIView):
+class ApiView(APIView):
     """Base of the views: parse, call one command or query, answer."""
 
     authentication_classes: Sequence[Any] = (BearerAuthentication,)

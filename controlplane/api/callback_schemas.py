@@ -5,10 +5,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from controlplane.api.schemas import Answer
+from controlplane.api.schemas import ResponseModel
 
 
-class Delivery(Answer):
+class Delivery(ResponseModel):
     """One try to deliver a callback."""
 
     number: int
@@ -18,7 +18,7 @@ class Delivery(Answer):
     error: str = Field(description="Why it was none that delivers.")
 
 
-class CallbackDetail(Answer):
+class CallbackDetail(ResponseModel):
     """Whom to tell that a task has ended, or (`task` is null) the job; and how far that is."""
 
     id: int
@@ -35,7 +35,7 @@ class CallbackDetail(Answer):
     deliveries: list[Delivery] = Field(description="Its last tries, the newest first; at most 5.")
 
 
-class CallbackKey(Answer):
+class CallbackKey(ResponseModel):
     """The key that signs the callbacks of the caller's own jobs and tasks."""
 
     key: str = Field(description="32 bytes in hexadecimal.")

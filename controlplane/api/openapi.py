@@ -36,7 +36,7 @@ _REQUESTS: tuple[type[BaseModel], ...] = (
     schemas.CancelRequest,
     schemas.ReleaseRequest,
     schemas.DrainRequest,
-    schemas.NoRequest,
+    schemas.EmptyRequest,
     schemas.PoolRequest,
     schemas.QuotaRequest,
     secret_schemas.SecretRequest,

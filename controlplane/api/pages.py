@@ -8,16 +8,16 @@ from typing import Any
 from django.http import HttpResponse
 from rest_framework.request import Request
 
-from controlplane.api.answers import answer
-from controlplane.api.bodies import MAX_NUMBER, Parameters
 from controlplane.api.problems import BadQuery
+from controlplane.api.requests import MAX_NUMBER, Parameters
+from controlplane.api.responses import answer
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1_000
 PAGING = ("limit", "cursor")
 
 
-class Page:
+class PageRequest:
     """Which part of a list is asked for."""
 
     def __init__(self, request: Request, parameters: Parameters) -> None:

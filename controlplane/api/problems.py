@@ -11,12 +11,12 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from rest_framework.exceptions import APIException
 
-from controlplane.api.answers import to_json
-from controlplane.commands.attempts.artifacts import TooLarge
+from controlplane.api.responses import to_json
+from controlplane.commands.attempts.artifacts import ArtifactQuotaExceeded
 from controlplane.commands.attempts.logs import BadUpload, StreamFull, WrongOffset
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.jobs.submission import GuidTaken, JobsRefused, TaskGuidTaken
-from controlplane.queries.attempts.artifacts import Elsewhere
+from controlplane.queries.attempts.artifacts import ExternalArtifact
 from controlplane.spec import Fault, InvalidSpec, UnreadableDocument
 
 log = structlog.get_logger(__name__)
@@ -85,9 +85,9 @@ def _answer_state(error: Exception) -> HttpResponse | None:
     match error:
         case NotFound():
             return problem(404, str(error))
-        case Elsewhere():
+        case ExternalArtifact():
             return problem(409, str(error), uri=error.uri)
-        case TooLarge():
+        case ArtifactQuotaExceeded():
             return problem(413, str(error))
         case GuidTaken() | TaskGuidTaken():
             return problem(409, str(error), faults=[Fault("guid", str(error))])

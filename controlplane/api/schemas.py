@@ -27,7 +27,7 @@ class ReleaseRequest(Model):
     reason: str = Field(min_length=1, max_length=MAX_REASON)
 
 
-class NoRequest(Model):
+class EmptyRequest(Model):
     """Nothing needs to be said."""
 
 
@@ -113,7 +113,7 @@ class QuotaRequest(Model):
         return found
 
 
-class Answer(BaseModel):
+class ResponseModel(BaseModel):
     """Base of what is answered."""
 
     model_config = ConfigDict(extra="forbid")
@@ -136,7 +136,7 @@ State = Literal[
 ]
 
 
-class JobWait(Answer):
+class JobWait(ResponseModel):
     """Another job that this one waits for: settled, if it takes the place of that one."""
 
     job: int
@@ -145,7 +145,7 @@ class JobWait(Answer):
     state: Literal["open", "met", "failed"] = Field(description="Failed: it can no longer be.")
 
 
-class JobGroup(Answer):
+class JobGroup(ResponseModel):
     """A group of a job, with what it has by default where nothing was written."""
 
     name: str
@@ -157,7 +157,7 @@ class JobGroup(Answer):
     )
 
 
-class Job(Answer):
+class Job(ResponseModel):
     """A job. In lists, `spec` is null where it is larger than 4 KiB."""
 
     id: int
@@ -196,7 +196,7 @@ class SubmittedJob(Job):
     created: bool
 
 
-class Batch(Answer):
+class Batch(ResponseModel):
     """The jobs of a batch, in order."""
 
     results: list[SubmittedJob]
@@ -212,7 +212,7 @@ class PendingReason(BaseModel):
     text: str
 
 
-class Task(Answer):
+class Task(ResponseModel):
     """A task with what its present attempt came to."""
 
     id: int
@@ -252,39 +252,39 @@ class Task(Answer):
     finished_at: datetime | None
 
 
-class Claim(Answer):
+class Claim(ResponseModel):
     """A one-off task is RESOLVING, for 30 s, by whoever has this claim, and nobody else."""
 
     claim: UUID
 
 
-class Behind(Answer):
+class PrecedingJob(ResponseModel):
     """The job that is tried just before that of the task."""
 
     job: int
     name: str
 
 
-class QueuePlace(Answer):
+class QueuePlace(ResponseModel):
     """Where a task stands among all that wait in its pool and may start."""
 
     position: int
     of: int
-    behind: Behind | None
+    behind: PrecedingJob | None
     estimate: bool = Field(
         description="The order depends on shares or on a plugin, or too many wait to look at each."
     )
     text: str
 
 
-class KeptRoom(Answer):
+class ReservedCapacity(ResponseModel):
     """Room that is kept for a task."""
 
     cell: str
     until: datetime
 
 
-class Explanation(Answer):
+class Explanation(ResponseModel):
     """Where a task stands, and why. `text` is that of `reason`, as everywhere."""
 
     task: int
@@ -297,10 +297,10 @@ class Explanation(Answer):
     considered_at: datetime | None = Field(
         description="The last pass that looked at all that waited, if the task waited by then."
     )
-    nomination: KeptRoom | None
+    nomination: ReservedCapacity | None
 
 
-class GroupForecast(Answer):
+class GroupForecast(ResponseModel):
     """What would become of one group of a job that was not submitted."""
 
     name: str
@@ -312,7 +312,7 @@ class GroupForecast(Answer):
     kept: dict[str, int] = Field(description="Where room would be made for how many.")
 
 
-class Victim(Answer):
+class Victim(ResponseModel):
     """A task that would be evicted."""
 
     task: int
@@ -321,7 +321,7 @@ class Victim(Answer):
     cell: str | None
 
 
-class DryRun(Answer):
+class DryRun(ResponseModel):
     """What submitting a job now would come to. Nothing is kept: the next moment may differ."""
 
     pool: str
@@ -331,7 +331,7 @@ class DryRun(Answer):
     is_complete: bool = Field(description="Else more waits before it than was looked at.")
 
 
-class Attempt(Answer):
+class Attempt(ResponseModel):
     """One try at a task."""
 
     uid: UUID
@@ -356,7 +356,7 @@ class Attempt(Answer):
     release_kind: Literal["confirmed", "cell_lost", "operator"] | None
 
 
-class Artifact(Answer):
+class Artifact(ResponseModel):
     """A file that an attempt left; `uri` is a path of this API, or an address elsewhere."""
 
     name: str
@@ -365,7 +365,7 @@ class Artifact(Answer):
     uri: str
 
 
-class Change(Answer):
+class Change(ResponseModel):
     """A row of the history, or several that are shown as one: see `count`, `first_at`, `last_at`.
 
     What is not the same in all of them is null; of `message` and `actor` the newest few are told.
@@ -399,7 +399,7 @@ class Change(Answer):
     still: int = Field(description="How many are still in the state that they entered.")
 
 
-class Cell(Answer):
+class Cell(ResponseModel):
     """A cell; cpu in cores, memory_mib, disk_mib, gpu and named resources."""
 
     name: str
@@ -426,7 +426,7 @@ class Cell(Answer):
     silent: bool = Field(description="Not heard for two heartbeats, and not given up yet.")
 
 
-class Pool(Answer):
+class Pool(ResponseModel):
     """A pool, and whether a loss of many of its cells at once is held back."""
 
     name: str
@@ -449,7 +449,7 @@ class Pool(Answer):
     privileged_allowed: bool
 
 
-class QuotaUsage(Answer):
+class QuotaUsage(ResponseModel):
     """What someone has now, in all pools: what unreleased attempts hold, and tasks that wait."""
 
     resources: dict[str, float]
@@ -458,7 +458,7 @@ class QuotaUsage(Answer):
     pending_tasks: int
 
 
-class Quota(Answer):
+class Quota(ResponseModel):
     """What a user, project or domain may have at once, and has; null, and what is not named, is
     not limited. cpu in cores, memory_mib, disk_mib, gpu, named resources and tokens.
     """
@@ -473,13 +473,13 @@ class Quota(Answer):
     usage: QuotaUsage
 
 
-class UploadSize(Answer):
+class UploadSize(ResponseModel):
     """How many bytes of the stream are here now."""
 
     size: int
 
 
-class FieldError(Answer):
+class FieldError(ResponseModel):
     """One fault: `field` is a path like `groups[0].resources.cpu`."""
 
     field: str

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from controlplane.api.schemas import Answer
-from controlplane.contract.messages.briefing import Registry
+from controlplane.api.schemas import ResponseModel
+from controlplane.contract.messages.launch_context import Registry
 from controlplane.domain.jobs.secrets import MAX_VALUE_BYTES, registry_value
 from controlplane.spec.fields import Model
 
@@ -56,7 +56,7 @@ class SecretRequest(Model):
             raise ValueError("value_base64 is not base64") from None
 
 
-class StoredSecret(Answer):
+class StoredSecret(ResponseModel):
     """A secret, but for its value, which nobody is shown."""
 
     name: str

@@ -4,27 +4,14 @@ import re
 
 from django.urls import path, re_path, register_converter
 
-from controlplane.api import (
-    artifacts,
-    attempts,
-    callbacks,
-    cell_requests,
-    cells,
-    dry_run,
-    explain,
-    history,
-    jobs,
-    pools,
-    quotas,
-    secrets,
-    store,
-    tasks,
-)
+from controlplane.api.agents import attempt_requests, store
+from controlplane.api.operators import callbacks, cells, pools, quotas, secrets
 from controlplane.api.problems import nothing_here
+from controlplane.api.work import artifacts, attempts, dry_run, explain, history, jobs, tasks
 from controlplane.spec.one_off import ONE_OFF_GUID
 
 
-class Id:
+class IdConverter:
     """A number that the database can hold; anything else is no address."""
 
     regex = "[1-9][0-9]{0,17}"
@@ -38,7 +25,7 @@ class Id:
         return str(value)
 
 
-class Name(Id):
+class NameConverter(IdConverter):
     """A name as cells and pools have it."""
 
     regex = "[a-z0-9][a-z0-9._-]{0,62}"
@@ -48,31 +35,31 @@ class Name(Id):
         return value
 
 
-class ScopeKind(Name):
+class ScopeKindConverter(NameConverter):
     """Who may have a quota."""
 
     regex = "user|project|domain"
 
 
-class ScopeName(Name):
+class ScopeName(NameConverter):
     """A user's, a domain's, or a project's with that of its domain."""
 
     regex = r"[^\x00]{1,255}"
 
 
-class TaskReference(Id):
+class TaskReference(IdConverter):
     """A task by its id, or by the guid that its client gave it (never of digits alone)."""
 
     regex = ONE_OFF_GUID
 
     def to_python(self, value: str) -> int | str:  # type: ignore[override]
         """The id or the guid; neither is there if it is digits that are no id."""
-        return int(value) if re.fullmatch(Id.regex, value) else value
+        return int(value) if re.fullmatch(IdConverter.regex, value) else value
 
 
-register_converter(Id, "id")
-register_converter(Name, "name")
-register_converter(ScopeKind, "scope_kind")
+register_converter(IdConverter, "id")
+register_converter(NameConverter, "name")
+register_converter(ScopeKindConverter, "scope_kind")
 register_converter(ScopeName, "scope_name")
 register_converter(TaskReference, "task")
 
@@ -100,10 +87,10 @@ urlpatterns = [
     path("attempts/<uuid:uid>/logs/<slug:stream>", attempts.LogUpload.as_view()),
     path("attempts/<uuid:uid>/artifacts", artifacts.Artifacts.as_view()),
     path("attempts/<uuid:uid>/artifacts/<path:name>", artifacts.ArtifactDetail.as_view()),
-    path("attempts/<uuid:uid>/briefing", cell_requests.BriefingDoor.as_view()),
-    path("attempts/<uuid:uid>/gang", cell_requests.GangDoor.as_view()),
+    path("attempts/<uuid:uid>/briefing", attempt_requests.LaunchContextView.as_view()),
+    path("attempts/<uuid:uid>/gang", attempt_requests.GangView.as_view()),
     path("callbacks/<id:callback_id>/repeat", callbacks.CallbackRepeat.as_view()),
-    path("callback-key", callbacks.CallbackKeyDoor.as_view()),
+    path("callback-key", callbacks.CallbackKeyView.as_view()),
     path("cells", cells.Cells.as_view()),
     path("cells/<name:name>", cells.CellDetail.as_view()),
     path("cells/<name:name>/cordon", cells.CellCordon.as_view()),

@@ -80,7 +80,7 @@ RETURNING k.id, k.job_id, k.task_id, k.url, k.tries, k.give_up_at, k.owner_id, j
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimedCallback:
     """A callback that is ours to try. `task_claim`: that of its one-off task, if it is of one."""
 
     callback_id: int
@@ -98,7 +98,7 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class DeliveryAttempt:
     """How a try went. `status`: of the answer, if there was one; `error`: empty if it went well.
 
     `is_cut_short`: by us, who stop; so nobody knows what the receiver would have said. `is_begun`:
@@ -114,7 +114,7 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class DeliveryResult:
     """What follows a try. `again_seconds`: until the next one; None: there is none.
 
     `is_resolved`: False: its one-off task is to be deleted still (`resolve_told`).
@@ -125,48 +125,45 @@ class Noted:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ClaimBatch:
     """What was claimed; `look_again_seconds`: when something is due that had to be put off.
 
     `left_off`: what the next claim is told, so that each receiver is looked at in its turn.
     """
 
-    items: Sequence[Claimed] = ()
+    items: Sequence[ClaimedCallback] = ()
     look_again_seconds: float | None = None
     left_off: str = ""
 
 
-def claim_callbacks(*, now: datetime, left_off: str = "") -> Taken:
+def claim_callbacks(*, now: datetime, left_off: str = "") -> ClaimBatch:
     """Take what is due and within bounds; nobody else tries these for 30 s.
 
     A one-off task becomes RESOLVING by it (Diego); one that somebody else resolves is put off. What
     was taken when something fails is given back.
     """
     if not is_any_due(now):
-        return Taken()
-    found: list[Claimed] = []
+        return ClaimBatch()
     receivers = find_receivers(now, behind=left_off)
-    is_ours = True
 
-    def claim() -> None:
-        nonlocal is_ours
-        # Two that count at the same time what is in hand would exceed the bounds together.
+    def claim() -> list[ClaimedCallback] | None:
+        # Two processes that count deliveries in flight at once would exceed the bounds together.
         is_ours = not settings.CELLRUN.advisory_locks or try_lock(_LOCK)
-        found[:] = _claim(receivers, now) if is_ours else []
+        return _claim(receivers, now) if is_ours else None
 
-    run_in_transaction(claim)
-    if not is_ours:
-        return Taken((), domain.POSTPONED_SECONDS, left_off)
+    found = run_in_transaction(claim)
+    if found is None:
+        return ClaimBatch((), domain.POSTPONED_SECONDS, left_off)
     try:
         ours = _with_task_claims(_with_bodies(found), now)
     except Exception:
         _put_off(found, [""] * len(found), now)
         raise
     again = domain.POSTPONED_SECONDS if len(ours) < len(found) else None
-    return Taken(ours, again, receivers.left_off)
+    return ClaimBatch(ours, again, receivers.left_off)
 
 
-def _claim(receivers: Receivers, now: datetime) -> list[Claimed]:
+def _claim(receivers: Receivers, now: datetime) -> list[ClaimedCallback]:
     at_once = settings.CELLRUN.callbacks_at_once
     parameters = {
         "now": now,
@@ -178,10 +175,10 @@ def _claim(receivers: Receivers, now: datetime) -> list[Claimed]:
         "per_owner": max(1, at_once // 2),
         "at_once": at_once,
     }
-    return [Claimed(*row) for row in rows(_CLAIM, parameters)]
+    return [ClaimedCallback(*row) for row in rows(_CLAIM, parameters)]
 
 
-def _with_bodies(found: Sequence[Claimed]) -> list[Claimed]:
+def _with_bodies(found: Sequence[ClaimedCallback]) -> list[ClaimedCallback]:
     """Each with what it tells; of what has gone nothing is told."""
     if not found:
         return []
@@ -197,7 +194,7 @@ def _with_bodies(found: Sequence[Claimed]) -> list[Claimed]:
     ]
 
 
-def _with_task_claims(found: Sequence[Claimed], now: datetime) -> list[Claimed]:
+def _with_task_claims(found: Sequence[ClaimedCallback], now: datetime) -> list[ClaimedCallback]:
     """Each of a one-off task with the task's claim; apart from the callbacks' own locks."""
     wanted = [item.task_id for item in found if item.is_one_off and item.task_id is not None]
     if not wanted:
@@ -214,7 +211,7 @@ def _with_task_claims(found: Sequence[Claimed], now: datetime) -> list[Claimed]:
     return ours
 
 
-def _put_off(items: Sequence[Claimed], reasons: Sequence[str], due_at: datetime) -> None:
+def _put_off(items: Sequence[ClaimedCallback], reasons: Sequence[str], due_at: datetime) -> None:
     """As if they had not been claimed, but for when they are due; an empty reason says nothing."""
     if not items:
         return
@@ -241,28 +238,21 @@ def _put_off(items: Sequence[Claimed], reasons: Sequence[str], due_at: datetime)
     )
 
 
-def give_back(item: Claimed, *, now: datetime) -> None:
+def give_back(item: ClaimedCallback, *, now: datetime) -> None:
     """As if it had not been claimed, for nothing was sent; what somebody else has by now is his."""
     _put_off([item], [""], now)
     if item.task_claim is not None and item.task_id is not None:
         let_go_of_task(task_id=item.task_id, claim=item.task_claim, now=now)
 
 
-def note_try(item: Claimed, tried: Tried) -> Noted:
+def note_try(item: ClaimedCallback, tried: DeliveryAttempt) -> DeliveryResult:
     """Keep how a try went.
 
     What was given to somebody else meanwhile, or deleted, stays as it is; the try is kept. Waits
     for nobody's lock: raises OperationalError if somebody else has the callback's.
     """
     if domain.is_delivered(tried.status):
-        is_resolved = True
-
-        def end() -> None:
-            nonlocal is_resolved
-            is_resolved = _end_well(item, tried)
-
-        run_in_transaction(end)
-        return Noted(is_resolved=is_resolved)
+        return DeliveryResult(is_resolved=run_in_transaction(lambda: _end_well(item, tried)))
     wait = domain.wait_seconds(item.number, callback_id=item.callback_id)
     if tried.is_cut_short:
         wait = 0.0
@@ -271,10 +261,10 @@ def note_try(item: Claimed, tried: Tried) -> Noted:
     _write(item, tried, "abandoned" if is_over else "waiting", due_at)
     if item.task_claim is not None and item.task_id is not None:
         let_go_of_task(task_id=item.task_id, claim=item.task_claim, now=tried.ended_at)
-    return Noted(None if is_over else wait)
+    return DeliveryResult(None if is_over else wait)
 
 
-def _end_well(item: Claimed, tried: Tried) -> bool:
+def _end_well(item: ClaimedCallback, tried: DeliveryAttempt) -> bool:
     """Delivered; and a one-off task is resolved by it, which is its end (Diego); whether it is.
 
     It is not while somebody else has its job locked: of what was delivered that would keep the news
@@ -290,26 +280,23 @@ def _end_well(item: Claimed, tried: Tried) -> bool:
     return is_free
 
 
-def resolve_told(item: Claimed, *, now: datetime) -> bool:
+def resolve_told(item: ClaimedCallback, *, now: datetime) -> bool:
     """Delete the one-off task of which was told; False: somebody else has its job locked still.
 
     If that is so until its claim is over, the task goes two minutes after its end, as any does.
     """
-    is_resolved = True
 
-    def resolve() -> None:
-        nonlocal is_resolved
+    def resolve() -> bool:
         if item.task_id is not None and find_free_jobs([item.job_id]):
             _delete_told(item, item.task_id, now)
-        else:
-            held = "SELECT 1 FROM controlplane_oneoff WHERE task_id = %s AND claim = %s"
-            is_resolved = not rows(held, [item.task_id, item.task_claim])
+            return True
+        held = "SELECT 1 FROM controlplane_oneoff WHERE task_id = %s AND claim = %s"
+        return not rows(held, [item.task_id, item.task_claim])
 
-    run_in_transaction(resolve)
-    return is_resolved
+    return run_in_transaction(resolve)
 
 
-def _delete_told(item: Claimed, task_id: int, now: datetime) -> None:
+def _delete_told(item: ClaimedCallback, task_id: int, now: datetime) -> None:
     try:
         with transaction.atomic():
             delete_resolved_task(
@@ -323,7 +310,7 @@ def _delete_told(item: Claimed, task_id: int, now: datetime) -> None:
         log.info("task_not_resolved", task=task_id, why=str(error))
 
 
-def _write(item: Claimed, tried: Tried, state: str, due_at: datetime) -> None:
+def _write(item: ClaimedCallback, tried: DeliveryAttempt, state: str, due_at: datetime) -> None:
     """Raises OperationalError if somebody else has it locked: whoever notes waits for nobody."""
     written = execute(
         """

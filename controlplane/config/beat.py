@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from controlplane.config.env import Settings
+from controlplane.config.env import ControlPlaneSettings
 
 CLOCK_DIFFERENCE_SECONDS = 60
 
@@ -11,7 +11,7 @@ CLOCK_DIFFERENCE_SECONDS = 60
 CALLBACKS_INTERVAL_SECONDS = 5.0
 
 
-def build_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
+def build_schedule(settings: ControlPlaneSettings) -> dict[str, dict[str, Any]]:
     """Return Celery beat's schedule.
 
     A message that waited for long is worthless, since many newer ones are there: it expires, so

@@ -51,7 +51,7 @@ class Database:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ControlPlaneSettings:
     """All settings of the control plane. Lengths of time are in seconds."""
 
     home: Path
@@ -85,7 +85,7 @@ class Settings:
     callbacks_per_host: int
 
 
-def load_settings(environ: Mapping[str, str]) -> Settings:
+def load_settings(environ: Mapping[str, str]) -> ControlPlaneSettings:
     """Return the settings that `environ` describes, or raise InvalidSettings naming each fault.
 
     What the environment leaves open is taken from the stack that runs in CELLRUN_HOME, if one
@@ -152,7 +152,7 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
         )
     if faults:
         raise InvalidSettings("\n".join(["settings refused:", *("  " + f for f in faults)]))
-    return Settings(**values)
+    return ControlPlaneSettings(**values)
 
 
 class _Reader:
@@ -348,6 +348,6 @@ def _database(text: str) -> Database:
     )
 
 
-def load_from_process() -> Settings:
+def load_from_process() -> ControlPlaneSettings:
     """Return the settings of this very process."""
     return load_settings(os.environ)

@@ -5,7 +5,7 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
-from controlplane.api import health, metrics
+from controlplane.api.operators import health, metrics
 
 # Not when the app is set up: workers serve no page, and would load them all at each start.
 admin.autodiscover()

@@ -11,7 +11,7 @@ _MISSING = object()
 T = TypeVar("T")
 
 
-class Malformed(ValueError):
+class MalformedMessage(ValueError):
     """A message that cannot be read; it is logged and dropped, never half applied."""
 
 
@@ -24,10 +24,10 @@ def _typed(body: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
     value = body.get(name, _MISSING)
     if value is _MISSING or value is None:
         if default is _MISSING:
-            raise Malformed(f"{name} is missing")
+            raise MalformedMessage(f"{name} is missing")
         return default
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise Malformed(f"{name} is not {kind.__name__}")
+        raise MalformedMessage(f"{name} is not {kind.__name__}")
     return value
 
 
@@ -41,7 +41,7 @@ def whole(body: Mapping[str, Any], name: str, default: Any = _MISSING) -> Any:
     """An integer that fits 64 bits."""
     value = _typed(body, name, int, default)
     if isinstance(value, int) and abs(value) >= 1 << 63:
-        raise Malformed(f"{name} is out of range")
+        raise MalformedMessage(f"{name} is out of range")
     return value
 
 
@@ -55,7 +55,7 @@ def number(body: Mapping[str, Any], name: str, default: Any = _MISSING) -> Any:
     value = body.get(name, _MISSING)
     if value is _MISSING or value is None:
         if default is _MISSING:
-            raise Malformed(f"{name} is missing")
+            raise MalformedMessage(f"{name} is missing")
         return default
     return as_number(value, name)
 
@@ -77,28 +77,28 @@ def listing(
     """A list, absent meaning empty, each item read by `read`."""
     items = _typed(body, name, list, [])
     if len(items) > limit:
-        raise Malformed(f"{name} has more than {limit} items")
+        raise MalformedMessage(f"{name} has more than {limit} items")
     return tuple(read(item) for item in items)
 
 
 def as_object(value: Any) -> Mapping[str, Any]:
     """`value` if it is an object."""
     if not isinstance(value, dict):
-        raise Malformed("an object was expected")
+        raise MalformedMessage("an object was expected")
     return value
 
 
 def as_text(value: Any) -> str:
     """`value` if it is a text."""
     if not isinstance(value, str):
-        raise Malformed("a text was expected")
+        raise MalformedMessage("a text was expected")
     return value
 
 
 def as_number(value: Any, name: str = "a value") -> float:
     """`value` as float if it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
-        raise Malformed(f"{name} is not a number")
+        raise MalformedMessage(f"{name} is not a number")
     return float(value)
 
 

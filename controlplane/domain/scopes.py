@@ -22,7 +22,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ScopeLimits:
     """What a scope may have at once. None, and a resource that is not named: as much as it likes.
 
     `resources`: in cpu_millis, memory_mib, disk_mib, gpu and named units. `pending_tasks`: so many
@@ -47,7 +47,7 @@ class Quota:
 
     scope: Scope
     name: str
-    limits: Limits
+    limits: ScopeLimits
     resources: Mapping[str, int] = field(default_factory=dict)
     running_tasks: int = 0
     jobs: frozenset[int] = frozenset()

@@ -77,7 +77,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TimelineEntry:
     """One change, or several that are shown as one, newest first."""
 
     changes: tuple[Change, ...]
@@ -164,7 +164,7 @@ def measure(
     return measured
 
 
-def first_entries(changes: Sequence[Change], limit: int) -> list[Entry]:
+def first_entries(changes: Sequence[Change], limit: int) -> list[TimelineEntry]:
     """At most `limit` entries, made of the newest changes without a gap, so that a page can end.
 
     There are fewer if what comes next are rounds that do not fit.
@@ -184,12 +184,12 @@ def first_entries(changes: Sequence[Change], limit: int) -> list[Entry]:
     for length, times in rounds:
         for offset in range(length):
             alike = [crowds[place + offset + turn * length] for turn in range(times)]
-            entries.append(Entry(tuple(change for crowd in alike for change in crowd)))
+            entries.append(TimelineEntry(tuple(change for crowd in alike for change in crowd)))
         place += length * times
     return entries
 
 
-class _Likeness(NamedTuple):
+class _MergeKey(NamedTuple):
     """What changes have in common that are shown as one."""
 
     is_of_job: bool
@@ -201,9 +201,9 @@ class _Likeness(NamedTuple):
     said: str | None
 
 
-def _likeness(change: Change) -> _Likeness:
+def _likeness(change: Change) -> _MergeKey:
     """What moves nothing only says something, so that is told apart too."""
-    return _Likeness(
+    return _MergeKey(
         change.task_id is None,
         change.from_state,
         change.to_state,
@@ -221,7 +221,7 @@ def _crowds(changes: Sequence[Change]) -> tuple[list[list[Change]], list[int]]:
     """
     crowds: list[list[Change]] = []
     starts: list[int] = []
-    latest: dict[_Likeness, int] = {}
+    latest: dict[_MergeKey, int] = {}
     passed: dict[int | None, int] = {}
     for position, change in enumerate(changes):
         likeness = _likeness(change)
@@ -237,7 +237,7 @@ def _crowds(changes: Sequence[Change]) -> tuple[list[list[Change]], list[int]]:
     return crowds, starts
 
 
-def _rounds(keys: Sequence[_Likeness], limit: int) -> Iterable[tuple[int, int]]:
+def _rounds(keys: Sequence[_MergeKey], limit: int) -> Iterable[tuple[int, int]]:
     """How many entries a round has, and how often it comes in a row, from the newest on."""
     start = 0
     while start < len(keys):

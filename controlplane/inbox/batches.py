@@ -10,8 +10,8 @@ import structlog
 from django.db import InterfaceError, OperationalError
 
 from controlplane import clock
-from controlplane.commands.attempts.hook_ends import Meanings, ask_about_ends
-from controlplane.commands.attempts.reports import Acknowledgement, Reported, record_reports
+from controlplane.commands.attempts.hook_ends import EndMeanings, ask_about_ends
+from controlplane.commands.attempts.reports import Acknowledgement, ReceivedReport, record_reports
 from controlplane.commands.cells.floods import quarantine_flooding
 from controlplane.commands.cells.messages import (
     Beat,
@@ -28,7 +28,7 @@ from controlplane.contract.messages.reports import Goodbye
 from controlplane.domain.cells.keys import CellAddress
 from controlplane.domain.state.effects import RaiseAlert
 from controlplane.inbox.floods import FloodMeter
-from controlplane.inbox.sorting import Directory, Registration, Sorted, sort_messages
+from controlplane.inbox.sorting import Directory, RegistrationMessage, SortedBatch, sort_messages
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +52,7 @@ class Inbox:
         self._beats: dict[CellAddress, Beat] = {}
         self._floods = FloodMeter()
         self._forgot_at: float | None = None
-        self._lost = _Lost()
+        self._lost = _LostBatches()
         self._synced_at: float | None = None
         self.applied = 0
         self.ignored: dict[str, int] = {}
@@ -84,12 +84,14 @@ class Inbox:
 
     def note_lost(self, messages: int, error: Exception) -> None:
         """Remember a batch that could not be applied: the next one that can raises an alert."""
-        self._lost = _Lost(self._lost.batches + 1, self._lost.messages + messages, repr(error))
+        self._lost = _LostBatches(
+            self._lost.batches + 1, self._lost.messages + messages, repr(error)
+        )
 
     def _report_lost(self) -> None:
         if self._lost.batches:
             raise_alerts([RaiseAlert(BATCH_LOST, "inbox", self._lost.text)], now=clock.now())
-            self._lost = _Lost()
+            self._lost = _LostBatches()
 
     def _answer_if_due(self) -> bool:
         if not self._beats or not self._is_time_to_answer():
@@ -98,7 +100,7 @@ class Inbox:
         answer_heartbeats(beats, now=clock.now())
         return True
 
-    def _meter(self, found: Sorted) -> None:
+    def _meter(self, found: SortedBatch) -> None:
         flooding = self._floods.count(found.counts, seconds=self._timer())
         if flooding:
             quarantine_flooding(flooding, now=clock.now())
@@ -111,7 +113,7 @@ class Inbox:
         self._synced_at = seconds
         return True
 
-    def _apply(self, found: Sorted, now: datetime) -> None:
+    def _apply(self, found: SortedBatch, now: datetime) -> None:
         self.dropped.update(found.dropped)
         if found.dropped["bad_mac"]:
             self._forget_keys()
@@ -140,7 +142,7 @@ class Inbox:
             log.error("goodbye_failed", cell=address.name, error=str(error))
 
     @staticmethod
-    def _register(item: Registration, now: datetime) -> None:
+    def _register(item: RegistrationMessage, now: datetime) -> None:
         address, register = item.address, item.register
         try:
             record_registration(address, register, seq=item.seq, spoken=item.spoken, now=now)
@@ -152,8 +154,8 @@ class Inbox:
             alert = RaiseAlert("registration_failed", address.name, clean_text(text))
             raise_alerts([alert], now=now)
 
-    def _record(self, found: Sorted, now: datetime) -> None:
-        pending = [_Part(found.reported, found.acknowledgements)]
+    def _record(self, found: SortedBatch, now: datetime) -> None:
+        pending = [_ReportChunk(found.reported, found.acknowledgements)]
         reported = [(item.sender, item.report) for item in found.reported]
         meanings = ask_about_ends(reported, now=now)
         while pending:
@@ -168,23 +170,23 @@ class Inbox:
                     continue
                 self._put_aside(part, error, now)
                 if part.acknowledgements:
-                    pending.append(_Part([], part.acknowledgements))
+                    pending.append(_ReportChunk([], part.acknowledgements))
 
-    def _record_part(self, part: "_Part", meanings: Meanings, now: datetime) -> None:
+    def _record_part(self, part: "_ReportChunk", meanings: EndMeanings, now: datetime) -> None:
         recorded = record_reports(part.reported, part.acknowledgements, now=now, meanings=meanings)
         self.applied += recorded.applied
         for why, count in recorded.ignored.items():
             self.ignored[why] = self.ignored.get(why, 0) + count
 
     @staticmethod
-    def _put_aside(part: "_Part", error: Exception, now: datetime) -> None:
+    def _put_aside(part: "_ReportChunk", error: Exception, now: datetime) -> None:
         for item in part.reported:
             log.error("report_put_aside", attempt=item.report.uid, error=str(error))
             add_dead_letter(source="inbox", error=str(error), body=str(item.report.body()), now=now)
 
 
 @dataclass(frozen=True, slots=True)
-class _Lost:
+class _LostBatches:
     """Batches that were lost and not reported yet, with the last error."""
 
     batches: int = 0
@@ -204,16 +206,16 @@ def _seconds_of_clock() -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _ReportChunk:
     """Reports to record in one transaction; what they acknowledge goes with the last of them."""
 
-    reported: Sequence[Reported]
+    reported: Sequence[ReceivedReport]
     acknowledgements: Sequence[Acknowledgement]
 
-    def halves(self) -> list["_Part"]:
+    def halves(self) -> list["_ReportChunk"]:
         """Second half first, since the last of a list is taken next."""
         middle = len(self.reported) // 2
         return [
-            _Part(self.reported[middle:], self.acknowledgements),
-            _Part(self.reported[:middle], ()),
+            _ReportChunk(self.reported[middle:], self.acknowledgements),
+            _ReportChunk(self.reported[:middle], ()),
         ]

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import structlog
 
-from controlplane.commands.attempts.reports import Acknowledgement, Reported
+from controlplane.commands.attempts.reports import Acknowledgement, ReceivedReport
 from controlplane.commands.cells.messages import Beat
-from controlplane.contract.fields import Malformed
+from controlplane.contract.fields import MalformedMessage
 from controlplane.contract.messages.reports import (
     Goodbye,
     Heartbeat,
@@ -27,7 +27,7 @@ from controlplane.contract.wire import envelope, keys
 from controlplane.contract.wire.envelope import VERSION, Envelope
 from controlplane.contract.wire.queues import INBOX_QUEUES, INBOX_SHARDS, inbox_queue
 from controlplane.domain.cells.keys import CellAddress
-from controlplane.domain.cells.reports import Sender
+from controlplane.domain.cells.reports import ReportSender
 from controlplane.queries.cells.keys import find_keys
 
 log = structlog.get_logger(__name__)
@@ -48,7 +48,7 @@ SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class RegistrationMessage:
     """A Register with its sender."""
 
     address: CellAddress
@@ -58,17 +58,17 @@ class Registration:
 
 
 @dataclass(slots=True)
-class Sorted:
+class SortedBatch:
     """The messages of a batch by kind.
 
     `dropped`: how many were, by reason. `counts`: messages with a valid MAC, by id and name of
     their cell; a long one counts as several.
     """
 
-    registrations: list[Registration] = field(default_factory=list)
+    registrations: list[RegistrationMessage] = field(default_factory=list)
     beats: list[Beat] = field(default_factory=list)
     goodbyes: list[tuple[CellAddress, Goodbye, int]] = field(default_factory=list)
-    reported: list[Reported] = field(default_factory=list)
+    reported: list[ReceivedReport] = field(default_factory=list)
     acknowledgements: list[Acknowledgement] = field(default_factory=list)
     probes: list[int] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
@@ -81,15 +81,15 @@ class Sorted:
         return any(others) or bool(self.probes or self.dropped)
 
 
-class UnknownCell(Malformed):
+class UnknownCell(MalformedMessage):
     """No cell of that name is enrolled."""
 
 
-class WrongShard(Malformed):
+class WrongShard(MalformedMessage):
     """The message came through the queue of another shard than its sender's."""
 
 
-class OverLimit(Malformed):
+class OverLimit(MalformedMessage):
     """The sender has more messages in the batch than it may."""
 
 
@@ -130,13 +130,13 @@ class Directory:
 
 def sort_messages(
     raw: Sequence[str], directory: Directory, queues: Sequence[str] | None = None
-) -> Sorted:
+) -> SortedBatch:
     """Read a batch. What cannot be read is dropped, counted, and logged once for the batch.
 
     `queues`: the queue that each message came through, since a cell may use only its own shard.
     None: the messages did not come through the broker.
     """
-    found, drops = Sorted(), _Drops()
+    found, drops = SortedBatch(), _DropCounts()
     envelopes = []
     for place, text in enumerate(raw):
         try:
@@ -180,7 +180,7 @@ def _weight(message: Envelope) -> int:
 
 
 def _within_limits(
-    checked: list[_Checked], counts: Mapping[tuple[int, str], int], drops: "_Drops"
+    checked: list[_Checked], counts: Mapping[tuple[int, str], int], drops: "_DropCounts"
 ) -> list[_Checked]:
     """At most MAX_OF_A_CELL messages of each cell, the oldest, and its newest heartbeat."""
     over = {cell_id for (cell_id, _), count in counts.items() if count > MAX_OF_A_CELL}
@@ -204,7 +204,7 @@ def _within_limits(
     return kept
 
 
-def _newest(items: list[T], sender: Callable[[T], CellAddress], drops: "_Drops") -> list[T]:
+def _newest(items: list[T], sender: Callable[[T], CellAddress], drops: "_DropCounts") -> list[T]:
     """The newest of each incarnation, and of at most MAX_OF_A_KIND incarnations of each cell."""
     kept: list[T] = []
     seen: set[CellAddress] = set()
@@ -220,20 +220,20 @@ def _newest(items: list[T], sender: Callable[[T], CellAddress], drops: "_Drops")
     return kept[::-1]
 
 
-def _sort(message: Envelope, address: CellAddress, found: Sorted) -> None:
+def _sort(message: Envelope, address: CellAddress, found: SortedBatch) -> None:
     body = read_message(message.body())
     match body:
         case Register():
             spoken = message.version == VERSION
-            found.registrations.append(Registration(address, body, message.seq, spoken))
+            found.registrations.append(RegistrationMessage(address, body, message.seq, spoken))
         case Heartbeat():
             held = {item.uid: item.state for item in body.held}
             found.beats.append(Beat(address, message.seq, held, body.unfit, body.clock_ahead))
         case Goodbye():
             found.goodbyes.append((address, body, message.seq))
         case Reports():
-            sender = Sender(address.cell_id, address.incarnation)
-            found.reported += [Reported(sender, report) for report in body.reports]
+            sender = ReportSender(address.cell_id, address.incarnation)
+            found.reported += [ReceivedReport(sender, report) for report in body.reports]
             if body.reports:
                 last = max(report.seq for report in body.reports)
                 found.acknowledgements.append(Acknowledgement(sender, body.after, last))
@@ -245,13 +245,13 @@ def _read_probe(text: str) -> int | None:
     try:
         shard = json.loads(text).get("probe")
     except ValueError as error:
-        raise Malformed("not a probe") from error
+        raise MalformedMessage("not a probe") from error
     if isinstance(shard, bool) or not isinstance(shard, int) or not 0 <= shard < INBOX_SHARDS:
-        raise Malformed("not a probe of a shard of ours")
+        raise MalformedMessage("not a probe of a shard of ours")
     return shard
 
 
-class _Drops:
+class _DropCounts:
     """What was dropped of one batch: counts by reason, and the first message as an example."""
 
     def __init__(self) -> None:
@@ -272,7 +272,7 @@ class _Drops:
 
 
 _REASONS: dict[type[Exception], str] = {
-    Malformed: "malformed",
+    MalformedMessage: "malformed",
     envelope.BadMac: "bad_mac",
     UnknownCell: "unknown_cell",
     WrongShard: "wrong_shard",

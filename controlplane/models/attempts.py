@@ -4,7 +4,7 @@ from django.db import models
 from django.db.models import Q
 
 from controlplane.contract.states import FailureKind, TaskState
-from controlplane.domain.state.states import ATTEMPT_STATES, Budget, ReleaseKind
+from controlplane.domain.state.states import ATTEMPT_STATES, ReleaseKind, RetryBudget
 from controlplane.models.choices import finished_iff_terminal
 
 _STATES = [(int(state), state.name) for state in sorted(ATTEMPT_STATES)]
@@ -49,7 +49,7 @@ class Attempt(models.Model):
     report_seq = models.BigIntegerField(default=0)
     charged = models.CharField(
         max_length=12,
-        choices=[(budget.value, budget.value) for budget in Budget],
+        choices=[(budget.value, budget.value) for budget in RetryBudget],
         default="",
         blank=True,
     )

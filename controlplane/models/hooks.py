@@ -2,7 +2,7 @@
 
 from django.db import models
 
-from controlplane.domain.hooks.interface import Moment
+from controlplane.domain.hooks.interface import HookEvent
 
 
 class HookCall(models.Model):
@@ -13,7 +13,7 @@ class HookCall(models.Model):
     """
 
     kind = models.CharField(max_length=63)
-    moment = models.CharField(max_length=7, choices=[(at.value, at.value) for at in Moment])
+    moment = models.CharField(max_length=7, choices=[(at.value, at.value) for at in HookEvent])
     job_id = models.BigIntegerField()
     attempt_uid = models.UUIDField()
     at = models.DateTimeField()

@@ -41,7 +41,7 @@ def split_orders(
 
     Runs whose spec is unknown are left out: their group is gone, or cannot be read.
     """
-    batch = _Batch()
+    batch = _PendingEnvelope()
     for stop in stops:
         if not batch.has_room(_ORDER_BYTES):
             yield batch.take()
@@ -57,7 +57,7 @@ def split_orders(
         yield batch.take()
 
 
-class _Batch:
+class _PendingEnvelope:
     """The message in the making."""
 
     def __init__(self) -> None:

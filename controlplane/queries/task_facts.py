@@ -8,7 +8,7 @@ from uuid import UUID
 from controlplane.contract.states import STATE_OF
 from controlplane.domain.state.facts import AttemptFacts, TaskFacts
 from controlplane.domain.state.states import Exclusive
-from controlplane.domain.state.transitions import Counters, Limits
+from controlplane.domain.state.transitions import Counters, RetryLimits
 from controlplane.queries.sql import rows
 
 _FACTS = """
@@ -52,7 +52,7 @@ _EXCLUSIVE = {kind.value: kind for kind in Exclusive}
 
 # Most tasks have used up nothing, and a job's tasks all have the same limits.
 _counters = lru_cache(maxsize=1024)(Counters)
-_limits = lru_cache(maxsize=1024)(Limits)
+_limits = lru_cache(maxsize=1024)(RetryLimits)
 
 
 def _task_facts(row: tuple[Any, ...]) -> TaskFacts:

@@ -28,16 +28,16 @@ from controlplane.storage.trash import discard
 MAX_FILES = MAX_OUTPUTS + 1
 
 
-class TooLarge(Exception):
+class ArtifactsTooLarge(Exception):
     """The attempt would leave more than it may."""
 
 
-class OtherContent(Exception):
+class ContentMismatch(Exception):
     """What came is not what was announced; all of it is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
-class Announced:
+class AnnouncedFile:
     """A file that is to come: below which prefix, with what name, size and SHA-256 in hex."""
 
     uid: UUID
@@ -62,11 +62,11 @@ class Announced:
         return hashlib.sha256(self.name.encode()).hexdigest()[:32]
 
 
-def put_piece(file: Announced, *, offset: int, content: bytes, most: int) -> int:
+def put_piece(file: AnnouncedFile, *, offset: int, content: bytes, most: int) -> int:
     """Take a piece if it follows what is here; how many bytes of the file are here then.
 
     The last piece makes the file appear, durably; all is repeatable. `most`: the bytes that the
-    attempt may leave. Raises TooLarge, OtherContent.
+    attempt may leave. Raises ArtifactsTooLarge, ContentMismatch.
     """
     done = file.draft.with_suffix(".done")
     if done.exists() and file.target.is_file():
@@ -119,8 +119,8 @@ def remove_all(uid: UUID, prefix: str) -> None:
             return
 
 
-def _begin(file: Announced, most: int) -> None:
-    """Take room for the whole file. Raises TooLarge."""
+def _begin(file: AnnouncedFile, most: int) -> None:
+    """Take room for the whole file. Raises ArtifactsTooLarge."""
     folder = _drafts(file.uid)
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
@@ -128,17 +128,17 @@ def _begin(file: Announced, most: int) -> None:
             return
         others, taken = _count_others(file, folder)
         if taken + file.size > most:
-            raise TooLarge(
+            raise ArtifactsTooLarge(
                 f"{file.name} has {file.size} bytes; an attempt may leave {most}, and left {taken}"
             )
         if others >= MAX_FILES:
-            raise TooLarge(f"an attempt may leave {MAX_FILES} files, and left so many")
+            raise ArtifactsTooLarge(f"an attempt may leave {MAX_FILES} files, and left so many")
         for former in folder.glob(f"{file.name_key}-*"):
             former.unlink(missing_ok=True)
         file.draft.touch()
 
 
-def _count_others(file: Announced, folder: Path) -> tuple[int, int]:
+def _count_others(file: AnnouncedFile, folder: Path) -> tuple[int, int]:
     """How many other files the attempt left or began, and how many bytes they have in the end."""
     base = _root() / file.prefix
     sizes = [
@@ -174,17 +174,17 @@ def _make_folder(folder: Path) -> None:
             sync_folder(folder.parent)
 
 
-def _append(file: Announced, draft: BinaryIO, content: bytes, here: int) -> None:
-    """Take a piece behind the `here` bytes that came before. Raises OtherContent."""
+def _append(file: AnnouncedFile, draft: BinaryIO, content: bytes, here: int) -> None:
+    """Take a piece behind the `here` bytes that came before. Raises ContentMismatch."""
     if here + len(content) > file.size:
         file.draft.unlink()
-        raise OtherContent(f"more than the {file.size} bytes that were announced")
+        raise ContentMismatch(f"more than the {file.size} bytes that were announced")
     draft.write(content)
     draft.flush()
 
 
-def _finish(file: Announced, draft: BinaryIO) -> None:
-    """Let the file appear, durably. Raises OtherContent; after OSError it can be tried again."""
+def _finish(file: AnnouncedFile, draft: BinaryIO) -> None:
+    """Let the file appear, durably. Raises ContentMismatch; after OSError it can be tried again."""
     try:
         os.fsync(draft.fileno())
     except OSError:
@@ -195,7 +195,7 @@ def _finish(file: Announced, draft: BinaryIO) -> None:
         found = hashlib.file_digest(whole, "sha256").hexdigest()
     if found != file.sha256:
         file.draft.unlink()
-        raise OtherContent(f"its sha256 is {found}, and {file.sha256} was announced")
+        raise ContentMismatch(f"its sha256 is {found}, and {file.sha256} was announced")
     _make_folder(file.target.parent)
     os.replace(file.draft, file.target)
     sync_folder(file.target.parent)

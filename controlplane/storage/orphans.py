@@ -25,7 +25,7 @@ _UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
+class OrphanEntry:
     """A folder of the attempt `uid`, or (it is empty) a file that was to become an input."""
 
     path: Path
@@ -33,17 +33,17 @@ class Lying:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class OrphanPage:
     """Up to 200 of the folders or files of a place. `then`: from where on another walk goes on.
 
     That is the same place, and behind it once all of it was seen.
     """
 
     then: str
-    lying: Sequence[Lying]
+    lying: Sequence[OrphanEntry]
 
 
-def walk_store(begin: str) -> Iterator[Part]:
+def walk_store(begin: str) -> Iterator[OrphanPage]:
     """All that lies in the store from the place `begin` on; at least one part for each place.
 
     What goes meanwhile is left out. Raises OSError.
@@ -55,8 +55,8 @@ def walk_store(begin: str) -> Iterator[Part]:
                 continue
             found = _find(first, area)
             while lying := list(islice(found, _PART)):
-                yield Part(place, lying)
-            yield Part(f"{place}/", ())
+                yield OrphanPage(place, lying)
+            yield OrphanPage(f"{place}/", ())
 
 
 def is_older(path: Path, instant: float) -> bool:
@@ -71,7 +71,7 @@ def is_older(path: Path, instant: float) -> bool:
         return False
 
 
-def put_away(lying: Lying) -> None:
+def put_away(lying: OrphanEntry) -> None:
     """Nobody finds it any more; its content goes bit by bit. Repeatable. Raises OSError."""
     if lying.uid is None:
         lying.path.unlink(missing_ok=True)
@@ -86,11 +86,11 @@ def put_away(lying: Lying) -> None:
                 return
 
 
-def _find(first: Path, area: str) -> Iterator[Lying]:
+def _find(first: Path, area: str) -> Iterator[OrphanEntry]:
     if area == _INPUTS:
-        return (Lying(path) for path in _list(first) if path.name.startswith("."))
+        return (OrphanEntry(path) for path in _list(first) if path.name.startswith("."))
     folders = _descend(first, _DEPTHS[area] - 1)
-    return (Lying(path, UUID(path.name)) for path in folders)
+    return (OrphanEntry(path, UUID(path.name)) for path in folders)
 
 
 def _descend(folder: Path, depth: int) -> Iterator[Path]:

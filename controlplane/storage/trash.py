@@ -15,7 +15,7 @@ from django.conf import settings
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class TrashRemainder:
     """What is left of the discarded. `fault`: why some of it cannot be deleted."""
 
     anything: bool
@@ -41,7 +41,7 @@ def discard(folder: Path) -> None:
         shutil.rmtree(folder)  # it lies on another disk
 
 
-def delete_discarded(is_over: Callable[[], bool]) -> Left:
+def delete_discarded(is_over: Callable[[], bool]) -> TrashRemainder:
     """Delete what was discarded, until time `is_over`; what is left of it."""
     fault = None
     try:
@@ -49,16 +49,16 @@ def delete_discarded(is_over: Callable[[], bool]) -> Left:
             for folder in folders:
                 try:
                     if not _delete(Path(folder), is_over):
-                        return Left(True, fault)
+                        return TrashRemainder(True, fault)
                 except FileNotFoundError:  # another process is at it
                     continue
                 except OSError as error:  # others may go
                     fault = error
     except FileNotFoundError:
-        return Left(False)
+        return TrashRemainder(False)
     except OSError as error:
-        return Left(True, error)
-    return Left(fault is not None, fault)
+        return TrashRemainder(True, error)
+    return TrashRemainder(fault is not None, fault)
 
 
 def _delete(folder: Path, is_over: Callable[[], bool]) -> bool:

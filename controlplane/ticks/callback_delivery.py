@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 import structlog
 from django.conf import settings
 
-from controlplane.commands.callbacks import Claimed, Tried
+from controlplane.commands.callbacks import ClaimedCallback, DeliveryAttempt
 from controlplane.domain.callbacks.delivery import CLAIM_SECONDS, callback_key, request_headers
-from controlplane.outbox.callbacks.http import Answer, Client
-from controlplane.ticks.callback_store import Clerk
+from controlplane.outbox.callbacks.http import CallbackClient, CallbackResponse
+from controlplane.ticks.callback_store import CallbackStore
 
 STOPPED = "the control plane stopped during the try"
 _STOP_SECONDS = 15.0
@@ -21,19 +21,19 @@ _STOP_SECONDS = 15.0
 log = structlog.get_logger(__name__)
 
 
-class Courier:
+class CallbackDelivery:
     """Tries what is due until it is stopped. `look` may be called from any thread."""
 
     def __init__(self) -> None:
-        self._clerk = Clerk()
+        self._clerk = CallbackStore()
         self._thread = threading.Thread(target=self._run, name="callbacks", daemon=True)
         self._loop = asyncio.new_event_loop()
         self._due = asyncio.Event()
         self._has_looked = threading.Event()
         self._in_hand: set[asyncio.Task[None]] = set()
-        self._posts: set[asyncio.Task[Answer]] = set()
+        self._posts: set[asyncio.Task[CallbackResponse]] = set()
 
-    def start(self) -> "Courier":
+    def start(self) -> "CallbackDelivery":
         """Begin."""
         self._thread.start()
         return self
@@ -76,7 +76,7 @@ class Courier:
             self._clerk.close()
 
     async def _deliver(self) -> None:
-        async with Client(
+        async with CallbackClient(
             allowed=settings.CELLRUN.callback_allowed_networks,
             seconds=settings.CELLRUN.callback_seconds,
             at_once=settings.CELLRUN.callbacks_at_once,
@@ -98,7 +98,7 @@ class Courier:
                     task.add_done_callback(self._in_hand.discard)
             await asyncio.gather(*self._in_hand)
 
-    async def _try(self, client: Client, item: Claimed, claimed: float) -> None:
+    async def _try(self, client: CallbackClient, item: ClaimedCallback, claimed: float) -> None:
         began = self._loop.time()
         # After a standstill, ours or the database's, it may be somebody else's before the try ends.
         is_late = began - claimed > CLAIM_SECONDS - settings.CELLRUN.callback_seconds
@@ -115,16 +115,16 @@ class Courier:
         try:
             answer = await post
         except asyncio.CancelledError:
-            answer = Answer(None, STOPPED)
+            answer = CallbackResponse(None, STOPPED)
         except Exception as error:  # one that cannot be tried must not hold up the others
             log.exception("callback_failed", callback=item.callback_id)
-            answer = Answer(None, f"{type(error).__name__}: {error}")
+            answer = CallbackResponse(None, f"{type(error).__name__}: {error}")
         finally:
             self._posts.discard(post)
         # The clock is the database's, and asking it would be one more statement.
         took = timedelta(seconds=self._loop.time() - began)
         ended_at, is_cut_short = item.claimed_at + took, answer.error == STOPPED
-        tried = Tried(
+        tried = DeliveryAttempt(
             item.claimed_at, ended_at, answer.status, answer.error, is_cut_short, answer.is_begun
         )
         again_seconds = await self._clerk.note(item, tried)

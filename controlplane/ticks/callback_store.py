@@ -12,9 +12,9 @@ from django.db import close_old_connections, connections
 
 from controlplane import clock
 from controlplane.commands.callbacks import (
-    Claimed,
-    Taken,
-    Tried,
+    ClaimBatch,
+    ClaimedCallback,
+    DeliveryAttempt,
     claim_callbacks,
     give_back,
     note_try,
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
 
-class Clerk:
+class CallbackStore:
     """Asked from one event loop, any number at once; each waits for its turn."""
 
     def __init__(self) -> None:
@@ -43,24 +43,24 @@ class Clerk:
         self._database.submit(connections.close_all)
         self._database.shutdown()
 
-    async def claim(self) -> tuple[Taken, float]:
+    async def claim(self) -> tuple[ClaimBatch, float]:
         """What is due and within bounds, and the loop's time before. Raises whatever goes wrong."""
         return await self._ask(partial(self._claim, asyncio.get_running_loop()))
 
-    def _claim(self, loop: asyncio.AbstractEventLoop) -> tuple[Taken, float]:
+    def _claim(self, loop: asyncio.AbstractEventLoop) -> tuple[ClaimBatch, float]:
         began, now = loop.time(), clock.now()
         taken = claim_callbacks(now=now, left_off=self._left_off)
         self._left_off, self.claimed_at = taken.left_off, now
         return taken, began
 
-    async def give_back(self, item: Claimed) -> None:
+    async def give_back(self, item: ClaimedCallback) -> None:
         """Nothing was sent."""
         try:
             await self._ask(lambda: give_back(item, now=clock.now()))
         except Exception:  # convergence does so later
             log.exception("callback_not_given_back", callback=item.callback_id)
 
-    async def note(self, item: Claimed, tried: Tried) -> float | None:
+    async def note(self, item: ClaimedCallback, tried: DeliveryAttempt) -> float | None:
         """Write down how it went; in how many seconds there is another try, if there is one."""
         noted = await self._insist(item, partial(note_try, item, tried))
         if noted is None:
@@ -69,7 +69,7 @@ class Clerk:
             await self._insist(item, lambda: resolve_told(item, now=clock.now()) or None)
         return noted.again_seconds
 
-    async def _insist(self, item: Claimed, work: Callable[[], _T | None]) -> _T | None:
+    async def _insist(self, item: ClaimedCallback, work: Callable[[], _T | None]) -> _T | None:
         """What `work` comes to, behind what others want each time; None: it did not in time."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + CLAIM_SECONDS

@@ -8,14 +8,14 @@ from celery.signals import worker_shutdown
 
 from controlplane import clock
 from controlplane.commands.state.tick_runs import note_run, take_wake
-from controlplane.ticks.callback_delivery import Courier
+from controlplane.ticks.callback_delivery import CallbackDelivery
 
 NAME = "callbacks"
 # Several of its own rounds, and few of those after which the tick is called late.
 _LATELY = timedelta(seconds=20)
 _FIRST_LOOK_SECONDS = 2.0
 
-_courier: Courier | None = None
+_courier: CallbackDelivery | None = None
 
 
 @shared_task(name="controlplane.ticks.callbacks")
@@ -28,7 +28,7 @@ def callbacks(woken: bool = False) -> None:
     global _courier
     take_wake(NAME)
     if _courier is None or not _courier.is_alive:
-        _courier = Courier().start()
+        _courier = CallbackDelivery().start()
         _courier.look()
         # So that the first run is noted, and not only the clock's next one.
         _courier.wait_for_first_look(_FIRST_LOOK_SECONDS)

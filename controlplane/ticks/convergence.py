@@ -10,7 +10,7 @@ from controlplane import clock
 from controlplane.commands.cells.probes import find_deaf_since, send_probes
 from controlplane.commands.convergence.lost_cells import count_silence
 from controlplane.commands.convergence.rules import RULES
-from controlplane.commands.convergence.runner import Course
+from controlplane.commands.convergence.runner import RuleRunner
 from controlplane.commands.state.tick_alerts import tell_gap, tell_hearing, watch_cells, watch_tick
 from controlplane.commands.state.tick_runs import claim_turn, note_hold, note_run, take_wake
 from controlplane.domain.convergence.policy import Policy
@@ -38,7 +38,7 @@ def run(*, woken: bool = False) -> dict[str, int]:
     """One tick; what each rule did. A wake only goes on with cascades; the clock's does all."""
     now, policy = clock.now(), build_policy()
     if woken:
-        course = Course([rule for rule in RULES if rule.on_wake], now, policy)
+        course = RuleRunner([rule for rule in RULES if rule.on_wake], now, policy)
         course.run()
         return dict(course.counts)
     tick = load_tick(NAME)
@@ -50,7 +50,7 @@ def run(*, woken: bool = False) -> dict[str, int]:
     silent_since = now - timedelta(seconds=2 * settings.CELLRUN.heartbeat_seconds)
     placement = load_tick("placement")
     rules = [rule for rule in RULES if hold_until is None or not rule.waits]
-    course = Course(rules, now, policy, placement.covered_at)
+    course = RuleRunner(rules, now, policy, placement.covered_at)
     course.guard("silence", lambda: count_silence(now=now, silent_since=silent_since))
     course.guard("watch", lambda: _watch_others(placement, now))
     course.run()

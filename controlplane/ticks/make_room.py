@@ -10,7 +10,7 @@ from controlplane import clock
 from controlplane.commands.placement.evict import evict
 from controlplane.commands.placement.waiting import nominate
 from controlplane.commands.state.apply import raise_alerts
-from controlplane.domain.placement.cycle.plan import Plan
+from controlplane.domain.placement.cycle.plan import PlacementPlan
 from controlplane.domain.placement.model.snapshot import PassFacts, PoolSnapshot
 from controlplane.domain.placement.preemption.make_room import (
     make_room,
@@ -27,7 +27,7 @@ ROOM_ALERT = "no_room_made"
 log = structlog.get_logger(__name__)
 
 
-def make_room_safely(snapshot: PoolSnapshot, plan: Plan, facts: PassFacts) -> None:
+def make_room_safely(snapshot: PoolSnapshot, plan: PlacementPlan, facts: PassFacts) -> None:
     """Make room for who found none in `plan`; a victim that cannot be evicted is an alert."""
     try:
         in_turn(lambda: _make_room(snapshot, plan, facts))
@@ -39,7 +39,7 @@ def make_room_safely(snapshot: PoolSnapshot, plan: Plan, facts: PassFacts) -> No
         raise_alerts([alert], now=snapshot.now)
 
 
-def _make_room(snapshot: PoolSnapshot, plan: Plan, facts: PassFacts) -> None:
+def _make_room(snapshot: PoolSnapshot, plan: PlacementPlan, facts: PassFacts) -> None:
     """Evict for those who are more important; reserve a place for those who starve."""
     waiting = facts.waiting
     wanting = wants_room(plan) if snapshot.policy.preemption else []

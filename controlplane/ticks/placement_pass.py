@@ -11,10 +11,10 @@ from controlplane import clock
 from controlplane.commands.placement.allocate import PoolLimits, carry_out, keep_cursor
 from controlplane.commands.state.apply import raise_alerts
 from controlplane.domain.placement.cycle.place import place
-from controlplane.domain.placement.cycle.plan import Plan
+from controlplane.domain.placement.cycle.plan import PlacementPlan
 from controlplane.domain.placement.cycle.plugin_guard import Faults
 from controlplane.domain.placement.cycle.prefilter import latest, outdated, screen
-from controlplane.domain.placement.model.capacity_matrix import Board
+from controlplane.domain.placement.model.capacity_matrix import CapacityMatrix
 from controlplane.domain.placement.model.snapshot import PassFacts, PoolSnapshot
 from controlplane.domain.state.effects import ExplainShape, RaiseAlert
 from controlplane.queries.placement.pool_plugins import resolve
@@ -35,18 +35,18 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PassResult:
     """What came of a pool's pass. `covered`: all that waits was looked at."""
 
     placed: int
     covered: bool
     snapshot: PoolSnapshot
     facts: PassFacts
-    plan: Plan
+    plan: PlacementPlan
     shapes: tuple[ExplainShape, ...]
 
 
-def pass_pool(waiting: WaitingShapes, *, now: datetime) -> Outcome:
+def pass_pool(waiting: WaitingShapes, *, now: datetime) -> PassResult:
     """Decide one pass over the pool in which `waiting` waits, and place; the rest is left to do."""
     name, policy = load_policy(waiting.pool_id)
     faults = Faults()
@@ -60,7 +60,7 @@ def pass_pool(waiting: WaitingShapes, *, now: datetime) -> Outcome:
         with_owners=chosen.sequencer.uses_shares,
         with_nominations=waiting.is_room_kept,
     )
-    board = Board(snapshot.cells, snapshot.shapes, policy.tokens)
+    board = CapacityMatrix(snapshot.cells, snapshot.shapes, policy.tokens)
     screened = screen(snapshot, chosen, board)
     facts = load_pass_facts(snapshot, screened, by_owner=chosen.sequencer.uses_shares)
     ends_at = time.monotonic() + SECONDS_PER_PASS
@@ -75,10 +75,10 @@ def pass_pool(waiting: WaitingShapes, *, now: datetime) -> Outcome:
     placed = _carry_out(plan, snapshot)
     _tell(name, waiting, faults, now)
     told = (*screened.reasons, *outdated(snapshot, screened, facts))
-    return Outcome(placed, plan.complete, snapshot, facts, plan, latest(told, plan))
+    return PassResult(placed, plan.complete, snapshot, facts, plan, latest(told, plan))
 
 
-def _carry_out(plan: Plan, snapshot: PoolSnapshot) -> int:
+def _carry_out(plan: PlacementPlan, snapshot: PoolSnapshot) -> int:
     policy = snapshot.policy
     # The snapshot may show a release that is younger than `now`; what is placed is younger.
     placed = carry_out(

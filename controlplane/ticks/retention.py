@@ -6,7 +6,7 @@ from celery import shared_task
 
 from controlplane import clock
 from controlplane.commands.convergence.rules import RULES
-from controlplane.commands.convergence.runner import Course
+from controlplane.commands.convergence.runner import RuleRunner
 from controlplane.commands.state.tick_runs import take_wake
 from controlplane.domain.convergence.policy import Policy
 from controlplane.queries.ticks import TickFacts, load_tick
@@ -30,7 +30,7 @@ def run() -> dict[str, int]:
     now, policy = clock.now(), convergence.build_policy()
     if _is_listening(load_tick(convergence.NAME), now, policy):
         return {}
-    course = Course([rule for rule in RULES if rule.number == 11], now, policy)
+    course = RuleRunner([rule for rule in RULES if rule.number == 11], now, policy)
     course.run()
     return dict(course.counts)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.config.stack.engine import require_engine
-from controlplane.config.stack.image import require_image
+from controlplane.config.stack.parts.engine import require_engine
+from controlplane.config.stack.parts.image import require_image
 from tests.conformance.kit import DockerKit, Kit, ProcessKit, made_kit
 from tests.conformance.web import Web
 

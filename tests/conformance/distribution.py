@@ -13,7 +13,7 @@ from typing import Any
 
 import docker
 
-from controlplane.config.stack.engine import find_engine
+from controlplane.config.stack.parts.engine import find_engine
 from tests.conformance.kit import IMAGE, until
 
 PROGRAM = "docker-registry"

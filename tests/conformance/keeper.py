@@ -9,12 +9,12 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from controlplane.contract.artifacts import CHECKPOINT
-from controlplane.contract.messages.briefing import Briefing
+from controlplane.contract.messages.launch_context import LaunchContext
 from controlplane.contract.wire import keys
 from controlplane.domain.cells.sealing import NONCE_BYTES, seal
 from tests.conformance.kit import Kit
 from tests.conformance.web import Answer, Request, Web
-from workers.attempt.events import Ended
+from workers.attempt.events import EndedEvent
 from workers.drivers.registry import make_driver
 
 
@@ -25,7 +25,7 @@ class Keeper:
     web: Web
     kept: dict[str, dict[str, bytes]]
     drafts: dict[str, bytes]
-    briefings: dict[str, Briefing]
+    briefings: dict[str, LaunchContext]
     before: Callable[[Request], Answer | None]
 
     def __init__(self, web: Web) -> None:
@@ -41,14 +41,14 @@ class Keeper:
 
     def brief(self, uid: str, **briefing: Any) -> None:
         """What the attempt is to be told."""
-        self.briefings[uid] = Briefing(**briefing)
+        self.briefings[uid] = LaunchContext(**briefing)
 
     def puts(self) -> list[str]:
         """The names under which something was put, in order."""
         found = [r.path for r in self.web.requests if r.method == "PUT" and "/artifacts/" in r.path]
         return [unquote(urlsplit(path).path.partition("/artifacts/")[2]) for path in found]
 
-    def checkpoint_of(self, ended: Ended) -> dict[str, Any]:
+    def checkpoint_of(self, ended: EndedEvent) -> dict[str, Any]:
         """What web tells the next attempt of the one that an attempt left."""
         assert ended.outputs is not None, ended
         (entry,) = ended.outputs
@@ -70,7 +70,7 @@ class Keeper:
         return Answer(404)
 
     def _brief(self, uid: str, request: Request) -> Answer:
-        text = json.dumps(self.briefings.get(uid, Briefing()).body()).encode()
+        text = json.dumps(self.briefings.get(uid, LaunchContext()).body()).encode()
         key, mac = keys.mac_key(b"k" * 32, keys.SEAL), request.headers["X-Cellrun-Mac"]
         about = keys.about_answer(cell="cell-1", attempt=uid, door="briefing", mac=mac)
         return Answer(200, seal(key, text, about=about, nonce=os.urandom(NONCE_BYTES)))

@@ -16,7 +16,7 @@ import docker
 from controlplane.contract.messages.orders import GroupSpec, RunAttempt
 from controlplane.contract.states import Phase
 from workers import clock
-from workers.attempt.events import Building, DriverEvent, Ended, Launch, Started
+from workers.attempt.events import BuildingEvent, DriverEvent, EndedEvent, Launch, StartedEvent
 from workers.config import CellConfig
 from workers.drivers.base import Driver
 from workers.drivers.memory import MemoryDriver, MemoryEngine
@@ -54,18 +54,18 @@ class Recorder:
         with self._changed:
             return [event for event in self._events if event.uid == uid]
 
-    def started(self, uid: str) -> Started:
-        return self._first(uid, Started)
+    def started(self, uid: str) -> StartedEvent:
+        return self._first(uid, StartedEvent)
 
-    def building(self, uid: str) -> Building:
-        return self._first(uid, Building)
+    def building(self, uid: str) -> BuildingEvent:
+        return self._first(uid, BuildingEvent)
 
     def phase(self, uid: str, phase: Phase) -> None:
         """Return when the driver reports that the attempt enters `phase`."""
-        self._wait(uid, lambda event: isinstance(event, Building) and event.phase is phase)
+        self._wait(uid, lambda event: isinstance(event, BuildingEvent) and event.phase is phase)
 
-    def ended(self, uid: str, seconds: float = SECONDS) -> Ended:
-        return self._first(uid, Ended, seconds)
+    def ended(self, uid: str, seconds: float = SECONDS) -> EndedEvent:
+        return self._first(uid, EndedEvent, seconds)
 
     def _first(self, uid: str, kind: type[Any], seconds: float = SECONDS) -> Any:
         return self._wait(uid, lambda event: isinstance(event, kind), seconds)

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from controlplane.contract.fields import compact_json
-from controlplane.contract.messages.briefing import Briefing
+from controlplane.contract.messages.launch_context import LaunchContext
 from controlplane.contract.wire import keys
 from controlplane.domain.cells import sealing
 
@@ -42,7 +42,7 @@ class Outside:
     def __init__(self, *, cell: str = "cell-1", key: bytes = b"k" * 32) -> None:
         self.jobs: dict[str, OutsideJob] = {}
         self.files: dict[str, bytes] = {}
-        self.briefings: dict[str, Briefing] = {}
+        self.briefings: dict[str, LaunchContext] = {}
         self.requests: list[tuple[str, str]] = []
         self.cancels_at_once = True
         # A request of this method is carried out, and its answer never comes.
@@ -143,7 +143,7 @@ class Outside:
         return 200, json.dumps(job.body()).encode()
 
     def _sealed(self, uid: str, mac: str) -> bytes:
-        briefing = self.briefings.get(uid, Briefing())
+        briefing = self.briefings.get(uid, LaunchContext())
         text = compact_json(briefing.body()).encode()
         about = keys.about_answer(cell=self._cell, attempt=uid, door="briefing", mac=mac)
         return sealing.seal(self._seal_key, text, about=about, nonce=os.urandom(12))

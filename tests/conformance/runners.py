@@ -8,32 +8,41 @@ from typing import Any
 
 from tests.conformance.kit import ProcessKit, until
 from tests.conformance.outside import Outside
-from workers.attempt.events import DriverEvent, Launch, Reconciled
+from workers.attempt.events import DriverEvent, Launch, ReconciledEvent
 from workers.drivers.base import Driver
 from workers.drivers.process.engine import ProcessEngine
 from workers.drivers.registry import make_pipeline
-from workers.drivers.runner.driver import Offered
-from workers.runners.interface import CALL_SECONDS, Aborted, Context, Look, Phase, Runner
+from workers.drivers.runner.driver import InstalledRunners
+from workers.runners.interface import (
+    CALL_SECONDS,
+    AbortResult,
+    Context,
+    Runner,
+    RunnerObservation,
+    RunnerPhase,
+)
 
-Step = Callable[[Context], Look]
+Step = Callable[[Context], RunnerObservation]
 
 
 class Scripted:
     """A runner that answers what a test tells it, and remembers what it was asked."""
 
     def __init__(self, reconcile: Step | None = None) -> None:
-        self.step: Step = reconcile or (lambda context: Look(Phase.RUNNING, next_look_seconds=0.05))
-        self.end: Callable[[Context], Aborted] = lambda context: Aborted(is_done=True)
+        self.step: Step = reconcile or (
+            lambda context: RunnerObservation(RunnerPhase.RUNNING, next_look_seconds=0.05)
+        )
+        self.end: Callable[[Context], AbortResult] = lambda context: AbortResult(is_done=True)
         self.looks: list[Context] = []
         self.aborts: list[Context] = []
         self._lock = threading.Lock()
 
-    def reconcile(self, context: Context) -> Look:
+    def reconcile(self, context: Context) -> RunnerObservation:
         with self._lock:
             self.looks.append(context)
         return self.step(context)
 
-    def abort(self, context: Context) -> Aborted:
+    def abort(self, context: Context) -> AbortResult:
         with self._lock:
             self.aborts.append(context)
         return self.end(context)
@@ -57,7 +66,7 @@ class RunnerKit(ProcessKit):
     def make(self) -> Driver:
         config = self.config()
         engine = ProcessEngine(home=self.home, max_log_bytes=config.max_log_bytes)
-        offered = Offered(self.runners, self.call_seconds)
+        offered = InstalledRunners(self.runners, self.call_seconds)
         return make_pipeline(engine, config, self.told, (0.05, 0.1), offered)
 
     def launch(self, *command: str, **spec: Any) -> Launch:
@@ -65,17 +74,17 @@ class RunnerKit(ProcessKit):
 
     def said(self, uid: str) -> list[str]:
         """The phases that were told, in order, without repetitions."""
-        phases = [event.phase for event in self.told.of(uid) if isinstance(event, Reconciled)]
+        phases = [event.phase for event in self.told.of(uid) if isinstance(event, ReconciledEvent)]
         return [phase for at, phase in enumerate(phases) if at == 0 or phases[at - 1] != phase]
 
     def last_state(self, uid: str) -> Mapping[str, Any]:
         """The state that was told last."""
-        states = [event.state for event in self.told.of(uid) if isinstance(event, Reconciled)]
+        states = [event.state for event in self.told.of(uid) if isinstance(event, ReconciledEvent)]
         return states[-1]
 
     def kinds(self, uid: str) -> list[type[DriverEvent]]:
         """What was told, in order, but for what its runner said."""
-        return [type(e) for e in self.told.of(uid) if not isinstance(e, Reconciled)]
+        return [type(e) for e in self.told.of(uid) if not isinstance(e, ReconciledEvent)]
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from tests.conformance.keeper import Keeper
 from tests.conformance.kit import SECONDS, DockerKit, Kit, Recorder, until
 from tests.conformance.test_files import ROOT
 from tests.conformance.web import Answer, Request, Web
-from workers.attempt.events import Ended, Launch
+from workers.attempt.events import EndedEvent, Launch
 from workers.attempt.outcome import ENGINE, EXIT, OUTPUTS, STOPPED
 from workers.log_uploads import LogShipper
 
@@ -38,7 +38,7 @@ def script(kit: Kit, text: str, *outputs: Output, **spec: Any) -> Launch:
     return kit.launch("sh", "-c", text, outputs=outputs, result_file="/out/result", **spec)
 
 
-def ran(kit: Kit, text: str, *outputs: Output, **spec: Any) -> Ended:
+def ran(kit: Kit, text: str, *outputs: Output, **spec: Any) -> EndedEvent:
     launch = script(kit, text, *outputs, **spec)
     kit.driver.start(launch)
     return kit.told.ended(launch.uid)
@@ -243,7 +243,7 @@ COUNT = (
 )
 
 
-def follow_up(kit: Kit, keeper: Keeper, ended: Ended, text: str, **spec: Any) -> Ended:
+def follow_up(kit: Kit, keeper: Keeper, ended: EndedEvent, text: str, **spec: Any) -> EndedEvent:
     """The end of the next attempt, which finds what the last one left."""
     launch = script(kit, text, checkpoint_path="/ckpt", **spec)
     keeper.brief(launch.uid, checkpoint=keeper.checkpoint_of(ended))

@@ -6,13 +6,13 @@ import pytest
 
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import DockerKit, Kit
-from workers.attempt.events import Ended
+from workers.attempt.events import EndedEvent
 from workers.attempt.outcome import DISK_LIMIT
 
 WRITE = 'head -c {} /dev/zero > "${{CELLRUN_ROOT:-}}/{}"; sleep {}'
 
 
-def ran(kit: Kit, script: str, **spec: Any) -> Ended:
+def ran(kit: Kit, script: str, **spec: Any) -> EndedEvent:
     """The end of a shell script that asked for 10 MiB of disk."""
     resources = {"disk_mib": 10}
     launch = kit.launch("sh", "-c", script, resources=resources, result_file="/out/result", **spec)
@@ -20,7 +20,7 @@ def ran(kit: Kit, script: str, **spec: Any) -> Ended:
     return kit.told.ended(launch.uid)
 
 
-def assert_stopped(ended: Ended) -> None:
+def assert_stopped(ended: EndedEvent) -> None:
     assert (ended.failure_kind, ended.reason) == (FailureKind.USER, DISK_LIMIT)
     assert ended.message == "used 12.0 MiB of disk, and asked for 10 MiB"
     assert ended.usage is not None

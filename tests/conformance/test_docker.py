@@ -15,7 +15,7 @@ from tests.conformance.cable import Cable
 from tests.conformance.kit import IMAGE, DockerKit, until
 from tests.conformance.registry import Registry
 from tests.conformance.web import Answer, Web
-from workers.attempt.events import Building, Ended, Started
+from workers.attempt.events import BuildingEvent, EndedEvent, StartedEvent
 from workers.attempt.outcome import ENGINE, OUT_OF_MEMORY, STOPPED
 from workers.drivers.base import EngineAway
 from workers.drivers.docker.connection import find_socket
@@ -23,7 +23,7 @@ from workers.drivers.docker.connection import find_socket
 pytestmark = pytest.mark.engine
 
 
-def ran(kit: DockerKit, *command: str, **spec: Any) -> Ended:
+def ran(kit: DockerKit, *command: str, **spec: Any) -> EndedEvent:
     """The end of a command."""
     launch = kit.launch(*command, **spec)
     kit.driver.start(launch)
@@ -353,5 +353,5 @@ def test_stop_that_the_engine_did_not_hear_is_said_again(
     cable.plug()
     ended = docker_kit.told.ended(launch.uid)
     assert (ended.exit_code, ended.reason) == (137, STOPPED)
-    kinds = [type(e) for e in docker_kit.told.of(launch.uid) if not isinstance(e, Building)]
-    assert kinds == [Started, Ended]
+    kinds = [type(e) for e in docker_kit.told.of(launch.uid) if not isinstance(e, BuildingEvent)]
+    assert kinds == [StartedEvent, EndedEvent]

@@ -15,7 +15,7 @@ from controlplane.contract.states import FailureKind
 from tests.conformance.kit import IMAGE, DockerKit, until
 from workers.attempt.capture import Capture
 from workers.attempt.events import Launch
-from workers.attempt.runtime import Created, Life, Placed
+from workers.attempt.runtime import ContainerStatus, CreateResult, PlacedFile
 from workers.drivers.docker.driver import DockerEngine
 
 pytestmark = pytest.mark.engine
@@ -31,13 +31,13 @@ def engine(docker_kit: DockerKit) -> Iterator[DockerEngine]:
         yield engine
 
 
-def output(engine: DockerEngine, launch: Launch, placed: Sequence[Placed], folder: Path) -> str:
+def output(engine: DockerEngine, launch: Launch, placed: Sequence[PlacedFile], folder: Path) -> str:
     """What the command of `launch` printed."""
     (folder / "work" / launch.uid).mkdir(parents=True)
     engine.create(launch, placed)
     engine.put(launch, placed)
     engine.start(launch.uid)
-    until(lambda: (view := engine.view(launch.uid)) and view.life is Life.ENDED)
+    until(lambda: (view := engine.view(launch.uid)) and view.life is ContainerStatus.ENDED)
     engine.copy_logs(launch.uid, Capture(folder / launch.uid, 10_000), follow=False)
     return (folder / launch.uid / "stdout").read_text()
 
@@ -54,9 +54,9 @@ def test_what_is_bound_stands_there_itself_and_can_be_written_only_if_it_may(
     (tmp_path / "ours").chmod(0o777)
     (tmp_path / "copied").write_text("copied\n")
     placed = [
-        Placed("/run/secrets/key", tmp_path / "key", bound=True),
-        Placed("/gang", tmp_path / "ours", writable=True, bound=True),
-        Placed("/in/copied", tmp_path / "copied"),
+        PlacedFile("/run/secrets/key", tmp_path / "key", bound=True),
+        PlacedFile("/gang", tmp_path / "ours", writable=True, bound=True),
+        PlacedFile("/in/copied", tmp_path / "copied"),
     ]
     script = "cat /run/secrets/key /in/copied; echo x >> /run/secrets/key; echo seen > /gang/from"
     launch = docker_kit.launch("sh", "-c", script, read_only=read_only)
@@ -198,7 +198,7 @@ def test_a_mount_that_becomes_a_link_before_the_start_is_not_followed(
     (tmp_path / "mounted").mkdir()
     create = DockerEngine.create
 
-    def swap(engine: DockerEngine, launch: Launch, placed: Sequence[Placed]) -> Created:
+    def swap(engine: DockerEngine, launch: Launch, placed: Sequence[PlacedFile]) -> CreateResult:
         created = create(engine, launch, placed)
         (tmp_path / "mounted").rmdir()
         (tmp_path / "mounted").symlink_to("outside")

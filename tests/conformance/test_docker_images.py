@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.contract.messages.briefing import Registry
+from controlplane.contract.messages.launch_context import Registry
 from controlplane.contract.messages.reports import IMAGE
 from controlplane.contract.states import FailureKind
 from tests.conformance.distribution import PASSWORD, USER, serving

@@ -12,7 +12,7 @@ import pytest
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import DockerKit, until
 from tests.conformance.own_engine import OwnEngine, OwnEngineKit
-from workers.attempt.events import Ended, Launch, Started
+from workers.attempt.events import EndedEvent, Launch, StartedEvent
 
 pytestmark = pytest.mark.engine
 
@@ -67,7 +67,7 @@ def has_gone(pid: int) -> bool:
 def check_once(kit: DockerKit, launch: Launch) -> None:
     """It was started once, and its start and end were told once."""
     assert kit.starts(launch.uid) <= 1  # an engine that was killed forgets what it did
-    for kind in (Started, Ended):
+    for kind in (StartedEvent, EndedEvent):
         assert sum(isinstance(event, kind) for event in kit.told.of(launch.uid)) == 1
 
 

@@ -10,14 +10,14 @@ from controlplane.contract.states import FailureKind
 from tests.conformance.kit import Kit, until
 from tests.conformance.web import Answer, Request, Web
 from workers.attempt.capture import cut_note
-from workers.attempt.events import Ended
+from workers.attempt.events import EndedEvent
 from workers.attempt.outcome import INPUTS
 from workers.drivers.registry import make_driver
 
 ROOT = "${CELLRUN_ROOT:-}"  # where a task's paths begin: at / in a container
 
 
-def ran(kit: Kit, script: str, **spec: Any) -> Ended:
+def ran(kit: Kit, script: str, **spec: Any) -> EndedEvent:
     """The end of a shell script."""
     launch = kit.launch("sh", "-c", script, **spec)
     kit.driver.start(launch)

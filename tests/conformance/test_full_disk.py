@@ -14,7 +14,7 @@ from controlplane.contract.states import FailureKind
 from tests.conformance.kit import DockerKit, Kit, until
 from tests.conformance.own_engine import OwnEngine, OwnEngineKit, require_root
 from tests.conformance.web import Web
-from workers.attempt.events import Ended
+from workers.attempt.events import EndedEvent
 from workers.attempt.outcome import DISK
 
 pytestmark = pytest.mark.engine
@@ -59,14 +59,14 @@ def fill(folder: Path) -> Path:
     return path
 
 
-def ran(kit: Kit, script: str, **spec: Any) -> Ended:
+def ran(kit: Kit, script: str, **spec: Any) -> EndedEvent:
     """The end of a shell script."""
     launch = kit.launch("sh", "-c", script, **spec)
     kit.driver.start(launch)
     return kit.told.ended(launch.uid)
 
 
-def check_disk_failure(ended: Ended) -> None:
+def check_disk_failure(ended: EndedEvent) -> None:
     """The cell is to blame, after three tries, and says why."""
     assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, DISK), ended.message
     assert "space left" in str(ended.message)

@@ -23,7 +23,7 @@ from workers.attempt.outcome import STOPPED
 from workers.drivers.docker.connection import find_socket
 from workers.guard.folder import GuardFolder
 from workers.guard.link import ProcessLink
-from workers.guard.watchlist import Watched, Watchlist
+from workers.guard.watchlist import ExclusiveAttempt, Watchlist
 from workers.service.serving import _lock_journal
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +51,7 @@ class Watch:
     def show(self, *launches: Launch, seconds: float, grace: float = 0.0) -> None:
         """Write a list: the lease of all is over in `seconds`."""
         deadline = clock.boot_seconds() + seconds
-        watched = {launch.uid: Watched(deadline, LEASE, grace) for launch in launches}
+        watched = {launch.uid: ExclusiveAttempt(deadline, LEASE, grace) for launch in launches}
         number = self.link.read().number + 1
         self.link.write(Watchlist(number, clock.boot_id(), watched))
 

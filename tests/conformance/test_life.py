@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import Kit, until
-from workers.attempt.events import Building, Ended, Launch, Permit, Started
+from workers.attempt.events import BuildingEvent, EndedEvent, Launch, Permit, StartedEvent
 from workers.attempt.outcome import (
     EXIT,
     KILLED_OUTSIDE,
@@ -33,9 +33,11 @@ def test_success_is_told_in_order_and_once(kit: Kit) -> None:
     launch = kit.launch(*kit.exits(0))
     kit.driver.start(launch)
     ended = kit.told.ended(launch.uid)
-    kinds = [type(event) for event in kit.told.of(launch.uid) if not isinstance(event, Building)]
-    assert kinds == [Started, Ended]
-    assert isinstance(kit.told.of(launch.uid)[-1], Ended)
+    kinds = [
+        type(event) for event in kit.told.of(launch.uid) if not isinstance(event, BuildingEvent)
+    ]
+    assert kinds == [StartedEvent, EndedEvent]
+    assert isinstance(kit.told.of(launch.uid)[-1], EndedEvent)
     assert (ended.exit_code, ended.failure_kind, ended.reason) == (0, None, None)
     assert ended.started_at is not None
     assert ended.started_at <= ended.at <= time.time() + 1
@@ -68,7 +70,7 @@ def test_second_start_changes_nothing(kit: Kit) -> None:
     kit.told.ended(launch.uid)
     kit.driver.start(launch)
     assert kit.starts(launch.uid) == 1
-    assert sum(isinstance(event, Ended) for event in kit.told.of(launch.uid)) == 1
+    assert sum(isinstance(event, EndedEvent) for event in kit.told.of(launch.uid)) == 1
 
 
 def test_nothing_is_created_without_a_permit(kit: Kit) -> None:
@@ -128,7 +130,7 @@ def test_after_close_nothing_is_told_and_all_goes_on(kit: Kit) -> None:
     told = kit.told
     kit.begin_again()
     until(lambda: [found for found in kit.driver.find() if not found.running])
-    assert not any(isinstance(event, Ended) for event in told.of(launch.uid))
+    assert not any(isinstance(event, EndedEvent) for event in told.of(launch.uid))
 
 
 # ----------------------------------------------------------------------------- outsiders
@@ -197,7 +199,7 @@ def test_slow_stop_does_not_hold_up_others(kit: Kit) -> None:
         kit.driver.stop(launch.uid, grace_seconds=100, force=False)
     kit.driver.stop(quick.uid, grace_seconds=0.1, force=False)
     assert kit.told.ended(quick.uid).reason == STOPPED
-    assert not any(isinstance(e, Ended) for launch in slow for e in kit.told.of(launch.uid))
+    assert not any(isinstance(e, EndedEvent) for launch in slow for e in kit.told.of(launch.uid))
 
 
 def test_stop_at_any_moment_ends_it_once_and_for_good(kit: Kit) -> None:
@@ -210,10 +212,10 @@ def test_stop_at_any_moment_ends_it_once_and_for_good(kit: Kit) -> None:
     for launch in launches:
         ended = kit.told.ended(launch.uid)
         assert (ended.failure_kind, ended.reason) == (None, STOPPED)
-        started = any(isinstance(event, Started) for event in kit.told.of(launch.uid))
+        started = any(isinstance(event, StartedEvent) for event in kit.told.of(launch.uid))
         assert started == (ended.started_at is not None)
         assert not (started and ended.never_created)
-        assert sum(isinstance(event, Ended) for event in kit.told.of(launch.uid)) == 1
+        assert sum(isinstance(event, EndedEvent) for event in kit.told.of(launch.uid)) == 1
     assert not any(found.running for found in kit.driver.find())
 
 

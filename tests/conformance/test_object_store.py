@@ -12,7 +12,7 @@ import pytest
 import requests
 import s3fs
 
-from controlplane.config.stack.ports import free_port
+from controlplane.config.stack.parts.ports import free_port
 from controlplane.contract.messages.orders import Input
 from controlplane.contract.messages.task_options import Output
 from controlplane.contract.states import FailureKind

@@ -28,7 +28,7 @@ from controlplane.contract.states import FailureKind
 from tests.conformance.kit import DockerKit, made_kit
 from tests.conformance.web import Answer, Request, Web
 from workers.attempt import outcome
-from workers.attempt.events import Ended, Launch, Permit
+from workers.attempt.events import EndedEvent, Launch, Permit
 from workers.attempt.outcome import (
     EXIT,
     HEALTH,
@@ -40,7 +40,7 @@ from workers.attempt.outcome import (
     TIMEOUT,
     VANISHED,
 )
-from workers.attempt.runtime import Life, View
+from workers.attempt.runtime import ContainerStatus, ContainerView
 from workers.drivers.docker.connection import connect
 from workers.drivers.docker.container import view_of
 
@@ -55,7 +55,7 @@ AT_ONCE = 8
 SAMPLE = 8  # of the 256 exit codes, in the short suite
 
 
-def lived(kit: DockerKit, *command: str, **spec: Any) -> Ended:
+def lived(kit: DockerKit, *command: str, **spec: Any) -> EndedEvent:
     """The end of a command."""
     launch = kit.launch(*command, **spec)
     kit.driver.start(launch)
@@ -128,11 +128,11 @@ def test_end_of_a_process_means_what_the_table_says(docker_kit: DockerKit, end: 
 def test_a_lack_of_memory_that_the_engine_notes_late_is_told(
     docker_kit: DockerKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[View] = []
+    seen: list[ContainerView] = []
 
-    def late(body: dict[str, Any]) -> View:
+    def late(body: dict[str, Any]) -> ContainerView:
         view = view_of(body)
-        if view.life is not Life.ENDED:
+        if view.life is not ContainerStatus.ENDED:
             return view
         seen.append(view)
         return view if len(seen) > 2 else replace(view, out_of_memory=False)
@@ -346,7 +346,7 @@ def test_name_of_an_image_means_what_the_table_says(
     check_pull(lived(refuser, "true", image=name), words, kind)
 
 
-def check_pull(ended: Ended, words: str, kind: FailureKind) -> None:
+def check_pull(ended: EndedEvent, words: str, kind: FailureKind) -> None:
     """The pull failed in these words; only what is not the user's was tried again."""
     assert ended.message is not None
     assert words in ended.message

@@ -7,7 +7,7 @@ import pytest
 
 from tests.conformance.kit import DockerKit, Recorder
 from workers.attempt.capture import cut_note
-from workers.attempt.events import Ended
+from workers.attempt.events import EndedEvent
 from workers.config import MAX_LOG_BYTES
 
 pytestmark = pytest.mark.engine
@@ -34,7 +34,7 @@ def folder_bytes(folder: Path) -> int:
 
 def has_ended(told: Recorder, uid: str) -> bool:
     """Whether its end was told."""
-    return any(isinstance(event, Ended) for event in told.of(uid))
+    return any(isinstance(event, EndedEvent) for event in told.of(uid))
 
 
 def check_flood(kit: DockerKit, source: str, size: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import DockerKit, until
-from workers.attempt.events import Building, Ended, Launch, Started
+from workers.attempt.events import BuildingEvent, EndedEvent, Launch, StartedEvent
 from workers.attempt.outcome import EXIT, KILLED_OUTSIDE, STOPPED, VANISHED
 
 pytestmark = pytest.mark.engine
@@ -30,7 +30,9 @@ def name_of(launch: Launch) -> str:
 
 def kinds(kit: DockerKit, launch: Launch) -> list[type]:
     """What was told of it, but for its building."""
-    return [type(event) for event in kit.told.of(launch.uid) if not isinstance(event, Building)]
+    return [
+        type(event) for event in kit.told.of(launch.uid) if not isinstance(event, BuildingEvent)
+    ]
 
 
 def test_deaf_container_that_is_stopped_from_outside_is_told_apart(docker_kit: DockerKit) -> None:
@@ -39,7 +41,7 @@ def test_deaf_container_that_is_stopped_from_outside_is_told_apart(docker_kit: D
     ended = docker_kit.told.ended(launch.uid)
     assert (ended.exit_code, ended.failure_kind) == (137, FailureKind.OUTSIDE)
     assert ended.reason == KILLED_OUTSIDE
-    assert kinds(docker_kit, launch) == [Started, Ended]
+    assert kinds(docker_kit, launch) == [StartedEvent, EndedEvent]
 
 
 def test_container_that_people_rename_is_still_the_attempt_s(docker_kit: DockerKit) -> None:
@@ -93,7 +95,7 @@ def test_paused_container_waits_and_goes_on(docker_kit: DockerKit) -> None:
     docker_kit.driver.adopt(launch)
     assert [found.running for found in docker_kit.driver.find()] == [True]
     docker_kit.told.started(launch.uid)
-    assert not any(isinstance(event, Ended) for event in docker_kit.told.of(launch.uid))
+    assert not any(isinstance(event, EndedEvent) for event in docker_kit.told.of(launch.uid))
     docker_kit.outside.unpause(name_of(launch))
     assert docker_kit.told.ended(launch.uid).exit_code == 4
     assert docker_kit.starts(launch.uid) == 1
@@ -118,7 +120,7 @@ def test_container_that_is_started_again_by_people_is_told_once(docker_kit: Dock
     docker_kit.driver.remove(launch.uid)
     until(lambda: not list(docker_kit.driver.find()))
     assert (ended.exit_code, ended.reason) == (3, EXIT)
-    assert kinds(docker_kit, launch) == [Started, Ended]
+    assert kinds(docker_kit, launch) == [StartedEvent, EndedEvent]
 
 
 @pytest.mark.parametrize("what", ["kill", "remove"])
@@ -137,4 +139,4 @@ def test_twenty_at_once_are_each_told_when_people_end_them(
         ended = docker_kit.told.ended(launch.uid)
         assert ended.failure_kind is FailureKind.OUTSIDE
         assert ended.reason in (VANISHED, KILLED_OUTSIDE)
-        assert kinds(docker_kit, launch) == [Started, Ended]
+        assert kinds(docker_kit, launch) == [StartedEvent, EndedEvent]

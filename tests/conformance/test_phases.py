@@ -19,11 +19,10 @@ from tests.conformance.kit import DockerKit, Kit, ProcessKit, until
 from tests.conformance.outside import Outside
 from tests.conformance.runners import Scripted, runner_kit
 from tests.conformance.web import Web
-from workers.attempt.events import Building, Ended, Started, TryFailed
+from workers.attempt.events import BuildingEvent, EndedEvent, StageFailedEvent, StartedEvent
 from workers.attempt.outcome import STOPPED
 from workers.drivers.docker.connection import find_socket
-from workers.runners.interface import Look
-from workers.runners.interface import Phase as RunnerPhase
+from workers.runners.interface import RunnerObservation, RunnerPhase
 
 READY = HealthCheck(command=("true",), interval_seconds=0.1, start_period_seconds=30.0)
 CREATE = b"/containers/create"
@@ -31,7 +30,7 @@ CREATE = b"/containers/create"
 
 def phases(kit: Kit, uid: str) -> list[str]:
     """The phases that were reported, each once per entering."""
-    told = [event.phase for event in kit.told.of(uid) if isinstance(event, Building)]
+    told = [event.phase for event in kit.told.of(uid) if isinstance(event, BuildingEvent)]
     return [phase for at, phase in enumerate(told) if at == 0 or told[at - 1] is not phase]
 
 
@@ -48,7 +47,7 @@ def test_image_that_is_there(docker_kit: DockerKit) -> None:
     uid = lived(docker_kit)
     assert phases(docker_kit, uid) == ["preparing", "creating"]
     kinds = [type(event) for event in docker_kit.told.of(uid)]
-    assert kinds == [Building, Building, Started, Ended]
+    assert kinds == [BuildingEvent, BuildingEvent, StartedEvent, EndedEvent]
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ def test_pull_that_fails_and_is_tried_again(docker_kit: DockerKit, registry: Dis
     docker_kit.driver.start(launch)
     assert docker_kit.told.ended(launch.uid).failure_kind is FailureKind.SYSTEM
     assert phases(docker_kit, launch.uid) == ["preparing", "pulling"]
-    tries = [e.text for e in docker_kit.told.of(launch.uid) if isinstance(e, TryFailed)]
+    tries = [e.text for e in docker_kit.told.of(launch.uid) if isinstance(e, StageFailedEvent)]
     assert [text.split(":")[0] for text in tries] == ["try 1 of 3 failed", "try 2 of 3 failed"]
     assert all("connection refused" in text for text in tries)
 
@@ -100,10 +99,10 @@ def test_process_in_the_pipeline(process_kit: ProcessKit) -> None:
 
 def test_runner(tmp_path: Path) -> None:
     looks = [
-        Look(RunnerPhase.QUEUED, {"n": 1}, next_look_seconds=0),
-        Look(RunnerPhase.INITIALIZING, {"n": 2}, next_look_seconds=0),
-        Look(RunnerPhase.RUNNING, {"n": 3}, next_look_seconds=0),
-        Look(RunnerPhase.SUCCEEDED, {"n": 4}),
+        RunnerObservation(RunnerPhase.QUEUED, {"n": 1}, next_look_seconds=0),
+        RunnerObservation(RunnerPhase.INITIALIZING, {"n": 2}, next_look_seconds=0),
+        RunnerObservation(RunnerPhase.RUNNING, {"n": 3}, next_look_seconds=0),
+        RunnerObservation(RunnerPhase.SUCCEEDED, {"n": 4}),
     ]
     runner = Scripted(lambda context: looks[context.state.get("n", 0)])
     with Outside() as outside, runner_kit(tmp_path, outside, scripted=runner) as kit:
@@ -112,7 +111,9 @@ def test_runner(tmp_path: Path) -> None:
 
 def test_each_phase_has_the_time_at_which_it_was_entered(real_kit: Kit) -> None:
     uid = lived(real_kit)
-    events = [event for event in real_kit.told.of(uid) if isinstance(event, Building | Started)]
+    events = [
+        event for event in real_kit.told.of(uid) if isinstance(event, BuildingEvent | StartedEvent)
+    ]
     instants = [event.at for event in events]
     assert all(at is not None for at in instants)
     assert all(earlier <= later for earlier, later in pairwise(instants[:-1]))  # type: ignore[operator]
@@ -124,7 +125,7 @@ def test_an_attempt_that_waits_for_its_turn_is_preparing(real_kit: Kit) -> None:
     for launch in launches:
         real_kit.driver.start(launch)
         first = real_kit.told.of(launch.uid)[:1]
-        assert [event.phase for event in first if isinstance(event, Building)] == ["preparing"]
+        assert [event.phase for event in first if isinstance(event, BuildingEvent)] == ["preparing"]
     for launch in launches:
         assert real_kit.told.ended(launch.uid).exit_code == 0
 

@@ -8,7 +8,7 @@ import pytest
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import ProcessKit, until
 from workers.attempt.outcome import STOPPED
-from workers.spawner.looking import look_at
+from workers.spawner.scanning import look_at
 
 
 def test_nothing_of_the_cell_s_environment_reaches_a_task(

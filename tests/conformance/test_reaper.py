@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from controlplane.contract.messages.orders import GroupSpec, Orders, Registered, RunAttempt
+from controlplane.contract.messages.orders import GroupSpec, Orders, RegistrationResult, RunAttempt
 from tests.conformance.kit import IMAGE, DockerKit, until
 from tests.unit.workers.cell_bench import sealed_for
 from workers.agent.cell import Cell
-from workers.agent.inputs import OrderMessage, Sighting
+from workers.agent.inputs import OrderMessage, ScanResult
 from workers.agent.reaper import Reaper
 from workers.attempt.runtime import EngineAway, container_name
 from workers.drivers.registry import make_driver
@@ -43,7 +43,9 @@ class Bench:
         self.happened.put(self.reaper.look())  # before it, nothing is registered
         self.round()
         self.tell(
-            Registered("accepted", "", read_moment().wall, 30.0, 5.0, self.cell._register_seq)
+            RegistrationResult(
+                "accepted", "", read_moment().wall, 30.0, 5.0, self.cell._register_seq
+            )
         )
 
     def tell(self, order: Any) -> None:
@@ -153,10 +155,10 @@ def test_an_engine_that_is_away_is_looked_at_again(tmp_path: Path) -> None:
                 raise EngineAway("no answer")
             return []
 
-    told: queue.SimpleQueue[Sighting] = queue.SimpleQueue()
+    told: queue.SimpleQueue[ScanResult] = queue.SimpleQueue()
     reaper = Reaper(Away(), tmp_path, told.put, look_seconds=0.01)  # type: ignore[arg-type]
     reaper.start()
-    assert told.get(timeout=30) == Sighting((), ())
+    assert told.get(timeout=30) == ScanResult((), ())
     reaper.close()
 
 
@@ -169,11 +171,11 @@ def test_it_looks_at_once_and_waits_for_the_engine_in_a_thread_of_its_own(tmp_pa
             self.answers.wait()
             return []
 
-    told: queue.SimpleQueue[Sighting] = queue.SimpleQueue()
+    told: queue.SimpleQueue[ScanResult] = queue.SimpleQueue()
     engine = Hanging()
     reaper = Reaper(engine, tmp_path, told.put, look_seconds=3600)  # type: ignore[arg-type]
     reaper.start()
     assert told.empty()
     engine.answers.set()
-    assert told.get(timeout=30) == Sighting((), ())
+    assert told.get(timeout=30) == ScanResult((), ())
     reaper.close()

@@ -10,7 +10,7 @@ from controlplane.contract.states import FailureKind, Phase
 from tests.conformance.cable import Cable
 from tests.conformance.distribution import Distribution, serving
 from tests.conformance.kit import DockerKit, until
-from workers.attempt.events import Building, Ended
+from workers.attempt.events import BuildingEvent, EndedEvent
 from workers.attempt.outcome import STOPPED
 
 pytestmark = pytest.mark.engine
@@ -37,7 +37,7 @@ def line(registry: Distribution) -> Iterator[Cable]:
     cable.close()
 
 
-def ran(kit: DockerKit, image: str, policy: str = "if_not_present") -> Ended:
+def ran(kit: DockerKit, image: str, policy: str = "if_not_present") -> EndedEvent:
     """The end of `true` in that image."""
     launch = kit.launch("true", image=image, pull_policy=policy)
     kit.driver.start(launch)
@@ -48,7 +48,7 @@ def ran(kit: DockerKit, image: str, policy: str = "if_not_present") -> Ended:
 
 def progress(kit: DockerKit, uid: str) -> list[int]:
     """The percents told of an attempt's pull."""
-    told = [event for event in kit.told.of(uid) if isinstance(event, Building)]
+    told = [event for event in kit.told.of(uid) if isinstance(event, BuildingEvent)]
     return [e.progress for e in told if e.phase is Phase.PULLING and e.progress is not None]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.contract.messages.briefing import Briefing
+from controlplane.contract.messages.launch_context import LaunchContext
 from controlplane.contract.messages.orders import Input
 from controlplane.contract.messages.reports import RUNNER_FINAL, SPEC
 from controlplane.contract.messages.task_options import Output, SecretUse
@@ -14,11 +14,17 @@ from controlplane.contract.states import FailureKind
 from tests.conformance.kit import until
 from tests.conformance.outside import Outside, secret
 from tests.conformance.runners import RunnerKit, Scripted, runner_kit
-from workers.attempt.events import Building, Ended, Started
+from workers.attempt.events import BuildingEvent, EndedEvent, StartedEvent
 from workers.attempt.outcome import ENGINE, RUNNER, SECRET, STOPPED, TIMEOUT, VANISHED
 from workers.drivers.runner.reconcile_loop import RunnerAttempt
 from workers.runners.calls import CALLS_AT_ONCE
-from workers.runners.interface import Aborted, Context, Fault, Look, Phase
+from workers.runners.interface import (
+    AbortResult,
+    Context,
+    FailureOrigin,
+    RunnerObservation,
+    RunnerPhase,
+)
 
 
 @pytest.fixture
@@ -51,10 +57,12 @@ def test_phases_are_building_then_running_and_success_has_a_result(
     kit: RunnerKit, runner: Scripted
 ) -> None:
     looks = [
-        Look(Phase.QUEUED, {"n": 1}, next_look_seconds=0),
-        Look(Phase.INITIALIZING, {"n": 2}, words="making room", next_look_seconds=0),
-        Look(Phase.RUNNING, {"n": 3}, next_look_seconds=0),
-        Look(Phase.SUCCEEDED, {"n": 4}, result="42"),
+        RunnerObservation(RunnerPhase.QUEUED, {"n": 1}, next_look_seconds=0),
+        RunnerObservation(
+            RunnerPhase.INITIALIZING, {"n": 2}, words="making room", next_look_seconds=0
+        ),
+        RunnerObservation(RunnerPhase.RUNNING, {"n": 3}, next_look_seconds=0),
+        RunnerObservation(RunnerPhase.SUCCEEDED, {"n": 4}, result="42"),
     ]
     runner.step = lambda context: looks[context.state.get("n", 0)]
     uid = start(kit)
@@ -63,17 +71,29 @@ def test_phases_are_building_then_running_and_success_has_a_result(
     assert ended.started_at == kit.told.started(uid).at
     assert kit.said(uid) == ["queued", "making room", "running", "succeeded"]
     assert kit.last_state(uid) == {"n": 4}
-    assert kit.kinds(uid) == [Building, Building, Started, Ended]
+    assert kit.kinds(uid) == [BuildingEvent, BuildingEvent, StartedEvent, EndedEvent]
     assert runner.aborts == []
 
 
 @pytest.mark.parametrize(
     ("look", "kind", "reason", "aborts"),
     [
-        (Look(Phase.FAILED, message="no such table"), FailureKind.USER, RUNNER_FINAL, 0),
-        (Look(Phase.RETRYABLE_FAILURE, message="bad row"), FailureKind.USER, RUNNER, 1),
         (
-            Look(Phase.RETRYABLE_FAILURE, message="it is down", fault=Fault.SYSTEM),
+            RunnerObservation(RunnerPhase.FAILED, message="no such table"),
+            FailureKind.USER,
+            RUNNER_FINAL,
+            0,
+        ),
+        (
+            RunnerObservation(RunnerPhase.RETRYABLE_FAILURE, message="bad row"),
+            FailureKind.USER,
+            RUNNER,
+            1,
+        ),
+        (
+            RunnerObservation(
+                RunnerPhase.RETRYABLE_FAILURE, message="it is down", fault=FailureOrigin.SYSTEM
+            ),
             FailureKind.SYSTEM,
             RUNNER,
             1,
@@ -81,7 +101,12 @@ def test_phases_are_building_then_running_and_success_has_a_result(
     ],
 )
 def test_a_failure_is_whose_the_runner_says_and_is_aborted_unless_it_is_for_good(
-    kit: RunnerKit, runner: Scripted, look: Look, kind: FailureKind, reason: str, aborts: int
+    kit: RunnerKit,
+    runner: Scripted,
+    look: RunnerObservation,
+    kind: FailureKind,
+    reason: str,
+    aborts: int,
 ) -> None:
     runner.step = lambda context: look
     ended = kit.told.ended(start(kit))
@@ -92,16 +117,16 @@ def test_a_failure_is_whose_the_runner_says_and_is_aborted_unless_it_is_for_good
 def test_a_runner_is_given_the_task_its_files_secrets_and_what_was_left_for_it(
     kit: RunnerKit, runner: Scripted, outside: Outside
 ) -> None:
-    outside.briefings["attempt-9"] = Briefing(
+    outside.briefings["attempt-9"] = LaunchContext(
         secrets={"token": secret("hush")}, plugin_state={"job": "from before"}
     )
 
-    def step(context: Context) -> Look:
+    def step(context: Context) -> RunnerObservation:
         content = context.task.path("/in/text").read_text()
         context.task.path("/out/result").write_text(content.upper())
         context.log.out("a line")
         context.log.err("another")
-        return Look(Phase.SUCCEEDED)
+        return RunnerObservation(RunnerPhase.SUCCEEDED)
 
     runner.step = step
     kit.outside.files["/text"] = b"some text"
@@ -141,9 +166,9 @@ def test_limits_of_a_container_are_refused_by_name(kit: RunnerKit, runner: Scrip
 def test_a_fault_is_tried_again_and_the_third_in_a_row_fails_the_system(
     kit: RunnerKit, runner: Scripted
 ) -> None:
-    def step(context: Context) -> Look:
+    def step(context: Context) -> RunnerObservation:
         if len(runner.looks) == 2:
-            return Look(Phase.RUNNING, {"kept": True}, next_look_seconds=0)
+            return RunnerObservation(RunnerPhase.RUNNING, {"kept": True}, next_look_seconds=0)
         raise OSError("the service does not answer")
 
     runner.step = step
@@ -168,7 +193,7 @@ def test_a_fault_is_tried_again_and_the_third_in_a_row_fails_the_system(
 def test_a_state_that_cannot_be_kept_fails_the_system(
     kit: RunnerKit, runner: Scripted, state: object, words: str
 ) -> None:
-    runner.step = lambda context: Look(Phase.RUNNING, state)  # type: ignore[arg-type]
+    runner.step = lambda context: RunnerObservation(RunnerPhase.RUNNING, state)  # type: ignore[arg-type]
     ended = kit.told.ended(start(kit))
     assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, RUNNER)
     assert words in str(ended.message)
@@ -180,11 +205,14 @@ def test_a_call_that_hangs_is_left_behind_and_others_go_on(
 ) -> None:
     may_return = threading.Event()
 
-    def hang(context: Context) -> Look:
+    def hang(context: Context) -> RunnerObservation:
         may_return.wait()
-        return Look(Phase.SUCCEEDED)
+        return RunnerObservation(RunnerPhase.SUCCEEDED)
 
-    hanging, well = Scripted(hang), Scripted(lambda context: Look(Phase.SUCCEEDED))
+    hanging, well = (
+        Scripted(hang),
+        Scripted(lambda context: RunnerObservation(RunnerPhase.SUCCEEDED)),
+    )
     with runner_kit(tmp_path, outside, call_seconds=0.3, hanging=hanging, well=well) as kit:
         uid = start(kit, task_type="hanging")
         ended = kit.told.ended(uid)
@@ -198,11 +226,14 @@ def test_a_call_that_hangs_is_left_behind_and_others_go_on(
 def test_a_runner_whose_calls_all_hang_holds_up_no_other(tmp_path: Path, outside: Outside) -> None:
     may_return = threading.Event()
 
-    def hang(context: Context) -> Look:
+    def hang(context: Context) -> RunnerObservation:
         may_return.wait()
-        return Look(Phase.SUCCEEDED)
+        return RunnerObservation(RunnerPhase.SUCCEEDED)
 
-    hanging, well = Scripted(hang), Scripted(lambda context: Look(Phase.SUCCEEDED))
+    hanging, well = (
+        Scripted(hang),
+        Scripted(lambda context: RunnerObservation(RunnerPhase.SUCCEEDED)),
+    )
     with runner_kit(tmp_path, outside, hanging=hanging, well=well) as kit:
         uids = [start(kit, task_type="hanging") for _ in range(CALLS_AT_ONCE)]
         until(lambda: len(hanging.looks) == CALLS_AT_ONCE)
@@ -217,10 +248,10 @@ def test_a_runner_whose_calls_all_hang_holds_up_no_other(tmp_path: Path, outside
 def test_a_stop_is_asked_for_until_it_is_done_and_forced_when_the_grace_is_over(
     kit: RunnerKit, runner: Scripted
 ) -> None:
-    def end(context: Context) -> Aborted:
+    def end(context: Context) -> AbortResult:
         assert context.stop is not None
         is_forced = context.stop.is_forced
-        return Aborted(is_done=is_forced, state={"ended": is_forced}, next_look_seconds=0.05)
+        return AbortResult(is_done=is_forced, state={"ended": is_forced}, next_look_seconds=0.05)
 
     runner.end = end
     uid = start(kit)
@@ -238,11 +269,11 @@ def test_a_stop_is_asked_for_until_it_is_done_and_forced_when_the_grace_is_over(
 def test_an_abort_that_fails_is_tried_again_and_nothing_is_told_before_it_is_done(
     kit: RunnerKit, runner: Scripted
 ) -> None:
-    def end(context: Context) -> Aborted:
+    def end(context: Context) -> AbortResult:
         if len(runner.aborts) < 3:
-            assert Ended not in kit.kinds(context.task.uid)
+            assert EndedEvent not in kit.kinds(context.task.uid)
             raise OSError("not now")
-        return Aborted(is_done=True)
+        return AbortResult(is_done=True)
 
     runner.end = end
     uid = start(kit)
@@ -274,8 +305,10 @@ def test_what_is_removed_is_aborted_and_its_folder_goes(kit: RunnerKit, runner: 
 def test_a_successor_goes_on_with_the_last_state_that_was_kept(
     kit: RunnerKit, runner: Scripted
 ) -> None:
-    def step(context: Context) -> Look:
-        return Look(Phase.RUNNING, {"n": context.state.get("n", 0) + 1}, next_look_seconds=3600)
+    def step(context: Context) -> RunnerObservation:
+        return RunnerObservation(
+            RunnerPhase.RUNNING, {"n": context.state.get("n", 0) + 1}, next_look_seconds=3600
+        )
 
     runner.step = step
     launch = kit.launch()
@@ -283,7 +316,9 @@ def test_a_successor_goes_on_with_the_last_state_that_was_kept(
     at = kit.told.started(launch.uid).at
     kit.begin_again()
     assert [(found.uid, found.running) for found in kit.driver.find()] == [(launch.uid, True)]
-    runner.step = lambda context: Look(Phase.SUCCEEDED, result=str(context.state["n"]))
+    runner.step = lambda context: RunnerObservation(
+        RunnerPhase.SUCCEEDED, result=str(context.state["n"])
+    )
     kit.driver.adopt(launch)
     ended = kit.told.ended(launch.uid)
     assert (ended.result, ended.started_at) == ("1", at)
@@ -295,12 +330,14 @@ def test_secrets_are_asked_for_again_and_are_in_no_file(
     kit: RunnerKit, runner: Scripted, outside: Outside
 ) -> None:
     launch = kit.launch(secrets=(SecretUse("token", env="TOKEN"),))
-    outside.briefings[launch.uid] = Briefing(secrets={"token": secret("very-hushed")})
-    runner.step = lambda context: Look(Phase.RUNNING, {"n": 1}, next_look_seconds=3600)
+    outside.briefings[launch.uid] = LaunchContext(secrets={"token": secret("very-hushed")})
+    runner.step = lambda context: RunnerObservation(
+        RunnerPhase.RUNNING, {"n": 1}, next_look_seconds=3600
+    )
     kit.driver.start(launch)
     kit.told.started(launch.uid)
     kit.begin_again()
-    runner.step = lambda context: Look(Phase.SUCCEEDED)
+    runner.step = lambda context: RunnerObservation(RunnerPhase.SUCCEEDED)
     kit.driver.adopt(launch)
     kit.told.ended(launch.uid)
     assert [context.secrets for context in runner.looks] == [{"token": b"very-hushed"}] * 2
@@ -313,7 +350,7 @@ def test_secrets_are_asked_for_again_and_are_in_no_file(
 def test_what_was_being_stopped_is_stopped_by_the_successor(
     kit: RunnerKit, runner: Scripted
 ) -> None:
-    runner.end = lambda context: Aborted(is_done=False, next_look_seconds=3600)
+    runner.end = lambda context: AbortResult(is_done=False, next_look_seconds=3600)
     launch = kit.launch()
     kit.driver.start(launch)
     kit.told.started(launch.uid)
@@ -321,7 +358,7 @@ def test_what_was_being_stopped_is_stopped_by_the_successor(
     until(lambda: runner.aborts)
     kit.begin_again()
     looks = len(runner.looks)
-    runner.end = lambda context: Aborted(is_done=True)
+    runner.end = lambda context: AbortResult(is_done=True)
     kit.driver.adopt(launch)
     assert kit.told.ended(launch.uid).reason == STOPPED
     assert len(runner.looks) == looks
@@ -330,7 +367,9 @@ def test_what_was_being_stopped_is_stopped_by_the_successor(
 def test_a_strangers_attempt_is_aborted_with_what_was_kept_before_it_is_removed(
     kit: RunnerKit, runner: Scripted
 ) -> None:
-    runner.step = lambda context: Look(Phase.RUNNING, {"job": 7}, next_look_seconds=3600)
+    runner.step = lambda context: RunnerObservation(
+        RunnerPhase.RUNNING, {"job": 7}, next_look_seconds=3600
+    )
     uid = start(kit)
     kit.told.started(uid)
     kit.begin_again()
@@ -343,8 +382,10 @@ def test_a_state_that_cannot_be_read_is_waited_for_and_aborted_before_an_end_is_
     kit: RunnerKit, runner: Scripted, outside: Outside, caplog: pytest.LogCaptureFixture
 ) -> None:
     launch = kit.launch(secrets=(SecretUse("token"),))
-    outside.briefings[launch.uid] = Briefing(secrets={"token": secret("hush")})
-    runner.step = lambda context: Look(Phase.RUNNING, {"job": 7}, next_look_seconds=3600)
+    outside.briefings[launch.uid] = LaunchContext(secrets={"token": secret("hush")})
+    runner.step = lambda context: RunnerObservation(
+        RunnerPhase.RUNNING, {"job": 7}, next_look_seconds=3600
+    )
     kit.driver.start(launch)
     kit.told.started(launch.uid)
     kit.begin_again()
@@ -368,8 +409,8 @@ def test_a_fault_of_the_cell_itself_has_the_runner_end_what_it_began(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(RunnerAttempt, "mark_runs", cannot)
-    runner.step = lambda context: Look(Phase.RUNNING, {"job": 7})
-    runner.end = lambda context: Aborted(is_done=len(runner.aborts) == 2, next_look_seconds=0)
+    runner.step = lambda context: RunnerObservation(RunnerPhase.RUNNING, {"job": 7})
+    runner.end = lambda context: AbortResult(is_done=len(runner.aborts) == 2, next_look_seconds=0)
     ended = kit.told.ended(start(kit))
     assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, ENGINE)
     assert "can't start new thread" in str(ended.message)
@@ -380,12 +421,18 @@ def test_an_attempt_whose_secret_is_gone_is_ended_by_the_successor(
     kit: RunnerKit, runner: Scripted, outside: Outside
 ) -> None:
     launch = kit.launch(secrets=(SecretUse("token"), SecretUse("other")))
-    outside.briefings[launch.uid] = Briefing(secrets={"token": secret("a"), "other": secret("b")})
-    runner.step = lambda context: Look(Phase.RUNNING, {"job": 7}, next_look_seconds=3600)
+    outside.briefings[launch.uid] = LaunchContext(
+        secrets={"token": secret("a"), "other": secret("b")}
+    )
+    runner.step = lambda context: RunnerObservation(
+        RunnerPhase.RUNNING, {"job": 7}, next_look_seconds=3600
+    )
     kit.driver.start(launch)
     kit.told.started(launch.uid)
     kit.begin_again()
-    outside.briefings[launch.uid] = Briefing(secrets={"other": secret("b")}, missing=("token",))
+    outside.briefings[launch.uid] = LaunchContext(
+        secrets={"other": secret("b")}, missing=("token",)
+    )
     kit.driver.adopt(launch)
     ended = kit.told.ended(launch.uid)
     assert (ended.failure_kind, ended.reason) == (FailureKind.USER, SECRET)
@@ -396,8 +443,8 @@ def test_its_time_limit_goes_on_while_it_waits_for_its_secrets(
     kit: RunnerKit, runner: Scripted, outside: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch = kit.launch(secrets=(SecretUse("token"),), timeout_seconds=2.0)
-    outside.briefings[launch.uid] = Briefing(secrets={"token": secret("hush")})
-    runner.step = lambda context: Look(Phase.RUNNING, next_look_seconds=3600)
+    outside.briefings[launch.uid] = LaunchContext(secrets={"token": secret("hush")})
+    runner.step = lambda context: RunnerObservation(RunnerPhase.RUNNING, next_look_seconds=3600)
     kit.driver.start(launch)
     kit.told.started(launch.uid)
     kit.begin_again()
@@ -411,13 +458,13 @@ def test_what_ended_before_it_was_ordered_is_forgotten_when_it_is_removed(
     kit: RunnerKit, runner: Scripted, outside: Outside
 ) -> None:
     launch = kit.launch(secrets=(SecretUse("token"),))
-    outside.briefings[launch.uid] = Briefing(missing=("token",))
+    outside.briefings[launch.uid] = LaunchContext(missing=("token",))
     kit.driver.start(launch)
     assert kit.told.ended(launch.uid).reason == SECRET
     kit.driver.remove(launch.uid)
     until(lambda: not (kit.home / "work" / launch.uid).exists())
     # Nor is it in charge any more: it is taken as if it had never been here.
-    outside.briefings[launch.uid] = Briefing(secrets={"token": secret("hush")})
+    outside.briefings[launch.uid] = LaunchContext(secrets={"token": secret("hush")})
     kit.driver.start(launch)
     kit.told.started(launch.uid)
 
@@ -430,7 +477,7 @@ def test_what_no_runner_was_asked_for_will_not_come(kit: RunnerKit) -> None:
 
 
 def test_processes_and_runners_share_a_cell(kit: RunnerKit, runner: Scripted) -> None:
-    runner.step = lambda context: Look(Phase.SUCCEEDED)
+    runner.step = lambda context: RunnerObservation(RunnerPhase.SUCCEEDED)
     uids = [start(kit, "sh", "-c", "exit 3", task_type="process"), start(kit)]
     assert [kit.told.ended(uid).exit_code for uid in uids] == [3, 0]
     assert sorted(found.uid for found in kit.driver.find()) == sorted(uids)
@@ -444,17 +491,17 @@ def test_outputs_are_kept_after_a_success_and_the_checkpoint_after_a_failure(
 ) -> None:
     base = kit.home.parent / "base"
 
-    def step(context: Context) -> Look:
+    def step(context: Context) -> RunnerObservation:
         task = context.task
         task.path(task.outputs["table"]).write_text("1,2,3")
         task.path("/state/at").write_text(str(task.number))
-        phase = Phase.RETRYABLE_FAILURE if task.number == 1 else Phase.SUCCEEDED
-        return Look(phase)
+        phase = RunnerPhase.RETRYABLE_FAILURE if task.number == 1 else RunnerPhase.SUCCEEDED
+        return RunnerObservation(phase)
 
     runner.step = step
     kept = {}
     for number in (1, 2):
-        outside.briefings[f"uid-{number}"] = Briefing(output_base=f"file://{base}/{number}/")
+        outside.briefings[f"uid-{number}"] = LaunchContext(output_base=f"file://{base}/{number}/")
         launch = kit.launch(
             uid=f"uid-{number}",
             number=number,

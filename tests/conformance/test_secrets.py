@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from controlplane.contract.messages.briefing import Briefing
+from controlplane.contract.messages.launch_context import LaunchContext
 from controlplane.contract.messages.task_options import SecretUse
 from controlplane.contract.states import FailureKind
 from controlplane.contract.wire import keys
 from tests.conformance.kit import DockerKit, Kit, until
 from tests.conformance.test_files import ROOT
 from tests.conformance.web import Answer, Request, Web
-from workers.attempt.events import Ended
+from workers.attempt.events import EndedEvent
 from workers.attempt.outcome import SECRET, WEB
 from workers.drivers.registry import make_driver
 from workers.secret_folder import default_folder, is_in_memory
@@ -42,7 +42,7 @@ class Briefer:
             return Answer(410, b'{"size": 0}')  # output: it is kept here and nowhere else
         uid = request.path.split("/")[-2]
         told = {name: base64.b64encode(value).decode() for name, value in self.secrets.items()}
-        text = json.dumps(Briefing(secrets=told, **self.more).body()).encode()
+        text = json.dumps(LaunchContext(secrets=told, **self.more).body()).encode()
         sealer, nonce = ChaCha20Poly1305(keys.mac_key(b"k" * 32, keys.SEAL)), b"n" * 12
         mac = request.headers["X-Cellrun-Mac"]
         about = keys.about_answer(cell="cell-1", attempt=uid, door="briefing", mac=mac)
@@ -76,7 +76,7 @@ def folder_of(kit: Kit) -> Path:
     return default_folder(config.installation, config.name, config.home)
 
 
-def ran(kit: Kit, script: str, *uses: SecretUse, **spec: Any) -> Ended:
+def ran(kit: Kit, script: str, *uses: SecretUse, **spec: Any) -> EndedEvent:
     launch = kit.launch("sh", "-c", script, secrets=uses, **spec)
     kit.driver.start(launch)
     return kit.told.ended(launch.uid)

@@ -10,7 +10,7 @@ import pytest
 from controlplane.contract.messages.health import HealthCheck
 from controlplane.contract.states import FailureKind, Phase
 from tests.conformance.kit import DockerKit, Kit, until
-from workers.attempt.events import Building, Ended, Launch, Started
+from workers.attempt.events import BuildingEvent, EndedEvent, Launch, StartedEvent
 from workers.attempt.outcome import EXIT, HEALTH, IDLE, LIFETIME, TIMEOUT
 
 QUICK: dict[str, Any] = {"interval_seconds": 0.1, "timeout_seconds": 5.0, "retries": 2}
@@ -24,7 +24,7 @@ def served(kit: Kit, script: str, check: HealthCheck, **spec: Any) -> Launch:
 
 
 def kinds(kit: Kit, uid: str) -> list[type]:
-    return [type(event) for event in kit.told.of(uid) if not isinstance(event, Building)]
+    return [type(event) for event in kit.told.of(uid) if not isinstance(event, BuildingEvent)]
 
 
 # ----------------------------------------------------------------------------- limits
@@ -102,9 +102,9 @@ def test_running_is_told_only_when_the_check_passed(real_kit: Kit) -> None:
     launch = served(real_kit, script, check)
     real_kit.driver.start(launch)
     real_kit.told.started(launch.uid)
-    phases = [e.phase for e in real_kit.told.of(launch.uid) if isinstance(e, Building)]
+    phases = [e.phase for e in real_kit.told.of(launch.uid) if isinstance(e, BuildingEvent)]
     assert phases[-1] is Phase.CHECKING
-    assert kinds(real_kit, launch.uid) == [Started]
+    assert kinds(real_kit, launch.uid) == [StartedEvent]
 
 
 def test_a_service_whose_check_fails_in_a_row_is_ended(real_kit: Kit) -> None:
@@ -123,7 +123,7 @@ def test_a_service_that_does_not_become_healthy_was_never_running(real_kit: Kit)
     assert (ended.failure_kind, ended.reason) == (FailureKind.USER, HEALTH)
     assert ended.message == "not healthy within 1 s: exit status 1"
     assert ended.started_at is None
-    assert kinds(real_kit, launch.uid) == [Ended]
+    assert kinds(real_kit, launch.uid) == [EndedEvent]
 
 
 def test_a_service_that_ends_before_it_is_healthy_was_never_running(real_kit: Kit) -> None:
@@ -131,7 +131,7 @@ def test_a_service_that_ends_before_it_is_healthy_was_never_running(real_kit: Ki
     real_kit.driver.start(launch)
     ended = real_kit.told.ended(launch.uid)
     assert (ended.exit_code, ended.reason, ended.started_at) == (3, EXIT, None)
-    assert kinds(real_kit, launch.uid) == [Ended]
+    assert kinds(real_kit, launch.uid) == [EndedEvent]
 
 
 def test_a_service_may_be_stopped_before_it_is_healthy(real_kit: Kit) -> None:
@@ -139,7 +139,7 @@ def test_a_service_may_be_stopped_before_it_is_healthy(real_kit: Kit) -> None:
     real_kit.driver.start(launch)
     until(
         lambda: any(
-            isinstance(event, Building) and event.phase is Phase.CHECKING
+            isinstance(event, BuildingEvent) and event.phase is Phase.CHECKING
             for event in real_kit.told.of(launch.uid)
         )
     )
@@ -168,7 +168,7 @@ def test_a_check_that_hangs_in_a_container_has_no_second_one_beside_it(
 
     def is_over() -> bool:
         nonlocal most
-        found = [e for e in docker_kit.told.of(launch.uid) if isinstance(e, Ended)]
+        found = [e for e in docker_kit.told.of(launch.uid) if isinstance(e, EndedEvent)]
         if not found and docker_kit.outside.containers(filters={"name": launch.uid}):
             most = max(most, len(docker_kit.inspect(launch.uid)["ExecIDs"] or ()))
         return bool(found)
@@ -195,8 +195,8 @@ def test_a_service_that_was_healthy_is_running_again_at_once_when_adopted(real_k
     real_kit.begin_again()
     real_kit.driver.adopt(replace(launch, started_at=at))
     assert real_kit.told.started(launch.uid).at == at
-    assert kinds(real_kit, launch.uid) == [Started]
-    phases = [e.phase for e in real_kit.told.of(launch.uid) if isinstance(e, Building)]
+    assert kinds(real_kit, launch.uid) == [StartedEvent]
+    phases = [e.phase for e in real_kit.told.of(launch.uid) if isinstance(e, BuildingEvent)]
     assert Phase.CHECKING not in phases
 
 
@@ -292,7 +292,7 @@ def test_what_is_asked_at_its_port_is_not_idle(docker_kit: DockerKit) -> None:
         return len(looks) > 5
 
     until(was_seen_often)
-    assert not [event for event in docker_kit.told.of(launch.uid) if isinstance(event, Ended)]
+    assert not [event for event in docker_kit.told.of(launch.uid) if isinstance(event, EndedEvent)]
     assert docker_kit.told.ended(launch.uid).reason == IDLE
 
 

@@ -12,7 +12,7 @@ import pytest
 from controlplane.contract.messages.orders import Input
 from tests.conformance.kit import DockerKit, until
 from tests.conformance.web import Web
-from workers.attempt.events import Building, Ended, Started
+from workers.attempt.events import BuildingEvent, EndedEvent, StartedEvent
 from workers.attempt.outcome import STOPPED
 from workers.attempt.pipeline import START
 
@@ -47,7 +47,7 @@ def at_the_moment(moment: str, deed: Callable[[], None]) -> Iterator[None]:
         threading.setprofile(None)
 
 
-def stopped_at(kit: DockerKit, web: Web, moment: str, *command: str) -> Ended:
+def stopped_at(kit: DockerKit, web: Web, moment: str, *command: str) -> EndedEvent:
     """The end of an attempt that is told to stop at that moment."""
     web.files["/text"] = b"x"
     inputs = (Input("/in/text", f"{web.url}/text"),)
@@ -60,9 +60,9 @@ def stopped_at(kit: DockerKit, web: Web, moment: str, *command: str) -> Ended:
         kit.begin_again()
         kit.driver.start(launch)
         ended = kit.told.ended(launch.uid)
-    kinds = [type(e) for e in kit.told.of(launch.uid) if not isinstance(e, Building)]
-    assert kinds in ([Ended], [Started, Ended])
-    assert kit.starts(launch.uid) == (Started in kinds)
+    kinds = [type(e) for e in kit.told.of(launch.uid) if not isinstance(e, BuildingEvent)]
+    assert kinds in ([EndedEvent], [StartedEvent, EndedEvent])
+    assert kit.starts(launch.uid) == (StartedEvent in kinds)
     assert not any(found.running for found in kit.driver.find())
     if ended.never_created:
         assert not list(kit.driver.find())

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import docker
 
-from controlplane.config.stack.engine import require_engine
-from controlplane.config.stack.image import NAME, require_image
+from controlplane.config.stack.parts.engine import require_engine
+from controlplane.config.stack.parts.image import NAME, require_image
 
 REPOSITORY, TAG = "cellrun/test-ssh", "latest"
 IMAGE = f"{REPOSITORY}:{TAG}"

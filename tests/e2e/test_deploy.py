@@ -18,8 +18,8 @@ import pytest
 import redis
 
 from client import Session
-from client.settings import Settings
-from controlplane.config.stack.ports import free_port
+from client.settings import ClientSettings
+from controlplane.config.stack.parts.ports import free_port
 from tests.architecture.source import ROOT
 from tests.deployed import CELL, as_here, read_example, read_units
 from tests.e2e.stack import is_running, wait_until
@@ -119,7 +119,7 @@ class Deployment:
 
     def session(self) -> Session:
         """A client with the operator's token."""
-        return Session(Settings(self.url, TOKEN))
+        return Session(ClientSettings(self.url, TOKEN))
 
 
 def os_basics() -> dict[str, str]:

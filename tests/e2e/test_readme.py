@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.config.stack.ports import free_port
+from controlplane.config.stack.parts.ports import free_port
 from tests.architecture.source import ROOT
 from tests.e2e.engine import containers_of, remove_containers
 from tests.e2e.stack import PREFIXES, RunningStack, open_folder, remnants

@@ -5,8 +5,8 @@ from typing import Any
 
 from client import Session
 from client.documents import TERMINAL_STATES, Attempt, Job, Task
-from client.errors import Refused, Unreachable
-from client.settings import Settings
+from client.errors import ApiError, Unreachable
+from client.settings import ClientSettings
 from tests.e2e.stack import RunningStack, wait_until
 
 IMAGE = "cellrun/demo:latest"
@@ -17,7 +17,7 @@ SAYS_BOTH_ENDS = "echo begun; sleep {seconds:g}; echo done"
 def session_of(stack: RunningStack, *, operator: bool = False) -> Session:
     """A client of the stack as its submitter, or as its operator."""
     token = stack.environment["CELLRUN_OPERATOR_TOKEN" if operator else "CELLRUN_TOKEN"]
-    return Session(Settings(stack.environment["CELLRUN_URL"], token))
+    return Session(ClientSettings(stack.environment["CELLRUN_URL"], token))
 
 
 def shell_job(script: str, **fields: Any) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def look_at(session: Session, job_id: int) -> Job | None:
     """The job; None while nobody answers."""
     try:
         return session.job(job_id)
-    except (Unreachable, Refused):
+    except (Unreachable, ApiError):
         return None
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.config.env import InvalidSettings, Settings, load_settings
+from controlplane.config.env import ControlPlaneSettings, InvalidSettings, load_settings
 
 GOOD = {
     "CELLRUN_HOME": "/nonexistent/cellrun",
@@ -14,7 +14,7 @@ GOOD = {
 }
 
 
-def load(**changes: str) -> Settings:
+def load(**changes: str) -> ControlPlaneSettings:
     return load_settings({**GOOD, **changes})
 
 

@@ -9,7 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.scopes import Limits, Scope, ScopeKind
+from controlplane.domain.scopes import Scope, ScopeKind, ScopeLimits
 from controlplane.models import (
     Attempt,
     Cell,
@@ -151,7 +151,7 @@ def test_usage_is_what_unreleased_attempts_hold_in_all_pools(world: World) -> No
     }
     ann = found[user(world.ann)]
     assert ann.resources == {"cpu_millis": 2_000, "memory_mib": 256, "licence": 4}
-    assert ann.limits == Limits({"cpu_millis": 10_000}, running_tasks=7)
+    assert ann.limits == ScopeLimits({"cpu_millis": 10_000}, running_tasks=7)
     assert ann.jobs == frozenset()
 
 

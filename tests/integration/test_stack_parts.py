@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.config.stack import credentials, host, launch, ports, supervisor
+from controlplane.config.stack import launch, supervisor
 from controlplane.config.stack.failure import StackError
-from controlplane.config.stack.home import Home, shell_lines, write_private
 from controlplane.config.stack.options import choose_ports, read_options
+from controlplane.config.stack.parts import credentials, host, ports
+from controlplane.config.stack.parts.home import StackHome, shell_lines, write_private
 from controlplane.config.stack.processes import PROJECT, Process
 
 
@@ -65,7 +66,7 @@ def test_free_ports_differ_and_are_below_the_ephemeral_range() -> None:
 
 
 def test_credentials_are_drawn_once_and_private(tmp_path: Path) -> None:
-    home = Home(tmp_path / "home")
+    home = StackHome(tmp_path / "home")
     home.create()
     first = credentials.load_or_draw(home)
     assert credentials.load_or_draw(home) == first
@@ -77,12 +78,12 @@ def test_credentials_are_drawn_once_and_private(tmp_path: Path) -> None:
 def test_unreadable_credentials_are_said_and_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "credentials.json").write_text("{")
     with pytest.raises(StackError, match=r"credentials\.json cannot be read"):
-        credentials.load_or_draw(Home(tmp_path))
+        credentials.load_or_draw(StackHome(tmp_path))
     assert (tmp_path / "credentials.json").read_text() == "{"
 
 
 def test_one_home_serves_one_stack(tmp_path: Path) -> None:
-    first, second = Home(tmp_path), Home(tmp_path)
+    first, second = StackHome(tmp_path), StackHome(tmp_path)
     assert not first.is_held()
     with first.hold():
         assert second.is_held()
@@ -111,7 +112,7 @@ def test_supervisor_reads_commands_and_settings_as_they_were_meant(tmp_path: Pat
     process = Process(
         "web", "control", ["sh", "-c", "echo 100% 'a b'"], ("broker",), {"CELLRUN_X": "50%, a;b"}
     )
-    home = Home(tmp_path)
+    home = StackHome(tmp_path)
     home.create()
     path = supervisor.write_configuration(home, [process])
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

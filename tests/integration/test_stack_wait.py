@@ -6,7 +6,7 @@ import pytest
 
 from controlplane.config.stack import wait
 from controlplane.config.stack.failure import StackError
-from controlplane.config.stack.home import read_shell_lines, shell_lines
+from controlplane.config.stack.parts.home import read_shell_lines, shell_lines
 
 
 def test_waiting_where_no_stack_is_started_ends_with_a_sentence(

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import combinations
 
-from controlplane.domain.placement.model.snapshot import CellFacts, Running
-from controlplane.domain.placement.preemption.candidates import Allowance, Need
+from controlplane.domain.placement.model.snapshot import CellFacts, EvictableAttempt
+from controlplane.domain.placement.preemption.candidates import Allowance, PreemptionRequest
 from controlplane.domain.placement.preemption.preempt import Eviction
 from controlplane.domain.scopes import Scope, ScopeKind
 from controlplane.domain.state.states import Band
@@ -38,7 +38,7 @@ class World:
 
     cells: list[CellFacts]
     free: dict[str, dict[str, int]]
-    running: list[Running]
+    running: list[EvictableAttempt]
     limits: dict[Scope | None, dict[str, int]]
     allowances: dict[Scope | None, dict[str, int]]
     now: datetime
@@ -55,7 +55,7 @@ class World:
 
     # ------------------------------------------------------------------------------- the rules
 
-    def units(self, band: Band) -> list[list[Running]]:
+    def units(self, band: Band) -> list[list[EvictableAttempt]]:
         """What may be evicted for `band`, each whole."""
         gangs = {item.gang for item in self.running if item.gang is not None}
         units = [[item] for item in self.running if item.gang is None]
@@ -64,7 +64,7 @@ class World:
             unit for unit in units if all(item.is_evictable and item.band > band for item in unit)
         ]
 
-    def lacks(self, need: Need) -> dict[Scope | None, dict[str, int]]:
+    def lacks(self, need: PreemptionRequest) -> dict[Scope | None, dict[str, int]]:
         """What is lacking of quotas and tokens."""
         asks = {name: amount * need.count for name, amount in need.shape.resources.items()}
         asks["running_tasks"] = need.count
@@ -76,7 +76,7 @@ class World:
                     lacks.setdefault(scope, {})[name] = asks[name] - free
         return lacks
 
-    def freed_of(self, scope: Scope | None, name: str, victims: Sequence[Running]) -> int:
+    def freed_of(self, scope: Scope | None, name: str, victims: Sequence[EvictableAttempt]) -> int:
         here = [item for item in victims if scope is None or scope in _scopes(item)]
         if name == "running_tasks":
             return len(here)
@@ -85,7 +85,9 @@ class World:
             return len({item.job_id for item in here} - stay)
         return sum(item.resources.get(name, 0) for item in here)
 
-    def outcomes(self, need: Need, victims: Sequence[Running]) -> Iterator[Outcome]:
+    def outcomes(
+        self, need: PreemptionRequest, victims: Sequence[EvictableAttempt]
+    ) -> Iterator[Outcome]:
         """Where the need's tasks can go once `victims` are gone; nothing: they do not fit."""
         lacks = self.lacks(need)
         surplus = 0
@@ -111,7 +113,7 @@ class World:
                 )
 
     def _ways(
-        self, need: Need, victims: Sequence[Running], usable: Sequence[bool]
+        self, need: PreemptionRequest, victims: Sequence[EvictableAttempt], usable: Sequence[bool]
     ) -> Iterator[dict[str, int]]:
         rooms = {
             cell.name: self._room(need, victims, cell)
@@ -130,7 +132,7 @@ class World:
         if not open_tasks:
             yield counts
 
-    def _freed_on(self, victims: Sequence[Running], cell: str) -> dict[str, int]:
+    def _freed_on(self, victims: Sequence[EvictableAttempt], cell: str) -> dict[str, int]:
         freed = dict.fromkeys(self.free[cell], 0)
         for item in victims:
             if self.name_of(item.cell_id) == cell:
@@ -138,7 +140,9 @@ class World:
                     freed[name] += item.resources.get(name, 0)
         return freed
 
-    def _room(self, need: Need, victims: Sequence[Running], cell: CellFacts) -> int:
+    def _room(
+        self, need: PreemptionRequest, victims: Sequence[EvictableAttempt], cell: CellFacts
+    ) -> int:
         freed = self._freed_on(victims, cell.name)
         fits = [
             (self.free[cell.name][name] + freed[name]) // need.shape.resources[name]
@@ -147,7 +151,9 @@ class World:
         ]
         return max(min([*fits, need.count]), 0)
 
-    def _beyond(self, need: Need, victims: Sequence[Running], cell: str, count: int) -> int:
+    def _beyond(
+        self, need: PreemptionRequest, victims: Sequence[EvictableAttempt], cell: str, count: int
+    ) -> int:
         capacity = next(item.capacity for item in self.cells if item.name == cell)
         shares = [0]
         for name, freed in self._freed_on(victims, cell).items():
@@ -156,21 +162,21 @@ class World:
             shares.append(max(freed - lack, 0) * MILLION // max(capacity[name], 1))
         return max(shares)
 
-    def sets(self, need: Need) -> Iterator[list[Running]]:
+    def sets(self, need: PreemptionRequest) -> Iterator[list[EvictableAttempt]]:
         """Every set of victims that is allowed."""
         units = self.units(need.shape.band)
         for size in range(len(units) + 1):
             for chosen in combinations(units, size):
                 yield [item for unit in chosen for item in unit]
 
-    def best(self, need: Need) -> Outcome | None:
+    def best(self, need: PreemptionRequest) -> Outcome | None:
         """The best outcome of all."""
         found = (outcome for victims in self.sets(need) for outcome in self.outcomes(need, victims))
         return min(found, key=lambda outcome: outcome.rank, default=None)
 
     # -------------------------------------------------------------------------------- going on
 
-    def victims_of(self, eviction: Eviction) -> list[Running]:
+    def victims_of(self, eviction: Eviction) -> list[EvictableAttempt]:
         return [item for item in self.running if item.task_id in eviction.victims]
 
     def counts_of(self, eviction: Eviction) -> dict[str, int]:
@@ -201,7 +207,7 @@ class World:
         self.jobs.add(need.job_id)
 
 
-def _scopes(item: Running) -> tuple[Scope, ...]:
+def _scopes(item: EvictableAttempt) -> tuple[Scope, ...]:
     return (
         Scope(ScopeKind.USER, item.owner_id),
         Scope(ScopeKind.PROJECT, item.project_id),

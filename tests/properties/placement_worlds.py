@@ -11,8 +11,8 @@ from controlplane.contract.states import TaskState as S
 from controlplane.domain.constraints import Constraint, Operator, Tags
 from controlplane.domain.placement.model.policy import PoolPolicy
 from controlplane.domain.placement.model.snapshot import CellFacts, GangFacts, Nomination
-from controlplane.domain.scopes import Limits, Quota, ScopeKind
-from controlplane.domain.state.gangs import GangGroup
+from controlplane.domain.scopes import Quota, ScopeKind, ScopeLimits
+from controlplane.domain.state.gangs import GangGroupFacts
 from controlplane.domain.state.states import Band
 from tests.unit.domain.facts import NOW
 from tests.unit.domain.placement.pools import Pool, Row, cell, pool, quota, row
@@ -89,7 +89,7 @@ def _shape(draw: st.DrawFn, wishes: Wishes) -> dict[str, Any]:
 
 
 _LIMITS = st.builds(
-    Limits,
+    ScopeLimits,
     resources=st.dictionaries(st.sampled_from(["cpu_millis", LICENCE]), st.integers(0, 9)),
     running_tasks=st.none() | st.integers(0, 6),
     running_jobs=st.none() | st.integers(0, 2),
@@ -176,7 +176,7 @@ def _gang(draw: st.DrawFn, rows: Sequence[Row]) -> GangFacts:
         counts = {S.PENDING: waiting + late}
         if rows[0].is_first:
             counts[S.RUNNING] = draw(st.integers(0, 2))
-        members.append(GangGroup(counts, draw(st.integers(0, sum(counts.values())))))
+        members.append(GangGroupFacts(counts, draw(st.integers(0, sum(counts.values())))))
     least = sum(one.min_available for one in members)
     everybody = sum(sum(one.counts.values()) for one in members)
     runs = any(one.counts.get(S.RUNNING) for one in members)

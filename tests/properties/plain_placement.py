@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from controlplane.domain.constraints import is_met
-from controlplane.domain.placement.cycle.plan import Plan
+from controlplane.domain.placement.cycle.plan import PlacementPlan
 from controlplane.domain.placement.model.snapshot import CellFacts, GangFacts
 from controlplane.domain.scopes import Quota, ScopeKind
 from tests.unit.domain.placement.pools import Pool, Row
@@ -331,7 +331,7 @@ def need_of(gang: GangFacts) -> int:
     return max(sum(needs_of(gang).values()), lacking)
 
 
-def lines(pool: Pool, plan: Plan) -> Iterator[tuple[int, int, int]]:
+def lines(pool: Pool, plan: PlacementPlan) -> Iterator[tuple[int, int, int]]:
     """The plan's lines in their order, as (place of the row, cell, count)."""
     keys = {
         (one.group_id, one.avoid_cell_ids, one.nominated_cell_id): place

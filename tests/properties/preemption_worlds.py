@@ -11,8 +11,13 @@ from typing import Any
 import numpy as np
 
 from controlplane.domain.placement.model.interfaces import Matrix
-from controlplane.domain.placement.model.snapshot import CellFacts, Leaving, Running, ShapeFacts
-from controlplane.domain.placement.preemption.candidates import Need
+from controlplane.domain.placement.model.snapshot import (
+    CellFacts,
+    EvictableAttempt,
+    ReleasingCapacity,
+    ShapeFacts,
+)
+from controlplane.domain.placement.preemption.candidates import PreemptionRequest
 from controlplane.domain.scopes import Scope, ScopeKind
 from controlplane.domain.state.states import Band, CellState
 from tests.properties.brute_force import World
@@ -34,7 +39,7 @@ class Pools:
         self.largest = self.random.choice([2, 4])
         self.asked = NAMES[: self.random.choice([1, 1, 2, 3])]
         self.asks_little = self.random.random() < 0.3
-        self.leaving: list[Leaving] = []
+        self.leaving: list[ReleasingCapacity] = []
         self.world = self._world()
 
     def free_now(self) -> Matrix:
@@ -46,7 +51,7 @@ class Pools:
                 matrix[:, item.cell_id] -= [item.resources.get(name, 0) for name in NAMES]
         return matrix
 
-    def need(self, number: int, *, most: int = 1) -> Need:
+    def need(self, number: int, *, most: int = 1) -> PreemptionRequest:
         """One task, or if `most` is above 1 a gang of 2 to so many."""
         random, cells = self.random, self.number_of_cells
         resources = self._resources(1 if self.asks_little else self.largest + 2 * (most == 1))
@@ -61,7 +66,7 @@ class Pools:
             task_type="container",
         )
         ways = random.randint(1, min(most, 2))
-        return Need(
+        return PreemptionRequest(
             shape=shape,
             group_id=number,
             job_id=random.randint(1, 8),
@@ -97,7 +102,7 @@ class Pools:
         random = self.random
         jobs = [self._job(number) for number in range(1, 7)]
         running = [
-            Running(
+            EvictableAttempt(
                 task_id=task_id,
                 cell_id=self._place(),
                 resources=self._resources(self.largest),
@@ -109,7 +114,7 @@ class Pools:
             for task_id in range(random.randint(self.most_running // 2, self.most_running))
         ]
         for _ in range(random.choice([0, 0, 0, 1])):
-            self.leaving.append(Leaving(self._place(), self._resources(self.largest)))
+            self.leaving.append(ReleasingCapacity(self._place(), self._resources(self.largest)))
         cells, free = [], {}
         for cell_id in range(self.number_of_cells):
             held = [item.resources for item in running if item.cell_id == cell_id]

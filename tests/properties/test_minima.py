@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.state.gangs import GangGroup, GangVerdict, judge_gang
+from controlplane.domain.state.gangs import GangGroupFacts, GangVerdict, judge_gang
 from controlplane.domain.state.rollup import GroupTally, JobTally, job_state
 from controlplane.spec import JobSpec, parse_job
 from tests.scenarios.plain import PlainGroup, plain_end, volcano
@@ -72,7 +72,7 @@ def test_a_gang_may_run_when_as_many_members_are_there_as_must_succeed(
         for written in [group.min_available]
     ]
     gang = [
-        GangGroup({S.RUNNING: count, S.PENDING: group.replicas - count}, minimum)
+        GangGroupFacts({S.RUNNING: count, S.PENDING: group.replicas - count}, minimum)
         for count, group, minimum in zip(present, spec.groups, spec.minima(), strict=True)
     ]
     holds = judge_gang(gang, spec.minimum()) is GangVerdict.HOLDS or not sum(present)

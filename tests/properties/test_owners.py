@@ -15,8 +15,8 @@ from controlplane.domain.convergence.endings import decide_bounced, decide_ended
 from controlplane.domain.convergence.owners import (
     OTHER_OWNERS,
     TASK_OWNERS,
-    Circumstances,
     Owner,
+    OwnerFacts,
     find_owner,
 )
 from controlplane.domain.state.effects import ChangeTask
@@ -36,7 +36,7 @@ from tests.unit.domain.facts import NOW
 LONG = timedelta(days=400)
 LATER = NOW + LONG
 RULES = {rule.name: rule.run.rule for rule in ALL_RULES if isinstance(rule.run, EndLateTasks)}
-FLAGS = [field.name for field in fields(Circumstances) if field.name != "facts"]
+FLAGS = [field.name for field in fields(OwnerFacts) if field.name != "facts"]
 
 # How task and attempt may stand together (INV-2, INV-3): active ones alike; else it has ended.
 _PAIRS = [(state, state) for state in ACTIVE] + [
@@ -47,7 +47,7 @@ _PAIRS = [(state, state) for state in ACTIVE] + [
 ]
 
 
-def every_task() -> Iterator[Circumstances]:
+def every_task() -> Iterator[OwnerFacts]:
     """All there can be, and some that cannot."""
     for (task, attempt), once, exclusive in product(_PAIRS, (False, True), Exclusive):
         releases = (None,) if attempt in ACTIVE or attempt is None else (None, NOW)
@@ -61,7 +61,7 @@ def every_task() -> Iterator[Circumstances]:
                 found = replace(found, attempt=present)
             found = replace(found, at_most_once=once, exclusive=exclusive)
             for flags in product((False, True), repeat=len(FLAGS)):
-                yield Circumstances(found, **dict(zip(FLAGS, flags, strict=True)))
+                yield OwnerFacts(found, **dict(zip(FLAGS, flags, strict=True)))
 
 
 def facts_of(state: S, attempt: S | None, released_at: datetime | None) -> TaskFacts:
@@ -69,11 +69,11 @@ def facts_of(state: S, attempt: S | None, released_at: datetime | None) -> TaskF
     return facts.task(state, present)
 
 
-def is_done(task: Circumstances) -> bool:
+def is_done(task: OwnerFacts) -> bool:
     return task.facts.state in TERMINAL and task.attempt is None
 
 
-def decide(owner: Owner, task: Circumstances, now: datetime) -> ChangeTask:
+def decide(owner: Owner, task: OwnerFacts, now: datetime) -> ChangeTask:
     """What the owner's rule makes of the task."""
     if owner.rule == "ending_jobs":
         return decide_ended(task.facts, reason=Reason.CANCELLED, message="", force=False, now=now)
@@ -84,7 +84,7 @@ def decide(owner: Owner, task: Circumstances, now: datetime) -> ChangeTask:
     return rule.decide(task.facts, now=now)
 
 
-def after(task: Circumstances, change: ChangeTask, now: datetime) -> Circumstances:
+def after(task: OwnerFacts, change: ChangeTask, now: datetime) -> OwnerFacts:
     """The task once the change is applied."""
     attempt = task.facts.attempt
     if attempt is not None and change.attempt is not None:
@@ -141,7 +141,7 @@ def test_a_cell_is_suspected_only_of_stops_that_were_forced() -> None:
         assert find_rule(after(task, change, NOW)) == "stuck_stops"
 
 
-def find_rule(task: Circumstances) -> str | None:
+def find_rule(task: OwnerFacts) -> str | None:
     owner = find_owner(task)
     return owner.rule if owner else None
 

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.domain.placement.cycle.plan import Plan
+from controlplane.domain.placement.cycle.plan import PlacementPlan
 from tests.properties.placement_worlds import Wishes, worlds
 from tests.properties.plain_placement import Plain, ends_in_time, lines, need_of, needs_of
 from tests.unit.domain.placement.pools import Pool
@@ -14,7 +14,7 @@ MANY = settings(max_examples=100)
 limits = st.sampled_from([1, 3, 8, 1000])
 
 
-def replayed(pool: Pool, plan: Plan) -> Plain:
+def replayed(pool: Pool, plan: PlacementPlan) -> Plain:
     """The pool after the plan."""
     after = Plain(pool)
     for place, cell_id, count in lines(pool, plan):

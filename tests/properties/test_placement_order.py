@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from controlplane.domain.constraints import is_met
 from controlplane.domain.placement.model.policy import PoolPolicy
-from controlplane.domain.scopes import Limits, ScopeKind
+from controlplane.domain.scopes import ScopeKind, ScopeLimits
 from tests.properties.placement_worlds import Wishes, worlds
 from tests.properties.plain_placement import OF_CELLS, Plain, lines
 from tests.unit.domain.placement.pools import Outcome, Pool, cell, pool, quota, row, run
@@ -191,7 +191,8 @@ def rivals(draw: st.DrawFn, sequencer: str) -> tuple[Pool, dict[int, float]]:
     ]
     holds = {owner: {"cpu_millis": draw(st.integers(0, 9))} for owner in owners}
     quotas = tuple(
-        quota(ScopeKind.USER, owner, Limits(weight=weight)) for owner, weight in weights.items()
+        quota(ScopeKind.USER, owner, ScopeLimits(weight=weight))
+        for owner, weight in weights.items()
     )
     policy = PoolPolicy(sequencer=sequencer)
     waited = pool(cells, *rows, policy=policy, quotas=quotas, owner_usage=holds)

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import given, settings
 
-from controlplane.domain.placement.cycle.plan import Plan
+from controlplane.domain.placement.cycle.plan import PlacementPlan
 from controlplane.domain.placement.cycle.prefilter import screen
 from tests.properties.placement_worlds import Wishes, worlds
 from tests.properties.plain_placement import PLENTY, Plain, bare, lines, need_of
@@ -15,7 +15,7 @@ from tests.unit.domain.placement.pools import Outcome, Pool, Row, pool
 MANY = settings(max_examples=100)
 
 
-def moments(waited: Pool, plan: Plan) -> Iterator[Plain]:
+def moments(waited: Pool, plan: PlacementPlan) -> Iterator[Plain]:
     """The books before the first task is placed, and after each line of the plan."""
     now = Plain(waited)
     yield now

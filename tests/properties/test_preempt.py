@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.domain.placement.preemption.candidates import Need, Occupants
+from controlplane.domain.placement.preemption.candidates import EvictionUnits, PreemptionRequest
 from controlplane.domain.placement.preemption.gang import find_many
 from controlplane.domain.placement.preemption.preempt import Eviction, choose_evictions
 from tests.properties.brute_force import World
@@ -16,7 +16,7 @@ from tests.properties.preemption_worlds import LICENCE, NAMES, Pools
 seeds = st.integers(0, 2**32)
 
 
-def choose(pools: Pools, needs: list[Need], *, limit: int = 100) -> list[Eviction]:
+def choose(pools: Pools, needs: list[PreemptionRequest], *, limit: int = 100) -> list[Eviction]:
     world = pools.world
     return choose_evictions(
         needs,
@@ -31,9 +31,9 @@ def choose(pools: Pools, needs: list[Need], *, limit: int = 100) -> list[Evictio
     )
 
 
-def occupants_of(pools: Pools) -> Occupants:
+def occupants_of(pools: Pools) -> EvictionUnits:
     world = pools.world
-    return Occupants(
+    return EvictionUnits(
         world.cells,
         NAMES,
         pools.free_now(),
@@ -44,7 +44,7 @@ def occupants_of(pools: Pools) -> Occupants:
     )
 
 
-def jobs_block(world: World, need: Need) -> bool:
+def jobs_block(world: World, need: PreemptionRequest) -> bool:
     """Whether running jobs are lacking: then jobs go whole, which is small, not always smallest."""
     return any("running_jobs" in names for names in world.lacks(need).values())
 
@@ -147,13 +147,15 @@ def test_a_gang_among_many_units_takes_none_in_vain(seed: int) -> None:
     units = [occupants.tasks[unit] for unit in found.units.tolist()]
     gone = [item for item in world.running if any(item.task_id in unit for unit in units)]
     assert list(world.outcomes(need, gone))
-    alone = Need(need.shape, 1, need.job_id, need.count, need.usable[:1], need.is_new_job)
+    alone = PreemptionRequest(
+        need.shape, 1, need.job_id, need.count, need.usable[:1], need.is_new_job
+    )
     for unit in units:
         others = [item for item in gone if item.task_id not in unit]
         assert not list(world.outcomes(alone, others)), "a unit could stay"
 
 
-def gang_of_three_groups(pools: Pools) -> Need:
+def gang_of_three_groups(pools: Pools) -> PreemptionRequest:
     """One or two tasks of each; the groups have nothing in common but their job."""
     first, *others = (pools.need(number) for number in range(1, 4))
     shape, job = first.shape, first.job_id

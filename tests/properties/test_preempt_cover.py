@@ -4,12 +4,17 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.domain.placement.preemption.cover import Choices, Lack, cheapest_cover, cost_of
+from controlplane.domain.placement.preemption.cover import (
+    EvictionChoices,
+    ShortfallVector,
+    cheapest_cover,
+    cost_of,
+)
 
 seeds = st.integers(0, 2**32)
 
 
-def drawn(seed: int) -> tuple[Choices, Lack]:
+def drawn(seed: int) -> tuple[EvictionChoices, ShortfallVector]:
     """Up to 10 units over two dimensions of a cell and one of a scope; a third INTERACTIVE."""
     random = np.random.default_rng(seed)
     units = int(random.integers(1, 11))
@@ -20,10 +25,12 @@ def drawn(seed: int) -> tuple[Choices, Lack]:
     ages = random.integers(0, 4, size=units)
     limits = np.array([16, 12, 10])
     amounts = random.integers(0, 1 + np.maximum(frees.sum(axis=0) * 6 // 10, 1))
-    return Choices(victims, frees, ages), Lack(amounts, limits, (slice(0, 2), slice(2, 3)))
+    return EvictionChoices(victims, frees, ages), ShortfallVector(
+        amounts, limits, (slice(0, 2), slice(2, 3))
+    )
 
 
-def covers(choices: Choices, lack: Lack, rows: list[int]) -> bool:
+def covers(choices: EvictionChoices, lack: ShortfallVector, rows: list[int]) -> bool:
     return bool((choices.frees[rows].sum(axis=0) >= lack.amounts).all())
 
 

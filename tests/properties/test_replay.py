@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 
 from controlplane.domain.placement.replay import (
-    Record,
+    PassRecord,
     plan_document,
     read_record,
     replay,
@@ -17,7 +17,7 @@ from tests.unit.domain.placement.pools import Pool
 
 @given(worlds())
 def test_a_record_that_was_kept_gives_the_same_plan(pool: Pool) -> None:
-    record = Record(pool.snapshot, pool.facts, limit=10_000)
+    record = PassRecord(pool.snapshot, pool.facts, limit=10_000)
     text = json.dumps(write_record(record))
     kept = read_record(json.loads(text))
     assert json.dumps(write_record(kept)) == text

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.domain.placement.model.interfaces import Offer, Selector
+from controlplane.domain.placement.model.interfaces import CellOffer, Selector
 from controlplane.domain.placement.model.shares import capacity_ranks
 from controlplane.domain.placement.plugins.selectors import BUILT_IN
 
 MANY = settings(max_examples=150)
 # (cells that have room left, what is given so far, the offer) -> the cell that gets the next task.
-Rule = Callable[[Sequence[int], list[int], Offer], int]
+Rule = Callable[[Sequence[int], list[int], CellOffer], int]
 
 
 @st.composite
-def offers(draw: st.DrawFn, most: int = 30) -> tuple[Offer, int]:
+def offers(draw: st.DrawFn, most: int = 30) -> tuple[CellOffer, int]:
     """Up to six cells with two resources, of which one may be missing; and how many tasks go.
 
     Sizes and loads are often alike, so that ties are common.
@@ -42,11 +42,11 @@ def offers(draw: st.DrawFn, most: int = 30) -> tuple[Offer, int]:
     blocked = draw(st.lists(st.booleans(), min_size=cells, max_size=cells))
     room = np.where(blocked, 0, room)
     start = draw(st.integers(0, cells - 1))
-    offer = Offer(capacity, used, request, room, capacity_ranks(capacity), start)
+    offer = CellOffer(capacity, used, request, room, capacity_ranks(capacity), start)
     return offer, draw(st.integers(0, int(room.sum())))
 
 
-def utilisation(offer: Offer, cell: int, tasks: int) -> Fraction:
+def utilisation(offer: CellOffer, cell: int, tasks: int) -> Fraction:
     """The share in use of the cell's scarcest resource, with so many of the tasks on it."""
     shares = [
         Fraction(int(used) + tasks * int(each), int(most))
@@ -58,7 +58,7 @@ def utilisation(offer: Offer, cell: int, tasks: int) -> Fraction:
     return max(shares, default=Fraction(0))
 
 
-def total_capacity(offer: Offer, cell: int) -> Fraction:
+def total_capacity(offer: CellOffer, cell: int) -> Fraction:
     """The sum, over the resources, of the share that the cell has of all cells' capacity."""
     return sum(
         (Fraction(int(line[cell]), int(line.sum())) for line in offer.capacity if line.any()),
@@ -72,7 +72,7 @@ def total_capacity(offer: Offer, cell: int) -> Fraction:
 # dispersed gives to the cell that got fewer of these tasks before that.
 
 
-def dispersed(cells: Sequence[int], given_: list[int], offer: Offer) -> int:
+def dispersed(cells: Sequence[int], given_: list[int], offer: CellOffer) -> int:
     return min(
         cells,
         key=lambda c: (
@@ -84,13 +84,13 @@ def dispersed(cells: Sequence[int], given_: list[int], offer: Offer) -> int:
     )
 
 
-def concentrated(cells: Sequence[int], given_: list[int], offer: Offer) -> int:
+def concentrated(cells: Sequence[int], given_: list[int], offer: CellOffer) -> int:
     return min(
         cells, key=lambda c: (-utilisation(offer, c, given_[c]), total_capacity(offer, c), c)
     )
 
 
-def round_robin(cells: Sequence[int], given_: list[int], offer: Offer) -> int:
+def round_robin(cells: Sequence[int], given_: list[int], offer: CellOffer) -> int:
     # Nobody has his next one before all who can have had theirs.
     count = len(given_)
     return min(cells, key=lambda c: (given_[c], (c - offer.start) % count))
@@ -103,7 +103,7 @@ RULES: dict[str, Rule] = {
 }
 
 
-def one_by_one(rule: Rule, offer: Offer, count: int) -> list[int]:
+def one_by_one(rule: Rule, offer: CellOffer, count: int) -> list[int]:
     """What the rule gives, task by task."""
     given_ = [0] * len(offer.room)
     for _ in range(count):
@@ -120,7 +120,7 @@ def test_there_is_a_rule_for_each_selector() -> None:
 @MANY
 @given(offers())
 def test_one_step_gives_what_one_task_after_the_other_gives(
-    name: str, case: tuple[Offer, int]
+    name: str, case: tuple[CellOffer, int]
 ) -> None:
     offer, count = case
     found = BUILT_IN[name]().select(offer, min(count, 64))
@@ -130,7 +130,7 @@ def test_one_step_gives_what_one_task_after_the_other_gives(
 @pytest.mark.parametrize("name", RULES)
 @MANY
 @given(offers(most=300))
-def test_so_does_one_step_for_very_many(name: str, case: tuple[Offer, int]) -> None:
+def test_so_does_one_step_for_very_many(name: str, case: tuple[CellOffer, int]) -> None:
     assert BUILT_IN[name]().select(*case).tolist() == one_by_one(RULES[name], *case)
 
 
@@ -151,7 +151,7 @@ def test_total_capacities_that_are_equal_share_a_rank() -> None:
 
 @pytest.mark.parametrize("name", RULES)
 @given(offers())
-def test_nothing_given_changes_what_was_offered(name: str, case: tuple[Offer, int]) -> None:
+def test_nothing_given_changes_what_was_offered(name: str, case: tuple[CellOffer, int]) -> None:
     offer, count = case
     before = [column.copy() for column in (offer.capacity, offer.used, offer.request, offer.room)]
     selector: Selector = BUILT_IN[name]()

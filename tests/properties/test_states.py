@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import IllegalTransition
 from controlplane.domain.state.gangs import (
-    GangGroup,
+    GangGroupFacts,
     judge_gang,
     meets_minima,
     missing,
     with_placed,
 )
 from controlplane.domain.state.rollup import GroupTally, JobTally, job_state
-from controlplane.domain.state.states import ACTIVE, JOB_STATES, TERMINAL, Budget, Reason
-from controlplane.domain.state.task_changes import Cause, change_task
+from controlplane.domain.state.states import ACTIVE, JOB_STATES, TERMINAL, Reason, RetryBudget
+from controlplane.domain.state.task_changes import ChangeCause, change_task
 from controlplane.domain.state.transitions import (
     HEALTHY_RUN_SECONDS,
     TRANSITIONS,
     Counters,
     Event,
-    Limits,
+    RetryLimits,
     advance,
     is_legal,
 )
@@ -33,7 +33,7 @@ from tests.properties import restatement as text
 from tests.unit.domain import facts
 
 PAIRS = list(product(S, Event))
-limits = st.builds(Limits, st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))
+limits = st.builds(RetryLimits, st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))
 
 
 # ------------------------------------------------------------------------------ tasks
@@ -44,11 +44,11 @@ def test_each_pair_is_in_the_table_or_refused_and_changes_nothing(state: S, even
     attempt = facts.attempt(state) if state in ACTIVE else None
     task = facts.task(state, attempt)
     if is_legal(state, event):
-        change = change_task(task, event, Cause(Reason.CANCELLED), now=facts.NOW)
+        change = change_task(task, event, ChangeCause(Reason.CANCELLED), now=facts.NOW)
         assert (change.task_from, change.task_to is state) == (state, False)
     else:
         with pytest.raises(IllegalTransition):
-            change_task(task, event, Cause(Reason.CANCELLED), now=facts.NOW)
+            change_task(task, event, ChangeCause(Reason.CANCELLED), now=facts.NOW)
 
 
 def test_terminal_is_final() -> None:
@@ -74,7 +74,7 @@ def test_the_table_says_what_its_text_says(state: S, event: Event) -> None:
                 state,
                 event,
                 counters=Counters(*used),
-                limits=Limits(limit, limit, limit),
+                limits=RetryLimits(limit, limit, limit),
                 ran_seconds=ran,
                 is_final=once,
             )
@@ -84,9 +84,9 @@ def test_the_table_says_what_its_text_says(state: S, event: Event) -> None:
 
 
 @given(limits, st.lists(st.tuples(st.sampled_from(list(Event)), st.floats(0, 200)), max_size=60))
-def test_any_history_keeps_the_books(limit: Limits, events: list[tuple[Event, float]]) -> None:
+def test_any_history_keeps_the_books(limit: RetryLimits, events: list[tuple[Event, float]]) -> None:
     state, counters = S.PENDING, Counters()
-    charged: Counter[Budget] = Counter()
+    charged: Counter[RetryBudget] = Counter()
     for event, ran in events:
         if (state, event) not in TRANSITIONS:
             continue
@@ -102,9 +102,9 @@ def test_any_history_keeps_the_books(limit: Limits, events: list[tuple[Event, fl
             charged[outcome.charged] += outcome.charge
         state, counters = outcome.task, outcome.counters
         assert (outcome.attempt in TERMINAL) or state in ACTIVE or outcome.attempt is None
-    assert charged[Budget.FAILURE] == counters.failure <= limit.failure + 1
-    assert charged[Budget.PREEMPTION] == counters.preemption <= limit.preemption + 1
-    assert charged[Budget.SYSTEM] == counters.system
+    assert charged[RetryBudget.FAILURE] == counters.failure <= limit.failure + 1
+    assert charged[RetryBudget.PREEMPTION] == counters.preemption <= limit.preemption + 1
+    assert charged[RetryBudget.SYSTEM] == counters.system
     assert counters.system_row <= limit.system + 1
 
 
@@ -181,8 +181,8 @@ def test_a_job_that_ended_stays_so_whatever_its_open_tasks_become(job: text.Job)
 # ------------------------------------------------------------------------------ gangs
 
 
-def gang_of(job: text.Job) -> list[GangGroup]:
-    return [GangGroup(Counter(g.states), g.minimum, g.is_movable) for g in job.groups]
+def gang_of(job: text.Job) -> list[GangGroupFacts]:
+    return [GangGroupFacts(Counter(g.states), g.minimum, g.is_movable) for g in job.groups]
 
 
 @given(jobs_of())
@@ -207,7 +207,7 @@ def test_what_a_gang_misses_is_the_fewest_that_are_enough(job: text.Job) -> None
         placed = min(need, there)
         placed += min(there - placed, extra)
         extra -= placed - min(need, there)
-        after.append(GangGroup(with_placed(group.counts, placed), group.min_available))
+        after.append(GangGroupFacts(with_placed(group.counts, placed), group.min_available))
     fewest = text.fewest(job.groups, job.minimum)
     assert meets_minima(after, job.minimum) == (fewest is not None)
     if fewest is not None:

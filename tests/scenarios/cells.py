@@ -34,7 +34,7 @@ from workers.config import CellConfig
 from workers.drivers.base import Driver
 from workers.drivers.process.engine import ProcessEngine
 from workers.drivers.registry import make_driver, make_pipeline
-from workers.drivers.runner.driver import Offered
+from workers.drivers.runner.driver import InstalledRunners
 from workers.journal import JournalFile
 from workers.journal_file import FileStore
 from workers.runners.interface import Runner
@@ -110,7 +110,7 @@ class RealCell:
         if self._runners is None:
             return make_driver(self.config, self._news.put, back_off=BACK_OFF)
         engine = ProcessEngine(home=self.config.home, max_log_bytes=self.config.max_log_bytes)
-        offered = Offered(self._runners)
+        offered = InstalledRunners(self._runners)
         return make_pipeline(engine, self.config, self._news.put, BACK_OFF, offered)
 
     def kill(self) -> None:

@@ -11,8 +11,8 @@ from django.test import override_settings
 from pytest_django.live_server_helper import LiveServer
 
 from controlplane import clock
-from controlplane.config.stack.engine import require_engine
-from controlplane.config.stack.image import require_image
+from controlplane.config.stack.parts.engine import require_engine
+from controlplane.config.stack.parts.image import require_image
 from tests.conformance.cable import Cable
 from tests.integration.loop.conftest import Loop, loop, many_slots
 from tests.scenarios.cells import LiveStage, RealCell

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from controlplane.commands.attempts.reports import Reported, record_reports
+from controlplane.commands.attempts.reports import ReceivedReport, record_reports
 from controlplane.commands.cells.probes import send_probes
 from controlplane.commands.state.apply import apply_changes
 from controlplane.commands.state.dispatch import send_after_commit
@@ -13,9 +13,9 @@ from controlplane.commands.tenancy.accounts import create_user
 from controlplane.commands.tenancy.pools import put_pool
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.cells.reports import Sender
+from controlplane.domain.cells.reports import ReportSender
 from controlplane.domain.state.states import Reason
-from controlplane.domain.state.task_changes import Cause, change_task
+from controlplane.domain.state.task_changes import ChangeCause, change_task
 from controlplane.domain.state.transitions import Event
 from controlplane.models import Alert, Attempt, Cell, Job, Pool, Task, TaskGroup, Transition
 from controlplane.queries.integrity.invariants import check_all
@@ -188,7 +188,7 @@ class Stage(Loop):
         def work() -> None:
             now, jobs = self.now(), lock_jobs([task.job_id])
             [facts] = load_facts_of_tasks([task.pk])
-            change = change_task(facts, event, Cause(reason), now=now)
+            change = change_task(facts, event, ChangeCause(reason), now=now)
             applied = apply_changes([change], jobs=jobs, now=now, actor="convergence")
             assert applied.changed == 1
             send_after_commit(applied)
@@ -197,8 +197,8 @@ class Stage(Loop):
 
     def hear(self, hand: Hand, report: AttemptReport) -> dict[str, int]:
         """One report, as the inbox records it; why it was ignored, if it was."""
-        sender = Sender(Cell.objects.get(name=hand.name).pk, hand.incarnation)
-        recorded = record_reports([Reported(sender, report)], [], now=self.now())
+        sender = ReportSender(Cell.objects.get(name=hand.name).pk, hand.incarnation)
+        recorded = record_reports([ReceivedReport(sender, report)], [], now=self.now())
         return {why: count for why, count in recorded.ignored.items() if count}
 
     def history(self, job: Job) -> list[tuple[str, str, str]]:

@@ -6,7 +6,7 @@ import pytest
 
 from controlplane import clock
 from controlplane.commands.tenancy.pools import confirm_loss
-from controlplane.contract.messages.reports import AttemptReport, Goodbye, Held, Register
+from controlplane.contract.messages.reports import AttemptReport, Goodbye, HeldAttempt, Register
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.models import (
@@ -387,7 +387,7 @@ def test_a_name_is_not_given_to_another_while_its_lease_lives(stage: Stage) -> N
 
 def inventory(hand: Hand, *attempts: Attempt) -> None:
     """It registers again, and has containers of these attempts."""
-    held = tuple(Held(str(attempt.uid), S.RUNNING) for attempt in attempts)
+    held = tuple(HeldAttempt(str(attempt.uid), S.RUNNING) for attempt in attempts)
     body = Register(
         hand.capacity, drivers=("docker",), task_types=("container",), inventory=held
     ).body()

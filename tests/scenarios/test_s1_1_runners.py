@@ -14,7 +14,13 @@ from controlplane.domain.state.transitions import Event
 from controlplane.models import Job, Transition
 from tests.conformance.runners import Scripted
 from tests.scenarios.cells import LiveStage, RealCell
-from workers.runners.interface import Aborted, Context, Fault, Look, Phase
+from workers.runners.interface import (
+    AbortResult,
+    Context,
+    FailureOrigin,
+    RunnerObservation,
+    RunnerPhase,
+)
 
 SOON = 0.02
 
@@ -34,15 +40,17 @@ def submit(live: LiveStage, task_type: str = "spark", **body: object) -> Job:
     return live.submit_small(image=None, task_type=task_type, command=["reindex"], **body)
 
 
-def counting(context: Context) -> Look:
+def counting(context: Context) -> RunnerObservation:
     """Runs, and counts its looks in its state."""
-    return Look(Phase.RUNNING, {"n": context.state.get("n", 0) + 1}, next_look_seconds=SOON)
+    return RunnerObservation(
+        RunnerPhase.RUNNING, {"n": context.state.get("n", 0) + 1}, next_look_seconds=SOON
+    )
 
 
 def test_a_task_type_names_its_runner_and_waits_where_no_cell_has_it(
     live: LiveStage, cell: RealCell, runner: Scripted
 ) -> None:
-    runner.step = lambda context: Look(Phase.SUCCEEDED, result="42")
+    runner.step = lambda context: RunnerObservation(RunnerPhase.SUCCEEDED, result="42")
     other = submit(live, "ray", allow_unsatisfiable=True)
     job = submit(live)
     live.until_state(job, "SUCCEEDED")
@@ -56,11 +64,17 @@ def test_what_the_runner_reports_is_the_state_of_the_task_and_in_its_history(
     live: LiveStage, cell: RealCell, runner: Scripted
 ) -> None:
     looks = [
-        Look(Phase.QUEUED, {"n": 1}, next_look_seconds=SOON),
-        Look(Phase.INITIALIZING, {"n": 2}, words="making room", next_look_seconds=SOON),
-        Look(Phase.RUNNING, {"n": 3}, words="stage 1 of 2", next_look_seconds=SOON),
-        Look(Phase.RUNNING, {"n": 4}, words="stage 2 of 2", next_look_seconds=SOON),
-        Look(Phase.SUCCEEDED, {"n": 5}),
+        RunnerObservation(RunnerPhase.QUEUED, {"n": 1}, next_look_seconds=SOON),
+        RunnerObservation(
+            RunnerPhase.INITIALIZING, {"n": 2}, words="making room", next_look_seconds=SOON
+        ),
+        RunnerObservation(
+            RunnerPhase.RUNNING, {"n": 3}, words="stage 1 of 2", next_look_seconds=SOON
+        ),
+        RunnerObservation(
+            RunnerPhase.RUNNING, {"n": 4}, words="stage 2 of 2", next_look_seconds=SOON
+        ),
+        RunnerObservation(RunnerPhase.SUCCEEDED, {"n": 5}),
     ]
     runner.step = lambda context: looks[context.state.get("n", 0)]
     job = submit(live)
@@ -87,7 +101,9 @@ def test_a_killed_cell_goes_on_with_the_state_that_was_kept(
     live.until(lambda: len(runner.looks) >= 3)
     cell.kill()
     kept = len(runner.looks)
-    runner.step = lambda context: Look(Phase.SUCCEEDED, result=str(context.state["n"]))
+    runner.step = lambda context: RunnerObservation(
+        RunnerPhase.SUCCEEDED, result=str(context.state["n"])
+    )
     cell.begin()
     live.until_state(job, "SUCCEEDED")
     # The last answer may have come too late to be kept: then the look is repeated.
@@ -98,12 +114,12 @@ def test_a_killed_cell_goes_on_with_the_state_that_was_kept(
 def test_a_failure_of_the_user_is_aborted_and_begins_anew_without_its_state(
     live: LiveStage, cell: RealCell, runner: Scripted
 ) -> None:
-    def step(context: Context) -> Look:
+    def step(context: Context) -> RunnerObservation:
         if context.task.number == 2:
-            return Look(Phase.SUCCEEDED)
+            return RunnerObservation(RunnerPhase.SUCCEEDED)
         if context.state:
-            return Look(Phase.RETRYABLE_FAILURE, message="bad row")
-        return Look(Phase.RUNNING, {"cluster": "c-1"}, next_look_seconds=SOON)
+            return RunnerObservation(RunnerPhase.RETRYABLE_FAILURE, message="bad row")
+        return RunnerObservation(RunnerPhase.RUNNING, {"cluster": "c-1"}, next_look_seconds=SOON)
 
     runner.step = step
     job = submit(live, retries={"failure": 1})
@@ -120,12 +136,14 @@ def test_a_failure_of_the_user_is_aborted_and_begins_anew_without_its_state(
 def test_a_failure_of_the_system_goes_on_with_the_state_and_pays_from_its_own_budget(
     live: LiveStage, cell: RealCell, runner: Scripted
 ) -> None:
-    def step(context: Context) -> Look:
+    def step(context: Context) -> RunnerObservation:
         if context.task.number == 2:
-            return Look(Phase.SUCCEEDED)
+            return RunnerObservation(RunnerPhase.SUCCEEDED)
         if context.state:
-            return Look(Phase.RETRYABLE_FAILURE, message="it is down", fault=Fault.SYSTEM)
-        return Look(Phase.RUNNING, {"cluster": "c-1"}, next_look_seconds=SOON)
+            return RunnerObservation(
+                RunnerPhase.RETRYABLE_FAILURE, message="it is down", fault=FailureOrigin.SYSTEM
+            )
+        return RunnerObservation(RunnerPhase.RUNNING, {"cluster": "c-1"}, next_look_seconds=SOON)
 
     runner.step = step
     job = submit(live)
@@ -137,12 +155,12 @@ def test_a_failure_of_the_system_goes_on_with_the_state_and_pays_from_its_own_bu
 def test_an_attempt_that_never_began_does_not_lose_the_state(
     live: LiveStage, cell: RealCell, runner: Scripted
 ) -> None:
-    runner.step = lambda context: Look(
-        Phase.RETRYABLE_FAILURE, {"cluster": "c-1"}, fault=Fault.SYSTEM
+    runner.step = lambda context: RunnerObservation(
+        RunnerPhase.RETRYABLE_FAILURE, {"cluster": "c-1"}, fault=FailureOrigin.SYSTEM
     )
     job = submit(live)
     live.until(lambda: live.states(job) == ["PENDING"] and live.attempts(job))
-    runner.step = lambda context: Look(Phase.SUCCEEDED)
+    runner.step = lambda context: RunnerObservation(RunnerPhase.SUCCEEDED)
     cell.is_cut_off = True
     live.until(lambda: live.states(job) == ["ASSIGNED"])
     cell.step()
@@ -158,13 +176,13 @@ def test_a_cancelled_task_holds_its_place_until_its_runner_has_aborted(
     live: LiveStage, cell: RealCell, runner: Scripted
 ) -> None:
     runner.step = counting
-    runner.end = lambda context: Aborted(is_done=False, next_look_seconds=SOON)
+    runner.end = lambda context: AbortResult(is_done=False, next_look_seconds=SOON)
     job = submit(live)
     live.until_runs(job)
     cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=live.now())
     live.until(lambda: len(runner.aborts) >= 3 or live.last(job).released_at)
     assert (live.states(job), live.last(job).released_at) == (["KILLED"], None)
-    runner.end = lambda context: Aborted(is_done=True)
+    runner.end = lambda context: AbortResult(is_done=True)
     live.until_settled(job)
     assert live.last(job).release_kind == "confirmed"
 
@@ -172,7 +190,7 @@ def test_a_cancelled_task_holds_its_place_until_its_runner_has_aborted(
 def test_a_failure_for_good_is_not_tried_again_whatever_the_budget(
     live: LiveStage, cell: RealCell, runner: Scripted
 ) -> None:
-    runner.step = lambda context: Look(Phase.FAILED, message="no such table")
+    runner.step = lambda context: RunnerObservation(RunnerPhase.FAILED, message="no such table")
     job = submit(live, retries={"failure": 5})
     live.until_settled(job)
     assert (live.states(job), len(live.attempts(job))) == (["FAILED"], 1)

@@ -77,7 +77,7 @@ class SimulatedBus:
     # ------------------------------------------------------------------ cells and consumers
 
     def push_from_cell(self, messages: Sequence[tuple[str, str]]) -> None:
-        """Messages of a cell: lost while the broker is away (`workers.service.bus.RedisBus`)."""
+        """Take messages of a cell; they are lost while the broker is away, as with Redis."""
         if not self.is_down:
             for queue, message in messages:
                 self._send(queue, message)

@@ -10,7 +10,12 @@ from random import Random
 
 from django.conf import settings
 
-from controlplane.commands.callbacks import Claimed, Tried, claim_callbacks, note_try
+from controlplane.commands.callbacks import (
+    ClaimedCallback,
+    DeliveryAttempt,
+    claim_callbacks,
+    note_try,
+)
 from controlplane.outbox.wakes import take_wake
 from controlplane.queries.sql import rows
 from tests.simulation.control import TickPart
@@ -58,7 +63,7 @@ class Callbacks(TickPart):
         for item in claim_callbacks(now=self._around.timeline.datetime()).items:
             self._try(item)
 
-    def _try(self, item: Claimed) -> None:
+    def _try(self, item: ClaimedCallback) -> None:
         number = item.callback_id
         if number in self._in_hand:
             self.wrong.append(f"callback {number} is tried twice at the same time")
@@ -78,12 +83,12 @@ class Callbacks(TickPart):
         seconds = settings.CELLRUN.callback_seconds
         return status, seconds if status is None else self._rng.uniform(0.01, seconds)
 
-    def _answered(self, item: Claimed, began: float, status: int | None, life: int) -> None:
+    def _answered(self, item: ClaimedCallback, began: float, status: int | None, life: int) -> None:
         if status in _WELL:
             self.told[item.callback_id] += 1
         self._noted(item, began, status, life)
 
-    def _noted(self, item: Claimed, began: float, status: int | None, life: int) -> None:
+    def _noted(self, item: ClaimedCallback, began: float, status: int | None, life: int) -> None:
         if life != self._life:
             return
         if not self.can_work:  # it is stopped, or in the middle of something else
@@ -92,10 +97,10 @@ class Callbacks(TickPart):
         self._around.note(f"callback {item.callback_id}, try {item.number}: {status}")
         error = "" if status in _WELL else f"answered {status}"
         now = self._around.timeline.datetime()
-        tried = Tried(datetime.fromtimestamp(began, UTC), now, status, error)
+        tried = DeliveryAttempt(datetime.fromtimestamp(began, UTC), now, status, error)
         self.work(lambda: self._note(item, tried))
 
-    def _note(self, item: Claimed, tried: Tried) -> None:
+    def _note(self, item: ClaimedCallback, tried: DeliveryAttempt) -> None:
         note_try(item, tried)
         self._in_hand.discard(item.callback_id)
 

@@ -2,8 +2,8 @@
 
 Its clocks are wrong, and go too fast or too slow. The guard lives as long as the machine does.
 
-The process does what `workers.service.host.Host` does, round by round, with the production Cell,
-Journal, Reporter, Lease and MemoryDriver; it can be killed at any point of a round.
+The process does what `workers.service.host.CellHost` does, round by round, with the production
+Cell, CellJournal, Reporter, Lease and MemoryDriver; it can be killed at any point of a round.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -15,12 +15,12 @@ from tests.simulation.bus import SimulatedBus, body_of
 from tests.simulation.stores import Disk
 from tests.simulation.timeline import Killed, Timeline
 from workers.agent.cell import Cell
-from workers.agent.inputs import Happening, Moment, OrderMessage, Sighting
-from workers.attempt.events import DriverEvent, Found, Launch, Permit
+from workers.agent.inputs import ClockReading, Happening, OrderMessage, ScanResult
+from workers.attempt.events import DriverEvent, FoundContainer, Launch, Permit
 from workers.attempt.runtime import EngineAway
 from workers.config import CellConfig
-from workers.drivers.memory import Life, MemoryDriver, MemoryEngine
-from workers.guard.local import LocalLink
+from workers.drivers.memory import FakeContainer, MemoryDriver, MemoryEngine
+from workers.guard.local import LocalGuardLink
 from workers.guard.watchlist import Watchlist
 from workers.journal import JournalFile
 from workers.service.host import COALESCE_SECONDS
@@ -118,9 +118,9 @@ class Machine:
         """When the machine has counted `boot` seconds since it was booted."""
         return self.booted_at + boot / self.rate
 
-    def moment(self) -> Moment:
+    def moment(self) -> ClockReading:
         """Now, by both of its clocks."""
-        return Moment(self.wall(), self.boot())
+        return ClockReading(self.wall(), self.boot())
 
     def start(self) -> None:
         """Start the cell process, unless it runs or the machine is retired."""
@@ -173,8 +173,8 @@ class Machine:
         self.crash()
         self.is_retired = True
 
-    def _begin_guard(self, watchlist: Watchlist) -> LocalLink:
-        return LocalLink(
+    def _begin_guard(self, watchlist: Watchlist) -> LocalGuardLink:
+        return LocalGuardLink(
             self.engine,
             wall=self.wall,
             boot=self.boot,
@@ -232,7 +232,7 @@ class Machine:
         if self.process is not None and self.process.queue == queue:
             self.process.plan()
 
-    def living(self) -> list[Life]:
+    def living(self) -> list[FakeContainer]:
         """The containers whose program runs."""
         now = self.wall()
         return [life for life in self.engine.lives.values() if life.starts_at <= now < life.ends_at]
@@ -290,7 +290,7 @@ class Process:
         self.plan(self._next())
 
     def _round(self) -> None:
-        """As `workers.service.host.Host._round`."""
+        """As `workers.service.host.CellHost._round`."""
         machine, cell = self.machine, self.cell
         now = machine.moment()
         if not machine.is_engine_away:
@@ -332,16 +332,16 @@ class Process:
         if not self._has_looked:
             self._has_looked = True
             found = tuple(item.uid for item in self._fragile.find())
-            self._incoming.insert(0, Sighting(found, ()))
+            self._incoming.insert(0, ScanResult(found, ()))
 
     def evacuate(self) -> None:
-        """As `workers.service.host.Host._evacuate`, round by round."""
+        """As `workers.service.host.CellHost._evacuate`, round by round."""
         self._is_evacuating = True
         self.cell.evacuate()
         self.plan()
 
     def leave(self) -> None:
-        """As `workers.service.host.Host._leave`; when it evacuates, nothing is left by then."""
+        """As `workers.service.host.CellHost._leave`; when it evacuates, nothing is left by then."""
         self.cell.leave(self.machine.moment(), expected_seconds=EXPECTED_SECONDS)
         self._journals.sync()
         self.cell.act()
@@ -427,7 +427,7 @@ class _Fragile:
     def stop(self, uid: str, *, grace_seconds: float, force: bool) -> None:
         self._call(lambda: self._driver.stop(uid, grace_seconds=grace_seconds, force=force))
 
-    def find(self) -> Iterable[Found]:
+    def find(self) -> Iterable[FoundContainer]:
         if self._machine.is_engine_away:
             raise EngineAway("the engine does not answer")
         return self._driver.find()

@@ -8,7 +8,7 @@ from controlplane.contract.states import FailureKind
 from tests.simulation.machines import Machine
 from tests.simulation.timeline import Timeline
 from workers.attempt.outcome import STOPPED, TIMEOUT
-from workers.drivers.memory import Life
+from workers.drivers.memory import FakeContainer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -16,7 +16,7 @@ class Seen:
     """A container and its machine. `begun_at`: when it was made."""
 
     machine: Machine
-    life: Life
+    life: FakeContainer
     begun_at: datetime
 
     @property
@@ -107,17 +107,17 @@ class Witness:
         """Those of a task."""
         return [seen for seen in self._seen if seen.task_id == task_id]
 
-    def _note(self, machine: Machine, life: Life) -> None:
+    def _note(self, machine: Machine, life: FakeContainer) -> None:
         seen = Seen(machine, life, self._timeline.datetime())
         self._seen.append(seen)
         self.on_begin(seen)
 
 
-class _Watched(dict[str, Life]):
-    def __init__(self, note: Callable[[Life], None]) -> None:
+class _Watched(dict[str, FakeContainer]):
+    def __init__(self, note: Callable[[FakeContainer], None]) -> None:
         super().__init__()
         self._note = note
 
-    def __setitem__(self, uid: str, life: Life) -> None:
+    def __setitem__(self, uid: str, life: FakeContainer) -> None:
         super().__setitem__(uid, life)
         self._note(life)

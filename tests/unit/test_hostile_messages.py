@@ -13,9 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.contract.fields import Malformed
-from controlplane.contract.messages.orders import Registered
-from controlplane.contract.messages.reports import MAX_REPORTS, Goodbye, Heartbeat, Held, Register
+from controlplane.contract.fields import MalformedMessage
+from controlplane.contract.messages.orders import RegistrationResult
+from controlplane.contract.messages.reports import (
+    MAX_REPORTS,
+    Goodbye,
+    Heartbeat,
+    HeldAttempt,
+    Register,
+)
 from controlplane.contract.states import TaskState
 from controlplane.contract.wire import envelope, keys
 from controlplane.contract.wire.queues import INBOX_QUEUES, inbox_queue
@@ -25,8 +31,8 @@ from workers.agent.orders import OrderReader
 CELL_KEY = b"k" * 32
 TO_CONTROL = keys.mac_key(CELL_KEY, keys.TO_CONTROL)
 TO_CELL = keys.mac_key(CELL_KEY, keys.TO_CELL)
-BEAT = Heartbeat((Held("u", TaskState.RUNNING),)).body()
-REGISTERED = Registered("accepted", "", 1.0, 30.0, 5.0, 1).body()
+BEAT = Heartbeat((HeldAttempt("u", TaskState.RUNNING),)).body()
+REGISTERED = RegistrationResult("accepted", "", 1.0, 30.0, 5.0, 1).body()
 
 # What JSON can hold, and what Python's reader takes beyond it: NaN, lone surrogates, huge numbers.
 values: st.SearchStrategy[Any] = st.recursive(
@@ -58,7 +64,7 @@ def reader() -> OrderReader:
 
 def check_both(raw: str) -> None:
     """`raw` is dropped by both sides, and what comes with it is read."""
-    with contextlib.suppress(Malformed):
+    with contextlib.suppress(MalformedMessage):
         envelope.parse(raw)
     found = sort_messages([raw, seal(BEAT)], Directory(find))
     assert [beat.seq for beat in found.beats] == [4]
@@ -94,7 +100,7 @@ def test_an_envelope_with_any_value_in_a_field_costs_only_itself(name: str, valu
 )
 def test_a_mac_that_is_not_64_hex_digits_is_malformed(mac: str) -> None:
     raw = json.dumps({**json.loads(seal(BEAT)), "mac": mac})
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedMessage):
         envelope.parse(raw)
     assert sort_messages([raw], Directory(find)).dropped == {"malformed": 1}
     orders = reader()

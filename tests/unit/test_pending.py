@@ -7,7 +7,7 @@ import pytest
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.placement.reasons.pending import (
-    Waiting,
+    PendingTaskFacts,
     pending_reason,
     pending_reasons,
     whereabouts,
@@ -16,7 +16,7 @@ from controlplane.domain.placement.reasons.pending import (
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)
 FOUND = {"code": "insufficient_resources", "text": "no cell has enough free", "cell": "c"}
-ALL = Waiting(
+ALL = PendingTaskFacts(
     not_before=LATER,
     attempt_open=True,
     startable_at=None,
@@ -78,7 +78,7 @@ def test_the_nearest_reason_is_told(changes: dict[str, object], code: str, text:
 
 
 def test_the_figures_of_placement_are_kept() -> None:
-    waiting = Waiting(None, False, NOW, [], FOUND)
+    waiting = PendingTaskFacts(None, False, NOW, [], FOUND)
     assert pending_reason(waiting, now=NOW) == FOUND
 
 
@@ -121,7 +121,7 @@ def test_all_that_stands_against_a_task_is_told_the_nearest_first() -> None:
 
 def test_a_group_that_waits_for_other_jobs_alone_waits_for_no_group() -> None:
     prepare = {"job": 7, "name": "prepare", "until": "finished"}
-    waiting = Waiting(None, False, None, [], None, [prepare])
+    waiting = PendingTaskFacts(None, False, None, [], None, [prepare])
     assert [reason["code"] for reason in pending_reasons(waiting, now=NOW)] == ["waiting_for_job"]
 
 

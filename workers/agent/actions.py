@@ -11,7 +11,7 @@ from workers.drivers.base import Driver
 log = logging.getLogger(__name__)
 
 
-class Deeds:
+class DeferredActions:
     """In the order in which they were noted, but that stops come last: they wait for nothing."""
 
     def __init__(self, driver: Driver) -> None:

@@ -18,7 +18,7 @@ from controlplane.contract.states import Phase, TaskState
 
 
 @dataclass(slots=True)
-class Book:
+class AttemptEntry:
     """One attempt: what was ordered, and the facts so far.
 
     `phases`: the changes that are not acknowledged. `phase_count`: how many there were in all, of
@@ -103,38 +103,38 @@ class Book:
         )
 
 
-class Books:
+class AttemptTable:
     """The books of all attempts that are under way or whose end is not acknowledged."""
 
     def __init__(self) -> None:
-        self._books: dict[str, Book] = {}
-        self._running: dict[str, Book] = {}
+        self._books: dict[str, AttemptEntry] = {}
+        self._running: dict[str, AttemptEntry] = {}
 
     @staticmethod
-    def prepare(run: RunAttempt, spec: GroupSpec) -> Book:
+    def prepare(run: RunAttempt, spec: GroupSpec) -> AttemptEntry:
         """A book that is not in use yet."""
-        return Book(run, spec)
+        return AttemptEntry(run, spec)
 
-    def open(self, run: RunAttempt, spec: GroupSpec) -> Book:
+    def open(self, run: RunAttempt, spec: GroupSpec) -> AttemptEntry:
         """A new book, in use."""
-        book = Book(run, spec)
+        book = AttemptEntry(run, spec)
         self.add(book)
         return book
 
-    def add(self, book: Book) -> None:
+    def add(self, book: AttemptEntry) -> None:
         """Take the book into use."""
         self._books[book.uid] = book
         self._running[book.uid] = book
 
-    def find(self, uid: str) -> Book | None:
+    def find(self, uid: str) -> AttemptEntry | None:
         """The book of an attempt, if there is one."""
         return self._books.get(uid)
 
-    def running(self) -> list[Book]:
+    def running(self) -> list[AttemptEntry]:
         """The attempts that have not ended."""
         return list(self._running.values())
 
-    def end(self, book: Book, report: AttemptReport) -> None:
+    def end(self, book: AttemptEntry, report: AttemptReport) -> None:
         """The attempt is over."""
         book.end = report
         self._running.pop(book.uid, None)
@@ -143,5 +143,5 @@ class Books:
         """The end is acknowledged."""
         self._books.pop(uid, None)
 
-    def __iter__(self) -> Iterator[Book]:
+    def __iter__(self) -> Iterator[AttemptEntry]:
         return iter(list(self._books.values()))

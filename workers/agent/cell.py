@@ -2,7 +2,7 @@
 
 Single-threaded and driven from outside: `note` each thing that happened, then `sync` the journal,
 then `act`. Nothing is done or said before what it rests on is safe on disk, and one fsync serves
-everything that was noted together. Time comes in with `Moment`; a simulation drives the same
+everything that was noted together. Time comes in with `ClockReading`; a simulation drives the same
 code.
 """
 
@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
-from controlplane.contract.messages.orders import Orders, Registered, StopAttempt, Sync
-from controlplane.contract.messages.reports import AttemptReport, Goodbye, Heartbeat, Held
+from controlplane.contract.messages.orders import Orders, RegistrationResult, StopAttempt, Sync
+from controlplane.contract.messages.reports import AttemptReport, Goodbye, Heartbeat, HeldAttempt
 from controlplane.contract.states import Phase, TaskState
 from controlplane.contract.wire import queues
-from workers.agent.actions import Deeds
-from workers.agent.attempts import Book, Books
+from workers.agent.actions import DeferredActions
+from workers.agent.attempts import AttemptEntry, AttemptTable
 from workers.agent.exclusive import Exclusives
 from workers.agent.final_report import judge_end, refusal
-from workers.agent.inputs import Happening, Moment, OrderMessage, Sighting
+from workers.agent.inputs import ClockReading, Happening, OrderMessage, ScanResult
 from workers.agent.lease import Lease
 from workers.agent.orders import OrderReader
 from workers.agent.outbox import Outbox
@@ -30,20 +30,20 @@ from workers.agent.registration import make_register, offered_types
 from workers.agent.reporting import Reporter
 from workers.attempt.environment import build_environment
 from workers.attempt.events import (
-    Building,
+    BuildingEvent,
     DriverEvent,
-    Ended,
+    EndedEvent,
     Launch,
-    Reconciled,
-    Started,
-    TryFailed,
+    ReconciledEvent,
+    StageFailedEvent,
+    StartedEvent,
     always,
 )
 from workers.attempt.outcome import STOPPED, VANISHED
 from workers.config import CellConfig
 from workers.drivers.base import Driver
-from workers.guard.link import Link
-from workers.journal import Journal, Remembered
+from workers.guard.link import GuardLink
+from workers.journal import CellJournal, JournaledAttempt
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +67,10 @@ class Cell:
     def __init__(
         self,
         config: CellConfig,
-        journal: Journal,
+        journal: CellJournal,
         driver: Driver,
         *,
-        guard: Link | None = None,
+        guard: GuardLink | None = None,
         draw_incarnation: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         """`guard`: without one, exclusive orders are refused."""
@@ -79,11 +79,11 @@ class Cell:
         self.journal = journal
         self.driver = driver
         self.lease = Lease()
-        self.books = Books()
+        self.books = AttemptTable()
         self.exclusives = Exclusives(guard)
         self.outbox = Outbox(config, journal)
-        self.deeds = Deeds(driver)
-        self.ended: list[Book] = []
+        self.deeds = DeferredActions(driver)
+        self.ended: list[AttemptEntry] = []
         self.is_registered = False
         self.is_leaving = False
         self.is_drawing_anew = False
@@ -120,7 +120,7 @@ class Cell:
 
     # ------------------------------------------------------------------ starting and ending
 
-    def start(self, now: Moment) -> None:
+    def start(self, now: ClockReading) -> None:
         """Read the journal, adopt what runs, end what nobody knows, ask to be registered."""
         memory = self.journal.memory
         if memory.is_blank:
@@ -146,7 +146,7 @@ class Cell:
         self._next_beat = now.boot
         self.tick(now)
 
-    def leave(self, now: Moment, *, expected_seconds: int) -> None:
+    def leave(self, now: ClockReading, *, expected_seconds: int) -> None:
         """The process ends. With evacuation everything is stopped first; else containers run on."""
         self.is_leaving = True
         self.progress.report_all()
@@ -171,17 +171,23 @@ class Cell:
 
     # ------------------------------------------------------------------ what happens
 
-    def note(self, happening: Happening, now: Moment) -> None:
+    def note(self, happening: Happening, now: ClockReading) -> None:
         """Take note of one thing. A message that cannot be read is dropped and stops nothing."""
         match happening:
             case OrderMessage(text):
                 self._take_order(text, now)
-            case Building() | TryFailed() | Started() | Reconciled() | Ended():
+            case (
+                BuildingEvent()
+                | StageFailedEvent()
+                | StartedEvent()
+                | ReconciledEvent()
+                | EndedEvent()
+            ):
                 self._take_event(happening, now)
-            case Sighting():
+            case ScanResult():
                 self._take_sighting(happening, now)
 
-    def tick(self, now: Moment) -> None:
+    def tick(self, now: ClockReading) -> None:
         """Let time pass: look first, register again until it is answered, then beat."""
         self.exclusives.tick()
         self.progress.report_due(now.boot)
@@ -194,7 +200,7 @@ class Cell:
         if self.is_drawing_anew:
             self._draw_anew(now)
         if self.is_registered:
-            held = tuple(Held(book.uid, book.state) for book in self.books.running())
+            held = tuple(HeldAttempt(book.uid, book.state) for book in self.books.running())
             beat = Heartbeat(held, self.unfit, self.lease.clock_ahead)
             self.lease.note_sent(self.outbox.send(beat.body()), now.boot)
         elif not self.is_drawing_anew and self._may_register(now):
@@ -222,16 +228,16 @@ class Cell:
 
     # ------------------------------------------------------------------ orders
 
-    def _take_order(self, text: str, now: Moment) -> None:
+    def _take_order(self, text: str, now: ClockReading) -> None:
         match self.order_reader.read(text):
-            case Registered() as answer:
+            case RegistrationResult() as answer:
                 self._take_registered(answer, now)
             case Sync() as sync:
                 self._take_sync(sync, now)
             case Orders() as orders:
                 self._take_orders(orders, now)
 
-    def _take_registered(self, answer: Registered, now: Moment) -> None:
+    def _take_registered(self, answer: RegistrationResult, now: ClockReading) -> None:
         if self.is_registered or answer.register_seq != self._register_seq:
             return
         if answer.verdict == "draw_anew":
@@ -256,7 +262,7 @@ class Cell:
         else:
             log.warning("cell %s is refused: %s", self.name, answer.why)
 
-    def _take_sync(self, sync: Sync, now: Moment) -> None:
+    def _take_sync(self, sync: Sync, now: ClockReading) -> None:
         if not self.lease.has_sent(sync.heartbeat_seq):
             return
         if sync.draw_anew:
@@ -276,7 +282,7 @@ class Cell:
             self.outbox.send(reports.body())
         self._take_orders(sync.orders, now)
 
-    def _take_orders(self, orders: Orders, now: Moment) -> None:
+    def _take_orders(self, orders: Orders, now: ClockReading) -> None:
         if orders.runs and self.lease.server_time(now.boot) is None:
             # They waited for this process; once it is registered it knows whether they are late.
             self._early = [*self._early, replace(orders, stops=())][-MAX_EARLY:]
@@ -291,7 +297,7 @@ class Cell:
         for stop in orders.stops:
             self._take_stop(stop, now)
 
-    def _take_run(self, book: Book, now: Moment) -> None:
+    def _take_run(self, book: AttemptEntry, now: ClockReading) -> None:
         uid = book.uid
         if self.books.find(uid) is not None:
             return
@@ -313,7 +319,7 @@ class Cell:
         self.journal.take(book.run, book.spec)
         self.deeds.start(self._launch(book))
 
-    def _why_not(self, book: Book, now: Moment) -> str | None:
+    def _why_not(self, book: AttemptEntry, now: ClockReading) -> str | None:
         """Why an order is refused; None: it is taken."""
         server_time = self.lease.server_time(now.boot)
         if self.is_leaving or self.is_drawing_anew or self._evacuating:
@@ -328,7 +334,7 @@ class Cell:
             return self.exclusives.why_not(book, self.lease, now.boot)
         return None
 
-    def _take_stop(self, stop: StopAttempt, now: Moment) -> None:
+    def _take_stop(self, stop: StopAttempt, now: ClockReading) -> None:
         book = self.books.find(stop.uid)
         if book is None:
             # Stop before run: it is known as ended from now on, and a later order is refused.
@@ -349,37 +355,37 @@ class Cell:
 
     # ------------------------------------------------------------------ attempts
 
-    def _take_event(self, event: DriverEvent, now: Moment) -> None:
+    def _take_event(self, event: DriverEvent, now: ClockReading) -> None:
         book = self.books.find(event.uid)
         if book is None or book.end is not None:
             return
         match event:
-            case Building() | TryFailed() | Reconciled():
+            case BuildingEvent() | StageFailedEvent() | ReconciledEvent():
                 self.progress.note(book, event, now)
-            case Started():
+            case StartedEvent():
                 self.journal.start(event.uid, event.at, event.container_id)
                 book.container_id, book.addresses = event.container_id, event.addresses
                 book.move(TaskState.RUNNING, started_at=event.at)
                 self.progress.report(book)
-            case Ended():
+            case EndedEvent():
                 is_struck = self.exclusives.is_struck(book)
                 report = judge_end(book, event, is_struck=is_struck)
                 if book.is_blamed and not book.stop and event.reason in (STOPPED, VANISHED):
                     report = replace(refusal(book.uid, _BLAME, now.wall), phases=book.phases)
                 self._finish(book, report)
 
-    def _finish(self, book: Book, report: AttemptReport) -> None:
+    def _finish(self, book: AttemptEntry, report: AttemptReport) -> None:
         self.journal.end(report)
         self._end(book, report)
         self.deeds.remove(book.uid)
 
-    def _end(self, book: Book, report: AttemptReport) -> None:
+    def _end(self, book: AttemptEntry, report: AttemptReport) -> None:
         self.books.end(book, report)
         self.exclusives.drop(book)
         self.ended.append(book)
         self.reporter.say(report)
 
-    def _adopt(self, book: Book, item: Remembered, now: Moment) -> None:
+    def _adopt(self, book: AttemptEntry, item: JournaledAttempt, now: ClockReading) -> None:
         if book.state is TaskState.ASSIGNED and item.stage < STAGES[Phase.CHECKING]:
             self.journal.crash(book.uid)
             book.is_blamed = item.crashes > MAX_CRASHES
@@ -395,7 +401,7 @@ class Cell:
         if stop is not None:
             self.deeds.stop(stop)
 
-    def _launch(self, book: Book) -> Launch:
+    def _launch(self, book: AttemptEntry) -> Launch:
         env = build_environment(book.run, book.spec, self.name)
         permit = partial(self.exclusives.permit, book.uid) if book.spec.exclusive else always
         return Launch(book.run, book.spec, env, permit, book.started_at)
@@ -422,7 +428,7 @@ class Cell:
     ) -> None:
         self.journal.finish(uid, start_before + KNOWN_SECONDS, never_created=never_created)
 
-    def _take_sighting(self, seen: Sighting, now: Moment) -> None:
+    def _take_sighting(self, seen: ScanResult, now: ClockReading) -> None:
         """Remove what nobody knows any more.
 
         A container or folder that could be seen had its book before: none means that it is over.
@@ -445,7 +451,7 @@ class Cell:
         book = self.books.find(uid)
         return book is None or (book.end is not None and not self._has_swept)
 
-    def _remove_strangers(self, uids: Iterable[str], now: Moment) -> None:
+    def _remove_strangers(self, uids: Iterable[str], now: ClockReading) -> None:
         for uid in uids:
             log.warning("container of attempt %s is left over, and is removed", uid)
             # An order for it may yet come, again: it was started once, and that was enough.
@@ -461,10 +467,10 @@ class Cell:
 
     # ------------------------------------------------------------------ identity
 
-    def _may_register(self, now: Moment) -> bool:
+    def _may_register(self, now: ClockReading) -> bool:
         return self._has_swept or bool(self.unfit) or now.boot >= self._may_register_at
 
-    def _register(self, now: Moment) -> None:
+    def _register(self, now: ClockReading) -> None:
         body = make_register(self.config, self.books.running()).body()
         self._register_seq = self.outbox.claim(body)
         self.lease.note_sent(self._register_seq, now.boot)
@@ -480,14 +486,14 @@ class Cell:
             self.journal.stop(book.stop)
             self.deeds.stop(book.stop)
 
-    def _draw_anew(self, now: Moment) -> None:
+    def _draw_anew(self, now: ClockReading) -> None:
         """Begin a new incarnation once nothing of the old one runs."""
         if not self.is_empty:
             return
         for reports in self.reporter.unheard():  # who waits for a word of this incarnation has it
             self.outbox.send(reports.body())
         self.journal.begin(self._draw_incarnation())
-        self.books, self.lease = Books(), Lease()
+        self.books, self.lease = AttemptTable(), Lease()
         self.outbox.begin()
         self.reporter = Reporter(self.outbox.numbers, acked=0)
         self.is_drawing_anew = False

@@ -7,11 +7,11 @@ cell that has none.
 import logging
 from collections.abc import Iterable
 
-from workers.agent.attempts import Book
+from workers.agent.attempts import AttemptEntry
 from workers.agent.lease import Lease
 from workers.attempt.events import Permit
-from workers.guard.link import Link
-from workers.guard.watchlist import Watched, Watchlist
+from workers.guard.link import GuardLink
+from workers.guard.watchlist import ExclusiveAttempt, Watchlist
 
 log = logging.getLogger(__name__)
 
@@ -19,16 +19,16 @@ log = logging.getLogger(__name__)
 class Exclusives:
     """`link`: None for a cell that can have no guard, and so no exclusive attempts."""
 
-    def __init__(self, link: Link | None) -> None:
+    def __init__(self, link: GuardLink | None) -> None:
         self._link = link
-        self._attempts: dict[str, Watched] = {}
-        self._strangers: dict[str, Watched] = {}
+        self._attempts: dict[str, ExclusiveAttempt] = {}
+        self._strangers: dict[str, ExclusiveAttempt] = {}
         self._deadline = 0.0
         self._is_dirty = False
 
     # ------------------------------------------------------------------ who is watched
 
-    def begin(self, books: Iterable[Book]) -> None:
+    def begin(self, books: Iterable[AttemptEntry]) -> None:
         """A process of the cell starts: what an earlier one had watched still is.
 
         What is watched and not in its books keeps the deadline it had, which nothing renews.
@@ -44,24 +44,24 @@ class Exclusives:
         self._strangers = known
         self._is_dirty = bool(earlier.attempts or self._attempts)
 
-    def add(self, book: Book, lease: Lease) -> None:
+    def add(self, book: AttemptEntry, lease: Lease) -> None:
         """An exclusive attempt is taken."""
         self._deadline = lease.expires_at
         self._add(book, _watched(book, lease))
 
-    def drop(self, book: Book) -> None:
+    def drop(self, book: AttemptEntry) -> None:
         """It is over."""
         if self._attempts.pop(book.uid, None) is not None:
             self._is_dirty = True
 
-    def _add(self, book: Book, watched: Watched | None) -> None:
+    def _add(self, book: AttemptEntry, watched: ExclusiveAttempt | None) -> None:
         # Without a list there was no lease: whatever runs of it has to end.
         self._attempts[book.uid] = watched or _watched(book, Lease())
         self._is_dirty = True
 
     # ------------------------------------------------------------------ what is asked
 
-    def why_not(self, book: Book, lease: Lease, boot: float) -> str | None:
+    def why_not(self, book: AttemptEntry, lease: Lease, boot: float) -> str | None:
         """Why an exclusive order is refused now; None: it may be taken."""
         if self._link is None:
             return "exclusive tasks do not run here"
@@ -73,7 +73,7 @@ class Exclusives:
         """Whether its container may be created or started now; from any thread."""
         return Permit.NEVER if self._link is None else self._link.permit(uid)
 
-    def is_struck(self, book: Book) -> bool:
+    def is_struck(self, book: AttemptEntry) -> bool:
         """Whether the guard told it to end."""
         if self._link is None or not book.spec.exclusive:
             return False
@@ -131,7 +131,7 @@ class Exclusives:
         self._deadline = lease.expires_at
         self._is_dirty = True
         for uid, item in self._attempts.items():
-            self._attempts[uid] = Watched(
+            self._attempts[uid] = ExclusiveAttempt(
                 max(item.deadline, lease.expires_at),
                 lease.seconds,
                 item.grace_seconds,
@@ -139,6 +139,8 @@ class Exclusives:
             )
 
 
-def _watched(book: Book, lease: Lease) -> Watched:
+def _watched(book: AttemptEntry, lease: Lease) -> ExclusiveAttempt:
     spec = book.spec
-    return Watched(lease.expires_at, lease.seconds, spec.stop_grace_seconds, spec.stop_signal)
+    return ExclusiveAttempt(
+        lease.expires_at, lease.seconds, spec.stop_grace_seconds, spec.stop_signal
+    )

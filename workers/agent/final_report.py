@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import FailureKind, TaskState
-from workers.agent.attempts import Book
-from workers.attempt.events import Ended
+from workers.agent.attempts import AttemptEntry
+from workers.attempt.events import EndedEvent
 from workers.attempt.outcome import KILLED_OUTSIDE, LEASE_OVER, LIMITS, STOPPED
 
 
-def judge_end(book: Book, event: Ended, *, is_struck: bool = False) -> AttemptReport:
+def judge_end(book: AttemptEntry, event: EndedEvent, *, is_struck: bool = False) -> AttemptReport:
     """The final report: state and facts. The container is gone, or stopped for good.
 
     `is_struck`: the guard told it to end, so that whatever it says of its end is our doing.
@@ -61,7 +61,7 @@ def refusal(uid: str, why: str, at: float, *, never_created: bool = False) -> At
     )
 
 
-def _state(book: Book, event: Ended) -> TaskState:
+def _state(book: AttemptEntry, event: EndedEvent) -> TaskState:
     if event.reason in LIMITS:
         return TaskState.KILLED
     # Many programs end with exit status 0 when they are told to stop: that is no success.

@@ -6,7 +6,7 @@ from workers.attempt.events import DriverEvent
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ClockReading:
     """Now: `wall` in seconds since 1970, `boot` in seconds since boot (sleep included)."""
 
     wall: float
@@ -21,11 +21,11 @@ class OrderMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class ScanResult:
     """What lay about when somebody looked: uids of containers, and of folders of attempts."""
 
     containers: tuple[str, ...]
     folders: tuple[str, ...]
 
 
-Happening = OrderMessage | DriverEvent | Sighting
+Happening = OrderMessage | DriverEvent | ScanResult

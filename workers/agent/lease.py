@@ -7,7 +7,7 @@ not stop while the machine sleeps; so it is over here before it is for the contr
 import logging
 from collections import OrderedDict, deque
 
-from workers.agent.inputs import Moment
+from workers.agent.inputs import ClockReading
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,9 @@ class Lease:
         """Whether message `seq` is known: it left this process, and not long ago."""
         return seq in self._sent
 
-    def renew(self, seq: int, *, lease_seconds: float, server_time: float, now: Moment) -> bool:
+    def renew(
+        self, seq: int, *, lease_seconds: float, server_time: float, now: ClockReading
+    ) -> bool:
         """The answer to message `seq` arrived; False if that message is not known."""
         sent = self._sent.get(seq)
         if sent is None:

@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 
-from controlplane.contract.fields import Malformed
+from controlplane.contract.fields import MalformedMessage
 from controlplane.contract.messages.orders import Order, read_order
 from controlplane.contract.wire import envelope, keys
 from controlplane.contract.wire.envelope import BadMac
@@ -30,7 +30,7 @@ class OrderReader:
             return self._read(text)
         except BadMac as error:
             self._drop("bad_mac", error)
-        except Malformed as error:
+        except MalformedMessage as error:
             self._drop("malformed", error)
         except Exception as error:  # an order that cannot be read costs itself, not the process
             self._drop("unreadable", error)
@@ -40,7 +40,7 @@ class OrderReader:
         message = envelope.parse(text)
         message.check(self._key)
         if message.cell != self._name or message.incarnation != self._incarnation():
-            raise Malformed(f"an order for {message.cell} {message.incarnation}")
+            raise MalformedMessage(f"an order for {message.cell} {message.incarnation}")
         return read_order(message.body())
 
     def _drop(self, reason: str, error: Exception) -> None:

@@ -3,15 +3,15 @@
 from typing import Any
 
 from controlplane.contract.wire import broker, envelope, keys, queues
-from workers.agent.reporting import Numbers
+from workers.agent.reporting import SequenceNumbers
 from workers.config import CellConfig
-from workers.journal import Journal
+from workers.journal import CellJournal
 
 
 class Outbox:
     """The messages of one incarnation; `begin` starts the next one's."""
 
-    def __init__(self, config: CellConfig, journal: Journal) -> None:
+    def __init__(self, config: CellConfig, journal: CellJournal) -> None:
         self._name = config.name
         self._key = keys.mac_key(config.key, keys.TO_CONTROL)
         self._journal = journal
@@ -20,7 +20,7 @@ class Outbox:
 
     def begin(self) -> None:
         """Count anew: another incarnation begins."""
-        self.numbers = Numbers(lambda: self._journal.memory.written)
+        self.numbers = SequenceNumbers(lambda: self._journal.memory.written)
 
     def send(self, body: dict[str, Any], number: int | None = None) -> int:
         """Seal a message and put it in line; its number."""

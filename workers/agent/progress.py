@@ -11,10 +11,10 @@ from collections.abc import Callable
 from controlplane.contract.messages.phases import PhaseKind
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import Phase, TaskState
-from workers.agent.attempts import Book, Books
-from workers.agent.inputs import Moment
-from workers.attempt.events import Building, Reconciled, TryFailed
-from workers.journal import Journal
+from workers.agent.attempts import AttemptEntry, AttemptTable
+from workers.agent.inputs import ClockReading
+from workers.attempt.events import BuildingEvent, ReconciledEvent, StageFailedEvent
+from workers.journal import CellJournal
 
 # A phase that lasts longer is reported while it lasts. A container that is created from an image
 # that is there, and started, takes about half of it.
@@ -38,7 +38,10 @@ class Progress:
     """The changes of the attempts of one cell that go on."""
 
     def __init__(
-        self, journal: Journal, books: Callable[[], Books], say: Callable[[AttemptReport], None]
+        self,
+        journal: CellJournal,
+        books: Callable[[], AttemptTable],
+        say: Callable[[AttemptReport], None],
     ) -> None:
         self._journal = journal
         self._books = books
@@ -57,16 +60,21 @@ class Progress:
     def _preparing_due(self) -> float:
         return max(_first_due(self._preparing), self._next_preparing)
 
-    def note(self, book: Book, event: Building | TryFailed | Reconciled, now: Moment) -> None:
+    def note(
+        self,
+        book: AttemptEntry,
+        event: BuildingEvent | StageFailedEvent | ReconciledEvent,
+        now: ClockReading,
+    ) -> None:
         """Take note of a change; what a runner keeps is reported at once."""
         match event:
-            case Building():
+            case BuildingEvent():
                 self._note_stage(book, event.phase)
                 book.enter(event.phase, event.progress, now.wall if event.at is None else event.at)
                 book.move(TaskState.BUILDING)
-            case TryFailed():
+            case StageFailedEvent():
                 book.note(PhaseKind.TRY, event.text, event.at)
-            case Reconciled():
+            case ReconciledEvent():
                 if event.phase != book.plugin_phase:
                     at = now.wall if event.at is None else event.at
                     book.note(PhaseKind.RUNNER, event.phase, at)
@@ -75,14 +83,14 @@ class Progress:
                 return
         due = now.boot + QUIET_SECONDS
         is_late = book.run.start_before - now.wall < LATE_ORDER_SECONDS
-        if isinstance(event, Building) and event.phase is Phase.PREPARING and not is_late:
+        if isinstance(event, BuildingEvent) and event.phase is Phase.PREPARING and not is_late:
             if book.uid not in self._waiting:
                 self._preparing.setdefault(book.uid, due)
         else:
             self._preparing.pop(book.uid, None)
             self._waiting.setdefault(book.uid, due)
 
-    def report(self, book: Book) -> None:
+    def report(self, book: AttemptEntry) -> None:
         """Report all facts of an attempt that goes on."""
         self._waiting.pop(book.uid, None)
         self._preparing.pop(book.uid, None)
@@ -128,7 +136,7 @@ class Progress:
             book.phases = tuple(change for change in book.phases if change.number > number)
             self._journal.drop_phases(uid, number)
 
-    def _note_stage(self, book: Book, phase: Phase) -> None:
+    def _note_stage(self, book: AttemptEntry, phase: Phase) -> None:
         """A process that is killed while the attempt gets on is not killed by it."""
         item, stage = self._journal.memory.attempts.get(book.uid), STAGES.get(phase, 0)
         if item is not None and item.crashes and stage > item.stage and not book.is_blamed:

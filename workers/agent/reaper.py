@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from workers.agent.inputs import Sighting
+from workers.agent.inputs import ScanResult
 from workers.attempt.runtime import EngineAway
 from workers.drivers.base import Driver
 
@@ -28,7 +28,7 @@ class Reaper:
         self,
         driver: Driver,
         workspaces: Path,
-        tell: Callable[[Sighting], None],
+        tell: Callable[[ScanResult], None],
         *,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
@@ -47,7 +47,7 @@ class Reaper:
         """Look no more; one that waits for the engine ends with the process."""
         self._closed.set()
 
-    def look(self) -> Sighting | None:
+    def look(self) -> ScanResult | None:
         """What is there now; None: the engine does not answer."""
         # Folders first: one that is made for a container that is seen is not taken for its own.
         folders = _names(self._workspaces)
@@ -56,7 +56,7 @@ class Reaper:
         except EngineAway as error:
             log.warning("nobody can look for what is left over: %s", error)
             return None
-        return Sighting(tuple(containers), tuple(folders))
+        return ScanResult(tuple(containers), tuple(folders))
 
     def _run(self) -> None:
         pause = min(FIRST_LOOK_SECONDS, self._look_seconds)

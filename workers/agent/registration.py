@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from controlplane.contract.messages.reports import Held, Register
+from controlplane.contract.messages.reports import HeldAttempt, Register
 from controlplane.contract.wire import envelope
-from workers.agent.attempts import Book
+from workers.agent.attempts import AttemptEntry
 from workers.config import CellConfig
 
 TASK_TYPES = {
@@ -21,7 +21,7 @@ def offered_types(config: CellConfig) -> tuple[str, ...]:
     return (*TASK_TYPES[config.driver], *runners)
 
 
-def make_register(config: CellConfig, running: Iterable[Book]) -> Register:
+def make_register(config: CellConfig, running: Iterable[AttemptEntry]) -> Register:
     """The Register of a cell that still has `running`."""
     return Register(
         capacity=config.capacity,
@@ -31,5 +31,5 @@ def make_register(config: CellConfig, running: Iterable[Book]) -> Register:
         drivers=(config.driver,),
         task_types=offered_types(config),
         versions=VERSIONS,
-        inventory=tuple(Held(book.uid, book.state) for book in running),
+        inventory=tuple(HeldAttempt(book.uid, book.state) for book in running),
     )

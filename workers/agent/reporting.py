@@ -27,7 +27,7 @@ _START_BITS = 8
 _ASK_BITS = _COUNTER_BITS - _START_BITS
 
 
-class Numbers:
+class SequenceNumbers:
     """The one growing number of an incarnation."""
 
     def __init__(self, written: Callable[[], int]) -> None:
@@ -37,7 +37,7 @@ class Numbers:
         self._asked = 0
 
     def draw_claim(self, claim: int, starts: int) -> int:
-        """The number of a Register: see `workers.journal.Memory` for both."""
+        """The number of a Register: see `workers.journal.JournalState` for both."""
         self._asked = min(self._asked + 1, (1 << _ASK_BITS) - 1)
         starts = min(starts, (1 << _START_BITS) - 1)
         return (claim << _COUNTER_BITS) + (starts << _ASK_BITS) + self._asked
@@ -51,7 +51,7 @@ class Numbers:
 class Reporter:
     """Which reports the control plane has not acknowledged yet."""
 
-    def __init__(self, numbers: Numbers, *, acked: int) -> None:
+    def __init__(self, numbers: SequenceNumbers, *, acked: int) -> None:
         self._numbers = numbers
         self._dirty: dict[str, AttemptReport] = {}
         self._sent: dict[str, AttemptReport] = {}

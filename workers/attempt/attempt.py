@@ -9,15 +9,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from controlplane.contract.messages.briefing import Briefing
+from controlplane.contract.messages.launch_context import LaunchContext
 from controlplane.contract.states import Phase
 from workers import clock
 from workers.attempt.capture import Capture
-from workers.attempt.events import Building, DriverEvent, Launch, Listener, Started, TryFailed
+from workers.attempt.events import (
+    BuildingEvent,
+    DriverEvent,
+    Launch,
+    Listener,
+    StageFailedEvent,
+    StartedEvent,
+)
+from workers.attempt.fair_semaphore import FairSemaphore
 from workers.attempt.outcome import AttemptFailed
 from workers.attempt.pulls import Pulls
-from workers.attempt.runtime import Engine, Placed, View
-from workers.attempt.turns import Turns
+from workers.attempt.runtime import ContainerView, Engine, PlacedFile
 from workers.control_api import Web
 from workers.log_uploads import LogShipper
 from workers.remote_files import Storage
@@ -28,12 +35,12 @@ log = logging.getLogger(__name__)
 TURN_SECONDS = 0.2  # how often an attempt that waits before its start checks for a stop order
 
 
-class Closed(Exception):
+class DriverClosed(Exception):
     """The driver lets go of its attempts; containers keep running."""
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class DriverContext:
     """What all attempts of a driver share. `back_off` seconds lie between the tries of a stage.
 
     `address`: the host at which others reach the ports of this cell. `max_files_bytes`: what the
@@ -44,7 +51,7 @@ class Surroundings:
     tell: Listener
     home: Path
     max_log_bytes: int
-    turns: Turns
+    turns: FairSemaphore
     pulls: Pulls
     shipper: LogShipper
     web: Web
@@ -68,14 +75,14 @@ class StopOrder:
     delivered: bool = False
 
 
-class Attempt:
+class AttemptRun:
     """The state of one attempt's pipeline; its thread writes it, others only order a stop."""
 
     def __init__(
         self,
         launch: Launch,
-        around: Surroundings,
-        on_running: Callable[["Attempt"], None],
+        around: DriverContext,
+        on_running: Callable[["AttemptRun"], None],
         *,
         is_adopted: bool = False,
     ) -> None:
@@ -93,7 +100,7 @@ class Attempt:
         self.is_adopted = is_adopted
         self.begun_before = False
         self.is_uncreated = False  # no create was ever begun, here or by an earlier process
-        self.placed: list[Placed] = []
+        self.placed: list[PlacedFile] = []
         self.is_started = False
         self.capture: Capture | None = None
         self.may_exist = False  # a container may have been created
@@ -101,7 +108,7 @@ class Attempt:
         self.started_at: float | None = None  # RUNNING: what has a health check, since it passed
         self.container_id: str | None = None
         self.addresses: Mapping[str, str] | None = None
-        self.briefing = Briefing()
+        self.briefing = LaunchContext()
         # Files that were kept: {name, size, sha256, uri}.
         self.outputs: tuple[Mapping[str, Any], ...] | None = None
         self.usage: dict[str, Any] = {}  # what is told of its use of things at its end
@@ -133,20 +140,20 @@ class Attempt:
     def tell(self, event: DriverEvent) -> None:
         """Pass an event on, unless the driver was closed."""
         if self.around.closed.is_set():
-            raise Closed
+            raise DriverClosed
         self.around.tell(event)
 
     def enter(self, phase: Phase, progress: int | None = None) -> None:
         """Report the phase of BUILDING, once per change."""
         if self._phase != (phase, progress):
             self._phase = (phase, progress)
-            self.tell(Building(self.uid, phase, progress, self.around.now()))
+            self.tell(BuildingEvent(self.uid, phase, progress, self.around.now()))
 
     def note_try(self, text: str) -> None:
         """Report that a try of a stage failed and that another follows."""
-        self.tell(TryFailed(self.uid, text, self.around.now()))
+        self.tell(StageFailedEvent(self.uid, text, self.around.now()))
 
-    def mark_running(self, view: View, addresses: Mapping[str, str] | None) -> None:
+    def mark_running(self, view: ContainerView, addresses: Mapping[str, str] | None) -> None:
         """The main process was started: say so, begin its limits, deliver an earlier stop.
 
         What has a health check is said to run when that has passed, which may have been before.
@@ -175,7 +182,7 @@ class Attempt:
 
     def _tell_started(self, at: float) -> None:
         self.started_at = at
-        self.tell(Started(self.uid, at, self.container_id, self.addresses))
+        self.tell(StartedEvent(self.uid, at, self.container_id, self.addresses))
 
     @property
     def ended(self) -> bool:
@@ -257,7 +264,7 @@ class Attempt:
     def check(self) -> None:
         """Raises AttemptFailed if a stop was ordered before the start, Closed if all is let go."""
         if self.around.closed.is_set():
-            raise Closed
+            raise DriverClosed
         with self._lock:
             if self._stop is not None and not self._running:
                 raise AttemptFailed(None, self._stop.reason, "stopped before it started")
@@ -273,7 +280,7 @@ class Attempt:
     def rest(self, seconds: float) -> None:
         """Wait whatever is ordered. Raises Closed when the driver is closed."""
         if self.around.closed.wait(seconds):
-            raise Closed
+            raise DriverClosed
 
     def take_signal(self) -> bool:
         """Whether the caller is the one to send the stop signal: the first to ask."""

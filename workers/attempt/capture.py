@@ -22,11 +22,11 @@ CURSOR_SECONDS = 0.2
 PART_BYTES = 16 * 1024  # Docker keeps a longer line in parts of this size
 
 
-class Superseded(Exception):
+class CaptureSuperseded(Exception):
     """Somebody else reads the engine's log now; this reader must stop."""
 
 
-class NoRoom(Exception):
+class DiskFull(Exception):
     """The disk did not take what was to be kept."""
 
 
@@ -43,7 +43,7 @@ class Cursor:
     size: int = 0
     is_within: bool = False
 
-    def after(self, entries: Sequence["Entry"], size: int) -> "Cursor":
+    def after(self, entries: Sequence["LogEntry"], size: int) -> "Cursor":
         """Where the stream stands, `size` bytes long, once these entries of it are written."""
         at, count, is_within = self.nanoseconds, self.entries, self.is_within
         for entry in entries:
@@ -56,7 +56,7 @@ Cursors = Mapping[str, Cursor]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """One entry of the engine's log: a line, or a part of a long one."""
 
     stream: str
@@ -126,14 +126,14 @@ class Capture:
         """Whether every stream was cut: there is nothing more to read."""
         return all(self.is_full(name) for name in STREAMS)
 
-    def add(self, reader: int, entries: Sequence[Entry]) -> None:
+    def add(self, reader: int, entries: Sequence[LogEntry]) -> None:
         """Keep entries of the engine's log, oldest first, as one step.
 
-        Raises Superseded, and NoRoom: then nothing of them is kept, and they may be offered again.
+        Raises CaptureSuperseded, or DiskFull: then none of them is kept and the caller may retry.
         """
         with self._lock:
             if reader != self._reader:
-                raise Superseded
+                raise CaptureSuperseded
             if not entries:
                 return
             of_stream = {name: [e for e in entries if e.stream == name] for name in STREAMS}
@@ -142,7 +142,7 @@ class Capture:
                     self._append(name, b"".join(e.content for e in of_stream[name]))
             except OSError as error:
                 self._take_back()
-                raise NoRoom(str(error)) from error
+                raise DiskFull(str(error)) from error
             self._cursors = {
                 name: self._cursors[name].after(of_stream[name], self._sizes[name])
                 for name in STREAMS

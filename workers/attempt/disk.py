@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from workers.attempt.attempt import Attempt
+from workers.attempt.attempt import AttemptRun
 from workers.attempt.runtime import EngineAway, EngineError
 
 FIRST_SECONDS = 1.0
@@ -18,7 +18,7 @@ SHARE = 20  # of the time that a look takes
 MIB = 2**20
 
 
-def watch_disk(attempt: Attempt, stop: Callable[[], None]) -> None:
+def watch_disk(attempt: AttemptRun, stop: Callable[[], None]) -> None:
     """Look until the attempt is over, or has more on disk than it asked for; the first look is now.
 
     Called when FIRST_SECONDS have passed since the start: most are over by then.

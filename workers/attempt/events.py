@@ -43,7 +43,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Building:
+class BuildingEvent:
     """The attempt is in `phase`; `progress` in percent, if known.
 
     `at`: since when, in seconds since 1970; None: since the event is taken.
@@ -56,7 +56,7 @@ class Building:
 
 
 @dataclass(frozen=True, slots=True)
-class TryFailed:
+class StageFailedEvent:
     """A try of a stage failed and is followed by another. `text`: which of how many, and why."""
 
     uid: str
@@ -65,7 +65,7 @@ class TryFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartedEvent:
     """The container's main process runs since `at` (seconds, wall clock).
 
     With a health check: it passed then. `addresses`: "host:port" of its ports, by name.
@@ -78,7 +78,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Reconciled:
+class ReconciledEvent:
     """The runner of the attempt looked: the phase in its words, and the state that was kept.
 
     `at`: when, in seconds since 1970; None: when the event is taken.
@@ -91,7 +91,7 @@ class Reconciled:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedEvent:
     """The attempt is over and its container is gone or stopped for good.
 
     `exit_code` is None when no process ever ran, but for a command that could not be executed: 127
@@ -116,7 +116,7 @@ class Ended:
     never_created: bool = False
 
 
-DriverEvent = Building | TryFailed | Started | Reconciled | Ended
+DriverEvent = BuildingEvent | StageFailedEvent | StartedEvent | ReconciledEvent | EndedEvent
 
 
 class Listener(Protocol):
@@ -127,7 +127,7 @@ class Listener(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundContainer:
     """A container of this cell on the engine. `running`: its main process has not ended."""
 
     uid: str

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from controlplane.contract.messages.health import HealthCheck
-from workers.attempt.attempt import Attempt, Closed
+from workers.attempt.attempt import AttemptRun, DriverClosed
 from workers.attempt.runtime import EngineAway, EngineError
 
 STARTING_SECONDS = 1.0  # the longest pause between checks of what is not RUNNING yet
@@ -26,7 +26,7 @@ DRAIN_SECONDS = 0.2  # for the rest of an answer, before the connection is close
 
 
 def watch_health(
-    attempt: Attempt, on_healthy: Callable[[Attempt], None], stop: Callable[[], None]
+    attempt: AttemptRun, on_healthy: Callable[[AttemptRun], None], stop: Callable[[], None]
 ) -> None:
     """Check until the attempt is over. `on_healthy` is called once RUNNING was told."""
     check = attempt.launch.spec.health_check
@@ -50,11 +50,13 @@ def watch_health(
             is_starting = attempt.started_at is None
             pause = min(check.interval_seconds, STARTING_SECONDS if is_starting else float("inf"))
             attempt.over.wait(pause)
-    except Closed:
+    except DriverClosed:
         return
 
 
-def _why_over(attempt: Attempt, check: HealthCheck, failures: int, words: str | None) -> str | None:
+def _why_over(
+    attempt: AttemptRun, check: HealthCheck, failures: int, words: str | None
+) -> str | None:
     """Why it must end after a check that told `words`; None: it may go on."""
     if not words:
         return None
@@ -69,7 +71,7 @@ def _why_over(attempt: Attempt, check: HealthCheck, failures: int, words: str | 
     return f"its health check failed {times}: {words}"
 
 
-def _look(attempt: Attempt, check: HealthCheck) -> str | None:
+def _look(attempt: AttemptRun, check: HealthCheck) -> str | None:
     """Empty: it passed; else why not; None: nobody can tell."""
     if check.command:
         try:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from workers.attempt.attempt import Attempt
+from workers.attempt.attempt import AttemptRun
 from workers.attempt.capture import STREAMS
 from workers.attempt.runtime import EngineAway, EngineError
 
@@ -26,7 +26,7 @@ LOOKS = 10  # within the limit
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ActivitySample:
     """What it had used and written at `at` (wall seconds), and when something last happened."""
 
     at: float
@@ -36,7 +36,7 @@ class Look:
     output_bytes: int
 
 
-def watch_idleness(attempt: Attempt, stop: Callable[[], None]) -> None:
+def watch_idleness(attempt: AttemptRun, stop: Callable[[], None]) -> None:
     """Look until the attempt is over, or nothing happened in it for its limit."""
     limit = attempt.launch.spec.idle_timeout_seconds
     assert limit is not None
@@ -52,21 +52,21 @@ def watch_idleness(attempt: Attempt, stop: Callable[[], None]) -> None:
         attempt.over.wait(min(pause, last.active_at + limit - last.at))
 
 
-def _look(attempt: Attempt, last: Look | None) -> Look:
+def _look(attempt: AttemptRun, last: ActivitySample | None) -> ActivitySample:
     now = attempt.around.now()
     try:
         use = attempt.engine.use(attempt.uid)
     except (EngineAway, EngineError):
-        kept = last or Look(now, now, 0.0, 0, 0)
-        return Look(now, now, kept.cpu_seconds, kept.sent_bytes, kept.output_bytes)
+        kept = last or ActivitySample(now, now, 0.0, 0, 0)
+        return ActivitySample(now, now, kept.cpu_seconds, kept.sent_bytes, kept.output_bytes)
     output = _output_bytes(attempt.log_folder)
-    look = Look(now, now, use.cpu_seconds, use.sent_bytes, output)
+    look = ActivitySample(now, now, use.cpu_seconds, use.sent_bytes, output)
     if last is None or happened(last, look):
         return look
-    return Look(now, last.active_at, use.cpu_seconds, use.sent_bytes, output)
+    return ActivitySample(now, last.active_at, use.cpu_seconds, use.sent_bytes, output)
 
 
-def happened(last: Look, look: Look) -> bool:
+def happened(last: ActivitySample, look: ActivitySample) -> bool:
     """Whether something happened between the two."""
     busy = look.cpu_seconds - last.cpu_seconds >= CPU_SHARE * max(look.at - last.at, 0.0)
     sent = look.sent_bytes - last.sent_bytes >= SENT_BYTES
@@ -83,15 +83,15 @@ def _output_bytes(folder: Path) -> int:
     return total
 
 
-def read_look(path: Path) -> Look | None:
+def read_look(path: Path) -> ActivitySample | None:
     """What an earlier process of the cell saw last; None: nothing that can be read."""
     try:
-        return Look(**json.loads(path.read_text(encoding="ascii")))
+        return ActivitySample(**json.loads(path.read_text(encoding="ascii")))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def _keep(path: Path, look: Look) -> None:
+def _keep(path: Path, look: ActivitySample) -> None:
     fresh = path.with_suffix(".new")
     try:
         fresh.write_text(json.dumps(asdict(look)), encoding="ascii")

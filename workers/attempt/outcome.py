@@ -74,7 +74,7 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ExitClassification:
     """What is told of an end."""
 
     kind: FailureKind | None
@@ -129,15 +129,15 @@ _EXITS: tuple[_ExitRule, ...] = (
 
 
 @lru_cache(maxsize=1024)
-def judge_exit(ended: Exit) -> Verdict:
+def judge_exit(ended: Exit) -> ExitClassification:
     """What the end of a main process means."""
     rule = next(rule for rule in _EXITS if rule.matches(ended))
     message = rule.message.format(code=ended.code) if rule.message else None
-    return Verdict(rule.kind, rule.reason, message)
+    return ExitClassification(rule.kind, rule.reason, message)
 
 
 @dataclass(frozen=True, slots=True)
-class _WordsRule:
+class _EngineErrorRule:
     """An engine's answer, by its words (a pattern, case ignored)."""
 
     pattern: str
@@ -146,18 +146,20 @@ class _WordsRule:
     exit_code: int | None = None
 
 
-_DISK_FULL = _WordsRule(r"no space left on device|disk quota exceeded", FailureKind.SYSTEM, DISK)
+_DISK_FULL = _EngineErrorRule(
+    r"no space left on device|disk quota exceeded", FailureKind.SYSTEM, DISK
+)
 
 # Docker and containerd say these when an image is pulled; the rest of a pull's errors is the
 # registry's or the network's fault. "toomanyrequests" stands before the denials it comes with.
-_PULL_WORDS: tuple[_WordsRule, ...] = (
+_PULL_WORDS: tuple[_EngineErrorRule, ...] = (
     _DISK_FULL,
     # A registry, or a proxy before it, that says no without the protocol's own words for it.
-    _WordsRule(r"parsing http 40[134] response", FailureKind.USER, IMAGE),
-    _WordsRule(
+    _EngineErrorRule(r"parsing http 40[134] response", FailureKind.USER, IMAGE),
+    _EngineErrorRule(
         r"toomanyrequests|too many requests|rate limit|\b429\b", FailureKind.SYSTEM, REGISTRY
     ),
-    _WordsRule(
+    _EngineErrorRule(
         r"no such host|timeout|timed out|deadline exceeded|connection re(fused|set)|no route"
         r"|unreachable|tls|x509|\beof\b|dial tcp|server misbehaving|temporary failure"
         r"|\b50[0234]\b|internal server error|bad gateway|service unavailable",
@@ -165,10 +167,10 @@ _PULL_WORDS: tuple[_WordsRule, ...] = (
         REGISTRY,
     ),
     # Before the words for an absent image: it exists, for machines of another kind.
-    _WordsRule(
+    _EngineErrorRule(
         r"no matching manifest|does not match the specified platform", FailureKind.USER, NOT_HERE
     ),
-    _WordsRule(
+    _EngineErrorRule(
         r"not found|manifest unknown|name unknown|does not exist|no such image"
         r"|unauthori[sz]ed|denied|authentication required|no basic auth|forbidden"
         r"|invalid reference|invalid repository|repository name|must be lowercase|invalid tag"
@@ -179,42 +181,44 @@ _PULL_WORDS: tuple[_WordsRule, ...] = (
 )
 
 # … and these when a container is created or started.
-_START_WORDS: tuple[_WordsRule, ...] = (
+_START_WORDS: tuple[_EngineErrorRule, ...] = (
     _DISK_FULL,
     # The engine has no address left for another network; some versions say it with a plain 4xx.
-    _WordsRule(r"address pool", FailureKind.SYSTEM, ENGINE),
+    _EngineErrorRule(r"address pool", FailureKind.SYSTEM, ENGINE),
     # It was there when the pull step ended: something removed it from this cell since.
-    _WordsRule(r"no such image", FailureKind.SYSTEM, ENGINE),
-    _WordsRule(r"invalid reference|invalid repository|must be lowercase", FailureKind.USER, IMAGE),
-    _WordsRule(r"oom-?killed|memory limit too low", FailureKind.USER, OUT_OF_MEMORY),
-    _WordsRule(
+    _EngineErrorRule(r"no such image", FailureKind.SYSTEM, ENGINE),
+    _EngineErrorRule(
+        r"invalid reference|invalid repository|must be lowercase", FailureKind.USER, IMAGE
+    ),
+    _EngineErrorRule(r"oom-?killed|memory limit too low", FailureKind.USER, OUT_OF_MEMORY),
+    _EngineErrorRule(
         r"minimum memory limit|unable to find (user|group)|no matching entries in (passwd|group)"
         r"|cwd must be|working directory|invalid (signal|env|user)|chdir to cwd"
         r"|uids and gids must be|is not a directory|can't contain null|is not an absolute path",
         FailureKind.USER,
         SPEC,
     ),
-    _WordsRule(r"no command specified", FailureKind.USER, COMMAND),
+    _EngineErrorRule(r"no command specified", FailureKind.USER, COMMAND),
     # More cores than this machine has.
-    _WordsRule(r"range of cpus", FailureKind.USER, NOT_HERE),
-    _WordsRule(
+    _EngineErrorRule(r"range of cpus", FailureKind.USER, NOT_HERE),
+    _EngineErrorRule(
         r"executable file not found|exec: .*no such file or directory"
         r"|exec .*no such file or directory",
         FailureKind.USER,
         COMMAND,
         NOT_FOUND,
     ),
-    _WordsRule(
+    _EngineErrorRule(
         r"exec.*permission denied|is a directory", FailureKind.USER, COMMAND, NOT_EXECUTABLE
     ),
     # A program for machines of another kind, unless it is a script that names no interpreter.
-    _WordsRule(r"exec format error", FailureKind.USER, NOT_HERE, NOT_EXECUTABLE),
+    _EngineErrorRule(r"exec format error", FailureKind.USER, NOT_HERE, NOT_EXECUTABLE),
     # Somebody removed it between its creation and its start.
-    _WordsRule(r"no such container|container vanished", FailureKind.OUTSIDE, VANISHED),
+    _EngineErrorRule(r"no such container|container vanished", FailureKind.OUTSIDE, VANISHED),
 )
 
 
-def _failure(stage: str, words: str, rules: tuple[_WordsRule, ...]) -> AttemptFailed | None:
+def _failure(stage: str, words: str, rules: tuple[_EngineErrorRule, ...]) -> AttemptFailed | None:
     for rule in rules:
         if re.search(rule.pattern, words, re.IGNORECASE):
             return AttemptFailed(rule.kind, rule.reason, f"{stage}: {words}", rule.exit_code)

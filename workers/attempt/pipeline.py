@@ -10,8 +10,8 @@ from collections.abc import Callable
 from controlplane.contract.fields import clean_text
 from controlplane.contract.messages.reports import MESSAGE_CHARS
 from controlplane.contract.states import FailureKind, Phase
-from workers.attempt.attempt import Attempt, Closed
-from workers.attempt.events import Ended
+from workers.attempt.attempt import AttemptRun, DriverClosed
+from workers.attempt.events import EndedEvent
 from workers.attempt.outcome import (
     DISK_LIMIT,
     ENGINE,
@@ -21,8 +21,7 @@ from workers.attempt.outcome import (
     Exit,
     judge_exit,
 )
-from workers.attempt.runtime import View
-from workers.attempt.steps.briefing import read_briefing
+from workers.attempt.runtime import ContainerView
 from workers.attempt.steps.checkpoint import (
     fetch_checkpoint,
     keep_checkpoint,
@@ -33,7 +32,8 @@ from workers.attempt.steps.collect import collect_output, collect_result
 from workers.attempt.steps.create import create_container
 from workers.attempt.steps.gang import join_gang
 from workers.attempt.steps.inputs import fetch_inputs, place_inputs
-from workers.attempt.steps.look import look_for_adopted, look_for_own
+from workers.attempt.steps.inspect_container import look_for_adopted, look_for_own
+from workers.attempt.steps.launch_context import read_briefing
 from workers.attempt.steps.outputs import keep_outputs
 from workers.attempt.steps.permit import await_permit
 from workers.attempt.steps.pull import ensure_image
@@ -44,7 +44,7 @@ from workers.attempt.steps.workspace import look_whether_begun, make_workspace
 from workers.attempt.usage import note_use
 
 log = logging.getLogger(__name__)
-Step = Callable[[Attempt], None]
+Step = Callable[[AttemptRun], None]
 
 BUILD: tuple[Step, ...] = (
     read_briefing,
@@ -83,7 +83,7 @@ NAMES: dict[Step, str] = {
 }
 
 
-def run(attempt: Attempt, steps: tuple[Step, ...]) -> None:
+def run(attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
     """Live the attempt from `steps` to its Ended, or until the driver is closed."""
     try:
         try:
@@ -94,7 +94,7 @@ def run(attempt: Attempt, steps: tuple[Step, ...]) -> None:
             ended = _ended(attempt, view)
         except AttemptFailed as failure:
             ended = _failed(attempt, failure)
-        except Closed:
+        except DriverClosed:
             raise
         except Exception as error:
             log.exception("unexpected failure in attempt %s", attempt.uid)
@@ -102,21 +102,21 @@ def run(attempt: Attempt, steps: tuple[Step, ...]) -> None:
             ended = _failed(attempt, AttemptFailed(FailureKind.SYSTEM, ENGINE, message))
         attempt.tell(ended)
         attempt.told_end = True
-    except Closed:
+    except DriverClosed:
         return
 
 
-def end_at_once(attempt: Attempt, view: View) -> None:
+def end_at_once(attempt: AttemptRun, view: ContainerView) -> None:
     """The same for the end of one whose thread was none, and that left nothing to be collected."""
     attempt.mark_ended()
     try:
         attempt.tell(_ended(attempt, view))
         attempt.told_end = True
-    except Closed:
+    except DriverClosed:
         return
 
 
-def build(attempt: Attempt, steps: tuple[Step, ...]) -> None:
+def build(attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
     """Take the steps up to the start; a container found started makes the rest needless."""
     for step in steps:
         if step not in LOOKS:
@@ -129,7 +129,7 @@ def build(attempt: Attempt, steps: tuple[Step, ...]) -> None:
             return
 
 
-def _ended(attempt: Attempt, view: View | None) -> Ended:
+def _ended(attempt: AttemptRun, view: ContainerView | None) -> EndedEvent:
     """What is told of a process that ran."""
     with attempt.step("collect"):
         collect_output(attempt)
@@ -139,7 +139,7 @@ def _ended(attempt: Attempt, view: View | None) -> Ended:
         if view is not None:
             _keep_checkpoint(attempt)
         kind = None if stopped_for else FailureKind.OUTSIDE
-        return Ended(
+        return EndedEvent(
             attempt.uid,
             attempt.around.now(),
             failure_kind=kind,
@@ -168,7 +168,7 @@ def _ended(attempt: Attempt, view: View | None) -> Ended:
     started_at = view.started_at or attempt.started_at or 0.0
     if attempt.launch.spec.health_check is not None:
         started_at = attempt.started_at or 0.0
-    return Ended(
+    return EndedEvent(
         attempt.uid,
         max(view.ended_at or attempt.around.now(), started_at),
         exit_code=view.exit_code,
@@ -184,13 +184,13 @@ def _ended(attempt: Attempt, view: View | None) -> Ended:
     )
 
 
-def _keep_checkpoint(attempt: Attempt) -> None:
+def _keep_checkpoint(attempt: AttemptRun) -> None:
     if attempt.launch.spec.checkpoint_path is not None:
         with attempt.step("checkpoint"):
             keep_checkpoint(attempt)
 
 
-def _failed(attempt: Attempt, failure: AttemptFailed) -> Ended:
+def _failed(attempt: AttemptRun, failure: AttemptFailed) -> EndedEvent:
     """What is told of an attempt that a step ended."""
     attempt.mark_ended()
     make_sure_it_is_over(attempt)
@@ -199,7 +199,7 @@ def _failed(attempt: Attempt, failure: AttemptFailed) -> Ended:
         attempt.around.shipper.finish(attempt.uid, 0.0)
     except Exception:  # its end is told whatever becomes of its output
         log.exception("the output of attempt %s is not sent to its end", attempt.uid)
-    return Ended(
+    return EndedEvent(
         attempt.uid,
         attempt.around.now(),
         exit_code=failure.exit_code,

@@ -7,13 +7,13 @@ import logging
 import threading
 from collections.abc import Callable
 
-from controlplane.contract.messages.briefing import Registry
+from controlplane.contract.messages.launch_context import Registry
 from workers.attempt.runtime import Engine, EngineAway, EngineError
 
 log = logging.getLogger(__name__)
 
 
-class Abandoned(Exception):
+class PullAbandoned(Exception):
     """Nobody waits for the pull any more."""
 
 
@@ -39,7 +39,7 @@ class Pull:
             self.bytes = engine.pull(self.image, self._set_progress, self.registry)
         except (EngineAway, EngineError) as error:
             self.error = error
-        except Abandoned:
+        except PullAbandoned:
             log.info("the pull of %s is broken off: nobody waits for it", self.image)
         except Exception as error:
             self.error = EngineError(f"{type(error).__name__}: {error}")
@@ -51,7 +51,7 @@ class Pull:
         self.progress = percent
         if not self.waiting:
             # Raised in the midst of the engine's answer: to hang up is how a pull is broken off.
-            raise Abandoned
+            raise PullAbandoned
 
 
 class Pulls:

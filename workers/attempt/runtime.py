@@ -11,9 +11,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from controlplane.contract.messages.briefing import Registry
+from controlplane.contract.messages.launch_context import Registry
 from workers.attempt.capture import Capture
-from workers.attempt.events import Found, Launch
+from workers.attempt.events import FoundContainer, Launch
 
 
 class EngineAway(Exception):
@@ -32,7 +32,7 @@ class NoSuchContainer(EngineError):
     """There is no container for this uid."""
 
 
-class Life(StrEnum):
+class ContainerStatus(StrEnum):
     """How far a container came. One that could not be started stays CREATED."""
 
     CREATED = "created"
@@ -41,14 +41,14 @@ class Life(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ContainerView:
     """A container as the engine shows it. Instants in seconds since 1970.
 
     `pid`: of its main process while that runs, where the engine tells. `use`: of what has ended, in
     all, where somebody knows.
     """
 
-    life: Life
+    life: ContainerStatus
     container_id: str
     exit_code: int | None = None
     out_of_memory: bool = False
@@ -57,11 +57,11 @@ class View:
     error: str = ""
     pid: int | None = None
     told_to_end: bool = False
-    use: "Use | None" = None
+    use: "ResourceUsage | None" = None
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ResourceUsage:
     """What a container has used so far: time of all its processes, and bytes that it sent.
 
     An engine that cannot tell what it sent says 0. `memory_peak_bytes`: the most at one time, of
@@ -74,7 +74,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedFile:
     """What must stand in the container before its start: a file with `source`'s bytes, or a folder.
 
     A folder that exists keeps its owner; `writable` makes it so for everybody. `bound`: no copy,
@@ -88,7 +88,7 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
-class Created:
+class CreateResult:
     """A container that now exists; not `is_new`: it did before."""
 
     container_id: str
@@ -117,16 +117,16 @@ class Engine(Protocol):
     ) -> int:
         """Fetch `image`, as whom `registry` says; tells percent. The bytes that were downloaded."""
 
-    def create(self, launch: Launch, placed: Sequence[Placed]) -> Created:
+    def create(self, launch: Launch, placed: Sequence[PlacedFile]) -> CreateResult:
         """Make the container, or find the one made before."""
 
-    def put(self, launch: Launch, placed: Sequence[Placed]) -> None:
+    def put(self, launch: Launch, placed: Sequence[PlacedFile]) -> None:
         """Make `placed` stand in the created container. Repeatable."""
 
     def start(self, uid: str) -> None:
         """Start the created container's process. The caller has looked that it never ran."""
 
-    def view(self, uid: str) -> View | None:
+    def view(self, uid: str) -> ContainerView | None:
         """The container now; None: there is none."""
 
     def wait(self, uid: str, seconds: float) -> bool:
@@ -135,7 +135,7 @@ class Engine(Protocol):
     def signal(self, uid: str, name: str) -> bool:
         """Send the signal `name` (TERM, KILL, …) to the main process; False: it has ended."""
 
-    def was_told_to_end(self, launch: Launch, view: View) -> bool:
+    def was_told_to_end(self, launch: Launch, view: ContainerView) -> bool:
         """Whether the engine knows that somebody sent the ended container a signal to end it."""
 
     def ports(self, launch: Launch) -> Mapping[str, int]:
@@ -144,7 +144,7 @@ class Engine(Protocol):
     def host(self, launch: Launch, address: str) -> str:
         """The host at which those ports are reached, in a cell that others reach at `address`."""
 
-    def use(self, uid: str) -> Use:
+    def use(self, uid: str) -> ResourceUsage:
         """What the started container has used so far."""
 
     def disk_bytes(self, uid: str) -> int:
@@ -170,7 +170,7 @@ class Engine(Protocol):
     def remove(self, uid: str) -> None:
         """Delete the container, running or not; nothing if there is none."""
 
-    def find(self) -> Iterable[Found]:
+    def find(self) -> Iterable[FoundContainer]:
         """The containers of this installation and cell."""
 
     def close(self) -> None:

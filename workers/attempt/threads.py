@@ -52,7 +52,7 @@ class DaemonPool:
                 self._free += 1
 
 
-class Gate:
+class ThreadGate:
     """Lets at most `limit` in at a time; work for the others is kept, without a thread for it."""
 
     def __init__(self, limit: int) -> None:

@@ -1,12 +1,12 @@
 """What an attempt used of its host is told at its end; what nobody knows is left out, and not 0."""
 
-from workers.attempt.attempt import Attempt
-from workers.attempt.runtime import View
+from workers.attempt.attempt import AttemptRun
+from workers.attempt.runtime import ContainerView
 
 MIB = 2**20
 
 
-def note_use(attempt: Attempt, view: View | None) -> None:
+def note_use(attempt: AttemptRun, view: ContainerView | None) -> None:
     """Keep what the ended container used in all: seconds of CPU, and the most memory at one time.
 
     Both count every process, and what the engine itself did in the container to start it.

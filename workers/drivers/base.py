@@ -1,10 +1,11 @@
 """What every driver promises: attempts are started, adopted, stopped by uid, and every end is told.
 
 A driver is asynchronous. `start` and `adopt` return at once; what happens is told through the
-`Listener`, from any thread: zero or more Building, at most one Started, exactly one Ended, in that
-order, and TryFailed at any time before the end. What is begun is Building with phase `preparing` at
-once, while it waits for its turn too; drivers without containers or processes may omit Building.
-What has a health check is told as Started once that passed, and may end before. Ended says
+`Listener`, from any thread: zero or more BuildingEvents, at most one StartedEvent, exactly one
+EndedEvent, in that order, and StageFailedEvents at any time before the end. A driver reports
+BuildingEvent with phase `preparing` at once, also while the attempt waits for a build slot; drivers
+without containers or processes may omit it. An attempt with a health check is reported as started
+once the check passes, and may end before. EndedEvent says
 `never_created` only where it is sure that there never was a container, whatever process of the cell
 had the attempt in charge. An attempt is in the driver's charge from its `start` or `adopt` to its
 `remove`; a second `start` or `adopt` meanwhile changes nothing. After `close` nothing is told any
@@ -15,28 +16,28 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from workers.attempt.events import (
-    Building,
+    BuildingEvent,
     DriverEvent,
-    Ended,
-    Found,
+    EndedEvent,
+    FoundContainer,
     Launch,
     Listener,
-    Started,
-    TryFailed,
+    StageFailedEvent,
+    StartedEvent,
 )
 from workers.attempt.runtime import EngineAway
 
 __all__ = [
-    "Building",
+    "BuildingEvent",
     "Driver",
     "DriverEvent",
-    "Ended",
+    "EndedEvent",
     "EngineAway",
-    "Found",
+    "FoundContainer",
     "Launch",
     "Listener",
-    "Started",
-    "TryFailed",
+    "StageFailedEvent",
+    "StartedEvent",
 ]
 
 
@@ -66,7 +67,7 @@ class Driver(Protocol):
         is not in charge is ignored: `remove` it.
         """
 
-    def find(self) -> Iterable[Found]:
+    def find(self) -> Iterable[FoundContainer]:
         """The containers that carry this installation's and this cell's labels.
 
         Blocks for one call to the engine. Raises EngineAway.

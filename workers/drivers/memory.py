@@ -27,13 +27,13 @@ from operator import itemgetter
 from controlplane.contract.messages.reports import COMMAND, head_of_result
 from controlplane.contract.states import FailureKind, Phase
 from workers.attempt.events import (
-    Building,
-    Ended,
-    Found,
+    BuildingEvent,
+    EndedEvent,
+    FoundContainer,
     Launch,
     Listener,
     Permit,
-    Started,
+    StartedEvent,
 )
 from workers.attempt.outcome import (
     ENGINE,
@@ -60,19 +60,19 @@ class Script:
 
     build_seconds: float
     run_seconds: float
-    end: Ended
+    end: EndedEvent
     is_deaf: bool = False
 
 
 @dataclass(slots=True)
-class Life:
+class FakeContainer:
     """One pretended container. Instants of the clock; `ends_at` only comes nearer."""
 
     launch: Launch
     script: Script
     starts_at: float
     ends_at: float
-    end: Ended
+    end: EndedEvent
 
 
 class MemoryEngine:
@@ -83,7 +83,7 @@ class MemoryEngine:
 
     def __init__(self, *, counts_starts: bool = True) -> None:
         """`counts_starts` remembers every uid for ever: not for a cell that runs for long."""
-        self.lives: dict[str, Life] = {}
+        self.lives: dict[str, FakeContainer] = {}
         self.starts: Counter[str] = Counter()
         self.counts_starts = counts_starts
         self.on_change: Callable[[str], None] = lambda uid: None
@@ -117,7 +117,7 @@ class MemoryEngine:
             self.on_change(uid)
 
 
-class Moments:
+class TimerHeap:
     """When drivers have something to tell, one heap and one lock for as many as share it."""
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class Moments:
 class _Charge:
     """What the listener was told of an attempt in charge."""
 
-    life: Life | None
+    life: FakeContainer | None
     is_started: bool = False
     is_ended: bool = False
     is_refused: bool = False
@@ -167,7 +167,7 @@ class MemoryDriver:
         *,
         clock: Callable[[], float],
         engine: MemoryEngine | None = None,
-        moments: Moments | None = None,
+        moments: TimerHeap | None = None,
         threaded: bool = False,
     ) -> None:
         """`clock` gives wall seconds; `threaded` delivers events without calls of `advance`.
@@ -179,7 +179,7 @@ class MemoryDriver:
         self._tell = tell
         self._clock = clock
         self._charges: dict[str, _Charge] = {}
-        self._moments = moments or Moments()
+        self._moments = moments or TimerHeap()
         self._changed = self._moments.changed
         self._is_closed = False
         if threaded:
@@ -214,7 +214,7 @@ class MemoryDriver:
             life, now = charge.life, self._clock()
             if now < life.starts_at:
                 message = "stopped before it started"
-                end = Ended(uid, now, reason=STOPPED, message=message, never_created=True)
+                end = EndedEvent(uid, now, reason=STOPPED, message=message, never_created=True)
                 life.starts_at = FOR_EVER
                 self.engine.starts.pop(uid, None)
             elif force or life.script.is_deaf:
@@ -226,11 +226,13 @@ class MemoryDriver:
                 life.ends_at, life.end = now, end
                 self._plan(now, uid)
 
-    def find(self) -> Iterable[Found]:
+    def find(self) -> Iterable[FoundContainer]:
         """All lives that are not removed."""
         now = self._clock()
         with self._changed:
-            return [Found(uid, now < life.ends_at) for uid, life in self.engine.lives.items()]
+            return [
+                FoundContainer(uid, now < life.ends_at) for uid, life in self.engine.lives.items()
+            ]
 
     def remove(self, uid: str) -> None:
         """Forget it; one that is not over is stopped first."""
@@ -271,7 +273,7 @@ class MemoryDriver:
 
     # ------------------------------------------------------------------------- inside
 
-    def _begin(self, launch: Launch) -> Life:
+    def _begin(self, launch: Launch) -> FakeContainer:
         now = self._clock()
         script = read_command(launch)
         starts_at = now + script.build_seconds if script.run_seconds >= 0 else FOR_EVER
@@ -285,13 +287,13 @@ class MemoryDriver:
             code = SIGKILLED if script.is_deaf else TERMINATED
             ends_at = min(ends_at, starts_at + limit + grace)
             end = _ended(launch.uid, code, reason)
-        life = Life(launch, script, starts_at, ends_at, end)
+        life = FakeContainer(launch, script, starts_at, ends_at, end)
         self.engine.lives[launch.uid] = life
         if starts_at < FOR_EVER and self.engine.counts_starts:
             self.engine.starts[launch.uid] += 1
         return life
 
-    def _take_charge(self, uid: str, life: Life | None) -> None:
+    def _take_charge(self, uid: str, life: FakeContainer | None) -> None:
         self._charges[uid] = _Charge(life)
         now = self._clock()
         if life is None:
@@ -322,54 +324,54 @@ class MemoryDriver:
             return
         if not charge.is_started and life.starts_at <= now:
             charge.is_started = True
-            self._tell(Started(uid, life.starts_at))
+            self._tell(StartedEvent(uid, life.starts_at))
         if life.ends_at <= now:
             charge.is_ended = True
             started_at = life.starts_at if charge.is_started else None
             self._tell(replace(life.end, at=life.ends_at, started_at=started_at))
         elif not charge.is_started:
-            self._tell(Building(uid, Phase.PREPARING))
+            self._tell(BuildingEvent(uid, Phase.PREPARING))
 
 
-def _ended(uid: str, code: int | None, stopped_for: str | None = None) -> Ended:
+def _ended(uid: str, code: int | None, stopped_for: str | None = None) -> EndedEvent:
     if code is None:
-        return Ended(uid, 0.0)
+        return EndedEvent(uid, 0.0)
     verdict = judge_exit(Exit(code, stopped_for=stopped_for))
-    return Ended(uid, 0.0, code, verdict.kind, verdict.reason, verdict.message)
+    return EndedEvent(uid, 0.0, code, verdict.kind, verdict.reason, verdict.message)
 
 
-def _vanished(uid: str, now: float) -> Ended:
+def _vanished(uid: str, now: float) -> EndedEvent:
     message = "its container is gone, or was never made, and will not come"
-    return Ended(uid, now, None, FailureKind.OUTSIDE, VANISHED, message)
+    return EndedEvent(uid, now, None, FailureKind.OUTSIDE, VANISHED, message)
 
 
-def _refused(uid: str, now: float) -> Ended:
+def _refused(uid: str, now: float) -> EndedEvent:
     message = "the lease of its cell was over, or nearly so, before it could start"
-    return Ended(uid, now, None, FailureKind.OUTSIDE, LEASE_OVER, message, never_created=True)
+    return EndedEvent(uid, now, None, FailureKind.OUTSIDE, LEASE_OVER, message, never_created=True)
 
 
 def read_command(launch: Launch) -> Script:
     """What the command of `launch` means; one that means nothing ends with exit status 127."""
-    reading = _Reading(launch)
+    reading = _LogReading(launch)
     words = iter(launch.spec.command)
     try:
         for word in words:
             _WORDS[word](reading, words)
     except (KeyError, ValueError, StopIteration):
         message = f"the memory driver does not know the command {list(launch.spec.command)!r}"
-        end = Ended(launch.uid, 0.0, NOT_FOUND, FailureKind.USER, COMMAND, message)
+        end = EndedEvent(launch.uid, 0.0, NOT_FOUND, FailureKind.USER, COMMAND, message)
         return Script(0.0, -1.0, end)
     return reading.script()
 
 
 @dataclass(slots=True)
-class _Reading:
+class _LogReading:
     launch: Launch
     build_seconds: float = 0.0
     run_seconds: float = 0.0
     is_deaf: bool = False
     result: str | None = None
-    end: Ended | None = None
+    end: EndedEvent | None = None
     never_starts: bool = False
 
     def script(self) -> Script:
@@ -380,54 +382,56 @@ class _Reading:
         run_seconds = -1.0 if self.never_starts else self.run_seconds
         return Script(self.build_seconds, run_seconds, end, self.is_deaf)
 
-    def finish(self, end: Ended) -> None:
+    def finish(self, end: EndedEvent) -> None:
         self.end = self.end or end
 
 
-def _sleep(reading: _Reading, words: Iterator[str]) -> None:
+def _sleep(reading: _LogReading, words: Iterator[str]) -> None:
     reading.run_seconds += _seconds(next(words))
 
 
-def _build(reading: _Reading, words: Iterator[str]) -> None:
+def _build(reading: _LogReading, words: Iterator[str]) -> None:
     reading.build_seconds += _seconds(next(words))
 
 
-def _exit(reading: _Reading, words: Iterator[str]) -> None:
+def _exit(reading: _LogReading, words: Iterator[str]) -> None:
     reading.finish(_ended(reading.launch.uid, int(next(words))))
 
 
-def _fail_first(reading: _Reading, words: Iterator[str]) -> None:
+def _fail_first(reading: _LogReading, words: Iterator[str]) -> None:
     fails = reading.launch.run.number <= int(next(words))
     reading.finish(_ended(reading.launch.uid, 1 if fails else 0))
 
 
-def _result(reading: _Reading, words: Iterator[str]) -> None:
+def _result(reading: _LogReading, words: Iterator[str]) -> None:
     reading.result = next(words)
 
 
-def _deaf(reading: _Reading, words: Iterator[str]) -> None:
+def _deaf(reading: _LogReading, words: Iterator[str]) -> None:
     reading.is_deaf = True
 
 
-def _noop(reading: _Reading, words: Iterator[str]) -> None:
+def _noop(reading: _LogReading, words: Iterator[str]) -> None:
     reading.finish(_ended(reading.launch.uid, 0))
 
 
-def _oom(reading: _Reading, words: Iterator[str]) -> None:
+def _oom(reading: _LogReading, words: Iterator[str]) -> None:
     verdict = judge_exit(Exit(SIGKILLED, out_of_memory=True))
-    end = Ended(reading.launch.uid, 0.0, SIGKILLED, verdict.kind, verdict.reason, verdict.message)
+    end = EndedEvent(
+        reading.launch.uid, 0.0, SIGKILLED, verdict.kind, verdict.reason, verdict.message
+    )
     reading.finish(end)
 
 
-def _vanish(reading: _Reading, words: Iterator[str]) -> None:
+def _vanish(reading: _LogReading, words: Iterator[str]) -> None:
     uid, message = reading.launch.uid, "its container is gone"
-    reading.finish(Ended(uid, 0.0, None, FailureKind.OUTSIDE, VANISHED, message))
+    reading.finish(EndedEvent(uid, 0.0, None, FailureKind.OUTSIDE, VANISHED, message))
 
 
-def _fail_system(reading: _Reading, words: Iterator[str]) -> None:
+def _fail_system(reading: _LogReading, words: Iterator[str]) -> None:
     uid, message = reading.launch.uid, "the command asks for a failure of the engine"
     reading.never_starts = True
-    end = Ended(uid, 0.0, None, FailureKind.SYSTEM, ENGINE, message, never_created=True)
+    end = EndedEvent(uid, 0.0, None, FailureKind.SYSTEM, ENGINE, message, never_created=True)
     reading.finish(end)
 
 
@@ -438,7 +442,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-_WORDS: dict[str, Callable[[_Reading, Iterator[str]], None]] = {
+_WORDS: dict[str, Callable[[_LogReading, Iterator[str]], None]] = {
     "noop": _noop,
     "sleep": _sleep,
     "build": _build,

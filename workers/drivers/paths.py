@@ -5,11 +5,11 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from workers.attempt.runtime import EngineError, Placed
+from workers.attempt.runtime import EngineError, PlacedFile
 from workers.attempt.transfer.tars import Take, pack, unpack
 
 
-def place_below(root: Path, placed: Sequence[Placed]) -> None:
+def place_below(root: Path, placed: Sequence[PlacedFile]) -> None:
     """Make `placed` stand below `root`. Repeatable. Raises OSError.
 
     What is bound stands there as a link, so that it stays where it is, and changes are seen.

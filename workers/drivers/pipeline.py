@@ -11,19 +11,19 @@ from functools import partial
 from operator import itemgetter
 
 from controlplane.contract.states import Phase
-from workers.attempt.attempt import Attempt, Closed, Surroundings
+from workers.attempt.attempt import AttemptRun, DriverClosed, DriverContext
 from workers.attempt.disk import FIRST_SECONDS, watch_disk
-from workers.attempt.events import Found, Launch
-from workers.attempt.gangs.gang import Gangs
+from workers.attempt.events import FoundContainer, Launch
+from workers.attempt.gangs.gang import GangSupervisor
 from workers.attempt.health import watch_health
 from workers.attempt.idleness import watch_idleness
 from workers.attempt.outcome import DISK_LIMIT, HEALTH, IDLE, LIFETIME, STOPPED, TIMEOUT
 from workers.attempt.pipeline import ADOPT, START, Step, run
 from workers.attempt.runtime import EngineAway, EngineError
 from workers.attempt.steps.clean import remove_all
-from workers.attempt.threads import DaemonPool, Gate, Timer
+from workers.attempt.threads import DaemonPool, ThreadGate, Timer
 from workers.drivers.process.engine import ProcessEngine
-from workers.drivers.process.fast_path import PlainLives
+from workers.drivers.process.fast_path import PlainProcesses
 
 log = logging.getLogger(__name__)
 
@@ -39,22 +39,22 @@ AGAIN_SECONDS = 2.0  # until an unanswered signal, or a SIGKILL without effect, 
 class PipelineDriver:
     """Drives an Engine; see workers.drivers.base for what it promises."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: DriverContext) -> None:
         self.name = around.engine.name
         self._around = around
         self._engine = around.engine
         self._lock = threading.Lock()
-        self._attempts: dict[str, Attempt] = {}
+        self._attempts: dict[str, AttemptRun] = {}
         self._doomed: set[str] = set()  # in charge, to be removed once they have ended
-        self._quick = Gate(MAX_QUICK)
+        self._quick = ThreadGate(MAX_QUICK)
         self._running = DaemonPool("attempt", MAX_ATTEMPTS)
         self._stopping = DaemonPool("stop", STOPPING_THREADS)
         self._removing = DaemonPool("remove", REMOVING_THREADS)
         self._timer = Timer()
-        self._gangs = Gangs()
-        self._plain: PlainLives | None = None
+        self._gangs = GangSupervisor()
+        self._plain: PlainProcesses | None = None
         if isinstance(around.engine, ProcessEngine):
-            self._plain = PlainLives(
+            self._plain = PlainProcesses(
                 around, around.engine, self._timer, self._carry_on, self._leave
             )
 
@@ -72,7 +72,7 @@ class PipelineDriver:
         """Ask for the end of an attempt in charge."""
         self._order_stop(uid, STOPPED, grace_seconds, force)
 
-    def find(self) -> Iterable[Found]:
+    def find(self) -> Iterable[FoundContainer]:
         """The containers of this installation and cell. Raises EngineAway."""
         try:
             return list(self._engine.find())
@@ -110,7 +110,7 @@ class PipelineDriver:
     # ------------------------------------------------------------------------- living
 
     def _take_charge(self, launch: Launch, steps: tuple[Step, ...]) -> None:
-        attempt = Attempt(launch, self._around, self._on_running, is_adopted=steps is ADOPT)
+        attempt = AttemptRun(launch, self._around, self._on_running, is_adopted=steps is ADOPT)
         with self._lock:
             if launch.uid in self._attempts or self._around.closed.is_set():
                 return
@@ -131,18 +131,18 @@ class PipelineDriver:
         slow = spec.inputs or spec.needs_briefing or spec.exclusive
         return self._engine.name == "process" and not slow
 
-    def _live(self, attempt: Attempt, steps: tuple[Step, ...]) -> None:
+    def _live(self, attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
         try:
             run(attempt, steps)
         finally:
             self._quick.leave(attempt.uid)
         self._leave(attempt)
 
-    def _carry_on(self, attempt: Attempt, steps: tuple[Step, ...]) -> None:
+    def _carry_on(self, attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
         """A plain life goes on in a thread, from these steps; without any, it waits for its end."""
         self._running.submit(partial(self._live, attempt, steps))
 
-    def _leave(self, attempt: Attempt) -> None:
+    def _leave(self, attempt: AttemptRun) -> None:
         """Its end was told, if the driver was not closed."""
         with self._lock:
             doomed = attempt.uid in self._doomed
@@ -150,7 +150,7 @@ class PipelineDriver:
         if doomed and attempt.told_end:
             self.remove(attempt.uid)
 
-    def _on_running(self, attempt: Attempt) -> None:
+    def _on_running(self, attempt: AttemptRun) -> None:
         self._quick.leave(attempt.uid)
         if attempt.started_at is not None:
             self._begin_limits(attempt)
@@ -161,7 +161,7 @@ class PipelineDriver:
             _watch("health", attempt, lambda: watch_health(attempt, self._begin_limits, stop))
         self._deliver_stop(attempt)
 
-    def _begin_limits(self, attempt: Attempt) -> None:
+    def _begin_limits(self, attempt: AttemptRun) -> None:
         """It is RUNNING, or was when an earlier process of the cell had it in charge."""
         spec, started_at = attempt.launch.spec, attempt.started_at
         assert started_at is not None
@@ -177,12 +177,12 @@ class PipelineDriver:
             stop = self._stop_for(attempt, IDLE)
             _watch("idle", attempt, lambda: watch_idleness(attempt, stop))
 
-    def _begin_disk_limit(self, attempt: Attempt) -> None:
+    def _begin_disk_limit(self, attempt: AttemptRun) -> None:
         if not attempt.ended:
             kill = partial(self._order_stop, attempt.uid, DISK_LIMIT, 0.0, True)
             _watch("disk", attempt, lambda: watch_disk(attempt, kill))
 
-    def _stop_for(self, attempt: Attempt, reason: str) -> Callable[[], None]:
+    def _stop_for(self, attempt: AttemptRun, reason: str) -> Callable[[], None]:
         grace = attempt.launch.spec.stop_grace_seconds
         return partial(self._order_stop, attempt.uid, reason, grace, False)
 
@@ -214,7 +214,7 @@ class PipelineDriver:
             self._plain.withdraw(attempt)
         self._deliver_stop(attempt)
 
-    def _deliver_stop(self, attempt: Attempt) -> None:
+    def _deliver_stop(self, attempt: AttemptRun) -> None:
         """Send the stop signal once, and SIGKILL when the grace is over, if there is a process."""
         order = attempt.stop_to_deliver
         if order is None:
@@ -227,11 +227,11 @@ class PipelineDriver:
             self._stopping.submit(partial(self._send, attempt, attempt.launch.spec.stop_signal))
         self._timer.call_in(rest, lambda: self._stopping.submit(partial(self._kill, attempt)))
 
-    def _kill(self, attempt: Attempt) -> None:
+    def _kill(self, attempt: AttemptRun) -> None:
         if attempt.stop_to_deliver is not None and attempt.take_kill():
             self._send(attempt, "KILL")
 
-    def _send(self, attempt: Attempt, signal_name: str) -> None:
+    def _send(self, attempt: AttemptRun, signal_name: str) -> None:
         """Send a signal; again after a while, until the attempt has ended."""
         if attempt.ended or self._around.closed.is_set():
             return
@@ -249,18 +249,18 @@ class PipelineDriver:
             self._timer.call_in(AGAIN_SECONDS, lambda: self._stopping.submit(work))
 
 
-def begin_phases(attempt: Attempt) -> bool:
+def begin_phases(attempt: AttemptRun) -> bool:
     """Report `preparing` from the moment of the order: what waits in the cell is in its hands.
 
     False: the driver was closed meanwhile.
     """
     try:
         attempt.enter(Phase.PREPARING)
-    except Closed:
+    except DriverClosed:
         return False
     return True
 
 
-def _watch(name: str, attempt: Attempt, work: Callable[[], None]) -> None:
+def _watch(name: str, attempt: AttemptRun, work: Callable[[], None]) -> None:
     """Watch over an attempt in a thread of its own, which ends with it."""
     threading.Thread(target=work, name=f"{name}-{attempt.uid}", daemon=True).start()

@@ -8,11 +8,11 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from workers import clock
-from workers.attempt.attempt import Surroundings
+from workers.attempt.attempt import DriverContext
 from workers.attempt.events import Listener
+from workers.attempt.fair_semaphore import FairSemaphore
 from workers.attempt.pulls import Pulls
 from workers.attempt.runtime import Engine
-from workers.attempt.turns import Turns
 from workers.config import CellConfig
 from workers.control_api import Web
 from workers.drivers.base import Driver
@@ -21,10 +21,10 @@ from workers.drivers.memory import MemoryDriver
 from workers.drivers.pipeline import PipelineDriver
 from workers.drivers.process.engine import ProcessEngine
 from workers.drivers.runner.dispatch import RoutedDriver
-from workers.drivers.runner.driver import Offered, RunnerDriver, Runners
+from workers.drivers.runner.driver import InstalledRunners, RunnerDriver, Runners
 from workers.log_uploads import LogShipper
 from workers.remote_files import Storage
-from workers.runners.installed import load_runners
+from workers.runners.discovery import load_runners
 from workers.secret_folder import SecretFolder, default_folder
 
 OPEN_FILES = 16_384  # two connections and a few files for each of a thousand attempts
@@ -64,7 +64,7 @@ def make_pipeline(
     config: CellConfig,
     tell: Listener,
     back_off: tuple[float, ...],
-    offered: Offered | None = None,
+    offered: InstalledRunners | None = None,
 ) -> Driver:
     """A driver of `engine`, and of the runners `offered`; None: those that `config` names."""
     allow_open_files()
@@ -84,12 +84,12 @@ def make_pipeline(
         may_be_on_disk=config.secrets_on_disk,
     )
     secrets.sweep(work)
-    around = Surroundings(
+    around = DriverContext(
         engine=engine,
         tell=tell,
         home=config.home,
         max_log_bytes=config.max_log_bytes,
-        turns=Turns(config.concurrency),
+        turns=FairSemaphore(config.concurrency),
         pulls=Pulls(engine),
         shipper=shipper,
         web=Web(control_url=config.control_url, cell=config.name, key=config.key),
@@ -105,7 +105,7 @@ def make_pipeline(
     )
     own = PipelineDriver(around)
     if offered is None:
-        offered = Offered(load_runners(config.runners))
+        offered = InstalledRunners(load_runners(config.runners))
     if not offered.runners:
         return own
     asked = Runners(offered, cell=config.name, around=around)

@@ -15,9 +15,9 @@ from workers import clock
 from workers.drivers.docker.driver import DockerEngine
 from workers.drivers.process.engine import ProcessEngine
 from workers.guard.decisions import Guard
-from workers.guard.engine_control import EngineHands, Reach
+from workers.guard.engine_control import ContainerEngineControl, KillableEngine
 from workers.guard.folder import GuardFolder
-from workers.guard.watchlist import Watchlist, Word
+from workers.guard.watchlist import GuardStatus, Watchlist
 
 log = logging.getLogger("workers.guard")
 
@@ -38,22 +38,22 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: dismissed.set())
     log.info("guard %d begins", os.getpid())
-    Duty(GuardFolder(home), _reach(driver, home), lock, dismissed).serve()
+    GuardLoop(GuardFolder(home), _reach(driver, home), lock, dismissed).serve()
     log.info("guard %d ends", os.getpid())
     return 0
 
 
-def _reach(driver: str, home: Path) -> Reach:
+def _reach(driver: str, home: Path) -> KillableEngine:
     if driver == "docker":
         return DockerEngine(installation="", cell="", home=home, call_seconds=CALL_SECONDS)
     return ProcessEngine(home=home, max_log_bytes=0)
 
 
-class Duty:
+class GuardLoop:
     """The guard's loop."""
 
     def __init__(
-        self, folder: GuardFolder, reach: Reach, lock: int, dismissed: threading.Event
+        self, folder: GuardFolder, reach: KillableEngine, lock: int, dismissed: threading.Event
     ) -> None:
         self._folder = folder
         self._lock: int | None = lock
@@ -62,7 +62,9 @@ class Duty:
         self._looked_at = float("-inf")
         self._struck: set[str] = set()
         boot_id = clock.boot_id()
-        self._guard = Guard(EngineHands(reach), self._say, boot_id=boot_id, word=folder.read_word())
+        self._guard = Guard(
+            ContainerEngineControl(reach), self._say, boot_id=boot_id, word=folder.read_word()
+        )
 
     def serve(self) -> None:
         """Return when nobody needs a guard any more."""
@@ -100,7 +102,7 @@ class Duty:
         """Read the list. One that has gone with its folder is as good as it was."""
         self._watchlist = self._folder.find_watchlist() or self._watchlist
 
-    def _say(self, word: Word) -> None:
+    def _say(self, word: GuardStatus) -> None:
         for uid in word.struck.keys() - self._struck:
             log.info("the lease is over for attempt %s", uid)
         self._struck = set(word.struck)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
-from workers.guard.watchlist import Watched, Watchlist, Word
+from workers.guard.watchlist import ExclusiveAttempt, GuardStatus, Watchlist
 
 # Until what had no effect is done again.
 AGAIN_SECONDS = 0.5
@@ -19,7 +19,7 @@ FIRST_LOOK_SECONDS = 0.5
 SAY_SECONDS = 1.0
 
 
-class Known(StrEnum):
+class ContainerFacts(StrEnum):
     """What is known of a container."""
 
     NOTHING = "nothing"  # the engine was not asked yet, or has not answered
@@ -28,13 +28,13 @@ class Known(StrEnum):
     OVER = "over"  # it has ended
 
 
-class Hands(Protocol):
+class EngineControl(Protocol):
     """What the guard does, at once and without waiting: it asks, and sees later what came of it."""
 
     def look(self, uid: str, now: float) -> None:
         """Find out about the container, now and then."""
 
-    def known(self, uid: str) -> Known:
+    def known(self, uid: str) -> ContainerFacts:
         """What is known of it now."""
 
     def ask(self, uid: str, signal_name: str) -> None:
@@ -51,15 +51,20 @@ class Guard:
     """Watches the attempts of the list it was last shown. `say` keeps its word for the cell."""
 
     def __init__(
-        self, hands: Hands, say: Callable[[Word], None], *, boot_id: str, word: Word | None = None
+        self,
+        hands: EngineControl,
+        say: Callable[[GuardStatus], None],
+        *,
+        boot_id: str,
+        word: GuardStatus | None = None,
     ) -> None:
         """`word`: the last one of an earlier guard of this cell."""
         self._hands = hands
         self._say = say
         self._boot_id = boot_id
-        earlier = word if word is not None and word.boot_id == boot_id else Word()
+        earlier = word if word is not None and word.boot_id == boot_id else GuardStatus()
         self._struck = dict(earlier.struck)
-        self._word = Word()
+        self._word = GuardStatus()
         self._since: dict[str, float] = {}
         self._again_at: dict[str, float] = {}
         self._list = Watchlist()
@@ -101,22 +106,24 @@ class Guard:
     def _is_of_this_boot(self) -> bool:
         return self._list.boot_id == self._boot_id
 
-    def _is_due(self, uid: str, item: Watched, now: float) -> bool:
+    def _is_due(self, uid: str, item: ExclusiveAttempt, now: float) -> bool:
         return now >= self._is_due_at(uid, item) and not self._has_ended(uid)
 
-    def _is_due_at(self, uid: str, item: Watched) -> float:
+    def _is_due_at(self, uid: str, item: ExclusiveAttempt) -> float:
         at = item.asks_at if self._is_of_this_boot else self._since[uid]
         # A guard that has just begun looks first: what has ended by itself is not struck.
-        if self._hands.known(uid) is Known.NOTHING:
+        if self._hands.known(uid) is ContainerFacts.NOTHING:
             at = max(at, self._since[uid] + FIRST_LOOK_SECONDS)
         return at
 
     def _has_ended(self, uid: str) -> bool:
-        return self._hands.known(uid) is Known.OVER
+        return self._hands.known(uid) is ContainerFacts.OVER
 
     def _is_over(self, uid: str) -> bool:
         known = self._hands.known(uid)
-        return known is Known.OVER or (known is Known.ABSENT and uid in self._struck)
+        return known is ContainerFacts.OVER or (
+            known is ContainerFacts.ABSENT and uid in self._struck
+        )
 
     def _take_over(self, now: float) -> None:
         watched = self._list.attempts
@@ -128,14 +135,14 @@ class Guard:
 
     def _speak(self, now: float) -> None:
         over = frozenset(uid for uid in self._list.attempts if self._is_over(uid))
-        word = Word(self._list.number, self._boot_id, now, dict(self._struck), over)
+        word = GuardStatus(self._list.number, self._boot_id, now, dict(self._struck), over)
         said = self._word
         is_new = (word.number, word.struck, word.over) != (said.number, said.struck, said.over)
         if is_new or not said.boot_id or (self._list.attempts and now >= said.at + SAY_SECONDS):
             self._word = word
             self._say(word)
 
-    def _strike(self, uid: str, item: Watched, now: float) -> None:
+    def _strike(self, uid: str, item: ExclusiveAttempt, now: float) -> None:
         kills_at = self._struck[uid]
         if now >= kills_at:
             self._hands.kill(uid)

@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from workers.attempt.runtime import EngineAway, EngineError, Life, View
+from workers.attempt.runtime import ContainerStatus, ContainerView, EngineAway, EngineError
 from workers.attempt.threads import DaemonPool
-from workers.guard.decisions import Known
+from workers.guard.decisions import ContainerFacts
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +27,10 @@ LOOK_SECONDS = 1.0
 THREADS = 8
 
 
-class Reach(Protocol):
+class KillableEngine(Protocol):
     """What is needed of an Engine (workers.attempt.runtime)."""
 
-    def view(self, uid: str) -> View | None:
+    def view(self, uid: str) -> ContainerView | None:
         """The container now; None: there is none."""
 
     def signal(self, uid: str, name: str) -> bool:
@@ -40,14 +40,14 @@ class Reach(Protocol):
         """Delete the container."""
 
 
-class EngineHands:
-    """See workers.guard.decisions.Hands."""
+class ContainerEngineControl:
+    """See workers.guard.decisions.EngineControl."""
 
-    def __init__(self, reach: Reach) -> None:
+    def __init__(self, reach: KillableEngine) -> None:
         self._reach = reach
         self._pool = DaemonPool("guard", THREADS)
         self._lock = threading.Lock()
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, ContainerFacts] = {}
         self._grips: dict[str, int] = {}
         self._busy: set[tuple[str, str]] = set()
         self._asked: set[str] = set()
@@ -62,12 +62,12 @@ class EngineHands:
             self._look_at[uid] = now + LOOK_SECONDS
             self._submit("look", uid, self._look)
 
-    def known(self, uid: str) -> Known:
+    def known(self, uid: str) -> ContainerFacts:
         """See Hands."""
         with self._lock:
-            if self._known.get(uid) is Known.THERE and _is_over(self._grips.get(uid)):
-                self._known[uid] = Known.OVER
-            return self._known.get(uid, Known.NOTHING)
+            if self._known.get(uid) is ContainerFacts.THERE and _is_over(self._grips.get(uid)):
+                self._known[uid] = ContainerFacts.OVER
+            return self._known.get(uid, ContainerFacts.NOTHING)
 
     def ask(self, uid: str, signal_name: str) -> None:
         """See Hands."""
@@ -117,7 +117,7 @@ class EngineHands:
 
         self._pool.submit(do)
 
-    def _look(self, uid: str) -> View | None:
+    def _look(self, uid: str) -> ContainerView | None:
         view = self._reach.view(uid)
         grip = None if view is None or uid in self._grips else _take_grip(view)
         with self._lock:
@@ -138,9 +138,9 @@ class EngineHands:
 
     def _kill(self, uid: str) -> None:
         view = self._look(uid)
-        if view is None or view.life is Life.ENDED:
+        if view is None or view.life is ContainerStatus.ENDED:
             return
-        if view.life is Life.CREATED:
+        if view.life is ContainerStatus.CREATED:
             # Whoever was about to start it comes too late.
             log.info("attempt %s is removed before it was started", uid)
             self._reach.remove(uid)
@@ -159,15 +159,15 @@ class EngineHands:
             return True
 
 
-def _known(view: View | None) -> Known:
+def _known(view: ContainerView | None) -> ContainerFacts:
     if view is None:
-        return Known.ABSENT
-    return Known.OVER if view.life is Life.ENDED else Known.THERE
+        return ContainerFacts.ABSENT
+    return ContainerFacts.OVER if view.life is ContainerStatus.ENDED else ContainerFacts.THERE
 
 
-def _take_grip(view: View) -> int | None:
+def _take_grip(view: ContainerView) -> int | None:
     """A descriptor of the container's main process; None where that is not sure, or not ours."""
-    if view.pid is None or view.life is not Life.RUNNING:
+    if view.pid is None or view.life is not ContainerStatus.RUNNING:
         return None
     try:
         grip = os.pidfd_open(view.pid)

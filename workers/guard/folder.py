@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from controlplane.contract.fields import Malformed, as_object
-from workers.guard.watchlist import Watchlist, Word, read_watchlist, read_word
+from controlplane.contract.fields import MalformedMessage, as_object
+from workers.guard.watchlist import GuardStatus, Watchlist, read_watchlist, read_word
 
 T = TypeVar("T")
 # A log that is longer begins anew with the next guard.
@@ -39,11 +39,11 @@ class GuardFolder:
         """Put another list in its place. Raises OSError."""
         self._write("watchlist", watchlist.body())
 
-    def read_word(self) -> Word:
+    def read_word(self) -> GuardStatus:
         """What the guard said last; an empty one if it never did."""
-        return self._read("word", read_word) or Word()
+        return self._read("word", read_word) or GuardStatus()
 
-    def say(self, word: Word) -> None:
+    def say(self, word: GuardStatus) -> None:
         """Put another word in its place. Raises OSError."""
         self._write("word", word.body())
 
@@ -67,7 +67,7 @@ class GuardFolder:
     def _read(self, name: str, read: Callable[[Mapping[str, Any]], T]) -> T | None:
         try:
             return read(as_object(json.loads((self._folder / name).read_bytes())))
-        except (OSError, Malformed, ValueError):
+        except (OSError, MalformedMessage, ValueError):
             return None
 
     def _write(self, name: str, body: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from typing import Protocol
 from workers import clock
 from workers.attempt.events import Permit
 from workers.guard.folder import GuardFolder
-from workers.guard.watchlist import Watchlist, Word, permit
+from workers.guard.watchlist import GuardStatus, Watchlist, permit
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _POLL_SECONDS = 0.02
 _OURS = ("CELLRUN_", "CELERY_")
 
 
-class Link(Protocol):
+class GuardLink(Protocol):
     """What a cell needs of its guard."""
 
     boot_id: str
@@ -41,7 +41,7 @@ class Link(Protocol):
     def read(self) -> Watchlist:
         """The list as it is, an earlier process of the cell may have written it."""
 
-    def word(self) -> Word:
+    def word(self) -> GuardStatus:
         """What the guard said last."""
 
     def write(self, watchlist: Watchlist) -> None:
@@ -83,7 +83,7 @@ class ProcessLink:
         """See Link."""
         return self._watchlist
 
-    def word(self) -> Word:
+    def word(self) -> GuardStatus:
         """See Link."""
         return self._folder.read_word()
 

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 from workers.attempt.events import Permit
 from workers.drivers.memory import MemoryEngine
-from workers.guard.decisions import Guard, Known
-from workers.guard.watchlist import Watchlist, Word, permit
+from workers.guard.decisions import ContainerFacts, Guard
+from workers.guard.watchlist import GuardStatus, Watchlist, permit
 
 
-class MemoryHands:
+class MemoryEngineControl:
     """Reach the lives of a memory engine. `clock` gives wall seconds."""
 
     def __init__(self, engine: MemoryEngine, clock: Callable[[], float]) -> None:
@@ -18,12 +18,12 @@ class MemoryHands:
     def look(self, uid: str, now: float) -> None:
         """Nothing to do: everything is seen at once."""
 
-    def known(self, uid: str) -> Known:
-        """See workers.guard.decisions.Hands."""
+    def known(self, uid: str) -> ContainerFacts:
+        """See workers.guard.decisions.EngineControl."""
         life = self._engine.lives.get(uid)
         if life is None:
-            return Known.ABSENT
-        return Known.OVER if life.ends_at <= self._clock() else Known.THERE
+            return ContainerFacts.ABSENT
+        return ContainerFacts.OVER if life.ends_at <= self._clock() else ContainerFacts.THERE
 
     def ask(self, uid: str, signal_name: str) -> None:
         """End it, unless it is deaf."""
@@ -37,8 +37,8 @@ class MemoryHands:
         """Nothing was remembered."""
 
 
-class LocalLink:
-    """A workers.guard.link.Link to a guard in the same process."""
+class LocalGuardLink:
+    """A workers.guard.link.GuardLink to a guard in the same process."""
 
     def __init__(
         self,
@@ -53,17 +53,17 @@ class LocalLink:
         self.boot_id = boot_id
         self._boot = boot
         self._watchlist = watchlist or Watchlist()
-        self._word = Word()
-        self._guard = Guard(MemoryHands(engine, wall), self._hear, boot_id=boot_id)
+        self._word = GuardStatus()
+        self._guard = Guard(MemoryEngineControl(engine, wall), self._hear, boot_id=boot_id)
 
-    def _hear(self, word: Word) -> None:
+    def _hear(self, word: GuardStatus) -> None:
         self._word = word
 
     def read(self) -> Watchlist:
         """The list as it is."""
         return self._watchlist
 
-    def word(self) -> Word:
+    def word(self) -> GuardStatus:
         """What the guard said last."""
         return self._word
 

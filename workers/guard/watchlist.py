@@ -21,7 +21,7 @@ SILENCE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class ExclusiveAttempt:
     """One exclusive attempt. `deadline`: when the lease of its cell is over."""
 
     deadline: float
@@ -50,7 +50,7 @@ class Watchlist:
 
     number: int = 0
     boot_id: str = ""
-    attempts: Mapping[str, Watched] = field(default_factory=dict)
+    attempts: Mapping[str, ExclusiveAttempt] = field(default_factory=dict)
     is_last: bool = False
 
     def body(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Watchlist:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class GuardStatus:
     """What the guard says: up to which list it has read, and at what instant it said so.
 
     `struck`: whom it told to end, or will before anything else, and from when it kills. `over`: of
@@ -100,9 +100,9 @@ def read_watchlist(body: Mapping[str, Any]) -> Watchlist:
             case [float() | int() as deadline, float() | int() as lease, grace, str() as stop] if (
                 isinstance(grace, float | int)
             ):
-                attempts[uid] = Watched(deadline, lease, grace, stop)
+                attempts[uid] = ExclusiveAttempt(deadline, lease, grace, stop)
             case _:
-                raise fields.Malformed(f"attempt {uid} is not as it should be")
+                raise fields.MalformedMessage(f"attempt {uid} is not as it should be")
     return Watchlist(
         fields.whole(body, "number"),
         fields.text(body, "boot"),
@@ -111,11 +111,11 @@ def read_watchlist(body: Mapping[str, Any]) -> Watchlist:
     )
 
 
-def read_word(body: Mapping[str, Any]) -> Word:
+def read_word(body: Mapping[str, Any]) -> GuardStatus:
     """A word as it was written. Raises Malformed."""
     struck = {uid: float(at) for uid, at in fields.mapping(body, "struck").items()}
     over = frozenset(fields.listing(body, "over", str))
-    return Word(
+    return GuardStatus(
         fields.whole(body, "number"),
         fields.text(body, "boot"),
         fields.number(body, "at"),
@@ -124,7 +124,7 @@ def read_word(body: Mapping[str, Any]) -> Word:
     )
 
 
-def permit(watchlist: Watchlist, word: Word, uid: str, now: float) -> Permit:
+def permit(watchlist: Watchlist, word: GuardStatus, uid: str, now: float) -> Permit:
     """Whether the container of an attempt may be created, or started, at `now`.
 
     Not before the guard has said that it watches it: a start that nobody would end is the one that

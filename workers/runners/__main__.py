@@ -2,7 +2,7 @@
 
 import sys
 
-from workers.runners.installed import BUILT_IN, look_around
+from workers.runners.discovery import BUILT_IN, look_around
 
 
 def main() -> int:

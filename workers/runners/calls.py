@@ -13,15 +13,15 @@ CALLS_AT_ONCE = 8
 MAX_LEFT_BEHIND = 64
 
 
-class Hung(Exception):
+class CallTimedOut(Exception):
     """The call did not return in time; its thread was left behind."""
 
 
-class Exhausted(Exception):
+class CallsExhausted(Exception):
     """So many calls hang that no other is made."""
 
 
-class Calls:
+class RunnerCalls:
     """Makes calls of one runner for many attempts; each waits for its turn, then for its answer."""
 
     def __init__(
@@ -44,9 +44,9 @@ class Calls:
         `what` names it in the log. The time counts from the moment in which it is its turn.
         """
         if self.left_behind >= self._max_left_behind:
-            raise Exhausted(f"{self._max_left_behind} calls of this runner hang on this cell")
+            raise CallsExhausted(f"{self._max_left_behind} calls of this runner hang on this cell")
         with self._turns:
-            made = _Call(function, self._come_back)
+            made = _RunnerCall(function, self._come_back)
             threading.Thread(target=made.run, name=what, daemon=True).start()
             if made.over.wait(seconds):
                 return made.outcome()
@@ -54,18 +54,20 @@ class Calls:
                 if made.leave():
                     self._left_behind += 1
                     log.error("%s did not return within %g s; its thread is left", what, seconds)
-                    raise Hung(f"it did not return within {seconds:g} s")
+                    raise CallTimedOut(f"it did not return within {seconds:g} s")
         return made.outcome()
 
-    def _come_back(self, made: "_Call") -> None:
+    def _come_back(self, made: "_RunnerCall") -> None:
         with self._lock:
             made.over.set()
             if made.is_left:
                 self._left_behind -= 1
 
 
-class _Call:
-    def __init__(self, function: Callable[[], Any], on_return: Callable[["_Call"], None]) -> None:
+class _RunnerCall:
+    def __init__(
+        self, function: Callable[[], Any], on_return: Callable[["_RunnerCall"], None]
+    ) -> None:
         self._function = function
         self._on_return = on_return
         self._value: Any = None

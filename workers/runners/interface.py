@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from controlplane.contract.messages.briefing import MAX_PLUGIN_STATE_BYTES
+from controlplane.contract.messages.launch_context import MAX_PLUGIN_STATE_BYTES
 
 # 64 KiB as JSON: it travels with each report of the attempt.
 MAX_STATE_BYTES = MAX_PLUGIN_STATE_BYTES
@@ -26,7 +26,7 @@ NEXT_LOOK_SECONDS = 1.0
 CALL_SECONDS = 30.0
 
 
-class Phase(StrEnum):
+class RunnerPhase(StrEnum):
     """How far the attempt is. The last three are ends."""
 
     QUEUED = "queued"  # accepted, and not begun
@@ -42,10 +42,10 @@ class Phase(StrEnum):
         return self in _ENDS
 
 
-_ENDS = (Phase.SUCCEEDED, Phase.RETRYABLE_FAILURE, Phase.FAILED)
+_ENDS = (RunnerPhase.SUCCEEDED, RunnerPhase.RETRYABLE_FAILURE, RunnerPhase.FAILED)
 
 
-class Fault(StrEnum):
+class FailureOrigin(StrEnum):
     """Whose fault a retryable failure is, and so whose budget pays."""
 
     USER = "user"  # what the task asked for
@@ -53,7 +53,7 @@ class Fault(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class RunnerObservation:
     """What a call of `reconcile` found.
 
     `state`: to be kept; None: as it was. `words`: the phase in words of the runner's own, at most
@@ -61,18 +61,18 @@ class Look:
     success, in place of the result file. `next_look_seconds`: when to ask again, if not an end.
     """
 
-    phase: Phase
+    phase: RunnerPhase
     state: Mapping[str, Any] | None = None
     words: str = ""
     message: str = ""
     reason: str = ""
-    fault: Fault = Fault.USER
+    fault: FailureOrigin = FailureOrigin.USER
     result: str | None = None
     next_look_seconds: float = NEXT_LOOK_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
-class Aborted:
+class AbortResult:
     """What a call of `abort` came to. `is_done`: nothing of the attempt runs, or will.
 
     `state`: to be kept, for the next attempt of the task too; None: as it was.
@@ -84,7 +84,7 @@ class Aborted:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class RunnerTask:
     """The attempt and what was asked for. `resources`: cpu_millis, memory_mib, disk_mib, gpu, ….
 
     `env`: the task's own variables, those of secrets, and CELLRUN_*. `inputs`, `outputs`,
@@ -118,7 +118,7 @@ class Task:
         return self.root / path.lstrip("/")
 
 
-class Log(Protocol):
+class AttemptLog(Protocol):
     """The attempt's own log, as a container's output is."""
 
     def out(self, text: str) -> None:
@@ -145,9 +145,9 @@ class Context:
     `timeout_seconds` end it. `stop` is None but in `abort`.
     """
 
-    task: Task
+    task: RunnerTask
     state: Mapping[str, Any]
-    log: Log
+    log: AttemptLog
     now: float
     secrets: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     deadline: float | None = None
@@ -157,14 +157,14 @@ class Context:
 class Runner(Protocol):
     """Runs attempts of one task type. One object for all of them, called from several threads."""
 
-    def reconcile(self, context: Context) -> Look:
+    def reconcile(self, context: Context) -> RunnerObservation:
         """See how the attempt is and bring it on. Quick: `CALL_SECONDS` at most.
 
         What it raises is tried again after a pause; the third time in a row ends the attempt as a
         failure of the system.
         """
 
-    def abort(self, context: Context) -> Aborted:
+    def abort(self, context: Context) -> AbortResult:
         """End what the attempt does outside, and say whether it has ended. Repeatable.
 
         Called when the attempt was told to stop or has failed, until it is done; not after a

@@ -15,14 +15,14 @@ log = logging.getLogger(__name__)
 _TIMEOUT_SECONDS = 1.0
 
 
-class Bus(Protocol):
+class BrokerClient(Protocol):
     """Takes messages for the broker."""
 
     def push(self, messages: Sequence[tuple[str, str]]) -> None:
         """Send each (queue, message); lost messages are logged, never raised."""
 
 
-class RedisBus:
+class RedisBrokerClient:
     """Redis lists, as kombu consumes them."""
 
     def __init__(self, url: str) -> None:

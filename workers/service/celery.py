@@ -7,7 +7,7 @@ from typing import Any
 from celery import Celery
 from kombu import Queue
 
-from controlplane.contract.fields import Malformed
+from controlplane.contract.fields import MalformedMessage
 from controlplane.contract.wire import envelope, queues
 from workers.service.broker import RETRY_SECONDS_MAX, PromptAmqp
 
@@ -63,9 +63,9 @@ def register_orders(app: Celery, take: Callable[[str, str], None]) -> None:
     def orders(text: Any, *_: Any, **__: Any) -> None:
         try:
             if not isinstance(text, str):
-                raise Malformed("an order is a text")
+                raise MalformedMessage("an order is a text")
             take(envelope.parse(text).cell, text)
-        except Malformed as error:
+        except MalformedMessage as error:
             log.warning("order dropped: %s", error)
 
 

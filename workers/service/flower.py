@@ -13,7 +13,7 @@ from typing import Any
 from celery import Celery
 
 from controlplane.contract.states import TaskState
-from workers.agent.attempts import Book
+from workers.agent.attempts import AttemptEntry
 
 log = logging.getLogger(__name__)
 
@@ -46,12 +46,12 @@ class FlowerEvents:
         self._stopping.set()
         self._thread.join(timeout=2.0)
 
-    def tell_running(self, book: Book, *, received: float) -> None:
+    def tell_running(self, book: AttemptEntry, *, received: float) -> None:
         """The attempt runs, and will for a while."""
         self._put("task-received", {**_names(book), "timestamp": received})
         self._put("task-started", {**_names(book), "timestamp": book.started_at or received})
 
-    def tell_end(self, book: Book) -> None:
+    def tell_end(self, book: AttemptEntry) -> None:
         """The attempt is over."""
         report = book.end
         if report is None:
@@ -110,7 +110,7 @@ class FlowerEvents:
         return self._dispatcher
 
 
-def _names(book: Book) -> dict[str, Any]:
+def _names(book: AttemptEntry) -> dict[str, Any]:
     return {
         "uuid": book.uid,
         "name": f"attempt.{book.spec.job_name}",

@@ -14,13 +14,13 @@ from typing import Protocol
 
 from controlplane.contract.messages.reports import MAX_REPORTS
 from workers import clock
-from workers.agent.attempts import Book
+from workers.agent.attempts import AttemptEntry
 from workers.agent.cell import Cell
-from workers.agent.inputs import Happening, Moment
-from workers.attempt.events import Ended, Started
+from workers.agent.inputs import ClockReading, Happening
+from workers.attempt.events import EndedEvent, StartedEvent
 from workers.attempt.runtime import EngineAway
 from workers.journal import JournalFile
-from workers.service.bus import Bus
+from workers.service.bus import BrokerClient
 
 log = logging.getLogger(__name__)
 
@@ -48,17 +48,17 @@ _REMOVAL_LOOK_SECONDS = 0.05
 Incoming = tuple[str, Happening]
 
 
-class Events(Protocol):
+class AttemptObserver(Protocol):
     """Who wants to see what attempts do."""
 
-    def tell_running(self, book: Book, *, received: float) -> None:
+    def tell_running(self, book: AttemptEntry, *, received: float) -> None:
         """The attempt runs."""
 
-    def tell_end(self, book: Book) -> None:
+    def tell_end(self, book: AttemptEntry) -> None:
         """The attempt is over."""
 
 
-class Clockwork(Protocol):
+class ScheduledComponent(Protocol):
     """Something with moments of its own, in wall seconds, and no thread to see them come."""
 
     def advance(self, now: float) -> int:
@@ -68,19 +68,21 @@ class Clockwork(Protocol):
         """When there is something to do; None: not before something else happens."""
 
 
-def read_moment() -> Moment:
+def read_moment() -> ClockReading:
     """Now, by both clocks of this machine."""
-    return Moment(clock.wall_seconds(), clock.boot_seconds())
+    return ClockReading(clock.wall_seconds(), clock.boot_seconds())
 
 
-class Host:
+class CellHost:
     """Runs cells in a thread of its own until it is stopped."""
 
-    def __init__(self, journals: JournalFile, bus: Bus, clockwork: Clockwork | None = None) -> None:
+    def __init__(
+        self, journals: JournalFile, bus: BrokerClient, clockwork: ScheduledComponent | None = None
+    ) -> None:
         self._journals = journals
         self._bus = bus
         self._clockwork = clockwork
-        self._events: Events | None = None
+        self._events: AttemptObserver | None = None
         self._cells: dict[str, Cell] = {}
         self._incoming: queue.SimpleQueue[Incoming | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
@@ -100,7 +102,7 @@ class Host:
         """Take a cell in; it starts with the host."""
         self._cells[cell.name] = cell
 
-    def watch(self, events: Events) -> None:
+    def watch(self, events: AttemptObserver) -> None:
         """Tell `events` what attempts do; before the start."""
         self._events = events
 
@@ -219,7 +221,7 @@ class Host:
     def _flush_at(self, first_news: float) -> float:
         return max(first_news + COALESCE_SECONDS, self._flushed_at + PACE_SECONDS)
 
-    def _is_flush_due(self, now: Moment) -> bool:
+    def _is_flush_due(self, now: ClockReading) -> bool:
         if not any(cell.reporter.has_news for cell in self._cells.values()):
             self._first_news = None
             return False
@@ -233,7 +235,7 @@ class Host:
             return True
         return False
 
-    def _tell_events(self, now: Moment) -> None:
+    def _tell_events(self, now: ClockReading) -> None:
         if self._events is None:
             for cell in self._cells.values():
                 cell.ended.clear()
@@ -247,7 +249,7 @@ class Host:
             self._next_announcement = now.boot + ANNOUNCE_SECONDS
             self._announce(now)
 
-    def _announce(self, now: Moment) -> None:
+    def _announce(self, now: ClockReading) -> None:
         assert self._events is not None
         for cell in self._cells.values():
             for book in cell.books.running():
@@ -310,13 +312,13 @@ def without_the_past(batch: list[Incoming]) -> list[Incoming]:
     ended = {
         (name, item.uid)
         for name, item in batch
-        if isinstance(item, Ended) and item.started_at is not None
+        if isinstance(item, EndedEvent) and item.started_at is not None
     }
     if not ended:
         return batch
 
     def is_told_again(name: str, item: Happening) -> bool:
-        if not isinstance(item, Started) or item.addresses is not None:
+        if not isinstance(item, StartedEvent) or item.addresses is not None:
             return False
         return (name, item.uid) in ended
 

@@ -17,20 +17,20 @@ from celery.signals import worker_shutting_down
 
 from workers import clock
 from workers.agent.cell import Cell
-from workers.agent.inputs import Happening, OrderMessage, Sighting
+from workers.agent.inputs import Happening, OrderMessage, ScanResult
 from workers.agent.reaper import Reaper
 from workers.config import CellConfig
 from workers.drivers.base import Driver, Listener
 from workers.drivers.memory import MemoryDriver
-from workers.guard.link import Link, ProcessLink
-from workers.guard.local import LocalLink
+from workers.guard.link import GuardLink, ProcessLink
+from workers.guard.local import LocalGuardLink
 from workers.journal import JournalFile
 from workers.journal_file import FileStore
-from workers.service.bus import RedisBus
+from workers.service.bus import RedisBrokerClient
 from workers.service.celery import make_app, register_orders, worker_arguments
 from workers.service.consumer_watchdog import ConsumerWatch
 from workers.service.flower import FlowerEvents
-from workers.service.host import Clockwork, Host
+from workers.service.host import CellHost, ScheduledComponent
 
 log = logging.getLogger("workers")
 
@@ -46,7 +46,7 @@ def serve(
     make_driver: MakeDriver,
     *,
     name: str,
-    clockwork: Clockwork | None = None,
+    clockwork: ScheduledComponent | None = None,
 ) -> int:
     """Serve the cells, which share the first one's home, until told to end; the exit code.
 
@@ -61,14 +61,14 @@ def serve(
         sys.stderr.write(f"another process runs the cell {config.name} in {config.home}\n")
         return 3
     journals = JournalFile(FileStore(config.home / "journal"))
-    host = Host(journals, RedisBus(config.broker_url), clockwork)
+    host = CellHost(journals, RedisBrokerClient(config.broker_url), clockwork)
     cells, reapers = [], []
     for one in configs:
         driver = make_driver(one, _teller(host, one.name))
         cells.append(Cell(one, journals.journal(one.name), driver, guard=make_link(one, driver)))
         host.add(cells[-1])
         if isinstance(driver, MemoryDriver):  # what it pretends ended with the process before
-            host.put(one.name, Sighting((), ()))
+            host.put(one.name, ScanResult((), ()))
         else:
             reapers.append(Reaper(driver, one.home / "work", _teller(host, one.name)))
     _run(host, cells, reapers, name, config)
@@ -76,7 +76,7 @@ def serve(
 
 
 def _run(
-    host: Host, cells: Sequence[Cell], reapers: Sequence[Reaper], name: str, config: CellConfig
+    host: CellHost, cells: Sequence[Cell], reapers: Sequence[Reaper], name: str, config: CellConfig
 ) -> None:
     """Run the loop and the worker that feeds it; returns when the worker was told to end."""
     host.prepare()
@@ -101,7 +101,7 @@ def _run(
             cell.exclusives.dismiss()
         events.stop()
 
-    leaver = Leaver(leave)
+    leaver = ShutdownThread(leave)
     worker_shutting_down.connect(leaver.ask, weak=False)
     leaver.start()
     events.start()
@@ -117,7 +117,7 @@ def _run(
         leaver.join()
 
 
-class Leaver:
+class ShutdownThread:
     """Leaves in a thread of its own, once, as soon as it is asked to.
 
     Celery tells of its end inside its signal handler, that is, between any two instructions of the
@@ -150,7 +150,7 @@ class Leaver:
         self._leave()
 
 
-def _teller(host: Host, cell: str) -> Callable[[Happening], None]:
+def _teller(host: CellHost, cell: str) -> Callable[[Happening], None]:
     return lambda event: host.put(cell, event)
 
 
@@ -168,10 +168,10 @@ def _lock_journal(path: Path) -> int | None:
     return None
 
 
-def make_link(config: CellConfig, driver: Driver) -> Link:
+def make_link(config: CellConfig, driver: Driver) -> GuardLink:
     """The way to the guard that fits the driver."""
     if isinstance(driver, MemoryDriver):
-        return LocalLink(
+        return LocalGuardLink(
             driver.engine,
             wall=clock.wall_seconds,
             boot=clock.boot_seconds,

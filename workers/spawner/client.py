@@ -7,7 +7,7 @@ from typing import Any
 ASKED_BYTES = 262144
 
 
-class Client:
+class SpawnerClient:
     """A connection: the cell's, or its guard's."""
 
     def __init__(self, connection: socket.socket) -> None:

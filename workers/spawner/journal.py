@@ -9,20 +9,20 @@ import os
 from typing import Any
 
 from workers import clock
-from workers.spawner.task import Task
+from workers.spawner.task import SpawnedTask
 
 
-class Journal:
+class SpawnerJournal:
     """The file `journal` here: what must be known after this program was killed."""
 
     def __init__(self) -> None:
         self.file = -1
         self.lines = 0
 
-    def read(self) -> tuple[str, dict[str, Task]]:
+    def read(self) -> tuple[str, dict[str, SpawnedTask]]:
         """In which boot of the machine it was written, and the tasks that are not forgotten."""
         boot = ""
-        tasks: dict[str, Task] = {}
+        tasks: dict[str, SpawnedTask] = {}
         with open("journal", "a+", encoding="utf-8") as file:
             file.seek(0)
             for line in file:
@@ -33,14 +33,14 @@ class Journal:
                 if verb == "boot":
                     boot = what
                 elif verb == "claim":
-                    tasks[what] = Task(what)
+                    tasks[what] = SpawnedTask(what)
                 elif verb == "fact":
-                    tasks[what[0]] = Task.of(what)
+                    tasks[what[0]] = SpawnedTask.of(what)
                 else:
                     tasks.pop(what, None)
         return boot, tasks
 
-    def rewrite(self, tasks: dict[str, Task]) -> None:
+    def rewrite(self, tasks: dict[str, SpawnedTask]) -> None:
         """Begin anew with what is known now: as a whole, or not at all."""
         entries: list[list[Any]] = [["boot", clock.boot_id()]]
         for task in tasks.values():

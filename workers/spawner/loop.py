@@ -10,10 +10,11 @@ import time
 from typing import Any
 
 from workers import clock
-from workers.spawner.client import Client
+from workers.spawner.client import SpawnerClient
 from workers.spawner.folders import Folders
-from workers.spawner.journal import Journal
-from workers.spawner.looking import (
+from workers.spawner.journal import SpawnerJournal
+from workers.spawner.launching import spawn
+from workers.spawner.scanning import (
     KILLED_SECONDS,
     children,
     end_left_behind,
@@ -22,8 +23,7 @@ from workers.spawner.looking import (
     mark_of,
     root_of,
 )
-from workers.spawner.starting import spawn
-from workers.spawner.task import Log, Task
+from workers.spawner.task import SpawnedTask, StreamCopy
 
 FIRST_SECONDS = 20.0  # for whoever started it to connect
 REWRITE_LINES = 20_000  # of the journal, before what is forgotten is left out
@@ -39,15 +39,15 @@ class Spawner:
         self.folders = Folders(work)
         self.listener = listener
         self.wake = wake
-        self.journal = Journal()
-        self.tasks: dict[str, Task] = {}
-        self.running: dict[int, Task] = {}  # by process id, until it is over
-        self.roots: dict[bytes, Task] = {}
-        self.ending: list[Task] = []  # the first process has ended
+        self.journal = SpawnerJournal()
+        self.tasks: dict[str, SpawnedTask] = {}
+        self.running: dict[int, SpawnedTask] = {}  # by process id, until it is over
+        self.roots: dict[bytes, SpawnedTask] = {}
+        self.ending: list[SpawnedTask] = []  # the first process has ended
         self.has_hidden = False  # some process may be whose task is not known
-        self.strays: dict[int, Task] = {}  # killed ones that fell to us, by process id
-        self.clients: dict[int, Client] = {}
-        self.logs: dict[int, Log] = {}
+        self.strays: dict[int, SpawnedTask] = {}  # killed ones that fell to us, by process id
+        self.clients: dict[int, SpawnerClient] = {}
+        self.logs: dict[int, StreamCopy] = {}
         self.poll = select.epoll()
 
     def begin(self) -> None:
@@ -128,9 +128,9 @@ class Spawner:
                     self.close(task)
             self.ending = left
 
-    def left_of(self, ending: list[Task]) -> list[Task]:
+    def left_of(self, ending: list[SpawnedTask]) -> list[SpawnedTask]:
         """Kill what is left of these tasks; of which there was something."""
-        left: list[Task] = []
+        left: list[SpawnedTask] = []
         ended = {task.pid for task in ending}
         for pid in children():
             if pid in self.running and pid not in ended:
@@ -153,7 +153,7 @@ class Spawner:
                 left.append(owner)
         return left
 
-    def close(self, task: Task) -> None:
+    def close(self, task: SpawnedTask) -> None:
         """The task is over."""
         for log in task.logs:
             self.logs.pop(log.descriptor, None)
@@ -171,7 +171,7 @@ class Spawner:
         for client, number in task.forgetters:
             client.tell("answer", number, "forgotten")
 
-    def note(self, task: Task, teller: Client | None = None) -> None:
+    def note(self, task: SpawnedTask, teller: SpawnerClient | None = None) -> None:
         """Write down what has become of it, and tell everybody else."""
         facts = task.facts()
         with contextlib.suppress(OSError):  # a full disk: it is known as long as we live
@@ -180,7 +180,7 @@ class Spawner:
             if client is not teller:
                 client.tell("fact", facts)
 
-    def forget(self, uid: str, teller: Client | None = None) -> None:
+    def forget(self, uid: str, teller: SpawnerClient | None = None) -> None:
         """Nobody will ask for it again, if it is over; tells everybody else."""
         task = self.tasks.get(uid)
         if task is None or task.pid in self.running:
@@ -201,11 +201,11 @@ class Spawner:
         with contextlib.suppress(OSError):
             connection, _ = self.listener.accept()
             connection.setblocking(False)
-            client = self.clients[connection.fileno()] = Client(connection)
+            client = self.clients[connection.fileno()] = SpawnerClient(connection)
             self.poll.register(connection.fileno(), select.EPOLLIN)
             client.tell("known", [task.facts() for task in self.tasks.values()])
 
-    def hear(self, client: Client) -> bool:
+    def hear(self, client: SpawnerClient) -> bool:
         """Do what is asked; whether there was something."""
         requests, is_there = client.requests()
         for number, verb, uid, *order in requests:
@@ -223,13 +223,13 @@ class Spawner:
             self.drop(client)
         return bool(requests) and is_there
 
-    def begin_ordered(self, uid: str, order: dict[str, Any], client: Client) -> list[Any]:
+    def begin_ordered(self, uid: str, order: dict[str, Any], client: SpawnerClient) -> list[Any]:
         """Start the task of an order that came with the request, once; its folder is made here."""
         if uid in self.tasks:
             return ["again"]
         return self.start(uid, order, client, self.folders.path(uid))
 
-    def run(self, uid: str, client: Client) -> list[Any]:
+    def run(self, uid: str, client: SpawnerClient) -> list[Any]:
         """Start the task of the order that stands in its folder, once."""
         if uid in self.tasks:
             return ["again"]
@@ -241,7 +241,7 @@ class Spawner:
         return self.start(uid, order, client, None)
 
     def start(
-        self, uid: str, order: dict[str, Any], client: Client, folder: str | None
+        self, uid: str, order: dict[str, Any], client: SpawnerClient, folder: str | None
     ) -> list[Any]:
         """Claim it, and start it, in `folder` if that is ours to make."""
         pipes: list[int] = []
@@ -251,7 +251,7 @@ class Spawner:
                 self.folders.make(folder)
             pipes += os.pipe()
             pipes += os.pipe()
-            task = self.tasks[uid] = Task(uid)
+            task = self.tasks[uid] = SpawnedTask(uid)
             task.folder = folder
             task.pid = spawn(order, pipes[1], pipes[3])
         except (OSError, ValueError) as error:
@@ -263,8 +263,8 @@ class Spawner:
         task.mark, task.began_at = mark_of(task.pid), clock.wall_seconds()
         task.root = os.fsencode(order["root"])
         task.logs = [
-            Log(task, order, "stdout", pipes[0]),
-            Log(task, order, "stderr", pipes[2]),
+            StreamCopy(task, order, "stdout", pipes[0]),
+            StreamCopy(task, order, "stderr", pipes[2]),
         ]
         for log in task.logs:
             self.logs[log.descriptor] = log
@@ -275,7 +275,7 @@ class Spawner:
 
     def fail(self, uid: str, order: dict[str, Any], error: Exception) -> list[str]:
         """It could not be started, and may be tried again."""
-        self.tasks.setdefault(uid, Task(uid))
+        self.tasks.setdefault(uid, SpawnedTask(uid))
         self.forget(uid)
         if not isinstance(error, OSError):
             error = OSError(errno.EINVAL, os.strerror(errno.EINVAL))
@@ -293,7 +293,7 @@ class Spawner:
         ours = [pid for pid in fallen if root_of(pid) == task.root]
         return [task.pid, *ours]
 
-    def remove(self, uid: str, client: Client, number: int) -> None:
+    def remove(self, uid: str, client: SpawnerClient, number: int) -> None:
         """Kill it if it runs; answer when it is over and forgotten."""
         task = self.tasks.get(uid)
         if task is not None and not task.is_over:
@@ -305,7 +305,7 @@ class Spawner:
 
     # ------------------------------------------------------------------ connections
 
-    def flush(self, client: Client) -> None:
+    def flush(self, client: SpawnerClient) -> None:
         """Say what is to be said; the rest when it can be taken."""
         if not client.told:
             return
@@ -323,7 +323,7 @@ class Spawner:
             mask = select.EPOLLIN | (select.EPOLLOUT if client.is_waiting else 0)
             self.poll.modify(client.connection.fileno(), mask)
 
-    def drop(self, client: Client) -> None:
+    def drop(self, client: SpawnerClient) -> None:
         """It hung up."""
         self.clients.pop(client.connection.fileno(), None)
         client.told = []

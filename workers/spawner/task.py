@@ -4,16 +4,18 @@ import os
 import resource
 from typing import Any, Self
 
-from workers.spawner.client import Client
+from workers.spawner.client import SpawnerClient
 
 PIPE_BYTES = 65536
 Facts = list[Any]
 
 
-class Log:
+class StreamCopy:
     """One stream of a task, copied to its file up to the limit; no output, no file."""
 
-    def __init__(self, task: "Task", order: dict[str, Any], name: str, descriptor: int) -> None:
+    def __init__(
+        self, task: "SpawnedTask", order: dict[str, Any], name: str, descriptor: int
+    ) -> None:
         self.task = task
         self.folder: str = order["logs"]
         self.name = name
@@ -59,7 +61,7 @@ class Log:
             os.close(self.file)
 
 
-class Task:
+class SpawnedTask:
     """What is known of one task."""
 
     def __init__(self, uid: str) -> None:
@@ -76,8 +78,10 @@ class Task:
         self.has_output = False
         self.folder: str | None = None  # of ours, and made for this task, if we made it
         self.is_swept = False  # … which was empty at the end, and is gone
-        self.logs: list[Log] = []
-        self.forgetters: list[tuple[Client, int]] = []  # who waits until it is over and forgotten
+        self.logs: list[StreamCopy] = []
+        self.forgetters: list[
+            tuple[SpawnerClient, int]
+        ] = []  # who waits until it is over and forgotten
 
     def facts(self) -> Facts:
         """What is told and written down of it."""

@@ -10,12 +10,12 @@ from controlplane.domain.errors import CellrunError, Conflict, NotFound
 from controlplane.queries.attempts.artifacts import find_prefix, is_over, is_purged
 from controlplane.storage import artifacts as kept
 from controlplane.storage import store
-from controlplane.storage.artifacts import Announced, OtherContent
+from controlplane.storage.artifacts import AnnouncedFile, ContentMismatch
 
 _MIB = 2**20
 
 
-class TooLarge(CellrunError):
+class ArtifactQuotaExceeded(CellrunError):
     """An attempt may not leave so much."""
 
 
@@ -25,7 +25,7 @@ def put_artifact(
     """Take a piece of an artifact; how many bytes of it are here. Raises NotFound, Conflict.
 
     With the last piece the artifact is there, its SHA-256 checked. A piece that does not follow is
-    not taken: the answer says where to go on. Raises TooLarge, too.
+    not taken: the answer says where to go on. Raises ArtifactQuotaExceeded, too.
     """
     prefix = find_prefix(uid)
     if prefix is None:
@@ -34,13 +34,13 @@ def put_artifact(
         raise Conflict(f"attempt {uid} is over: what it left stays as it is")
     if not is_name(name):
         raise NotFound(f"{name[:100]!r} cannot be the name of an artifact")
-    file = Announced(uid, prefix, name, size, sha256)
+    file = AnnouncedFile(uid, prefix, name, size, sha256)
     most = settings.CELLRUN.max_artifact_mib * _MIB
     try:
         return kept.put_piece(file, offset=offset, content=content, most=most)
-    except kept.TooLarge as error:
-        raise TooLarge(str(error)) from error
-    except OtherContent as error:
+    except kept.ArtifactsTooLarge as error:
+        raise ArtifactQuotaExceeded(str(error)) from error
+    except ContentMismatch as error:
         raise Conflict(f"{name}: {error}") from error
     except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
         raise Conflict(f"{name} is, or lies in, another artifact") from error

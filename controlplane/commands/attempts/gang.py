@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from controlplane.commands.attempts.briefing import seal_for
+from controlplane.commands.attempts.launch_context import seal_for
 from controlplane.queries.attempts.gang import find_gang_of, load_gang
 
 

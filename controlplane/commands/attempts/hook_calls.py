@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from controlplane import clock
-from controlplane.commands.hooks.kinds import call_at, describe_failure
+from controlplane.commands.hooks.registry import call_at, describe_failure
 from controlplane.commands.state.apply import apply_changes, raise_alerts
 from controlplane.commands.state.dispatch import send_after_commit
 from controlplane.commands.state.transactions import for_each_batch
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
-class _Answers:
+class _HookResults:
     """What hooks answered. `endings`: of jobs, the first word counts."""
 
     done: list[int] = field(default_factory=list)
@@ -46,7 +46,7 @@ def call_due(*, now: datetime, seconds: float) -> tuple[int, bool]:
     """
     ends_at = time.monotonic() + seconds
     claimed = _claim(now)
-    answers = _Answers()
+    answers = _HookResults()
     for due in load_due_calls(claimed):
         if time.monotonic() > ends_at:
             break
@@ -60,7 +60,7 @@ def call_due(*, now: datetime, seconds: float) -> tuple[int, bool]:
     return len(answers.done), bool(left) or len(claimed) == PAGE
 
 
-def _call(due: DueCall, answers: _Answers) -> None:
+def _call(due: DueCall, answers: _HookResults) -> None:
     answers.done.append(due.call_id)
     event = due.event
     if event is None:

@@ -9,7 +9,7 @@ from uuid import UUID
 import structlog
 
 from controlplane.commands.attempts.hook_calls import ALERT
-from controlplane.commands.hooks.kinds import (
+from controlplane.commands.hooks.registry import (
     describe_failure,
     find_hook,
     has_others,
@@ -18,9 +18,9 @@ from controlplane.commands.hooks.kinds import (
 )
 from controlplane.commands.state.apply import raise_alerts
 from controlplane.contract.messages.reports import AttemptReport
-from controlplane.domain.cells.reports import Sender, decide_report
+from controlplane.domain.cells.reports import ReportSender, decide_report
 from controlplane.domain.hooks import BUILT_IN
-from controlplane.domain.hooks.interface import End, Hook, HookUnavailable, Terms
+from controlplane.domain.hooks.interface import AttemptEnd, GroupTerms, Hook, HookUnavailable
 from controlplane.domain.state.effects import RaiseAlert
 from controlplane.domain.state.states import TERMINAL
 from controlplane.domain.state.transitions import Event
@@ -34,50 +34,52 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
-class Meanings:
+class EndMeanings:
     """What ends mean, by attempt. `failures`: by attempt, why its hook gave no answer."""
 
-    events: dict[str, tuple[End, Event]] = field(default_factory=dict)
+    events: dict[str, tuple[AttemptEnd, Event]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
     def hook_of(self, kind: str) -> Hook:
         """A hook that answers at once, of one that is built in or by what was asked before."""
-        return hook_of(kind) if is_built_in(kind) else _Known(self)
+        return hook_of(kind) if is_built_in(kind) else _HookFacts(self)
 
 
-class _Known:
-    def __init__(self, meanings: Meanings) -> None:
+class _HookFacts:
+    def __init__(self, meanings: EndMeanings) -> None:
         self._meanings = meanings
 
-    def prepare(self, terms: Terms) -> Terms:
+    def prepare(self, terms: GroupTerms) -> GroupTerms:
         return terms
 
-    def on_end(self, end: End) -> Event:
+    def on_end(self, end: AttemptEnd) -> Event:
         asked, event = self._meanings.events.get(end.attempt, (None, end.event))
         # As the cell reported it, if the attempt moved meanwhile and another question is asked now.
         return event if asked == end else end.event
 
 
-class _Recorder:
+class _RecordingHook:
     """Stands for a hook, to find out what one would be asked."""
 
     def __init__(self) -> None:
-        self.end: End | None = None
+        self.end: AttemptEnd | None = None
 
-    def prepare(self, terms: Terms) -> Terms:
+    def prepare(self, terms: GroupTerms) -> GroupTerms:
         return terms
 
-    def on_end(self, end: End) -> Event:
+    def on_end(self, end: AttemptEnd) -> Event:
         self.end = end
         return end.event
 
 
-def ask_about_ends(reported: Iterable[tuple[Sender, AttemptReport]], *, now: datetime) -> Meanings:
+def ask_about_ends(
+    reported: Iterable[tuple[ReportSender, AttemptReport]], *, now: datetime
+) -> EndMeanings:
     """Ask the kinds of other packages about all ends that are reported.
 
     To be called outside any transaction. It asks the database nothing if there are no such kinds.
     """
-    meanings = Meanings()
+    meanings = EndMeanings()
     ends = [item for item in reported if item[1].state in TERMINAL] if has_others() else []
     if not ends:
         return meanings
@@ -88,7 +90,7 @@ def ask_about_ends(reported: Iterable[tuple[Sender, AttemptReport]], *, now: dat
         uid = _uid(report)
         if uid is None or uid not in facts:
             continue
-        recorder = _Recorder()
+        recorder = _RecordingHook()
         decide_report(facts[uid], report, sender, now=now, hook=recorder)
         if recorder.end is not None:
             _ask(kinds[uid], recorder.end, meanings, ends_at)
@@ -101,7 +103,7 @@ def ask_about_ends(reported: Iterable[tuple[Sender, AttemptReport]], *, now: dat
     return meanings
 
 
-def _ask(kind: str, end: End, meanings: Meanings, ends_at: float) -> None:
+def _ask(kind: str, end: AttemptEnd, meanings: EndMeanings, ends_at: float) -> None:
     hook = find_hook(kind)
     if hook is None:
         log.warning("hook_not_installed", kind=kind)
@@ -118,7 +120,7 @@ def _ask(kind: str, end: End, meanings: Meanings, ends_at: float) -> None:
         meanings.events[end.attempt] = (end, event)
 
 
-def _uids(ends: Sequence[tuple[Sender, AttemptReport]]) -> list[UUID]:
+def _uids(ends: Sequence[tuple[ReportSender, AttemptReport]]) -> list[UUID]:
     return list({uid for _, report in ends if (uid := _uid(report)) is not None})
 
 

@@ -7,14 +7,14 @@ from datetime import datetime
 from uuid import UUID
 
 from controlplane.commands.attempts.hook_calls import end_by_hook
-from controlplane.commands.attempts.hook_ends import Meanings
+from controlplane.commands.attempts.hook_ends import EndMeanings
 from controlplane.commands.cells.image_failures import note_image_failures
 from controlplane.commands.state.apply import apply_changes
 from controlplane.commands.state.dispatch import send_after_commit
 from controlplane.contract.messages.phases import unite
 from controlplane.contract.messages.reports import REGISTRY, AttemptReport
 from controlplane.contract.states import FailureKind
-from controlplane.domain.cells.reports import Ignored, Sender, decide_report
+from controlplane.domain.cells.reports import IgnoredReport, ReportSender, decide_report
 from controlplane.domain.hooks.interface import Hook
 from controlplane.domain.state.effects import ChangeTask, EndJob
 from controlplane.domain.state.job_rollup import JobRow
@@ -25,10 +25,10 @@ from controlplane.queries.task_facts import find_jobs_of_attempts, load_facts_of
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class ReceivedReport:
     """A report with its sender, as it came out of a checked envelope."""
 
-    sender: Sender
+    sender: ReportSender
     report: AttemptReport
 
 
@@ -36,13 +36,13 @@ class Reported:
 class Acknowledgement:
     """Reports up to `last` are safe, if those up to `after` were."""
 
-    sender: Sender
+    sender: ReportSender
     after: int
     last: int
 
 
 @dataclass(slots=True)
-class Recorded:
+class ReportBatchResult:
     """What became of a batch."""
 
     applied: int = 0
@@ -50,18 +50,18 @@ class Recorded:
 
 
 def record_reports(
-    reported: Sequence[Reported],
+    reported: Sequence[ReceivedReport],
     acknowledgements: Sequence[Acknowledgement],
     *,
     now: datetime,
-    meanings: Meanings | None = None,
-) -> Recorded:
+    meanings: EndMeanings | None = None,
+) -> ReportBatchResult:
     """Apply the reports and note what is safe. To be called inside a transaction.
 
     `meanings`: what kinds of other packages made of the ends, before anything was locked.
     """
-    meanings = meanings or Meanings()
-    recorded = Recorded()
+    meanings = meanings or EndMeanings()
+    recorded = ReportBatchResult()
     latest = _latest(reported, recorded)
     job_of = find_jobs_of_attempts(list({uid for uid, _ in latest}))
     jobs = lock_jobs(job_of.values())
@@ -77,7 +77,7 @@ def record_reports(
             now=now,
             hook=_hook_of(jobs.get(job_of.get(uid, 0)), meanings),
         )
-        if isinstance(decision, Ignored):
+        if isinstance(decision, IgnoredReport):
             recorded.ignored[decision.why] += 1
         else:
             changes.append(decision)
@@ -97,7 +97,7 @@ def record_reports(
     return recorded
 
 
-def _hook_of(job: JobRow | None, meanings: Meanings) -> Hook:
+def _hook_of(job: JobRow | None, meanings: EndMeanings) -> Hook:
     return meanings.hook_of("batch" if job is None else job.kind)
 
 
@@ -112,14 +112,14 @@ def _is_end(change: ChangeTask) -> bool:
 
 
 def _latest(
-    reported: Sequence[Reported], recorded: Recorded
-) -> dict[tuple[UUID, Sender], AttemptReport]:
+    reported: Sequence[ReceivedReport], recorded: ReportBatchResult
+) -> dict[tuple[UUID, ReportSender], AttemptReport]:
     """The newest report of each attempt, which are cumulative, with the phases of all.
 
     Of each sender: what one says of another's attempt must not take the place of the other's word,
     which is acknowledged and never comes again.
     """
-    latest: dict[tuple[UUID, Sender], AttemptReport] = {}
+    latest: dict[tuple[UUID, ReportSender], AttemptReport] = {}
     for item in reported:
         try:
             key = UUID(item.report.uid), item.sender
@@ -143,7 +143,7 @@ def _merged(first: AttemptReport, second: AttemptReport) -> AttemptReport:
 
 def _note_safe(acknowledgements: Sequence[Acknowledgement]) -> None:
     """Move each cell's `acked_seq` forward where nothing is missing below."""
-    spans: dict[Sender, tuple[int, int]] = {}
+    spans: dict[ReportSender, tuple[int, int]] = {}
     for item in sorted(acknowledgements, key=lambda ack: ack.after):
         first, last = spans.get(item.sender, (item.after, item.last))
         if item.after <= last:

@@ -12,7 +12,7 @@ from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.cells.image_backoff import (
     FIRST_HOLD,
     FORGOTTEN_AFTER,
-    Failures,
+    PullFailures,
     held_until,
 )
 from controlplane.domain.state.effects import RaiseAlert
@@ -52,22 +52,19 @@ def note_image_failures(failed: Iterable[tuple[int, int]], *, now: datetime) -> 
 def hold_images(*, now: datetime) -> int:
     """Hold up the tasks of images that fail everywhere, and let go those that do not; how many."""
     run_in_transaction(lambda: _forget(now))
-    found: dict[str, list[Failures]] = defaultdict(list)
+    found: dict[str, list[PullFailures]] = defaultdict(list)
     for image, cell_id, count, failed_at in ImageFailure.objects.order_by(
         "image", "cell_id"
     ).values_list("image", "cell_id", "failures", "failed_at"):
-        found[image].append(Failures(cell_id, count, failed_at))
+        found[image].append(PullFailures(cell_id, count, failed_at))
     until = {image: held_until(failures, now=now) for image, failures in found.items()}
     waiting = _find_waiting([image for image, instant in until.items() if instant is not None])
-    held: dict[str, int] = {}
 
-    def hold(image: str) -> None:
-        held[image] = _hold(image, len(found[image]), until[image], waiting[image], now=now)
+    def hold(image: str) -> int:
+        return _hold(image, len(found[image]), until[image], waiting[image], now=now)
 
-    # Each by itself: reports of what could not be pulled wait for the rows.
-    for image in found:
-        run_in_transaction(partial(hold, image))
-    return sum(held.values())
+    # One transaction per image: reports of failed pulls wait for its rows.
+    return sum(run_in_transaction(partial(hold, image)) for image in found)
 
 
 def _find_waiting(images: Sequence[str]) -> dict[str, list[int]]:

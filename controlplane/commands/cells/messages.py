@@ -17,13 +17,13 @@ from controlplane.commands.state.apply import (
 )
 from controlplane.commands.state.dispatch import tell_unreadable
 from controlplane.commands.state.transactions import run_in_transaction
-from controlplane.contract.messages.orders import GroupSpec, Orders, Registered, Sync
+from controlplane.contract.messages.orders import GroupSpec, Orders, RegistrationResult, Sync
 from controlplane.contract.messages.reports import Goodbye, Register
 from controlplane.contract.states import TaskState
 from controlplane.domain.cells.health import decide_fitness, keep_for_stops
 from controlplane.domain.cells.keys import CellAddress
-from controlplane.domain.cells.registration import Verdict, decide_registration
-from controlplane.domain.cells.sync import Answer, Wanted, decide_sync
+from controlplane.domain.cells.registration import RegistrationDecision, decide_registration
+from controlplane.domain.cells.sync import ExpectedAttempt, SyncResponse, decide_sync
 from controlplane.domain.convergence.cell_health import SUSPICIONS
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.state.effects import ChangeCell, RaiseAlert
@@ -31,7 +31,7 @@ from controlplane.domain.state.states import CellState
 from controlplane.models import Cell
 from controlplane.outbox import cells, wakes
 from controlplane.queries.attempts.group_specs import GroupSpecs, load_group_specs
-from controlplane.queries.cells.sync import Standing, load_standings, load_wanted
+from controlplane.queries.cells.sync import CellStatus, load_standings, load_wanted
 from controlplane.queries.convergence.cell_health import count_overdue_stops
 from controlplane.queries.policy import load_policy
 from controlplane.queries.sql import execute, rows
@@ -53,7 +53,7 @@ class Beat:
 
 def record_registration(
     address: CellAddress, register: Register, *, seq: int, spoken: bool, now: datetime
-) -> Registered:
+) -> RegistrationResult:
     """Judge and record a Register; the answer, which is sent after commit too."""
     with transaction.atomic():
         cell = (
@@ -71,7 +71,7 @@ def record_registration(
             spoken=spoken,
             strangers=_count_strangers(cell, address, register),
         )
-        if decision.verdict is Verdict.ACCEPTED:
+        if decision.verdict is RegistrationDecision.ACCEPTED:
             facts = _facts(cell, register, address.incarnation, seq, now)
             if decision.cause is not None:
                 facts["quarantined_for"] = decision.cause.value
@@ -89,13 +89,13 @@ def record_registration(
             over = _ALERTS_OF_ABSENCE + (SUSPICIONS if is_trusted else ())
             clear_alerts(over, cell.name, now=now)
             transaction.on_commit(wakes.wake_placement, robust=True)
-        elif decision.verdict is Verdict.REFUSED:
+        elif decision.verdict is RegistrationDecision.REFUSED:
             alert = RaiseAlert("cell_twin", cell.name, f"cell {cell.name}: {decision.why}")
             raise_alerts([alert], now=now)
             # Once the lease is over, its loss is held back no more: it is not the network.
             statement = "UPDATE controlplane_celllease SET successor_at = %s WHERE cell_id = %s"
             execute(statement, [now, cell.pk])
-        answer = Registered(
+        answer = RegistrationResult(
             verdict=decision.verdict,
             why=decision.why,
             server_time=now.timestamp(),
@@ -122,7 +122,7 @@ def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
         _renew_leases(list(latest.values()), now)
         standings = load_standings(cell_ids)
         wanted = load_wanted(cell_ids)
-    answers: dict[CellAddress, Answer] = {}
+    answers: dict[CellAddress, SyncResponse] = {}
     for address, beat in latest.items():
         standing = standings.get(address.cell_id)
         current = (
@@ -159,7 +159,11 @@ def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
 
 
 def _write_answer(
-    beat: Beat, standing: Standing, answer: Answer, specs: Mapping[int, GroupSpec], now: datetime
+    beat: Beat,
+    standing: CellStatus,
+    answer: SyncResponse,
+    specs: Mapping[int, GroupSpec],
+    now: datetime,
 ) -> list[dict[str, Any]]:
     """The Sync, and what it has no room for. Runs without a spec are left out."""
     first, *more = [*cells.split_orders(answer.runs, answer.stops, specs)] or [Orders()]
@@ -167,7 +171,7 @@ def _write_answer(
 
 
 def _judge_fitness(
-    beats: Iterable[tuple[Beat, Standing | None, Sequence[Wanted]]], now: datetime
+    beats: Iterable[tuple[Beat, CellStatus | None, Sequence[ExpectedAttempt]]], now: datetime
 ) -> None:
     """Put aside who says that it takes no work, and let back who may take it again."""
     names: dict[int, str] = {}
@@ -350,7 +354,12 @@ def _renew_leases(beats: Sequence[Beat], now: datetime) -> None:
 
 
 def _sync(
-    beat: Beat, standing: Standing | None, orders: Orders, now: datetime, *, draw_anew: bool = False
+    beat: Beat,
+    standing: CellStatus | None,
+    orders: Orders,
+    now: datetime,
+    *,
+    draw_anew: bool = False,
 ) -> Sync:
     return Sync(
         heartbeat_seq=beat.seq,

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 
 from controlplane.commands.convergence.orphan_files import sweep_strays
-from controlplane.commands.convergence.rule import Look
+from controlplane.commands.convergence.rule import RuleContext
 from controlplane.commands.retention.deletion import delete_expired
-from controlplane.commands.retention.purge import Purged, purge_deleted
+from controlplane.commands.retention.purge import PurgeResult, purge_deleted
 from controlplane.commands.retention.records import delete_old_records
 from controlplane.commands.state.apply import clear_alerts, raise_alerts
 from controlplane.domain.convergence.policy import Policy
@@ -33,14 +33,14 @@ def forget() -> None:
     _stuck.clear()
 
 
-def delete_expired_jobs(look: Look) -> Mapping[str, int]:
+def delete_expired_jobs(look: RuleContext) -> Mapping[str, int]:
     """Jobs that were kept for their time."""
     deleted, is_done = delete_expired(now=look.now, is_over=timer())
     _go_on_unless(is_done)
     return {"expired": deleted}
 
 
-def purge(look: Look) -> Mapping[str, int]:
+def purge(look: RuleContext) -> Mapping[str, int]:
     """Rows and files of deleted jobs."""
     done = purge_deleted(timer())  # without any, too: files may be left of earlier ones
     _tell_files(look, done)
@@ -48,14 +48,14 @@ def purge(look: Look) -> Mapping[str, int]:
     return {"purged": done.jobs}
 
 
-def forget_records(look: Look) -> Mapping[str, int]:
+def forget_records(look: RuleContext) -> Mapping[str, int]:
     """Audit lines, runs of ticks, dead letters and alerts that are over."""
     deleted, is_done = delete_old_records(now=look.now, ages=ages_of(look.policy), is_over=timer())
     _go_on_unless(is_done)
     return {"records_forgotten": deleted}
 
 
-def sweep(look: Look) -> Mapping[str, int]:
+def sweep(look: RuleContext) -> Mapping[str, int]:
     """Files of attempts of which there is no row. No hurry: the next slice is of a later tick."""
     done = sweep_strays(now=look.now, is_over=timer())
     if done.fault is not None:
@@ -84,7 +84,7 @@ def _go_on_unless(is_done: bool) -> None:
         wakes.wake_retention()
 
 
-def _tell_files(look: Look, done: Purged) -> None:
+def _tell_files(look: RuleContext, done: PurgeResult) -> None:
     """Alert as long as files cannot be deleted, which are tried again with each look."""
     if done.fault is not None:
         kept = f"attempts that stay until then: {done.kept or 'none'}"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from controlplane.commands.convergence.job_pages import take_turn
-from controlplane.commands.convergence.rule import Look
+from controlplane.commands.convergence.rule import RuleContext
 from controlplane.commands.state.apply import apply_changes
 from controlplane.commands.state.dispatch import send_after_commit
 from controlplane.commands.state.transactions import for_each_batch
@@ -14,12 +14,12 @@ from controlplane.domain.state.effects import EndJob
 from controlplane.domain.state.job_rollup import impossible_groups
 from controlplane.domain.state.states import Reason
 from controlplane.queries.convergence.dependencies import find_pending_of_groups
-from controlplane.queries.jobs.dependencies import WaitsFor, load_dependencies
+from controlplane.queries.jobs.dependencies import DependencyFacts, load_dependencies
 from controlplane.queries.locks import load_groups, lock_jobs
 from controlplane.queries.task_facts import load_facts_of_tasks
 
 
-def follow(look: Look) -> Mapping[str, int]:
+def follow(look: RuleContext) -> Mapping[str, int]:
     """Jobs that wait for other jobs, and groups that wait for groups."""
     counts = {}
     if "blocked_jobs" in look.due:
@@ -36,10 +36,8 @@ def follow_dependencies(job_ids: Sequence[int], *, now: datetime) -> int:
 
     A job that waits for something that can no longer come true ends KILLED, with that as reason.
     """
-    moved = 0
 
-    def work(batch: Sequence[int]) -> None:
-        nonlocal moved
+    def work(batch: Sequence[int]) -> int:
         jobs = lock_jobs(batch)
         dependencies = load_dependencies(batch)
         endings, unblocked = [], []
@@ -54,19 +52,16 @@ def follow_dependencies(job_ids: Sequence[int], *, now: datetime) -> int:
         applied = apply_changes(
             [], jobs=jobs, now=now, actor="convergence", endings=endings, unblocked=unblocked
         )
-        moved += len(endings) + len(unblocked)
         send_after_commit(applied)
+        return len(endings) + len(unblocked)
 
-    for_each_batch(job_ids, work, what="dependencies of jobs")
-    return moved
+    return sum(for_each_batch(job_ids, work, what="dependencies of jobs"))
 
 
 def end_hopeless(job_ids: Sequence[int], *, now: datetime, page: int) -> int:
     """Kill the tasks of groups whose dependency can no longer hold; how many."""
-    changed = 0
 
-    def work(batch: Sequence[int]) -> None:
-        nonlocal changed
+    def work(batch: Sequence[int]) -> int:
         jobs = lock_jobs(batch)
         groups = [
             group.group_id
@@ -76,12 +71,11 @@ def end_hopeless(job_ids: Sequence[int], *, now: datetime, page: int) -> int:
         task_ids = find_pending_of_groups(groups, page) if groups else []
         changes = [decide_hopeless(facts, now=now) for facts in load_facts_of_tasks(task_ids)]
         applied = apply_changes(changes, jobs=jobs, now=now, actor="convergence")
-        changed += applied.changed
         send_after_commit(applied)
+        return applied.changed
 
-    for_each_batch(list(job_ids), work, what="dependencies")
-    return changed
+    return sum(for_each_batch(list(job_ids), work, what="dependencies"))
 
 
-def _in_vain(failed: WaitsFor) -> str:
+def _in_vain(failed: DependencyFacts) -> str:
     return f"waited until job {failed.name} has {failed.until}, which can no longer be"

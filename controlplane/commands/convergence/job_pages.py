@@ -15,7 +15,7 @@ from controlplane.queries.convergence.repairs import load_way
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class JobPage:
     """The jobs whose turn it is, in order. `began`: the id behind which they were looked for.
 
     `is_all`: no others have that work.
@@ -27,7 +27,7 @@ class Turn:
     is_all: bool
 
 
-def take_turn(work: str, *, now: datetime, but: Collection[int] = ()) -> Turn:
+def take_turn(work: str, *, now: datetime, but: Collection[int] = ()) -> JobPage:
     """The next jobs with `work`, 500 at most, `but` some; what comes behind them is noted first.
 
     So it goes on there whatever becomes of these: a rule that fails, a process that is killed.
@@ -38,14 +38,14 @@ def take_turn(work: str, *, now: datetime, but: Collection[int] = ()) -> Turn:
     if began and left:
         front = list_jobs_with(work, left, up_to=began, but=but)
         job_ids, left = job_ids + front, left - len(front)
-    turn = Turn(work, job_ids, began, left > 0)
+    turn = JobPage(work, job_ids, began, left > 0)
     reached = 0 if turn.is_all else job_ids[-1]
     if reached != began:
         _note(work, reached, now)
     return turn
 
 
-def give_back(turn: Turn, place: int, *, now: datetime) -> None:
+def give_back(turn: JobPage, place: int, *, now: datetime) -> None:
     """There was no time for the jobs from `place` on: the next turn begins with them."""
     if not turn.is_all:
         _note(turn.work, turn.job_ids[place - 1] if place else turn.began, now)

@@ -4,12 +4,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from controlplane.commands.convergence.rule import Look
+from controlplane.commands.convergence.rule import RuleContext
 from controlplane.commands.state.apply import apply_changes
 from controlplane.commands.state.dispatch import send_after_commit
 from controlplane.commands.state.transactions import for_each_batch
 from controlplane.domain.convergence.task_rule import TaskRule
-from controlplane.queries.convergence.due import Candidate, find_candidates, pick_candidates
+from controlplane.queries.convergence.due import DueTask, find_candidates, pick_candidates
 from controlplane.queries.locks import lock_jobs
 from controlplane.queries.task_facts import load_facts_of_tasks
 
@@ -26,7 +26,7 @@ class EndLateTasks:
 
     rule: TaskRule
 
-    def __call__(self, look: Look) -> Mapping[str, int]:
+    def __call__(self, look: RuleContext) -> Mapping[str, int]:
         """How many tasks changed."""
         changed, after, until = 0, 0, time.monotonic() + SLICE_SECONDS
         for _ in range(PAGES_PER_TICK):
@@ -44,15 +44,13 @@ class EndLateTasks:
         return {self.rule.name: changed}
 
 
-def apply_task_rule(rule: TaskRule, candidates: Sequence[Candidate], look: Look) -> int:
+def apply_task_rule(rule: TaskRule, candidates: Sequence[DueTask], look: RuleContext) -> int:
     """Decide about each candidate that is one still, under its job's lock; how many changed."""
     by_job: dict[int, list[int]] = {}
     for candidate in candidates:
         by_job.setdefault(candidate.job_id, []).append(candidate.task_id)
-    changed = 0
 
-    def work(job_ids: Sequence[int]) -> None:
-        nonlocal changed
+    def work(job_ids: Sequence[int]) -> int:
         jobs = lock_jobs(job_ids)
         # A report, an operator or a placement may have come in between.
         attempts = pick_candidates(
@@ -69,8 +67,7 @@ def apply_task_rule(rule: TaskRule, candidates: Sequence[Candidate], look: Look)
             and (facts.attempt is None or facts.attempt.uid == attempts[facts.task_id])
         ]
         applied = apply_changes(changes, jobs=jobs, now=look.now, actor="convergence")
-        changed += applied.changed
         send_after_commit(applied)
+        return applied.changed
 
-    for_each_batch(list(by_job), work, what=rule.name)
-    return changed
+    return sum(for_each_batch(list(by_job), work, what=rule.name))

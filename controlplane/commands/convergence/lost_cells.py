@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from controlplane.commands.convergence.rule import Look
+from controlplane.commands.convergence.rule import RuleContext
 from controlplane.commands.state.apply import change_cells, clear_alerts, raise_alerts
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.contract.wire.queues import cell_queue
@@ -12,7 +12,7 @@ from controlplane.domain.convergence.lost_cells import (
     HELD,
     LOST,
     MASS_LOSS,
-    Losses,
+    CellLosses,
     decide_lost,
     held_alert,
     mass_alert,
@@ -65,16 +65,14 @@ def count_silence(*, now: datetime, silent_since: datetime) -> None:
     )
 
 
-def lose_silent_cells(look: Look) -> Mapping[str, int]:
+def lose_silent_cells(look: RuleContext) -> Mapping[str, int]:
     """Declare LOST the cells whose silence is proven, unless too many of a pool are silent.
 
     Decided and written in one transaction, in which none of them can be heard, nor an operator
     confirm a loss: half of it would be an alert without a loss that is held back, or none for one.
     """
-    losses, lost = Losses(), list[LeaseFacts]()
 
-    def work() -> None:
-        nonlocal losses, lost
+    def work() -> tuple[CellLosses, list[LeaseFacts]]:
         lock_silent_cells(look.now, look.policy)
         leases = list_silent_leases(look.now, look.policy)
         pools = list_pool_silences({lease.pool_id for lease in leases}, look.now)
@@ -84,8 +82,9 @@ def lose_silent_cells(look: Look) -> Mapping[str, int]:
         moved = set(change_cells(losses.cells))
         lost = [lease for lease in leases if lease.cell_id in moved]
         _tell(lost, losses.alarms, now=look.now)
+        return losses, lost
 
-    run_in_transaction(work)
+    losses, lost = run_in_transaction(work)
     # Their queues go with their incarnation.
     for lease in lost:
         transport.drop(cell_queue(lease.name, lease.incarnation))
@@ -134,7 +133,7 @@ def _let_go(pools: Sequence[PoolSilence], *, now: datetime, policy: Policy) -> N
     clear_alerts(MASS_LOSS, [pool.name for pool in pools], now=now)
 
 
-def watch_held_attempts(look: Look) -> Mapping[str, int]:
+def watch_held_attempts(look: RuleContext) -> Mapping[str, int]:
     """Bring attempts before an operator that nobody else but their lost cell can release."""
     freed = find_freed_attempts() if "freed_attempts" in look.due else []
     clear_alerts(HELD, freed, now=look.now)

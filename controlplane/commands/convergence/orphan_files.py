@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from controlplane.commands.convergence.walks import note_place
 from controlplane.queries.sql import rows
-from controlplane.storage.orphans import Lying, Part, is_older, put_away, walk_store
+from controlplane.storage.orphans import OrphanEntry, OrphanPage, is_older, put_away, walk_store
 
 WALK = "strays"
 # No upload takes as long; and an operator has as long to notice that the database is not the one.
@@ -20,7 +20,7 @@ _AWAY = 2 * AGE
 
 
 @dataclass(slots=True)
-class Swept:
+class OrphanSweepResult:
     """What a look did. `fault`: why some of what was found could not be put away."""
 
     count: int = 0
@@ -30,13 +30,13 @@ class Swept:
 class _Round:
     """The round that this process goes on with, and from which place on."""
 
-    parts: Iterator[Part] | None = None
+    parts: Iterator[OrphanPage] | None = None
     then = ""
 
 
-def sweep_strays(*, now: datetime, is_over: Callable[[], bool]) -> Swept:
+def sweep_strays(*, now: datetime, is_over: Callable[[], bool]) -> OrphanSweepResult:
     """Put away what is older than a day and of no row, until time `is_over`."""
-    done = Swept()
+    done = OrphanSweepResult()
     found = rows("SELECT after, looked_at FROM controlplane_walk WHERE name = %s", [WALK])
     if not found or not timedelta() <= now - found[0][1] <= _AWAY:
         _Round.parts = None
@@ -59,7 +59,7 @@ def sweep_strays(*, now: datetime, is_over: Callable[[], bool]) -> Swept:
     return done
 
 
-def _sweep(lying: Sequence[Lying], done: Swept, *, written_before: float) -> None:
+def _sweep(lying: Sequence[OrphanEntry], done: OrphanSweepResult, *, written_before: float) -> None:
     uids = [item.uid for item in lying if item.uid is not None]
     statement = "SELECT uid FROM controlplane_attempt WHERE uid = ANY(%s::uuid[])"
     kept = {uid for (uid,) in rows(statement, [uids])} if uids else set()

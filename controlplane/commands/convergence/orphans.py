@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import datetime
 
-from controlplane.commands.convergence.rule import Look
+from controlplane.commands.convergence.rule import RuleContext
 from controlplane.commands.convergence.walks import note_repair, note_walk
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.queries.convergence.repairs import load_way
@@ -63,7 +63,7 @@ PARENTLESS = {
 """By table, in this order: removes the orphans of a page; its length, its last key, how many."""
 
 
-def remove(look: Look) -> Mapping[str, int]:
+def remove(look: RuleContext) -> Mapping[str, int]:
     """A page of the walk over rows whose links no foreign key holds: those without a parent go."""
     way = load_way("orphans")
     tables = list(PARENTLESS)
@@ -83,13 +83,11 @@ def remove(look: Look) -> Mapping[str, int]:
 
 def _remove_page(table: str, after: str, limit: int, now: datetime) -> tuple[int, str, int]:
     """How many were looked at, the key of the last, how many went."""
-    found: list[tuple[int, str, int]] = []
 
-    def work() -> None:
+    def work() -> tuple[int, str, int]:
         [(looked, last, gone)] = rows(PARENTLESS[table], {"after": after, "limit": limit})
         if gone:
             note_repair("orphans", {"orphans": gone}, now=now)
-        found[:] = [(looked, last, gone)]
+        return looked, last, gone
 
-    run_in_transaction(work)
-    return found[0]
+    return run_in_transaction(work)

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 
 from controlplane.commands.convergence.job_pages import take_turn
-from controlplane.commands.convergence.rule import Look
+from controlplane.commands.convergence.rule import RuleContext
 from controlplane.commands.convergence.walks import note_repair, note_walk
 from controlplane.commands.state.apply import apply_changes, clear_alerts, raise_alerts
 from controlplane.commands.state.dispatch import send_after_commit
@@ -25,7 +26,7 @@ from controlplane.queries.locks import lock_jobs
 ENDED_SECONDS = 86_400.0
 
 
-def settle(look: Look) -> Mapping[str, int]:
+def settle(look: RuleContext) -> Mapping[str, int]:
     """Jobs that have ended, and of which nothing is held any more, are settled."""
     job_ids = take_turn("unsettled_jobs", now=look.now).job_ids
     roll_again(job_ids, now=look.now)
@@ -42,7 +43,7 @@ def roll_again(job_ids: Sequence[int], *, now: datetime) -> None:
     for_each_batch(list(job_ids), work, what="settling")
 
 
-def recount(look: Look) -> Mapping[str, int]:
+def recount(look: RuleContext) -> Mapping[str, int]:
     """A page of the walk over jobs: counts, flags and states that do not follow are put right."""
     way = load_way("recount")
     page = find_jobs_page(
@@ -50,15 +51,14 @@ def recount(look: Look) -> Mapping[str, int]:
         ended_since=look.now - timedelta(seconds=ENDED_SECONDS),
         told=CONTRADICTION,
     )
-    found: list[Difference] = []
 
-    def work(batch: Sequence[int]) -> None:
+    def work(batch: Sequence[int]) -> list[Difference]:
         differences = recount_jobs(batch, repair=True, now=look.now)
         if mended := _count_mended(differences):
             note_repair("recount", {"recounted": mended}, now=look.now)
-        found.extend(differences)
+        return differences
 
-    for_each_batch(page.job_ids, work, what="recount")
+    found = list(chain.from_iterable(for_each_batch(page.job_ids, work, what="recount")))
     _tell([item for item in found if not item.is_mendable], page.job_ids, look.now)
     reached = "" if page.reached is None else str(page.reached)
     note_walk("recount", reached=reached, now=look.now)

@@ -5,14 +5,14 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 
-from controlplane.commands.convergence.rule import Look
+from controlplane.commands.convergence.rule import RuleContext
 from controlplane.domain.callbacks.delivery import CLAIM_SECONDS, wait_seconds
 from controlplane.queries.sql import execute, rows
 
 LOST = "whoever tried has not told how it went"
 
 
-def let_go(look: Look) -> Mapping[str, int]:
+def let_go(look: RuleContext) -> Mapping[str, int]:
     """RESOLVING for too long is COMPLETED again (Diego: 30 s); a lost try is tried again."""
     before = look.now - timedelta(seconds=look.policy.claim_seconds)
     resolving = execute(

@@ -11,7 +11,7 @@ JOBS_PER_TICK = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class RuleContext:
     """One look of convergence. `due`: the sources that have work, as `queries.convergence.due`
     names them; `covered_at`: since when placement has looked at all that waits.
     """
@@ -23,7 +23,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ConvergenceRule:
     """One rule: `run` is called if a source of `due` has work, and says how much it did of what.
 
     `always`: also if none has.
@@ -37,7 +37,7 @@ class Rule:
     number: int
     name: str
     due: tuple[str, ...]
-    run: Callable[[Look], Mapping[str, int]]
+    run: Callable[[RuleContext], Mapping[str, int]]
     waits: bool = False
     on_wake: bool = False
     is_repair: bool = False

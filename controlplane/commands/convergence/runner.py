@@ -9,7 +9,7 @@ from datetime import datetime
 import structlog
 from django.db import DatabaseError, Error, connection
 
-from controlplane.commands.convergence.rule import Look, Rule
+from controlplane.commands.convergence.rule import ConvergenceRule, RuleContext
 from controlplane.commands.state.tick_alerts import tell_failure, tell_recovery, tell_repair
 from controlplane.domain.convergence.policy import Policy
 from controlplane.queries.convergence.due import find_due
@@ -18,10 +18,10 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass
-class Course:
+class RuleRunner:
     """Rules, each in its turn. What one did may give work to those behind it, so they look anew."""
 
-    rules: list[Rule]
+    rules: list[ConvergenceRule]
     now: datetime
     policy: Policy
     covered_at: datetime | None = None
@@ -46,7 +46,7 @@ class Course:
         except Exception as error:  # as of a rule
             self._fail(name, error)
 
-    def _look(self, rules: list[Rule]) -> frozenset[str]:
+    def _look(self, rules: list[ConvergenceRule]) -> frozenset[str]:
         rules = [rule for rule in rules if rule.name not in self._failed]
         try:
             return self._find(rules)
@@ -63,16 +63,16 @@ class Course:
                 self._fail(rule.name, error)
         return frozenset(found)
 
-    def _find(self, rules: list[Rule]) -> frozenset[str]:
+    def _find(self, rules: list[ConvergenceRule]) -> frozenset[str]:
         sources = [source for rule in rules for source in rule.due]
         found = find_due(self.now, self.covered_at, self.policy, among=sources) if sources else ()
         return frozenset(found)
 
-    def _run(self, rule: Rule, due: frozenset[str]) -> bool:
+    def _run(self, rule: ConvergenceRule, due: frozenset[str]) -> bool:
         """Whether it did anything, or may have."""
         began = time.monotonic()
         try:
-            done = rule.run(Look(self.now, self.policy, due, self.covered_at))
+            done = rule.run(RuleContext(self.now, self.policy, due, self.covered_at))
             tell_recovery(rule.name, now=self.now)
             if rule.is_repair and any(done.values()):
                 tell_repair(rule.name, done, now=self.now)

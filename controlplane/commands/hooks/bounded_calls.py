@@ -34,7 +34,7 @@ class BoundedCalls:
             stuck = self._stuck[name]
         if stuck >= MOST_STUCK:
             raise HookUnavailable(f"{stuck} earlier calls of it have not returned")
-        call = _Call(work, lambda: self._count(name, -1))
+        call = _HookCall(work, lambda: self._count(name, -1))
         threading.Thread(target=call.run, name=f"hook-{name}", daemon=True).start()
         if not call.wait(seconds, lambda: self._count(name, 1)):
             raise HookUnavailable(f"it took longer than {seconds:g} s")
@@ -45,7 +45,7 @@ class BoundedCalls:
             self._stuck[name] += change
 
 
-class _Call(Generic[T]):
+class _HookCall(Generic[T]):
     """One call on its own thread, which either is waited for to its end, or is given up."""
 
     def __init__(self, work: Callable[[], T], on_late_return: Callable[[], None]) -> None:

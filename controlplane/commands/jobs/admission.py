@@ -9,9 +9,13 @@ from typing import Any
 from django.conf import settings
 
 from controlplane.domain.callbacks.addresses import refuse_url
-from controlplane.domain.hooks.preparing import Prepared, name_kind
+from controlplane.domain.hooks.preparing import PreparedJob, name_kind
 from controlplane.domain.jobs.host_policy import find_policy_faults
-from controlplane.domain.jobs.satisfiability import Candidate, OfferedPool, find_unsatisfiable
+from controlplane.domain.jobs.satisfiability import (
+    AdmissionCandidate,
+    OfferedPool,
+    find_unsatisfiable,
+)
 from controlplane.domain.jobs.submission import JobsRefused, find_count_faults
 from controlplane.domain.scopes import Quota, Scope, ScopeKind
 from controlplane.models import Pool
@@ -21,7 +25,7 @@ from controlplane.spec import Fault, JobSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AdmissionRequest:
     """One job of a submission, its project and pool found.
 
     `spec`: as it is to be scheduled, `prepared`: what its kind has made of it, once it was asked.
@@ -35,7 +39,7 @@ class Asked:
     project_id: int
     domain_id: int
     pool: Pool
-    prepared: Prepared | None = None
+    prepared: PreparedJob | None = None
 
     @property
     def changes(self) -> Sequence[Mapping[str, Any]]:
@@ -54,7 +58,7 @@ class Asked:
         return "groups" not in self.body
 
 
-def check_hosts(jobs: Sequence[Asked]) -> None:
+def check_hosts(jobs: Sequence[AdmissionRequest]) -> None:
     """Whether each job may have what it asks of hosts, and call back. Raises JobsRefused."""
     faults = [
         (job.position, fault)
@@ -88,7 +92,7 @@ def _faults_of_callback(spec: JobSpec) -> list[Fault]:
     return [Fault("callback.url", f"{why}; CELLRUN_CALLBACK_ALLOWED_NETWORKS does not allow it")]
 
 
-def check_sizes(jobs: Sequence[Asked], *, owner_id: int, now: datetime) -> None:
+def check_sizes(jobs: Sequence[AdmissionRequest], *, owner_id: int, now: datetime) -> None:
     """Whether each of the jobs could be placed one day, by cells, tokens and quotas.
 
     One statement, if no cell is too small for any task and nobody has a quota. Raises JobsRefused.
@@ -110,7 +114,7 @@ def check_sizes(jobs: Sequence[Asked], *, owner_id: int, now: datetime) -> None:
 
 
 def _find_unsatisfiable(
-    jobs: Sequence[Asked], owner_id: int, now: datetime
+    jobs: Sequence[AdmissionRequest], owner_id: int, now: datetime
 ) -> list[tuple[int, Fault]]:
     straits = find_straits(
         (shape for job in jobs for shape in _shapes_of(job)),
@@ -125,7 +129,7 @@ def _find_unsatisfiable(
             continue
         offered = OfferedPool(pool.name, now, cells.get(pool.pk, ()), pool.tokens, pool.validators)
         candidates = [
-            Candidate(
+            AdmissionCandidate(
                 job.position,
                 job.spec,
                 job.is_short,
@@ -138,7 +142,7 @@ def _find_unsatisfiable(
     return found
 
 
-def _shapes_of(job: Asked) -> Iterable[tuple[int, str, str, str, str]]:
+def _shapes_of(job: AdmissionRequest) -> Iterable[tuple[int, str, str, str, str]]:
     for group in job.spec.groups:
         amounts = group.resources.amounts()
         of_cells = {name: n for name, n in amounts.items() if name not in job.pool.tokens}
@@ -147,7 +151,7 @@ def _shapes_of(job: Asked) -> Iterable[tuple[int, str, str, str, str]]:
         yield job.pool.pk, group.task_type, json.dumps(of_cells), tags, json.dumps(required)
 
 
-def _scopes_of(job: Asked, owner_id: int) -> tuple[Scope, ...]:
+def _scopes_of(job: AdmissionRequest, owner_id: int) -> tuple[Scope, ...]:
     return (
         Scope(ScopeKind.USER, owner_id),
         Scope(ScopeKind.PROJECT, job.project_id),
@@ -155,7 +159,7 @@ def _scopes_of(job: Asked, owner_id: int) -> tuple[Scope, ...]:
     )
 
 
-def _find_quotas(jobs: Sequence[Asked], owner_id: int) -> dict[Scope, Quota]:
+def _find_quotas(jobs: Sequence[AdmissionRequest], owner_id: int) -> dict[Scope, Quota]:
     """The quotas of all that submit, as if nothing of them were used."""
     scopes = {scope for job in jobs for scope in _scopes_of(job, owner_id)}
     return {

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from controlplane.commands.state.apply import Applied, apply_changes, force_stops
+from controlplane.commands.state.apply import ApplyResult, apply_changes, force_stops
 from controlplane.commands.state.dispatch import send_after_commit
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.contract.states import TaskState
@@ -11,7 +11,7 @@ from controlplane.domain.convergence.endings import decide_ended
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.state.effects import EndJob
 from controlplane.domain.state.states import OPEN, Reason
-from controlplane.domain.state.task_changes import Cause, change_task
+from controlplane.domain.state.task_changes import ChangeCause, change_task
 from controlplane.domain.state.transitions import Event
 from controlplane.queries.jobs.endings import find_ending_page, find_job_of_task, load_ending
 from controlplane.queries.locks import lock_jobs
@@ -59,9 +59,9 @@ def cancel_task(*, task_id: int, reason: str, force: bool, actor: str, now: date
             stops = force_stops(job_id, task_id=task_id, now=now) if force else []
             if not stops:
                 raise Conflict(f"task {task_id} has ended already")
-            send_after_commit(Applied(stops=stops))
+            send_after_commit(ApplyResult(stops=stops))
             return
-        cause = Cause(Reason.CANCELLED, reason, force=force)
+        cause = ChangeCause(Reason.CANCELLED, reason, force=force)
         change = change_task(facts[0], Event.KILLED, cause, now=now)
         send_after_commit(apply_changes([change], jobs=jobs, now=now, actor=actor))
 
@@ -69,16 +69,14 @@ def cancel_task(*, task_id: int, reason: str, force: bool, actor: str, now: date
 
 
 def end_page(job_id: int, *, now: datetime, actor: str = "convergence") -> int:
-    """End up to 1,000 open tasks of a job that is ending; how many. 0: none is left."""
-    ended = 0
+    """End up to 1,000 open tasks of a job that is ending; return how many, 0 when none is left."""
 
-    def end() -> None:
-        nonlocal ended
+    def end() -> int:
         jobs = lock_jobs([job_id])
         ending = load_ending(job_id)
         task_ids: Sequence[int] = find_ending_page(job_id, PAGE) if ending else ()
         if ending is None or not task_ids:
-            return
+            return 0
         changes = [
             decide_ended(
                 facts,
@@ -91,8 +89,7 @@ def end_page(job_id: int, *, now: datetime, actor: str = "convergence") -> int:
             if facts.state in OPEN
         ]
         applied = apply_changes(changes, jobs=jobs, now=now, actor=actor)
-        ended = applied.changed
         send_after_commit(applied)
+        return applied.changed
 
-    run_in_transaction(end)
-    return ended
+    return run_in_transaction(end)

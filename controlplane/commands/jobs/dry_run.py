@@ -13,17 +13,17 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from controlplane.commands.jobs.admission import Asked
+from controlplane.commands.jobs.admission import AdmissionRequest
 from controlplane.commands.jobs.insert import PlannedJob, shape_key_of
 from controlplane.commands.jobs.links import look_at_links
 from controlplane.commands.jobs.submit import judge_jobs, look_for_names, tasks_of
 from controlplane.commands.jobs.user_limits import check_cap
 from controlplane.domain.placement import forecast
 from controlplane.domain.placement.cycle.place import place
-from controlplane.domain.placement.cycle.plan import Plan
+from controlplane.domain.placement.cycle.plan import PlacementPlan
 from controlplane.domain.placement.cycle.plugin_guard import Faults
 from controlplane.domain.placement.cycle.prefilter import screen
-from controlplane.domain.placement.forecast import Candidate, CandidateGroup, GroupForecast
+from controlplane.domain.placement.forecast import CandidateGroup, ForecastJob, GroupForecast
 from controlplane.domain.placement.model.snapshot import PassFacts, PoolSnapshot, ShapeFacts
 from controlplane.domain.placement.preemption.make_room import make_room, wants_room
 from controlplane.domain.placement.scheduling_key import ShapeKey
@@ -84,8 +84,11 @@ def _look(spec: JobSpec, body: Mapping[str, Any], owner: User, now: datetime) ->
 
 
 def _candidate(
-    asked: Asked, planned: PlannedJob, waits_for: Sequence[Mapping[str, Any]], now: datetime
-) -> Candidate:
+    asked: AdmissionRequest,
+    planned: PlannedJob,
+    waits_for: Sequence[Mapping[str, Any]],
+    now: datetime,
+) -> ForecastJob:
     """The job as placement would see it, once it is inserted."""
     spec = planned.spec
     if planned.waits_for_jobs and not waits_for:
@@ -94,7 +97,7 @@ def _candidate(
         starts = [None if group.depends_on else startable for group in planned.groups]
     else:
         starts = [group.startable_at for group in planned.groups]
-    return Candidate(
+    return ForecastJob(
         groups=[
             CandidateGroup(
                 group_id=-1 - group.position,
@@ -133,7 +136,7 @@ def _shape(key: ShapeKey, domain_id: int) -> ShapeFacts:
     )
 
 
-def _place(asked: Asked, candidate: Candidate, now: datetime) -> DryRun:
+def _place(asked: AdmissionRequest, candidate: ForecastJob, now: datetime) -> DryRun:
     """One pass over the pool with the job behind all that waits there."""
     pool, policy = asked.pool, policy_of(asked.pool)
     plugins = resolve(policy, Faults())
@@ -165,7 +168,7 @@ def _place(asked: Asked, candidate: Candidate, now: datetime) -> DryRun:
 
 
 def _evictions(
-    snapshot: PoolSnapshot, plan: Plan, facts: PassFacts, candidate: Candidate
+    snapshot: PoolSnapshot, plan: PlacementPlan, facts: PassFacts, candidate: ForecastJob
 ) -> tuple[dict[int, dict[str, int]], list[dict[str, Any]]]:
     """By group of the job, the cells on which room would be made for it; and who would leave."""
     own = {group.group_id for group in candidate.groups}

@@ -16,7 +16,7 @@ from controlplane.commands.state.apply import apply_changes
 from controlplane.commands.state.dispatch import send_after_commit
 from controlplane.contract.states import TaskState
 from controlplane.domain.jobs.submission import JobsRefused
-from controlplane.domain.state.dependencies import Standing, job_standing
+from controlplane.domain.state.dependencies import DependencyStatus, job_standing
 from controlplane.domain.state.effects import EndJob
 from controlplane.domain.state.job_rollup import JobRow, milestones_of
 from controlplane.domain.state.states import TERMINAL, Reason
@@ -31,7 +31,7 @@ SETTLED = "settled"
 
 
 @dataclass(frozen=True, slots=True)
-class _Link:
+class _JobLink:
     """`job` names another: as a parent (no `until`), or as what it waits for."""
 
     job: PlannedJob
@@ -79,26 +79,26 @@ def look_at_links(job: PlannedJob, replaced: Sequence[int]) -> list[dict[str, An
     waits = []
     for link in links:
         stands = job_standing(milestones_of(others[found[link]]), link.until or "")
-        if link.until is not None and stands is not Standing.SATISFIED:
-            name, vain = str(link.named), stands is Standing.IMPOSSIBLE
+        if link.until is not None and stands is not DependencyStatus.SATISFIED:
+            name, vain = str(link.named), stands is DependencyStatus.IMPOSSIBLE
             waits.append({"job": found[link], "name": name, "until": link.until, "is_vain": vain})
     return waits
 
 
-def _links_of(job: PlannedJob, replaced: Sequence[int]) -> Iterable[_Link]:
+def _links_of(job: PlannedJob, replaced: Sequence[int]) -> Iterable[_JobLink]:
     for position, item in enumerate(job.spec.depends_on):
-        yield _Link(job, f"depends_on[{position}].job", item.job, item.until)
+        yield _JobLink(job, f"depends_on[{position}].job", item.job, item.until)
     if job.spec.parent is not None:
-        yield _Link(job, "parent", job.spec.parent, None)
+        yield _JobLink(job, "parent", job.spec.parent, None)
     for job_id in replaced:
-        yield _Link(job, "name", job_id, SETTLED)
+        yield _JobLink(job, "name", job_id, SETTLED)
 
 
-def _resolve(links: Sequence[_Link]) -> dict[_Link, int]:
+def _resolve(links: Sequence[_JobLink]) -> dict[_JobLink, int]:
     """The ids of the jobs that are named; a text that is no guid there may be an id."""
     keys = [(link.job.project_id, link.named) for link in links if isinstance(link.named, str)]
     by_guid = find_guids(keys)
-    ids: dict[_Link, int] = {}
+    ids: dict[_JobLink, int] = {}
     for link in links:
         known = by_guid.get((link.job.project_id, str(link.named)))
         if isinstance(link.named, int):
@@ -117,7 +117,7 @@ def _resolve(links: Sequence[_Link]) -> dict[_Link, int]:
     return ids
 
 
-def _check_there(unknown: Sequence[_Link]) -> None:
+def _check_there(unknown: Sequence[_JobLink]) -> None:
     faults = []
     for link in unknown:
         text = f"there is no earlier job {link.named} in project {link.job.spec.project}"
@@ -139,8 +139,8 @@ def _watch(job_ids: Iterable[int]) -> None:
 
 
 def _write_dependencies(
-    links: Sequence[_Link],
-    found: Mapping[_Link, int],
+    links: Sequence[_JobLink],
+    found: Mapping[_JobLink, int],
     others: Mapping[int, JobRow],
     now: datetime,
 ) -> None:
@@ -163,14 +163,14 @@ def _write_dependencies(
             [found[link] for link in waits],
             [str(link.named) for link in waits],
             [link.until for link in waits],
-            [now if standing is Standing.SATISFIED else None for standing in standings],
-            [now if standing is Standing.IMPOSSIBLE else None for standing in standings],
+            [now if standing is DependencyStatus.SATISFIED else None for standing in standings],
+            [now if standing is DependencyStatus.IMPOSSIBLE else None for standing in standings],
         ],
     )
 
 
 def _check_parents(
-    links: Sequence[_Link], found: Mapping[_Link, int], others: Mapping[int, JobRow]
+    links: Sequence[_JobLink], found: Mapping[_JobLink, int], others: Mapping[int, JobRow]
 ) -> None:
     faults = []
     for link in links:
@@ -183,7 +183,7 @@ def _check_parents(
 
 
 def _write_parents(
-    links: Sequence[_Link], found: Mapping[_Link, int], others: Mapping[int, JobRow]
+    links: Sequence[_JobLink], found: Mapping[_JobLink, int], others: Mapping[int, JobRow]
 ) -> None:
     _check_parents(links, found, others)
     if links:

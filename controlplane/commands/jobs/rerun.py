@@ -8,7 +8,7 @@ from datetime import datetime
 import structlog
 from django.db import transaction
 
-from controlplane.commands.hooks.kinds import describe_unknown, find_hook, start_preparing
+from controlplane.commands.hooks.registry import describe_unknown, find_hook, start_preparing
 from controlplane.commands.jobs.admission import faults_of_hosts
 from controlplane.commands.jobs.insert import PlannedJob, insert_jobs
 from controlplane.commands.jobs.links import link_jobs
@@ -19,10 +19,10 @@ from controlplane.commands.state.apply import apply_changes
 from controlplane.commands.state.dispatch import send_after_commit
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.errors import Conflict, NotFound
-from controlplane.domain.hooks.preparing import Prepared, prepare_job
+from controlplane.domain.hooks.preparing import PreparedJob, prepare_job
 from controlplane.domain.jobs.rerun import (
-    Awaited,
-    GroupLeft,
+    GroupRemainder,
+    RerunDependency,
     carry_over,
     check_retry,
     plan_remainder,
@@ -68,20 +68,13 @@ def retry_job(*, job_id: int, guid: str | None, actor: str, now: datetime) -> Su
     for group in plan_groups(spec, now=now, timeout_seconds=None):
         for content in group.contents.values():
             store.put_input(content)
-    made: list[Submission] = []
-
-    def retry() -> None:
-        made.clear()
-        made.append(_retry(_find(job_id), prepared, guid, actor, now))
-
-    run_in_transaction(retry)
-    [submission] = made
+    submission = run_in_transaction(lambda: _retry(_find(job_id), prepared, guid, actor, now))
     if submission.created:
         log.info("job_retried", job=job_id, retry=submission.job_id, by=actor)
     return submission
 
 
-def _prepare(spec: JobSpec) -> Prepared:
+def _prepare(spec: JobSpec) -> PreparedJob:
     """The job, read as it was submitted, as its kind schedules it now.
 
     Its hook may have gone since, or refuse what it took then. Raises Conflict.
@@ -115,7 +108,7 @@ def _find(job_id: int) -> RetriedJob:
 
 
 def _retry(
-    old: RetriedJob, prepared: Prepared, guid: str | None, actor: str, now: datetime
+    old: RetriedJob, prepared: PreparedJob, guid: str | None, actor: str, now: datetime
 ) -> Submission:
     """In a transaction: the user's lock comes first, then those of all jobs, by id."""
     spec = prepared.spec
@@ -152,7 +145,7 @@ def _retry(
     return Submission(job.job_id, True)
 
 
-def _named(old: RetriedJob, awaited: Sequence[Awaited]) -> set[int]:
+def _named(old: RetriedJob, awaited: Sequence[RerunDependency]) -> set[int]:
     """Other jobs that the new one may name, locked together with the rest."""
     named = {item.on_job_id for item in awaited if not item.is_met}
     named |= {item.retried_by for item in awaited if item.retried_by is not None}
@@ -178,8 +171,8 @@ def _find_known(old: RetriedJob, guid: str | None, digest: str) -> int | None:
 
 def _plan(
     old: RetriedJob,
-    prepared: Prepared,
-    left: Mapping[str, GroupLeft],
+    prepared: PreparedJob,
+    left: Mapping[str, GroupRemainder],
     text: str,
     digest: str,
     now: datetime,

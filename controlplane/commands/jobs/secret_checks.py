@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from controlplane.commands.jobs.admission import Asked
+from controlplane.commands.jobs.admission import AdmissionRequest
 from controlplane.domain.jobs.submission import JobsRefused
 from controlplane.queries.tenancy.secrets import find_missing
 from controlplane.spec import Fault, JobSpec
@@ -10,7 +10,7 @@ from controlplane.spec.faults import Place
 from controlplane.spec.parsing import field_path
 
 
-def check_secrets(jobs: Sequence[Asked]) -> None:
+def check_secrets(jobs: Sequence[AdmissionRequest]) -> None:
     """Whether all secrets are there that the jobs name; asks nothing for jobs that name none.
 
     `allow_unsatisfiable` takes a job all the same: its secrets may come before its tasks start.

@@ -8,14 +8,14 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from controlplane.commands.hooks.kinds import (
+from controlplane.commands.hooks.registry import (
     SUBMISSION_TOO_SLOW,
     describe_unknown,
     find_hook,
     is_over,
     start_preparing,
 )
-from controlplane.commands.jobs.admission import Asked, check_hosts, check_sizes
+from controlplane.commands.jobs.admission import AdmissionRequest, check_hosts, check_sizes
 from controlplane.commands.jobs.insert import PlannedJob, insert_jobs
 from controlplane.commands.jobs.links import link_jobs
 from controlplane.commands.jobs.secret_checks import check_secrets
@@ -52,15 +52,15 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class AdmissionResult:
     """Jobs that may be taken. `known`: ids of those that are there already, by position.
 
     `fresh`, `planned`: the others, each once, as asked for and as they would be written.
     """
 
-    asked: Sequence[Asked]
+    asked: Sequence[AdmissionRequest]
     known: dict[int, int]
-    fresh: Sequence[Asked]
+    fresh: Sequence[AdmissionRequest]
     planned: Sequence[PlannedJob]
 
 
@@ -77,23 +77,21 @@ def submit_jobs(
         for group in job.groups:
             for content in group.contents.values():
                 store.put_input(content)
-    inserted: set[int] = set()
-    kept: dict[int, int] = {}
 
-    def insert() -> None:
-        inserted.clear()
-        kept.clear()
+    def insert() -> tuple[set[int], dict[int, int]]:
+        kept: dict[int, int] = {}
         if not planned:
-            return
+            return set(), kept
         check_cap(owner.pk, [tasks_of(job) for job in fresh])
         replaced = look_for_names(owner, fresh, kept)
         taken = [job for job in planned if job.position not in kept]
-        inserted.update(insert_jobs(taken, actor=owner.get_username(), now=now))
+        inserted = set(insert_jobs(taken, actor=owner.get_username(), now=now))
         link_jobs([job for job in taken if job.job_id in inserted], replaced, now=now)
         if inserted:
             transaction.on_commit(wakes.wake_placement, robust=True)
+        return inserted, kept
 
-    run_in_transaction(insert)
+    inserted, kept = run_in_transaction(insert)
     by_position = {job.position: job.job_id for job in planned if job.job_id in inserted}
     known |= kept
     if len(by_position) + len(known) < len(asked):
@@ -109,7 +107,7 @@ def submit_jobs(
 
 def judge_jobs(
     *, specs: Sequence[JobSpec], bodies: Sequence[Mapping[str, Any]], owner: User, now: datetime
-) -> Judged:
+) -> AdmissionResult:
     """What can be said of the jobs before anything is locked or written.
 
     Raises JobsRefused, GuidTaken.
@@ -126,11 +124,11 @@ def judge_jobs(
         raise JobsRefused(
             [(at, by_position[at].name_kind(fault)) for at, fault in refused.faults]
         ) from None
-    return Judged(asked, known, fresh, [_plan(job, owner, now) for job in fresh])
+    return AdmissionResult(asked, known, fresh, [_plan(job, owner, now) for job in fresh])
 
 
 def look_for_names(
-    owner: User, asked: Sequence[Asked], kept: dict[int, int]
+    owner: User, asked: Sequence[AdmissionRequest], kept: dict[int, int]
 ) -> dict[int, list[int]]:
     """What to replace, by position; fills `kept`. The lock on the owner keeps this true.
 
@@ -169,10 +167,12 @@ def look_for_names(
     return replaced
 
 
-def _resolve(specs: Sequence[JobSpec], bodies: Sequence[Mapping[str, Any]]) -> list[Asked]:
+def _resolve(
+    specs: Sequence[JobSpec], bodies: Sequence[Mapping[str, Any]]
+) -> list[AdmissionRequest]:
     pools = find_pools(spec.pool for spec in specs)
     projects = find_projects((spec.domain, spec.project) for spec in specs)
-    asked: list[Asked] = []
+    asked: list[AdmissionRequest] = []
     faults: list[tuple[int, Fault]] = []
     for position, (spec, body) in enumerate(zip(specs, bodies, strict=True)):
         pool, keys = pools.get(spec.pool), projects.get((spec.domain, spec.project))
@@ -182,7 +182,7 @@ def _resolve(specs: Sequence[JobSpec], bodies: Sequence[Mapping[str, Any]]) -> l
             faults.append((position, _unknown_project(spec)))
         if pool is not None and keys is not None:
             text, digest = digest_of(body)
-            asked.append(Asked(position, spec, body, text, digest, *keys, pool))
+            asked.append(AdmissionRequest(position, spec, body, text, digest, *keys, pool))
     if faults:
         raise JobsRefused(faults)
     return asked
@@ -194,7 +194,7 @@ def _unknown_project(spec: JobSpec) -> Fault:
     return Fault("project", f"there is no project {spec.project} in domain {spec.domain}")
 
 
-def _find_known(asked: Sequence[Asked]) -> dict[int, int]:
+def _find_known(asked: Sequence[AdmissionRequest]) -> dict[int, int]:
     """Ids of the jobs among `asked` that are there already, by position. Raises GuidTaken."""
     keyed = {
         job.position: (job.project_id, job.spec.guid) for job in asked if job.spec.guid is not None
@@ -211,9 +211,9 @@ def _find_known(asked: Sequence[Asked]) -> dict[int, int]:
     return known
 
 
-def _without_repeats(asked: Sequence[Asked]) -> list[Asked]:
+def _without_repeats(asked: Sequence[AdmissionRequest]) -> list[AdmissionRequest]:
     """The first of those that have the same guid. Raises GuidTaken if they differ."""
-    first: dict[tuple[int, str], Asked] = {}
+    first: dict[tuple[int, str], AdmissionRequest] = {}
     kept = []
     for job in asked:
         if job.spec.guid is None:
@@ -227,9 +227,9 @@ def _without_repeats(asked: Sequence[Asked]) -> list[Asked]:
     return kept
 
 
-def _prepare(asked: Sequence[Asked]) -> list[Asked]:
+def _prepare(asked: Sequence[AdmissionRequest]) -> list[AdmissionRequest]:
     """The jobs as their kinds schedule them. Raises JobsRefused."""
-    prepared: list[Asked] = []
+    prepared: list[AdmissionRequest] = []
     faults: list[tuple[int, Fault]] = []
     ends_at = start_preparing()
     for job in asked:
@@ -248,13 +248,13 @@ def _prepare(asked: Sequence[Asked]) -> list[Asked]:
     return prepared
 
 
-def tasks_of(job: Asked) -> tuple[int, str, int]:
+def tasks_of(job: AdmissionRequest) -> tuple[int, str, int]:
     """How many tasks the job would add: (position, field that says so, tasks)."""
     field = "groups" if "groups" in job.body else "replicas"
     return job.position, field, job.spec.total_replicas()
 
 
-def _plan(job: Asked, owner: User, now: datetime) -> PlannedJob:
+def _plan(job: AdmissionRequest, owner: User, now: datetime) -> PlannedJob:
     timeout = job.spec.scheduling_timeout_seconds
     return PlannedJob(
         position=job.position,

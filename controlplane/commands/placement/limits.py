@@ -32,7 +32,7 @@ def within_tokens(
     return kept
 
 
-class _Left:
+class _RemainingQuota:
     """What a quota has left for tasks of a pool, as they are placed."""
 
     def __init__(self, quota: Quota, policy: PoolPolicy) -> None:
@@ -79,7 +79,7 @@ def within_quotas(
         for job_id, (owner, project, domain) in tenants.items()
     }
     found = load_quotas({scope for scopes in scopes_of.values() for scope in scopes})
-    left = {quota.scope: _Left(quota, policy) for quota in found}
+    left = {quota.scope: _RemainingQuota(quota, policy) for quota in found}
     kept = []
     for item in placements:
         request = requests[item.group_id]

@@ -23,7 +23,7 @@ _HISTORY_PAGE = 5 * PAGE
 
 
 @dataclass(slots=True)
-class Purged:
+class PurgeResult:
     """What a purge did. `is_done`: there was time for all of it; `fault`: why files could not go,
     and with them the rows of `kept` attempts.
     """
@@ -43,9 +43,9 @@ class _Reached:
     job_id = 0
 
 
-def purge_deleted(is_over: Callable[[], bool]) -> Purged:
+def purge_deleted(is_over: Callable[[], bool]) -> PurgeResult:
     """Remove rows and files of deleted jobs until time `is_over`."""
-    done, began = Purged(), _Reached.job_id
+    done, began = PurgeResult(), _Reached.job_id
     _purge_from(began, done, is_over)
     if began and done.is_done:
         _purge_from(0, done, is_over)
@@ -55,7 +55,7 @@ def purge_deleted(is_over: Callable[[], bool]) -> Purged:
     return done
 
 
-def _purge_from(after: int, done: Purged, is_over: Callable[[], bool]) -> None:
+def _purge_from(after: int, done: PurgeResult, is_over: Callable[[], bool]) -> None:
     while not is_over():
         page = list_deleted_jobs(after, PAGE)
         if not page:
@@ -67,7 +67,7 @@ def _purge_from(after: int, done: Purged, is_over: Callable[[], bool]) -> None:
     done.is_done = False
 
 
-def _purge_jobs(job_ids: Sequence[int], done: Purged, is_over: Callable[[], bool]) -> bool:
+def _purge_jobs(job_ids: Sequence[int], done: PurgeResult, is_over: Callable[[], bool]) -> bool:
     """Whether all was done for these jobs that can be done now."""
     present = set(job_ids)
     _unlink(job_ids)
@@ -79,7 +79,7 @@ def _purge_jobs(job_ids: Sequence[int], done: Purged, is_over: Callable[[], bool
             done.kept += len(failed)
             done.fault = next(iter(failed.values()))
             present -= {attempts[uid][0] for uid in failed}
-        page = _Page(tasks, [uid for uid in attempts if uid not in failed], len(tasks) < PAGE)
+        page = _PurgePage(tasks, [uid for uid in attempts if uid not in failed], len(tasks) < PAGE)
         for_each_batch(sorted(present), page.remove, what="deletion")
         # What failed alone is tried again with the next look.
         present &= page.done_for
@@ -168,7 +168,7 @@ RETURNING j.id
 """
 
 
-class _Page:
+class _PurgePage:
     """A page of rows of some jobs. `has_all`: their tasks are all in it."""
 
     def __init__(self, tasks: list[int], uids: list[UUID], has_all: bool) -> None:
@@ -218,14 +218,10 @@ FROM held WHERE j.id = held.id
 
 
 def _unlink(job_ids: Sequence[int]) -> None:
-    """Children and retries that stay name the jobs no more. No lock of the jobs themselves is held.
+    """Clear the links of remaining children and retries to the jobs, without locking the jobs.
 
-    None are added: the jobs are deleted.
+    No link is added meanwhile: the jobs are deleted.
     """
-    linked = [PAGE]
-
-    def unlink() -> None:
-        linked[0] = execute(_UNLINK, {"jobs": list(job_ids), "page": PAGE})
-
-    while linked[0] == PAGE:
-        run_in_transaction(unlink)
+    parameters = {"jobs": list(job_ids), "page": PAGE}
+    while run_in_transaction(lambda: execute(_UNLINK, parameters)) == PAGE:
+        pass

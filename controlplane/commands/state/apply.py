@@ -2,7 +2,7 @@
 
 Callers hold the locks of all jobs concerned (`queries.locks.lock_jobs`) and pass the rows
 read under them. Every change of a task moves its group's counts and may move its job; what has to
-leave (stops, wakes) is collected in `Applied` and sent after commit by `dispatch`.
+leave (stops, wakes) is collected in `ApplyResult` and sent after commit by `dispatch`.
 """
 
 import json
@@ -13,17 +13,17 @@ from typing import Any
 from uuid import UUID
 
 from controlplane import clock
-from controlplane.commands.hooks.moments import note_placed, note_started
+from controlplane.commands.hooks.lifecycle import note_placed, note_started
 from controlplane.commands.state import apply_sql
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.integrity.recount import Flag
-from controlplane.domain.state.dependencies import Standing, job_standing
+from controlplane.domain.integrity.recount import WrongFlag
+from controlplane.domain.state.dependencies import DependencyStatus, job_standing
 from controlplane.domain.state.effects import ChangeCell, ChangeTask, EndJob, RaiseAlert
-from controlplane.domain.state.group_counts import Given, Move, first_starts, move_counts
+from controlplane.domain.state.group_counts import JobContext, Move, first_starts, move_counts
 from controlplane.domain.state.job_rollup import (
     GroupRow,
     JobRow,
-    Startable,
+    StartableGroup,
     has_follow_up,
     milestones_of,
     newly_startable,
@@ -42,7 +42,7 @@ _STATE_SLOTS = max(S) + 1
 
 
 @dataclass(slots=True)
-class Applied:
+class ApplyResult:
     """What was really done: how much, and what must be told to whom once it is committed."""
 
     changed: int = 0
@@ -76,7 +76,7 @@ def apply_changes(
     endings: Sequence[EndJob] = (),
     unblocked: Collection[int] = (),
     again: Collection[int] = (),
-) -> Applied:
+) -> ApplyResult:
     """Move tasks and attempts, end jobs, let the jobs follow. `jobs`: read under their locks.
 
     `unblocked`: those that wait for other jobs no more; `again`: those to look at in any case.
@@ -86,7 +86,7 @@ def apply_changes(
     _change_attempts(kept)
     _add_steps(kept, actor)
     note_started(kept, jobs=jobs, at=now)
-    applied = Applied(changed=len(kept), stale=len(changes) - len(kept))
+    applied = ApplyResult(changed=len(kept), stale=len(changes) - len(kept))
     for change in kept:
         attempt = change.attempt
         if attempt is not None and attempt.release is not None:
@@ -110,7 +110,7 @@ def apply_changes(
         (change.job_id, change.group_id, change.task_from, change.task_to, change.by_dependency)
         for change in kept
     ]
-    given = Given(
+    given = JobContext(
         endings={ending.job_id: ending for ending in endings if ending.job_id in jobs},
         starts=first_starts(kept),
         unblocked=frozenset(unblocked),
@@ -142,7 +142,7 @@ def place_tasks(
     kept = [placement for placement in placements if placement.task_id in placed]
     note_placed(((item.job_id, item.uid) for item in kept), jobs=jobs, at=now)
     moves = [(item.job_id, item.group_id, S.PENDING, S.ASSIGNED, False) for item in kept]
-    _roll(jobs, {item.job_id for item in kept}, moves, Given(), now, actor, Applied())
+    _roll(jobs, {item.job_id for item in kept}, moves, JobContext(), now, actor, ApplyResult())
     return kept
 
 
@@ -301,10 +301,10 @@ def _roll(
     jobs: Mapping[int, JobRow],
     touched: set[int],
     moves: Sequence[Move],
-    given: Given,
+    given: JobContext,
     now: datetime,
     actor: str,
-    applied: Applied,
+    applied: ApplyResult,
 ) -> None:
     """Move the counts of groups by `moves`, and let each touched job follow."""
     if not touched:
@@ -313,7 +313,7 @@ def _roll(
     move_counts(groups, moves)
     before = {job_id: jobs[job_id] for job_id in touched}
     after: dict[int, JobRow] = {}
-    startable: list[Startable] = []
+    startable: list[StartableGroup] = []
     for job_id in sorted(touched):
         job, listed = given.add_to(before[job_id]), groups.get(job_id, ())
         after[job_id] = roll_job(job, listed, now=now)
@@ -345,8 +345,8 @@ def _stamp_dependencies(jobs: Sequence[JobRow], now: datetime) -> None:
     stamped = []
     for dependency_id, on_job_id, until in find_open_dependencies(list(watched)):
         standing = job_standing(milestones_of(watched[on_job_id]), until)
-        if standing is not Standing.OPEN:
-            stamped.append((dependency_id, standing is Standing.SATISFIED))
+        if standing is not DependencyStatus.OPEN:
+            stamped.append((dependency_id, standing is DependencyStatus.SATISFIED))
     if stamped:
         parameters = {
             "id": [dependency_id for dependency_id, _ in stamped],
@@ -387,7 +387,7 @@ def _settle(jobs: Mapping[int, JobRow], now: datetime) -> dict[int, JobRow]:
 
 
 def _write_groups(
-    groups: Mapping[int, list[GroupRow]], moves: Sequence[Move], startable: Sequence[Startable]
+    groups: Mapping[int, list[GroupRow]], moves: Sequence[Move], startable: Sequence[StartableGroup]
 ) -> None:
     starts = {item.group_id: item for item in startable}
     moved = {group_id for _, group_id, *_ in moves} | set(starts)
@@ -473,6 +473,6 @@ def write_counts(counted: Mapping[int, tuple[Mapping[S, int], int]]) -> None:
     execute(apply_sql.WRITE_COUNTS, [list(counted), counts, excused])
 
 
-def mend_flag(flag: Flag, row_ids: Sequence[int], *, now: datetime) -> None:
+def mend_flag(flag: WrongFlag, row_ids: Sequence[int], *, now: datetime) -> None:
     """Put right what rows say wrongly, or fail to say, of others; called with the same locks."""
     execute(apply_sql.MEND_FLAG[flag], {"ids": sorted(row_ids), "now": now})

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from controlplane.domain.integrity.recount import Flag
+from controlplane.domain.integrity.recount import WrongFlag
 
 
 def array_of(numbers: Sequence[int] | None) -> str | None:
@@ -309,11 +309,11 @@ WHERE g.id = i.id
 
 _FLAGGED = "WHERE id = ANY(%(ids)s)"
 MEND_FLAG = {
-    Flag.HELD: f"UPDATE controlplane_task SET attempt_open = true {_FLAGGED}",
-    Flag.FREE: f"UPDATE controlplane_task SET attempt_open = false {_FLAGGED}",
-    Flag.WATCHED: f"UPDATE controlplane_job SET is_watched = true {_FLAGGED}",
-    Flag.BLOCKED: f"UPDATE controlplane_job SET waits_for_jobs = true {_FLAGGED}",
-    Flag.MET: f"UPDATE controlplane_jobdependency SET met_at = %(now)s {_FLAGGED}",
-    Flag.VAIN: f"UPDATE controlplane_jobdependency SET failed_at = %(now)s {_FLAGGED}",
+    WrongFlag.HELD: f"UPDATE controlplane_task SET attempt_open = true {_FLAGGED}",
+    WrongFlag.FREE: f"UPDATE controlplane_task SET attempt_open = false {_FLAGGED}",
+    WrongFlag.WATCHED: f"UPDATE controlplane_job SET is_watched = true {_FLAGGED}",
+    WrongFlag.BLOCKED: f"UPDATE controlplane_job SET waits_for_jobs = true {_FLAGGED}",
+    WrongFlag.MET: f"UPDATE controlplane_jobdependency SET met_at = %(now)s {_FLAGGED}",
+    WrongFlag.VAIN: f"UPDATE controlplane_jobdependency SET failed_at = %(now)s {_FLAGGED}",
 }
 """What is written for each flag; the others are states, which follow when they are looked at."""

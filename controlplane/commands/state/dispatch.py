@@ -14,7 +14,7 @@ import structlog
 from django.db import transaction
 
 from controlplane import clock
-from controlplane.commands.state.apply import Applied, Placement, raise_alerts
+from controlplane.commands.state.apply import ApplyResult, Placement, raise_alerts
 from controlplane.contract.messages.orders import RunAttempt
 from controlplane.domain.cells.keys import CellAddress
 from controlplane.domain.state.effects import RaiseAlert
@@ -28,7 +28,7 @@ UNREADABLE = "shape_unreadable"
 log = structlog.get_logger(__name__)
 
 
-def send_after_commit(applied: Applied) -> None:
+def send_after_commit(applied: ApplyResult) -> None:
     """Once the transaction is committed: stop what must stop, wake who has something to do."""
     if applied.stops:
         stops = list(applied.stops)

@@ -9,9 +9,9 @@ from controlplane.commands.state.apply_sql import MEND_FLAG
 from controlplane.commands.state.dispatch import send_after_commit
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.integrity.recount import (
-    Counted,
     Difference,
-    Flag,
+    TaskCounts,
+    WrongFlag,
     find_differences,
     find_wrong_links,
     find_wrong_tasks,
@@ -34,17 +34,17 @@ ACTOR = "recount"
 
 
 @dataclass(frozen=True, slots=True)
-class Recounted:
+class RecountPage:
     """A page: which jobs were looked at, and what differed in them, by job."""
 
     job_ids: Sequence[int]
     differences: Sequence[Difference]
 
 
-def recount_page(*, after: int, repair: bool, now: datetime) -> Recounted:
+def recount_page(*, after: int, repair: bool, now: datetime) -> RecountPage:
     """Look at the next jobs behind the job `after`; no jobs: that was all."""
     job_ids = find_page(after)
-    return Recounted(job_ids, recount_jobs(job_ids, repair=repair, now=now))
+    return RecountPage(job_ids, recount_jobs(job_ids, repair=repair, now=now))
 
 
 def recount_jobs(job_ids: Sequence[int], *, repair: bool, now: datetime) -> list[Difference]:
@@ -53,13 +53,12 @@ def recount_jobs(job_ids: Sequence[int], *, repair: bool, now: datetime) -> list
     Whoever changes a task holds its job's lock, so nothing of these jobs moves while they are
     counted, and everything goes on between two pages.
     """
-    found: list[Difference] = []
 
-    def work() -> None:
+    def work() -> list[Difference]:
         jobs = lock_jobs(job_ids)
         known = sorted(find_undeleted(list(jobs)))
-        found[:] = _find_flags(known)
-        if repair and any(item.flag is Flag.ADRIFT for item in found):
+        found = _find_flags(known)
+        if repair and any(item.flag is WrongFlag.ADRIFT for item in found):
             _send_back(found, jobs, now)
             jobs = lock_jobs(job_ids)
         groups = load_groups(known)
@@ -73,10 +72,9 @@ def recount_jobs(job_ids: Sequence[int], *, repair: bool, now: datetime) -> list
             again = sorted({difference.job_id for difference in found})
             jobs = {**jobs, **lock_jobs(again)}  # with the flags as they are now
             send_after_commit(apply_changes([], jobs=jobs, now=now, actor=ACTOR, again=again))
+        return found
 
-    if job_ids:
-        run_in_transaction(work)
-    return found
+    return run_in_transaction(work) if job_ids else []
 
 
 def _find_flags(job_ids: Sequence[int]) -> list[Difference]:
@@ -89,16 +87,16 @@ def _find_flags(job_ids: Sequence[int]) -> list[Difference]:
 
 def _send_back(found: Sequence[Difference], jobs: dict[int, JobRow], now: datetime) -> None:
     """Tasks that are active and have no attempt."""
-    adrift = [item.row_id for item in found if item.flag is Flag.ADRIFT]
+    adrift = [item.row_id for item in found if item.flag is WrongFlag.ADRIFT]
     changes = [send_back(facts, now=now) for facts in load_facts_of_tasks(adrift)]
     send_after_commit(apply_changes(changes, jobs=jobs, now=now, actor=ACTOR))
 
 
-def _mend(differences: Sequence[Difference], counted: dict[int, Counted], now: datetime) -> None:
+def _mend(differences: Sequence[Difference], counted: dict[int, TaskCounts], now: datetime) -> None:
     wrong = sorted({item.group_id for item in differences if item.group_id is not None})
     if wrong:
         write_counts({key: (counted[key].counts, counted[key].excused) for key in wrong})
-    for flag in Flag:
+    for flag in WrongFlag:
         row_ids = [item.row_id for item in differences if item.flag is flag]
         if row_ids and flag in MEND_FLAG:  # the others are states, or nobody can tell
             mend_flag(flag, row_ids, now=now)

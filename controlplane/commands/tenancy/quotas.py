@@ -10,7 +10,7 @@ from django.db.models import Model
 
 from controlplane.commands.tenancy.pools import faults_of
 from controlplane.domain.errors import NotFound
-from controlplane.domain.scopes import Limits, Scope, ScopeKind
+from controlplane.domain.scopes import Scope, ScopeKind, ScopeLimits
 from controlplane.models import Domain, Project, Quota
 from controlplane.outbox.wakes import wake_placement
 from controlplane.spec import InvalidSpec
@@ -62,11 +62,11 @@ def _lock(scope: Scope) -> None:
 
 
 def _limits_nothing(quota: Quota) -> bool:
-    limits = Limits(
+    limits = ScopeLimits(
         quota.resources,
         quota.running_tasks,
         quota.running_jobs,
         quota.pending_tasks,
         quota.weight,
     )
-    return limits == Limits()
+    return limits == ScopeLimits()

@@ -5,8 +5,9 @@ import shutil
 import signal
 import sys
 
-from controlplane.config.stack import demo, down, engine, image, launch, up, wait
+from controlplane.config.stack import demo, down, launch, up, wait
 from controlplane.config.stack.failure import StackError
+from controlplane.config.stack.parts import engine, image
 
 
 def main(arguments: list[str]) -> int:

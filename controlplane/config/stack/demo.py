@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from controlplane.config.stack import options
-from controlplane.config.stack.home import Home
+from controlplane.config.stack.parts.home import StackHome
 from controlplane.config.stack.processes import PROJECT, inherited_environment
 from controlplane.config.stack.running import Stack, shell_environment
 from controlplane.config.stack.up import say
@@ -56,5 +56,5 @@ def run() -> int:
 def _sweep(folder: Path) -> None:
     """Remove what earlier demos left, unless one of them still runs."""
     for path in folder.glob(FOLDER_PREFIX + "*"):
-        if path.is_dir() and not Home(path).is_held():
+        if path.is_dir() and not StackHome(path).is_held():
             shutil.rmtree(path, ignore_errors=True)

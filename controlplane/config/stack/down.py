@@ -7,13 +7,13 @@ from pathlib import Path
 
 from controlplane.config.stack import options
 from controlplane.config.stack.failure import StackError
-from controlplane.config.stack.home import Home
+from controlplane.config.stack.parts.home import StackHome
 from controlplane.config.stack.running import STOP_SECONDS
 
 
 def run() -> int:
     """Ask the stack to stop and wait until it has; 0 also if none runs."""
-    home = Home(options.from_process().home)
+    home = StackHome(options.from_process().home)
     if not home.is_held():
         left = _left_behind(home)
         if left:
@@ -37,7 +37,7 @@ def run() -> int:
     return 0
 
 
-def _left_behind(home: Home) -> list[str]:
+def _left_behind(home: StackHome) -> list[str]:
     """Processes of a stack that is gone, by name."""
     found = []
     for path in sorted(home.run.glob("*.pid")):

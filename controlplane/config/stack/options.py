@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from controlplane.config.stack import ports
 from controlplane.config.stack.failure import StackError
+from controlplane.config.stack.parts import ports
 from controlplane.contract.settings_names import CELL, CONTROL_PLANE, unknown_names
 
 # Which driver the cells get. `memory` runs nothing: it is for looking at the rest.

@@ -9,17 +9,18 @@ import psycopg
 from psycopg import sql
 
 from controlplane.config.env import InvalidSettings, load_settings
-from controlplane.config.stack import postgres, readiness
+from controlplane.config.stack import readiness
 from controlplane.config.stack.failure import StackError
-from controlplane.config.stack.home import write_private
-from controlplane.config.stack.processes import PROJECT, Plan, inherited_environment
+from controlplane.config.stack.parts import postgres
+from controlplane.config.stack.parts.home import write_private
+from controlplane.config.stack.processes import PROJECT, StackPlan, inherited_environment
 
 Say = Callable[[str], None]
 
 DATABASE_READY_SECONDS = 60.0
 
 
-def check_settings(plan: Plan) -> None:
+def check_settings(plan: StackPlan) -> None:
     """Refuse a setting now, by name, that the processes would refuse one after the other."""
     try:
         load_settings(plan.control_environment("command"))
@@ -27,7 +28,7 @@ def check_settings(plan: Plan) -> None:
         raise StackError(str(fault)) from None
 
 
-def prepare(plan: Plan, say: Say, check_alive: Callable[[], None]) -> None:
+def prepare(plan: StackPlan, say: Say, check_alive: Callable[[], None]) -> None:
     """Bring database, tables, accounts and cells to what this version needs. Repeatable."""
     if plan.database:
         say(f"waiting for PostgreSQL at {plan.database.address}")
@@ -46,7 +47,7 @@ def prepare(plan: Plan, say: Say, check_alive: Callable[[], None]) -> None:
         write_private(folder / "key", f"{key}\n")
 
 
-def _create_database(plan: Plan) -> None:
+def _create_database(plan: StackPlan) -> None:
     assert plan.database is not None
     with psycopg.connect(
         host="127.0.0.1",
@@ -64,7 +65,7 @@ def _create_database(plan: Plan) -> None:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
 
 
-def _bring_up_to_date(plan: Plan) -> str:
+def _bring_up_to_date(plan: StackPlan) -> str:
     """Return what the step printed, or raise StackError with all that it said."""
     secret = plan.credentials
     environment = {

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from controlplane.config.stack import host, postgres, redis
-from controlplane.config.stack.credentials import Credentials
-from controlplane.config.stack.home import Home
+from controlplane.config.stack.parts import host, postgres, redis
+from controlplane.config.stack.parts.credentials import Credentials
+from controlplane.config.stack.parts.home import StackHome
 
 PROJECT = Path(__file__).resolve().parents[3]
 
@@ -42,10 +42,10 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StackPlan:
     """Everything that one start of the stack decides."""
 
-    home: Home
+    home: StackHome
     credentials: Credentials
     web_port: int
     flower_port: int
@@ -92,7 +92,7 @@ class Plan:
         }
 
 
-def list_processes(plan: Plan) -> list[Process]:
+def list_processes(plan: StackPlan) -> list[Process]:
     """Return every process of the stack that `plan` describes."""
     return [*_services(plan), *_control(plan), *(_cell(plan, name) for name in plan.cell_names)]
 
@@ -105,7 +105,7 @@ def inherited_environment() -> dict[str, str]:
     }
 
 
-def _services(plan: Plan) -> list[Process]:
+def _services(plan: StackPlan) -> list[Process]:
     found = []
     if plan.database:
         command = postgres.server_command(plan.database, death_signal="INT")
@@ -119,7 +119,7 @@ def _services(plan: Plan) -> list[Process]:
     return found
 
 
-def _control(plan: Plan) -> list[Process]:
+def _control(plan: StackPlan) -> list[Process]:
     web = [sys.executable, "-m", "uvicorn", "controlplane.config.asgi:application"]
     web += ["--host", "127.0.0.1", "--port", str(plan.web_port), "--lifespan", "off"]
     web += ["--no-access-log", "--timeout-graceful-shutdown", "5"]
@@ -158,7 +158,7 @@ def _worker(app: str, name: str, queue: str | None = None) -> list[str]:
     return [*command, "--loglevel", "INFO"]
 
 
-def _cell(plan: Plan, name: str) -> Process:
+def _cell(plan: StackPlan, name: str) -> Process:
     folder = plan.home.cell(name)
     overrides = {
         key: value

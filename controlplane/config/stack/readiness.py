@@ -7,8 +7,8 @@ import urllib.request
 from collections.abc import Callable
 
 from controlplane.config.stack.failure import StackError
-from controlplane.config.stack.home import Home
-from controlplane.config.stack.processes import Plan, Process
+from controlplane.config.stack.parts.home import StackHome
+from controlplane.config.stack.processes import Process, StackPlan
 
 Say = Callable[[str], None]
 
@@ -19,7 +19,7 @@ LOG_LINES = 15
 
 
 def wait_until_ready(
-    plan: Plan, processes: list[Process], say: Say, check_alive: Callable[[], None]
+    plan: StackPlan, processes: list[Process], say: Say, check_alive: Callable[[], None]
 ) -> None:
     """Return when nothing is missing; say what is; give up with the logs of what never came."""
     give_up = time.monotonic() + READY_SECONDS
@@ -36,7 +36,7 @@ def wait_until_ready(
         time.sleep(LOOK_EVERY_SECONDS)
 
 
-def _missing(plan: Plan, processes: list[Process]) -> dict[str, str]:
+def _missing(plan: StackPlan, processes: list[Process]) -> dict[str, str]:
     """Return what does not work yet, and why."""
     missing = {
         process.name: "not started"
@@ -52,7 +52,7 @@ def _missing(plan: Plan, processes: list[Process]) -> dict[str, str]:
     return missing
 
 
-def _cells_not_ready(plan: Plan) -> dict[str, str]:
+def _cells_not_ready(plan: StackPlan) -> dict[str, str]:
     status, answer = _get(f"{plan.url}/api/v1/cells", token=plan.credentials.operator_token)
     if status != 200:
         return {"web": f"GET /api/v1/cells: {answer}"}
@@ -81,7 +81,7 @@ def _get(url: str, *, token: str = "") -> tuple[int, str]:
         return 0, str(getattr(fault, "reason", fault))
 
 
-def log_ends(home: Home, names: list[str]) -> list[str]:
+def log_ends(home: StackHome, names: list[str]) -> list[str]:
     """Return the last lines of the logs of these processes, for people."""
     lines = []
     for name in names:

@@ -11,25 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from controlplane.config.stack import (
-    credentials,
-    engine,
-    image,
-    launch,
-    ports,
-    postgres,
-    preparation,
-    readiness,
-    redis,
-    supervisor,
-)
+from controlplane.config.stack import launch, preparation, readiness, supervisor
 from controlplane.config.stack.failure import StackError
-from controlplane.config.stack.home import Home, shell_lines, write_private
 from controlplane.config.stack.options import Options, choose_ports
+from controlplane.config.stack.parts import credentials, engine, image, ports, postgres, redis
+from controlplane.config.stack.parts.home import StackHome, shell_lines, write_private
 from controlplane.config.stack.processes import (
     PROJECT,
-    Plan,
     Process,
+    StackPlan,
     inherited_environment,
     list_processes,
 )
@@ -49,12 +39,12 @@ class Stack:
     def __init__(self, options: Options, say: Say) -> None:
         self._options = options
         self._say = say
-        self._home = Home(options.home)
+        self._home = StackHome(options.home)
         self._lock: IO[str] | None = None
         self._keeper: subprocess.Popen[str] | None = None
         self._stopping = threading.Event()
         self._exited: list[str] = []
-        self.plan: Plan | None = None
+        self.plan: StackPlan | None = None
 
     def __enter__(self) -> "Stack":
         self._lock = self._home.hold()
@@ -90,7 +80,7 @@ class Stack:
         self._home.prepared_mark.touch()
         readiness.wait_until_ready(plan, processes, self._say, self._check_keeper)
 
-    def _make_plan(self) -> Plan:
+    def _make_plan(self) -> StackPlan:
         options, home = self._options, self._home
         secret = credentials.load_or_draw(home)
         web_port, flower_port = choose_ports(options)
@@ -107,7 +97,7 @@ class Stack:
             redis_port = ports.free_port(taken=taken)
             broker_url = redis.broker_url(port=redis_port, password=secret.redis_password)
             redis.write_password(home.run, secret.redis_password)
-        return Plan(
+        return StackPlan(
             home=home,
             credentials=secret,
             web_port=web_port,
@@ -192,7 +182,7 @@ class Stack:
             time.sleep(0.1)
 
 
-def shell_environment(plan: Plan) -> dict[str, str]:
+def shell_environment(plan: StackPlan) -> dict[str, str]:
     """Return what a person, a script or a test needs to use the stack."""
     secret = plan.credentials
     return {

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from controlplane.config.stack.failure import StackError
-from controlplane.config.stack.home import Home, write_private
+from controlplane.config.stack.parts.home import StackHome, write_private
 from controlplane.config.stack.processes import GROUPS, PROJECT, Process
 
 # A process waits for what it needs instead of exiting, so exits in a row mean that it is broken;
@@ -17,7 +17,7 @@ LOG_BYTES = "10MB"
 LOG_BACKUPS = 2
 
 
-def write_configuration(home: Home, processes: list[Process]) -> Path:
+def write_configuration(home: StackHome, processes: list[Process]) -> Path:
     """Write supervisord's configuration for `processes` and return its path."""
     lines = [
         "[supervisord]",
@@ -42,7 +42,7 @@ def write_configuration(home: Home, processes: list[Process]) -> Path:
     return path
 
 
-def _program(home: Home, process: Process) -> list[str]:
+def _program(home: StackHome, process: Process) -> list[str]:
     launch = [sys.executable, "-m", "controlplane.config.stack.launch"]
     launch += ["--process", process.name, "--run", str(home.run)]
     launch += ["--needs", ",".join(process.needs), "--death-signal", process.death_signal]

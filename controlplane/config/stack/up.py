@@ -3,7 +3,7 @@
 import signal
 
 from controlplane.config.stack import options
-from controlplane.config.stack.processes import Plan
+from controlplane.config.stack.processes import StackPlan
 from controlplane.config.stack.running import Stack
 
 
@@ -31,7 +31,7 @@ def say(text: str) -> None:
     print(f"cellrun: {text}", flush=True)
 
 
-def welcome(plan: Plan, engine: str) -> str:
+def welcome(plan: StackPlan, engine: str) -> str:
     """Return what a person needs to begin."""
     notes = {
         "docker": "",

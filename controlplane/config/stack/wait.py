@@ -6,7 +6,7 @@ import urllib.request
 
 from controlplane.config.stack import options
 from controlplane.config.stack.failure import StackError
-from controlplane.config.stack.home import Home, read_shell_lines
+from controlplane.config.stack.parts.home import StackHome, read_shell_lines
 
 # The start itself gives up after 90 s; installing the requirements may come before it.
 DEADLINE_SECONDS = 600.0
@@ -17,7 +17,7 @@ LOOK_EVERY_SECONDS = 0.5
 
 def run(*, patience: float = PATIENCE_SECONDS) -> int:
     """0 once web is ready and every cell of the stack is READY; raises StackError if none comes."""
-    home = Home(options.from_process().home)
+    home = StackHome(options.from_process().home)
     began = held_at = time.monotonic()
     while missing := _missing(home):
         now = time.monotonic()
@@ -32,7 +32,7 @@ def run(*, patience: float = PATIENCE_SECONDS) -> int:
     return 0
 
 
-def _missing(home: Home) -> str:
+def _missing(home: StackHome) -> str:
     """What is not there yet; empty when all is."""
     try:
         environment = read_shell_lines(home.environment_file.read_text())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controlplane.contract import fields
-from controlplane.contract.fields import Malformed
+from controlplane.contract.fields import MalformedMessage
 from controlplane.contract.states import STATE_OF, TaskState
 
 # A member in one of these may still move, or come.
@@ -160,4 +160,4 @@ def _read_member(item: Any, rank: int, groups: tuple[GangGroup, ...]) -> GangMem
                 cell=cell,
                 addresses={name: fields.as_text(text) for name, text in addresses.items()},
             )
-    raise Malformed("a member is [group, index, state, number, cell, addresses]")
+    raise MalformedMessage("a member is [group, index, state, number, cell, addresses]")

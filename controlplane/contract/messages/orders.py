@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controlplane.contract import fields
-from controlplane.contract.fields import Malformed
+from controlplane.contract.fields import MalformedMessage
 from controlplane.contract.messages.health import HealthCheck, read_health_check
 from controlplane.contract.messages.task_options import (
     Mount,
@@ -189,7 +189,7 @@ class Orders:
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegistrationResult:
     """Answer to Register: `verdict` is accepted, draw_anew or refused; `why` is for people."""
 
     verdict: str
@@ -242,7 +242,7 @@ class Sync:
         }
 
 
-Order = Orders | Registered | Sync
+Order = Orders | RegistrationResult | Sync
 
 
 def read_order(body: Mapping[str, Any]) -> Order:
@@ -251,7 +251,7 @@ def read_order(body: Mapping[str, Any]) -> Order:
     try:
         reader = _READERS[kind]
     except KeyError:
-        raise Malformed(f"unknown order type {kind!r}") from None
+        raise MalformedMessage(f"unknown order type {kind!r}") from None
     return reader(body)
 
 
@@ -332,7 +332,7 @@ def read_spec(item: Any) -> GroupSpec:
 
 def _read_whole(item: Any) -> int:
     if isinstance(item, bool) or not isinstance(item, int):
-        raise Malformed("a whole number was expected")
+        raise MalformedMessage("a whole number was expected")
     return item
 
 
@@ -359,7 +359,7 @@ def read_run(item: Any) -> RunAttempt:
             float() | int() as before,
         ]:
             return RunAttempt(uid, spec_id, task_id, index, number, fields.as_number(before))
-    raise Malformed("a run order is [uid, spec, task, index, number, start_before]")
+    raise MalformedMessage("a run order is [uid, spec, task, index, number, start_before]")
 
 
 def read_stop(item: Any) -> StopAttempt:
@@ -367,7 +367,7 @@ def read_stop(item: Any) -> StopAttempt:
     match item:
         case [str(uid), str(reason), float() | int() as grace, bool(force)]:
             return StopAttempt(uid, reason, fields.as_number(grace), force)
-    raise Malformed("a stop order is [uid, reason, grace_seconds, force]")
+    raise MalformedMessage("a stop order is [uid, reason, grace_seconds, force]")
 
 
 def _read_orders(body: Mapping[str, Any]) -> Orders:
@@ -378,8 +378,8 @@ def _read_orders(body: Mapping[str, Any]) -> Orders:
     )
 
 
-def _read_registered(body: Mapping[str, Any]) -> Registered:
-    return Registered(
+def _read_registered(body: Mapping[str, Any]) -> RegistrationResult:
+    return RegistrationResult(
         verdict=fields.text(body, "verdict"),
         why=fields.text(body, "why", ""),
         server_time=fields.instant(body, "server_time"),

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from controlplane.contract import fields
-from controlplane.contract.fields import Malformed
+from controlplane.contract.fields import MalformedMessage
 from controlplane.contract.states import Phase
 
 # Of one attempt. A runner that reports a new phase each second would otherwise fill the history.
@@ -68,25 +68,25 @@ def read_phases(body: Mapping[str, Any], name: str) -> tuple[PhaseChange, ...]:
         try:
             change = _read_phase(item)
             if found and change.number <= found[-1].number:
-                raise Malformed(f"number {change.number} does not follow {found[-1].number}")
-        except Malformed as error:
-            raise Malformed(f"{name}[{position}]: {error}") from None
+                raise MalformedMessage(f"number {change.number} does not follow {found[-1].number}")
+        except MalformedMessage as error:
+            raise MalformedMessage(f"{name}[{position}]: {error}") from None
         found.append(change)
     return tuple(found)
 
 
 def _read_phase(item: Any) -> PhaseChange:
     if not isinstance(item, list) or len(item) < 4:
-        raise Malformed("a phase is [number, at, kind, text]")
+        raise MalformedMessage("a phase is [number, at, kind, text]")
     body = dict(zip(("number", "at", "kind", "text"), item, strict=False))
     number = fields.whole(body, "number")
     if not 1 <= number <= MAX_PHASES:
-        raise Malformed(f"number is not from 1 to {MAX_PHASES}")
+        raise MalformedMessage(f"number is not from 1 to {MAX_PHASES}")
     try:
         kind = PhaseKind(fields.text(body, "kind"))
         text = fields.text(body, "text", limit=PHASE_CHARS)
         if kind is PhaseKind.PHASE:
             text = Phase(text).value
     except ValueError as error:
-        raise Malformed(str(error)) from None
+        raise MalformedMessage(str(error)) from None
     return PhaseChange(number, fields.instant(body, "at"), kind, text)

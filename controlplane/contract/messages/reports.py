@@ -7,9 +7,9 @@ from typing import Any
 
 from controlplane.contract import fields
 from controlplane.contract.artifacts import path_of
-from controlplane.contract.fields import Malformed
-from controlplane.contract.messages.cleaning import clean_mapping
+from controlplane.contract.fields import MalformedMessage
 from controlplane.contract.messages.phases import PhaseChange, read_phases
+from controlplane.contract.messages.sanitizing import clean_mapping
 from controlplane.contract.states import STATE_OF, FailureKind, Phase, TaskState
 
 RESULT_BYTES = 10_240  # Diego: the first 10 KB of the result file
@@ -40,7 +40,7 @@ def head_of_result(content: bytes) -> tuple[str, bool]:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldAttempt:
     """One attempt that the cell has a container for, or will have; about 30 bytes on the wire."""
 
     uid: str
@@ -58,7 +58,7 @@ class Register:
     drivers: tuple[str, ...] = ()
     task_types: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
-    inventory: tuple[Held, ...] = ()
+    inventory: tuple[HeldAttempt, ...] = ()
 
     def body(self) -> dict[str, Any]:
         """As JSON."""
@@ -83,7 +83,7 @@ class Heartbeat:
     is ahead of the control plane's, as far as it can tell.
     """
 
-    held: tuple[Held, ...]
+    held: tuple[HeldAttempt, ...]
     unfit: str = ""
     clock_ahead: float | None = None
 
@@ -203,7 +203,7 @@ def read_message(body: Mapping[str, Any]) -> Message:
     try:
         reader = _READERS[kind]
     except KeyError:
-        raise Malformed(f"unknown message type {kind!r}") from None
+        raise MalformedMessage(f"unknown message type {kind!r}") from None
     return reader(body)
 
 
@@ -211,18 +211,18 @@ def read_state(number: Any) -> TaskState:
     """A task state by its number. Raises Malformed."""
     state = STATE_OF.get(number) if isinstance(number, int) else None
     if state is None:
-        raise Malformed(f"{number!r} is not a task state")
+        raise MalformedMessage(f"{number!r} is not a task state")
     return state
 
 
-def _write_held(held: tuple[Held, ...]) -> list[list[Any]]:
+def _write_held(held: tuple[HeldAttempt, ...]) -> list[list[Any]]:
     return [[item.uid, int(item.state)] for item in held]
 
 
-def _read_held(item: Any) -> Held:
+def _read_held(item: Any) -> HeldAttempt:
     if not isinstance(item, list) or len(item) != 2 or not isinstance(item[0], str):
-        raise Malformed("a held attempt is [uid, state]")
-    return Held(fields.clean_text(item[0], 64), read_state(item[1]))
+        raise MalformedMessage("a held attempt is [uid, state]")
+    return HeldAttempt(fields.clean_text(item[0], 64), read_state(item[1]))
 
 
 def _read_register(body: Mapping[str, Any]) -> Register:
@@ -317,18 +317,18 @@ def _one_of(kind: Any, value: str | None) -> Any:
     try:
         return kind(value)
     except ValueError:
-        raise Malformed(f"{value!r} is not a {kind.__name__}") from None
+        raise MalformedMessage(f"{value!r} is not a {kind.__name__}") from None
 
 
 def _quantity(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 53:
-        raise Malformed(f"capacity {name!r} is not a whole number from 0 to 2^53")
+        raise MalformedMessage(f"capacity {name!r} is not a whole number from 0 to 2^53")
     return value
 
 
 def _read_text(item: Any) -> str:
     if not isinstance(item, str):
-        raise Malformed("a text was expected")
+        raise MalformedMessage("a text was expected")
     return fields.clean_text(item, 255)
 
 

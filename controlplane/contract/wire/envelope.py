@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.contract.fields import Malformed, as_object, compact_json, text, whole
+from controlplane.contract.fields import MalformedMessage, as_object, compact_json, text, whole
 from controlplane.contract.wire import keys
 
 VERSION = 1
@@ -13,7 +13,7 @@ MAX_BYTES = 1 << 20  # no message of either side is larger; an order message is 
 _MAC = re.compile("[0-9a-f]{64}")  # HMAC-SHA256 in lowercase hex, as `keys.sign` writes it
 
 
-class BadMac(Malformed):
+class BadMac(MalformedMessage):
     """The envelope was not made by the holder of the key."""
 
 
@@ -41,7 +41,7 @@ class Envelope:
         try:
             return dict(as_object(json.loads(self.payload)))
         except (ValueError, RecursionError) as error:
-            raise Malformed("the payload is not a JSON object") from error
+            raise MalformedMessage("the payload is not a JSON object") from error
 
 
 def seal(key: bytes, *, cell: str, incarnation: str, seq: int, body: dict[str, Any]) -> str:
@@ -55,20 +55,20 @@ def seal(key: bytes, *, cell: str, incarnation: str, seq: int, body: dict[str, A
 def parse(raw: str | bytes) -> Envelope:
     """The envelope in `raw`, its MAC not yet checked. Raises Malformed."""
     if len(raw) > MAX_BYTES:
-        raise Malformed(f"a message of {len(raw)} bytes is over the limit of {MAX_BYTES}")
+        raise MalformedMessage(f"a message of {len(raw)} bytes is over the limit of {MAX_BYTES}")
     try:
         head = as_object(json.loads(raw))
     except (ValueError, RecursionError) as error:
-        raise Malformed("not a JSON object") from error
+        raise MalformedMessage("not a JSON object") from error
     version = whole(head, "v")
     if version not in (VERSION, VERSION - 1):
-        raise Malformed(f"version {version} is not spoken here")
+        raise MalformedMessage(f"version {version} is not spoken here")
     mac = text(head, "mac", limit=65)
     if not _MAC.fullmatch(mac):
-        raise Malformed("mac is not 64 hex digits")
+        raise MalformedMessage("mac is not 64 hex digits")
     payload = head.get("payload")
     if not isinstance(payload, str):
-        raise Malformed("payload is not str")
+        raise MalformedMessage("payload is not str")
     return Envelope(
         version=version,
         cell=text(head, "cell", limit=63),

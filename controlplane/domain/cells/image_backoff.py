@@ -18,7 +18,7 @@ FORGOTTEN_AFTER = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Failures:
+class PullFailures:
     """Of one image on one cell: in how many rounds it could not be pulled, and when the last time.
 
     All that fails there within the first hold is one round, of however many tasks.
@@ -29,7 +29,7 @@ class Failures:
     failed_at: datetime
 
 
-def held_until(failures: Iterable[Failures], *, now: datetime) -> datetime | None:
+def held_until(failures: Iterable[PullFailures], *, now: datetime) -> datetime | None:
     """Until when no task of the image is placed; None: as long as nobody says more, it may be."""
     recent = [item for item in failures if item.failed_at > now - WITHIN]
     if len(recent) < CELLS:

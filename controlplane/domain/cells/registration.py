@@ -9,7 +9,7 @@ from enum import StrEnum
 from controlplane.domain.state.states import CellState, Quarantine
 
 
-class Verdict(StrEnum):
+class RegistrationDecision(StrEnum):
     """The answer to a Register."""
 
     ACCEPTED = "accepted"
@@ -24,7 +24,7 @@ class Registration:
     `cause`: what it is QUARANTINED for from now on.
     """
 
-    verdict: Verdict
+    verdict: RegistrationDecision
     why: str
     state: CellState
     cause: Quarantine | None = None
@@ -53,15 +53,15 @@ def decide_registration(
         if known_state is CellState.LOST:
             return _accept("new incarnation", ordered_state, spoken, strangers)
         why = "another incarnation of this cell holds its lease; it must be lost first"
-        return Registration(Verdict.REFUSED, why, known_state)
+        return Registration(RegistrationDecision.REFUSED, why, known_state)
     if known_state is CellState.LOST:
         why = "this incarnation was declared lost; its attempts run elsewhere"
-        return Registration(Verdict.DRAW_ANEW, why, known_state)
+        return Registration(RegistrationDecision.DRAW_ANEW, why, known_state)
     if seq < known_seq:
         why = (
             "older than what is known of this incarnation: its journal was restored or rolled back"
         )
-        return Registration(Verdict.DRAW_ANEW, why, known_state)
+        return Registration(RegistrationDecision.DRAW_ANEW, why, known_state)
     is_kept = known_state is CellState.QUARANTINED
     return _accept("restarted", known_state if is_kept else ordered_state, spoken, strangers)
 
@@ -69,14 +69,16 @@ def decide_registration(
 def _accept(why: str, state: CellState, spoken: bool, strangers: int) -> Registration:
     if not spoken:
         return Registration(
-            Verdict.ACCEPTED, "cordoned: it speaks too old a version", CellState.CORDONED
+            RegistrationDecision.ACCEPTED,
+            "cordoned: it speaks too old a version",
+            CellState.CORDONED,
         )
     if strangers and state in (CellState.READY, CellState.QUARANTINED):
         what = "1 attempt" if strangers == 1 else f"{strangers} attempts"
         return Registration(
-            Verdict.ACCEPTED,
+            RegistrationDecision.ACCEPTED,
             f"it came with {what} that it must not have",
             CellState.QUARANTINED,
             Quarantine.STRANGERS,
         )
-    return Registration(Verdict.ACCEPTED, why, state)
+    return Registration(RegistrationDecision.ACCEPTED, why, state)

@@ -14,86 +14,86 @@ from controlplane.contract.messages.reports import (
     AttemptReport,
 )
 from controlplane.contract.states import FailureKind, TaskState
-from controlplane.domain.hooks.asking import meaning_of
-from controlplane.domain.hooks.batch import Batch
-from controlplane.domain.hooks.interface import End, Hook
+from controlplane.domain.hooks.batch import BatchHook
+from controlplane.domain.hooks.calls import meaning_of
+from controlplane.domain.hooks.interface import AttemptEnd, Hook
 from controlplane.domain.state.effects import ChangeAttempt, ChangeTask
 from controlplane.domain.state.facts import AttemptFacts, TaskFacts
-from controlplane.domain.state.phases import Passed, new_phases, phase_number, phase_steps
+from controlplane.domain.state.phases import PhaseStep, new_phases, phase_number, phase_steps
 from controlplane.domain.state.states import ATTEMPT_STATES, PROGRESS, TERMINAL, Reason, ReleaseKind
-from controlplane.domain.state.task_changes import Cause, change_task, keep_task, release_task
+from controlplane.domain.state.task_changes import ChangeCause, change_task, keep_task, release_task
 from controlplane.domain.state.transitions import Event, is_legal
 
 _ENDS = TERMINAL & ATTEMPT_STATES  # UNSCHEDULABLE is no word of a cell
 
 
 @dataclass(frozen=True, slots=True)
-class Ignored:
+class IgnoredReport:
     """A report that changes nothing; counted by `why`, and acknowledged all the same."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
+class ReportSender:
     """Who sent a report."""
 
     cell_id: int
     incarnation: str
 
 
-_BATCH = Batch()
+_BATCH = BatchHook()
 
 
 def decide_report(
     facts: TaskFacts | None,
     report: AttemptReport,
-    sender: Sender,
+    sender: ReportSender,
     *,
     now: datetime,
     hook: Hook = _BATCH,
-) -> ChangeTask | Ignored:
+) -> ChangeTask | IgnoredReport:
     """The change that `report` makes. Guards as in docs/architecture.md, "Reports".
 
     `hook`: of the kind of the task's job, which says what an end means.
     """
     attempt = facts.attempt if facts else None
     if facts is None or attempt is None or str(attempt.uid) != report.uid:
-        return Ignored("unknown_attempt")
+        return IgnoredReport("unknown_attempt")
     if attempt.cell_id != sender.cell_id or attempt.incarnation != sender.incarnation:
-        return Ignored("other_incarnation")
+        return IgnoredReport("other_incarnation")
     if report.seq <= attempt.report_seq:
-        return Ignored("not_newer")
+        return IgnoredReport("not_newer")
     said = _facts_said(report, attempt, now)
     passed = new_phases(report, attempt, now)
     if attempt.state in TERMINAL:
         return _after_its_end(facts, attempt, report, said, passed, now)
     if report.state not in _ENDS and PROGRESS.get(report.state, -1) < PROGRESS[attempt.state]:
-        return Ignored("regression")
+        return IgnoredReport("regression")
     if report.state is attempt.state:
         return _progress(facts, attempt, said, passed, now)
     event, cause = _meaning(*_event(report, attempt), facts, attempt, report, hook)
     if report.never_created and report.gone:
         cause = replace(cause, never_created=True)
     if not is_legal(facts.state, event):
-        return Ignored("illegal")
+        return IgnoredReport("illegal")
     return change_task(facts, event, cause, now=now, report=said, passed=passed)
 
 
 def _meaning(
     event: Event,
-    cause: Cause,
+    cause: ChangeCause,
     facts: TaskFacts,
     attempt: AttemptFacts,
     report: AttemptReport,
     hook: Hook,
-) -> tuple[Event, Cause]:
+) -> tuple[Event, ChangeCause]:
     """What the kind of its job makes of the end of an attempt."""
     if event not in _ASKED:
         return event, cause
     # The report that it was RUNNING may have been lost, or come together with this one.
     was_running = attempt.state is TaskState.RUNNING or report.started_at is not None
-    end = End(event, was_running, report.exit_code, report.uid, facts.task_id, facts.job_id)
+    end = AttemptEnd(event, was_running, report.exit_code, report.uid, facts.task_id, facts.job_id)
     meant = meaning_of(end, hook, facts.state)
     if meant is not event and event is Event.EXITED_ZERO:
         cause = replace(cause, reason=Reason.ENDED_EARLY)
@@ -105,18 +105,18 @@ def _after_its_end(
     attempt: AttemptFacts,
     report: AttemptReport,
     said: ChangeAttempt,
-    passed: tuple[Passed, ...],
+    passed: tuple[PhaseStep, ...],
     now: datetime,
-) -> ChangeTask | Ignored:
+) -> ChangeTask | IgnoredReport:
     """Release an attempt that the control plane ended, and keep the phases that came before."""
     if attempt.released_at is not None:
-        return Ignored("already_ended")
+        return IgnoredReport("already_ended")
     steps = phase_steps(facts.state, attempt.state, passed)
     if report.gone and report.state in TERMINAL:
         change = release_task(facts, ReleaseKind.CONFIRMED, Reason.RELEASED, now=now, report=said)
         return replace(change, steps=(*steps, *change.steps))
     if not steps:
-        return Ignored("already_ended")
+        return IgnoredReport("already_ended")
     change = keep_task(facts, now=now)
     assert change.attempt is not None
     kept = replace(change.attempt, report_seq=said.report_seq, phase_number=said.phase_number)
@@ -127,11 +127,11 @@ def _progress(
     facts: TaskFacts,
     attempt: AttemptFacts,
     said: ChangeAttempt,
-    passed: tuple[Passed, ...],
+    passed: tuple[PhaseStep, ...],
     now: datetime,
 ) -> ChangeTask:
     if not passed and said.phase and said.phase != attempt.phase:
-        passed = (Passed(now, Reason.BUILDING, said.phase),)
+        passed = (PhaseStep(now, Reason.BUILDING, said.phase),)
     steps = phase_steps(facts.state, attempt.state, passed)
     return replace(keep_task(facts, now=now), steps=steps, attempt=said)
 
@@ -209,25 +209,29 @@ _SIMPLE = {
 }
 
 
-def _event(report: AttemptReport, attempt: AttemptFacts) -> tuple[Event, Cause]:
+def _event(report: AttemptReport, attempt: AttemptFacts) -> tuple[Event, ChangeCause]:
     release = ReleaseKind.CONFIRMED if report.gone else None
     message = report.message or ""
     if report.state in _SIMPLE:
         event, reason = _SIMPLE[report.state]
         note = report.phase or "" if report.state is TaskState.BUILDING else ""
-        return event, Cause(reason, note, release=release)
+        return event, ChangeCause(reason, note, release=release)
     if report.state is TaskState.KILLED:
         if report.reason in _ORDERED_BY_LIMIT:
-            return Event.KILLED, Cause(_ORDERED_BY_LIMIT[report.reason], message, release=release)
-        return Event.VANISHED, Cause(Reason.STOPPED_UNASKED, message, release=release)
+            return Event.KILLED, ChangeCause(
+                _ORDERED_BY_LIMIT[report.reason], message, release=release
+            )
+        return Event.VANISHED, ChangeCause(Reason.STOPPED_UNASKED, message, release=release)
     if report.state is TaskState.WORKER_FAILED:
-        return _lost_on_the_cell(report, attempt, Cause(Reason.REFUSED, message, release=release))
+        return _lost_on_the_cell(
+            report, attempt, ChangeCause(Reason.REFUSED, message, release=release)
+        )
     return _failure(report, release, message)
 
 
 def _lost_on_the_cell(
-    report: AttemptReport, attempt: AttemptFacts, cause: Cause
-) -> tuple[Event, Cause]:
+    report: AttemptReport, attempt: AttemptFacts, cause: ChangeCause
+) -> tuple[Event, ChangeCause]:
     if report.reason == "lease_over":
         return Event.VANISHED, replace(cause, reason=Reason.LEASE_OVER)
     if attempt.state is TaskState.ASSIGNED and report.reason == "refused":
@@ -256,20 +260,20 @@ _TOLD_IN_FULL = frozenset(
 
 def _failure(
     report: AttemptReport, release: ReleaseKind | None, message: str
-) -> tuple[Event, Cause]:
+) -> tuple[Event, ChangeCause]:
     if report.failure_kind is FailureKind.SYSTEM:
-        return Event.SYSTEM_FAILED, Cause(Reason.SYSTEM_FAILURE, message, release=release)
+        return Event.SYSTEM_FAILED, ChangeCause(Reason.SYSTEM_FAILURE, message, release=release)
     if report.failure_kind is FailureKind.OUTSIDE:
         outside = report.reason == "killed_outside"
         reason = Reason.STOPPED_OUTSIDE if outside else Reason.CONTAINER_VANISHED
-        return Event.VANISHED, Cause(reason, message, release=release)
+        return Event.VANISHED, ChangeCause(reason, message, release=release)
     reason = _USER_REASONS.get(report.reason or "exit", Reason.USER_ERROR)
     # Diego's clients read "exit status 1"; a program that never ran has a message instead.
     text = f"exit status {report.exit_code}" if reason is Reason.EXIT_STATUS else None
     if reason in _TOLD_IN_FULL and message:
         text = message
     is_permanent = report.reason in PERMANENT
-    cause = Cause(
+    cause = ChangeCause(
         reason,
         message,
         release=release,

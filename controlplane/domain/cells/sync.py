@@ -13,7 +13,7 @@ IN_FLIGHT = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExpectedAttempt:
     """An unreleased attempt of the cell."""
 
     uid: str
@@ -30,7 +30,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SyncResponse:
     """What to tell the cell: orders that it lacks, and what it must not have."""
 
     runs: tuple[RunAttempt, ...]
@@ -38,8 +38,8 @@ class Answer:
 
 
 def decide_sync(
-    held: Mapping[str, TaskState], unreleased: Sequence[Wanted], *, now: datetime
-) -> Answer:
+    held: Mapping[str, TaskState], unreleased: Sequence[ExpectedAttempt], *, now: datetime
+) -> SyncResponse:
     """Compare. `held`: what the cell listed; it keeps what of that it is not told to stop.
 
     An attempt that ended is stopped even if it was not listed.
@@ -60,10 +60,10 @@ def decide_sync(
     )
     ended = {item.uid: _stop(item) for item in unreleased if item.state in TERMINAL}
     strangers = _strangers(held, wanted | set(ended))
-    return Answer(runs, (*ended.values(), *strangers))
+    return SyncResponse(runs, (*ended.values(), *strangers))
 
 
-def _stop(item: Wanted) -> StopAttempt:
+def _stop(item: ExpectedAttempt) -> StopAttempt:
     return StopAttempt(
         item.uid, item.stop_reason or "stopped", item.stop_grace_seconds, item.stop_force
     )

@@ -6,13 +6,13 @@ from controlplane.domain.convergence.task_rule import TaskRule, unreleased
 from controlplane.domain.state.effects import ChangeTask
 from controlplane.domain.state.facts import TaskFacts
 from controlplane.domain.state.states import ACTIVE, Reason
-from controlplane.domain.state.task_changes import Cause, change_task
+from controlplane.domain.state.task_changes import ChangeCause, change_task
 from controlplane.domain.state.transitions import Event
 
 
 def decide_drained(facts: TaskFacts, *, now: datetime) -> ChangeTask:
     """Still on a cell whose drain has had its time: evicted, and not charged."""
-    return change_task(facts, Event.DRAINED, Cause(Reason.DRAINED), now=now)
+    return change_task(facts, Event.DRAINED, ChangeCause(Reason.DRAINED), now=now)
 
 
 def _is_evictable(facts: TaskFacts, now: datetime) -> bool:

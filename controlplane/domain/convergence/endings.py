@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from controlplane.domain.state.effects import ChangeTask
 from controlplane.domain.state.facts import TaskFacts
 from controlplane.domain.state.states import REASONS, Reason
-from controlplane.domain.state.task_changes import Cause, change_task
+from controlplane.domain.state.task_changes import ChangeCause, change_task
 from controlplane.domain.state.transitions import Event
 
 # A place stays kept so long after whoever leaves it should have gone.
@@ -15,7 +15,7 @@ NOMINATION_SECONDS = 30.0
 
 def decide_hopeless(facts: TaskFacts, *, now: datetime) -> ChangeTask:
     """Rule 7: a group that the task waits for failed it. Its job is not KILLED by that."""
-    cause = Cause(Reason.DEPENDENCY_FAILED, by_dependency=True)
+    cause = ChangeCause(Reason.DEPENDENCY_FAILED, by_dependency=True)
     return change_task(facts, Event.KILLED, cause, now=now)
 
 
@@ -24,7 +24,7 @@ def decide_ended(
 ) -> ChangeTask:
     """Rule 8: the job ends, its open tasks with it (Iris: siblings in a gang WORKER_FAILED)."""
     told = Reason.JOB_ENDED if reason is Reason.TASKS_DECIDED else reason
-    cause = Cause(told, message, force=force, failure_reason=REASONS[told])
+    cause = ChangeCause(told, message, force=force, failure_reason=REASONS[told])
     event = Event.GANG_BROKEN if reason is Reason.GANG_SIBLING_FAILED else Event.KILLED
     return change_task(facts, event, cause, now=now)
 
@@ -34,7 +34,7 @@ def decide_bounced(facts: TaskFacts, *, stop_seconds: float, now: datetime) -> C
 
     The place that it leaves, within `stop_seconds`, is kept for it: nobody comes between.
     """
-    change = change_task(facts, Event.GANG_BOUNCED, Cause(Reason.GANG_BOUNCED), now=now)
+    change = change_task(facts, Event.GANG_BOUNCED, ChangeCause(Reason.GANG_BOUNCED), now=now)
     if facts.attempt is None:
         return change
     seconds = stop_seconds + NOMINATION_SECONDS

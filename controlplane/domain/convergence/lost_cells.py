@@ -21,7 +21,7 @@ from controlplane.domain.state.states import (
     Reason,
     ReleaseKind,
 )
-from controlplane.domain.state.task_changes import Cause, change_task, keep_task, release_task
+from controlplane.domain.state.task_changes import ChangeCause, change_task, keep_task, release_task
 from controlplane.domain.state.transitions import Event
 
 # So much later than its lease is over by our count may an exclusive task run elsewhere.
@@ -40,7 +40,7 @@ _LIVING = frozenset(CellState) - {CellState.LOST}
 
 
 @dataclass(slots=True)
-class Losses:
+class CellLosses:
     """What rule 1 decides: the cells that are lost, and the pools whose loss is held back.
 
     `alarms`: which of `cells` an operator should hear of; `held`: the pools whose loss is held back
@@ -55,12 +55,12 @@ class Losses:
 
 def decide_lost(
     leases: Iterable[LeaseFacts], pools: Iterable[PoolSilence], *, now: datetime, policy: Policy
-) -> Losses:
+) -> CellLosses:
     """Which cells are lost now. The caller has made sure that the control plane can hear.
 
     `pools`: those of the leases, and those of which a loss is held back.
     """
-    losses = Losses()
+    losses = CellLosses()
     over = [lease for lease in leases if _is_over(lease, now, policy)]
     for pool in pools:
         _judge_pool(
@@ -72,7 +72,7 @@ def decide_lost(
 def _judge_pool(
     pool: PoolSilence,
     over: Sequence[LeaseFacts],
-    losses: Losses,
+    losses: CellLosses,
     now: datetime,
     policy: Policy,
 ) -> None:
@@ -138,7 +138,7 @@ def _is_confirmed(lease: LeaseFacts, pool: PoolSilence, now: datetime) -> bool:
     return at is not None and lease.last_heard_at < at <= now
 
 
-def _lose(leases: Iterable[LeaseFacts], losses: Losses) -> None:
+def _lose(leases: Iterable[LeaseFacts], losses: CellLosses) -> None:
     for lease in leases:
         since = f"since {lease.last_heard_at.isoformat(timespec='seconds')}"
         reason = f"left in order, silent {since}" if lease.has_left else f"silent {since}"
@@ -158,7 +158,7 @@ def decide_lost_attempt(facts: TaskFacts, *, now: datetime) -> ChangeTask:
     if facts.exclusive is Exclusive.NO or _is_releasable(attempt, now):
         if attempt.state in TERMINAL:
             return release_task(facts, ReleaseKind.CELL_LOST, Reason.CELL_LOST, now=now)
-        cause = Cause(Reason.CELL_LOST, release=ReleaseKind.CELL_LOST)
+        cause = ChangeCause(Reason.CELL_LOST, release=ReleaseKind.CELL_LOST)
         return change_task(facts, Event.CELL_LOST, cause, now=now)
     releasable_at = attempt.releasable_at
     if releasable_at is None and facts.exclusive is Exclusive.LEASE:
@@ -167,7 +167,7 @@ def decide_lost_attempt(facts: TaskFacts, *, now: datetime) -> ChangeTask:
     if attempt.state in TERMINAL:
         change = keep_task(facts, now=now)
     else:
-        change = change_task(facts, Event.CELL_LOST, Cause(Reason.CELL_LOST), now=now)
+        change = change_task(facts, Event.CELL_LOST, ChangeCause(Reason.CELL_LOST), now=now)
     assert change.attempt is not None
     return replace(change, attempt=replace(change.attempt, releasable_at=releasable_at))
 

@@ -7,14 +7,14 @@ from controlplane.domain.convergence.task_rule import TaskRule, unreleased
 from controlplane.domain.state.effects import ChangeTask
 from controlplane.domain.state.facts import TaskFacts
 from controlplane.domain.state.states import Reason
-from controlplane.domain.state.task_changes import Cause, change_task
+from controlplane.domain.state.task_changes import ChangeCause, change_task
 from controlplane.domain.state.transitions import Event
 
 
 def decide_overrun(facts: TaskFacts, *, now: datetime) -> ChangeTask:
     """End what is RUNNING past its timeout or lifetime, and past the time of its cell to act."""
     reason = Reason.LIFETIME_OVER if facts.timeout_is_lifetime else Reason.TIMEOUT
-    return change_task(facts, Event.KILLED, Cause(reason), now=now)
+    return change_task(facts, Event.KILLED, ChangeCause(reason), now=now)
 
 
 def _is_running(facts: TaskFacts, now: datetime) -> bool:

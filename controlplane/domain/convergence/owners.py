@@ -15,7 +15,7 @@ from controlplane.domain.state.states import ACTIVE, OPEN, TERMINAL, Exclusive
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class OwnerFacts:
     """A task, and what its owner depends on besides.
 
     `is_cell_lost`: the cell of its attempt, or that incarnation of it.
@@ -51,19 +51,19 @@ class Owner:
     then: str
     rule: str = ""
     is_bounded: bool = True
-    holds: Callable[[Circumstances], bool] | None = None
+    holds: Callable[[OwnerFacts], bool] | None = None
 
 
-def _is_stopping(task: Circumstances) -> bool:
+def _is_stopping(task: OwnerFacts) -> bool:
     return task.attempt in TERMINAL
 
 
-def _is_stop_forced(task: Circumstances) -> bool:
+def _is_stop_forced(task: OwnerFacts) -> bool:
     attempt = task.facts.attempt
     return attempt is not None and attempt.is_stop_forced
 
 
-def _is_held_strictly(task: Circumstances) -> bool:
+def _is_held_strictly(task: OwnerFacts) -> bool:
     is_strict = task.facts.exclusive is Exclusive.STRICT
     return task.is_cell_lost and _is_stopping(task) and is_strict
 
@@ -354,6 +354,6 @@ OTHER_OWNERS: tuple[Owner, ...] = (
 )
 
 
-def find_owner(task: Circumstances) -> Owner | None:
+def find_owner(task: OwnerFacts) -> Owner | None:
     """Who sees to the task; None: nobody has to, since it is terminal and released."""
     return next((owner for owner in TASK_OWNERS if owner.holds and owner.holds(task)), None)

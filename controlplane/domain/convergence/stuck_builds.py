@@ -7,13 +7,13 @@ from controlplane.domain.convergence.task_rule import TaskRule, unreleased
 from controlplane.domain.state.effects import ChangeTask
 from controlplane.domain.state.facts import TaskFacts
 from controlplane.domain.state.states import Reason
-from controlplane.domain.state.task_changes import Cause, change_task
+from controlplane.domain.state.task_changes import ChangeCause, change_task
 from controlplane.domain.state.transitions import Event
 
 
 def decide_stuck_build(facts: TaskFacts, *, now: datetime) -> ChangeTask:
     """BUILDING longer than the pool's pull or create timeout: a system failure."""
-    return change_task(facts, Event.SYSTEM_FAILED, Cause(Reason.BUILD_TIMEOUT), now=now)
+    return change_task(facts, Event.SYSTEM_FAILED, ChangeCause(Reason.BUILD_TIMEOUT), now=now)
 
 
 def _is_building(facts: TaskFacts, now: datetime) -> bool:

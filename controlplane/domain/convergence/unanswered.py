@@ -7,13 +7,13 @@ from controlplane.domain.convergence.task_rule import TaskRule, unreleased
 from controlplane.domain.state.effects import ChangeTask
 from controlplane.domain.state.facts import TaskFacts
 from controlplane.domain.state.states import Reason
-from controlplane.domain.state.task_changes import Cause, change_task
+from controlplane.domain.state.task_changes import ChangeCause, change_task
 from controlplane.domain.state.transitions import Event
 
 
 def decide_unanswered(facts: TaskFacts, *, now: datetime) -> ChangeTask:
     """ASSIGNED past `start_before`, unanswered. Not released: the order may still come."""
-    return change_task(facts, Event.START_EXPIRED, Cause(Reason.START_EXPIRED), now=now)
+    return change_task(facts, Event.START_EXPIRED, ChangeCause(Reason.START_EXPIRED), now=now)
 
 
 def _is_unanswered(facts: TaskFacts, now: datetime) -> bool:

@@ -7,13 +7,15 @@ from controlplane.domain.convergence.task_rule import TaskRule
 from controlplane.domain.state.effects import ChangeTask
 from controlplane.domain.state.facts import TaskFacts
 from controlplane.domain.state.states import Reason
-from controlplane.domain.state.task_changes import Cause, change_task
+from controlplane.domain.state.task_changes import ChangeCause, change_task
 from controlplane.domain.state.transitions import Event
 
 
 def decide_unplaced(facts: TaskFacts, *, now: datetime) -> ChangeTask:
     """PENDING past its scheduling deadline, and looked at since."""
-    return change_task(facts, Event.DEADLINE_PASSED, Cause(Reason.SCHEDULING_DEADLINE), now=now)
+    return change_task(
+        facts, Event.DEADLINE_PASSED, ChangeCause(Reason.SCHEDULING_DEADLINE), now=now
+    )
 
 
 def _is_pending(facts: TaskFacts, now: datetime) -> bool:

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from controlplane.domain.hooks.batch import Batch
-from controlplane.domain.hooks.inference import Inference
-from controlplane.domain.hooks.interactive import Interactive
+from controlplane.domain.hooks.batch import BatchHook
+from controlplane.domain.hooks.inference import InferenceHook
+from controlplane.domain.hooks.interactive import InteractiveHook
 from controlplane.domain.hooks.interface import Hook
 
 BUILT_IN: Mapping[str, type[Hook]] = MappingProxyType(
-    {"batch": Batch, "inference": Inference, "interactive": Interactive}
+    {"batch": BatchHook, "inference": InferenceHook, "interactive": InteractiveHook}
 )

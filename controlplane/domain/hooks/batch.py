@@ -1,13 +1,13 @@
 """Batch: runs to its end, once. What its exit means is what the transition table says."""
 
-from controlplane.domain.hooks.interface import End, Refusal, Terms
+from controlplane.domain.hooks.interface import AttemptEnd, GroupTerms, Refusal
 from controlplane.domain.state.transitions import Event
 
 
-class Batch:
+class BatchHook:
     """The default kind."""
 
-    def prepare(self, terms: Terms) -> Terms:
+    def prepare(self, terms: GroupTerms) -> GroupTerms:
         """As they are. Raises Refusal of what other kinds are for."""
         for field in ("idle_timeout_seconds", "lifetime_seconds"):
             if getattr(terms, field) is not None:
@@ -16,6 +16,6 @@ class Batch:
             raise Refusal("health_check", "means something only for kind inference")
         return terms
 
-    def on_end(self, end: End) -> Event:
+    def on_end(self, end: AttemptEnd) -> Event:
         """What was told."""
         return end.event

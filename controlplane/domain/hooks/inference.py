@@ -1,13 +1,13 @@
 """Inference: serves, RUNNING from when its health check passed, and is started again for ever."""
 
-from controlplane.domain.hooks.interface import End, Refusal, Terms
+from controlplane.domain.hooks.interface import AttemptEnd, GroupTerms, Refusal
 from controlplane.domain.state.transitions import Event
 
 
-class Inference:
+class InferenceHook:
     """Services: they have no end of their own."""
 
-    def prepare(self, terms: Terms) -> Terms:
+    def prepare(self, terms: GroupTerms) -> GroupTerms:
         """As they are. Raises Refusal without a health check, or with limits of other kinds."""
         if not terms.has_health_check:
             raise Refusal("health_check", "is required for kind inference")
@@ -16,7 +16,7 @@ class Inference:
                 raise Refusal(field, "means something only for kind interactive")
         return terms
 
-    def on_end(self, end: End) -> Event:
+    def on_end(self, end: AttemptEnd) -> Event:
         """Its program ended: free, if it was RUNNING; else it failed, even with exit status 0.
 
         Killed from outside counts as its end, too. A failure of the engine stays what it is.

@@ -29,7 +29,7 @@ class HookUnavailable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class GroupOrigin:
     """Where a group comes from: what a hook may read and not change. `labels`: of its job."""
 
     job: str = ""
@@ -41,7 +41,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class GroupTerms:
     """The terms of a group that its job's kind may refuse, or change before anything is placed.
 
     `timeout_seconds`: of an attempt. `idle_timeout_seconds`, `lifetime_seconds`: after which its
@@ -60,11 +60,11 @@ class Terms:
     placement_tags: tuple[str, ...] = ()
     mounts: tuple[Mapping[str, Any], ...] = ()
     resources: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
-    origin: Origin = Origin()
+    origin: GroupOrigin = GroupOrigin()
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class AttemptEnd:
     """The end of an attempt as its cell told it: EXITED_ZERO, USER_FAILED, SYSTEM_FAILED, VANISHED.
 
     `was_running`: it had been RUNNING before. `exit_code`: None if no program of it ended.
@@ -79,7 +79,7 @@ class End:
     job_id: int = 0
 
 
-class Moment(StrEnum):
+class HookEvent(StrEnum):
     """A moment in the life of an attempt at which its job's kind is called."""
 
     PLACED = "placed"
@@ -90,7 +90,7 @@ class Moment(StrEnum):
 class LifeEvent:
     """What has become of an attempt, at an instant. `attempt`: its uid; `index`: of its task."""
 
-    moment: Moment
+    moment: HookEvent
     at: datetime
     job_id: int
     job: str
@@ -112,10 +112,10 @@ class EndOfJob:
 class Hook(Protocol):
     """One kind of job. It may also have the methods of `PlacedHook` and `StartedHook`."""
 
-    def prepare(self, terms: Terms) -> Terms:
+    def prepare(self, terms: GroupTerms) -> GroupTerms:
         """The terms as they are for this kind. Raises Refusal, or ValueError."""
 
-    def on_end(self, end: End) -> Event:
+    def on_end(self, end: AttemptEnd) -> Event:
         """What the end means for the task: an event for which the transition table has a row."""
 
 

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from controlplane.domain.hooks.interface import Hook, HookUnavailable, Origin, Refusal, Terms
+from controlplane.domain.hooks.interface import (
+    GroupOrigin,
+    GroupTerms,
+    Hook,
+    HookUnavailable,
+    Refusal,
+)
 from controlplane.spec import Fault, InvalidSpec, JobSpec, TaskGroupSpec
 from controlplane.spec.parsing import field_path, parse_part
 from controlplane.spec.rules import find_faults
@@ -24,7 +30,7 @@ _LISTED_MAPPINGS = ("constraints", "mounts")
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedJob:
     """The job to be scheduled. `changes`: of each group, in order; `faults`: why it is refused."""
 
     spec: JobSpec
@@ -32,7 +38,7 @@ class Prepared:
     faults: Sequence[Fault] = ()
 
 
-def prepare_job(spec: JobSpec, hook: Hook, *, is_short: bool) -> Prepared:
+def prepare_job(spec: JobSpec, hook: Hook, *, is_short: bool) -> PreparedJob:
     """Let the hook of the job's kind refuse or change the terms of each group.
 
     What it sets must meet all that a submission must.
@@ -43,7 +49,7 @@ def prepare_job(spec: JobSpec, hook: Hook, *, is_short: bool) -> Prepared:
     for position, group in enumerate(spec.groups):
         try:
             wanted = _ask(spec, group, hook)
-        except _Refused as refused:
+        except _GroupRefused as refused:
             prefix = "" if refused.is_of_job else _prefix_of(position, is_short)
             faults.append(Fault(f"{prefix}{refused.field}", str(refused)))
             continue
@@ -59,16 +65,16 @@ def prepare_job(spec: JobSpec, hook: Hook, *, is_short: bool) -> Prepared:
         groups.append(changed)
         changes.append(shown)
     if faults or not any(changes):
-        return Prepared(spec, changes, faults)
+        return PreparedJob(spec, changes, faults)
     prepared = spec.model_copy(update={"groups": groups})
     faults = [
         _by_kind(Fault(field_path(place, is_short=is_short), text), spec.kind)
         for place, text in find_faults(prepared)
     ]
-    return Prepared(prepared, changes, faults)
+    return PreparedJob(prepared, changes, faults)
 
 
-def name_kind(fault: Fault, prepared: Prepared, *, is_short: bool) -> Fault:
+def name_kind(fault: Fault, prepared: PreparedJob, *, is_short: bool) -> Fault:
     """Say that the kind set the field of the fault, if it did."""
     for position, changed in enumerate(prepared.changes):
         for name in changed:
@@ -78,12 +84,12 @@ def name_kind(fault: Fault, prepared: Prepared, *, is_short: bool) -> Fault:
     return fault
 
 
-def terms_of(spec: JobSpec, group: TaskGroupSpec) -> Terms:
+def terms_of(spec: JobSpec, group: TaskGroupSpec) -> GroupTerms:
     """The terms of a group as it was submitted, such that nothing in them can be written to."""
-    origin = Origin(
+    origin = GroupOrigin(
         spec.name, group.name, spec.domain, spec.project, spec.pool, MappingProxyType(spec.labels)
     )
-    return Terms(
+    return GroupTerms(
         timeout_seconds=group.timeout_seconds,
         idle_timeout_seconds=group.idle_timeout_seconds,
         lifetime_seconds=group.lifetime_seconds,
@@ -98,7 +104,7 @@ def terms_of(spec: JobSpec, group: TaskGroupSpec) -> Terms:
     )
 
 
-class _Refused(Exception):
+class _GroupRefused(Exception):
     """Why a hook takes a group not at all. `is_of_job`: the field is the job's."""
 
     def __init__(self, field: str, text: str, *, is_of_job: bool = False) -> None:
@@ -113,20 +119,20 @@ def _ask(spec: JobSpec, group: TaskGroupSpec, hook: Hook) -> Changes:
     try:
         return _compare(terms, hook.prepare(terms))
     except Refusal as refusal:
-        raise _Refused(refusal.field, str(refusal)) from None
+        raise _GroupRefused(refusal.field, str(refusal)) from None
     except ValueError as error:
         text = f"{spec.kind} does not take group {group.name}: {error}"
     except HookUnavailable as error:
         text = f"the hook {spec.kind} did not answer for group {group.name}: {error}"
     except Exception as error:  # a hook of another package
         text = f"the hook {spec.kind} failed at group {group.name}: {error!r}"
-    raise _Refused("kind", text, is_of_job=True)
+    raise _GroupRefused("kind", text, is_of_job=True)
 
 
-def _compare(before: Terms, after: Terms) -> Changes:
+def _compare(before: GroupTerms, after: GroupTerms) -> Changes:
     if after is before:
         return {}
-    if not isinstance(after, Terms):
+    if not isinstance(after, GroupTerms):
         raise TypeError(f"prepare answered no Terms, but {type(after).__name__}")
     changed: dict[str, Any] = {}
     for name in (*_SCALARS, *_LISTS, *_MAPPINGS, *_LISTED_MAPPINGS):

@@ -1,7 +1,7 @@
 """All invariants by number. A number is never given twice; a new one goes behind its kind."""
 
 from controlplane.domain.integrity.checks import attempts, history, jobs
-from controlplane.domain.integrity.rows import Invariant, Ledger, Violation
+from controlplane.domain.integrity.rows import IntegrityRows, Invariant, InvariantViolation
 
 _EFFECTS = "commands.effects (compare-and-set under the job's lock)"
 _TABLE = "domain.transitions and domain.changes"
@@ -204,10 +204,10 @@ INVARIANTS: tuple[Invariant, ...] = (
 )
 
 
-def find_violations(ledger: Ledger) -> list[Violation]:
+def find_violations(ledger: IntegrityRows) -> list[InvariantViolation]:
     """All that contradicts an invariant, by number."""
     return [
-        Violation(invariant.number, subject, text)
+        InvariantViolation(invariant.number, subject, text)
         for invariant in INVARIANTS
         for subject, text in invariant.find(ledger)
     ]

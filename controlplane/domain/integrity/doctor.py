@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.convergence.owners import Circumstances, Owner, find_owner
+from controlplane.domain.convergence.owners import Owner, OwnerFacts, find_owner
 
 USUAL_SECONDS = 60.0
 """Nothing that goes on is listed before it has been so for as long: an order may take it."""
@@ -15,7 +15,7 @@ TICK_LATE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorEntry:
     """One line. `acts`: when somebody does something, in words. `needs_person`: nobody else will.
 
     `count`: so many alike; `since`: the one that has been so for the longest.
@@ -38,7 +38,7 @@ class OpenTask:
     `is_cell_quarantined`: it is already.
     """
 
-    at: Circumstances
+    at: OwnerFacts
     since: datetime
     due_at: datetime | None = None
     is_cell_quarantined: bool = False
@@ -50,12 +50,12 @@ def judge_tasks(
     now: datetime,
     interval: float,
     hold_until: datetime | None = None,
-) -> list[Finding]:
+) -> list[DoctorEntry]:
     """What is to be said of tasks, those of one job that are alike in one line.
 
     `hold_until`: before that, no owner acts whose bound is over: convergence only listens.
     """
-    found: dict[tuple[int, str], Finding] = {}
+    found: dict[tuple[int, str], DoctorEntry] = {}
     for task in tasks:
         owner = find_owner(task.at)
         if owner is None or not _is_unusual(task, owner, now):
@@ -69,10 +69,10 @@ def judge_tasks(
         known = found.get(key)
         if known is None:
             subject = f"job {facts.job_id}, task {facts.task_id}"
-            found[key] = Finding(subject, owner.what, task.since, owner.who, acts, needs_person)
+            found[key] = DoctorEntry(subject, owner.what, task.since, owner.who, acts, needs_person)
         else:
             first = known if known.since and known.since <= task.since else None
-            found[key] = Finding(
+            found[key] = DoctorEntry(
                 known.subject if first else f"job {facts.job_id}, task {facts.task_id}",
                 known.what,
                 known.since if first else task.since,

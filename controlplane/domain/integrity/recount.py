@@ -6,16 +6,16 @@ from datetime import datetime
 from enum import Enum
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.state.dependencies import Milestones, Standing, job_standing
+from controlplane.domain.state.dependencies import DependencyStatus, JobMilestones, job_standing
 from controlplane.domain.state.effects import ChangeTask
 from controlplane.domain.state.facts import TaskFacts
 from controlplane.domain.state.job_rollup import GroupRow, JobRow, roll_job
 from controlplane.domain.state.states import ACTIVE, TERMINAL, Reason
-from controlplane.domain.state.task_changes import Cause, change_task
+from controlplane.domain.state.task_changes import ChangeCause, change_task
 from controlplane.domain.state.transitions import Event
 
 
-class Flag(Enum):
+class WrongFlag(Enum):
     """What says something wrong, apart from counts and states: what is to be done about it."""
 
     HELD = "set attempt_open"
@@ -29,7 +29,7 @@ class Flag(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class TaskCounts:
     """What the tasks of a group come to: how many are in each state, how many are excused.
 
     Excused: killed since a group of their job failed them, so that their job is not KILLED by it.
@@ -51,7 +51,7 @@ class Difference:
     group_id: int | None
     text: str
     is_mendable: bool = True
-    flag: Flag | None = None
+    flag: WrongFlag | None = None
     row_id: int = 0
 
 
@@ -74,7 +74,7 @@ class OpenDependency:
     job_id: int
     on_job_id: int
     until: str
-    other: Milestones | None
+    other: JobMilestones | None
 
 
 def find_wrong_tasks(tasks: Iterable[HeldTask]) -> list[Difference]:
@@ -83,14 +83,14 @@ def find_wrong_tasks(tasks: Iterable[HeldTask]) -> list[Difference]:
     for task in tasks:
         name = f"task {task.task_id} ({task.state.name})"
         if task.is_held and task.attempt_open:
-            flag, text = Flag.NOTHING, "is held by an attempt that is not its present one"
+            flag, text = WrongFlag.NOTHING, "is held by an attempt that is not its present one"
         elif task.is_held:
-            flag, text = Flag.HELD, "says that no attempt holds it, one does"
+            flag, text = WrongFlag.HELD, "says that no attempt holds it, one does"
         elif task.state in ACTIVE:
-            flag, text = Flag.ADRIFT, "has no attempt"
+            flag, text = WrongFlag.ADRIFT, "has no attempt"
         else:
-            flag, text = Flag.FREE, "says that an attempt holds it, none does"
-        is_mendable = flag is not Flag.NOTHING
+            flag, text = WrongFlag.FREE, "says that an attempt holds it, none does"
+        is_mendable = flag is not WrongFlag.NOTHING
         found.append(
             Difference(task.job_id, None, f"{name}: {text}", is_mendable, flag, task.task_id)
         )
@@ -111,32 +111,32 @@ def find_wrong_links(
             None,
             f"job {job_id}: does not say that others look at it",
             True,
-            Flag.WATCHED,
+            WrongFlag.WATCHED,
             job_id,
         )
         for job_id in unwatched
     ]
     for job_id, is_harmless in unblocked.items():
         text = f"job {job_id}: does not say that it waits for others"
-        flag = Flag.BLOCKED if is_harmless else Flag.NOTHING
+        flag = WrongFlag.BLOCKED if is_harmless else WrongFlag.NOTHING
         found.append(Difference(job_id, None, text, is_harmless, flag, job_id))
     for wait in waits:
         stands = _standing_of(wait)
-        if stands is not Standing.OPEN:
-            flag = Flag.MET if stands is Standing.SATISFIED else Flag.VAIN
+        if stands is not DependencyStatus.OPEN:
+            flag = WrongFlag.MET if stands is DependencyStatus.SATISFIED else WrongFlag.VAIN
             what = f"it waits until job {wait.on_job_id} has {wait.until}, which"
-            so = "it has" if flag is Flag.MET else "can no longer be"
+            so = "it has" if flag is WrongFlag.MET else "can no longer be"
             text = f"job {wait.job_id}: {what} {so}"
             found.append(Difference(wait.job_id, None, text, True, flag, wait.dependency_id))
     return found
 
 
-def _standing_of(wait: OpenDependency) -> Standing:
+def _standing_of(wait: OpenDependency) -> DependencyStatus:
     """A job is deleted only once it has settled; nobody knows any more how it ended."""
     if wait.other is not None:
         return job_standing(wait.other, wait.until)
     has_come = wait.until in ("finished", "settled")
-    return Standing.SATISFIED if has_come else Standing.IMPOSSIBLE
+    return DependencyStatus.SATISFIED if has_come else DependencyStatus.IMPOSSIBLE
 
 
 def send_back(facts: TaskFacts, *, now: datetime) -> ChangeTask:
@@ -144,13 +144,13 @@ def send_back(facts: TaskFacts, *, now: datetime) -> ChangeTask:
 
     Was it to run at most once, it ends WORKER_FAILED: nobody knows what became of it.
     """
-    cause = Cause(Reason.CONTAINER_VANISHED, "its attempt was not there")
+    cause = ChangeCause(Reason.CONTAINER_VANISHED, "its attempt was not there")
     change = change_task(facts, Event.VANISHED, cause, now=now)
     return replace(change, counters=facts.counters)
 
 
 def find_differences(
-    job: JobRow, groups: Sequence[GroupRow], counted: Mapping[int, Counted], *, now: datetime
+    job: JobRow, groups: Sequence[GroupRow], counted: Mapping[int, TaskCounts], *, now: datetime
 ) -> list[Difference]:
     """What the job and its groups say, and is not so by the states of its tasks."""
     found: list[Difference] = []
@@ -166,7 +166,7 @@ def find_differences(
     return found + _wrong_state(job, right, now)
 
 
-def _wrong_counts(group: GroupRow, counted: Counted) -> list[str]:
+def _wrong_counts(group: GroupRow, counted: TaskCounts) -> list[str]:
     said, found = _in_words(group.facts.counts), _in_words(counted.counts)
     texts = [] if said == found else [f"counts {said}, its tasks are {found}"]
     if group.killed_by_dependency != counted.excused:

@@ -122,7 +122,7 @@ class CellRecord:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class IntegrityRows:
     """All rows of some jobs, and some cells. `known_cells`: the ids of all cells there are."""
 
     jobs: Sequence[JobRecord] = ()
@@ -183,7 +183,7 @@ class Ledger:
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class InvariantViolation:
     """Invariant `number` does not hold of `subject` ("task 7")."""
 
     number: int
@@ -205,7 +205,7 @@ class Invariant:
     number: int
     statement: str
     upheld_by: str
-    find: Callable[[Ledger], Iterable[Finding]]
+    find: Callable[[IntegrityRows], Iterable[Finding]]
 
 
 def _task_of_step(step: StepRecord) -> int:

@@ -19,7 +19,7 @@ _NOT_KEPT = ("guid", "existing_job_policy")
 
 
 @dataclass(frozen=True, slots=True)
-class GroupLeft:
+class GroupRemainder:
     """What is left of a group: the `indices` of its `task_count` tasks that did not succeed.
 
     `is_traceable`: its other replicas belong to jobs that are still there, as do their results.
@@ -42,7 +42,7 @@ class GroupLeft:
 
 
 @dataclass(frozen=True, slots=True)
-class Awaited:
+class RerunDependency:
     """A job that the retried one waited for. `retried_by`: the newest retry of that job, if any.
 
     `is_there`: nobody has deleted it. Neither met nor failed: it was still waited for.
@@ -69,7 +69,7 @@ class Remainder:
 def check_retry(
     job: JobRow,
     spec: JobSpec,
-    left: Mapping[str, GroupLeft],
+    left: Mapping[str, GroupRemainder],
     relatives: Iterable[JobRow],
 ) -> None:
     """Whether `job` may be retried now. `relatives`: other retries of it, or of the same job.
@@ -100,7 +100,7 @@ def check_retry(
 def plan_remainder(
     spec: JobSpec,
     groups: Iterable[PlannedGroup],
-    left: Mapping[str, GroupLeft],
+    left: Mapping[str, GroupRemainder],
     *,
     min_available: int,
 ) -> Remainder:
@@ -121,7 +121,7 @@ def plan_remainder(
     return Remainder(kept, minimum, tolerated)
 
 
-def carry_over(job_id: int, awaited: Iterable[Awaited]) -> list[JobDependency]:
+def carry_over(job_id: int, awaited: Iterable[RerunDependency]) -> list[JobDependency]:
     """What the retry of job `job_id` waits for. Raises Conflict.
 
     What was met is past; what is open stays; where a job failed it, its newest retry takes its

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from controlplane.domain.jobs.submission import constraints_of
-from controlplane.domain.placement.model.capacity_matrix import Board, Mask
-from controlplane.domain.placement.model.interfaces import QuotaState, Request, Violation
+from controlplane.domain.placement.model.capacity_matrix import CapacityMatrix, Mask
+from controlplane.domain.placement.model.interfaces import QuotaState, Request, ValidationFailure
 from controlplane.domain.placement.model.policy import DEFAULT_VALIDATORS, PoolPolicy
 from controlplane.domain.placement.model.snapshot import CellFacts, PoolSnapshot, ShapeFacts
 from controlplane.domain.placement.plugins.validators import BUILT_IN
@@ -45,7 +45,7 @@ class OfferedPool:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class AdmissionCandidate:
     """A job that somebody submits, and the quotas that it would count against."""
 
     position: int
@@ -54,7 +54,9 @@ class Candidate:
     quotas: Sequence[Quota] = ()
 
 
-def find_unsatisfiable(jobs: Sequence[Candidate], pool: OfferedPool) -> list[tuple[int, Fault]]:
+def find_unsatisfiable(
+    jobs: Sequence[AdmissionCandidate], pool: OfferedPool
+) -> list[tuple[int, Fault]]:
     """What makes each of `jobs`, all of `pool`, one that can never run: (position, fault).
 
     A job that `allow_unsatisfiable` is taken as it is.
@@ -64,7 +66,7 @@ def find_unsatisfiable(jobs: Sequence[Candidate], pool: OfferedPool) -> list[tup
         for job in jobs
         if not job.spec.allow_unsatisfiable
     ]
-    court = _Court(pool, [shape for _, shapes in judged for shape in shapes])
+    court = _PoolCandidates(pool, [shape for _, shapes in judged for shape in shapes])
     found: dict[tuple[int, Fault], None] = {}
     for job, shapes in judged:
         findings = list(court.judge_tasks(job, shapes))
@@ -93,18 +95,20 @@ def shape_of(spec: JobSpec, group: TaskGroupSpec) -> ShapeFacts:
     )
 
 
-class _Court:
+class _PoolCandidates:
     """One pool, and the shapes of all jobs that are judged together."""
 
     def __init__(self, pool: OfferedPool, shapes: Sequence[ShapeFacts]) -> None:
         self._pool = pool
         self._tokens = pool.tokens or {}
-        self._board = Board(pool.cells, shapes, self._tokens)
+        self._board = CapacityMatrix(pool.cells, shapes, self._tokens)
         self._snapshot = PoolSnapshot(0, pool.name, pool.now, PoolPolicy(), pool.cells, ())
 
     # -------------------------------------------------------------------------- one task
 
-    def judge_tasks(self, job: Candidate, shapes: Sequence[ShapeFacts]) -> Iterator[Finding]:
+    def judge_tasks(
+        self, job: AdmissionCandidate, shapes: Sequence[ShapeFacts]
+    ) -> Iterator[Finding]:
         """What stands against a single task of each group."""
         for position, shape in enumerate(shapes):
             place: Place = ("groups", position)
@@ -136,12 +140,12 @@ class _Court:
 
     def _violations(
         self,
-        job: Candidate,
+        job: AdmissionCandidate,
         shape: ShapeFacts,
         resources: Mapping[str, int],
         *,
         tasks: int = 1,
-    ) -> Iterator[Violation]:
+    ) -> Iterator[ValidationFailure]:
         """What the quotas say to `tasks` tasks at once, as if nothing of them were used."""
         quotas = [
             QuotaState(quota.scope.kind, quota.title, quota.limits, {}, 0, 0)
@@ -155,9 +159,11 @@ class _Court:
 
     # -------------------------------------------------------------------------- gangs
 
-    def judge_gang(self, job: Candidate, shapes: Sequence[ShapeFacts]) -> Iterator[Finding]:
+    def judge_gang(
+        self, job: AdmissionCandidate, shapes: Sequence[ShapeFacts]
+    ) -> Iterator[Finding]:
         """What stands against the minima of a gang, of which each task alone could run."""
-        gang = _Gang(job.spec, shapes)
+        gang = _GangMinima(job.spec, shapes)
         amounts = {name: gang.least(name) for shape in shapes for name in shape.resources}
         for _, text in self._short_tokens(amounts):
             yield gang.place, text
@@ -167,7 +173,7 @@ class _Court:
             yield gang.place, violation.text
 
 
-class _Gang:
+class _GangMinima:
     """The minima of a gang: `minimum` members of all its groups, of each at least its own."""
 
     def __init__(self, spec: JobSpec, shapes: Sequence[ShapeFacts]) -> None:

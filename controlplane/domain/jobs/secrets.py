@@ -2,7 +2,7 @@
 
 import json
 
-from controlplane.contract.messages.briefing import Registry
+from controlplane.contract.messages.launch_context import Registry
 
 MAX_VALUE_BYTES = 64 * 1024
 """Keys, tokens and certificates are smaller; what is larger is an input."""

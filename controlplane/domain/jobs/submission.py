@@ -9,7 +9,7 @@ from typing import Any
 
 from controlplane.domain.constraints import Constraint, Operator
 from controlplane.domain.errors import CellrunError, Conflict
-from controlplane.domain.hooks.asking import is_lifetime, longest_of, told_of
+from controlplane.domain.hooks.calls import is_lifetime, longest_of, told_of
 from controlplane.domain.state.states import Band, Exclusive
 from controlplane.spec import Fault, JobSpec, TaskGroupSpec
 from controlplane.spec.files import body_of

@@ -11,16 +11,16 @@ from datetime import datetime
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.placement.cycle.pass_state import Plugins, check_all
-from controlplane.domain.placement.cycle.plan import Plan
-from controlplane.domain.placement.cycle.prefilter import Screened
-from controlplane.domain.placement.cycle.quota_usage import Ledger
+from controlplane.domain.placement.cycle.plan import PlacementPlan
+from controlplane.domain.placement.cycle.prefilter import PrefilterResult
+from controlplane.domain.placement.cycle.quota_usage import QuotaAccounting
 from controlplane.domain.placement.model.interfaces import Request
 from controlplane.domain.placement.model.snapshot import (
     GangFacts,
     PassFacts,
+    PendingRows,
     PoolSnapshot,
     ShapeFacts,
-    Waiting,
 )
 from controlplane.domain.placement.plugins.validators.dependencies import WAITING_FOR_DEPENDENCY
 from controlplane.domain.placement.plugins.validators.start_time import WAITING_FOR_START_TIME
@@ -30,9 +30,9 @@ from controlplane.domain.placement.reasons.explain import (
     explain_unreached,
     explain_violations,
 )
-from controlplane.domain.placement.reasons.pending import Waiting as Pending
+from controlplane.domain.placement.reasons.pending import PendingTaskFacts as Pending
 from controlplane.domain.placement.reasons.pending import pending_reasons
-from controlplane.domain.state.gangs import GangGroup
+from controlplane.domain.state.gangs import GangGroupFacts
 
 JOB_ID = (1 << 62) - 1
 """Behind every job that there is."""
@@ -59,7 +59,7 @@ class CandidateGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ForecastJob:
     """A job that is not there yet. `waits_for`: {"job", "name", "until"} of other jobs."""
 
     groups: Sequence[CandidateGroup]
@@ -87,7 +87,7 @@ class GroupForecast:
     kept: Mapping[str, int] = field(default_factory=dict)
 
 
-def add_shapes(waiting: Sequence[ShapeFacts], candidate: Candidate) -> list[ShapeFacts]:
+def add_shapes(waiting: Sequence[ShapeFacts], candidate: ForecastJob) -> list[ShapeFacts]:
     """The shapes that wait with those of the candidate, of which nothing is known yet."""
     shapes = {shape.shape_id: shape for shape in waiting}
     for group in candidate.groups:
@@ -98,7 +98,7 @@ def add_shapes(waiting: Sequence[ShapeFacts], candidate: Candidate) -> list[Shap
 
 
 def add_rows(
-    facts: PassFacts, candidate: Candidate, snapshot: PoolSnapshot, screened: Screened
+    facts: PassFacts, candidate: ForecastJob, snapshot: PoolSnapshot, screened: PrefilterResult
 ) -> PassFacts:
     """The rows of a pass with those of the candidate that may start, last in its band."""
     groups = [
@@ -113,7 +113,7 @@ def add_rows(
     band = groups[0].shape.band
     place = sum(bands[shape_id] <= band for shape_id in facts.waiting.shape_ids)
     count = len(groups)
-    fresh = Waiting(
+    fresh = PendingRows(
         shape_ids=[group.shape.shape_id for group in groups],
         group_ids=[group.group_id for group in groups],
         job_ids=[JOB_ID] * count,
@@ -128,24 +128,24 @@ def add_rows(
         reasons=[None] * count,
     )
     columns = {}
-    for name in Waiting.__dataclass_fields__:
+    for name in PendingRows.__dataclass_fields__:
         there = list(getattr(facts.waiting, name))
         columns[name] = [*there[:place], *getattr(fresh, name), *there[place:]]
     gangs = dict(facts.gangs)
     if groups[0].shape.coscheduled:
         gangs[JOB_ID] = _gang_of(candidate)
-    return replace(facts, waiting=Waiting(**columns), gangs=gangs)
+    return replace(facts, waiting=PendingRows(**columns), gangs=gangs)
 
 
 def _may_start(group: CandidateGroup, now: datetime) -> bool:
     return group.startable_at is not None and group.startable_at <= now
 
 
-def _gang_of(candidate: Candidate) -> GangFacts:
+def _gang_of(candidate: ForecastJob) -> GangFacts:
     return GangFacts(
         group_ids=tuple(group.group_id for group in candidate.groups),
         groups=tuple(
-            GangGroup({TaskState.PENDING: group.tasks}, group.min_available)
+            GangGroupFacts({TaskState.PENDING: group.tasks}, group.min_available)
             for group in candidate.groups
         ),
         min_available=candidate.min_available,
@@ -154,11 +154,11 @@ def _gang_of(candidate: Candidate) -> GangFacts:
 
 
 def read_off(
-    candidate: Candidate,
+    candidate: ForecastJob,
     snapshot: PoolSnapshot,
     plugins: Plugins,
-    screened: Screened,
-    plan: Plan,
+    screened: PrefilterResult,
+    plan: PlacementPlan,
     kept: Mapping[int, Mapping[str, int]],
 ) -> list[GroupForecast]:
     """What the plan says of each group of the candidate; `kept`: room made for it, by group."""
@@ -171,7 +171,7 @@ def read_off(
         if group_id in cells:
             there = cells[group_id]
             there[names[cell_id]] = there.get(names[cell_id], 0) + count
-    found, ledger = _Found(screened, plan), Ledger(snapshot)
+    found, ledger = _Found(screened, plan), QuotaAccounting(snapshot)
     forecasts = []
     for group in candidate.groups:
         placed = dict(sorted(cells[group.group_id].items()))
@@ -191,7 +191,7 @@ def read_off(
 class _Found:
     """Why groups wait, by what said so: a validator for good, its gang, its shape."""
 
-    def __init__(self, screened: Screened, plan: Plan) -> None:
+    def __init__(self, screened: PrefilterResult, plan: PlacementPlan) -> None:
         self.rejected = {item.group_id: dict(item.reason) for item in plan.rejected}
         self._shapes = {item.shape_id: item.reason for item in (*screened.reasons, *plan.shapes)}
         self._groups = {item.group_id: item.reason for item in plan.groups}
@@ -207,7 +207,7 @@ class _Found:
 
 
 def _reasons(
-    candidate: Candidate, group: CandidateGroup, found: Reason | None, now: datetime
+    candidate: ForecastJob, group: CandidateGroup, found: Reason | None, now: datetime
 ) -> list[Reason]:
     """All that would stand against the group's tasks, in the words of a submitted job."""
     if _may_start(group, now):
@@ -225,7 +225,7 @@ def _reasons(
 
 
 def _objections(
-    group: CandidateGroup, snapshot: PoolSnapshot, ledger: Ledger, plugins: Plugins
+    group: CandidateGroup, snapshot: PoolSnapshot, ledger: QuotaAccounting, plugins: Plugins
 ) -> Reason | None:
     """What validators have against one task of a group that may not start, but for just that."""
     request = Request(

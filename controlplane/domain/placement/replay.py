@@ -15,9 +15,14 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from controlplane.domain.placement.cycle.pass_state import Plugins
 from controlplane.domain.placement.cycle.place import place
-from controlplane.domain.placement.cycle.plan import Plan
-from controlplane.domain.placement.cycle.prefilter import Screened, latest, screen
-from controlplane.domain.placement.model.snapshot import Leaving, PassFacts, PoolSnapshot, Running
+from controlplane.domain.placement.cycle.plan import PlacementPlan
+from controlplane.domain.placement.cycle.prefilter import PrefilterResult, latest, screen
+from controlplane.domain.placement.model.snapshot import (
+    EvictableAttempt,
+    PassFacts,
+    PoolSnapshot,
+    ReleasingCapacity,
+)
 from controlplane.domain.placement.preemption.make_room import make_room, wants_room
 from controlplane.domain.placement.preemption.preempt import Eviction
 from controlplane.domain.scopes import Scope
@@ -26,7 +31,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class PassRecord:
     """What a pass looked at. `running`, `leaving`, `leaving_scopes`: who could make room.
 
     `limit`: the most tasks that the pass places.
@@ -35,17 +40,17 @@ class Record:
     snapshot: PoolSnapshot
     facts: PassFacts
     limit: int
-    running: tuple[Running, ...] = ()
-    leaving: tuple[Leaving, ...] = ()
+    running: tuple[EvictableAttempt, ...] = ()
+    leaving: tuple[ReleasingCapacity, ...] = ()
     leaving_scopes: Mapping[Scope, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class ReplayResult:
     """What came of it. `seconds`: by step ("screen", "place", "make room"), in order."""
 
-    screened: Screened
-    plan: Plan
+    screened: PrefilterResult
+    plan: PlacementPlan
     evictions: Sequence[Eviction]
     seconds: Mapping[str, float]
 
@@ -54,24 +59,24 @@ class UnreadableRecord(ValueError):
     """The document is no record, or one of another version."""
 
 
-def write_record(record: Record) -> dict[str, Any]:
+def write_record(record: PassRecord) -> dict[str, Any]:
     """The record as a document of strings, numbers, lists and mappings."""
     return {"version": VERSION, **_plain(record)}
 
 
-def read_record(document: object) -> Record:
+def read_record(document: object) -> PassRecord:
     """The record that `write_record` made a document of. Raises UnreadableRecord."""
     if not isinstance(document, dict) or document.get("version") != VERSION:
         raise UnreadableRecord(f"not a record of version {VERSION}")
     try:
-        found = _read(Record, {name: document[name] for name in document if name != "version"})
+        found = _read(PassRecord, {name: document[name] for name in document if name != "version"})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnreadableRecord(f"the record makes no sense: {error!r}") from error
-    assert isinstance(found, Record), "a record is read as one"
+    assert isinstance(found, PassRecord), "a record is read as one"
     return found
 
 
-def replay(record: Record, plugins: Plugins, timer: Callable[[], float]) -> Replay:
+def replay(record: PassRecord, plugins: Plugins, timer: Callable[[], float]) -> ReplayResult:
     """Decide again. `timer`: seconds from any beginning; asked between the steps only."""
     snapshot, times = record.snapshot, [timer()]
     screened = screen(snapshot, plugins)
@@ -91,10 +96,10 @@ def replay(record: Record, plugins: Plugins, timer: Callable[[], float]) -> Repl
     times.append(timer())
     spent = [end - begin for begin, end in pairwise(times)]
     steps = dict(zip(("screen", "place", "make room"), spent, strict=True))
-    return Replay(screened, plan, evictions, steps)
+    return ReplayResult(screened, plan, evictions, steps)
 
 
-def plan_document(record: Record, replayed: Replay) -> dict[str, Any]:
+def plan_document(record: PassRecord, replayed: ReplayResult) -> dict[str, Any]:
     """What was decided, in an order that does not depend on the machine; to be compared."""
     plan, waiting = replayed.plan, record.facts.waiting
     cells = {cell.cell_id: cell.name for cell in record.snapshot.cells}

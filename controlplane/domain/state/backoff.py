@@ -1,6 +1,6 @@
 """How long a requeued task waits: min(base * 2^n, cap), less a jitter of its own."""
 
-from controlplane.domain.state.transitions import Counters, Wait
+from controlplane.domain.state.transitions import BackoffKind, Counters
 
 FAILURE_BASE_SECONDS = 1.0
 CRASH_BASE_SECONDS = 1.0
@@ -12,16 +12,16 @@ JITTER = 0.25
 _GOLDEN = 0.6180339887498949
 
 
-def wait_seconds(wait: Wait, counters: Counters, *, task_id: int) -> float:
+def wait_seconds(wait: BackoffKind, counters: Counters, *, task_id: int) -> float:
     """Seconds until the task may be placed again; 0 for cell loss, drain and preemption."""
     match wait:
-        case Wait.NONE:
+        case BackoffKind.NONE:
             return 0.0
-        case Wait.FAILURE:
+        case BackoffKind.FAILURE:
             base, tries = FAILURE_BASE_SECONDS, counters.failure
-        case Wait.CRASH:
+        case BackoffKind.CRASH:
             base, tries = CRASH_BASE_SECONDS, counters.consecutive_crashes
-        case Wait.SYSTEM:
+        case BackoffKind.SYSTEM:
             base, tries = SYSTEM_BASE_SECONDS, max(counters.system_row, counters.refusal_row)
     full = min(base * 2.0 ** min(max(tries - 1, 0), 32), CAP_SECONDS)
     return full * (1.0 - JITTER * _fraction(task_id, tries))

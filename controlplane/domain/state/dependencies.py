@@ -10,7 +10,7 @@ from controlplane.domain.state.facts import GroupFacts
 from controlplane.domain.state.states import OPEN, TERMINAL
 
 
-class Standing(Enum):
+class DependencyStatus(Enum):
     """How a dependency stands."""
 
     SATISFIED = "satisfied"
@@ -19,7 +19,7 @@ class Standing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Milestones:
+class JobMilestones:
     """How far a job has come, as jobs that depend on it see it."""
 
     state: S
@@ -27,7 +27,7 @@ class Milestones:
     settled_at: datetime | None
 
 
-def job_standing(job: Milestones, until: str) -> Standing:
+def job_standing(job: JobMilestones, until: str) -> DependencyStatus:
     """How "`job` until `until`" stands.
 
     started: a task of it ran, or it succeeded without; succeeded; finished: however it ended;
@@ -39,15 +39,17 @@ def job_standing(job: Milestones, until: str) -> Standing:
         case "finished":
             met = job.state in TERMINAL
         case "settled":
-            return Standing.SATISFIED if job.settled_at is not None else Standing.OPEN
+            return (
+                DependencyStatus.SATISFIED if job.settled_at is not None else DependencyStatus.OPEN
+            )
         case _:
             met = job.state is S.SUCCEEDED
     if met:
-        return Standing.SATISFIED
-    return Standing.IMPOSSIBLE if job.state in TERMINAL else Standing.OPEN
+        return DependencyStatus.SATISFIED
+    return DependencyStatus.IMPOSSIBLE if job.state in TERMINAL else DependencyStatus.OPEN
 
 
-def standing(group: GroupFacts, until: str) -> Standing:
+def standing(group: GroupFacts, until: str) -> DependencyStatus:
     """How "`group` until `until`" stands.
 
     started: as many tasks as the group's minimum, and at least one, were RUNNING at some time,
@@ -64,13 +66,17 @@ def standing(group: GroupFacts, until: str) -> Standing:
             succeeded = group.counts.get(S.SUCCEEDED, 0)
             met = not is_open and succeeded >= group.min_available
     if met:
-        return Standing.SATISFIED
-    return Standing.OPEN if is_open else Standing.IMPOSSIBLE
+        return DependencyStatus.SATISFIED
+    return DependencyStatus.OPEN if is_open else DependencyStatus.IMPOSSIBLE
 
 
-def dependencies_of(group: GroupFacts, groups: Mapping[str, GroupFacts]) -> Standing:
+def dependencies_of(group: GroupFacts, groups: Mapping[str, GroupFacts]) -> DependencyStatus:
     """How all dependencies of `group` stand: impossible if one is, satisfied if all are."""
     standings = [standing(groups[name], until) for name, until in group.depends_on]
-    if Standing.IMPOSSIBLE in standings:
-        return Standing.IMPOSSIBLE
-    return Standing.SATISFIED if all(s is Standing.SATISFIED for s in standings) else Standing.OPEN
+    if DependencyStatus.IMPOSSIBLE in standings:
+        return DependencyStatus.IMPOSSIBLE
+    return (
+        DependencyStatus.SATISFIED
+        if all(s is DependencyStatus.SATISFIED for s in standings)
+        else DependencyStatus.OPEN
+    )

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.state.states import Budget, CellState, Quarantine, Reason, ReleaseKind
+from controlplane.domain.state.states import CellState, Quarantine, Reason, ReleaseKind, RetryBudget
 from controlplane.domain.state.transitions import Counters
 
 
@@ -34,7 +34,7 @@ class ChangeAttempt:
     uid: UUID
     state_from: TaskState
     state_to: TaskState
-    charged: Budget | None = None
+    charged: RetryBudget | None = None
     charge: int = 0
     report_seq: int | None = None
     phase: str | None = None

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import CellState, Exclusive, MassLoss
-from controlplane.domain.state.transitions import Counters, Limits
+from controlplane.domain.state.transitions import Counters, RetryLimits
 
 Resources = Mapping[str, int]
 
@@ -40,7 +40,7 @@ class TaskFacts:
     job_id: int
     state: TaskState
     counters: Counters
-    limits: Limits
+    limits: RetryLimits
     attempt: AttemptFacts | None = None
     at_most_once: bool = False
     exclusive: Exclusive = Exclusive.NO

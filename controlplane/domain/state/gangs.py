@@ -25,7 +25,7 @@ class GangVerdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class GangGroup:
+class GangGroupFacts:
     """One group of a gang. Not `is_movable`: what has started of it runs at most once."""
 
     counts: Mapping[S, int]
@@ -48,7 +48,7 @@ class GangGroup:
         return sum(self.counts.get(s, 0) for s in ACTIVE) if self.is_movable else 0
 
 
-def judge_gang(groups: Sequence[GangGroup], min_available: int) -> GangVerdict:
+def judge_gang(groups: Sequence[GangGroupFacts], min_available: int) -> GangVerdict:
     """Whether a started gang still meets its minima, per group and of all (`min_available`)."""
     failed = sum(group.counts.get(state, 0) for group in groups for state in _FAILED_FOR_GOOD)
     if failed and not _meets(groups, min_available, [group.possible for group in groups]):
@@ -58,12 +58,12 @@ def judge_gang(groups: Sequence[GangGroup], min_available: int) -> GangVerdict:
     return GangVerdict.FELL_BELOW
 
 
-def meets_minima(groups: Sequence[GangGroup], min_available: int) -> bool:
+def meets_minima(groups: Sequence[GangGroupFacts], min_available: int) -> bool:
     """Whether enough members are present."""
     return _meets(groups, min_available, [group.present for group in groups])
 
 
-def missing(groups: Sequence[GangGroup], min_available: int) -> tuple[list[int], int]:
+def missing(groups: Sequence[GangGroupFacts], min_available: int) -> tuple[list[int], int]:
     """Return how many members must be placed at once so that the minima hold.
 
     The first value lists the members of each group; the second is the number of further members,
@@ -89,6 +89,6 @@ def without_the_open(counts: Mapping[S, int]) -> dict[S, int]:
     return left
 
 
-def _meets(groups: Sequence[GangGroup], min_available: int, members: Sequence[int]) -> bool:
+def _meets(groups: Sequence[GangGroupFacts], min_available: int, members: Sequence[int]) -> bool:
     each = all(count >= group.min_available for group, count in zip(groups, members, strict=True))
     return each and sum(members) >= min_available

@@ -14,7 +14,7 @@ Move = tuple[int, int, S, S, bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class JobContext:
     """What is known of jobs besides the moves of their tasks."""
 
     endings: Mapping[int, EndJob] = field(default_factory=dict)

@@ -5,9 +5,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.state.dependencies import Milestones, Standing, dependencies_of
+from controlplane.domain.state.dependencies import DependencyStatus, JobMilestones, dependencies_of
 from controlplane.domain.state.facts import GroupFacts
-from controlplane.domain.state.gangs import GangGroup, GangVerdict, judge_gang, without_the_open
+from controlplane.domain.state.gangs import (
+    GangGroupFacts,
+    GangVerdict,
+    judge_gang,
+    without_the_open,
+)
 from controlplane.domain.state.rollup import GroupTally, JobTally, job_state
 from controlplane.domain.state.states import REASONS, TERMINAL, CallbackOn, Reason
 
@@ -47,7 +52,7 @@ class JobRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Startable:
+class StartableGroup:
     """A group whose dependencies hold now: it may start from `at` and must before `deadline`."""
 
     group_id: int
@@ -92,10 +97,10 @@ def _judge_gang(job: JobRow, groups: Sequence[GroupRow]) -> JobRow:
     return replace(job, is_bouncing=fell or goes_on)
 
 
-def gang_of(groups: Sequence[GroupRow]) -> list[GangGroup]:
+def gang_of(groups: Sequence[GroupRow]) -> list[GangGroupFacts]:
     """The groups as members of a gang."""
     return [
-        GangGroup(group.facts.counts, group.facts.min_available, not group.at_most_once)
+        GangGroupFacts(group.facts.counts, group.facts.min_available, not group.at_most_once)
         for group in groups
     ]
 
@@ -119,7 +124,7 @@ def _tally(job: JobRow, groups: Sequence[GroupRow], counts: Sequence[Mapping[S, 
 
 def newly_startable(
     job: JobRow, groups: Sequence[GroupRow], *, now: datetime
-) -> tuple[Startable, ...]:
+) -> tuple[StartableGroup, ...]:
     """The waiting groups whose dependencies hold. None while the job waits for others, or ends."""
     if job.state in TERMINAL or job.ending_as is not None or job.waits_for_jobs:
         return ()
@@ -128,7 +133,7 @@ def newly_startable(
         _startable(job, group.facts.group_id, now)
         for group in groups
         if group.facts.startable_at is None
-        and dependencies_of(group.facts, by_name) is Standing.SATISFIED
+        and dependencies_of(group.facts, by_name) is DependencyStatus.SATISFIED
     )
 
 
@@ -138,9 +143,9 @@ def has_follow_up(job: JobRow) -> bool:
     return is_ending or job.is_bouncing or job.is_watched
 
 
-def milestones_of(job: JobRow) -> Milestones:
+def milestones_of(job: JobRow) -> JobMilestones:
     """How far the job has come."""
-    return Milestones(job.state, job.started_at, job.settled_at)
+    return JobMilestones(job.state, job.started_at, job.settled_at)
 
 
 def impossible_groups(groups: Mapping[str, GroupFacts]) -> tuple[GroupFacts, ...]:
@@ -150,14 +155,16 @@ def impossible_groups(groups: Mapping[str, GroupFacts]) -> tuple[GroupFacts, ...
         for group in groups.values()
         if group.startable_at is None
         and group.counts.get(S.PENDING, 0)
-        and dependencies_of(group, groups) is Standing.IMPOSSIBLE
+        and dependencies_of(group, groups) is DependencyStatus.IMPOSSIBLE
     )
 
 
-def _startable(job: JobRow, group_id: int, now: datetime) -> Startable:
+def _startable(job: JobRow, group_id: int, now: datetime) -> StartableGroup:
     at = max(now, job.start_after) if job.start_after else now
     timeout = job.scheduling_timeout_seconds
-    return Startable(group_id, at, at + timedelta(seconds=timeout) if timeout is not None else None)
+    return StartableGroup(
+        group_id, at, at + timedelta(seconds=timeout) if timeout is not None else None
+    )
 
 
 def _why(job: JobRow, groups: Sequence[GroupRow], state: S, tally: JobTally) -> str:

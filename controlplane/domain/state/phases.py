@@ -23,7 +23,7 @@ _LAST = " (the last phase that is kept)"
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class PhaseStep:
     """One row of history to be: what the attempt passed through, and when."""
 
     at: datetime
@@ -31,24 +31,26 @@ class Passed:
     message: str
 
 
-def new_phases(report: AttemptReport, attempt: AttemptFacts, now: datetime) -> tuple[Passed, ...]:
+def new_phases(
+    report: AttemptReport, attempt: AttemptFacts, now: datetime
+) -> tuple[PhaseStep, ...]:
     """Return what `report` adds to the history of `attempt`, oldest first.
 
     A cell's clock is believed between the attempt's creation and `now`, and never to go back.
     """
     if not report.phases:
         return ()
-    passed: list[Passed] = []
+    passed: list[PhaseStep] = []
     number, at = attempt.phase_number, attempt.created_at
     for change in report.phases:
         if change.number <= number:
             continue
         at = min(max(at, datetime.fromtimestamp(change.at, UTC)), now)
         if left_out := change.number - number - 1:
-            passed.append(Passed(at, Reason.PHASES_LEFT_OUT, _count(left_out)))
+            passed.append(PhaseStep(at, Reason.PHASES_LEFT_OUT, _count(left_out)))
         number = change.number
         message = change.text + (_LAST if number == MAX_PHASES else "")
-        passed.append(Passed(at, _REASONS[change.kind], message))
+        passed.append(PhaseStep(at, _REASONS[change.kind], message))
     return tuple(passed)
 
 
@@ -57,7 +59,7 @@ def phase_number(report: AttemptReport) -> int | None:
     return report.phases[-1].number if report.phases else None
 
 
-class Walk:
+class PhaseSequence:
     """The steps of a task and its attempt, in order, from the state that they are in."""
 
     def __init__(self, state: TaskState, ran_at: datetime | None) -> None:
@@ -66,7 +68,7 @@ class Walk:
         self.steps: list[Step] = []
         self._ran_at = None if state is TaskState.RUNNING else ran_at
 
-    def pass_through(self, passed: tuple[Passed, ...]) -> None:
+    def pass_through(self, passed: tuple[PhaseStep, ...]) -> None:
         """Add the rows of phases, and that of the start before what a running attempt reported."""
         for item in passed:
             is_of_building = item.reason is Reason.BUILDING
@@ -89,7 +91,7 @@ class Walk:
 
 
 def phase_steps(
-    task_state: TaskState, attempt_state: TaskState, passed: tuple[Passed, ...]
+    task_state: TaskState, attempt_state: TaskState, passed: tuple[PhaseStep, ...]
 ) -> tuple[Step, ...]:
     """Return the rows of phases of an attempt that stays in its state."""
     return tuple(

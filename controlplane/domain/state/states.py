@@ -88,7 +88,7 @@ class ReleaseKind(StrEnum):
     OPERATOR = "operator"  # a person, by hand
 
 
-class Budget(StrEnum):
+class RetryBudget(StrEnum):
     """Which retry budget an end is charged to."""
 
     FAILURE = "failure"

@@ -7,23 +7,29 @@ from controlplane.contract.states import FailureKind, TaskState
 from controlplane.domain.state.backoff import wait_seconds
 from controlplane.domain.state.effects import ChangeAttempt, ChangeTask, Step
 from controlplane.domain.state.facts import TaskFacts
-from controlplane.domain.state.phases import Passed, Walk
+from controlplane.domain.state.phases import PhaseSequence, PhaseStep
 from controlplane.domain.state.states import (
     ACTIVE,
     TERMINAL,
-    Budget,
     Reason,
     ReleaseKind,
+    RetryBudget,
     failure_reason_of,
 )
-from controlplane.domain.state.transitions import Event, Limits, Outcome, advance, works_again
+from controlplane.domain.state.transitions import (
+    Event,
+    RetryLimits,
+    TransitionResult,
+    advance,
+    works_again,
+)
 
 MOST_AVOIDED = 16
 """A task avoids so many cells at most: those that failed it last."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class ChangeCause:
     """Why, and what else is known. `release`: the container is known to be gone.
 
     `never_created`: its cell says that there never was one. `is_final`: a failure that no retry
@@ -46,11 +52,11 @@ class Cause:
 def change_task(
     facts: TaskFacts,
     event: Event,
-    cause: Cause,
+    cause: ChangeCause,
     *,
     now: datetime,
     report: ChangeAttempt | None = None,
-    passed: tuple[Passed, ...] = (),
+    passed: tuple[PhaseStep, ...] = (),
 ) -> ChangeTask:
     """Return what `event` makes of the task, as its cell reported with `report`.
 
@@ -155,7 +161,7 @@ def keep_task(facts: TaskFacts, *, now: datetime) -> ChangeTask:
     )
 
 
-def _limits(limits: Limits, cause: Cause) -> Limits:
+def _limits(limits: RetryLimits, cause: ChangeCause) -> RetryLimits:
     """The limits that hold for an end by `cause`: no retry of what no retry can cure."""
     if cause.is_final or (cause.is_permanent and not limits.permanent):
         return replace(limits, failure=0)
@@ -163,7 +169,7 @@ def _limits(limits: Limits, cause: Cause) -> Limits:
 
 
 def _avoided(
-    facts: TaskFacts, event: Event, cause: Cause, outcome: Outcome, ran: float
+    facts: TaskFacts, event: Event, cause: ChangeCause, outcome: TransitionResult, ran: float
 ) -> tuple[int, ...]:
     """The cells on which the system failed the task since it last worked, the latest last."""
     avoids = outcome.avoids_cell or (outcome.prefers_cell and cause.elsewhere)
@@ -177,9 +183,9 @@ def _avoided(
     return (*(cell_id for cell_id in known if cell_id != here), here)[-MOST_AVOIDED:]
 
 
-def _kind_of(outcome: Outcome) -> FailureKind | None:
+def _kind_of(outcome: TransitionResult) -> FailureKind | None:
     """What a charge to the system budget is called where no cell has named it."""
-    return FailureKind.SYSTEM if outcome.charged is Budget.SYSTEM else None
+    return FailureKind.SYSTEM if outcome.charged is RetryBudget.SYSTEM else None
 
 
 def _started_at(facts: TaskFacts, report: ChangeAttempt | None) -> datetime | None:
@@ -190,15 +196,15 @@ def _started_at(facts: TaskFacts, report: ChangeAttempt | None) -> datetime | No
 
 def _steps(
     facts: TaskFacts,
-    outcome: Outcome,
-    cause: Cause,
+    outcome: TransitionResult,
+    cause: ChangeCause,
     now: datetime,
     report: ChangeAttempt | None,
-    passed: tuple[Passed, ...],
+    passed: tuple[PhaseStep, ...],
 ) -> tuple[Step, ...]:
     """Return the rows of history, in order; of a short life, which is one report, all of them."""
     has_run = outcome.attempt in TERMINAL or outcome.attempt is TaskState.RUNNING
-    walk = Walk(facts.state, report.started_at if report is not None and has_run else None)
+    walk = PhaseSequence(facts.state, report.started_at if report is not None and has_run else None)
     walk.pass_through(passed)
     walk.start()
     is_there = bool(walk.steps) and walk.state is outcome.attempt
@@ -209,12 +215,12 @@ def _steps(
     return tuple(walk.steps)
 
 
-def _not_before(facts: TaskFacts, outcome: Outcome, now: datetime) -> datetime | None:
+def _not_before(facts: TaskFacts, outcome: TransitionResult, now: datetime) -> datetime | None:
     seconds = wait_seconds(outcome.wait, outcome.counters, task_id=facts.task_id)
     return now + timedelta(seconds=seconds) if seconds else None
 
 
-def _failure_reason(outcome: Outcome, cause: Cause) -> str:
+def _failure_reason(outcome: TransitionResult, cause: ChangeCause) -> str:
     if outcome.task not in TERMINAL or outcome.task is TaskState.SUCCEEDED:
         return ""
     return cause.failure_reason or failure_reason_of(cause.reason)

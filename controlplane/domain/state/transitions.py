@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import IllegalTransition
-from controlplane.domain.state.states import ACTIVE, Budget
+from controlplane.domain.state.states import ACTIVE, RetryBudget
 
 # From the fifth refusal in a row on, refusals are charged: a cell that refuses for ever must not
 # turn a task round for ever.
@@ -49,7 +49,7 @@ class Event(StrEnum):
     GANG_BOUNCED = "gang_bounced"
 
 
-class Wait(StrEnum):
+class BackoffKind(StrEnum):
     """Which back-off a requeued task waits (see `retry`)."""
 
     NONE = "none"
@@ -59,7 +59,7 @@ class Wait(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class TransitionRule:
     """One row. The task becomes `task`; PENDING while `budget` lasts, or always with `requeue`.
 
     `exhausts`: all that is left of the budget is charged, and 1 more, so that it never lasts.
@@ -67,16 +67,16 @@ class Rule:
 
     task: S
     attempt: S | None = None
-    budget: Budget | None = None
+    budget: RetryBudget | None = None
     requeue: bool = False
-    wait: Wait = Wait.NONE
+    wait: BackoffKind = BackoffKind.NONE
     avoids_cell: bool = False
     prefers_cell: bool = False
     exhausts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RetryLimits:
     """The retry limits of a task (Iris: failure 0, preemption 100; Flyte: system 3).
 
     `permanent`: also a failure that no other attempt can cure is tried again within them.
@@ -104,73 +104,93 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TransitionResult:
     """What an event makes of a task and its attempt, and how much of which budget that costs."""
 
     task: S
     attempt: S | None
-    charged: Budget | None
+    charged: RetryBudget | None
     counters: Counters
     charge: int = 0
-    wait: Wait = Wait.NONE
+    wait: BackoffKind = BackoffKind.NONE
     avoids_cell: bool = False
     prefers_cell: bool = False
 
 
 _BUILT = frozenset({S.BUILDING, S.RUNNING})
 
-_ROWS: tuple[tuple[frozenset[S], Event, Rule], ...] = (
-    (frozenset({S.PENDING}), Event.PLACED, Rule(S.ASSIGNED, S.ASSIGNED)),
-    (frozenset({S.PENDING}), Event.CACHE_HIT, Rule(S.SUCCEEDED)),
-    (frozenset({S.PENDING}), Event.DEADLINE_PASSED, Rule(S.UNSCHEDULABLE)),
-    (frozenset({S.PENDING}), Event.REJECTED, Rule(S.UNSCHEDULABLE)),
-    (frozenset({S.ASSIGNED}), Event.BUILDING, Rule(S.BUILDING, S.BUILDING)),
-    (frozenset({S.ASSIGNED, S.BUILDING}), Event.STARTED, Rule(S.RUNNING, S.RUNNING)),
-    (ACTIVE, Event.EXITED_ZERO, Rule(S.SUCCEEDED, S.SUCCEEDED)),
+_ROWS: tuple[tuple[frozenset[S], Event, TransitionRule], ...] = (
+    (frozenset({S.PENDING}), Event.PLACED, TransitionRule(S.ASSIGNED, S.ASSIGNED)),
+    (frozenset({S.PENDING}), Event.CACHE_HIT, TransitionRule(S.SUCCEEDED)),
+    (frozenset({S.PENDING}), Event.DEADLINE_PASSED, TransitionRule(S.UNSCHEDULABLE)),
+    (frozenset({S.PENDING}), Event.REJECTED, TransitionRule(S.UNSCHEDULABLE)),
+    (frozenset({S.ASSIGNED}), Event.BUILDING, TransitionRule(S.BUILDING, S.BUILDING)),
+    (frozenset({S.ASSIGNED, S.BUILDING}), Event.STARTED, TransitionRule(S.RUNNING, S.RUNNING)),
+    (ACTIVE, Event.EXITED_ZERO, TransitionRule(S.SUCCEEDED, S.SUCCEEDED)),
     # Its image and inputs are there already (Flyte: restarted in place).
     (
         ACTIVE,
         Event.USER_FAILED,
-        Rule(S.FAILED, S.FAILED, Budget.FAILURE, wait=Wait.FAILURE, prefers_cell=True),
+        TransitionRule(
+            S.FAILED, S.FAILED, RetryBudget.FAILURE, wait=BackoffKind.FAILURE, prefers_cell=True
+        ),
     ),
     (
         ACTIVE,
         Event.SYSTEM_FAILED,
-        Rule(S.FAILED, S.FAILED, Budget.SYSTEM, wait=Wait.SYSTEM, avoids_cell=True),
+        TransitionRule(
+            S.FAILED, S.FAILED, RetryBudget.SYSTEM, wait=BackoffKind.SYSTEM, avoids_cell=True
+        ),
     ),
     (
         frozenset({S.ASSIGNED}),
         Event.REFUSED,
-        Rule(S.FAILED, S.WORKER_FAILED, requeue=True, wait=Wait.SYSTEM, avoids_cell=True),
+        TransitionRule(
+            S.FAILED, S.WORKER_FAILED, requeue=True, wait=BackoffKind.SYSTEM, avoids_cell=True
+        ),
     ),
     (
         frozenset({S.ASSIGNED}),
         Event.START_EXPIRED,
-        Rule(S.FAILED, S.WORKER_FAILED, requeue=True, wait=Wait.SYSTEM, avoids_cell=True),
+        TransitionRule(
+            S.FAILED, S.WORKER_FAILED, requeue=True, wait=BackoffKind.SYSTEM, avoids_cell=True
+        ),
     ),
-    (ACTIVE, Event.CELL_LOST, Rule(S.WORKER_FAILED, S.WORKER_FAILED, Budget.PREEMPTION)),
-    (ACTIVE, Event.VANISHED, Rule(S.WORKER_FAILED, S.WORKER_FAILED, Budget.PREEMPTION)),
-    (frozenset({S.ASSIGNED}), Event.PREEMPTED, Rule(S.PREEMPTED, S.PREEMPTED, requeue=True)),
-    (_BUILT, Event.PREEMPTED, Rule(S.PREEMPTED, S.PREEMPTED, Budget.PREEMPTION)),
-    (ACTIVE, Event.DRAINED, Rule(S.PREEMPTED, S.PREEMPTED, requeue=True)),
-    (frozenset({S.PENDING}), Event.KILLED, Rule(S.KILLED)),
-    (ACTIVE, Event.KILLED, Rule(S.KILLED, S.KILLED)),
+    (
+        ACTIVE,
+        Event.CELL_LOST,
+        TransitionRule(S.WORKER_FAILED, S.WORKER_FAILED, RetryBudget.PREEMPTION),
+    ),
+    (
+        ACTIVE,
+        Event.VANISHED,
+        TransitionRule(S.WORKER_FAILED, S.WORKER_FAILED, RetryBudget.PREEMPTION),
+    ),
+    (
+        frozenset({S.ASSIGNED}),
+        Event.PREEMPTED,
+        TransitionRule(S.PREEMPTED, S.PREEMPTED, requeue=True),
+    ),
+    (_BUILT, Event.PREEMPTED, TransitionRule(S.PREEMPTED, S.PREEMPTED, RetryBudget.PREEMPTION)),
+    (ACTIVE, Event.DRAINED, TransitionRule(S.PREEMPTED, S.PREEMPTED, requeue=True)),
+    (frozenset({S.PENDING}), Event.KILLED, TransitionRule(S.KILLED)),
+    (ACTIVE, Event.KILLED, TransitionRule(S.KILLED, S.KILLED)),
     # Also where the report that it was RUNNING never came: only what was RUNNING ends so.
     (
         ACTIVE,
         Event.HEALTH_FAILED,
-        Rule(S.FAILED, S.FAILED, requeue=True, wait=Wait.CRASH),
+        TransitionRule(S.FAILED, S.FAILED, requeue=True, wait=BackoffKind.CRASH),
     ),
-    (frozenset({S.PENDING}), Event.GANG_BROKEN, Rule(S.WORKER_FAILED)),
+    (frozenset({S.PENDING}), Event.GANG_BROKEN, TransitionRule(S.WORKER_FAILED)),
     (
         ACTIVE,
         Event.GANG_BROKEN,
-        Rule(S.WORKER_FAILED, S.WORKER_FAILED, Budget.PREEMPTION, exhausts=True),
+        TransitionRule(S.WORKER_FAILED, S.WORKER_FAILED, RetryBudget.PREEMPTION, exhausts=True),
     ),
-    (ACTIVE, Event.GANG_BOUNCED, Rule(S.WORKER_FAILED, S.WORKER_FAILED, requeue=True)),
+    (ACTIVE, Event.GANG_BOUNCED, TransitionRule(S.WORKER_FAILED, S.WORKER_FAILED, requeue=True)),
 )
 
-TRANSITIONS: Mapping[tuple[S, Event], Rule] = MappingProxyType(
+TRANSITIONS: Mapping[tuple[S, Event], TransitionRule] = MappingProxyType(
     {(state, event): rule for states, event, rule in _ROWS for state in states}
 )
 
@@ -185,10 +205,10 @@ def advance(
     event: Event,
     *,
     counters: Counters,
-    limits: Limits,
+    limits: RetryLimits,
     ran_seconds: float = 0.0,
     is_final: bool = False,
-) -> Outcome:
+) -> TransitionResult:
     """What `event` makes of a task in `state` whose attempt was RUNNING for `ran_seconds`.
 
     `is_final`: the task is never tried again, whatever is left of its budgets (Diego: at most
@@ -209,13 +229,13 @@ def advance(
         counters = _charge(counters, budget, charge)
         may_requeue = charge <= left
     requeued = may_requeue and not is_final
-    return Outcome(
+    return TransitionResult(
         task=S.PENDING if requeued else rule.task,
         attempt=rule.attempt,
         charged=budget,
         counters=counters,
         charge=charge,
-        wait=rule.wait if requeued else Wait.NONE,
+        wait=rule.wait if requeued else BackoffKind.NONE,
         avoids_cell=rule.avoids_cell and requeued,
         prefers_cell=rule.prefers_cell and requeued,
     )
@@ -247,19 +267,19 @@ def _count(counters: Counters, event: Event, ran_seconds: float) -> Counters:
     return counters
 
 
-def _budget(rule: Rule, counters: Counters) -> Budget | None:
-    if rule.wait is Wait.SYSTEM and rule.requeue and counters.refusal_row > FREE_REFUSALS:
-        return Budget.SYSTEM
+def _budget(rule: TransitionRule, counters: Counters) -> RetryBudget | None:
+    if rule.wait is BackoffKind.SYSTEM and rule.requeue and counters.refusal_row > FREE_REFUSALS:
+        return RetryBudget.SYSTEM
     return rule.budget
 
 
-def _charge(counters: Counters, budget: Budget, charge: int) -> Counters:
+def _charge(counters: Counters, budget: RetryBudget, charge: int) -> Counters:
     match budget:
-        case Budget.FAILURE:
+        case RetryBudget.FAILURE:
             return replace(counters, failure=counters.failure + charge)
-        case Budget.PREEMPTION:
+        case RetryBudget.PREEMPTION:
             return replace(counters, preemption=counters.preemption + charge)
-        case Budget.SYSTEM:
+        case RetryBudget.SYSTEM:
             return replace(
                 counters,
                 system=counters.system + charge,
@@ -267,21 +287,21 @@ def _charge(counters: Counters, budget: Budget, charge: int) -> Counters:
             )
 
 
-def _used(counters: Counters, budget: Budget) -> int:
+def _used(counters: Counters, budget: RetryBudget) -> int:
     match budget:
-        case Budget.FAILURE:
+        case RetryBudget.FAILURE:
             return counters.failure
-        case Budget.PREEMPTION:
+        case RetryBudget.PREEMPTION:
             return counters.preemption
-        case Budget.SYSTEM:
+        case RetryBudget.SYSTEM:
             return counters.system_row
 
 
-def _limit(limits: Limits, budget: Budget) -> int:
+def _limit(limits: RetryLimits, budget: RetryBudget) -> int:
     match budget:
-        case Budget.FAILURE:
+        case RetryBudget.FAILURE:
             return limits.failure
-        case Budget.PREEMPTION:
+        case RetryBudget.PREEMPTION:
             return limits.preemption
-        case Budget.SYSTEM:
+        case RetryBudget.SYSTEM:
             return limits.system

@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
 
 from controlplane import clock
-from controlplane.domain.integrity.doctor import Finding, judge_tasks
+from controlplane.domain.integrity.doctor import DoctorEntry, judge_tasks
 from controlplane.queries.convergence.doctor import find_unwell, load_open_tasks
 from controlplane.queries.policy import load_policy
 from controlplane.queries.ticks import load_tick
@@ -52,7 +52,7 @@ class Command(BaseCommand):
             sys.exit(1)
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: DoctorEntry) -> str:
     mark = "!" if finding.needs_person else " "
     count = f" ({finding.count})" if finding.count > 1 else ""
     since = f", since {finding.since:%Y-%m-%d %H:%M:%S}" if finding.since else ""

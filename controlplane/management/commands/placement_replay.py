@@ -14,8 +14,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from controlplane.domain.placement.cycle.plugin_guard import Faults
 from controlplane.domain.placement.replay import (
-    Record,
-    Replay,
+    PassRecord,
+    ReplayResult,
     UnreadableRecord,
     plan_document,
     read_record,
@@ -53,7 +53,7 @@ class Command(BaseCommand):
             self.stderr.write(f"{plugin}: {fault}")
 
 
-def _lines(record: Record, replayed: Replay, plan: Mapping[str, Any]) -> Iterator[str]:
+def _lines(record: PassRecord, replayed: ReplayResult, plan: Mapping[str, Any]) -> Iterator[str]:
     snapshot, waiting = record.snapshot, record.facts.waiting
     yield (
         f"pool {snapshot.name} at {snapshot.now.isoformat()}: {len(snapshot.cells)} ready cells,"

@@ -23,7 +23,7 @@ from controlplane.domain.callbacks.addresses import (
     refuse_address,
     refuse_url,
 )
-from controlplane.outbox.callbacks.resolver import Asker, Lookups
+from controlplane.outbox.callbacks.resolver import LookupCaller, Resolver
 
 log = structlog.get_logger(__name__)
 
@@ -37,15 +37,15 @@ _TOO_LONG = "the answer was too long"
 _OWNERS_PART = 8
 
 # Of the try that is made: the connector hands it to no resolver.
-_ASKER: ContextVar[Asker] = ContextVar("asker")
+_ASKER: ContextVar[LookupCaller] = ContextVar("asker")
 
 
-class Refused(OSError):
+class AddressRefused(OSError):
     """The receiver's address is one to which nothing is sent."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CallbackResponse:
     """What came of a request. `error`: one line; empty if the status is from 200 to 299.
 
     `is_begun`: False: too many names were being looked up, so nobody was asked for this one's.
@@ -56,7 +56,7 @@ class Answer:
     is_begun: bool = True
 
 
-class Client:
+class CallbackClient:
     """Posts within one event loop, any number at once. Use it as an asynchronous context."""
 
     def __init__(self, *, allowed: Sequence[Network], seconds: float, at_once: int) -> None:
@@ -64,7 +64,7 @@ class Client:
         self._resolver = _Resolver(self._allowed, at_once)
         self._session: aiohttp.ClientSession | None = None
 
-    async def __aenter__(self) -> "Client":
+    async def __aenter__(self) -> "CallbackClient":
         """Open no connection yet."""
         connector = aiohttp.TCPConnector(
             resolver=self._resolver,
@@ -96,14 +96,14 @@ class Client:
 
     async def post(
         self, url: str, *, owner_id: int, headers: Mapping[str, str], body: bytes
-    ) -> Answer:
+    ) -> CallbackResponse:
         """One try, which takes no longer than it may; it raises nothing but cancellation."""
-        asker = Asker(owner_id)
+        asker = LookupCaller(owner_id)
         _ASKER.set(asker)
         try:
             why = refuse_url(url, self._allowed)
             if why is not None:
-                raise Refused(why)
+                raise AddressRefused(why)
             return await self._post(url, headers, body)
         except TimeoutError:
             error = f"no answer within {self._seconds:g} s"
@@ -111,9 +111,9 @@ class Client:
             error = _describe(fault)
         if asker.is_queued:
             error = f"its name was not looked up within {self._seconds:g} s: too many others are"
-        return Answer(None, error, is_begun=not asker.is_queued)
+        return CallbackResponse(None, error, is_begun=not asker.is_queued)
 
-    async def _post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def _post(self, url: str, headers: Mapping[str, str], body: bytes) -> CallbackResponse:
         assert self._session is not None
         where, address = yarl.URL(url, encoded=True), address_of(url)
         if isinstance(address, IPv4Address):
@@ -133,9 +133,11 @@ class Client:
         finally:
             response.close()
         if 200 <= status <= 299:
-            return Answer(status)
+            return CallbackResponse(status)
         is_redirect = 300 <= status <= 399
-        return Answer(status, f"answered {status}" + (", not followed" if is_redirect else ""))
+        return CallbackResponse(
+            status, f"answered {status}" + (", not followed" if is_redirect else "")
+        )
 
     def _open_socket(self, info: Any) -> socket.socket:
         """The very address that is connected to is judged, however it came about."""
@@ -150,11 +152,13 @@ class _Response(aiohttp.ClientResponse):
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
         """Read up to the status that counts; what comes before it is as bounded as all else."""
         if connection.transport is not None:
-            connection.transport.set_protocol(_Bounded(connection.transport, connection.protocol))
+            connection.transport.set_protocol(
+                _BoundedProtocol(connection.transport, connection.protocol)
+            )
         return await super().start(connection)
 
 
-class _Bounded(asyncio.Protocol):
+class _BoundedProtocol(asyncio.Protocol):
     """Hands what arrives to another protocol, until it is too much: then the connection ends."""
 
     def __init__(self, transport: asyncio.Transport, inner: asyncio.Protocol) -> None:
@@ -194,7 +198,7 @@ class _Resolver(AbstractResolver):
 
     def __init__(self, allowed: Sequence[Network], at_once: int) -> None:
         self._allowed = allowed
-        self._lookups = Lookups(at_once=at_once, per_owner=max(1, at_once // _OWNERS_PART))
+        self._lookups = Resolver(at_once=at_once, per_owner=max(1, at_once // _OWNERS_PART))
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
@@ -223,7 +227,7 @@ def _check(text: str, allowed: Sequence[Network]) -> None:
     why = refuse_address(ip_address(text.partition("%")[0]), allowed)
     if why is not None:
         log.info("callback_refused", address=text, why=why)
-        raise Refused(why)
+        raise AddressRefused(why)
 
 
 def _describe(error: Exception) -> str:
@@ -231,7 +235,7 @@ def _describe(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorError):
         error = error.os_error
     match error:
-        case Refused():
+        case AddressRefused():
             return f"refused: {error}"
         case ssl.SSLError() | ssl.CertificateError():
             return f"TLS: {error}"

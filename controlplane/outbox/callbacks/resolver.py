@@ -12,7 +12,7 @@ Found = list[tuple[Any, ...]] | Exception
 
 
 @dataclass(slots=True, eq=False)
-class Asker:
+class LookupCaller:
     """Who asks, for whom. `is_queued`: for a name that nobody has begun to look up."""
 
     owner_id: int
@@ -23,14 +23,14 @@ class Asker:
 class _Lookup:
     host: str
     family: socket.AddressFamily
-    waiting: dict[asyncio.Future[Found], Asker] = field(default_factory=dict)
+    waiting: dict[asyncio.Future[Found], LookupCaller] = field(default_factory=dict)
 
     @property
     def question(self) -> tuple[str, int]:
         return self.host.lower(), self.family
 
 
-class Lookups:
+class Resolver:
     """Looks names up within one event loop, each once at a time, whoever asks for it.
 
     The system's resolver cannot be interrupted: a lookup that everybody has given up goes on, and
@@ -45,7 +45,7 @@ class Lookups:
         self._of_owner: Counter[int] = Counter()
 
     async def find(
-        self, asker: Asker, host: str, family: socket.AddressFamily
+        self, asker: LookupCaller, host: str, family: socket.AddressFamily
     ) -> list[tuple[Any, ...]]:
         """What getaddrinfo knows of `host`. Raises OSError, ValueError."""
         lookup = _Lookup(host, family)

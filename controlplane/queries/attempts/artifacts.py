@@ -107,7 +107,7 @@ JOIN controlplane_domain d ON d.id = p.domain_id
 """
 
 
-class Elsewhere(Conflict):
+class ExternalArtifact(Conflict):
     """The artifact is not in our store, but at `uri`."""
 
     def __init__(self, name: str, uri: str) -> None:
@@ -174,7 +174,7 @@ def open_artifact(uid: UUID, name: str) -> tuple[BinaryIO, dict[str, Any]]:
     if item is None or prefix is None:
         raise NotFound(f"attempt {uid} left no {name[:255]}")
     if item["uri"] != path_of(str(uid), name):
-        raise Elsewhere(name, item["uri"])
+        raise ExternalArtifact(name, item["uri"])
     file = kept.open_artifact(prefix, name)
     if file is None:
         raise NotFound(f"{name} is not here any more")

@@ -66,7 +66,7 @@ _NAMES_OF_TRIES = ("number", "began_at", "ended_at", "status", "error")
 
 
 @dataclass(frozen=True, slots=True)
-class Subjects:
+class CallbackSubjects:
     """What callbacks tell of, by their ids: facts for the bodies of `domain.callbacks.delivery`."""
 
     tasks: dict[int, dict[str, Any]]
@@ -137,7 +137,7 @@ def list_waiting_hosts(limit: int) -> list[str]:
     return [host for (host,) in rows(statement, [limit])]
 
 
-def load_subjects(callback_ids: Sequence[int]) -> Subjects:
+def load_subjects(callback_ids: Sequence[int]) -> CallbackSubjects:
     """What each of the callbacks tells of, as it is now; what has gone is left out."""
     tasks = _named(_TASK_COLUMNS, [list(callback_ids)])
     jobs = _named(_JOB_COLUMNS, [list(callback_ids)])
@@ -152,7 +152,7 @@ def load_subjects(callback_ids: Sequence[int]) -> Subjects:
         job["labels"] = decoded(job["labels"])
         job["task_status_count"] = counts.get(job["job"], {})
         job["state"] = TaskState(job["state"]).name
-    return Subjects(
+    return CallbackSubjects(
         {task.pop("callback"): task for task in tasks},
         {job.pop("callback"): job for job in jobs},
     )

@@ -19,7 +19,7 @@ _DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Undelivered:
+class UnreachableReceiver:
     """What one receiver has not got. `tried`: of those that wait, in vain so far.
 
     Counts go to 1,000. `due_at`: of the one that waits and is most overdue; None: none waits.
@@ -80,7 +80,7 @@ def find_unreached(now: datetime, *, late: datetime) -> list[str]:
     return [host for (host,) in rows(statement, parameters)]
 
 
-def load_undelivered(hosts: Sequence[str], *, now: datetime) -> list[Undelivered]:
+def load_undelivered(hosts: Sequence[str], *, now: datetime) -> list[UnreachableReceiver]:
     """What each of some receivers has not got, in their order, of jobs that are not deleted."""
     alive = "JOIN controlplane_job j ON j.id = k.job_id AND j.deleted_at IS NULL"
     of_host = "SELECT * FROM controlplane_callback WHERE host = h.host AND state ="
@@ -101,4 +101,4 @@ def load_undelivered(hosts: Sequence[str], *, now: datetime) -> list[Undelivered
         WHERE a.n + w.n > 0 ORDER BY h.place
         """
     parameters = {"hosts": list(hosts), "day": now - _DAY, "most": MOST_COUNTED}
-    return list(starmap(Undelivered, rows(statement, parameters)))
+    return list(starmap(UnreachableReceiver, rows(statement, parameters)))

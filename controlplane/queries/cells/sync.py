@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from controlplane.contract.states import STATE_OF
-from controlplane.domain.cells.sync import Wanted
+from controlplane.domain.cells.sync import ExpectedAttempt
 from controlplane.domain.state.states import CellState
 from controlplane.queries.sql import rows
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CellStatus:
     """How a cell stands with us."""
 
     cell_id: int
@@ -23,7 +23,7 @@ class Standing:
     quarantined_until: datetime | None
 
 
-def load_standings(cell_ids: Sequence[int]) -> dict[int, Standing]:
+def load_standings(cell_ids: Sequence[int]) -> dict[int, CellStatus]:
     """State, incarnation and acknowledged reports of the cells that ever registered."""
     statement = """
         SELECT c.id, c.state, c.incarnation, l.acked_seq, c.ordered_state, c.quarantined_for,
@@ -32,12 +32,12 @@ def load_standings(cell_ids: Sequence[int]) -> dict[int, Standing]:
         WHERE c.id = ANY(%s)
         """
     return {
-        cell_id: Standing(cell_id, CellState(state), incarnation, seq, CellState(ordered), *cause)
+        cell_id: CellStatus(cell_id, CellState(state), incarnation, seq, CellState(ordered), *cause)
         for cell_id, state, incarnation, seq, ordered, *cause in rows(statement, [list(cell_ids)])
     }
 
 
-def load_wanted(cell_ids: Sequence[int]) -> dict[int, list[Wanted]]:
+def load_wanted(cell_ids: Sequence[int]) -> dict[int, list[ExpectedAttempt]]:
     """The unreleased attempts of each cell's present incarnation."""
     found = rows(
         """
@@ -54,8 +54,8 @@ def load_wanted(cell_ids: Sequence[int]) -> dict[int, list[Wanted]]:
         """,
         [list(cell_ids)],
     )
-    wanted: dict[int, list[Wanted]] = {}
+    wanted: dict[int, list[ExpectedAttempt]] = {}
     for cell_id, uid, group_id, task_id, index, number, state, *rest in found:
-        item = Wanted(str(uid), group_id, task_id, index, number, STATE_OF[state], *rest)
+        item = ExpectedAttempt(str(uid), group_id, task_id, index, number, STATE_OF[state], *rest)
         wanted.setdefault(cell_id, []).append(item)
     return wanted

@@ -70,7 +70,7 @@ _UNREFERENCED = f"""
 
 
 @dataclass(frozen=True, slots=True)
-class Expired:
+class ExpiredJobs:
     """Which jobs nothing refers to, and the instant and job that were `reached`; None: the end."""
 
     free: list[int]
@@ -79,7 +79,7 @@ class Expired:
 
 def list_expired_jobs(
     now: datetime, limit: int, *, after: tuple[datetime, int] | None = None
-) -> Expired:
+) -> ExpiredJobs:
     """Those among the next `limit` jobs kept for their time, from the oldest or from `after` on."""
     at, job_id = after or ("-infinity", 0)
     [(free, *reached)] = rows(
@@ -98,7 +98,7 @@ def list_expired_jobs(
         """,
         {"now": now, "limit": limit, "at": at, "id": job_id},
     )
-    return Expired(free, None if reached[0] is None else (reached[0], reached[1]))
+    return ExpiredJobs(free, None if reached[0] is None else (reached[0], reached[1]))
 
 
 def pick_expired_jobs(job_ids: Sequence[int], now: datetime) -> list[int]:

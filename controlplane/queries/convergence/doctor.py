@@ -3,9 +3,14 @@
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from controlplane.domain.convergence.owners import OTHER_OWNERS, Circumstances
+from controlplane.domain.convergence.owners import OTHER_OWNERS, OwnerFacts
 from controlplane.domain.convergence.policy import Policy
-from controlplane.domain.integrity.doctor import TICK_LATE_SECONDS, Finding, OpenTask, tell_instant
+from controlplane.domain.integrity.doctor import (
+    TICK_LATE_SECONDS,
+    DoctorEntry,
+    OpenTask,
+    tell_instant,
+)
 from controlplane.domain.state.states import TIMED_QUARANTINES, Quarantine
 from controlplane.queries.callbacks.unreachable import (
     MOST_COUNTED,
@@ -71,13 +76,13 @@ def load_open_tasks(policy: Policy) -> Iterator[OpenTask]:
         facts = {item.task_id: item for item in load_facts_of_tasks([row[0] for row in found])}
         for task_id, *flags, since, due_at, is_quarantined in found:
             if task_id in facts:
-                yield OpenTask(Circumstances(facts[task_id], *flags), since, due_at, is_quarantined)
+                yield OpenTask(OwnerFacts(facts[task_id], *flags), since, due_at, is_quarantined)
         if len(found) < _PAGE:
             return
         after = found[-1][0]
 
 
-def find_unwell(now: datetime, policy: Policy) -> Iterator[Finding]:
+def find_unwell(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
     """What is to be said of everything but tasks."""
     yield from _ticks(now)
     if is_in_time(load_tick("convergence"), now):  # it is convergence that asks the inbox
@@ -90,11 +95,13 @@ def find_unwell(now: datetime, policy: Policy) -> Iterator[Finding]:
         "SELECT kind, subject, text, raised_at FROM controlplane_alert"
         " WHERE cleared_at IS NULL ORDER BY raised_at, id LIMIT 100"
     ):
-        yield Finding(f"alert {kind}", f"{subject}: {text}", raised_at, "an operator", _READ, True)
+        yield DoctorEntry(
+            f"alert {kind}", f"{subject}: {text}", raised_at, "an operator", _READ, True
+        )
     [(letters, first)] = rows("SELECT count(*), min(at) FROM controlplane_deadletter")
     if letters:
         what = "messages that could not be applied"
-        yield Finding("dead letters", what, first, "an operator", _READ, True, letters)
+        yield DoctorEntry("dead letters", what, first, "an operator", _READ, True, letters)
 
 
 _TICKS = {
@@ -111,21 +118,21 @@ def is_in_time(tick: TickFacts, now: datetime) -> bool:
     return latest is not None and abs(now - latest).total_seconds() <= TICK_LATE_SECONDS
 
 
-def _ticks(now: datetime) -> Iterator[Finding]:
+def _ticks(now: datetime) -> Iterator[DoctorEntry]:
     for name, waits in _TICKS.items():
         tick = load_tick(name)
         latest = tick.finished_at
         if not is_in_time(tick, now):
             what = "has never been through" if latest is None else "is not through any more"
             acts = f"once its worker, beat and Redis run: {waits}"
-            yield Finding(f"tick {name}", what, latest, "an operator", acts, True)
+            yield DoctorEntry(f"tick {name}", what, latest, "an operator", acts, True)
         elif tick.hold_until is not None and tick.hold_until > now:
             acts = tell_instant(tick.hold_until, now=now, interval=0)
             what = "listens first, after a gap of its own: nothing is lost or overdue before"
-            yield Finding(f"tick {name}", what, latest, "convergence", acts)
+            yield DoctorEntry(f"tick {name}", what, latest, "convergence", acts)
 
 
-def _shards(now: datetime) -> Iterator[Finding]:
+def _shards(now: datetime) -> Iterator[DoctorEntry]:
     found = rows(
         """
         SELECT shard, COALESCE(heard_at, sent_at) FROM controlplane_inboxprobe
@@ -135,7 +142,9 @@ def _shards(now: datetime) -> Iterator[Finding]:
     )
     for shard, heard_at in found:
         acts = "once its worker runs: no cell is lost before"
-        yield Finding(f"inbox {shard}", "brings back no probe", heard_at, "an operator", acts, True)
+        yield DoctorEntry(
+            f"inbox {shard}", "brings back no probe", heard_at, "an operator", acts, True
+        )
 
 
 _CURED_BY_HEARTBEATS = {
@@ -144,7 +153,7 @@ _CURED_BY_HEARTBEATS = {
 }
 
 
-def _cells(now: datetime, policy: Policy) -> Iterator[Finding]:
+def _cells(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
     found = rows(
         """
         SELECT c.name, c.state, c.state_reason, c.quarantined_for, c.quarantined_until,
@@ -159,25 +168,25 @@ def _cells(now: datetime, policy: Policy) -> Iterator[Finding]:
         subject, what = f"cell {name}", f"{state}: {reason}"
         if state == "LOST":
             acts = "declared: nothing waits for it; READY once it is started again"
-            yield Finding(subject, what, heard_at, "whoever starts it", acts)
+            yield DoctorEntry(subject, what, heard_at, "whoever starts it", acts)
         elif state == "QUARANTINED" and cause in TIMED_QUARANTINES and until is not None:
             acts = tell_instant(until, now=now, interval=policy.interval)
-            yield Finding(subject, what, None, "convergence, rule 6", acts)
+            yield DoctorEntry(subject, what, None, "convergence, rule 6", acts)
         elif state == "QUARANTINED":
             by_itself = _CURED_BY_HEARTBEATS.get(cause)
             who = "the cell itself" if by_itself else "its cell, its loss, or an operator"
             acts = by_itself or "once its stops are confirmed"
-            yield Finding(subject, what, None, who, acts, not by_itself)
+            yield DoctorEntry(subject, what, None, who, acts, not by_itself)
         else:
             acts = "LOST once 3 ticks could have heard it; held back if most of its pool is silent"
-            yield Finding(subject, "is silent", expires_at, "convergence, rule 1", acts)
+            yield DoctorEntry(subject, "is silent", expires_at, "convergence, rule 1", acts)
 
 
 # So many receivers are told one by one: what else there is must not be lost among them.
 _HOSTS = 10
 
 
-def _callbacks(now: datetime, policy: Policy) -> Iterator[Finding]:
+def _callbacks(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
     """By receiver, the longest waiting first; of deleted jobs nothing is to be told any more."""
     hosts = find_unreached(now, late=now - timedelta(seconds=TICK_LATE_SECONDS))
     is_at_work = bool(
@@ -188,7 +197,7 @@ def _callbacks(now: datetime, policy: Policy) -> Iterator[Finding]:
         if item.given_up:
             acts = "repeat it in the admin, once its receiver answers"
             what = f"given up{_more(item.given_up)}: {item.fault_of_given_up}"
-            yield Finding(subject, what, item.since, "an operator", acts, True, item.given_up)
+            yield DoctorEntry(subject, what, item.since, "an operator", acts, True, item.given_up)
         if item.due_at is None:
             continue
         is_late = (now - item.due_at).total_seconds() > TICK_LATE_SECONDS
@@ -203,18 +212,18 @@ def _callbacks(now: datetime, policy: Policy) -> Iterator[Finding]:
             acts = behind if is_at_work else "overdue"
         needed = is_late and not is_at_work
         who = "the callbacks worker"
-        yield Finding(subject, what, item.since, who, acts, needed, item.waiting)
+        yield DoctorEntry(subject, what, item.since, who, acts, needed, item.waiting)
     if len(hosts) > _HOSTS:
         what = f"waiting or given up, at {len(hosts) - _HOSTS} more receivers"
         acts = "each in turn; the admin lists them"
-        yield Finding("callbacks", what, None, "the callbacks worker", acts)
+        yield DoctorEntry("callbacks", what, None, "the callbacks worker", acts)
 
 
 def _more(count: int) -> str:
     return ", and more" if count >= MOST_COUNTED else ""
 
 
-def _kept_longer(now: datetime, policy: Policy) -> Iterator[Finding]:
+def _kept_longer(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
     [(count, first)] = rows(
         """
         SELECT count(*), min(expires_at) FROM controlplane_job
@@ -225,10 +234,10 @@ def _kept_longer(now: datetime, policy: Policy) -> Iterator[Finding]:
     if count:
         what = "kept beyond their time: something that has not ended refers to them"
         acts = "looked at each tick: once what refers to them has ended"
-        yield Finding("expired jobs", what, first, "convergence, rule 11", acts, False, count)
+        yield DoctorEntry("expired jobs", what, first, "convergence, rule 11", acts, False, count)
 
 
-def _due(now: datetime, policy: Policy) -> Iterator[Finding]:
+def _due(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
     """Work that rules have now, besides that with tasks."""
     owners = {owner.rule: owner for owner in OTHER_OWNERS if owner.rule}
     due = find_due(now, load_tick("placement").covered_at, policy, among=sorted(owners))
@@ -240,4 +249,4 @@ def _due(now: datetime, policy: Policy) -> Iterator[Finding]:
     for rule in sorted(due - told):
         owner = owners[rule]
         acts = f"{when}: {owner.then}"
-        yield Finding(f"rule {rule}", owner.what, None, owner.who, acts)
+        yield DoctorEntry(f"rule {rule}", owner.what, None, owner.who, acts)

@@ -67,7 +67,7 @@ SOURCES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class DueTask:
     """A task that a rule may have to end, with the attempt that is looked at."""
 
     job_id: int
@@ -86,14 +86,14 @@ def find_due(
 
 def find_candidates(
     rule: str, *, now: datetime, covered_at: datetime | None, policy: Policy, after: int = 0
-) -> list[Candidate]:
+) -> list[DueTask]:
     """The rule's candidates behind the task `after`, one page; whoever decides picks again."""
     statement = f"""
         SELECT a.job_id, a.task_id, a.uid {CANDIDATES[rule]} AND a.task_id > %(after)s
         ORDER BY a.task_id LIMIT %(page)s
         """
     parameters = {**parameters_of(now, covered_at, policy), "after": after}
-    return list(starmap(Candidate, rows(statement, parameters)))
+    return list(starmap(DueTask, rows(statement, parameters)))
 
 
 def pick_candidates(

@@ -36,7 +36,7 @@ def due_walk(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class RepairCursor:
     """How far a walk has come. `repaired`: what this round had to put right."""
 
     after: str = ""
@@ -51,10 +51,10 @@ class JobsPage:
     reached: int | None
 
 
-def load_way(name: str) -> Way:
+def load_way(name: str) -> RepairCursor:
     """Where the walk goes on."""
     found = rows("SELECT after, repaired FROM controlplane_walk WHERE name = %s", [name])
-    return Way(*found[0]) if found else Way()
+    return RepairCursor(*found[0]) if found else RepairCursor()
 
 
 def find_jobs_page(after: int, *, ended_since: datetime, told: str) -> JobsPage:

@@ -12,11 +12,11 @@ from controlplane.domain.integrity.rows import (
     AttemptRecord,
     CellRecord,
     GroupRecord,
+    IntegrityRows,
+    InvariantViolation,
     JobRecord,
-    Ledger,
     StepRecord,
     TaskRecord,
-    Violation,
 )
 from controlplane.queries.sql import execute, rows
 
@@ -24,7 +24,7 @@ from controlplane.queries.sql import execute, rows
 PAGE = 100
 
 
-def check_database(*, page: int = PAGE) -> Iterator[Violation]:
+def check_database(*, page: int = PAGE) -> Iterator[InvariantViolation]:
     """Every violation there is. Nothing is locked; writers go on meanwhile."""
     is_own = not connection.in_atomic_block
     with transaction.atomic():
@@ -46,7 +46,7 @@ def _page_after(last: int, page: int) -> list[int]:
     return [job_id for (job_id,) in rows(statement, [last, page])]
 
 
-def check_all() -> list[Violation]:
+def check_all() -> list[InvariantViolation]:
     """Every violation of a small database, in five statements; for whoever checks often."""
     job_ids = [
         job_id
@@ -57,10 +57,10 @@ def check_all() -> list[Violation]:
     return [*find_violations(load_jobs(job_ids)), *find_violations(load_cells())]
 
 
-def load_jobs(job_ids: Sequence[int]) -> Ledger:
+def load_jobs(job_ids: Sequence[int]) -> IntegrityRows:
     """The jobs with all that belongs to them."""
     found = {name: rows(sql, [list(job_ids)]) for name, sql in _OF_JOBS.items()}
-    return Ledger(
+    return IntegrityRows(
         jobs=[JobRecord(*_with_states(row, 1, 2)) for row in found["jobs"]],
         groups=[GroupRecord(*row) for row in found["groups"]],
         tasks=[TaskRecord(*_with_states(row, 4)) for row in found["tasks"]],
@@ -70,7 +70,7 @@ def load_jobs(job_ids: Sequence[int]) -> Ledger:
     )
 
 
-def load_cells() -> Ledger:
+def load_cells() -> IntegrityRows:
     """All cells, with what is held of each; tokens are held of its pool."""
     usage: dict[int, dict[str, int]] = {}
     for cell_id, resources, count in rows(_USAGE):
@@ -89,7 +89,7 @@ def load_cells() -> Ledger:
         of_pool = json.loads(tokens)
         used = {key: n for key, n in usage.get(cell_id, {}).items() if key not in of_pool}
         cells.append(CellRecord(cell_id, name, incarnation, leased, json.loads(capacity), used))
-    return Ledger(cells=cells, known_cells=frozenset(cell.id for cell in cells))
+    return IntegrityRows(cells=cells, known_cells=frozenset(cell.id for cell in cells))
 
 
 _OF_JOBS = {
@@ -154,11 +154,11 @@ _ORPHANS = (
 )
 
 
-def _orphans() -> Iterator[Violation]:
+def _orphans() -> Iterator[InvariantViolation]:
     """INV-12 of rows that no page of jobs has."""
     for kind, sql, owner in _ORPHANS:
         for subject, missing in rows(sql):
-            yield Violation(12, f"{kind} {subject}", f"there is no {owner} {missing}")
+            yield InvariantViolation(12, f"{kind} {subject}", f"there is no {owner} {missing}")
 
 
 def _with_states(row: tuple[Any, ...], *places: int) -> list[Any]:

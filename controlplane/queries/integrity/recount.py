@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.integrity.recount import Counted, HeldTask, OpenDependency
-from controlplane.domain.state.dependencies import Milestones
+from controlplane.domain.integrity.recount import HeldTask, OpenDependency, TaskCounts
+from controlplane.domain.state.dependencies import JobMilestones
 from controlplane.domain.state.states import Reason
 from controlplane.queries.sql import rows
 
@@ -42,7 +42,7 @@ def find_undeleted(job_ids: Sequence[int]) -> list[int]:
     return [job_id for (job_id,) in rows(statement, [list(job_ids)])]
 
 
-def count_tasks(job_ids: Sequence[int], group_ids: Sequence[int]) -> dict[int, Counted]:
+def count_tasks(job_ids: Sequence[int], group_ids: Sequence[int]) -> dict[int, TaskCounts]:
     """The tasks of locked jobs, counted for each of `group_ids`, which are all their groups."""
     counts: dict[int, dict[TaskState, int]] = {group_id: {} for group_id in group_ids}
     for group_id, state, count in rows(_COUNTS, [list(job_ids)]):
@@ -51,7 +51,7 @@ def count_tasks(job_ids: Sequence[int], group_ids: Sequence[int]) -> dict[int, C
         rows(_EXCUSED, [list(job_ids), int(TaskState.KILLED), Reason.DEPENDENCY_FAILED.value])
     )
     return {
-        group_id: Counted(found, excused.get(group_id, 0)) for group_id, found in counts.items()
+        group_id: TaskCounts(found, excused.get(group_id, 0)) for group_id, found in counts.items()
     }
 
 
@@ -130,8 +130,8 @@ def find_open_waits(job_ids: Sequence[int]) -> list[OpenDependency]:
 
 def _milestones(
     state: int | None, started_at: datetime | None, settled_at: datetime | None
-) -> Milestones | None:
-    return None if state is None else Milestones(TaskState(state), started_at, settled_at)
+) -> JobMilestones | None:
+    return None if state is None else JobMilestones(TaskState(state), started_at, settled_at)
 
 
 _COUNTS = """

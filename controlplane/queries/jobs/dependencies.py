@@ -11,7 +11,7 @@ _ACTIVE = sorted(int(state) for state in ACTIVE)
 
 
 @dataclass(frozen=True, slots=True)
-class WaitsFor:
+class DependencyFacts:
     """What a job waits for. Neither met nor failed: it is open."""
 
     on_job_id: int
@@ -21,7 +21,7 @@ class WaitsFor:
     is_failed: bool
 
 
-def load_dependencies(job_ids: Sequence[int]) -> dict[int, list[WaitsFor]]:
+def load_dependencies(job_ids: Sequence[int]) -> dict[int, list[DependencyFacts]]:
     """What each of the jobs waits for."""
     found = rows(
         """
@@ -30,9 +30,9 @@ def load_dependencies(job_ids: Sequence[int]) -> dict[int, list[WaitsFor]]:
         """,
         [list(job_ids)],
     )
-    dependencies: dict[int, list[WaitsFor]] = defaultdict(list)
+    dependencies: dict[int, list[DependencyFacts]] = defaultdict(list)
     for job_id, *facts in found:
-        dependencies[job_id].append(WaitsFor(*facts))
+        dependencies[job_id].append(DependencyFacts(*facts))
     return dict(dependencies)
 
 

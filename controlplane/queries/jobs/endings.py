@@ -9,7 +9,7 @@ _OPEN = sorted(int(state) for state in OPEN)
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class JobEnding:
     """How a job ends."""
 
     reason: str
@@ -17,7 +17,7 @@ class Ending:
     force: bool
 
 
-def load_ending(job_id: int) -> Ending | None:
+def load_ending(job_id: int) -> JobEnding | None:
     """How the job ends; None if it is not ending, or has ended."""
     found = rows(
         """
@@ -26,7 +26,7 @@ def load_ending(job_id: int) -> Ending | None:
         """,
         [job_id],
     )
-    return Ending(*found[0]) if found else None
+    return JobEnding(*found[0]) if found else None
 
 
 def find_ending_page(job_id: int, limit: int) -> list[int]:

@@ -6,10 +6,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from controlplane.domain.hooks.interface import LifeEvent, Moment
+from controlplane.domain.hooks.interface import HookEvent, LifeEvent
 from controlplane.queries.sql import rows
 
-_MOMENTS = frozenset(Moment)
+_MOMENTS = frozenset(HookEvent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def _event(row: tuple[Any, ...]) -> LifeEvent | None:
     if uid is None or moment not in _MOMENTS:
         return None
     return LifeEvent(
-        moment=Moment(moment),
+        moment=HookEvent(moment),
         at=at,
         job_id=job_id,
         job=job,

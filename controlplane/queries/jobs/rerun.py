@@ -6,7 +6,7 @@ from itertools import starmap
 from typing import Any
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.jobs.rerun import Awaited, GroupLeft
+from controlplane.domain.jobs.rerun import GroupRemainder, RerunDependency
 from controlplane.domain.state.states import TERMINAL
 from controlplane.queries.sql import decoded, rows
 
@@ -74,7 +74,7 @@ def find_newest_retry(job_id: int) -> int | None:
     return None if found[0][0] is None else int(found[0][0])
 
 
-def load_awaited(job_id: int) -> list[Awaited]:
+def load_awaited(job_id: int) -> list[RerunDependency]:
     """What the job waited for, in its order."""
     found = rows(
         """
@@ -87,11 +87,11 @@ def load_awaited(job_id: int) -> list[Awaited]:
     )
     return [
         replace(item, retried_by=find_newest_retry(item.on_job_id) if item.is_failed else None)
-        for item in starmap(Awaited, found)
+        for item in starmap(RerunDependency, found)
     ]
 
 
-def load_left(job_id: int) -> dict[str, GroupLeft]:
+def load_left(job_id: int) -> dict[str, GroupRemainder]:
     """By group, in order, what is left of the job, which has ended."""
     root = _load_first_counts(job_id)
     found = rows(
@@ -105,7 +105,7 @@ def load_left(job_id: int) -> dict[str, GroupLeft]:
         [int(TaskState.SUCCEEDED), job_id],
     )
     return {
-        name: GroupLeft(task_count, minimum, indices, root.get(name, 0) >= replicas)
+        name: GroupRemainder(task_count, minimum, indices, root.get(name, 0) >= replicas)
         for name, task_count, minimum, replicas, indices in found
     }
 

@@ -12,7 +12,7 @@ from controlplane.queries.sql import decoded, rows
 
 
 @dataclass(frozen=True, slots=True)
-class SubmittedJob:
+class KnownJob:
     """A job that has a guid already."""
 
     job_id: int
@@ -44,7 +44,7 @@ def find_pools(names: Iterable[str]) -> dict[str, Pool]:
 
 
 @dataclass(frozen=True, slots=True)
-class Straits:
+class CapacityConcerns:
     """Where a submission needs a second look: pools, and whether anybody in it has a quota."""
 
     pool_ids: frozenset[int]
@@ -102,7 +102,7 @@ def find_straits(
     shapes: Iterable[tuple[int, str, str, str, str]],
     owner_id: int,
     places: Iterable[tuple[int, int]],
-) -> Straits:
+) -> CapacityConcerns:
     """Pools in which some shape is larger than all cells that match it, even empty; and quotas.
 
     A shape is (pool id, task type, resources without tokens, placement tags, required
@@ -118,7 +118,7 @@ def find_straits(
         "domain": sorted({domain for _, domain in found}),
     }
     [(pool_ids, has_quotas)] = rows(_STRAITS, parameters)
-    return Straits(frozenset(pool_ids), has_quotas)
+    return CapacityConcerns(frozenset(pool_ids), has_quotas)
 
 
 def find_offered_cells(pool_ids: Iterable[int]) -> dict[int, tuple[CellFacts, ...]]:
@@ -147,7 +147,7 @@ def find_offered_cells(pool_ids: Iterable[int]) -> dict[int, tuple[CellFacts, ..
     return {pool_id: tuple(listed) for pool_id, listed in cells.items()}
 
 
-def find_guids(guids: Sequence[tuple[int, str]]) -> Mapping[tuple[int, str], SubmittedJob]:
+def find_guids(guids: Sequence[tuple[int, str]]) -> Mapping[tuple[int, str], KnownJob]:
     """The jobs that have one of `guids` (project id, guid)."""
     if not guids:
         return {}
@@ -159,7 +159,7 @@ def find_guids(guids: Sequence[tuple[int, str]]) -> Mapping[tuple[int, str], Sub
         """,
         [[project for project, _ in guids], [guid for _, guid in guids]],
     )
-    return {(row[0], row[1]): SubmittedJob(row[2], row[3]) for row in found}
+    return {(row[0], row[1]): KnownJob(row[2], row[3]) for row in found}
 
 
 def find_referenced(project_ids: Iterable[int], ids: Iterable[int]) -> dict[int, int]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.scopes import Limits, Quota, Scope, ScopeKind
+from controlplane.domain.scopes import Quota, Scope, ScopeKind, ScopeLimits
 from controlplane.queries.sql import decoded, rows
 
 # What unreleased attempts hold, all pools together: one row for each owner, project and request.
@@ -69,12 +69,12 @@ def load_quotas(scopes: Iterable[Scope]) -> tuple[Quota, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Limited:
+class LimitedScope:
     """A scope that has a quota, and its limits."""
 
     scope: Scope
     name: str
-    limits: Limits
+    limits: ScopeLimits
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class ScopeUsage:
         return self.jobs - self.open_jobs
 
 
-def find_limits(scopes: Iterable[Scope]) -> list[Limited]:
+def find_limits(scopes: Iterable[Scope]) -> list[LimitedScope]:
     """The quotas that are there for `scopes`, in order of scope."""
     wanted = _keys(scopes)
     if not any(wanted.values()):
@@ -152,9 +152,9 @@ def _scopes_of(keys: Sequence[int]) -> list[Scope]:
     return [Scope(kind, key) for kind, key in zip(_KINDS, keys, strict=True)]
 
 
-def _limited(row: tuple[Any, ...]) -> Limited:
+def _limited(row: tuple[Any, ...]) -> LimitedScope:
     *keys, name, resources, running_tasks, running_jobs, pending_tasks, weight = row
     [scope] = [Scope(kind, key) for kind, key in zip(_KINDS, keys, strict=True) if key is not None]
     amounts: Mapping[str, int] = decoded(resources)
-    limits = Limits(amounts, running_tasks, running_jobs, pending_tasks, weight)
-    return Limited(scope, name, limits)
+    limits = ScopeLimits(amounts, running_tasks, running_jobs, pending_tasks, weight)
+    return LimitedScope(scope, name, limits)

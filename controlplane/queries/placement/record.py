@@ -4,7 +4,7 @@ from datetime import datetime
 
 from controlplane.domain.placement.cycle.plugin_guard import Faults
 from controlplane.domain.placement.cycle.prefilter import screen
-from controlplane.domain.placement.replay import Record
+from controlplane.domain.placement.replay import PassRecord
 from controlplane.models import Pool
 from controlplane.queries.placement.pool_plugins import resolve
 from controlplane.queries.placement.running_attempts import load_held
@@ -22,7 +22,7 @@ class NoSuchPool(LookupError):
     """There is no pool of that name."""
 
 
-def load_record(name: str, *, now: datetime) -> Record:
+def load_record(name: str, *, now: datetime) -> PassRecord:
     """The record of the pool: the first thing in a transaction, which then reads at one moment.
 
     Raises NoSuchPool.
@@ -45,7 +45,7 @@ def load_record(name: str, *, now: datetime) -> Record:
     )
     facts = load_pass_facts(snapshot, screen(snapshot, plugins), by_owner=by_owner)
     held = load_held([cell.cell_id for cell in snapshot.cells])
-    return Record(
+    return PassRecord(
         snapshot=snapshot,
         facts=facts,
         limit=TASKS_PER_PASS,

@@ -4,21 +4,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from controlplane.domain.placement.model.snapshot import Leaving, Running
+from controlplane.domain.placement.model.snapshot import EvictableAttempt, ReleasingCapacity
 from controlplane.domain.scopes import Scope, ScopeKind
 from controlplane.domain.state.states import Band
 from controlplane.queries.sql import decoded, rows
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class CellAttempts:
     """The attempts on some cells: those that have not ended, and what ended ones still hold.
 
     `leaving_scopes`: by scope, what the latter hold; `running_tasks` counts them.
     """
 
-    running: list[Running]
-    leaving: list[Leaving]
+    running: list[EvictableAttempt]
+    leaving: list[ReleasingCapacity]
     leaving_scopes: dict[Scope, dict[str, int]]
 
 
@@ -37,7 +37,7 @@ def is_any_below(cell_ids: Sequence[int], band: Band) -> bool:
     return bool(found[0][0])
 
 
-def load_held(cell_ids: Sequence[int]) -> Held:
+def load_held(cell_ids: Sequence[int]) -> CellAttempts:
     """All unreleased attempts on the cells, and elsewhere those of gangs with members on them."""
     found = rows(
         """
@@ -64,13 +64,13 @@ def load_held(cell_ids: Sequence[int]) -> Held:
         """,
         {"cells": list(cell_ids)},
     )
-    held = Held([], [], {})
+    held = CellAttempts([], [], {})
     for row in found:
         task, job, group, cell, band, resources, owner, project, domain, began, stop = row[:11]
         is_gang, is_evictable, is_free, ends_by, has_ended = row[11:]
         amounts = decoded(resources)
         if has_ended:
-            held.leaving.append(Leaving(cell, amounts))
+            held.leaving.append(ReleasingCapacity(cell, amounts))
             for scope in (
                 Scope(ScopeKind.USER, owner),
                 Scope(ScopeKind.PROJECT, project),
@@ -82,7 +82,7 @@ def load_held(cell_ids: Sequence[int]) -> Held:
                     kept[name] = kept.get(name, 0) + amount
             continue
         held.running.append(
-            Running(
+            EvictableAttempt(
                 task_id=task,
                 job_id=job,
                 group_id=group,

@@ -9,15 +9,15 @@ from operator import itemgetter
 from typing import Any
 
 from controlplane.domain.constraints import Constraint
-from controlplane.domain.placement.cycle.prefilter import Screened
+from controlplane.domain.placement.cycle.prefilter import PrefilterResult
 from controlplane.domain.placement.model.policy import PoolPolicy
 from controlplane.domain.placement.model.snapshot import (
     GangFacts,
     Nomination,
     PassFacts,
+    PendingRows,
     PoolSnapshot,
     ShapeFacts,
-    Waiting,
 )
 from controlplane.domain.state.job_rollup import gang_of
 from controlplane.domain.state.states import Band, CellState
@@ -270,7 +270,7 @@ _EACH_OWNER = """
 
 def load_pass_facts(
     snapshot: PoolSnapshot,
-    screened: Screened,
+    screened: PrefilterResult,
     *,
     by_owner: bool,
     limit: int = MAX_ROWS,
@@ -350,13 +350,13 @@ def _load_rows(
     return [row if row[10] is None else (*row[:10], tuple(row[10]), *row[11:]) for row in found]
 
 
-def _waiting(found: Sequence[tuple[Any, ...]]) -> Waiting:
+def _waiting(found: Sequence[tuple[Any, ...]]) -> PendingRows:
     if not found:
-        return Waiting()
+        return PendingRows()
     columns = zip(*(row[:13] for row in found), strict=True)
     _, first, jobs, _, shapes, groups, counts, children, since, timeouts, *cells = columns
     reasons = [decoded(row[13]) if row[14] else None for row in found]
-    return Waiting(
+    return PendingRows(
         shape_ids=shapes,
         group_ids=groups,
         job_ids=jobs,

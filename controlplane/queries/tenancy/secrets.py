@@ -25,7 +25,7 @@ class SealedOtherwise(Conflict):
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedSecrets:
     """Values by name, and the names of which there is no secret."""
 
     values: Mapping[str, bytes] = field(repr=False)
@@ -69,11 +69,11 @@ def find_missing(wanted: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
     return set(asked) - {(project_id, name) for project_id, name in found}
 
 
-def open_secrets(project_id: int, names: Iterable[str]) -> Opened:
+def open_secrets(project_id: int, names: Iterable[str]) -> OpenedSecrets:
     """The values of a project's secrets. Raises SealedOtherwise."""
     wanted = sorted(set(names))
     if not wanted:
-        return Opened({}, ())
+        return OpenedSecrets({}, ())
     found = Secret.objects.filter(project_id=project_id, name__in=wanted)
     sealed = dict(found.values_list("name", "sealed"))
     keys = rest_keys()
@@ -82,7 +82,7 @@ def open_secrets(project_id: int, names: Iterable[str]) -> Opened:
         for name in wanted
         if name in sealed
     }
-    return Opened(values, tuple(name for name in wanted if name not in sealed))
+    return OpenedSecrets(values, tuple(name for name in wanted if name not in sealed))
 
 
 def rest_keys() -> tuple[bytes, ...]:

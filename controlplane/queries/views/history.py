@@ -8,7 +8,7 @@ from uuid import UUID
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import NotFound
-from controlplane.domain.timeline import Change, Entry, first_entries, measure
+from controlplane.domain.timeline import Change, TimelineEntry, first_entries, measure
 from controlplane.queries.sql import rows
 from controlplane.queries.views.jobs import is_job
 
@@ -19,15 +19,15 @@ _MOST_READ = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class HistoryPage:
     """Entries, newest first. `following`: what the next part is `before`; None: this is the end."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[TimelineEntry]
     following: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Course:
+class _HistoryScope:
     """Whose history: the rows `where`; of a task with its submission; of one attempt, if given."""
 
     where: str
@@ -39,9 +39,9 @@ class _Course:
 
 def find_job_history(
     job_id: int, *, before: int | None = None, limit: int, merged: bool = True
-) -> Part:
+) -> HistoryPage:
     """Changes of a job and of all its tasks that are older than `before`. Raises NotFound."""
-    course = _Course("job_id = %(job)s", {"job": job_id})
+    course = _HistoryScope("job_id = %(job)s", {"job": job_id})
     if not is_job(job_id):
         raise NotFound(f"there is no job {job_id}")
     return _part(course, before, limit, merged)
@@ -49,7 +49,7 @@ def find_job_history(
 
 def find_task_history(
     task_id: int, *, before: int | None = None, limit: int, merged: bool = True
-) -> Part:
+) -> HistoryPage:
     """Changes of a task and its attempts that are older than `before`. Raises NotFound.
 
     Its submission, which the job's history has for all tasks in one row, is its first change.
@@ -57,7 +57,7 @@ def find_task_history(
     found = rows("SELECT job_id FROM controlplane_task WHERE id = %s", [task_id])
     if not found or not is_job(found[0][0]):
         raise NotFound(f"there is no task {task_id}")
-    course = _Course(
+    course = _HistoryScope(
         "task_id = %(task)s", {"task": task_id}, task_id=task_id, submitted_with=found[0][0]
     )
     return _part(course, before, limit, merged)
@@ -70,7 +70,7 @@ def find_attempt_history(
     limit: int,
     merged: bool = True,
     though_deleted: bool = False,
-) -> Part:
+) -> HistoryPage:
     """Changes of an attempt that are older than `before`. Raises NotFound.
 
     `though_deleted`: also of a deleted job, for operators.
@@ -88,9 +88,9 @@ def find_attempt_history(
         raise NotFound(f"there is no attempt {uid}")
     task_id, first, last = found[0]
     if last is None:
-        return Part((), None)
+        return HistoryPage((), None)
     # What befell its task meanwhile is read too, and left out: it tells how long a state lasted.
-    course = _Course(
+    course = _HistoryScope(
         "task_id = %(task)s AND id >= %(first)s",
         {"task": task_id, "first": first},
         task_id=task_id,
@@ -99,7 +99,7 @@ def find_attempt_history(
     return _part(course, last + 1 if before is None else min(before, last + 1), limit, merged)
 
 
-def change_document(entry: Entry) -> dict[str, Any]:
+def change_document(entry: TimelineEntry) -> dict[str, Any]:
     """An entry as the API shows it. What is not the same in all its changes is null."""
     newest = entry.newest
     return {
@@ -129,7 +129,7 @@ def change_document(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _part(course: _Course, before: int | None, limit: int, merged: bool) -> Part:
+def _part(course: _HistoryScope, before: int | None, limit: int, merged: bool) -> HistoryPage:
     size, start = _FIRST_READ if merged else limit + 1, _LATEST if before is None else before
     count, shown = 0, list[Change]()
     left: dict[int | None, datetime] = {}
@@ -149,14 +149,14 @@ def _part(course: _Course, before: int | None, limit: int, merged: bool) -> Part
         entries = first_entries(shown, limit) if merged else _one_by_one(shown, limit)
         used = sum(entry.count for entry in entries)
         if used < len(shown):
-            return Part(entries, shown[used - 1].id)
+            return HistoryPage(entries, shown[used - 1].id)
         if is_all or count >= _MOST_READ:
-            return Part(entries, None if is_all else found[-1].id)
+            return HistoryPage(entries, None if is_all else found[-1].id)
         size, start = min(size * 4, _MOST_READ - count), found[-1].id
 
 
-def _one_by_one(changes: Sequence[Change], limit: int) -> list[Entry]:
-    return [Entry((change,)) for change in changes[:limit]]
+def _one_by_one(changes: Sequence[Change], limit: int) -> list[TimelineEntry]:
+    return [TimelineEntry((change,)) for change in changes[:limit]]
 
 
 _LATEST = (1 << 63) - 1
@@ -171,7 +171,7 @@ UNION ALL SELECT * FROM (
 """
 
 
-def _read(course: _Course, start: int, count: int) -> list[Change]:
+def _read(course: _HistoryScope, start: int, count: int) -> list[Change]:
     """The rows before `start`, newest first. A job follows the report that stands before it."""
     found = rows(
         f"""
@@ -208,7 +208,7 @@ def _read(course: _Course, start: int, count: int) -> list[Change]:
 
 
 def _left_at(
-    course: _Course, before: int, tasks: Collection[int | None]
+    course: _HistoryScope, before: int, tasks: Collection[int | None]
 ) -> Mapping[int | None, datetime]:
     """When each task, and the job (None), was to leave its newest state here on newer pages."""
     statement = f"""

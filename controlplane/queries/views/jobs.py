@@ -10,7 +10,7 @@ from typing import Any
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import NotFound
 from controlplane.domain.state.states import Band
-from controlplane.queries.jobs.dependencies import WaitsFor, load_dependencies
+from controlplane.queries.jobs.dependencies import DependencyFacts, load_dependencies
 from controlplane.queries.sql import decoded, rows
 
 # A thousand jobs of 4 MiB would be an answer of 4 GB: in lists, larger specs are left out.
@@ -31,7 +31,7 @@ class JobFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class JobOwner:
     """Whose a job is."""
 
     job_id: int
@@ -92,7 +92,7 @@ def load_jobs(job_ids: Sequence[int], *, though_deleted: bool = False) -> list[d
     return [jobs[job_id] for job_id in job_ids if job_id in jobs]
 
 
-def find_owner(job_id: int, *, though_stopping: bool = False) -> Owned:
+def find_owner(job_id: int, *, though_stopping: bool = False) -> JobOwner:
     """Whose the job is; `though_stopping`: also if it is deleted, while a container of it is not
     gone. Raises NotFound.
     """
@@ -106,7 +106,7 @@ def find_owner(job_id: int, *, though_stopping: bool = False) -> Owned:
     )
     if not found:
         raise NotFound(f"there is no job {job_id}")
-    return Owned(*found[0])
+    return JobOwner(*found[0])
 
 
 def is_job(job_id: int) -> bool:
@@ -191,7 +191,7 @@ def _status_count(counts: Sequence[int]) -> dict[str, Any]:
     return {"phase": {name: counts[number] for number, name in _NAMES if counts[number]}}
 
 
-def _wait(item: WaitsFor) -> dict[str, Any]:
+def _wait(item: DependencyFacts) -> dict[str, Any]:
     state = "met" if item.is_met else "failed" if item.is_failed else "open"
     return {"job": item.on_job_id, "name": item.name, "until": item.until, "state": state}
 

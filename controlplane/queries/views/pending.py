@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from controlplane.domain.placement.reasons.explain import Reason
-from controlplane.domain.placement.reasons.pending import Waiting, pending_reasons
+from controlplane.domain.placement.reasons.pending import PendingTaskFacts, pending_reasons
 from controlplane.queries.jobs.dependencies import load_dependencies
 from controlplane.queries.sql import column_names, decoded, rows
 
@@ -88,8 +88,8 @@ def _load_waits(job_ids: set[int]) -> dict[int, list[dict[str, Any]]]:
     }
 
 
-def _waiting(row: Mapping[str, Any], waits_for: Sequence[Mapping[str, Any]]) -> Waiting:
-    return Waiting(
+def _waiting(row: Mapping[str, Any], waits_for: Sequence[Mapping[str, Any]]) -> PendingTaskFacts:
+    return PendingTaskFacts(
         not_before=row["not_before"],
         attempt_open=row["attempt_open"],
         startable_at=row["startable_at"],

@@ -79,7 +79,7 @@ def _document(pool: Pool) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class PendingSummary:
     """How many tasks wait for one reason. `text`: what is said to most of them; maybe empty."""
 
     code: str
@@ -94,7 +94,7 @@ class PoolUse:
     cells: dict[str, int] = field(default_factory=dict)
     capacity: dict[str, int] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
-    waiting: list[Waits] = field(default_factory=list)
+    waiting: list[PendingSummary] = field(default_factory=list)
 
     @property
     def waiting_tasks(self) -> int:
@@ -118,7 +118,7 @@ def load_pool_uses(pool_ids: Sequence[int], *, now: datetime) -> dict[int, PoolU
             _add(use.capacity, decoded(capacity))
     parameters = {"pools": list(uses), "now": now, "pending": int(TaskState.PENDING)}
     for pool_id, code, tasks, text in rows(_WAITING, parameters):
-        uses[pool_id].waiting.append(Waits(code, tasks, text or ""))
+        uses[pool_id].waiting.append(PendingSummary(code, tasks, text or ""))
     return uses
 
 

@@ -29,7 +29,7 @@ class NamedScope:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class QuotaUse:
     """What a scope holds just now, and how many of its tasks are PENDING."""
 
     held: ScopeUsage
@@ -78,11 +78,11 @@ def get_quota(kind: ScopeKind, name: str) -> dict[str, Any]:
     return _document(named, quota or Quota(), load_uses([named.scope])[named.scope])
 
 
-def load_uses(scopes: Iterable[Scope]) -> dict[Scope, Use]:
+def load_uses(scopes: Iterable[Scope]) -> dict[Scope, QuotaUse]:
     """What each of `scopes` has now; two statements for all of them."""
     wanted = list(scopes)
     held, waiting = load_scope_usage(wanted, with_jobs=True), count_waiting(wanted)
-    return {scope: Use(held[scope], waiting[scope]) for scope in wanted}
+    return {scope: QuotaUse(held[scope], waiting[scope]) for scope in wanted}
 
 
 def scope_of(quota: Quota) -> NamedScope:
@@ -101,7 +101,7 @@ def _first(model: Any, **named: str) -> int | None:
     return key
 
 
-def _document(named: NamedScope, quota: Quota, use: Use) -> dict[str, Any]:
+def _document(named: NamedScope, quota: Quota, use: QuotaUse) -> dict[str, Any]:
     return {
         "kind": named.scope.kind.value,
         "name": named.name,

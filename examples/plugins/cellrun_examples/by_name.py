@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from controlplane.domain.placement.model.interfaces import Offer, Vector
+from controlplane.domain.placement.model.interfaces import CellOffer, Vector
 
 
 class ByName:
@@ -10,7 +10,7 @@ class ByName:
 
     keeps_place = False
 
-    def select(self, offer: Offer, count: int) -> Vector:
+    def select(self, offer: CellOffer, count: int) -> Vector:
         """Cells come in order of name: what is left after those before goes to each."""
         before = np.cumsum(offer.room) - offer.room
         return np.minimum(np.maximum(count - before, 0), offer.room)

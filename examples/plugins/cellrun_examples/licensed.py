@@ -6,7 +6,7 @@ It writes to the log which licences are in use; a real one would put that into a
 import logging
 from dataclasses import replace
 
-from controlplane.domain.hooks.interface import End, EndOfJob, LifeEvent, Refusal, Terms
+from controlplane.domain.hooks.interface import AttemptEnd, EndOfJob, GroupTerms, LifeEvent, Refusal
 from controlplane.domain.state.transitions import Event
 
 SERVER = "licences.example:27000"
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 class Licensed:
     """As batch, with a licence for each attempt."""
 
-    def prepare(self, terms: Terms) -> Terms:
+    def prepare(self, terms: GroupTerms) -> GroupTerms:
         """Add the server's address, and the label of cells where the licence is valid."""
         if "LICENCE_SERVER" in terms.env:
             raise Refusal("env", "LICENCE_SERVER is set by kind licensed")
@@ -40,7 +40,7 @@ class Licensed:
         """Note it. It may be called again about the same attempt, which its uid tells."""
         log.info("attempt %s on cell %s takes a licence", event.attempt, event.cell)
 
-    def on_end(self, end: End) -> Event:
+    def on_end(self, end: AttemptEnd) -> Event:
         """Note it; the end means what it means for batch."""
         log.info("attempt %s gives its licence back", end.attempt)
         return end.event

@@ -1,6 +1,10 @@
 """A validator: batch work starts at night only."""
 
-from controlplane.domain.placement.model.interfaces import Request, Verdict, Violation
+from controlplane.domain.placement.model.interfaces import (
+    Request,
+    ValidationFailure,
+    ValidationResult,
+)
 from controlplane.domain.state.states import Band
 
 BEGINS, ENDS = 20, 6  # o'clock, UTC
@@ -9,10 +13,12 @@ BEGINS, ENDS = 20, 6  # o'clock, UTC
 class QuietHours:
     """Defers tasks of the band `batch` from 6 to 20 o'clock."""
 
-    def check(self, request: Request) -> Verdict:
+    def check(self, request: Request) -> ValidationResult:
         """All or nothing; what the clock can cure is never final."""
         hour = request.now.hour
         if request.shape.band is not Band.BATCH or hour >= BEGINS or hour < ENDS:
-            return Verdict(request.tasks)
+            return ValidationResult(request.tasks)
         text = f"batch work starts between {BEGINS} and {ENDS} o'clock UTC"
-        return Verdict(0, (Violation("quiet_hours", text, {"begins": BEGINS, "ends": ENDS}),))
+        return ValidationResult(
+            0, (ValidationFailure("quiet_hours", text, {"begins": BEGINS, "ends": ENDS}),)
+        )

@@ -14,12 +14,18 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
-from workers.runners.interface import Aborted, Context, Fault, Look, Phase
+from workers.runners.interface import (
+    AbortResult,
+    Context,
+    FailureOrigin,
+    RunnerObservation,
+    RunnerPhase,
+)
 
 # Well below the time that a call of a runner may take.
 HTTP_SECONDS = 10.0
 POLL_SECONDS = 1.0
-PHASES = {"queued": Phase.QUEUED, "running": Phase.RUNNING}
+PHASES = {"queued": RunnerPhase.QUEUED, "running": RunnerPhase.RUNNING}
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -35,52 +41,60 @@ _OPENER = urllib.request.build_opener(_NoRedirects)
 class HttpJob:
     """The runner. Its state: `key`, the job's name at the service; `said`, lines copied so far."""
 
-    def reconcile(self, context: Context) -> Look:
+    def reconcile(self, context: Context) -> RunnerObservation:
         """One step: choose a key; begin the job; then look how it is."""
         if "JOB_SERVICE" not in context.task.env:
-            return Look(Phase.FAILED, message="the variable JOB_SERVICE names no service")
+            return RunnerObservation(
+                RunnerPhase.FAILED, message="the variable JOB_SERVICE names no service"
+            )
         key = context.state.get("key")
         if key is None:
             # Not one request has been made. The key is safe on disk before the first is, so that
             # whoever comes after us asks for this job, and begins no second one.
             state = {"key": context.task.uid, "said": 0}
-            return Look(Phase.QUEUED, state, next_look_seconds=0)
+            return RunnerObservation(RunnerPhase.QUEUED, state, next_look_seconds=0)
         job = ask(context, "GET")
         if job is None:
             job = ask(context, "PUT", {"command": list(context.task.command)})
             context.log.out(f"job {key} was submitted")
         return self._judge(context, job or {})
 
-    def abort(self, context: Context) -> Aborted:
+    def abort(self, context: Context) -> AbortResult:
         """Cancel the job until the service says that it is over; a next attempt begins another."""
         if context.state.get("key") is None:
-            return Aborted(is_done=True)
+            return AbortResult(is_done=True)
         job = ask(context, "DELETE")
         is_over = job is None or job.get("state") not in PHASES
-        return Aborted(is_done=is_over, state={} if is_over else None)
+        return AbortResult(is_done=is_over, state={} if is_over else None)
 
-    def _judge(self, context: Context, job: Mapping[str, Any]) -> Look:
+    def _judge(self, context: Context, job: Mapping[str, Any]) -> RunnerObservation:
         lines = [str(line) for line in job.get("lines", [])]
         for line in lines[context.state["said"] :]:
             context.log.out(line)
         state = {**context.state, "said": len(lines)}
         match job.get("state"):
             case "done":
-                return Look(Phase.SUCCEEDED, state, result=str(job.get("result", "")))
+                return RunnerObservation(
+                    RunnerPhase.SUCCEEDED, state, result=str(job.get("result", ""))
+                )
             case "failed":
                 message = str(job.get("message", "the job failed"))
-                return Look(Phase.RETRYABLE_FAILURE, state, message=message, reason="job_failed")
+                return RunnerObservation(
+                    RunnerPhase.RETRYABLE_FAILURE, state, message=message, reason="job_failed"
+                )
             case "cancelled":
-                return Look(
-                    Phase.RETRYABLE_FAILURE,
+                return RunnerObservation(
+                    RunnerPhase.RETRYABLE_FAILURE,
                     {},
                     message="somebody cancelled the job at the service",
                     reason="job_cancelled",
-                    fault=Fault.SYSTEM,
+                    fault=FailureOrigin.SYSTEM,
                 )
             case word:
-                phase = PHASES.get(str(word), Phase.INITIALIZING)
-                return Look(phase, state, words=str(word), next_look_seconds=POLL_SECONDS)
+                phase = PHASES.get(str(word), RunnerPhase.INITIALIZING)
+                return RunnerObservation(
+                    phase, state, words=str(word), next_look_seconds=POLL_SECONDS
+                )
 
 
 def ask(

@@ -7,7 +7,7 @@ import secrets
 
 import pytest
 
-from client import Refused, Session
+from client import ApiError, Session
 from tests.e2e.engine import EngineEvents
 from tests.e2e.stack import RunningStack, wait_until
 from tests.e2e.work import run_to_end, shell_job, whole_log
@@ -48,7 +48,7 @@ def test_a_secret_that_is_gone_when_the_task_begins_is_the_tasks_own_failure(
     session: Session,
 ) -> None:
     spec = shell_job("true", secrets=[{"name": "late", "path": "/late"}])
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ApiError) as refused:
         session.submit(spec)
     assert refused.value.status == 422
     job, task = run_to_end(session, {**spec, "allow_unsatisfiable": True})

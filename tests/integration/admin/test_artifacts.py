@@ -13,7 +13,7 @@ from django.test import Client
 from controlplane.contract.artifacts import path_of
 from controlplane.models import Attempt
 from controlplane.queries.attempts.artifacts import find_prefix
-from controlplane.storage.artifacts import Announced, put_piece
+from controlplane.storage.artifacts import AnnouncedFile, put_piece
 from tests.integration.admin.test_pages import address_of, page, words
 
 pytestmark = pytest.mark.django_db
@@ -29,7 +29,7 @@ def test_what_an_attempt_left_can_be_opened(
     sha256 = hashlib.sha256(b"content").hexdigest()
     here = {"name": "a b", "size": 7, "sha256": sha256, "uri": path_of(str(attempt.uid), "a b")}
     there = {"name": "far", "size": 4096, "sha256": sha256, "uri": "s3://bucket/<far>"}
-    file = Announced(attempt.uid, prefix, "a b", 7, sha256)
+    file = AnnouncedFile(attempt.uid, prefix, "a b", 7, sha256)
     put_piece(file, offset=0, content=b"content", most=100)
     Attempt.objects.filter(pk=attempt.pk).update(details={"outputs": [there, here]})
     drawn = page(operator, address_of(Attempt, attempt))

@@ -20,8 +20,8 @@ from controlplane.contract.states import TaskState
 from controlplane.contract.wire import keys
 from controlplane.models import Attempt, Cell, Job, Task
 from controlplane.queries.attempts.artifacts import find_prefix, iterate_outputs
-from controlplane.queries.attempts.briefing import load_briefing
 from controlplane.queries.attempts.group_specs import links_at
+from controlplane.queries.attempts.launch_context import load_briefing
 from controlplane.queries.cells.keys import key_of
 from controlplane.storage import store
 from controlplane.storage.artifacts import remove_all

@@ -12,7 +12,7 @@ import pytest
 from django.conf import settings
 
 from controlplane.storage import store
-from controlplane.storage.artifacts import Announced, open_artifact, put_piece
+from controlplane.storage.artifacts import AnnouncedFile, open_artifact, put_piece
 from tests.power_cut import Disk
 
 
@@ -47,7 +47,7 @@ def test_output_is_durable_when_its_size_is_answered(disk: Disk) -> None:
 
 def test_an_artifact_is_durable_before_it_has_its_name(disk: Disk) -> None:
     content, uid = b"all of it", uuid4()
-    file = Announced(uid, f"x/{uid}", "out", len(content), sha256(content).hexdigest())
+    file = AnnouncedFile(uid, f"x/{uid}", "out", len(content), sha256(content).hexdigest())
     assert put_piece(file, offset=0, content=content[:3], most=100) == 3
     assert disk.renamed == []
     assert put_piece(file, offset=3, content=content[3:], most=100) == len(content)
@@ -64,7 +64,7 @@ def test_a_draft_that_was_given_up_while_its_lock_was_waited_for_takes_nothing(
 ) -> None:
     """Another web process has begun another version of the file; the cell begins anew."""
     content, uid = b"all of it", uuid4()
-    file = Announced(uid, f"x/{uid}", "out", len(content), sha256(content).hexdigest())
+    file = AnnouncedFile(uid, f"x/{uid}", "out", len(content), sha256(content).hexdigest())
     assert put_piece(file, offset=0, content=content[:3], most=100) == 3
     flock = fcntl.flock
 

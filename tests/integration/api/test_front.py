@@ -10,7 +10,7 @@ from django.db import connection
 
 from controlplane import clock
 from controlplane.api.body_limit import BodyLimit, Receive, Scope, Send
-from controlplane.api.follow import LogFollow
+from controlplane.api.work.follow import LogFollow
 from controlplane.commands.attempts.logs import append_output
 from controlplane.commands.tenancy.accounts import SCOPE_SUBMIT, create_api_token
 from controlplane.models import Attempt, Cell, Task

@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from controlplane import clock
-from controlplane.contract.messages.briefing import read_briefing
 from controlplane.contract.messages.gang import Gang, GangKey, read_gang
+from controlplane.contract.messages.launch_context import read_briefing
 from controlplane.contract.states import TaskState as S
 from controlplane.contract.wire import keys
 from controlplane.models import Attempt, Cell, Job, Task

@@ -11,8 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane import clock
-from controlplane.commands.jobs.admission import Asked, _shapes_of, check_sizes
-from controlplane.domain.jobs.satisfiability import Candidate, OfferedPool, find_unsatisfiable
+from controlplane.commands.jobs.admission import AdmissionRequest, _shapes_of, check_sizes
+from controlplane.domain.jobs.satisfiability import (
+    AdmissionCandidate,
+    OfferedPool,
+    find_unsatisfiable,
+)
 from controlplane.models import Cell, Domain, Job, Pool, Project, Quota, Shape
 from controlplane.queries.jobs.submission import find_offered_cells, find_straits
 from controlplane.spec import parse_job
@@ -29,13 +33,15 @@ def offer(make_cell: MakeCell, name: str, tags: tuple[str, ...] = (), **labels: 
     return cell
 
 
-def asked(body: dict[str, Any]) -> Asked:
+def asked(body: dict[str, Any]) -> AdmissionRequest:
     project = Project.objects.get(name=body.get("project", "default"))
     spec = parse_job(body)
-    return Asked(0, spec, body, "", "", project.pk, project.domain_id, Pool.objects.get())
+    return AdmissionRequest(
+        0, spec, body, "", "", project.pk, project.domain_id, Pool.objects.get()
+    )
 
 
-def statements_of(job: Asked, owner_id: int) -> int:
+def statements_of(job: AdmissionRequest, owner_id: int) -> int:
     now = clock.now()  # the database's, by a statement
     with CaptureQueriesContext(connection) as captured:
         check_sizes([job], owner_id=owner_id, now=now)
@@ -274,5 +280,5 @@ def test_the_statement_and_the_domain_are_of_one_mind(
     straits = find_straits(_shapes_of(job), 0, [(0, 0)])
     cells = find_offered_cells([mixed[0].pool_id])[mixed[0].pool_id]
     offered = OfferedPool("default", clock.now(), cells)
-    refused = find_unsatisfiable([Candidate(0, job.spec, True)], offered)
+    refused = find_unsatisfiable([AdmissionCandidate(0, job.spec, True)], offered)
     assert bool(straits.pool_ids) is bool(refused)

@@ -14,7 +14,7 @@ from django.core.management import CommandError, call_command
 
 from controlplane import clock
 from controlplane.api.secret_schemas import StoredSecret
-from controlplane.contract.messages.briefing import Briefing, Registry, read_briefing
+from controlplane.contract.messages.launch_context import LaunchContext, Registry, read_briefing
 from controlplane.contract.wire import keys
 from controlplane.domain.cells.sealing import NotOpened, rest_key, unseal
 from controlplane.models import Attempt, Cell, Domain, Job, Project, Secret, Task
@@ -42,7 +42,7 @@ def ask(cell: Cell, uid: object) -> Answer:
     return Caller(None).send("POST", path.removeprefix("/api/v1"), b"", **headers)
 
 
-def briefed(cell: Cell, uid: object) -> Briefing:
+def briefed(cell: Cell, uid: object) -> LaunchContext:
     answer = ask(cell, uid)
     assert answer.status == 200, answer.content
     opener = ChaCha20Poly1305(keys.mac_key(key_of(cell), keys.SEAL))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controlplane import clock
-from controlplane.api.store import StreamedLines
+from controlplane.api.agents.store import StreamedLines
 from controlplane.contract.states import TaskState
 from controlplane.models import Cell, Task
 from controlplane.queries.attempts.artifacts import iterate_outputs

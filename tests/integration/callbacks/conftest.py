@@ -13,7 +13,7 @@ from django.db import connection
 from controlplane import clock
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.models import Callback, Job
-from controlplane.ticks.callback_delivery import Courier
+from controlplane.ticks.callback_delivery import CallbackDelivery
 from tests.integration.callbacks.receiver import Receiver
 from tests.integration.loop.conftest import Loop, loop
 
@@ -46,8 +46,8 @@ def allowed(settings: Any) -> Callable[..., None]:
 
 
 @pytest.fixture
-def courier(loop: Loop, allowed: Callable[..., None]) -> Iterator[Courier]:
-    running = Courier().start()
+def courier(loop: Loop, allowed: Callable[..., None]) -> Iterator[CallbackDelivery]:
+    running = CallbackDelivery().start()
     yield running
     running.stop()
 

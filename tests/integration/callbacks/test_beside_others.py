@@ -11,13 +11,19 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from controlplane import clock
-from controlplane.commands.callbacks import Noted, Taken, Tried, claim_callbacks, note_try
+from controlplane.commands.callbacks import (
+    ClaimBatch,
+    DeliveryAttempt,
+    DeliveryResult,
+    claim_callbacks,
+    note_try,
+)
 from controlplane.commands.retention.deletion import delete_job
 from controlplane.commands.retention.purge import purge_deleted
 from controlplane.domain.callbacks.delivery import CLAIM_SECONDS, POSTPONED_SECONDS
 from controlplane.models import Callback, Delivery, OneOff
 from controlplane.ticks import callback_delivery as couriers
-from controlplane.ticks.callback_delivery import Courier
+from controlplane.ticks.callback_delivery import CallbackDelivery
 from tests.integration.callbacks.conftest import ended_job, states_of
 from tests.integration.callbacks.receiver import Receiver
 from tests.integration.callbacks.test_one_offs import ended_task
@@ -67,7 +73,7 @@ def elsewhere(work: Callable[[], object]) -> None:
 
 
 def test_a_job_that_somebody_has_locked_holds_up_no_other_callback(
-    loop: Loop, receiver: Receiver, courier: Courier
+    loop: Loop, receiver: Receiver, courier: CallbackDelivery
 ) -> None:
     task = ended_task(loop, receiver.url("200-locked"))
     with locked("controlplane_job", task.job_id):
@@ -84,7 +90,7 @@ def test_a_job_that_somebody_has_locked_holds_up_no_other_callback(
 
 
 def test_a_callback_that_somebody_has_locked_holds_up_no_other(
-    loop: Loop, receiver: Receiver, courier: Courier
+    loop: Loop, receiver: Receiver, courier: CallbackDelivery
 ) -> None:
     receiver.answers["late"] = "wait"
     job = ended_job(loop, receiver.url("late"))
@@ -110,7 +116,7 @@ def test_a_try_that_is_noted_while_its_job_is_purged_leaves_no_row(
 
     def note() -> None:
         with suppress(OperationalError):  # whoever notes tries again
-            note_try(item, Tried(now, now, 503, "answered 503"))
+            note_try(item, DeliveryAttempt(now, now, 503, "answered 503"))
 
     def note_after(execute: Callable[..., object], sql: str, *rest: object) -> object:
         done = execute(sql, *rest)
@@ -132,23 +138,23 @@ def test_what_is_cut_short_again_and_again_waits_no_longer_for_it(
     for _ in range(5):
         [item] = claim_callbacks(now=clock.now()).items
         now = clock.now()
-        stopped = Tried(now, now, None, "stopped", is_cut_short=True)
-        assert note_try(item, stopped) == Noted(0.0)
+        stopped = DeliveryAttempt(now, now, None, "stopped", is_cut_short=True)
+        assert note_try(item, stopped) == DeliveryResult(0.0)
     [item] = claim_callbacks(now=clock.now()).items
     assert item.number == 1
-    noted = note_try(item, Tried(now, now, 503, "answered 503"))
+    noted = note_try(item, DeliveryAttempt(now, now, 503, "answered 503"))
     assert noted.again_seconds is not None
     assert noted.again_seconds <= 1.0
     assert (states_of(job), Delivery.objects.count()) == (["waiting"], 6)
 
 
 def test_what_cannot_end_within_its_claim_is_given_back(
-    loop: Loop, receiver: Receiver, courier: Courier, monkeypatch: pytest.MonkeyPatch
+    loop: Loop, receiver: Receiver, courier: CallbackDelivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a standstill between the claim and the try: a claim that is as short as a try."""
-    taken: list[Taken] = []
+    taken: list[ClaimBatch] = []
 
-    def claim(**given: Any) -> Taken:
+    def claim(**given: Any) -> ClaimBatch:
         taken.append(claim_callbacks(**given))
         seconds = 10.0 if len(taken) == 1 else CLAIM_SECONDS
         monkeypatch.setattr(couriers, "CLAIM_SECONDS", seconds)
@@ -170,5 +176,5 @@ def test_who_finds_another_claiming_looks_again_at_the_same_hosts(
     ended_job(loop, "http://127.0.0.1:1/")
     with holding("SELECT pg_advisory_xact_lock(%s)", zlib.crc32(b"cellrun callbacks")):
         taken = claim_callbacks(now=clock.now(), left_off="a:80")
-    assert taken == Taken((), POSTPONED_SECONDS, "a:80")
+    assert taken == ClaimBatch((), POSTPONED_SECONDS, "a:80")
     assert len(claim_callbacks(now=clock.now(), left_off="a:80").items) == 1

@@ -12,10 +12,10 @@ import pytest
 from django.db import OperationalError, connection
 
 from controlplane import clock
-from controlplane.commands.callbacks import Taken, claim_callbacks
+from controlplane.commands.callbacks import ClaimBatch, claim_callbacks
 from controlplane.commands.tenancy.accounts import create_user
 from controlplane.models import Callback, Delivery
-from controlplane.ticks.callback_delivery import Courier
+from controlplane.ticks.callback_delivery import CallbackDelivery
 from tests.architecture.source import ROOT
 from tests.integration.callbacks.conftest import due_now, ended_job, states_of
 from tests.integration.callbacks.receiver import Receiver
@@ -27,8 +27,8 @@ from django.conf import settings
 import django
 django.setup()
 settings.DATABASES["default"]["NAME"] = sys.argv[1]
-from controlplane.ticks.callback_delivery import Courier
-courier = Courier().start()
+from controlplane.ticks.callback_delivery import CallbackDelivery
+courier = CallbackDelivery().start()
 for _ in sys.stdin:
     courier.look()
 courier.stop()
@@ -51,7 +51,7 @@ def wake(worker: "subprocess.Popen[bytes]") -> None:
 
 
 def test_a_thousand_to_a_receiver_that_hangs_delay_nobody_else(
-    loop: Loop, receiver: Receiver, courier: Courier
+    loop: Loop, receiver: Receiver, courier: CallbackDelivery
 ) -> None:
     """By what happened, not by the clock: fifty arrive while none of the thousand has ended."""
     hanging = ended_job(loop, receiver.url("hang"), replicas=1_000)
@@ -160,7 +160,7 @@ def test_nothing_due_is_one_statement(
     Callback.objects.filter(job=job).update(due_at=clock.now() + timedelta(minutes=1))
     now = clock.now()
     with connection.execute_wrapper(count := Statements()):
-        assert claim_callbacks(now=now) == Taken()
+        assert claim_callbacks(now=now) == ClaimBatch()
     assert len(count.seen) == 1
 
 
@@ -176,7 +176,7 @@ class Statements:
 
 
 def test_two_workers_never_try_the_same_one(
-    loop: Loop, receiver: Receiver, courier: Courier
+    loop: Loop, receiver: Receiver, courier: CallbackDelivery
 ) -> None:
     job = ended_job(loop, receiver.url("200"), replicas=200)
     worker = start_worker()
@@ -192,7 +192,7 @@ def test_two_workers_never_try_the_same_one(
 
 
 def test_what_a_killed_worker_had_in_hand_is_tried_again(
-    loop: Loop, receiver: Receiver, courier: Courier
+    loop: Loop, receiver: Receiver, courier: CallbackDelivery
 ) -> None:
     job = ended_job(loop, receiver.url("hang"))
     worker = start_worker()

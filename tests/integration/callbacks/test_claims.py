@@ -9,9 +9,9 @@ from django.db import connection
 
 from controlplane import clock
 from controlplane.commands.callbacks import (
-    Claimed,
-    Taken,
-    Tried,
+    ClaimBatch,
+    ClaimedCallback,
+    DeliveryAttempt,
     claim_callbacks,
     give_back,
     note_try,
@@ -43,7 +43,7 @@ def paused(loop: Loop) -> Iterator[None]:
     execute("DROP SCHEMA paused CASCADE")
 
 
-def claim_late() -> Taken:
+def claim_late() -> ClaimBatch:
     """Claim, and wait in the midst of the statement until the pause is over."""
     try:
         execute("SET search_path = paused, pg_catalog, public")
@@ -72,7 +72,7 @@ def test_what_another_claimed_since_the_snapshot_is_not_claimed_again(
     assert set(Callback.objects.filter(job=job).values_list("state", "tries")) == {("claimed", 1)}
 
 
-def taken_from(loop: Loop) -> tuple[Claimed, Callback]:
+def taken_from(loop: Loop) -> tuple[ClaimedCallback, Callback]:
     """What was claimed, and then by another, since the first was silent for too long."""
     job = ended_job(loop, "http://127.0.0.1:9/")
     [item] = claim_callbacks(now=clock.now()).items
@@ -90,7 +90,7 @@ def test_how_a_late_try_went_does_not_end_that_of_another(
 ) -> None:
     item, others = taken_from(loop)
     now = clock.now()
-    note_try(item, Tried(now, now, status, "" if status == 200 else "answered 503"))
+    note_try(item, DeliveryAttempt(now, now, status, "" if status == 200 else "answered 503"))
     assert as_now(others).ended_at is None
     assert Delivery.objects.get(callback=others).status == status
 

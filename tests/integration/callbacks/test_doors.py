@@ -14,7 +14,7 @@ from controlplane.domain.callbacks.delivery import callback_key
 from controlplane.domain.errors import NotFound
 from controlplane.models import AuditLine, Callback, Job, TickState
 from controlplane.ticks import callbacks as ticks
-from controlplane.ticks.callback_delivery import Courier
+from controlplane.ticks.callback_delivery import CallbackDelivery
 from tests.integration.api.conftest import Caller, make_caller
 from tests.integration.callbacks.conftest import due_now, end, ended_job, states_of
 from tests.integration.callbacks.receiver import Receiver
@@ -118,7 +118,7 @@ def test_an_allowed_network_is_taken(submitter: Caller, allowed: Callable[..., N
 
 
 def test_tries_are_listed_and_a_callback_is_repeated(
-    loop: Loop, receiver: Receiver, courier: Courier, submitter: Caller, operator: Caller
+    loop: Loop, receiver: Receiver, courier: CallbackDelivery, submitter: Caller, operator: Caller
 ) -> None:
     job = ended_job(loop, receiver.url("503"))
     courier.look()
@@ -184,7 +184,7 @@ def delete(job_id: int) -> None:
 
 
 def test_the_tick_is_noted_only_while_the_courier_can_work(
-    loop: Loop, courier: Courier, monkeypatch: pytest.MonkeyPatch, receiver: Receiver
+    loop: Loop, courier: CallbackDelivery, monkeypatch: pytest.MonkeyPatch, receiver: Receiver
 ) -> None:
     monkeypatch.setattr(ticks, "_courier", courier)
     broken = monkeypatch.context()

@@ -14,8 +14,8 @@ import pytest
 from controlplane import clock
 from controlplane.commands.tenancy.accounts import create_user
 from controlplane.models import Callback, Delivery, Job, OneOff
-from controlplane.outbox.callbacks.resolver import Asker, Lookups
-from controlplane.ticks.callback_delivery import Courier
+from controlplane.outbox.callbacks.resolver import LookupCaller, Resolver
+from controlplane.ticks.callback_delivery import CallbackDelivery
 from tests.architecture.source import ROOT
 from tests.integration.callbacks.conftest import ended_job
 from tests.integration.callbacks.receiver import Receiver
@@ -26,14 +26,14 @@ ANY = socket.AF_UNSPEC
 
 HANGING = """
 import asyncio, socket, threading
-from controlplane.outbox.callbacks.http import Client
+from controlplane.outbox.callbacks.http import CallbackClient
 begun = threading.Event()
 def hang(*_, **__):
     begun.set()
     threading.Event().wait()
 socket.getaddrinfo = hang
 async def post():
-    async with Client(allowed=(), seconds=20, at_once=4) as client:
+    async with CallbackClient(allowed=(), seconds=20, at_once=4) as client:
         url = "http://hanging.example/"
         post = asyncio.create_task(client.post(url, owner_id=1, headers={}, body=b""))
         while not begun.is_set():
@@ -74,17 +74,19 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[NameServers]:
 
 
 @pytest.fixture
-def brief(loop: Loop, allowed: Callable[..., None], servers: NameServers) -> Iterator[Courier]:
+def brief(
+    loop: Loop, allowed: Callable[..., None], servers: NameServers
+) -> Iterator[CallbackDelivery]:
     """A courier that gives a try half a second, and an owner one lookup at a time."""
     allowed(callbacks_at_once=8, callback_seconds=0.5)
-    running = Courier().start()
+    running = CallbackDelivery().start()
     yield running
     servers.released.set()
     running.stop()
 
 
 def test_names_of_one_owner_that_hang_keep_nobody_else_from_being_told(
-    loop: Loop, receiver: Receiver, brief: Courier, servers: NameServers
+    loop: Loop, receiver: Receiver, brief: CallbackDelivery, servers: NameServers
 ) -> None:
     for number in range(12):
         ended_job(loop, f"http://hangs-{number}.example/")
@@ -99,7 +101,7 @@ def test_names_of_one_owner_that_hang_keep_nobody_else_from_being_told(
 
 
 def test_a_try_whose_name_nobody_looked_up_does_not_count_as_one(
-    loop: Loop, receiver: Receiver, brief: Courier, servers: NameServers
+    loop: Loop, receiver: Receiver, brief: CallbackDelivery, servers: NameServers
 ) -> None:
     ended_job(loop, "http://hangs.example/")
     brief.look()
@@ -123,9 +125,9 @@ def test_a_try_whose_name_nobody_looked_up_does_not_count_as_one(
 
 def test_a_name_is_looked_up_once_for_all_who_ask_for_it(servers: NameServers) -> None:
     async def ask() -> list[object]:
-        lookups = Lookups(at_once=8, per_owner=1)
+        lookups = Resolver(at_once=8, per_owner=1)
         asked = [
-            asyncio.create_task(lookups.find(Asker(owner), host, ANY))
+            asyncio.create_task(lookups.find(LookupCaller(owner), host, ANY))
             for owner, host in ((1, "hangs.example"), (2, "Hangs.example"), (1, "hangs.example"))
         ]
         await asyncio.sleep(0)
@@ -138,8 +140,8 @@ def test_a_name_is_looked_up_once_for_all_who_ask_for_it(servers: NameServers) -
 
 def test_what_waits_for_one_is_begun_for_another_that_has_room(servers: NameServers) -> None:
     async def ask() -> tuple[bool, bool]:
-        lookups = Lookups(at_once=1, per_owner=1)
-        full, late, other = Asker(1), Asker(1), Asker(2)
+        lookups = Resolver(at_once=1, per_owner=1)
+        full, late, other = LookupCaller(1), LookupCaller(1), LookupCaller(2)
         hanging = asyncio.create_task(lookups.find(full, "hangs.example", ANY))
         waiting = asyncio.create_task(lookups.find(late, "good.example", ANY))
         await asyncio.sleep(0)
@@ -156,10 +158,10 @@ def test_what_waits_for_one_is_begun_for_another_that_has_room(servers: NameServ
 
 def test_what_nobody_waits_for_any_more_is_not_begun(servers: NameServers) -> None:
     async def ask() -> None:
-        lookups = Lookups(at_once=8, per_owner=1)
+        lookups = Resolver(at_once=8, per_owner=1)
         hosts = ("hangs.example", "given-up.example", "good.example")
         hanging, given_up, good = [
-            asyncio.create_task(lookups.find(Asker(1), host, ANY)) for host in hosts
+            asyncio.create_task(lookups.find(LookupCaller(1), host, ANY)) for host in hosts
         ]
         await asyncio.sleep(0)
         hanging.cancel()  # it goes on, and counts

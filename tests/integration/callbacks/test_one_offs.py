@@ -18,7 +18,7 @@ from controlplane.domain.errors import Conflict, NotFound
 from controlplane.models import AuditLine, Callback, Delivery, Job, OneOff, Task
 from controlplane.queries.views.tasks import get_task
 from controlplane.spec.one_off import parse_one_off
-from controlplane.ticks.callback_delivery import Courier
+from controlplane.ticks.callback_delivery import CallbackDelivery
 from tests.integration.callbacks.conftest import due_now, states_of, until_it_waits
 from tests.integration.callbacks.receiver import Receiver
 from tests.integration.loop.conftest import Loop
@@ -37,7 +37,7 @@ def ended_task(loop: Loop, url: str, guid: str = "mine") -> Task:
 
 
 def test_a_delivered_callback_resolves_and_deletes_the_task(
-    loop: Loop, receiver: Receiver, courier: Courier
+    loop: Loop, receiver: Receiver, courier: CallbackDelivery
 ) -> None:
     task = ended_task(loop, receiver.url("200"))
     job = Job.objects.get(pk=task.job_id)
@@ -62,7 +62,7 @@ def test_a_delivered_callback_resolves_and_deletes_the_task(
 
 
 def test_it_is_resolving_during_a_try_and_completed_between_two(
-    loop: Loop, receiver: Receiver, courier: Courier
+    loop: Loop, receiver: Receiver, courier: CallbackDelivery
 ) -> None:
     task = ended_task(loop, receiver.url("hang"))
     callback = Callback.objects.get(task=task)
@@ -83,7 +83,7 @@ def test_it_is_resolving_during_a_try_and_completed_between_two(
 
 
 def test_who_else_resolves_it_puts_off_the_try(
-    loop: Loop, receiver: Receiver, courier: Courier
+    loop: Loop, receiver: Receiver, courier: CallbackDelivery
 ) -> None:
     task = ended_task(loop, receiver.url("200"))
     claim = claim_task(task_id=task.pk, by="ann", now=clock.now())
@@ -103,7 +103,7 @@ def test_who_else_resolves_it_puts_off_the_try(
 
 
 def test_a_claim_that_was_lost_in_mid_try_does_not_delete_the_task(
-    loop: Loop, receiver: Receiver, courier: Courier
+    loop: Loop, receiver: Receiver, courier: CallbackDelivery
 ) -> None:
     """Somebody resolves it by hand after 30 s of a try: it is theirs to delete."""
     task = ended_task(loop, receiver.url("late"))

@@ -15,7 +15,7 @@ from controlplane import clock
 from controlplane.commands.retention.deletion import delete_job
 from controlplane.domain.callbacks.delivery import callback_key
 from controlplane.models import Callback, Delivery
-from controlplane.ticks.callback_delivery import STOPPED, Courier
+from controlplane.ticks.callback_delivery import STOPPED, CallbackDelivery
 from tests.integration.callbacks.conftest import due_now, ended_job, states_of
 from tests.integration.callbacks.receiver import Receiver
 from tests.integration.loop.conftest import Loop
@@ -34,7 +34,7 @@ def tried(receiver: Receiver, callback: Callback, tries: int = 1) -> Delivery:
 
 @pytest.mark.parametrize("status", [200, 202, 204, 299])
 def test_an_answer_of_success_delivers_once(
-    loop: Loop, receiver: Receiver, courier: Courier, status: int
+    loop: Loop, receiver: Receiver, courier: CallbackDelivery, status: int
 ) -> None:
     job = ended_job(loop, receiver.url(str(status)))
     courier.look()
@@ -51,7 +51,7 @@ def test_an_answer_of_success_delivers_once(
     "host", ["127.1", "127.0.0.1.", "0x7f000001", "0177.1.", "2130706433", "[::ffff:7f00:1]"]
 )
 def test_an_address_gets_it_in_whatever_way_it_is_spelled(
-    loop: Loop, receiver: Receiver, courier: Courier, host: str
+    loop: Loop, receiver: Receiver, courier: CallbackDelivery, host: str
 ) -> None:
     job = ended_job(loop, receiver.url("200?a=%zz", host=host))
     courier.look()
@@ -78,14 +78,14 @@ def test_whatever_else_happens_is_kept_and_tried_again(
     loop: Loop,
     receiver: Receiver,
     allowed: Callable[..., None],
-    courier: Courier,
+    courier: CallbackDelivery,
     path: str,
     status: int | None,
     error: str,
 ) -> None:
     # Who is late is late on a busy machine, too; the others have time.
     allowed(callback_seconds=0.5 if error.startswith("no answer") else 10.0)
-    late = Courier().start()
+    late = CallbackDelivery().start()
     try:
         job = ended_job(loop, receiver.url(path))
         late.look()
@@ -105,7 +105,7 @@ def test_whatever_else_happens_is_kept_and_tried_again(
 
 
 def test_an_endless_answer_is_not_read_to_its_end(
-    loop: Loop, receiver: Receiver, courier: Courier
+    loop: Loop, receiver: Receiver, courier: CallbackDelivery
 ) -> None:
     job = ended_job(loop, receiver.url("endless"))
     courier.look()
@@ -117,7 +117,7 @@ def test_an_answer_in_time_counts_though_its_body_does_not_come(
     loop: Loop, receiver: Receiver, allowed: Callable[..., None]
 ) -> None:
     allowed(callback_seconds=0.9)  # less than a body would be waited for
-    brief = Courier().start()
+    brief = CallbackDelivery().start()
     try:
         job = ended_job(loop, receiver.url("headers"))
         brief.look()
@@ -127,7 +127,7 @@ def test_an_answer_in_time_counts_though_its_body_does_not_come(
 
 
 def test_an_answer_that_was_there_before_a_stop_counts(
-    loop: Loop, receiver: Receiver, courier: Courier, monkeypatch: pytest.MonkeyPatch
+    loop: Loop, receiver: Receiver, courier: CallbackDelivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading, read = threading.Event(), aiohttp.StreamReader.read
 
@@ -144,7 +144,7 @@ def test_an_answer_that_was_there_before_a_stop_counts(
 
 
 def test_a_task_is_told_with_what_it_came_to_and_signed(
-    loop: Loop, receiver: Receiver, courier: Courier
+    loop: Loop, receiver: Receiver, courier: CallbackDelivery
 ) -> None:
     job = ended_job(loop, receiver.url("200?key=a%2Fb"), annotation="of mine")
     courier.look()
@@ -183,7 +183,7 @@ def test_a_task_is_told_with_what_it_came_to_and_signed(
 
 
 def test_a_job_is_told_once_it_has_settled(
-    loop: Loop, receiver: Receiver, courier: Courier
+    loop: Loop, receiver: Receiver, courier: CallbackDelivery
 ) -> None:
     job = ended_job(loop, receiver.url("200"), on="job", replicas=3, labels={"team": "x"})
     courier.look()
@@ -197,7 +197,7 @@ def test_a_job_is_told_once_it_has_settled(
 
 
 def test_what_is_deleted_during_a_try_stays_abandoned(
-    loop: Loop, receiver: Receiver, courier: Courier
+    loop: Loop, receiver: Receiver, courier: CallbackDelivery
 ) -> None:
     job = ended_job(loop, receiver.url("hang"))
     courier.look()
@@ -211,7 +211,7 @@ def test_what_is_deleted_during_a_try_stays_abandoned(
 
 
 def test_a_stop_gives_back_what_is_in_hand(
-    loop: Loop, receiver: Receiver, courier: Courier
+    loop: Loop, receiver: Receiver, courier: CallbackDelivery
 ) -> None:
     job = ended_job(loop, receiver.url("hang"), replicas=20)
     courier.look()
@@ -225,7 +225,7 @@ def test_a_stop_gives_back_what_is_in_hand(
 
 
 def test_a_certificate_that_nobody_trusts_is_refused(
-    loop: Loop, courier: Courier, tmp_path: Path
+    loop: Loop, courier: CallbackDelivery, tmp_path: Path
 ) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
@@ -243,7 +243,9 @@ def test_a_certificate_that_nobody_trusts_is_refused(
         assert receiver.received == []
 
 
-def test_after_a_day_it_is_abandoned(loop: Loop, receiver: Receiver, courier: Courier) -> None:
+def test_after_a_day_it_is_abandoned(
+    loop: Loop, receiver: Receiver, courier: CallbackDelivery
+) -> None:
     job = ended_job(loop, receiver.url("503"))
     Callback.objects.filter(job=job).update(give_up_at=clock.now())
     courier.look()
@@ -260,14 +262,14 @@ def test_nothing_is_sent_to_where_it_may_not_go(
     loop: Loop,
     receiver: Receiver,
     allowed: Callable[..., None],
-    courier: Courier,
+    courier: CallbackDelivery,
     host: str,
 ) -> None:
     """Not even if the address was allowed when the job was submitted."""
     job = ended_job(loop, receiver.url("200"))
     Callback.objects.filter(job=job).update(url=receiver.url("200", host=host))
     allowed(callback_allowed_networks=())
-    strict = Courier().start()
+    strict = CallbackDelivery().start()
     try:
         strict.look()
         callback = Callback.objects.get(job=job)

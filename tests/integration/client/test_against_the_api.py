@@ -9,9 +9,9 @@ import pytest
 from pytest_django.live_server_helper import LiveServer
 from typer.testing import CliRunner, Result
 
-from client import Refused, Session
+from client import ApiError, Session
 from client.cli import app
-from client.settings import Settings
+from client.settings import ClientSettings
 from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell
 from controlplane.commands.tenancy.accounts import (
@@ -53,7 +53,7 @@ def served(live_server: LiveServer) -> Iterator[None]:
 def session(live_server: LiveServer, served: None) -> Iterator[Session]:
     create_default_tenancy()
     token = token_of("olga", SCOPE_SUBMIT, SCOPE_OPERATE)
-    with Session(Settings(live_server.url, token)) as opened:
+    with Session(ClientSettings(live_server.url, token)) as opened:
         yield opened
 
 
@@ -84,7 +84,7 @@ def test_a_job_goes_in_and_comes_back_with_its_tasks(session: Session) -> None:
 def test_the_same_guid_gives_the_same_job_and_another_body_is_refused(session: Session) -> None:
     first = session.submit({**SPEC, "guid": "g-1"})
     assert session.submit({**SPEC, "guid": "g-1"})["id"] == first["id"]
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ApiError) as caught:
         session.submit({**SPEC, "guid": "g-1", "replicas": 1})
     assert caught.value.status == 409
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from client import Refused, Session
+from client import ApiError, Session
 from controlplane.contract.states import TaskState
 from controlplane.models import Attempt, Job, Task, TaskGroup
 from tests.integration.client.test_against_the_api import SPEC, call, make_attempt
@@ -69,7 +69,7 @@ def test_a_job_is_retried_and_deleted(command: CliRunner, session: Session) -> N
     assert "a retry of job" in in_use.stderr
     session.cancel_job(new.pk)
     assert call(command, "delete", str(job_id), "--yes").stdout == f"job {job_id} is deleted\n"
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ApiError) as caught:
         session.job(job_id)
     assert caught.value.status == 404
     for words in (["job"], ["explain"], ["logs"], ["wait"], ["retry"], ["cancel"]):

@@ -15,8 +15,20 @@ from controlplane.commands.jobs.submit import submit_jobs
 from controlplane.commands.state import tick_alerts
 from controlplane.commands.tenancy.accounts import create_default_tenancy, create_user
 from controlplane.commands.tenancy.pools import put_pool
-from controlplane.contract.messages.orders import Order, Orders, Registered, Sync, read_order
-from controlplane.contract.messages.reports import AttemptReport, Heartbeat, Held, Register, Reports
+from controlplane.contract.messages.orders import (
+    Order,
+    Orders,
+    RegistrationResult,
+    Sync,
+    read_order,
+)
+from controlplane.contract.messages.reports import (
+    AttemptReport,
+    Heartbeat,
+    HeldAttempt,
+    Register,
+    Reports,
+)
 from controlplane.contract.states import TaskState
 from controlplane.contract.wire import envelope, keys
 from controlplane.contract.wire.queues import INBOX_QUEUES
@@ -65,9 +77,9 @@ class Hand:
         )
         self.loop.inbox.apply([text])
 
-    def register(self) -> Registered:
+    def register(self) -> RegistrationResult:
         self.say(Register(self.capacity, drivers=("docker",), task_types=("container",)).body())
-        answer = [o for o in self.orders() if isinstance(o, Registered)][-1]
+        answer = [o for o in self.orders() if isinstance(o, RegistrationResult)][-1]
         self.last_report = answer.register_seq
         return answer
 
@@ -84,7 +96,7 @@ class Hand:
         self.report(AttemptReport(str(attempt.uid), 0, state, gone=True, **facts))
 
     def beat(self, *held: Attempt) -> Sync:
-        listed = tuple(Held(str(item.uid), TaskState(item.state)) for item in held)
+        listed = tuple(HeldAttempt(str(item.uid), TaskState(item.state)) for item in held)
         self.say(Heartbeat(listed).body())
         return [o for o in self.orders() if isinstance(o, Sync)][-1]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controlplane import plugins
-from controlplane.domain.hooks.interface import End, EndOfJob, LifeEvent, Terms
+from controlplane.domain.hooks.interface import AttemptEnd, EndOfJob, GroupTerms, LifeEvent
 from controlplane.domain.state.transitions import Event
 
 Act = Callable[[Any], Any]
@@ -22,8 +22,8 @@ class Probe:
         self.acts: dict[str, Act] = {}
         self.calls: list[tuple[str, Any]] = []
 
-    def prepare(self, terms: Terms) -> Terms:
-        answer: Terms = self._do("prepare", terms, terms)
+    def prepare(self, terms: GroupTerms) -> GroupTerms:
+        answer: GroupTerms = self._do("prepare", terms, terms)
         return answer
 
     def on_placed(self, event: LifeEvent) -> EndOfJob | None:
@@ -34,7 +34,7 @@ class Probe:
         answer: EndOfJob | None = self._do("on_started", event, None)
         return answer
 
-    def on_end(self, end: End) -> Event:
+    def on_end(self, end: AttemptEnd) -> Event:
         answer: Event = self._do("on_end", end, end.event)
         return answer
 
@@ -50,10 +50,10 @@ class Probe:
 class Plain:
     """The hook `plain`: of another package, without any of the optional methods."""
 
-    def prepare(self, terms: Terms) -> Terms:
+    def prepare(self, terms: GroupTerms) -> GroupTerms:
         return terms
 
-    def on_end(self, end: End) -> Event:
+    def on_end(self, end: AttemptEnd) -> Event:
         return end.event
 
 

@@ -12,7 +12,7 @@ from django.db.models import F
 
 from controlplane import clock
 from controlplane.commands.convergence.alerts import close_quiet
-from controlplane.commands.convergence.rule import Look
+from controlplane.commands.convergence.rule import RuleContext
 from controlplane.commands.state.alerts import close_alert
 from controlplane.commands.state.apply import raise_alerts
 from controlplane.commands.state.tick_alerts import forget, tell_failure, tell_gap, watch_tick
@@ -164,7 +164,9 @@ def test_an_alert_that_is_raised_again_while_it_is_being_closed_stays_open(loop:
 
     def close() -> None:
         try:
-            closed.append(close_quiet(Look(clock.now(), Policy(), frozenset()))["alerts_closed"])
+            closed.append(
+                close_quiet(RuleContext(clock.now(), Policy(), frozenset()))["alerts_closed"]
+            )
         finally:
             connection.close()
 

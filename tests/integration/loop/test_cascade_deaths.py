@@ -16,7 +16,7 @@ from controlplane.commands.jobs import cancel as cancellation
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.integrity import Violation, find_violations
+from controlplane.domain.integrity import InvariantViolation, find_violations
 from controlplane.models import Attempt, Job, Task, Transition
 from controlplane.queries.integrity.invariants import load_cells, load_jobs
 from controlplane.ticks import convergence
@@ -70,7 +70,7 @@ def count_killed(jobs: Sequence[Job]) -> int:
     return Task.objects.filter(job__in=jobs, state=S.KILLED).count()
 
 
-def check(jobs: Sequence[Job]) -> list[Violation]:
+def check(jobs: Sequence[Job]) -> list[InvariantViolation]:
     """What is wrong with these jobs, and the cells; the others were looked at before."""
     return find_violations(load_jobs([job.pk for job in jobs])) + find_violations(load_cells())
 

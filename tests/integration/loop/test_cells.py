@@ -15,7 +15,7 @@ from controlplane.commands.cells.operate import (
     unquarantine_cell,
 )
 from controlplane.commands.convergence.late_tasks import apply_task_rule
-from controlplane.commands.convergence.rule import Look
+from controlplane.commands.convergence.rule import RuleContext
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.messages.reports import AttemptReport, Goodbye, Heartbeat
 from controlplane.contract.states import FailureKind
@@ -117,7 +117,7 @@ def test_nothing_is_evicted_once_the_drain_was_called_off(loop: Loop) -> None:
     found = find_candidates("drained", now=now, covered_at=None, policy=Policy())
     assert len(found) == 1
     uncordon_cell(name="cell-1", actor="me", now=clock.now())
-    assert apply_task_rule(drained.RULE, found, Look(now, Policy(), frozenset())) == 0
+    assert apply_task_rule(drained.RULE, found, RuleContext(now, Policy(), frozenset())) == 0
     assert Task.objects.get().state == S.RUNNING
 
 

@@ -22,11 +22,11 @@ from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict
 from controlplane.domain.jobs.submission import JobsRefused
 from controlplane.domain.placement.model.policy import PoolPolicy
-from controlplane.domain.placement.preemption.candidates import Need
+from controlplane.domain.placement.preemption.candidates import PreemptionRequest
 from controlplane.domain.placement.preemption.preempt import Eviction
 from controlplane.domain.state.effects import ChangeTask, PlaceTasks
 from controlplane.domain.state.states import Reason, ReleaseKind
-from controlplane.domain.state.task_changes import Cause, change_task, release_task
+from controlplane.domain.state.task_changes import ChangeCause, change_task, release_task
 from controlplane.domain.state.transitions import Event
 from controlplane.models import Callback, Cell, Job, OneOff, Pool, Quota, Task, TaskGroup
 from controlplane.queries.locks import lock_jobs
@@ -75,7 +75,7 @@ def test_a_change_meant_for_an_earlier_attempt_does_not_move_the_next_one(loop: 
     loop.place()
     [task], [first] = loop.tasks(job), loop.attempts(job)
     [facts] = load_facts_of_tasks([task.pk])
-    late = change_task(facts, Event.CELL_LOST, Cause(Reason.CELL_LOST), now=clock.now())
+    late = change_task(facts, Event.CELL_LOST, ChangeCause(Reason.CELL_LOST), now=clock.now())
     cell.end(first, S.WORKER_FAILED, reason="refused")
     Task.objects.update(not_before=None, avoid_cell_ids=None)
     loop.place()
@@ -95,7 +95,7 @@ def test_a_change_of_a_task_that_has_got_on_since_changes_nothing(loop: Loop) ->
     loop.place()
     [task], [attempt] = loop.tasks(job), loop.attempts(job)
     [facts] = load_facts_of_tasks([task.pk])
-    late = change_task(facts, Event.CELL_LOST, Cause(Reason.CELL_LOST), now=clock.now())
+    late = change_task(facts, Event.CELL_LOST, ChangeCause(Reason.CELL_LOST), now=clock.now())
     cell.end(attempt, S.SUCCEEDED, exit_code=0)
     with transaction.atomic():
         applied = apply_changes([late], jobs=lock_jobs([job.pk]), now=clock.now(), actor="x")
@@ -239,7 +239,7 @@ def test_nobody_is_evicted_for_a_job_that_must_end(loop: Loop) -> None:
         for shape in waiting.shapes
         if shape.shape_id == group.shape_id
     ]
-    need = Need(shape, group.pk, job.pk, 1, ())
+    need = PreemptionRequest(shape, group.pk, job.pk, 1, ())
     until = clock.now() + timedelta(minutes=1)
     eviction = Eviction(need, (group.pk,), (victim.cell_id,), (1,), (victim.task_id,), until)
     assert evict([eviction], now=clock.now()) == 0
@@ -331,7 +331,7 @@ def test_two_ends_of_one_job_at_the_same_moment_both_count(loop: Loop) -> None:
     """The second change waits for the job's lock and counts what the first has left."""
     job = loop.submit(replicas=2)
     first, second = (
-        change_task(facts, Event.KILLED, Cause(Reason.CANCELLED), now=clock.now())
+        change_task(facts, Event.KILLED, ChangeCause(Reason.CANCELLED), now=clock.now())
         for facts in load_facts_of_tasks([task.pk for task in loop.tasks(job)])
     )
 

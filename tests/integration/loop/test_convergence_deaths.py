@@ -15,7 +15,7 @@ import pytest
 from django.db import connection
 
 from controlplane import clock
-from controlplane.commands.convergence.rule import Look
+from controlplane.commands.convergence.rule import RuleContext
 from controlplane.commands.convergence.rules import RULES
 from controlplane.commands.state import tick_alerts
 from controlplane.models import Alert, InboxProbe
@@ -185,7 +185,7 @@ def test_every_source_finds_what_its_owner_is_to_see_once_its_bound_is_over(
     # Each of these was over by some seconds or minutes.
     before = hour.time - timedelta(minutes=15)
     assert not find_due(before, before, policy) & BOUNDED
-    look = Look(hour.time, policy, frozenset(found), hour.time)
+    look = RuleContext(hour.time, policy, frozenset(found), hour.time)
     for name in ("lost_cells", "expiry", "attempts_of_lost_cells"):
         [rule] = [rule for rule in RULES if rule.name == name]
         assert set(rule.due) & find_due(hour.time, hour.time, policy)
@@ -228,7 +228,7 @@ def test_a_rule_that_fails_holds_up_no_other_and_is_tried_again(
     for failing in RULES:
         again(hour, copy, began)
 
-        def fail(look: Look) -> Mapping[str, int]:
+        def fail(look: RuleContext) -> Mapping[str, int]:
             raise RuntimeError("a row that makes no sense")
 
         broken = tuple(replace(r, run=fail) if r is failing else r for r in RULES)

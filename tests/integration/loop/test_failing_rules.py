@@ -14,8 +14,8 @@ from django.db import OperationalError, connection
 from controlplane import clock
 from controlplane.commands.convergence import endings, job_pages
 from controlplane.commands.convergence.late_tasks import EndLateTasks, apply_task_rule
-from controlplane.commands.convergence.rule import Look, Rule
-from controlplane.commands.convergence.runner import Course
+from controlplane.commands.convergence.rule import ConvergenceRule, RuleContext
+from controlplane.commands.convergence.runner import RuleRunner
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import Phase
@@ -66,9 +66,9 @@ def test_jobs_that_fail_each_time_do_not_stand_in_front_of_others(loop: Loop) ->
         return unanswered.decide_unanswered(facts, now=now)
 
     rule = EndLateTasks(replace(unanswered.RULE, decide=decide))
-    assert rule(Look(clock.now(), Policy(page=2), frozenset())) == {"unanswered": 3}
+    assert rule(RuleContext(clock.now(), Policy(page=2), frozenset())) == {"unanswered": 3}
     assert Alert.objects.filter(kind="job_skipped", cleared_at=None).count() == len(poisoned)
-    assert EndLateTasks(unanswered.RULE)(Look(clock.now(), Policy(page=2), frozenset())) == {
+    assert EndLateTasks(unanswered.RULE)(RuleContext(clock.now(), Policy(page=2), frozenset())) == {
         "unanswered": 4
     }
 
@@ -79,7 +79,7 @@ def test_a_report_that_came_after_the_look_begins_the_time_of_a_build_anew(loop:
     [attempt] = loop.attempts(job)
     cell.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase=Phase.PULLING))
     Attempt.objects.update(state_since=clock.now() - HOUR)
-    look = Look(clock.now(), Policy(), frozenset())
+    look = RuleContext(clock.now(), Policy(), frozenset())
     found = find_candidates("stuck_builds", now=look.now, covered_at=None, policy=look.policy)
     assert [item.uid for item in found] == [attempt.uid]
     cell.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase=Phase.CREATING))
@@ -118,7 +118,7 @@ def test_a_lock_that_nobody_lets_go_stops_one_job_and_not_the_tick(loop: Loop) -
     skipped = Alert.objects.get(kind="job_skipped", cleared_at=None)
     assert (skipped.subject, skipped.text) == (
         f"unanswered of job {job.pk}",
-        "somebody else keeps it locked",
+        "another transaction keeps it locked",
     )
     assert loop.converge()["unanswered"] == 1
 
@@ -140,13 +140,13 @@ def test_a_source_that_cannot_be_read_stops_the_rule_that_reads_it(
 
 
 def test_without_a_database_the_tick_ends(loop: Loop) -> None:
-    def run(look: Look) -> dict[str, int]:
+    def run(look: RuleContext) -> dict[str, int]:
         execute("SELECT pg_terminate_backend(pg_backend_pid())")
         return {}
 
-    rule = Rule(1, "gone", (), run, always=True)
+    rule = ConvergenceRule(1, "gone", (), run, always=True)
     with pytest.raises(OperationalError):
-        Course([rule], clock.now(), Policy()).run()
+        RuleRunner([rule], clock.now(), Policy()).run()
     connection.close()
     assert failed_rules() == set()
 

@@ -12,7 +12,7 @@ from controlplane.domain.state.states import TERMINAL
 from controlplane.domain.timeline import Change
 from controlplane.models import Attempt, Job, Task, Transition
 from controlplane.queries.views.history import (
-    Part,
+    HistoryPage,
     find_attempt_history,
     find_job_history,
     find_task_history,
@@ -23,7 +23,7 @@ from tests.simulation.world import World
 ALL = 1_000
 
 
-def changes_of(part: Part) -> list[Change]:
+def changes_of(part: HistoryPage) -> list[Change]:
     """Oldest first."""
     return sorted((c for entry in part.entries for c in entry.changes), key=lambda c: c.id)
 

@@ -12,14 +12,14 @@ from django.test.utils import CaptureQueriesContext
 
 from controlplane import clock
 from controlplane.commands.attempts import hook_calls
-from controlplane.commands.hooks import bounded_calls, kinds
+from controlplane.commands.hooks import bounded_calls, registry
 from controlplane.commands.hooks.bounded_calls import BoundedCalls
 from controlplane.commands.jobs.rerun import retry_job
 from controlplane.commands.tenancy.accounts import SCOPE_SUBMIT
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict
-from controlplane.domain.hooks.interface import End, EndOfJob, Terms
+from controlplane.domain.hooks.interface import AttemptEnd, EndOfJob, GroupTerms
 from controlplane.domain.state.transitions import Event
 from controlplane.models import Alert, Cell, HookCall, Job, Pool, Transition
 from controlplane.queries.attempts.group_specs import load_group_specs
@@ -40,7 +40,7 @@ def probe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Probe]:
     # Calls that another test left hanging do not count here.
-    monkeypatch.setattr(kinds, "_calls", BoundedCalls())
+    monkeypatch.setattr(registry, "_calls", BoundedCalls())
     with installed(tmp_path, monkeypatch) as found:
         yield found
 
@@ -201,12 +201,12 @@ def test_a_hook_that_is_slow_at_a_submission_refuses_it_and_no_other(
 def clock_of_calls(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds by which the calls of a submission are timed; a hook may add to them."""
     seconds = [0.0]
-    monkeypatch.setattr(kinds, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(registry, "monotonic", lambda: seconds[0])
     return seconds
 
 
 def taking(seconds: float, clock_of_calls: list[float]) -> Any:
-    def act(terms: Terms) -> Terms:
+    def act(terms: GroupTerms) -> GroupTerms:
         clock_of_calls[0] += seconds
         return terms
 
@@ -244,7 +244,7 @@ def test_all_calls_of_a_retry_take_ten_seconds(
 def test_a_retry_prepares_what_was_submitted_not_what_was_prepared(
     loop: Loop, probe: Probe
 ) -> None:
-    def once_more(terms: Terms) -> Terms:
+    def once_more(terms: GroupTerms) -> GroupTerms:
         return replace(terms, env={**terms.env, "PATHS": terms.env.get("PATHS", "") + ":/more"})
 
     cell = loop.cell()
@@ -526,7 +526,7 @@ def test_no_lock_is_held_while_a_hook_is_asked_of_an_end(loop: Loop, probe: Prob
     cell = loop.cell()
     here, inside = connections["default"], list[bool]()
 
-    def note(end: End) -> Event:
+    def note(end: AttemptEnd) -> Event:
         inside.append(here.in_atomic_block)
         return end.event
 

@@ -8,7 +8,7 @@ import pytest
 from controlplane import clock
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.commands.jobs.rerun import retry_job
-from controlplane.contract.messages.orders import Registered
+from controlplane.contract.messages.orders import RegistrationResult
 from controlplane.contract.wire.keys import encode_key
 from controlplane.models import Cell, Job, Shape, TaskGroup
 from tests.integration.loop.conftest import Hand, Loop
@@ -34,7 +34,7 @@ def register(cell: Hand, folder: Path, **environment: str) -> str:
         }
     )
     cell.say(make_register(config, []).body())
-    return [order for order in cell.orders() if isinstance(order, Registered)][-1].verdict
+    return [order for order in cell.orders() if isinstance(order, RegistrationResult)][-1].verdict
 
 
 def row_of(cell: Hand) -> Cell:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from controlplane import clock
-from controlplane.api.follow import LogFollow
+from controlplane.api.work.follow import LogFollow
 from controlplane.commands.tenancy.accounts import SCOPE_SUBMIT, create_api_token
 from controlplane.models import ApiToken
 from tests.integration.loop.conftest import Loop

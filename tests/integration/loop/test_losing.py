@@ -18,7 +18,7 @@ from controlplane import clock
 from controlplane.commands.cells.messages import Beat, answer_heartbeats
 from controlplane.commands.convergence.cell_health import clear_cells, suspect_cells
 from controlplane.commands.convergence.lost_cells import lose_silent_cells
-from controlplane.commands.convergence.rule import Look
+from controlplane.commands.convergence.rule import RuleContext
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.commands.state.apply import change_cells, raise_alerts
 from controlplane.commands.tenancy.pools import confirm_loss
@@ -56,7 +56,7 @@ def fall_silent(*names: str) -> None:
 
 
 def lose() -> dict[str, int]:
-    return dict(lose_silent_cells(Look(clock.now(), Policy(), frozenset({"silent_leases"}))))
+    return dict(lose_silent_cells(RuleContext(clock.now(), Policy(), frozenset({"silent_leases"}))))
 
 
 def meanwhile(work: Callable[[], None]) -> bool:

@@ -7,7 +7,7 @@ import pytest
 
 from controlplane import clock
 from controlplane.commands.convergence import dependencies, endings, job_pages, repairs
-from controlplane.commands.convergence.rule import Look
+from controlplane.commands.convergence.rule import RuleContext
 from controlplane.commands.jobs import cancel as pages
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.states import TaskState as S
@@ -129,7 +129,7 @@ def test_jobs_that_fail_when_they_are_settled_hide_none_behind_them(
         cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
     Job.objects.update(settled_at=None)
     poison(jobs[:PAGE])
-    look = Look(clock.now(), Policy(), frozenset())
+    look = RuleContext(clock.now(), Policy(), frozenset())
     for _ in range(2):
         repairs.settle(look)
     assert list_jobs_with("unsettled_jobs", 9) == [job.pk for job in jobs[:PAGE]]

@@ -10,7 +10,7 @@ from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.commands.placement.evict import evict
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.placement.preemption.candidates import Need
+from controlplane.domain.placement.preemption.candidates import PreemptionRequest
 from controlplane.domain.placement.preemption.preempt import Eviction
 from controlplane.models import Attempt, Job, Pool, Quota, Shape, Task, TaskGroup, Transition
 from controlplane.queries.integrity.invariants import check_all
@@ -73,7 +73,7 @@ def test_nobody_goes_for_a_job_that_was_cancelled_meanwhile(loop: Loop) -> None:
     batch, urgent = running(loop, cell, band="batch"), loop.submit(band="production")
     [waiting] = load_waiting_shapes(clock.now())
     [victim], group = loop.attempts(batch), TaskGroup.objects.get(job=urgent)
-    need = Need(waiting.shapes[0], group.pk, urgent.pk, 1, ())
+    need = PreemptionRequest(waiting.shapes[0], group.pk, urgent.pk, 1, ())
     until = clock.now() + timedelta(minutes=1)
     eviction = Eviction(need, (group.pk,), (victim.cell_id,), (1,), (victim.task_id,), until)
     cancel_job(job_id=urgent.pk, reason="", force=False, actor="ann", now=clock.now())

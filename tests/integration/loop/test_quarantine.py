@@ -8,12 +8,12 @@ import pytest
 from controlplane import clock
 from controlplane.commands.cells.operate import unquarantine_cell
 from controlplane.commands.jobs.cancel import cancel_job
-from controlplane.contract.messages.reports import Heartbeat, Held, Register
+from controlplane.contract.messages.reports import Heartbeat, HeldAttempt, Register
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Alert, Attempt, Cell
 from tests.integration.loop.conftest import Hand, Loop
 
-STRANGER = Held(str(UUID(int=7)), S.RUNNING)
+STRANGER = HeldAttempt(str(UUID(int=7)), S.RUNNING)
 FULL = "the disk of its folder is full"
 
 

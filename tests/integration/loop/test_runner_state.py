@@ -10,7 +10,7 @@ from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, CellLease, Task
-from controlplane.queries.attempts.briefing import load_briefing
+from controlplane.queries.attempts.launch_context import load_briefing
 from tests.integration.loop.conftest import Hand, Loop
 
 

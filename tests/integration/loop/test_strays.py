@@ -54,9 +54,9 @@ def leave(uid: UUID, prefix: str) -> None:
     store.append_log(uid, "stdout", offset=0, content=b"hello")
     for name in ("table", "folder/part"):
         digest = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
-        file = kept.Announced(uid, prefix, name, 5, digest)
+        file = kept.AnnouncedFile(uid, prefix, name, 5, digest)
         assert kept.put_piece(file, offset=0, content=b"hello", most=1000) == 5
-    begun = kept.Announced(uid, prefix, "begun", 5, "0" * 64)
+    begun = kept.AnnouncedFile(uid, prefix, "begun", 5, "0" * 64)
     assert kept.put_piece(begun, offset=0, content=b"he", most=1000) == 2
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from client.session import Session
-from client.settings import Settings
+from client.settings import ClientSettings
 from tests.unit.client.told_server import Api
 
 
@@ -21,7 +21,7 @@ def api() -> Iterator[Api]:
 @pytest.fixture
 def session(api: Api) -> Iterator[Session]:
     """A session with that server."""
-    with Session(Settings(api.url, "secret-token")) as opened:
+    with Session(ClientSettings(api.url, "secret-token")) as opened:
         yield opened
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from client.errors import Refused, StillOpen, Unreachable
+from client.errors import ApiError, StillOpen, Unreachable
 from client.session import Session
-from client.settings import Settings
+from client.settings import ClientSettings
 from tests.unit.client.documents import a_job, a_page, a_task
 from tests.unit.client.told_server import Api
 
@@ -53,7 +53,7 @@ def test_a_problem_document_becomes_an_error_that_names_the_field(
         "errors": [fault],
     }
     api.answer("POST /api/v1/jobs", problem, 422)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ApiError) as caught:
         session.submit({"name": "x", "replicas": 0})
     assert caught.value.status == 422
     assert caught.value.lines() == [
@@ -65,14 +65,14 @@ def test_several_faults_get_a_line_each(api: Api, session: Session) -> None:
     faults = [{"field": "a", "detail": "is wrong"}, {"field": "", "detail": "all is wrong"}]
     problem = {"title": "Bad", "detail": "a: is wrong (and 1 more)", "errors": faults}
     api.answer("POST /api/v1/jobs", problem, 422)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ApiError) as caught:
         session.submit({})
     assert caught.value.lines() == ["Bad, 2 faults [422]", "  a: is wrong", "  all is wrong"]
 
 
 def test_an_error_without_a_document_names_the_address(api: Api, session: Session) -> None:
     api.answer("GET /api/v1/jobs/7", b"<h1>nginx</h1>", 500)
-    with pytest.raises(Refused, match=f"HTTP 500 from {api.url}"):
+    with pytest.raises(ApiError, match=f"HTTP 500 from {api.url}"):
         session.job(7)
 
 
@@ -95,13 +95,13 @@ def test_nobody_listening_is_one_line_with_the_address() -> None:
         taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(Unreachable) as caught:
-            Session(Settings(url, "t")).job(7)
+            Session(ClientSettings(url, "t")).job(7)
     assert caught.value.lines() == [f"no answer from {url}: connection refused"]
 
 
 def test_an_unknown_host_is_one_line() -> None:
     with pytest.raises(Unreachable) as caught:
-        Session(Settings("http://nowhere.invalid", "t")).job(7)
+        Session(ClientSettings("http://nowhere.invalid", "t")).job(7)
     [line] = caught.value.lines()
     assert line.startswith("no answer from http://nowhere.invalid: ")
     assert len(line) < 120
@@ -131,7 +131,7 @@ def test_wait_gives_up_at_its_deadline(api: Api, session: Session) -> None:
 
 
 def test_wait_does_not_repeat_what_was_refused(api: Api, session: Session) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(ApiError):
         session.wait(7, deadline_seconds=30)
     assert len(api.asked) == 1
 

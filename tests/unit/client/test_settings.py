@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from client.errors import BadInput, NotConfigured
-from client.settings import Settings, check_url, load_settings, settings_path, store_settings
+from client.settings import ClientSettings, check_url, load_settings, settings_path, store_settings
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def test_what_was_stored_is_loaded_and_nobody_else_may_read_it(environ: dict[str, str]) -> None:
-    settings = Settings("http://127.0.0.1:8000", 'to"ken\\')
+    settings = ClientSettings("http://127.0.0.1:8000", 'to"ken\\')
     path = store_settings(settings, environ)
     assert path == settings_path(environ)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -24,17 +24,17 @@ def test_what_was_stored_is_loaded_and_nobody_else_may_read_it(environ: dict[str
 
 
 def test_storing_again_replaces_and_keeps_the_mode(environ: dict[str, str]) -> None:
-    store_settings(Settings("http://one:1", "1"), environ)
+    store_settings(ClientSettings("http://one:1", "1"), environ)
     settings_path(environ).chmod(0o644)
-    path = store_settings(Settings("http://two:2", "2"), environ)
-    assert load_settings(environ) == Settings("http://two:2", "2")
+    path = store_settings(ClientSettings("http://two:2", "2"), environ)
+    assert load_settings(environ) == ClientSettings("http://two:2", "2")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(path.parent.iterdir()) == [path]
 
 
 def test_the_environment_wins_value_by_value(environ: dict[str, str]) -> None:
-    store_settings(Settings("http://stored:1", "stored"), environ)
-    assert load_settings({**environ, "CELLRUN_TOKEN": "mine"}) == Settings(
+    store_settings(ClientSettings("http://stored:1", "stored"), environ)
+    assert load_settings({**environ, "CELLRUN_TOKEN": "mine"}) == ClientSettings(
         "http://stored:1", "mine"
     )
     assert load_settings({**environ, "CELLRUN_URL": "http://mine:2/"}).url == "http://mine:2"
@@ -62,4 +62,4 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 
 
 def test_a_token_is_not_shown() -> None:
-    assert "geheim" not in repr(Settings("http://h", "geheim"))
+    assert "geheim" not in repr(ClientSettings("http://h", "geheim"))

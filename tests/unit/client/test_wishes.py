@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from client.errors import BadInput
-from client.wishes import read_constraint, read_resource, show_constraint
+from client.task_options import read_constraint, read_resource, show_constraint
 from controlplane.spec import parse_job
 
 

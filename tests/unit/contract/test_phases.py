@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.contract.fields import Malformed, compact_json
+from controlplane.contract.fields import MalformedMessage, compact_json
 from controlplane.contract.messages.phases import (
     MAX_PHASES,
     MAX_REPORTED,
@@ -72,13 +72,13 @@ def test_a_long_text_is_cut_and_an_instant_that_is_none_is_put_right() -> None:
 def test_a_malformed_change_is_refused_with_its_place(item: Any) -> None:
     body = {**AttemptReport("u", 7, TaskState.BUILDING).body()}
     body["phases"] = [[1, 1.0, "phase", "preparing"], item]
-    with pytest.raises(Malformed, match=r"^phases\[1\]: "):
+    with pytest.raises(MalformedMessage, match=r"^phases\[1\]: "):
         read_report(body)
 
 
 @pytest.mark.parametrize("phases", ["x", {}, 5, [[1, 1.0, "phase", "pulling"]] * 40])
 def test_a_malformed_list_is_refused_by_its_name(phases: Any) -> None:
-    with pytest.raises(Malformed, match=r"^phases "):
+    with pytest.raises(MalformedMessage, match=r"^phases "):
         read_phases({"phases": phases}, "phases")
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from controlplane.contract import fields
 from controlplane.contract.artifacts import path_of
-from controlplane.contract.fields import Malformed
+from controlplane.contract.fields import MalformedMessage
 from controlplane.contract.messages import orders, reports
 from controlplane.contract.messages.health import HealthCheck
 from controlplane.contract.states import FailureKind, Phase, TaskState
@@ -35,13 +35,13 @@ def test_an_envelope_comes_back_as_it_went() -> None:
     "raw", ["", "null", "[]", "{", '{"v":1}', '{"v":99}', "[" * 10_000, "x" * ((1 << 20) + 1)]
 )
 def test_what_is_no_envelope_is_malformed(raw: str) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedMessage):
         envelope.parse(raw)
 
 
 @given(st.text(max_size=200))
 def test_any_text_is_an_envelope_or_malformed(raw: str) -> None:
-    with contextlib.suppress(Malformed):
+    with contextlib.suppress(MalformedMessage):
         envelope.parse(raw)
 
 
@@ -59,7 +59,7 @@ KINDS = ["register", "heartbeat", "reports", "goodbye", "orders", "registered", 
 @given(st.sampled_from(KINDS), st.dictionaries(st.sampled_from(FIELDS), json_values))
 def test_any_payload_is_a_message_or_malformed(kind: str, rest: dict[str, Any]) -> None:
     for read in (reports.read_message, orders.read_order):
-        with contextlib.suppress(Malformed):
+        with contextlib.suppress(MalformedMessage):
             read({**rest, "type": kind, "reports": [rest], "runs": [list(rest.values())]})
 
 
@@ -111,7 +111,7 @@ def test_a_result_that_was_not_cut_is_replaced_where_it_is_no_utf_8() -> None:
     "message",
     [
         reports.Register({"cpu_millis": 1}, {"a": "b"}, ("t",), "p", ("d",), ("c",), {"v": "1"}),
-        reports.Heartbeat((reports.Held("u", TaskState.RUNNING),)),
+        reports.Heartbeat((reports.HeldAttempt("u", TaskState.RUNNING),)),
         reports.Reports(3, (REPORT, reports.AttemptReport("v", 8, TaskState.RUNNING))),
         reports.Goodbye(60),
     ],
@@ -180,7 +180,7 @@ ORDERS = orders.Orders(
     "order",
     [
         ORDERS,
-        orders.Registered("accepted", "why", 1.0, 30.0, 5.0, 9),
+        orders.RegistrationResult("accepted", "why", 1.0, 30.0, 5.0, 9),
         orders.Sync(4, 3, 1.0, 30.0, 5.0, ORDERS, draw_anew=True),
     ],
 )

@@ -6,14 +6,14 @@ from uuid import UUID
 
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.cells.reports import Sender
+from controlplane.domain.cells.reports import ReportSender
 from controlplane.domain.state.facts import AttemptFacts, TaskFacts
-from controlplane.domain.state.transitions import Counters, Limits
+from controlplane.domain.state.transitions import Counters, RetryLimits
 
 UID = UUID(int=7)
 CREATED = datetime(2030, 1, 1, tzinfo=UTC)
 NOW = CREATED + timedelta(seconds=100)
-SENDER = Sender(cell_id=5, incarnation="one")
+SENDER = ReportSender(cell_id=5, incarnation="one")
 
 
 def attempt(state: S = S.RUNNING, **changes: Any) -> AttemptFacts:
@@ -37,10 +37,10 @@ def task(
     state: S = S.RUNNING,
     present: AttemptFacts | None = None,
     counters: Counters | None = None,
-    limits: Limits | None = None,
+    limits: RetryLimits | None = None,
 ) -> TaskFacts:
     """Task 3 of group 2 of job 1."""
-    return TaskFacts(3, 2, 1, state, counters or Counters(), limits or Limits(), present)
+    return TaskFacts(3, 2, 1, state, counters or Counters(), limits or RetryLimits(), present)
 
 
 def report(state: S, seq: int = 11, **changes: Any) -> AttemptReport:

@@ -23,7 +23,7 @@ from controlplane.domain.convergence.lost_cells import (
     EXCLUSIVE_MARGIN_SECONDS,
     HELD,
     MASS_LOSS,
-    Losses,
+    CellLosses,
     decide_lost,
     decide_lost_attempt,
     held_alert,
@@ -44,15 +44,15 @@ from controlplane.domain.state.states import (
     ORDERED_STATES,
     REASONS,
     TERMINAL,
-    Budget,
     CellState,
     Exclusive,
     MassLoss,
     Quarantine,
     Reason,
     ReleaseKind,
+    RetryBudget,
 )
-from controlplane.domain.state.transitions import Counters, Limits
+from controlplane.domain.state.transitions import Counters, RetryLimits
 from tests.unit.domain.facts import NOW, UID, attempt, task
 
 SECOND = timedelta(seconds=1)
@@ -98,7 +98,7 @@ MOST = replace(POOL, silent=3, silent_since=NOW - 40 * SECOND)
 
 def decide(
     lease: LeaseFacts = LEASE, pool: PoolSilence = POOL, policy: Policy | None = None
-) -> Losses:
+) -> CellLosses:
     return decide_lost([lease], [pool], now=NOW, policy=policy or Policy())
 
 
@@ -158,11 +158,11 @@ def test_more_than_half_of_a_pool_and_three_cells_are_held_back(
 
 
 def test_nothing_is_held_back_before_a_lease_is_over() -> None:
-    assert decide(replace(LEASE, expires_at=NOW + SECOND), MOST) == Losses()
+    assert decide(replace(LEASE, expires_at=NOW + SECOND), MOST) == CellLosses()
 
 
 def test_what_is_held_back_stays_so_for_any_time() -> None:
-    assert decide(LEASE, replace(MOST, held_at=NOW - timedelta(days=9))) == Losses()
+    assert decide(LEASE, replace(MOST, held_at=NOW - timedelta(days=9))) == CellLosses()
 
 
 def test_the_alert_says_how_many_since_when_and_what_to_do() -> None:
@@ -218,10 +218,10 @@ def test_what_was_held_back_later_than_now_is_held_back_anew() -> None:
 def test_a_task_on_a_lost_cell_moves_on_at_the_preemption_budgets_cost(state: S) -> None:
     change = decide_lost_attempt(task(state, attempt(state)), now=NOW)
     assert (change.task_to, of(change).state_to) == (S.PENDING, S.WORKER_FAILED)
-    assert (of(change).charged, why(change)) == (Budget.PREEMPTION, Reason.CELL_LOST)
+    assert (of(change).charged, why(change)) == (RetryBudget.PREEMPTION, Reason.CELL_LOST)
     assert of(change).release is ReleaseKind.CELL_LOST
     assert (of(change).releasable_at, change.attempt_open) == (None, False)
-    exhausted = task(state, attempt(state), limits=Limits(preemption=0))
+    exhausted = task(state, attempt(state), limits=RetryLimits(preemption=0))
     assert decide_lost_attempt(exhausted, now=NOW).task_to is S.WORKER_FAILED
 
 
@@ -323,7 +323,7 @@ def test_an_order_without_an_answer_ends_free_and_is_stopped() -> None:
 def test_a_build_that_takes_too_long_is_a_system_failure() -> None:
     change = decide_stuck_build(task(S.BUILDING, attempt(S.BUILDING)), now=NOW)
     assert (change.task_to, of(change).state_to) == (S.PENDING, S.FAILED)
-    assert (of(change).charged, why(change)) == (Budget.SYSTEM, Reason.BUILD_TIMEOUT)
+    assert (of(change).charged, why(change)) == (RetryBudget.SYSTEM, Reason.BUILD_TIMEOUT)
     assert (of(change).release, of(change).stop_reason) == (None, Reason.BUILD_TIMEOUT)
 
 
@@ -524,7 +524,7 @@ def test_the_siblings_of_a_failed_member_are_worker_failed(state: S) -> None:
 
 def test_a_gang_that_fell_goes_back_to_wait_free_of_charge() -> None:
     change = decide_bounced(
-        task(S.RUNNING, attempt(), limits=Limits(0, 0, 0)), stop_seconds=10.0, now=NOW
+        task(S.RUNNING, attempt(), limits=RetryLimits(0, 0, 0)), stop_seconds=10.0, now=NOW
     )
     assert (change.task_to, of(change).state_to) == (S.PENDING, S.WORKER_FAILED)
     assert (of(change).charged, of(change).release) == (None, None)

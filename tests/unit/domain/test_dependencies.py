@@ -6,8 +6,8 @@ import pytest
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.state.dependencies import (
-    Milestones,
-    Standing,
+    DependencyStatus,
+    JobMilestones,
     dependencies_of,
     job_standing,
     standing,
@@ -16,7 +16,11 @@ from controlplane.domain.state.facts import GroupFacts
 from controlplane.domain.state.states import OPEN, TERMINAL
 from tests.unit.domain.facts import NOW
 
-MET, OPEN_YET, HOPELESS = Standing.SATISFIED, Standing.OPEN, Standing.IMPOSSIBLE
+MET, OPEN_YET, HOPELESS = (
+    DependencyStatus.SATISFIED,
+    DependencyStatus.OPEN,
+    DependencyStatus.IMPOSSIBLE,
+)
 OK, F, K, P, R = S.SUCCEEDED, S.FAILED, S.KILLED, S.PENDING, S.RUNNING
 
 
@@ -37,7 +41,7 @@ def group(counts: dict[S, int], least: int = 2, name: str = "a", **rest: object)
     ],
 )
 def test_succeeded_asks_for_the_minimum_and_that_none_is_open(
-    counts: dict[S, int], expected: Standing
+    counts: dict[S, int], expected: DependencyStatus
 ) -> None:
     assert standing(group(counts), "succeeded") is expected
 
@@ -64,7 +68,7 @@ def test_finished_asks_only_that_none_is_open(state: S) -> None:
     ],
 )
 def test_started_asks_for_as_many_as_the_minimum_that_ran(
-    counts: dict[S, int], ran: int, expected: Standing
+    counts: dict[S, int], ran: int, expected: DependencyStatus
 ) -> None:
     assert standing(group(counts, ran=ran), "started") is expected
 
@@ -84,7 +88,7 @@ def test_all_must_hold_and_one_hopeless_is_enough() -> None:
         "lost": group({F: 2}),
     }
 
-    def of(*names: str) -> Standing:
+    def of(*names: str) -> DependencyStatus:
         wanted = tuple((name, "succeeded") for name in names)
         return dependencies_of(group({}, name="x", depends_on=wanted), groups)
 
@@ -102,8 +106,8 @@ def test_each_dependency_has_its_own_condition() -> None:
 
 def job(
     state: S, started_at: datetime | None = None, settled_at: datetime | None = None
-) -> Milestones:
-    return Milestones(state, started_at, settled_at)
+) -> JobMilestones:
+    return JobMilestones(state, started_at, settled_at)
 
 
 @pytest.mark.parametrize("state", sorted(TERMINAL))
@@ -130,7 +134,7 @@ def test_an_open_job_may_still_come_that_far(state: S, until: str) -> None:
     ],
 )
 def test_a_job_has_started_once_a_task_of_it_ran(
-    milestones: Milestones, expected: Standing
+    milestones: JobMilestones, expected: DependencyStatus
 ) -> None:
     assert job_standing(milestones, "started") is expected
 

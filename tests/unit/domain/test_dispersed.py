@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from controlplane.domain.placement.model.interfaces import Matrix, Offer, Vector
+from controlplane.domain.placement.model.interfaces import CellOffer, Matrix, Vector
 from controlplane.domain.placement.model.shares import capacity_ranks
 from controlplane.domain.placement.plugins.selectors import dispersed
 
@@ -17,11 +17,11 @@ def select(
 ) -> list[int]:
     """By cell; the matrices are given cell by cell."""
     offer = offer_of(matrix(*capacity), matrix(*used), vector(request), vector(room))
-    return [int(given) for given in dispersed.Dispersed().select(offer, count)]
+    return [int(given) for given in dispersed.DispersedSelector().select(offer, count)]
 
 
-def offer_of(capacity: Matrix, used: Matrix, request: Vector, room: Vector) -> Offer:
-    return Offer(capacity, used, request, room, capacity_ranks(capacity))
+def offer_of(capacity: Matrix, used: Matrix, request: Vector, room: Vector) -> CellOffer:
+    return CellOffer(capacity, used, request, room, capacity_ranks(capacity))
 
 
 def matrix(*rows: list[int]) -> Matrix:

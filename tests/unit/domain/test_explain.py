@@ -8,8 +8,8 @@ import pytest
 
 from controlplane.domain.constraints import Constraint, Operator, Tags
 from controlplane.domain.placement.model.amounts import describe_shortfall
-from controlplane.domain.placement.model.capacity_matrix import Board
-from controlplane.domain.placement.model.interfaces import Violation
+from controlplane.domain.placement.model.capacity_matrix import CapacityMatrix
+from controlplane.domain.placement.model.interfaces import ValidationFailure
 from controlplane.domain.placement.model.snapshot import CellFacts
 from controlplane.domain.placement.reasons.explain import (
     explain_behind,
@@ -45,7 +45,7 @@ def explain(
         unready_cells=unready_cells or {},
     )
     (facts,) = waited.snapshot.shapes
-    board = Board(waited.snapshot.cells, (facts,))
+    board = CapacityMatrix(waited.snapshot.cells, (facts,))
     return explain_misfit(facts, waited.snapshot, board, board.usable(facts))
 
 
@@ -214,7 +214,10 @@ def test_cells_with_room_that_prepare_enough_containers_are_told_apart_from_full
 
 def test_all_violations_are_told_and_the_first_gives_the_code_and_the_figures() -> None:
     found = explain_violations(
-        [Violation("quota_exceeded", "one", {"used": 1}), Violation("other", "two", {"limit": 2})]
+        [
+            ValidationFailure("quota_exceeded", "one", {"used": 1}),
+            ValidationFailure("other", "two", {"limit": 2}),
+        ]
     )
     assert found == {
         "code": "quota_exceeded",

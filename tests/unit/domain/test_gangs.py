@@ -6,7 +6,7 @@ import pytest
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.state.gangs import (
-    GangGroup,
+    GangGroupFacts,
     GangVerdict,
     judge_gang,
     meets_minima,
@@ -21,11 +21,11 @@ P, A, B, R = S.PENDING, S.ASSIGNED, S.BUILDING, S.RUNNING
 OK, F, WF, PRE, K = S.SUCCEEDED, S.FAILED, S.WORKER_FAILED, S.PREEMPTED, S.KILLED
 
 
-def group(*states: S, least: int, movable: bool = True) -> GangGroup:
-    return GangGroup(Counter(states), least, movable)
+def group(*states: S, least: int, movable: bool = True) -> GangGroupFacts:
+    return GangGroupFacts(Counter(states), least, movable)
 
 
-def verdict(*groups: GangGroup, least: int | None = None) -> GangVerdict:
+def verdict(*groups: GangGroupFacts, least: int | None = None) -> GangVerdict:
     return judge_gang(groups, sum(g.min_available for g in groups) if least is None else least)
 
 
@@ -86,7 +86,7 @@ def test_what_runs_at_most_once_is_not_sent_back() -> None:
 
 
 def test_members_go_back_to_wait_by_default() -> None:
-    assert GangGroup({R: 1}, 1).is_movable is True
+    assert GangGroupFacts({R: 1}, 1).is_movable is True
 
 
 # What must be placed at once.
@@ -114,7 +114,7 @@ def test_members_go_back_to_wait_by_default() -> None:
     ],
 )
 def test_what_is_missing_is_placed_at_once(
-    groups: list[GangGroup], least: int, needs: list[int], extra: int
+    groups: list[GangGroupFacts], least: int, needs: list[int], extra: int
 ) -> None:
     assert missing(groups, least) == (needs, extra)
 
@@ -126,7 +126,7 @@ def test_a_gang_with_what_was_missing_meets_its_minima_however_it_is_split(
     groups = [group(P, P, P, least=1), group(P, P, R, least=2)]
     assert missing(groups, 4) == ([1, 1], 1)
     after = [
-        GangGroup(with_placed(one.counts, count), one.min_available)
+        GangGroupFacts(with_placed(one.counts, count), one.min_available)
         for one, count in zip(groups, split, strict=True)
     ]
     assert not meets_minima(groups, 4)

@@ -9,11 +9,11 @@ from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.cells.reports import decide_report
 from controlplane.domain.hooks import BUILT_IN
-from controlplane.domain.hooks.asking import longest_of, told_of
-from controlplane.domain.hooks.batch import Batch
-from controlplane.domain.hooks.inference import Inference
-from controlplane.domain.hooks.interactive import Interactive
-from controlplane.domain.hooks.interface import End, Hook, Terms
+from controlplane.domain.hooks.batch import BatchHook
+from controlplane.domain.hooks.calls import longest_of, told_of
+from controlplane.domain.hooks.inference import InferenceHook
+from controlplane.domain.hooks.interactive import InteractiveHook
+from controlplane.domain.hooks.interface import AttemptEnd, GroupTerms, Hook
 from controlplane.domain.hooks.preparing import prepare_job
 from controlplane.domain.jobs.submission import PlannedGroup, plan_groups
 from controlplane.domain.state.effects import ChangeTask
@@ -48,7 +48,7 @@ def test_each_field_is_taken_by_the_kinds_that_it_is_for_and_by_no_other(kind: s
 def test_inference_needs_a_health_check_and_the_fault_names_the_group() -> None:
     groups = [{"name": "one", "image": "busybox"}, {"name": "two", "image": "busybox"}]
     spec = parse_job({"name": "a", "kind": "inference", "groups": groups})
-    found = prepare_job(spec, Inference(), is_short=False).faults
+    found = prepare_job(spec, InferenceHook(), is_short=False).faults
     assert [fault.field for fault in found] == ["groups[0].health_check", "groups[1].health_check"]
     assert found[0].detail == "is required for kind inference"
 
@@ -62,12 +62,12 @@ def planned(spec: JobSpec, hook: Hook) -> list[PlannedGroup]:
 def test_a_cell_is_told_what_the_hook_left_of_the_terms() -> None:
     fields = {"ports": ["http"], "idle_timeout_seconds": 60, "lifetime_seconds": 600}
     spec = parse_job({"name": "a", "image": "busybox", "kind": "interactive", **fields})
-    [group] = planned(spec, Interactive())
+    [group] = planned(spec, InteractiveHook())
     assert {name: group.launch[name] for name in fields} == fields
     assert group.timeout_seconds == 600, "what the cell does not end, the control plane does"
 
-    class Shorter(Interactive):
-        def prepare(self, terms: Terms) -> Terms:
+    class Shorter(InteractiveHook):
+        def prepare(self, terms: GroupTerms) -> GroupTerms:
             less = replace(terms, idle_timeout_seconds=None, ports=())
             return replace(less, lifetime_seconds=5.0, timeout_seconds=7.0)
 
@@ -81,7 +81,7 @@ def test_a_cell_is_told_what_the_hook_left_of_the_terms() -> None:
 def test_a_health_check_is_told_as_the_wire_has_it() -> None:
     fields = {"ports": ["http"], "health_check": {"http": {"port": "http", "path": "/up"}}}
     spec = parse_job({"name": "a", "image": "busybox", "kind": "inference", **fields})
-    [group] = prepare_job(spec, Inference(), is_short=True).spec.groups
+    [group] = prepare_job(spec, InferenceHook(), is_short=True).spec.groups
     told = told_of(group)
     assert told["health_check"] == {
         "port": "http",
@@ -110,9 +110,9 @@ def test_a_health_check_is_told_as_the_wire_has_it() -> None:
 def test_inference_is_free_to_end_once_it_served(
     event: Event, exit_code: int | None, was_running: bool, meant: Event
 ) -> None:
-    assert Inference().on_end(End(event, was_running, exit_code)) is meant
-    for hook in (Batch(), Interactive()):
-        assert hook.on_end(End(event, was_running, exit_code)) is event
+    assert InferenceHook().on_end(AttemptEnd(event, was_running, exit_code)) is meant
+    for hook in (BatchHook(), InteractiveHook()):
+        assert hook.on_end(AttemptEnd(event, was_running, exit_code)) is event
 
 
 # ----------------------------------------------------------------------------- in a report
@@ -125,7 +125,7 @@ def decided(state: S, said: Any, hook: Hook) -> ChangeTask:
 
 
 def test_a_service_that_ended_waits_again_and_nothing_is_charged() -> None:
-    change = decided(S.RUNNING, report(S.SUCCEEDED, exit_code=0, gone=True), Inference())
+    change = decided(S.RUNNING, report(S.SUCCEEDED, exit_code=0, gone=True), InferenceHook())
     assert change.task_to is S.PENDING
     assert change.attempt is not None
     assert (change.attempt.state_to, change.attempt.charged) == (S.FAILED, None)
@@ -136,7 +136,7 @@ def test_a_service_that_ended_waits_again_and_nothing_is_charged() -> None:
 
 def test_a_service_whose_running_report_was_lost_is_free_all_the_same() -> None:
     said = report(S.FAILED, exit_code=1, reason="exit", gone=True, started_at=NOW.timestamp())
-    assert decided(S.ASSIGNED, said, Inference()).task_to is S.PENDING
+    assert decided(S.ASSIGNED, said, InferenceHook()).task_to is S.PENDING
 
 
 def test_a_service_that_never_became_healthy_has_failed() -> None:
@@ -148,7 +148,7 @@ def test_a_service_that_never_became_healthy_has_failed() -> None:
         message="not healthy within 5 s: HTTP status 500",
         gone=True,
     )
-    change = decided(S.BUILDING, said, Inference())
+    change = decided(S.BUILDING, said, InferenceHook())
     assert change.task_to is S.FAILED
     assert change.failure_reason == "not healthy within 5 s: HTTP status 500"
     assert change.steps[0].reason is Reason.HEALTH_CHECK_FAILED
@@ -159,13 +159,13 @@ def test_a_service_that_never_became_healthy_has_failed() -> None:
     [("idle_timeout", Reason.IDLE_TIMEOUT), ("lifetime_over", Reason.LIFETIME_OVER)],
 )
 def test_what_a_limit_ended_is_killed_and_not_tried_again(said: str, reason: Reason) -> None:
-    change = decided(S.RUNNING, report(S.KILLED, exit_code=143, reason=said), Interactive())
+    change = decided(S.RUNNING, report(S.KILLED, exit_code=143, reason=said), InteractiveHook())
     assert (change.task_to, change.steps[0].reason) == (S.KILLED, reason)
 
 
 def test_addresses_are_kept_with_what_was_used() -> None:
     said = report(S.RUNNING, usage={"peak": 1}, addresses={"http": "10.0.0.1:8080"})
-    change = decided(S.BUILDING, said, Batch())
+    change = decided(S.BUILDING, said, BatchHook())
     assert change.attempt is not None
     assert change.attempt.usage == {"peak": 1}
     assert change.attempt.details == {"addresses": {"http": "10.0.0.1:8080"}}
@@ -180,10 +180,10 @@ class Foreign:
     def __init__(self, event: Event) -> None:
         self._event = event
 
-    def prepare(self, terms: Terms) -> Terms:
+    def prepare(self, terms: GroupTerms) -> GroupTerms:
         raise KeyError("it is broken")
 
-    def on_end(self, end: End) -> Event:
+    def on_end(self, end: AttemptEnd) -> Event:
         return self._event
 
 

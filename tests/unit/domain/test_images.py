@@ -8,15 +8,15 @@ from controlplane.domain.cells.image_backoff import (
     CELLS,
     LONGEST_HOLD,
     WITHIN,
-    Failures,
+    PullFailures,
     held_until,
 )
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def failures(*counts: int, ago: timedelta = timedelta()) -> list[Failures]:
-    return [Failures(cell_id, count, NOW - ago) for cell_id, count in enumerate(counts)]
+def failures(*counts: int, ago: timedelta = timedelta()) -> list[PullFailures]:
+    return [PullFailures(cell_id, count, NOW - ago) for cell_id, count in enumerate(counts)]
 
 
 @pytest.mark.parametrize("counts", [(), (1,), (50, 50)])

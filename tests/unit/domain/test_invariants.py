@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.integrity import INVARIANTS, Ledger, find_violations
+from controlplane.domain.integrity import INVARIANTS, IntegrityRows, find_violations
 from controlplane.domain.integrity.rows import (
     AttemptRecord,
     CellRecord,
@@ -48,7 +48,7 @@ def task(task_id: int, index: int, state: S, **more: Any) -> TaskRecord:
 
 ENDED = {"started_at": at(2), "finished_at": at(3), "released_at": at(3)}
 
-LEDGER = Ledger(
+LEDGER = IntegrityRows(
     jobs=[JobRecord(1, S.RUNNING, None, 2, False, 0, False, False, False, at(2), None, None)],
     groups=[
         GroupRecord(
@@ -110,8 +110,8 @@ LEDGER = Ledger(
 )
 
 
-def change(kind: str, position: int, **columns: Any) -> Callable[[Ledger], Ledger]:
-    def plant(ledger: Ledger) -> Ledger:
+def change(kind: str, position: int, **columns: Any) -> Callable[[IntegrityRows], IntegrityRows]:
+    def plant(ledger: IntegrityRows) -> IntegrityRows:
         records = list(getattr(ledger, kind))
         records[position] = replace(records[position], **columns)
         return replace(ledger, **{kind: records})
@@ -119,17 +119,17 @@ def change(kind: str, position: int, **columns: Any) -> Callable[[Ledger], Ledge
     return plant
 
 
-def add(kind: str, record: Any) -> Callable[[Ledger], Ledger]:
+def add(kind: str, record: Any) -> Callable[[IntegrityRows], IntegrityRows]:
     return lambda ledger: replace(ledger, **{kind: [*getattr(ledger, kind), record]})
 
 
 def both(
-    one: Callable[[Ledger], Ledger], other: Callable[[Ledger], Ledger]
-) -> Callable[[Ledger], Ledger]:
+    one: Callable[[IntegrityRows], IntegrityRows], other: Callable[[IntegrityRows], IntegrityRows]
+) -> Callable[[IntegrityRows], IntegrityRows]:
     return lambda ledger: other(one(ledger))
 
 
-PLANTED: list[tuple[int, Callable[[Ledger], Ledger]]] = [
+PLANTED: list[tuple[int, Callable[[IntegrityRows], IntegrityRows]]] = [
     (1, add("attempts", attempt(UUID(int=4), 2, 2, S.ASSIGNED))),
     (2, change("tasks", 1, attempt_open=False)),
     (3, change("attempts", 2, state=S.RUNNING)),
@@ -175,7 +175,9 @@ def test_rows_in_order_violate_nothing() -> None:
 
 
 @pytest.mark.parametrize(("number", "plant"), PLANTED, ids=[f"INV-{n}" for n, _ in PLANTED])
-def test_a_planted_violation_is_named(number: int, plant: Callable[[Ledger], Ledger]) -> None:
+def test_a_planted_violation_is_named(
+    number: int, plant: Callable[[IntegrityRows], IntegrityRows]
+) -> None:
     assert number in {violation.number for violation in find_violations(plant(LEDGER))}
 
 

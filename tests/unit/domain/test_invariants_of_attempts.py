@@ -7,7 +7,7 @@ import pytest
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.integrity.checks import attempts as inv
-from controlplane.domain.integrity.rows import Finding, Ledger
+from controlplane.domain.integrity.rows import Finding, IntegrityRows
 from controlplane.domain.state.states import ACTIVE, ATTEMPT_STATES, TERMINAL
 from tests.unit.domain.records import T0, at, attempt, group, job, released, task, uid
 
@@ -15,8 +15,8 @@ OK, F, K, P, R, A = S.SUCCEEDED, S.FAILED, S.KILLED, S.PENDING, S.RUNNING, S.ASS
 A1 = f"attempt {uid(1)}"
 
 
-def found(find: Callable[[Ledger], Iterable[Finding]], **rows: Any) -> list[Finding]:
-    return list(find(Ledger(**rows)))
+def found(find: Callable[[IntegrityRows], Iterable[Finding]], **rows: Any) -> list[Finding]:
+    return list(find(IntegrityRows(**rows)))
 
 
 def test_inv_1_one_attempt_that_is_not_released() -> None:

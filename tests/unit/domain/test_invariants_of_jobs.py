@@ -11,7 +11,7 @@ from controlplane.domain.integrity import INVARIANTS, find_violations
 from controlplane.domain.integrity.catalogue import render_document
 from controlplane.domain.integrity.checks import history as his
 from controlplane.domain.integrity.checks import jobs as inv
-from controlplane.domain.integrity.rows import Finding, Ledger, Violation
+from controlplane.domain.integrity.rows import Finding, IntegrityRows, InvariantViolation
 from controlplane.domain.state.states import JOB_STATES, OPEN, TERMINAL
 from tests.unit.domain.records import (
     T0,
@@ -31,8 +31,8 @@ WF, U = S.WORKER_FAILED, S.UNSCHEDULABLE
 A1 = f"attempt {uid(1)}"
 
 
-def found(find: Callable[[Ledger], Iterable[Finding]], **rows: Any) -> list[Finding]:
-    return list(find(Ledger(**rows)))
+def found(find: Callable[[IntegrityRows], Iterable[Finding]], **rows: Any) -> list[Finding]:
+    return list(find(IntegrityRows(**rows)))
 
 
 def tasks(*states: S, **changes: Any) -> list[Any]:
@@ -325,9 +325,9 @@ def test_inv_44_every_attempt_is_in_the_history() -> None:
 
 
 def test_violations_come_by_number_with_what_they_contradict() -> None:
-    ledger = Ledger(cells=[cell(lease_incarnation="two", used={"cpu_millis": 1001})])
+    ledger = IntegrityRows(cells=[cell(lease_incarnation="two", used={"cpu_millis": 1001})])
     first, second = find_violations(ledger)
-    assert first == Violation(30, "cell 5 (north)", "1001 of 1000 cpu_millis are taken")
+    assert first == InvariantViolation(30, "cell 5 (north)", "1001 of 1000 cpu_millis are taken")
     assert str(first) == "INV-30 cell 5 (north): 1001 of 1000 cpu_millis are taken"
     assert second.number == 31
 

@@ -9,9 +9,9 @@ import pytest
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict
 from controlplane.domain.jobs.rerun import (
-    Awaited,
-    GroupLeft,
+    GroupRemainder,
     Remainder,
+    RerunDependency,
     carry_over,
     check_retry,
     plan_remainder,
@@ -32,18 +32,18 @@ def spec_of(*groups: dict[str, Any], **job: Any) -> JobSpec:
     return parse_job({"name": "job", "groups": full, **job})
 
 
-def left(count: int, minimum: int, *indices: int, traceable: bool = True) -> GroupLeft:
-    found = GroupLeft(count, minimum, list(indices))
+def left(count: int, minimum: int, *indices: int, traceable: bool = True) -> GroupRemainder:
+    found = GroupRemainder(count, minimum, list(indices))
     return found if traceable else replace(found, is_traceable=False)
 
 
-def plan(spec: JobSpec, found: dict[str, GroupLeft], minimum: int) -> Remainder:
+def plan(spec: JobSpec, found: dict[str, GroupRemainder], minimum: int) -> Remainder:
     groups = plan_groups(spec, now=NOW, timeout_seconds=None)
     return plan_remainder(spec, groups, found, min_available=minimum)
 
 
 def check(
-    job: JobRow = ENDED, *relatives: JobRow, spec: JobSpec | None = None, **found: GroupLeft
+    job: JobRow = ENDED, *relatives: JobRow, spec: JobSpec | None = None, **found: GroupRemainder
 ) -> None:
     check_retry(job, spec or spec_of(), found or {"main": left(1, 1, 0)}, relatives)
 
@@ -123,7 +123,7 @@ def test_what_has_ended_and_is_settled_may_be_retried() -> None:
     ],
 )
 def test_what_is_in_the_way_of_a_retry_is_said(
-    job: JobRow, relatives: tuple[JobRow, ...], found: GroupLeft, why: str
+    job: JobRow, relatives: tuple[JobRow, ...], found: GroupRemainder, why: str
 ) -> None:
     with pytest.raises(Conflict, match=why):
         check(job, *relatives, main=found)
@@ -140,20 +140,20 @@ def test_results_that_are_not_there_any_more_matter_to_those_who_would_read_them
     check(spec=spec, a=left(1, 0), b=there, c=there)
 
 
-def carried(*awaited: Awaited) -> list[tuple[int | str, str]]:
+def carried(*awaited: RerunDependency) -> list[tuple[int | str, str]]:
     return [(item.job, item.until) for item in carry_over(7, awaited)]
 
 
 def test_what_was_met_is_past_and_what_is_open_stays() -> None:
-    met = Awaited(1, "one", "succeeded", is_met=True, is_failed=False, is_there=False)
-    open_ = Awaited(2, "two", "started", is_met=False, is_failed=False, retried_by=5)
+    met = RerunDependency(1, "one", "succeeded", is_met=True, is_failed=False, is_there=False)
+    open_ = RerunDependency(2, "two", "started", is_met=False, is_failed=False, retried_by=5)
     assert carried(met, open_) == [(2, "started")]
-    settled = Awaited(1, "1", "settled", is_met=True, is_failed=False)
+    settled = RerunDependency(1, "1", "settled", is_met=True, is_failed=False)
     assert carried(settled) == []
 
 
 def test_the_newest_retry_takes_the_place_of_a_job_that_failed_the_dependency() -> None:
-    failed = Awaited(1, "one", "succeeded", is_met=False, is_failed=True)
+    failed = RerunDependency(1, "one", "succeeded", is_met=False, is_failed=True)
     assert carried(failed) == [(1, "succeeded")]
     assert carried(replace(failed, retried_by=5)) == [(5, "succeeded")]
     assert carried(replace(failed, retried_by=5, is_there=False)) == [(5, "succeeded")]
@@ -162,13 +162,13 @@ def test_the_newest_retry_takes_the_place_of_a_job_that_failed_the_dependency() 
 
 
 def test_a_dependency_on_a_deleted_job_cannot_be_carried_over() -> None:
-    gone = Awaited(1, "one", "finished", is_met=False, is_failed=True, is_there=False)
+    gone = RerunDependency(1, "one", "finished", is_met=False, is_failed=True, is_there=False)
     with pytest.raises(Conflict, match="job 7 depends on job one, which was deleted"):
         carry_over(7, [gone])
 
 
 def test_the_place_of_a_job_that_is_still_being_stopped_is_not_free_yet() -> None:
-    replaced = Awaited(1, "1", "settled", is_met=False, is_failed=False)
+    replaced = RerunDependency(1, "1", "settled", is_met=False, is_failed=False)
     with pytest.raises(Conflict, match="containers of job 1, which job 7 replaced, are still"):
         carry_over(7, [replaced])
 
@@ -187,7 +187,7 @@ def test_the_new_document_is_the_old_one_but_for_guid_policy_and_other_jobs() ->
     assert (alone.guid, alone.existing_job_policy, alone.parent) == (None, None, None)
     assert (alone.depends_on, alone.name, alone.groups) == ([], "job", spec.groups)
     assert retried_document(document, alone) == {"name": "job", "image": "x"}
-    open_ = Awaited(2, "two", "started", is_met=False, is_failed=False)
+    open_ = RerunDependency(2, "two", "started", is_met=False, is_failed=False)
     child = retried_spec(spec, guid="new", depends_on=carry_over(7, [open_]), parent=3)
     assert child.guid == "new"
     made = retried_document(document, child)

@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 import pytest
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.state.dependencies import Milestones
+from controlplane.domain.state.dependencies import JobMilestones
 from controlplane.domain.state.facts import GroupFacts
 from controlplane.domain.state.job_rollup import (
     GroupRow,
     JobRow,
-    Startable,
+    StartableGroup,
     gang_of,
     has_follow_up,
     impossible_groups,
@@ -250,7 +250,7 @@ def test_convergence_goes_on_with_jobs_that_end_or_bounce_or_are_looked_at(
 
 def test_how_far_a_job_came_is_state_start_and_settling() -> None:
     row = job(state=K, settled_at=NOW)
-    assert milestones_of(row) == Milestones(K, CREATED, NOW)
+    assert milestones_of(row) == JobMilestones(K, CREATED, NOW)
 
 
 # Which groups may start.
@@ -258,7 +258,7 @@ def test_how_far_a_job_came_is_state_start_and_settling() -> None:
 AFTER_A = (("a", "succeeded"),)
 
 
-def startable(*groups: GroupRow, **changes: object) -> tuple[Startable, ...]:
+def startable(*groups: GroupRow, **changes: object) -> tuple[StartableGroup, ...]:
     return newly_startable(job(*groups, **changes), groups, now=NOW)
 
 
@@ -267,7 +267,7 @@ def waiting(counts: dict[S, int] | None = None) -> GroupRow:
 
 
 def test_a_group_may_start_once_its_dependencies_hold() -> None:
-    assert startable(group({OK: 1}), waiting()) == (Startable(ord("b"), NOW, None),)
+    assert startable(group({OK: 1}), waiting()) == (StartableGroup(ord("b"), NOW, None),)
     assert startable(group({R: 1}), waiting()) == ()
     assert startable(group({F: 1}), waiting()) == ()
 
@@ -286,7 +286,7 @@ def test_no_group_starts_while_its_job_ends_or_waits_for_others(
 
 
 def test_the_deadline_counts_from_when_the_group_could_first_start() -> None:
-    def found(**changes: object) -> Startable:
+    def found(**changes: object) -> StartableGroup:
         (one,) = startable(group({OK: 1}), waiting(), **changes)
         return one
 

@@ -8,10 +8,10 @@ import pytest
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.state.effects import ChangeTask, EndJob
 from controlplane.domain.state.facts import GroupFacts
-from controlplane.domain.state.group_counts import Given, Move, first_starts, move_counts
+from controlplane.domain.state.group_counts import JobContext, Move, first_starts, move_counts
 from controlplane.domain.state.job_rollup import GroupRow, JobRow
 from controlplane.domain.state.states import TERMINAL, Reason
-from controlplane.domain.state.task_changes import Cause, change_task
+from controlplane.domain.state.task_changes import ChangeCause, change_task
 from controlplane.domain.state.transitions import Event
 from tests.unit.domain.facts import CREATED, NOW, task
 
@@ -68,7 +68,7 @@ def test_what_stays_moves_nothing() -> None:
 
 
 def started(seconds: int | None, job_id: int = 1) -> ChangeTask:
-    change = change_task(task(S.PENDING), Event.KILLED, Cause(Reason.CANCELLED), now=NOW)
+    change = change_task(task(S.PENDING), Event.KILLED, ChangeCause(Reason.CANCELLED), now=NOW)
     at = None if seconds is None else CREATED + seconds * SECOND
     return replace(change, job_id=job_id, started_at=at)
 
@@ -80,7 +80,7 @@ def test_a_job_started_with_the_first_of_its_tasks() -> None:
 
 
 def test_a_job_starts_once() -> None:
-    given = Given(starts={1: NOW})
+    given = JobContext(starts={1: NOW})
     assert given.add_to(JOB).started_at == NOW
     assert given.add_to(replace(JOB, started_at=CREATED)).started_at == CREATED
     assert given.add_to(replace(JOB, job_id=2)).started_at is None
@@ -88,19 +88,19 @@ def test_a_job_starts_once() -> None:
 
 def test_a_job_that_is_unblocked_waits_for_no_other() -> None:
     blocked = replace(JOB, waits_for_jobs=True)
-    assert Given(unblocked=frozenset({1})).add_to(blocked).waits_for_jobs is False
-    assert Given(unblocked=frozenset({2})).add_to(blocked).waits_for_jobs is True
+    assert JobContext(unblocked=frozenset({1})).add_to(blocked).waits_for_jobs is False
+    assert JobContext(unblocked=frozenset({2})).add_to(blocked).waits_for_jobs is True
 
 
 def test_a_job_is_told_how_it_ends() -> None:
-    ending = Given(endings={1: END}).add_to(JOB)
+    ending = JobContext(endings={1: END}).add_to(JOB)
     assert (ending.ending_as, ending.ending_reason) == (S.KILLED, Reason.CANCELLED)
     assert ending.failure_reason == "enough"
     known = replace(JOB, failure_reason="known")
-    silent = Given(endings={1: replace(END, message="")})
+    silent = JobContext(endings={1: replace(END, message="")})
     assert silent.add_to(known).failure_reason == "known"
-    assert Given(endings={2: END}).add_to(JOB) == JOB
-    assert Given().add_to(JOB) == JOB
+    assert JobContext(endings={2: END}).add_to(JOB) == JOB
+    assert JobContext().add_to(JOB) == JOB
 
 
 @pytest.mark.parametrize(
@@ -111,4 +111,4 @@ def test_a_job_is_told_how_it_ends() -> None:
     ],
 )
 def test_the_first_end_that_was_given_stands(job: JobRow) -> None:
-    assert Given(endings={1: END}).add_to(job) == job
+    assert JobContext(endings={1: END}).add_to(job) == job

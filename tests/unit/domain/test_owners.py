@@ -10,7 +10,7 @@ from controlplane.contract.states import TaskState as S
 from controlplane.domain.convergence.owners import (
     OTHER_OWNERS,
     TASK_OWNERS,
-    Circumstances,
+    OwnerFacts,
     find_owner,
 )
 from controlplane.domain.state.states import ACTIVE, ATTEMPT_STATES, TERMINAL, Exclusive
@@ -35,7 +35,7 @@ def owner(
         released_at = NOW if released else None
         present = attempt(held_by, released_at=released_at, is_stop_forced=forced)
     facts = replace(task(state, present), at_most_once=at_most_once, exclusive=exclusive)
-    found = find_owner(Circumstances(facts, **circumstances))
+    found = find_owner(OwnerFacts(facts, **circumstances))
     return found.rule if found else None
 
 
@@ -121,7 +121,7 @@ def test_a_pending_task_waits_for_jobs_then_groups_then_its_place() -> None:
 
 def test_by_default_nothing_special_is_the_case() -> None:
     facts = task(S.PENDING)
-    assert Circumstances(facts) == Circumstances(
+    assert OwnerFacts(facts) == OwnerFacts(
         facts,
         is_cell_lost=False,
         is_job_ending=False,

@@ -11,7 +11,7 @@ import pytest
 from controlplane.contract.messages.phases import MAX_PHASES, PhaseChange, PhaseKind
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.cells.reports import Ignored, decide_report
+from controlplane.domain.cells.reports import IgnoredReport, decide_report
 from controlplane.domain.state.effects import ChangeTask
 from tests.unit.domain.facts import CREATED, NOW, SENDER, attempt, report, task
 
@@ -131,7 +131,7 @@ def test_a_runners_own_phases_stand_before_and_after_the_start() -> None:
     ]
 
 
-def later(known: int, *phases: PhaseChange, state: S = S.BUILDING) -> ChangeTask | Ignored:
+def later(known: int, *phases: PhaseChange, state: S = S.BUILDING) -> ChangeTask | IgnoredReport:
     present = attempt(S.BUILDING, phase="creating", phase_number=known)
     said = report(state, phase="creating", phases=phases)
     return decide_report(task(S.BUILDING, present), said, SENDER, now=NOW)
@@ -190,11 +190,11 @@ def test_phases_of_an_attempt_that_the_control_plane_ended_are_kept(gone: bool) 
 def test_late_phases_of_what_has_ended_that_are_known_change_nothing() -> None:
     present = attempt(S.FAILED, phase_number=2)
     said = report(S.BUILDING, phases=BUILT[:2])
-    assert decide_report(task(S.PENDING, present), said, SENDER, now=NOW) == Ignored(
+    assert decide_report(task(S.PENDING, present), said, SENDER, now=NOW) == IgnoredReport(
         "already_ended"
     )
     released = attempt(S.FAILED, released_at=NOW)
-    assert decide_report(task(S.PENDING, released), said, SENDER, now=NOW) == Ignored(
+    assert decide_report(task(S.PENDING, released), said, SENDER, now=NOW) == IgnoredReport(
         "already_ended"
     )
 

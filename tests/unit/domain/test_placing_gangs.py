@@ -5,7 +5,7 @@ from typing import Any
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.placement.model.snapshot import CellFacts, GangFacts
-from controlplane.domain.state.gangs import GangGroup
+from controlplane.domain.state.gangs import GangGroupFacts
 from tests.unit.domain.placement import pools
 from tests.unit.domain.placement.pools import Outcome, Row, gang
 
@@ -99,7 +99,7 @@ def test_members_of_one_group_in_several_shapes_count_together() -> None:
 
 
 def test_a_gang_that_has_its_minimum_places_the_rest_one_by_one() -> None:
-    facts = GangFacts((1,), (GangGroup({S.RUNNING: 2, S.PENDING: 3}, 2),), 2)
+    facts = GangFacts((1,), (GangGroupFacts({S.RUNNING: 2, S.PENDING: 3}, 2),), 2)
     assert run([cell(1, 1)], shape(1, 3), gang=facts).placed == {1: 1}
 
 

@@ -7,8 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.domain.placement.model.snapshot import CellFacts, Leaving, Running, ShapeFacts
-from controlplane.domain.placement.preemption.candidates import Allowance, Need
+from controlplane.domain.placement.model.snapshot import (
+    CellFacts,
+    EvictableAttempt,
+    ReleasingCapacity,
+    ShapeFacts,
+)
+from controlplane.domain.placement.preemption.candidates import Allowance, PreemptionRequest
 from controlplane.domain.placement.preemption.preempt import Eviction, choose_evictions
 from controlplane.domain.scopes import Scope, ScopeKind
 from controlplane.domain.state.states import Band, CellState
@@ -19,7 +24,9 @@ OF_ALICE = Scope(ScopeKind.USER, ALICE)
 LICENCE = "licence"
 
 
-def runs(task_id: int, cell: int, cpu: int, band: Band = Band.BATCH, **more: Any) -> Running:
+def runs(
+    task_id: int, cell: int, cpu: int, band: Band = Band.BATCH, **more: Any
+) -> EvictableAttempt:
     """An attempt of `cpu` cores that began `age` seconds ago; its job has its number."""
     age = more.pop("age", 60)
     resources = {"cpu": cpu} | more.pop("also", {})
@@ -33,25 +40,25 @@ def runs(task_id: int, cell: int, cpu: int, band: Band = Band.BATCH, **more: Any
         "stop_seconds": 10.0,
         **more,
     }
-    return Running(task_id, cell_id=cell, band=band, resources=resources, **facts)
+    return EvictableAttempt(task_id, cell_id=cell, band=band, resources=resources, **facts)
 
 
-def asks(cpu: int, band: Band = Band.PRODUCTION, count: int = 1, **more: Any) -> Need:
+def asks(cpu: int, band: Band = Band.PRODUCTION, count: int = 1, **more: Any) -> PreemptionRequest:
     """Somebody who needs `cpu` cores, `count` times at once, on any cell."""
     resources = {"cpu": cpu} | more.pop("also", {})
     owner = more.pop("owner_id", ALICE)
     number = more.pop("number", 1)
     shape = ShapeFacts(number, band, owner, 1, 1, count, resources, "container")
     usable = more.pop("usable", None) or (np.ones(3, dtype=bool),)
-    return Need(shape, number, 100 + number, count, usable, **more)
+    return PreemptionRequest(shape, number, 100 + number, count, usable, **more)
 
 
 def choose(
-    needs: Sequence[Need],
-    running: Sequence[Running],
+    needs: Sequence[PreemptionRequest],
+    running: Sequence[EvictableAttempt],
     *,
     spare: Sequence[int] = (0, 0, 0),
-    leaving: Sequence[Leaving] = (),
+    leaving: Sequence[ReleasingCapacity] = (),
     allowances: Sequence[Allowance] = (),
     limit: int = 100,
 ) -> list[Eviction]:
@@ -119,7 +126,7 @@ def test_what_is_free_already_counts() -> None:
 
 def test_where_enough_is_leaving_the_place_is_only_kept() -> None:
     running = [runs(1, 0, 8)]
-    (eviction,) = choose([asks(4)], running, leaving=[Leaving(2, {"cpu": 4})])
+    (eviction,) = choose([asks(4)], running, leaving=[ReleasingCapacity(2, {"cpu": 4})])
     assert (eviction.victims, eviction.cell_ids, eviction.counts) == ((), (2,), (1,))
     assert eviction.until == NOW + timedelta(seconds=30)
 
@@ -127,7 +134,7 @@ def test_where_enough_is_leaving_the_place_is_only_kept() -> None:
 def test_what_is_leaving_and_kept_for_somebody_else_does_not_count() -> None:
     running = [runs(1, 0, 8)]
     # Room that is kept is taken off what is free, which may so fall below nothing.
-    found = choose([asks(4)], running, spare=(0, 0, -4), leaving=[Leaving(2, {"cpu": 4})])
+    found = choose([asks(4)], running, spare=(0, 0, -4), leaving=[ReleasingCapacity(2, {"cpu": 4})])
     assert only(found) == ((1,), (0,))
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from controlplane.domain.hooks.batch import Batch
-from controlplane.domain.hooks.interface import End, Origin, Terms
-from controlplane.domain.hooks.preparing import Prepared, prepare_job
+from controlplane.domain.hooks.batch import BatchHook
+from controlplane.domain.hooks.interface import AttemptEnd, GroupOrigin, GroupTerms
+from controlplane.domain.hooks.preparing import PreparedJob, prepare_job
 from controlplane.domain.state.transitions import Event
 from controlplane.spec import parse_job
 from controlplane.spec.files import MAX_MOUNTS
@@ -23,17 +23,17 @@ ZONE = {"key": "zone", "op": "eq", "values": ["a"]}
 class Setting:
     """A hook that changes the terms."""
 
-    def __init__(self, change: Callable[[Terms], Terms]) -> None:
+    def __init__(self, change: Callable[[GroupTerms], GroupTerms]) -> None:
         self._change = change
 
-    def prepare(self, terms: Terms) -> Terms:
+    def prepare(self, terms: GroupTerms) -> GroupTerms:
         return self._change(terms)
 
-    def on_end(self, end: End) -> Event:
+    def on_end(self, end: AttemptEnd) -> Event:
         return end.event
 
 
-def prepared(body: dict[str, Any], **changes: Any) -> Prepared:
+def prepared(body: dict[str, Any], **changes: Any) -> PreparedJob:
     hook = Setting(lambda terms: replace(terms, **changes))
     return prepare_job(parse_job(body), hook, is_short="groups" not in body)
 
@@ -44,14 +44,14 @@ def faults(body: dict[str, Any], **changes: Any) -> list[str]:
 
 def test_terms_that_come_back_as_they_are_leave_the_job_as_it_is() -> None:
     spec = parse_job({**SHORT, "env": {"A": "1"}, "constraints": [ZONE]})
-    for hook in (Batch(), Setting(lambda terms: terms), Setting(lambda terms: replace(terms))):
+    for hook in (BatchHook(), Setting(lambda terms: terms), Setting(lambda terms: replace(terms))):
         found = prepare_job(spec, hook, is_short=True)
         assert found.spec is spec
         assert not any(found.changes)
 
 
 def test_a_hook_reads_the_terms_in_force_and_where_the_group_comes_from() -> None:
-    seen: list[Terms] = []
+    seen: list[GroupTerms] = []
     body = {
         "name": "a",
         "labels": {"team": "blue"},
@@ -64,14 +64,14 @@ def test_a_hook_reads_the_terms_in_force_and_where_the_group_comes_from() -> Non
     assert terms.constraints == ({**ZONE, "required": True},)
     assert terms.placement_tags == ("ssd",)
     assert (terms.resources["cpu"], terms.resources["memory"]) == ("2", "1Gi")
-    assert terms.origin == Origin("a", "g", "default", "default", "default", {"team": "blue"})
+    assert terms.origin == GroupOrigin("a", "g", "default", "default", "default", {"team": "blue"})
 
 
 def test_constraints_that_a_hook_sets_replace_those_of_the_job_for_the_group_alone() -> None:
     groups = [{"name": name, "image": "x"} for name in ("g", "h")]
     other = {**ZONE, "values": ["b"]}
 
-    def change(terms: Terms) -> Terms:
+    def change(terms: GroupTerms) -> GroupTerms:
         if terms.origin.group == "h":
             return terms
         return replace(terms, constraints=(*terms.constraints, other))
@@ -137,7 +137,7 @@ def test_a_hook_may_drop_a_health_check_and_not_invent_one() -> None:
 def test_what_a_hook_writes_to_the_terms_themselves_is_refused_not_lost(
     write: Callable[[Any], None],
 ) -> None:
-    def change(terms: Terms) -> Terms:
+    def change(terms: GroupTerms) -> GroupTerms:
         write(terms)
         return terms
 

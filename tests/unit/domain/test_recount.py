@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.integrity.recount import Counted, find_differences
+from controlplane.domain.integrity.recount import TaskCounts, find_differences
 from controlplane.domain.state.facts import GroupFacts
 from controlplane.domain.state.job_rollup import GroupRow, JobRow
 
@@ -20,7 +20,7 @@ def a_group(counts: dict[S, int], excused: int = 0) -> GroupRow:
 
 
 def texts(job: JobRow, said: GroupRow, counts: dict[S, int], excused: int = 0) -> list[str]:
-    counted = {12: Counted(counts, excused)}
+    counted = {12: TaskCounts(counts, excused)}
     return [item.text for item in find_differences(job, [said], counted, now=NOW)]
 
 
@@ -40,7 +40,7 @@ def test_wrong_counts_are_told_with_what_is_so() -> None:
 
 def test_wrong_counts_can_be_mended_whatever_became_of_the_job() -> None:
     for state in (S.RUNNING, S.SUCCEEDED):
-        counted = {12: Counted({S.SUCCEEDED: 2})}
+        counted = {12: TaskCounts({S.SUCCEEDED: 2})}
         said = a_group({S.SUCCEEDED: 1, S.PENDING: 1})
         first, *_ = find_differences(replace(JOB, state=state), [said], counted, now=NOW)
         assert (first.job_id, first.group_id, first.is_mendable) == (7, 12, True)
@@ -67,7 +67,7 @@ def test_a_job_that_must_end_by_the_states_of_its_tasks_is_told() -> None:
 
 def test_all_tasks_have_ended_but_the_job_has_not() -> None:
     counts = {S.SUCCEEDED: 2}
-    (found,) = find_differences(JOB, [a_group(counts)], {12: Counted(counts)}, now=NOW)
+    (found,) = find_differences(JOB, [a_group(counts)], {12: TaskCounts(counts)}, now=NOW)
     assert found.text == "job 7: is RUNNING, SUCCEEDED follows from its tasks"
     assert (found.group_id, found.is_mendable) == (None, True)
 
@@ -78,7 +78,7 @@ def test_an_end_is_final_even_if_it_does_not_follow() -> None:
         ({S.SUCCEEDED: 1, S.FAILED: 1}, "FAILED"),
         ({S.SUCCEEDED: 1, S.RUNNING: 1}, "RUNNING"),
     ):
-        (found,) = find_differences(ended, [a_group(counts)], {12: Counted(counts)}, now=NOW)
+        (found,) = find_differences(ended, [a_group(counts)], {12: TaskCounts(counts)}, now=NOW)
         assert found.text == f"job 7: is SUCCEEDED, {follows} follows from its tasks"
         assert not found.is_mendable
 

@@ -2,11 +2,19 @@
 
 import pytest
 
-from controlplane.domain.cells.registration import Registration, Verdict, decide_registration
+from controlplane.domain.cells.registration import (
+    Registration,
+    RegistrationDecision,
+    decide_registration,
+)
 from controlplane.domain.state.states import ORDERED_STATES, CellState, Quarantine
 
 READY, LOST, CORDONED = CellState.READY, CellState.LOST, CellState.CORDONED
-ACCEPTED, DRAW_ANEW, REFUSED = Verdict.ACCEPTED, Verdict.DRAW_ANEW, Verdict.REFUSED
+ACCEPTED, DRAW_ANEW, REFUSED = (
+    RegistrationDecision.ACCEPTED,
+    RegistrationDecision.DRAW_ANEW,
+    RegistrationDecision.REFUSED,
+)
 
 
 def register(
@@ -55,7 +63,7 @@ def test_a_cell_that_comes_back_is_what_was_ordered(known: str, ordered: CellSta
 
 
 @pytest.mark.parametrize(("seq", "verdict"), [(9, DRAW_ANEW), (10, ACCEPTED), (11, ACCEPTED)])
-def test_a_journal_that_was_rolled_back_is_noticed(seq: int, verdict: Verdict) -> None:
+def test_a_journal_that_was_rolled_back_is_noticed(seq: int, verdict: RegistrationDecision) -> None:
     answer = register(seq=seq)
     assert (answer.verdict, answer.state) == (verdict, READY)
     assert ("journal" in answer.why) is (verdict is DRAW_ANEW)

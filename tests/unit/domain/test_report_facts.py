@@ -8,7 +8,7 @@ import pytest
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.cells.reports import Ignored, Sender, decide_report
+from controlplane.domain.cells.reports import IgnoredReport, ReportSender, decide_report
 from controlplane.domain.state.effects import ChangeAttempt, ChangeTask
 from controlplane.domain.state.facts import TaskFacts
 from controlplane.domain.state.states import (
@@ -16,11 +16,11 @@ from controlplane.domain.state.states import (
     ATTEMPT_STATES,
     REASONS,
     TERMINAL,
-    Budget,
     Reason,
     ReleaseKind,
+    RetryBudget,
 )
-from controlplane.domain.state.transitions import Counters, Limits
+from controlplane.domain.state.transitions import Counters, RetryLimits
 from tests.unit.domain.facts import CREATED, NOW, SENDER, UID, attempt, report, task
 
 EPOCH = CREATED.timestamp()
@@ -28,8 +28,8 @@ SECOND = timedelta(seconds=1)
 
 
 def decide(
-    said: AttemptReport, facts: TaskFacts | None = None, sender: Sender = SENDER
-) -> ChangeTask | Ignored:
+    said: AttemptReport, facts: TaskFacts | None = None, sender: ReportSender = SENDER
+) -> ChangeTask | IgnoredReport:
     return decide_report(facts or task(S.RUNNING, attempt()), said, sender, now=NOW)
 
 
@@ -49,11 +49,11 @@ def written(said: AttemptReport, facts: TaskFacts | None = None) -> ChangeAttemp
 
 
 def test_a_task_without_an_attempt_has_no_reports() -> None:
-    assert decide(report(S.SUCCEEDED), task(S.PENDING)) == Ignored("unknown_attempt")
+    assert decide(report(S.SUCCEEDED), task(S.PENDING)) == IgnoredReport("unknown_attempt")
 
 
 def test_a_report_of_an_earlier_attempt_is_unknown() -> None:
-    assert decide(replace(report(S.SUCCEEDED), uid="another")) == Ignored("unknown_attempt")
+    assert decide(replace(report(S.SUCCEEDED), uid="another")) == IgnoredReport("unknown_attempt")
 
 
 @pytest.mark.parametrize("state", sorted(S))
@@ -63,20 +63,20 @@ def test_a_report_never_takes_an_attempt_back(state: S) -> None:
         decision = decide(report(state), task(present, attempt(present)))
         forward = state in order and order.index(state) >= order.index(present)
         ends = state in TERMINAL & ATTEMPT_STATES
-        assert (decision == Ignored("regression")) is not (forward or ends)
+        assert (decision == IgnoredReport("regression")) is not (forward or ends)
 
 
 @pytest.mark.parametrize("state", sorted(ACTIVE))
 def test_an_ended_attempt_is_released_only_by_an_end_that_says_gone(state: S) -> None:
     facts = task(S.PENDING, attempt(S.FAILED))
-    assert decide(report(S.FAILED), facts) == Ignored("already_ended")
-    assert decide(report(state, gone=True), facts) == Ignored("already_ended")
+    assert decide(report(S.FAILED), facts) == IgnoredReport("already_ended")
+    assert decide(report(state, gone=True), facts) == IgnoredReport("already_ended")
     change = changed(report(S.FAILED, gone=True), facts)
     assert (change.steps[0].reason, change.at) == (Reason.RELEASED, NOW)
 
 
 def test_a_task_that_moved_on_alone_takes_no_event_of_its_attempt() -> None:
-    assert decide(report(S.SUCCEEDED), task(S.KILLED, attempt())) == Ignored("illegal")
+    assert decide(report(S.SUCCEEDED), task(S.KILLED, attempt())) == IgnoredReport("illegal")
 
 
 # Facts.
@@ -104,7 +104,7 @@ def test_every_fact_of_a_report_is_written() -> None:
         uid=UID,
         state_from=S.RUNNING,
         state_to=S.FAILED,
-        charged=Budget.FAILURE,
+        charged=RetryBudget.FAILURE,
         charge=1,
         report_seq=12,
         phase="creating",
@@ -182,8 +182,13 @@ def test_an_end_is_within_the_earliest_start_and_now(
 
 # Ends.
 
-PLENTY = Limits(9, 9, 9)
-FREE, FAILURE, PREEMPTION, SYSTEM = None, Budget.FAILURE, Budget.PREEMPTION, Budget.SYSTEM
+PLENTY = RetryLimits(9, 9, 9)
+FREE, FAILURE, PREEMPTION, SYSTEM = (
+    None,
+    RetryBudget.FAILURE,
+    RetryBudget.PREEMPTION,
+    RetryBudget.SYSTEM,
+)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +238,7 @@ FREE, FAILURE, PREEMPTION, SYSTEM = None, Budget.FAILURE, Budget.PREEMPTION, Bud
 )
 @pytest.mark.parametrize("gone", [True, False])
 def test_each_end_has_its_state_budget_and_reason(
-    said: AttemptReport, attempt_state: S, budget: Budget | None, reason: Reason, gone: bool
+    said: AttemptReport, attempt_state: S, budget: RetryBudget | None, reason: Reason, gone: bool
 ) -> None:
     said = replace(said, gone=gone, message="told")
     end = written(said, task(S.RUNNING, attempt(), limits=PLENTY))

@@ -6,23 +6,23 @@ import pytest
 
 from controlplane.contract.states import FailureKind, TaskState
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.cells.reports import Ignored, Sender, decide_report
+from controlplane.domain.cells.reports import IgnoredReport, ReportSender, decide_report
 from controlplane.domain.state.effects import ChangeTask
 from controlplane.domain.state.facts import TaskFacts
-from controlplane.domain.state.states import ACTIVE, Budget, Reason, ReleaseKind
-from controlplane.domain.state.transitions import Limits
+from controlplane.domain.state.states import ACTIVE, Reason, ReleaseKind, RetryBudget
+from controlplane.domain.state.transitions import RetryLimits
 from tests.unit.domain.facts import CREATED, NOW, SENDER, attempt, report, task
 
 
-def changed(facts: TaskFacts, said: object, sender: Sender = SENDER) -> ChangeTask:
+def changed(facts: TaskFacts, said: object, sender: ReportSender = SENDER) -> ChangeTask:
     decision = decide_report(facts, said, sender, now=NOW)  # type: ignore[arg-type]
     assert isinstance(decision, ChangeTask), decision
     return decision
 
 
-def ignored(facts: TaskFacts | None, said: object, sender: Sender = SENDER) -> str:
+def ignored(facts: TaskFacts | None, said: object, sender: ReportSender = SENDER) -> str:
     decision = decide_report(facts, said, sender, now=NOW)  # type: ignore[arg-type]
-    assert isinstance(decision, Ignored), decision
+    assert isinstance(decision, IgnoredReport), decision
     return decision.why
 
 
@@ -30,8 +30,8 @@ def test_an_unknown_attempt_is_ignored() -> None:
     assert ignored(None, report(S.RUNNING)) == "unknown_attempt"
 
 
-@pytest.mark.parametrize("sender", [Sender(6, "one"), Sender(5, "two")])
-def test_another_cell_or_incarnation_is_ignored(sender: Sender) -> None:
+@pytest.mark.parametrize("sender", [ReportSender(6, "one"), ReportSender(5, "two")])
+def test_another_cell_or_incarnation_is_ignored(sender: ReportSender) -> None:
     facts = task(S.RUNNING, attempt())
     assert ignored(facts, report(S.SUCCEEDED), sender) == "other_incarnation"
 
@@ -183,17 +183,18 @@ def test_a_refusal_is_free_and_a_loss_on_the_cell_is_not() -> None:
     assert refused.avoid_cell_ids == (SENDER.cell_id,)
     vanished = changed(assigned, report(S.WORKER_FAILED, gone=True))
     assert vanished.attempt is not None
-    assert vanished.attempt.charged is Budget.PREEMPTION
+    assert vanished.attempt.charged is RetryBudget.PREEMPTION
     over = changed(assigned, report(S.WORKER_FAILED, reason="lease_over", gone=True))
     assert over.steps[-1].reason is Reason.LEASE_OVER
     lost = changed(
-        task(S.RUNNING, attempt(), limits=Limits(preemption=0)), report(S.WORKER_FAILED, gone=True)
+        task(S.RUNNING, attempt(), limits=RetryLimits(preemption=0)),
+        report(S.WORKER_FAILED, gone=True),
     )
     assert lost.task_to is S.WORKER_FAILED
 
 
 def test_a_runner_may_say_that_no_retry_would_do_better() -> None:
-    facts = task(S.RUNNING, attempt(), limits=Limits(failure=3))
+    facts = task(S.RUNNING, attempt(), limits=RetryLimits(failure=3))
     said = report(S.FAILED, reason="runner_final", message="no such table", gone=True)
     change = changed(facts, said)
     assert (change.task_to, change.failure_reason) == (S.FAILED, "no such table")
@@ -204,7 +205,7 @@ def test_a_runner_may_say_that_no_retry_would_do_better() -> None:
 
 
 def test_a_retry_of_a_user_failure_waits() -> None:
-    facts = task(S.RUNNING, attempt(), limits=Limits(failure=1))
+    facts = task(S.RUNNING, attempt(), limits=RetryLimits(failure=1))
     change = changed(facts, report(S.FAILED, exit_code=1, gone=True))
     assert change.task_to is S.PENDING
     assert change.not_before is not None

@@ -5,21 +5,21 @@ from itertools import pairwise
 import pytest
 
 from controlplane.domain.state.backoff import CAP_SECONDS, JITTER, wait_seconds
-from controlplane.domain.state.transitions import Counters, Wait
+from controlplane.domain.state.transitions import BackoffKind, Counters
 
 MANY = range(1000)
 
 
 def failure(failures: int, task_id: int = 1) -> float:
-    return wait_seconds(Wait.FAILURE, Counters(failure=failures), task_id=task_id)
+    return wait_seconds(BackoffKind.FAILURE, Counters(failure=failures), task_id=task_id)
 
 
 def system(task_id: int = 1, **counters: int) -> float:
-    return wait_seconds(Wait.SYSTEM, Counters(**counters), task_id=task_id)
+    return wait_seconds(BackoffKind.SYSTEM, Counters(**counters), task_id=task_id)
 
 
 def test_nobody_waits_for_what_was_nobodys_fault() -> None:
-    assert wait_seconds(Wait.NONE, Counters(preemption=50), task_id=1) == 0.0
+    assert wait_seconds(BackoffKind.NONE, Counters(preemption=50), task_id=1) == 0.0
 
 
 @pytest.mark.parametrize(("failures", "full"), [(1, 1.0), (2, 2.0), (3, 4.0), (30, 300.0)])

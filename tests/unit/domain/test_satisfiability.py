@@ -6,9 +6,13 @@ from typing import Any
 import pytest
 
 from controlplane.domain.constraints import Tags
-from controlplane.domain.jobs.satisfiability import Candidate, OfferedPool, find_unsatisfiable
+from controlplane.domain.jobs.satisfiability import (
+    AdmissionCandidate,
+    OfferedPool,
+    find_unsatisfiable,
+)
 from controlplane.domain.placement.model.snapshot import CellFacts
-from controlplane.domain.scopes import Limits, Quota, Scope, ScopeKind
+from controlplane.domain.scopes import Quota, Scope, ScopeKind, ScopeLimits
 from controlplane.domain.state.states import CellState
 from controlplane.spec import parse_job
 from tests.unit.domain.facts import NOW
@@ -44,7 +48,7 @@ OTHER = cell("other", {CPU: 9000, MEMORY: 9000}, "process")
 
 
 def user(**limits: Any) -> Quota:
-    return Quota(Scope(ScopeKind.USER, 1), "ann", Limits(**limits))
+    return Quota(Scope(ScopeKind.USER, 1), "ann", ScopeLimits(**limits))
 
 
 def refusals(
@@ -60,7 +64,7 @@ def refusals(
     for group in groups:
         if group.get("task_type") != "process":
             group.setdefault("image", "busybox")
-    candidate = Candidate(3, parse_job(job), "groups" not in body, quotas)
+    candidate = AdmissionCandidate(3, parse_job(job), "groups" not in body, quotas)
     offered = OfferedPool("default", NOW, cells, tokens, **pool)
     found = find_unsatisfiable([candidate], offered)
     assert all(position == 3 and fault.detail.endswith(HINT) for position, fault in found)
@@ -160,7 +164,7 @@ def test_more_tokens_than_the_pool_has_are_refused_and_no_cell_needs_to_have_the
 
 @pytest.mark.parametrize("kind", ScopeKind)
 def test_a_task_above_a_quotas_own_limit_is_refused(kind: ScopeKind) -> None:
-    quota = Quota(Scope(kind, 1), "x", Limits(resources={CPU: 2000, "licence": 1}))
+    quota = Quota(Scope(kind, 1), "x", ScopeLimits(resources={CPU: 2000, "licence": 1}))
     assert refusals(needs(cpu=2), LARGE, quotas=[quota]) == {}
     assert refusals(needs(cpu=3), quotas=[quota]) == {
         "resources.cpu": f"quota of {kind} x: 0 cores used + 3 cores requested > 2 cores allowed"
@@ -219,7 +223,11 @@ def test_jobs_of_one_call_are_judged_apart() -> None:
         parse_job({"name": "a", "image": "x"}),
         parse_job({"name": "a", "image": "x", "resources": {"cpu": 9}}),
     )
-    jobs = [Candidate(4, fine, True), Candidate(7, large, True), Candidate(8, large, False)]
+    jobs = [
+        AdmissionCandidate(4, fine, True),
+        AdmissionCandidate(7, large, True),
+        AdmissionCandidate(8, large, False),
+    ]
     found = find_unsatisfiable(jobs, OfferedPool("default", NOW, (LARGE,)))
     assert [(position, fault.field) for position, fault in found] == [
         (7, "resources.cpu"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controlplane.contract.messages.briefing import Registry
+from controlplane.contract.messages.launch_context import Registry
 from controlplane.domain.cells.sealing import NONCE_BYTES, NotOpened, rest_key, seal, unseal
 from controlplane.domain.jobs.secrets import about_secret, read_registry, registry_value
 

@@ -7,13 +7,13 @@ import pytest
 
 from controlplane.contract.messages.orders import RunAttempt, StopAttempt
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.cells.sync import IN_FLIGHT, Answer, Wanted, decide_sync
+from controlplane.domain.cells.sync import IN_FLIGHT, ExpectedAttempt, SyncResponse, decide_sync
 from controlplane.domain.state.states import ACTIVE, ATTEMPT_STATES, TERMINAL
 from tests.unit.domain.facts import NOW
 
 OLD = NOW - timedelta(minutes=1)
 BEFORE = NOW + timedelta(seconds=30)
-ONE = Wanted(
+ONE = ExpectedAttempt(
     uid="u1",
     group_id=2,
     task_id=3,
@@ -23,13 +23,13 @@ ONE = Wanted(
     created_at=OLD,
     start_before=BEFORE,
 )
-NOTHING = Answer((), ())
+NOTHING = SyncResponse((), ())
 
 
 @pytest.mark.parametrize("state", sorted(ACTIVE))
 def test_an_order_that_the_cell_lacks_is_given_again(state: S) -> None:
     answer = decide_sync({}, [replace(ONE, state=state)], now=NOW)
-    assert answer == Answer((RunAttempt("u1", 2, 3, 4, 5, BEFORE.timestamp()),), ())
+    assert answer == SyncResponse((RunAttempt("u1", 2, 3, 4, 5, BEFORE.timestamp()),), ())
 
 
 @pytest.mark.parametrize("state", sorted(ACTIVE))
@@ -55,7 +55,7 @@ def test_an_ended_attempt_is_stopped_whether_it_was_listed_or_not(
         ONE, state=state, stop_reason="timeout", stop_force=True, stop_grace_seconds=3.0
     )
     answer = decide_sync(held, [ended], now=NOW)
-    assert answer == Answer((), (StopAttempt("u1", "timeout", 3.0, True),))
+    assert answer == SyncResponse((), (StopAttempt("u1", "timeout", 3.0, True),))
 
 
 def test_a_stop_without_a_reason_says_stopped_and_has_the_usual_grace() -> None:
@@ -65,7 +65,7 @@ def test_a_stop_without_a_reason_says_stopped_and_has_the_usual_grace() -> None:
 
 def test_what_nobody_wants_is_stopped() -> None:
     answer = decide_sync({"u1": S.RUNNING, "u9": S.RUNNING}, [ONE], now=NOW)
-    assert answer == Answer((), (StopAttempt("u9", "not wanted"),))
+    assert answer == SyncResponse((), (StopAttempt("u9", "not wanted"),))
 
 
 def test_stops_of_the_ended_come_first_and_each_once() -> None:

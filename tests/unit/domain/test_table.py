@@ -5,16 +5,16 @@ from typing import NamedTuple
 import pytest
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.state.states import ACTIVE, Budget
+from controlplane.domain.state.states import ACTIVE, RetryBudget
 from controlplane.domain.state.transitions import (
     FREE_REFUSALS,
     HEALTHY_RUN_SECONDS,
     TRANSITIONS,
+    BackoffKind,
     Counters,
     Event,
-    Limits,
-    Outcome,
-    Wait,
+    RetryLimits,
+    TransitionResult,
     advance,
     is_legal,
 )
@@ -26,8 +26,8 @@ class Row(NamedTuple):
     lasts: S
     exhausted: S
     attempt: S | None = None
-    budget: Budget | None = None
-    wait: Wait = Wait.NONE
+    budget: RetryBudget | None = None
+    wait: BackoffKind = BackoffKind.NONE
     avoids_cell: bool = False
     prefers_cell: bool = False
 
@@ -36,13 +36,17 @@ def final(task: S, attempt: S | None = None) -> Row:
     return Row(task, task, attempt)
 
 
-REFUSED = Row(S.PENDING, S.PENDING, S.WORKER_FAILED, wait=Wait.SYSTEM, avoids_cell=True)
-FAILED = Row(S.PENDING, S.FAILED, S.FAILED, Budget.FAILURE, Wait.FAILURE, prefers_cell=True)
-SYSTEM_FAILED = Row(S.PENDING, S.FAILED, S.FAILED, Budget.SYSTEM, Wait.SYSTEM, avoids_cell=True)
-LOST = Row(S.PENDING, S.WORKER_FAILED, S.WORKER_FAILED, Budget.PREEMPTION)
-EVICTED = Row(S.PENDING, S.PREEMPTED, S.PREEMPTED, Budget.PREEMPTION)
+REFUSED = Row(S.PENDING, S.PENDING, S.WORKER_FAILED, wait=BackoffKind.SYSTEM, avoids_cell=True)
+FAILED = Row(
+    S.PENDING, S.FAILED, S.FAILED, RetryBudget.FAILURE, BackoffKind.FAILURE, prefers_cell=True
+)
+SYSTEM_FAILED = Row(
+    S.PENDING, S.FAILED, S.FAILED, RetryBudget.SYSTEM, BackoffKind.SYSTEM, avoids_cell=True
+)
+LOST = Row(S.PENDING, S.WORKER_FAILED, S.WORKER_FAILED, RetryBudget.PREEMPTION)
+EVICTED = Row(S.PENDING, S.PREEMPTED, S.PREEMPTED, RetryBudget.PREEMPTION)
 EVICTED_FREE = Row(S.PENDING, S.PENDING, S.PREEMPTED)
-BROKEN = Row(S.WORKER_FAILED, S.WORKER_FAILED, S.WORKER_FAILED, Budget.PREEMPTION)
+BROKEN = Row(S.WORKER_FAILED, S.WORKER_FAILED, S.WORKER_FAILED, RetryBudget.PREEMPTION)
 
 SPECIFIED: dict[tuple[S, Event], Row] = {
     (S.PENDING, Event.PLACED): final(S.ASSIGNED, S.ASSIGNED),
@@ -63,7 +67,7 @@ SPECIFIED: dict[tuple[S, Event], Row] = {
 for active in (S.ASSIGNED, S.BUILDING, S.RUNNING):
     SPECIFIED |= {
         (active, Event.EXITED_ZERO): final(S.SUCCEEDED, S.SUCCEEDED),
-        (active, Event.HEALTH_FAILED): Row(S.PENDING, S.PENDING, S.FAILED, None, Wait.CRASH),
+        (active, Event.HEALTH_FAILED): Row(S.PENDING, S.PENDING, S.FAILED, None, BackoffKind.CRASH),
         (active, Event.USER_FAILED): FAILED,
         (active, Event.SYSTEM_FAILED): SYSTEM_FAILED,
         (active, Event.CELL_LOST): LOST,
@@ -86,16 +90,16 @@ FINAL = {
     Event.PREEMPTED: S.PREEMPTED,
     Event.DRAINED: S.PREEMPTED,
 }
-PLENTY, NOTHING = Limits(9, 9, 9), Limits(0, 0, 0)
+PLENTY, NOTHING = RetryLimits(9, 9, 9), RetryLimits(0, 0, 0)
 
 
 def after(
     key: tuple[S, Event],
-    limits: Limits = PLENTY,
+    limits: RetryLimits = PLENTY,
     counters: Counters | None = None,
     ran_seconds: float = 0.0,
     is_final: bool = False,
-) -> Outcome:
+) -> TransitionResult:
     return advance(
         *key,
         counters=counters or Counters(),
@@ -119,7 +123,7 @@ def test_a_row_is_as_specified(key: tuple[S, Event]) -> None:
     assert exhausted.charged is row.budget
     for outcome in (lasts, exhausted):
         requeued = outcome.task is S.PENDING
-        assert outcome.wait is (row.wait if requeued else Wait.NONE)
+        assert outcome.wait is (row.wait if requeued else BackoffKind.NONE)
         assert outcome.avoids_cell is (row.avoids_cell and requeued)
         assert outcome.prefers_cell is (row.prefers_cell and requeued)
 
@@ -131,7 +135,7 @@ def test_what_runs_at_most_once_never_goes_back_to_wait(key: tuple[S, Event]) ->
     assert outcome.attempt is usual.attempt
     assert (outcome.charged, outcome.counters) == (usual.charged, usual.counters)
     wishes = (outcome.wait, outcome.avoids_cell, outcome.prefers_cell)
-    assert wishes == (Wait.NONE, False, False)
+    assert wishes == (BackoffKind.NONE, False, False)
 
 
 CHARGED = {key: row.budget for key, row in SPECIFIED.items() if row.budget and row is not BROKEN}
@@ -141,9 +145,9 @@ CHARGED = {key: row.budget for key, row in SPECIFIED.items() if row.budget and r
 def test_a_charge_adds_one_to_its_budget_and_leaves_the_others(key: tuple[S, Event]) -> None:
     outcome = after(key, counters=Counters(1, 2, 3))
     expected = {
-        Budget.FAILURE: Counters(2, 2, 3),
-        Budget.PREEMPTION: Counters(1, 3, 3),
-        Budget.SYSTEM: Counters(1, 2, 4, system_row=1),
+        RetryBudget.FAILURE: Counters(2, 2, 3),
+        RetryBudget.PREEMPTION: Counters(1, 3, 3),
+        RetryBudget.SYSTEM: Counters(1, 2, 4, system_row=1),
     }
     assert outcome.charge == 1
     assert outcome.counters == expected[CHARGED[key]]
@@ -154,7 +158,7 @@ def test_a_charge_adds_one_to_its_budget_and_leaves_the_others(key: tuple[S, Eve
 def test_a_counter_up_to_the_limit_retries_and_one_above_ends(
     key: tuple[S, Event], limit: int
 ) -> None:
-    limits = Limits(limit, limit, limit)
+    limits = RetryLimits(limit, limit, limit)
     within = Counters(limit - 1, limit - 1, 7, system_row=limit - 1)
     above = Counters(limit, limit, 7, system_row=limit)
     assert limit == 0 or after(key, limits, within).task is S.PENDING
@@ -175,15 +179,17 @@ def test_what_is_free_charges_nothing(key: tuple[S, Event]) -> None:
 @pytest.mark.parametrize("state", sorted(ACTIVE))
 @pytest.mark.parametrize("used", [0, 1, 4])
 def test_a_broken_gang_charges_all_that_is_left_and_one_more(state: S, used: int) -> None:
-    outcome = after((state, Event.GANG_BROKEN), Limits(preemption=4), Counters(preemption=used))
+    outcome = after(
+        (state, Event.GANG_BROKEN), RetryLimits(preemption=4), Counters(preemption=used)
+    )
     assert outcome.task is S.WORKER_FAILED
-    assert (outcome.charged, outcome.charge) == (Budget.PREEMPTION, 4 + 1 - used)
+    assert (outcome.charged, outcome.charge) == (RetryBudget.PREEMPTION, 4 + 1 - used)
     assert outcome.counters.preemption == 4 + 1
 
 
 def test_the_defaults_are_those_of_the_sources() -> None:
     # Iris: failure 0, preemption 100. Flyte: 3 consecutive system failures.
-    assert Limits() == Limits(failure=0, preemption=100, system=3, permanent=False)
+    assert RetryLimits() == RetryLimits(failure=0, preemption=100, system=3, permanent=False)
     assert Counters() == Counters(0, 0, 0, 0, 0, 0)
     assert HEALTHY_RUN_SECONDS == 60.0
 
@@ -196,7 +202,7 @@ def test_the_fifth_refusal_in_a_row_is_the_first_that_is_charged(event: Event) -
     assert (fourth.task, fourth.charged, fourth.charge) == (S.PENDING, None, 0)
     assert fourth.counters == Counters(refusal_row=4)
     fifth = after(key, PLENTY, fourth.counters)
-    assert (fifth.task, fifth.charged, fifth.charge) == (S.PENDING, Budget.SYSTEM, 1)
+    assert (fifth.task, fifth.charged, fifth.charge) == (S.PENDING, RetryBudget.SYSTEM, 1)
     assert fifth.counters == Counters(system=1, system_row=1, refusal_row=5)
     assert after(key, NOTHING, fourth.counters).task is S.FAILED
 
@@ -210,7 +216,7 @@ def test_a_row_of_refusals_charges_no_other_end(event: Event) -> None:
 BOTH_ROWS = Counters(system=2, system_row=2, refusal_row=3)
 
 
-def rows(outcome: Outcome) -> tuple[int, int]:
+def rows(outcome: TransitionResult) -> tuple[int, int]:
     return outcome.counters.system_row, outcome.counters.refusal_row
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.state.states import Reason
-from controlplane.domain.timeline import Change, Entry, first_entries, measure
+from controlplane.domain.timeline import Change, TimelineEntry, first_entries, measure
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ALL = 1_000
@@ -50,7 +50,7 @@ class History:
     def read(self) -> list[Change]:
         return measure(reversed(self.changes))
 
-    def entries(self, limit: int = ALL) -> list[Entry]:
+    def entries(self, limit: int = ALL) -> list[TimelineEntry]:
         return first_entries(self.read(), limit)
 
     def told(self, limit: int = ALL) -> list[tuple[str, int]]:

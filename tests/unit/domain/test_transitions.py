@@ -4,16 +4,16 @@ import pytest
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import IllegalTransition
-from controlplane.domain.state.states import ACTIVE, TERMINAL, Budget
+from controlplane.domain.state.states import ACTIVE, TERMINAL, RetryBudget
 from controlplane.domain.state.transitions import (
     FREE_REFUSALS,
     HEALTHY_RUN_SECONDS,
     TRANSITIONS,
+    BackoffKind,
     Counters,
     Event,
-    Limits,
-    Outcome,
-    Wait,
+    RetryLimits,
+    TransitionResult,
     advance,
 )
 
@@ -24,11 +24,11 @@ def after(
     state: S,
     event: Event,
     counters: Counters = NONE,
-    limits: Limits | None = None,
+    limits: RetryLimits | None = None,
     ran_seconds: float = 0.0,
-) -> Outcome:
+) -> TransitionResult:
     return advance(
-        state, event, counters=counters, limits=limits or Limits(), ran_seconds=ran_seconds
+        state, event, counters=counters, limits=limits or RetryLimits(), ran_seconds=ran_seconds
     )
 
 
@@ -76,7 +76,7 @@ def test_an_active_task_may_end_in_any_way_its_cell_tells(state: S) -> None:
 def test_a_user_failure_is_final_without_retries() -> None:
     outcome = after(S.RUNNING, Event.USER_FAILED)
     assert (outcome.task, outcome.attempt) == (S.FAILED, S.FAILED)
-    assert outcome.charged is Budget.FAILURE
+    assert outcome.charged is RetryBudget.FAILURE
     assert outcome.counters == Counters(failure=1)
 
 
@@ -89,44 +89,47 @@ def test_a_user_failure_is_retried_while_the_counter_is_within_the_limit(
 ) -> None:
     counters, seen = NONE, []
     for _ in states:
-        outcome = after(S.RUNNING, Event.USER_FAILED, counters, Limits(failure=limit))
+        outcome = after(S.RUNNING, Event.USER_FAILED, counters, RetryLimits(failure=limit))
         seen.append(outcome.task)
         counters = outcome.counters
     assert seen == states
 
 
 def test_a_retry_waits_for_the_failure_back_off_but_an_end_does_not() -> None:
-    assert after(S.RUNNING, Event.USER_FAILED, limits=Limits(failure=1)).wait is Wait.FAILURE
-    assert after(S.RUNNING, Event.USER_FAILED).wait is Wait.NONE
+    assert (
+        after(S.RUNNING, Event.USER_FAILED, limits=RetryLimits(failure=1)).wait
+        is BackoffKind.FAILURE
+    )
+    assert after(S.RUNNING, Event.USER_FAILED).wait is BackoffKind.NONE
 
 
 @pytest.mark.parametrize("event", [Event.CELL_LOST, Event.VANISHED])
 def test_losing_the_cell_is_paid_by_the_preemption_budget(event: Event) -> None:
-    limits = Limits(preemption=1)
+    limits = RetryLimits(preemption=1)
     first = after(S.RUNNING, event, limits=limits)
     assert (first.task, first.attempt) == (S.PENDING, S.WORKER_FAILED)
     assert first.counters.preemption == 1
-    assert first.wait is Wait.NONE
+    assert first.wait is BackoffKind.NONE
     second = after(S.RUNNING, event, first.counters, limits)
     assert second.task is S.WORKER_FAILED
     assert second.counters.preemption == 2
 
 
 def test_preempting_an_assigned_task_is_free_even_without_budget() -> None:
-    outcome = after(S.ASSIGNED, Event.PREEMPTED, limits=Limits(preemption=0))
+    outcome = after(S.ASSIGNED, Event.PREEMPTED, limits=RetryLimits(preemption=0))
     assert (outcome.task, outcome.attempt, outcome.charged) == (S.PENDING, S.PREEMPTED, None)
 
 
 @pytest.mark.parametrize("state", [S.BUILDING, S.RUNNING])
 def test_preempting_a_started_task_is_charged_and_ends_it_when_exhausted(state: S) -> None:
-    assert after(state, Event.PREEMPTED, limits=Limits(preemption=1)).task is S.PENDING
-    outcome = after(state, Event.PREEMPTED, limits=Limits(preemption=0))
+    assert after(state, Event.PREEMPTED, limits=RetryLimits(preemption=1)).task is S.PENDING
+    outcome = after(state, Event.PREEMPTED, limits=RetryLimits(preemption=0))
     assert outcome.task is S.PREEMPTED
-    assert outcome.charged is Budget.PREEMPTION
+    assert outcome.charged is RetryBudget.PREEMPTION
 
 
 def test_draining_is_free() -> None:
-    outcome = after(S.RUNNING, Event.DRAINED, limits=Limits(preemption=0))
+    outcome = after(S.RUNNING, Event.DRAINED, limits=RetryLimits(preemption=0))
     assert (outcome.task, outcome.attempt, outcome.charged) == (S.PENDING, S.PREEMPTED, None)
 
 
@@ -142,7 +145,7 @@ def test_system_failures_in_a_row_end_the_task_past_their_limit() -> None:
 
 def test_a_retried_system_failure_avoids_its_cell() -> None:
     assert after(S.BUILDING, Event.SYSTEM_FAILED).avoids_cell
-    assert not after(S.BUILDING, Event.SYSTEM_FAILED, limits=Limits(system=0)).avoids_cell
+    assert not after(S.BUILDING, Event.SYSTEM_FAILED, limits=RetryLimits(system=0)).avoids_cell
 
 
 def test_a_healthy_run_breaks_the_row_of_system_failures_but_not_the_total() -> None:
@@ -164,7 +167,7 @@ def test_a_healthy_run_breaks_the_row_however_it_ends(event: Event) -> None:
 
 def test_a_user_failure_breaks_the_row_of_system_failures() -> None:
     bad = Counters(system=2, system_row=2)
-    outcome = after(S.RUNNING, Event.USER_FAILED, bad, Limits(failure=5))
+    outcome = after(S.RUNNING, Event.USER_FAILED, bad, RetryLimits(failure=5))
     assert outcome.counters == Counters(failure=1, system=2, system_row=0)
 
 
@@ -174,12 +177,12 @@ def test_refusals_are_free_until_the_fifth_in_a_row(event: Event) -> None:
     for _ in range(FREE_REFUSALS):
         outcome = after(S.ASSIGNED, event, counters)
         assert (outcome.task, outcome.charged) == (S.PENDING, None)
-        assert outcome.wait is Wait.SYSTEM
+        assert outcome.wait is BackoffKind.SYSTEM
         counters = outcome.counters
     fifth = after(S.ASSIGNED, event, counters)
-    assert fifth.charged is Budget.SYSTEM
+    assert fifth.charged is RetryBudget.SYSTEM
     assert fifth.counters.system == 1
-    assert after(S.ASSIGNED, event, counters, Limits(system=0)).task is S.FAILED
+    assert after(S.ASSIGNED, event, counters, RetryLimits(system=0)).task is S.FAILED
 
 
 def test_getting_on_breaks_a_row_of_refusals() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from controlplane.contract.messages.orders import (
     GroupSpec,
     Orders,
-    Registered,
+    RegistrationResult,
     RunAttempt,
     StopAttempt,
     Sync,
@@ -18,12 +18,12 @@ from controlplane.contract.messages.reports import AttemptReport, Message, Repor
 from controlplane.contract.states import TaskState
 from controlplane.contract.wire import envelope, keys
 from workers.agent.cell import Cell
-from workers.agent.inputs import Moment, OrderMessage, Sighting
-from workers.attempt.events import Found
+from workers.agent.inputs import ClockReading, OrderMessage, ScanResult
+from workers.attempt.events import FoundContainer
 from workers.attempt.runtime import EngineAway
 from workers.config import CellConfig
 from workers.drivers.memory import MemoryDriver, MemoryEngine
-from workers.guard.local import LocalLink
+from workers.guard.local import LocalGuardLink
 from workers.journal import JournalFile
 from workers.journal_file import FileStore
 
@@ -47,7 +47,7 @@ class Driver(MemoryDriver):
 
     is_away = False
 
-    def find(self) -> Iterable[Found]:
+    def find(self) -> Iterable[FoundContainer]:
         if self.is_away:
             raise EngineAway("no answer")
         return super().find()
@@ -64,7 +64,7 @@ class Bench:
         self.now = 1000.0
         self.engine = MemoryEngine()
         self.is_engine_away = False
-        self.guard = LocalLink(
+        self.guard = LocalGuardLink(
             self.engine, wall=lambda: self.moment.wall, boot=lambda: self.now, boot_id="this"
         )
         self.said: list[Message] = []
@@ -100,12 +100,12 @@ class Bench:
             found = tuple(item.uid for item in self.driver.find())
         except EngineAway:
             return
-        self.cell.note(Sighting(found, ()), self.moment)
+        self.cell.note(ScanResult(found, ()), self.moment)
         self.round()
 
     @property
-    def moment(self) -> Moment:
-        return Moment(self.now + self.ahead, self.now)
+    def moment(self) -> ClockReading:
+        return ClockReading(self.now + self.ahead, self.now)
 
     def round(self, *texts: str) -> None:
         """One round of the host: orders in, driver's events in, sync, act, messages out."""
@@ -144,7 +144,9 @@ class Bench:
         """Answer the Register, once it comes."""
         while not self.cell._register_seq:
             self.wait(1.0)
-        self.tell(Registered(verdict, "", self.now, 30.0, 5.0, self.cell._register_seq).body())
+        self.tell(
+            RegistrationResult(verdict, "", self.now, 30.0, 5.0, self.cell._register_seq).body()
+        )
 
     def run(self, uid: str, *command: str, start_before: float | None = None, **rest: Any) -> None:
         """Order an attempt."""

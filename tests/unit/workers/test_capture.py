@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from workers.attempt.capture import PART_BYTES, Capture, Entry, Superseded, cut_note
+from workers.attempt.capture import PART_BYTES, Capture, CaptureSuperseded, LogEntry, cut_note
 from workers.drivers.docker import logs
 
 
-def entry(content: bytes, at: int, stream: str = "stdout") -> Entry:
-    return Entry(stream, at, content)
+def entry(content: bytes, at: int, stream: str = "stdout") -> LogEntry:
+    return LogEntry(stream, at, content)
 
 
-def frame(entry: Entry) -> bytes:
+def frame(entry: LogEntry) -> bytes:
     """As the engine sends it."""
     seconds, nanoseconds = divmod(entry.nanoseconds, 10**9)
     assert seconds < 60
@@ -21,7 +21,7 @@ def frame(entry: Entry) -> bytes:
     return logs.HEADER.pack(2 if entry.stream == "stderr" else 1, size) + stamp + entry.content
 
 
-def copy(capture: Capture, log: list[Entry], *, block: int = 1 << 20) -> None:
+def copy(capture: Capture, log: list[LogEntry], *, block: int = 1 << 20) -> None:
     """Copy the engine's log `log` as the docker driver does."""
     reader, cursors = capture.begin()
     seconds, _, nanoseconds = logs.since(cursors).partition(".")
@@ -104,7 +104,7 @@ def test_former_reader_can_add_nothing(tmp_path: Path) -> None:
     capture = Capture(tmp_path, 1000)
     former, _ = capture.begin()
     capture.begin()
-    with pytest.raises(Superseded):
+    with pytest.raises(CaptureSuperseded):
         capture.add(former, [entry(b"late\n", 1)])
 
 

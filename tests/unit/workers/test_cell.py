@@ -9,7 +9,7 @@ import pytest
 from controlplane.contract.messages.orders import (
     GroupSpec,
     Orders,
-    Registered,
+    RegistrationResult,
     RunAttempt,
     StopAttempt,
     Sync,
@@ -19,10 +19,10 @@ from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from tests.unit.workers.cell_bench import Bench
 from tests.unit.workers.small_disk import SmallDisk, mounted
-from workers.agent.attempts import Book
+from workers.agent.attempts import AttemptEntry
 from workers.agent.final_report import judge_end
-from workers.agent.inputs import Sighting
-from workers.attempt.events import Ended
+from workers.agent.inputs import ScanResult
+from workers.attempt.events import EndedEvent
 from workers.attempt.outcome import KILLED_OUTSIDE, STOPPED
 
 
@@ -216,7 +216,7 @@ def test_told_to_draw_anew_it_stops_all_and_then_begins_another_incarnation(read
 def test_an_answer_to_an_older_register_is_not_believed(bench: Bench) -> None:
     old = bench.cell._register_seq
     bench.wait(5)
-    bench.tell(Registered("draw_anew", "", bench.now, 30.0, 5.0, old).body())
+    bench.tell(RegistrationResult("draw_anew", "", bench.now, 30.0, 5.0, old).body())
     assert not bench.cell.is_drawing_anew
 
 
@@ -343,20 +343,20 @@ def test_evacuation_gives_everything_back_free_of_charge(ready: Bench) -> None:
 def test_a_program_that_ends_well_because_it_was_told_to_has_not_succeeded(
     is_stopped: bool, is_moving: bool, state: S
 ) -> None:
-    book = Book(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
+    book = AttemptEntry(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
     book.stop = StopAttempt("u", "cancelled") if is_stopped else None
     book.is_moving = is_moving
-    told = Ended("u", 1.0, exit_code=0, reason=STOPPED)
+    told = EndedEvent("u", 1.0, exit_code=0, reason=STOPPED)
     assert judge_end(book, told).state is state
-    own = Ended("u", 1.0, exit_code=0)
+    own = EndedEvent("u", 1.0, exit_code=0)
     assert judge_end(book, own).state is S.SUCCEEDED
 
 
 @pytest.mark.parametrize("is_moving", [False, True])
 def test_a_signal_that_was_ours_is_not_told_as_somebody_elses(is_moving: bool) -> None:
-    book = Book(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
+    book = AttemptEntry(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
     book.is_moving, book.stop = is_moving, None if is_moving else StopAttempt("u", "cancelled")
-    killed = Ended("u", 1.0, 137, FailureKind.OUTSIDE, KILLED_OUTSIDE, "killed from outside")
+    killed = EndedEvent("u", 1.0, 137, FailureKind.OUTSIDE, KILLED_OUTSIDE, "killed from outside")
     report = judge_end(book, killed)
     assert (report.state, report.failure_kind, report.reason, report.message) == (
         S.PREEMPTED if is_moving else S.KILLED,
@@ -510,7 +510,7 @@ def test_what_is_seen_and_not_known_is_removed_and_what_is_known_is_left(ready: 
     ready.run("known", "sleep", "60")
     ready.run("ended", "noop")
     ready.engine.lives["stranger"] = ready.engine.lives["known"]
-    seen = Sighting(("known", "ended", "stranger"), ("known", "folder"))
+    seen = ScanResult(("known", "ended", "stranger"), ("known", "folder"))
     ready.cell.note(seen, ready.moment)
     ready.round()
     assert set(ready.engine.lives) == {"known"}
@@ -522,7 +522,7 @@ def test_what_is_seen_and_not_known_is_removed_and_what_is_known_is_left(ready: 
 
 
 def test_what_a_look_of_before_the_order_did_not_see_is_left_alone(ready: Bench) -> None:
-    before = Sighting((), ())
+    before = ScanResult((), ())
     ready.run("u", "sleep", "60")
     ready.cell.note(before, ready.moment)
     ready.round()

@@ -12,10 +12,10 @@ from controlplane.contract.states import Phase
 from controlplane.contract.states import TaskState as S
 from tests.unit.workers.cell_bench import Bench, Driver
 from workers.agent.cell import MAX_SWEPT, UNSEEN_SECONDS
-from workers.agent.inputs import Sighting
-from workers.attempt.events import Building, Ended
+from workers.agent.inputs import ScanResult
+from workers.attempt.events import BuildingEvent, EndedEvent
 from workers.attempt.outcome import STOPPED
-from workers.service.host import Host
+from workers.service.host import CellHost
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_the_loop_itself_asks_the_engine_for_no_list_which_might_hang(
     assert asked == []
     ready.stop("u")
     assert not ready.reports()[-1].never_created
-    ready.cell.note(Sighting((), ()), ready.moment)
+    ready.cell.note(ScanResult((), ()), ready.moment)
     ready.stop("v")
     assert ready.reports()[-1].never_created
 
@@ -83,7 +83,7 @@ def test_a_first_look_at_more_than_goes_at_once_does_not_say_what_was_never_here
     ready.boot()
     ready.accept()
     many = tuple(f"stranger-{number}" for number in range(MAX_SWEPT + 1))
-    ready.cell.note(Sighting(many, ()), ready.moment)
+    ready.cell.note(ScanResult(many, ()), ready.moment)
     ready.stop(many[-1])
     assert not ready.reports()[-1].never_created
 
@@ -140,7 +140,7 @@ def test_more_left_over_than_goes_at_once_holds_no_cell_up_for_ever(
     lose_journal(ready)
     ready.boot()
     many = tuple(f"stranger-{number}" for number in range(MAX_SWEPT + 1))
-    ready.cell.note(Sighting(many, ()), ready.moment)
+    ready.cell.note(ScanResult(many, ()), ready.moment)
     ready.round()
     assert ready.said == []
     ready.wait(UNSEEN_SECONDS + 5)
@@ -165,7 +165,7 @@ def test_a_process_that_begins_anew_blames_no_attempt(ready: Bench) -> None:
     for _ in range(4):
         ready.run("u", "build", "99")
         is_anew, bus = threading.Event(), SimpleNamespace(push=lambda messages: None)
-        host = Host(ready.journals, bus)
+        host = CellHost(ready.journals, bus)
         host.add(ready.cell)
         host._incarnations[ready.cell.name] = ready.cell.incarnation
         host._on_new_incarnation = is_anew.set
@@ -183,7 +183,7 @@ def test_an_attempt_that_gets_on_is_not_blamed_for_kills(ready: Bench) -> None:
     for phase in (None, Phase.PULLING, Phase.CREATING, Phase.CHECKING, None, None, None, None):
         ready.boot()
         if phase is not None:
-            ready.cell.note(Building("u", phase), ready.moment)
+            ready.cell.note(BuildingEvent("u", phase), ready.moment)
             ready.round()
     ready.accept()
     ready.wait(1)
@@ -206,7 +206,7 @@ def test_what_is_blamed_is_ended_before_that_is_told(
     ready.wait(1)
     assert asked == [("u", True)]
     assert ready.states_of("u")[-1] is S.BUILDING
-    ready.events.append(Ended("u", ready.now, reason=STOPPED))
+    ready.events.append(EndedEvent("u", ready.now, reason=STOPPED))
     ready.wait(1)
     assert (ready.reports()[-1].state, ready.reports()[-1].reason) == (S.WORKER_FAILED, "refused")
 

@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 from typing import cast
 
-from workers.attempt.attempt import Attempt
-from workers.attempt.runtime import EngineAway, Life, View
+from workers.attempt.attempt import AttemptRun
+from workers.attempt.runtime import ContainerStatus, ContainerView, EngineAway
 from workers.attempt.steps.clean import make_sure_it_is_over
 
 
@@ -17,7 +17,9 @@ def test_whatever_an_engine_answers_it_is_asked_until_nothing_runs() -> None:
         if answer is not None:
             raise answer
 
-    engine = SimpleNamespace(remove=remove, view=lambda uid: View(Life.RUNNING, "id"))
+    engine = SimpleNamespace(
+        remove=remove, view=lambda uid: ContainerView(ContainerStatus.RUNNING, "id")
+    )
     attempt = SimpleNamespace(may_exist=True, uid="uid", engine=engine, rest=rests.append)
-    make_sure_it_is_over(cast("Attempt", attempt))
+    make_sure_it_is_over(cast("AttemptRun", attempt))
     assert (answers, len(rests)) == ([], 2)

@@ -8,8 +8,14 @@ import pytest
 from controlplane.contract.messages.orders import GroupSpec, RunAttempt
 from controlplane.contract.messages.task_options import USUAL_CAPABILITIES, Mount, Tmpfs
 from workers.attempt.events import Launch
-from workers.attempt.runtime import EngineError, Life, Placed, Use, View
-from workers.drivers.docker.cgroups import Cgroups, Samples
+from workers.attempt.runtime import (
+    ContainerStatus,
+    ContainerView,
+    EngineError,
+    PlacedFile,
+    ResourceUsage,
+)
+from workers.drivers.docker.cgroups import Cgroups, CgroupSamples
 from workers.drivers.docker.container import (
     container_body,
     mounts_for,
@@ -76,10 +82,10 @@ def test_only_what_must_be_is_mounted_and_nothing_of_ours_in_the_host_s_folders(
     tmp_path: Path,
 ) -> None:
     placed = [
-        Placed("/in/text", tmp_path / "text"),
-        Placed("/data/out", writable=True),
-        Placed("/database", writable=True),
-        Placed("/run/key", tmp_path / "key", bound=True),
+        PlacedFile("/in/text", tmp_path / "text"),
+        PlacedFile("/data/out", writable=True),
+        PlacedFile("/database", writable=True),
+        PlacedFile("/run/key", tmp_path / "key", bound=True),
     ]
     ours = not_of_the_host(launch(mounts=(Mount("/srv", "/data/"),)).spec, placed)
     assert [item.path for item in ours] == ["/in/text", "/database", "/run/key"]
@@ -132,9 +138,12 @@ def test_a_name_that_is_taken_is_told_by_both() -> None:
 def test_podman_s_states_are_read() -> None:
     state = {"StartedAt": "0001-01-01T00:00:00Z", "Running": False}
     for status in ("created", "configured", "initialized"):
-        assert view_of({"Id": "x", "State": {**state, "Status": status}}).life is Life.CREATED
+        assert (
+            view_of({"Id": "x", "State": {**state, "Status": status}}).life
+            is ContainerStatus.CREATED
+        )
     stopping = {**state, "StartedAt": "2026-01-01T00:00:00.5+00:00", "Status": "stopping"}
-    assert view_of({"Id": "x", "State": stopping}).life is Life.RUNNING
+    assert view_of({"Id": "x", "State": stopping}).life is ContainerStatus.RUNNING
 
 
 # ----------------------------------------------------------------------------- images
@@ -169,9 +178,9 @@ def test_groups_of_version_2_are_read_and_removed(tmp_path: Path) -> None:
     folder.mkdir()
     before.look(UID)
     (folder / "cpu.stat").write_text("usage_usec 1500000\nuser_usec 1\n")
-    assert before.use(UID) == Use(1.5)
+    assert before.use(UID) == ResourceUsage(1.5)
     (folder / "memory.peak").write_text("4096\n")
-    assert before.use(UID) == Use(1.5, memory_peak_bytes=4096)
+    assert before.use(UID) == ResourceUsage(1.5, memory_peak_bytes=4096)
     assert (before.list(), before.has(UID)) == ({UID}, True)
     other = Cgroups(installation="i", cell="d", root=tmp_path)
     other.settle({"CgroupDriver": "cgroupfs"})
@@ -219,15 +228,15 @@ def test_what_a_running_container_used_is_read_from_its_own_group(tmp_path: Path
     folder.mkdir(parents=True)
     (folder / "cpu.stat").write_text("usage_usec 2000000\n")
     (folder / "memory.peak").write_text("8192\n")
-    samples = Samples(tmp_path / "sys", tmp_path / "proc")
+    samples = CgroupSamples(tmp_path / "sys", tmp_path / "proc")
     listed.write_text("0::/system.slice/docker-other.scope\n")
-    view = View(Life.RUNNING, "abc", pid=42)
+    view = ContainerView(ContainerStatus.RUNNING, "abc", pid=42)
     samples.look(UID, view)
     assert samples.last(UID) is None, "it is another container's process"
     listed.write_text("0::/system.slice/docker-abc.scope\n")
     samples.look(UID, view)
     samples.look(UID, None)
-    assert samples.last(UID) == Use(2.0, memory_peak_bytes=8192)
+    assert samples.last(UID) == ResourceUsage(2.0, memory_peak_bytes=8192)
     assert samples.pause(UID) > samples.pause("another")
     samples.forget(UID)
     assert samples.last(UID) is None

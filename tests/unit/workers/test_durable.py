@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from controlplane.contract.messages.orders import Orders, Registered, RunAttempt
+from controlplane.contract.messages.orders import Orders, RegistrationResult, RunAttempt
 from controlplane.contract.messages.reports import (
     Goodbye,
     Heartbeat,
@@ -22,7 +22,7 @@ from controlplane.contract.wire import envelope
 from tests.power_cut import Disk
 from tests.unit.workers.cell_bench import KEY, sealed_for, spec
 from workers.agent.cell import Cell
-from workers.agent.inputs import OrderMessage, Sighting
+from workers.agent.inputs import OrderMessage, ScanResult
 from workers.agent.reporting import _COUNTER_BITS
 from workers.attempt.events import Launch
 from workers.clock import wall_seconds
@@ -31,8 +31,8 @@ from workers.drivers.memory import MemoryDriver
 from workers.journal import JournalFile
 from workers.journal_file import FileStore
 from workers.remote_files import Storage
-from workers.runners.keeping import write_whole
-from workers.service.host import Host
+from workers.runners.records import write_whole
+from workers.service.host import CellHost
 
 SOON = 10.0
 Said = TypeVar("Said", Register, Heartbeat, Reports, Goodbye)
@@ -152,7 +152,7 @@ class Site:
         self.is_changed = threading.Condition()
         self.store = FileStore(self.path)
         journals = JournalFile(self.store)
-        self.host = Host(journals, self)
+        self.host = CellHost(journals, self)
         driver = Recorder(
             lambda event: self.host.put("a", event), clock=wall_seconds, threaded=True
         )
@@ -206,11 +206,11 @@ class Site:
     def begin(self) -> None:
         """Start the loop; the control plane accepts the cell."""
         self.host.prepare()
-        self.host.put("a", Sighting((), ()))
+        self.host.put("a", ScanResult((), ()))
         self.host.start()
         self.wait_for(lambda: self.said(Register))
         seq = self.pushed[-1][0].seq
-        self.order(Registered("accepted", "", wall_seconds(), 30.0, 5.0, seq).body())
+        self.order(RegistrationResult("accepted", "", wall_seconds(), 30.0, 5.0, seq).body())
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from controlplane.contract.messages.orders import GroupSpec, RunAttempt, StopAtt
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from tests.unit.workers.cell_bench import Bench
-from workers.agent.attempts import Book
+from workers.agent.attempts import AttemptEntry
 from workers.agent.final_report import judge_end
-from workers.attempt.events import Ended
+from workers.attempt.events import EndedEvent
 from workers.attempt.outcome import LEASE_OVER, STOPPED, TIMEOUT
-from workers.guard.local import LocalLink
+from workers.guard.local import LocalGuardLink
 
 
 @pytest.fixture
@@ -88,10 +88,10 @@ def test_a_lease_counts_from_the_sending_of_what_was_answered(bench: Bench) -> N
 def test_a_program_that_succeeds_when_the_guard_tells_it_to_end_has_not(
     reason: str | None, is_stopped: bool, is_moving: bool, state: S
 ) -> None:
-    book = Book(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
+    book = AttemptEntry(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
     book.stop = StopAttempt("u", "cancelled") if is_stopped else None
     book.is_moving = is_moving
-    told = Ended("u", 1.0, exit_code=0, reason=reason)
+    told = EndedEvent("u", 1.0, exit_code=0, reason=reason)
     assert judge_end(book, told, is_struck=True).state is state
 
 
@@ -156,7 +156,7 @@ def test_what_the_journal_lost_keeps_its_deadline_whatever_lease_comes(bench: Be
 
 def test_after_a_boot_of_the_machine_nothing_of_the_list_has_a_lease(bench: Bench) -> None:
     run(bench, "u")
-    bench.guard = LocalLink(
+    bench.guard = LocalGuardLink(
         bench.engine,
         wall=lambda: bench.now,
         boot=lambda: bench.now,

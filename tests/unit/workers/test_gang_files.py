@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from controlplane.contract.fields import Malformed
-from controlplane.contract.messages.briefing import Briefing
+from controlplane.contract.fields import MalformedMessage
 from controlplane.contract.messages.gang import Gang, GangGroup, GangKey, GangMember, read_gang
+from controlplane.contract.messages.launch_context import LaunchContext
 from controlplane.contract.states import TaskState as S
 from workers.attempt.gangs.files import (
     Peer,
@@ -16,7 +16,7 @@ from workers.attempt.gangs.files import (
     see_peers,
     ssh_config,
 )
-from workers.attempt.gangs.gang import Pace
+from workers.attempt.gangs.gang import PollInterval
 
 WORKER = GangGroup("worker", network="gang", ports=("http", "ssh"))
 OPEN = GangGroup("open", network="default", ports=("http", "ssh"))
@@ -48,7 +48,7 @@ def test_a_gang_reads_back_as_it_was_told() -> None:
     "row", [[], [1, 0, 3, 1, "c", {}], [0, 0, 99, 1, "c", {}], [0, "0", 3, 1, "c", {}], "row"]
 )
 def test_a_gang_that_makes_no_sense_is_refused(row: object) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedMessage):
         read_gang({"groups": [WORKER.body()], "members": [row]})
 
 
@@ -171,11 +171,11 @@ def test_ssh_finds_each_peer_by_name_and_its_next_attempt_is_another_machine() -
 
 def test_a_briefing_shows_no_key() -> None:
     gang = Gang((member(0),), key=GangKey("secret", "open"))
-    assert "secret" not in repr(Briefing(gang=gang.body()))
+    assert "secret" not in repr(LaunchContext(gang=gang.body()))
 
 
 def test_web_is_asked_often_at_first_then_less_and_least_when_it_is_away() -> None:
-    pace = Pace()
+    pace = PollInterval()
     coming, settled = Gang((member(0), member(1, state=S.BUILDING))), Gang((member(0),))
     assert [pace.after(coming) for _ in range(5)] == [0.2, 0.4, 0.8, 1.0, 1.0]
     assert pace.after(settled) == 5.0

@@ -4,11 +4,11 @@ from functools import partial
 from pathlib import Path
 
 from workers.attempt.steps.clean import delete_folder
-from workers.attempt.threads import Gate
+from workers.attempt.threads import ThreadGate
 
 
 def test_whoever_leaves_lets_the_next_one_in() -> None:
-    gate, began = Gate(2), list[str]()
+    gate, began = ThreadGate(2), list[str]()
     for name in "abcd":
         gate.enter(name, partial(began.append, name))
     assert began == ["a", "b"]

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from workers.attempt.events import Permit
-from workers.guard.decisions import AGAIN_SECONDS, FIRST_LOOK_SECONDS, Guard, Known
+from workers.guard.decisions import AGAIN_SECONDS, FIRST_LOOK_SECONDS, ContainerFacts, Guard
 from workers.guard.watchlist import (
     SILENCE_SECONDS,
-    Watched,
+    ExclusiveAttempt,
+    GuardStatus,
     Watchlist,
-    Word,
     permit,
     read_watchlist,
     read_word,
@@ -18,7 +18,7 @@ from workers.guard.watchlist import (
 
 HERE, BEFORE = "this boot", "another boot"
 # Asked at 88.5, killed from 98.5 on.
-ITEM = Watched(deadline=100.0, lease_seconds=30.0, grace_seconds=10.0)
+ITEM = ExclusiveAttempt(deadline=100.0, lease_seconds=30.0, grace_seconds=10.0)
 
 
 @dataclass
@@ -26,13 +26,13 @@ class Hands:
     """Notes what is asked of it, in one line with what was said."""
 
     line: list[str] = field(default_factory=list)
-    containers: dict[str, Known] = field(default_factory=dict)
+    containers: dict[str, ContainerFacts] = field(default_factory=dict)
 
     def look(self, uid: str, now: float) -> None:
         pass
 
-    def known(self, uid: str) -> Known:
-        return self.containers.get(uid, Known.THERE)
+    def known(self, uid: str) -> ContainerFacts:
+        return self.containers.get(uid, ContainerFacts.THERE)
 
     def ask(self, uid: str, signal_name: str) -> None:
         self.line.append(f"{signal_name} {uid}")
@@ -47,9 +47,9 @@ class Hands:
 class Desk:
     """A guard, its hands and its word."""
 
-    def __init__(self, **items: Watched) -> None:
+    def __init__(self, **items: ExclusiveAttempt) -> None:
         self.hands = Hands()
-        self.words: list[Word] = []
+        self.words: list[GuardStatus] = []
         self.list = Watchlist(1, HERE, items)
         self.guard = self.begin()
 
@@ -58,7 +58,7 @@ class Desk:
         self.guard = Guard(self.hands, self._say, boot_id=HERE, word=word)
         return self.guard
 
-    def _say(self, word: Word) -> None:
+    def _say(self, word: GuardStatus) -> None:
         if word.struck != (self.words[-1].struck if self.words else {}):
             self.hands.line.append(f"struck {' '.join(sorted(word.struck))}")
         self.words.append(word)
@@ -69,7 +69,7 @@ class Desk:
         self.guard.tick(self.list, now)
         return list(self.hands.line)
 
-    def show(self, **items: Watched) -> None:
+    def show(self, **items: ExclusiveAttempt) -> None:
         self.list = Watchlist(self.list.number + 1, HERE, items)
 
 
@@ -85,25 +85,25 @@ def test_it_asks_so_early_that_the_grace_passes_before_the_kill_and_the_kill_bef
 
 
 def test_an_attempt_that_wants_more_grace_than_a_third_of_the_lease_gets_that() -> None:
-    greedy = Watched(100.0, 30.0, 3600.0)
+    greedy = ExclusiveAttempt(100.0, 30.0, 3600.0)
     assert (greedy.asks_at, greedy.kills_at) == (88.5, 98.5)
 
 
 def test_an_attempt_without_grace_is_killed_at_once() -> None:
-    desk = Desk(u=Watched(100.0, 30.0, 0.0))
+    desk = Desk(u=ExclusiveAttempt(100.0, 30.0, 0.0))
     assert desk.tick(98.4) == []
     assert desk.tick(98.5) == ["struck u", "KILL u"]
 
 
 def test_the_stop_signal_is_its_own() -> None:
-    desk = Desk(u=Watched(100.0, 30.0, 10.0, "USR1"))
+    desk = Desk(u=ExclusiveAttempt(100.0, 30.0, 10.0, "USR1"))
     assert desk.tick(90.0) == ["struck u", "USR1 u"]
 
 
 def test_a_renewed_lease_leaves_it_alone() -> None:
     desk = Desk(u=ITEM)
     desk.tick(88.0)
-    desk.show(u=Watched(105.0, 30.0, 10.0))
+    desk.show(u=ExclusiveAttempt(105.0, 30.0, 10.0))
     assert desk.tick(90.0) == []
     assert desk.tick(93.5) == ["struck u", "TERM u"]
 
@@ -111,7 +111,7 @@ def test_a_renewed_lease_leaves_it_alone() -> None:
 def test_a_lease_renewed_after_the_strike_comes_too_late() -> None:
     desk = Desk(u=ITEM)
     desk.tick(90.0)
-    desk.show(u=Watched(1000.0, 30.0, 10.0))
+    desk.show(u=ExclusiveAttempt(1000.0, 30.0, 10.0))
     assert desk.tick(98.5) == ["KILL u"]
 
 
@@ -123,7 +123,7 @@ def test_it_kills_again_and_again_until_it_is_over() -> None:
     assert desk.tick(99.0 + AGAIN_SECONDS) == ["KILL u"]
     assert desk.tick(1000.0) == ["KILL u"]
     assert not desk.guard.is_done
-    desk.hands.containers["u"] = Known.OVER
+    desk.hands.containers["u"] = ContainerFacts.OVER
     assert desk.tick(1001.0) == []
     assert desk.guard.is_done
     assert desk.words[-1].over == {"u"}
@@ -131,7 +131,7 @@ def test_it_kills_again_and_again_until_it_is_over() -> None:
 
 def test_what_has_ended_by_itself_is_not_struck() -> None:
     desk = Desk(u=ITEM)
-    desk.hands.containers["u"] = Known.OVER
+    desk.hands.containers["u"] = ContainerFacts.OVER
     assert desk.tick(200.0) == []
     assert desk.words[-1].struck == {}
     assert desk.guard.is_done
@@ -139,7 +139,7 @@ def test_what_has_ended_by_itself_is_not_struck() -> None:
 
 def test_what_may_still_come_is_struck_and_killed_when_it_does() -> None:
     desk = Desk(u=ITEM)
-    desk.hands.containers["u"] = Known.ABSENT
+    desk.hands.containers["u"] = ContainerFacts.ABSENT
     desk.tick(80.0)
     assert not desk.guard.is_done
     assert desk.tick(99.0) == ["struck u", "KILL u"]
@@ -149,7 +149,7 @@ def test_what_may_still_come_is_struck_and_killed_when_it_does() -> None:
 
 def test_a_guard_that_begins_late_looks_once_before_it_strikes() -> None:
     desk = Desk(u=ITEM)
-    desk.hands.containers["u"] = Known.NOTHING
+    desk.hands.containers["u"] = ContainerFacts.NOTHING
     assert desk.tick(200.0) == []
     assert desk.tick(200.0 + FIRST_LOOK_SECONDS) == ["struck u", "KILL u"]
 
@@ -157,7 +157,7 @@ def test_a_guard_that_begins_late_looks_once_before_it_strikes() -> None:
 def test_the_next_guard_knows_whom_the_last_one_struck() -> None:
     desk = Desk(u=ITEM)
     desk.tick(90.0)
-    desk.show(u=Watched(1000.0, 30.0, 10.0))
+    desk.show(u=ExclusiveAttempt(1000.0, 30.0, 10.0))
     desk.begin()
     assert desk.tick(91.0) == ["TERM u"]
     assert desk.words[-1].struck == {"u": 98.5}
@@ -171,7 +171,7 @@ def test_a_list_of_another_boot_speaks_of_the_past() -> None:
 
 def test_the_word_of_another_boot_is_not_believed() -> None:
     desk = Desk(u=ITEM)
-    desk.words.append(Word(1, BEFORE, 90.0, {"u": 1.0}))
+    desk.words.append(GuardStatus(1, BEFORE, 90.0, {"u": 1.0}))
     desk.begin()
     assert "KILL u" not in desk.tick(10.0)
     assert desk.words[-1].struck == {}
@@ -210,16 +210,16 @@ def test_it_wakes_for_the_next_thing_to_do() -> None:
 
 def test_it_does_not_wake_for_what_has_ended() -> None:
     desk = Desk(u=ITEM, v=ITEM)
-    desk.hands.containers["u"] = Known.OVER
+    desk.hands.containers["u"] = ContainerFacts.OVER
     desk.tick(90.0)
-    desk.hands.containers["v"] = Known.OVER
+    desk.hands.containers["v"] = ContainerFacts.OVER
     assert desk.tick(99.0) == []
     assert desk.guard.wakes_at(99.0) == 100.0
 
 
 def test_a_guard_that_begins_late_wakes_for_its_strike() -> None:
     desk = Desk(u=ITEM)
-    desk.hands.containers["u"] = Known.NOTHING
+    desk.hands.containers["u"] = ContainerFacts.NOTHING
     desk.tick(200.0)
     assert desk.guard.wakes_at(200.0) == 200.0 + FIRST_LOOK_SECONDS
 
@@ -227,28 +227,30 @@ def test_a_guard_that_begins_late_wakes_for_its_strike() -> None:
 @pytest.mark.parametrize(
     ("word", "now", "answer"),
     [
-        (Word(2, HERE, 10.0), 10.1, Permit.YES),
-        (Word(3, HERE, 10.0), 10.1, Permit.YES),
-        (Word(1, HERE, 10.0), 10.1, Permit.NOT_YET),
-        (Word(), 10.1, Permit.NOT_YET),
-        (Word(2, BEFORE, 10.0), 10.1, Permit.NOT_YET),
-        (Word(2, HERE, 10.0), 10.0 + SILENCE_SECONDS, Permit.NOT_YET),
-        (Word(2, HERE, 10.0, {"u": 9.0}), 10.1, Permit.NEVER),
-        (Word(2, HERE, 88.5), 88.5, Permit.NEVER),
+        (GuardStatus(2, HERE, 10.0), 10.1, Permit.YES),
+        (GuardStatus(3, HERE, 10.0), 10.1, Permit.YES),
+        (GuardStatus(1, HERE, 10.0), 10.1, Permit.NOT_YET),
+        (GuardStatus(), 10.1, Permit.NOT_YET),
+        (GuardStatus(2, BEFORE, 10.0), 10.1, Permit.NOT_YET),
+        (GuardStatus(2, HERE, 10.0), 10.0 + SILENCE_SECONDS, Permit.NOT_YET),
+        (GuardStatus(2, HERE, 10.0, {"u": 9.0}), 10.1, Permit.NEVER),
+        (GuardStatus(2, HERE, 88.5), 88.5, Permit.NEVER),
     ],
 )
 def test_nothing_starts_that_the_guard_does_not_watch(
-    word: Word, now: float, answer: Permit
+    word: GuardStatus, now: float, answer: Permit
 ) -> None:
     assert permit(Watchlist(2, HERE, {"u": ITEM}), word, "u", now) is answer
 
 
 def test_who_is_not_on_the_list_never_starts() -> None:
-    assert permit(Watchlist(2, HERE), Word(2, HERE, 10.0), "u", 10.1) is Permit.NEVER
+    assert permit(Watchlist(2, HERE), GuardStatus(2, HERE, 10.0), "u", 10.1) is Permit.NEVER
 
 
 def test_list_and_word_come_back_as_they_were_written() -> None:
-    watchlist = Watchlist(3, HERE, {"u": ITEM, "v": Watched(1.0, 2.0, 3.0, "INT")}, is_last=True)
+    watchlist = Watchlist(
+        3, HERE, {"u": ITEM, "v": ExclusiveAttempt(1.0, 2.0, 3.0, "INT")}, is_last=True
+    )
     assert read_watchlist(watchlist.body()) == watchlist
-    word = Word(3, HERE, 1.5, {"u": 98.5}, frozenset({"v"}))
+    word = GuardStatus(3, HERE, 1.5, {"u": 98.5}, frozenset({"v"}))
     assert read_word(word.body()) == word

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from workers.attempt.runtime import Life, View
-from workers.guard.decisions import Known
-from workers.guard.engine_control import LOOK_SECONDS, EngineHands
+from workers.attempt.runtime import ContainerStatus, ContainerView
+from workers.guard.decisions import ContainerFacts
+from workers.guard.engine_control import LOOK_SECONDS, ContainerEngineControl
 
 UID = "11111111-1111-4111-8111-111111111111"
 SOON = 10.0
@@ -18,12 +18,12 @@ SOON = 10.0
 class Reach:
     """An engine that shows a container of which the main process has some number."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: ContainerView) -> None:
         self.shown = view
         self.looks = 0
         self.signals: list[str] = []
 
-    def view(self, uid: str) -> View | None:
+    def view(self, uid: str) -> ContainerView | None:
         self.looks += 1
         return self.shown
 
@@ -54,17 +54,17 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def looked(reach: Reach) -> EngineHands:
+def looked(reach: Reach) -> ContainerEngineControl:
     """Hands that have looked at the container, and taken hold of it if they do."""
-    hands = EngineHands(reach)
+    hands = ContainerEngineControl(reach)
     hands.look(UID, now=LOOK_SECONDS)
-    until(lambda: hands.known(UID) is Known.THERE)
+    until(lambda: hands.known(UID) is ContainerFacts.THERE)
     return hands
 
 
 def test_a_process_of_another_group_is_not_signalled(process: "subprocess.Popen[bytes]") -> None:
     """The container's process has ended and its number was given to a stranger."""
-    reach = Reach(View(Life.RUNNING, "f" * 64, pid=process.pid))
+    reach = Reach(ContainerView(ContainerStatus.RUNNING, "f" * 64, pid=process.pid))
     hands = looked(reach)
     hands.ask(UID, "TERM")
     hands.kill(UID)
@@ -77,22 +77,22 @@ def test_a_process_of_another_group_is_not_signalled(process: "subprocess.Popen[
 def test_a_process_of_the_containers_group_is_signalled_without_the_engine(
     process: "subprocess.Popen[bytes]",
 ) -> None:
-    reach = Reach(View(Life.RUNNING, group_of(process), pid=process.pid))
+    reach = Reach(ContainerView(ContainerStatus.RUNNING, group_of(process), pid=process.pid))
     hands = looked(reach)
     hands.ask(UID, "TERM")
     assert process.wait(SOON) == -15
     assert reach.signals == []
-    until(lambda: hands.known(UID) is Known.OVER)
+    until(lambda: hands.known(UID) is ContainerFacts.OVER)
     hands.forget(UID)
 
 
 def test_a_container_that_does_not_run_has_no_process_to_signal(
     process: "subprocess.Popen[bytes]",
 ) -> None:
-    reach = Reach(View(Life.ENDED, group_of(process), pid=process.pid))
-    hands = EngineHands(reach)
+    reach = Reach(ContainerView(ContainerStatus.ENDED, group_of(process), pid=process.pid))
+    hands = ContainerEngineControl(reach)
     hands.look(UID, now=LOOK_SECONDS)
-    until(lambda: hands.known(UID) is Known.OVER)
+    until(lambda: hands.known(UID) is ContainerFacts.OVER)
     hands.kill(UID)
     until(lambda: reach.looks >= 2)
     assert (process.poll(), reach.signals) == (None, [])

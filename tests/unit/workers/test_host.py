@@ -1,28 +1,28 @@
 """What happens in one round of a cell's loop."""
 
 from workers.agent.inputs import OrderMessage
-from workers.attempt.events import Ended, Started
+from workers.attempt.events import EndedEvent, StartedEvent
 from workers.service.host import Incoming, without_the_past
 
 
 def test_start_of_what_ended_in_the_same_round_is_left_out() -> None:
-    order, ended = OrderMessage("…"), Ended("a", 2.0, exit_code=0, started_at=1.0)
+    order, ended = OrderMessage("…"), EndedEvent("a", 2.0, exit_code=0, started_at=1.0)
     batch: list[Incoming] = [
         ("c", order),
-        ("c", Started("a", 1.0)),
-        ("c", Started("b", 1.5)),
+        ("c", StartedEvent("a", 1.0)),
+        ("c", StartedEvent("b", 1.5)),
         ("c", ended),
     ]
     assert without_the_past(batch) == [batch[0], batch[2], batch[3]]
 
 
 def test_start_stays_that_tells_more_than_the_end() -> None:
-    known = Ended("a", 2.0, exit_code=0, started_at=1.0)
-    start = Started("a", 1.0, "id", {"http": "host:80"})
+    known = EndedEvent("a", 2.0, exit_code=0, started_at=1.0)
+    start = StartedEvent("a", 1.0, "id", {"http": "host:80"})
     batches: tuple[list[Incoming], ...] = (
         [("c", start), ("c", known)],
-        [("c", Started("a", 1.0)), ("c", Ended("a", 2.0))],
-        [("c", Started("a", 1.0)), ("another", known)],
+        [("c", StartedEvent("a", 1.0)), ("c", EndedEvent("a", 2.0))],
+        [("c", StartedEvent("a", 1.0)), ("another", known)],
     )
     for batch in batches:
         assert without_the_past(batch) == batch

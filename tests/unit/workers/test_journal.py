@@ -9,7 +9,7 @@ from controlplane.contract.messages.orders import GroupSpec, RunAttempt, StopAtt
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState
 from tests.unit.workers.small_disk import mounted
-from workers.journal import Done, Journal, JournalFile, Memory
+from workers.journal import CellJournal, FinishedAttempt, JournalFile, JournalState
 from workers.journal_file import RESERVE_BYTES, FileStore
 
 SPEC = GroupSpec(id=1, job_id=1, job_name="j", group="g", replicas=1, command=("noop",))
@@ -34,12 +34,12 @@ def file_at(path: Path) -> JournalFile:
     return JournalFile(_stores[-1])
 
 
-def opened(path: Path, cell: str = "a") -> tuple[JournalFile, Journal]:
+def opened(path: Path, cell: str = "a") -> tuple[JournalFile, CellJournal]:
     file = file_at(path)
     return file, file.journal(cell)
 
 
-def filled(path: Path) -> Memory:
+def filled(path: Path) -> JournalState:
     """A journal with one attempt in each stage of life."""
     file, journal = opened(path)
     journal.begin("one")
@@ -69,7 +69,7 @@ def test_what_was_not_synced_is_not_there(tmp_path: Path) -> None:
     _, journal = opened(tmp_path / "journal")
     journal.begin("one")
     _, again = opened(tmp_path / "journal")
-    assert again.memory == Memory()
+    assert again.memory == JournalState()
 
 
 def test_every_torn_end_leaves_a_readable_journal(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_what_was_never_created_is_known_as_such_after_compaction_too(tmp_path: 
     journal.finish("never", 200.0, never_created=True)
     journal.finish("was", 300.0)
     file.sync()
-    expected = {"never": Done(200.0, True), "was": Done(300.0)}
+    expected = {"never": FinishedAttempt(200.0, True), "was": FinishedAttempt(300.0)}
     assert opened(tmp_path / "journal")[1].memory.done == expected
     file.compact()
     assert opened(tmp_path / "journal")[1].memory.done == expected
@@ -145,7 +145,7 @@ def test_a_new_incarnation_remembers_nothing_but_how_much_was_written(tmp_path: 
     file.sync()
     memory = opened(tmp_path / "journal")[1].memory
     counts = {"written": journal.memory.written, "claim": journal.memory.claim, "starts": 1}
-    assert memory == Memory(incarnation="two", **counts)
+    assert memory == JournalState(incarnation="two", **counts)
 
 
 def test_cells_of_one_process_share_a_file_but_not_their_memory(tmp_path: Path) -> None:

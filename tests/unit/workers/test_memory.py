@@ -4,7 +4,7 @@ import pytest
 
 from controlplane.contract.messages.orders import GroupSpec, RunAttempt
 from controlplane.contract.states import FailureKind
-from workers.attempt.events import Building, DriverEvent, Ended, Launch, Started
+from workers.attempt.events import BuildingEvent, DriverEvent, EndedEvent, Launch, StartedEvent
 from workers.attempt.outcome import OUT_OF_MEMORY, STOPPED, TIMEOUT, VANISHED
 from workers.drivers.memory import MemoryDriver, MemoryEngine
 
@@ -28,8 +28,8 @@ class World:
     def kinds(self) -> list[type[DriverEvent]]:
         return [type(event) for event in self.told]
 
-    def ended(self) -> Ended:
-        (ended,) = (event for event in self.told if isinstance(event, Ended))
+    def ended(self) -> EndedEvent:
+        (ended,) = (event for event in self.told if isinstance(event, EndedEvent))
         return ended
 
 
@@ -47,18 +47,20 @@ def test_nothing_is_told_before_its_moment(world: World) -> None:
     world.driver.start(launch("build", "2", "sleep", "3", "exit", "4"))
     assert world.told == []
     world.advance(0)
-    assert world.kinds() == [Building]
+    assert world.kinds() == [BuildingEvent]
     world.advance(2)
-    assert world.kinds() == [Building, Started]
+    assert world.kinds() == [BuildingEvent, StartedEvent]
     assert world.driver.next_due() == 1005.0
     world.advance(3)
-    assert world.ended() == Ended("a", 1005.0, 4, None, "exit", "exit status 4", started_at=1002.0)
+    assert world.ended() == EndedEvent(
+        "a", 1005.0, 4, None, "exit", "exit status 4", started_at=1002.0
+    )
 
 
 def test_noop_is_started_and_ended_in_one_moment(world: World) -> None:
     world.driver.start(launch("noop"))
     assert world.driver.advance(world.now) == 1
-    assert world.kinds() == [Started, Ended]
+    assert world.kinds() == [StartedEvent, EndedEvent]
     assert world.ended().exit_code == 0
 
 
@@ -66,7 +68,7 @@ def test_fail_first_fails_in_its_first_attempts(world: World) -> None:
     for number in (1, 2, 3):
         world.driver.start(launch("fail-first", "2", uid=str(number), number=number))
     world.advance(0)
-    assert [e.exit_code for e in world.told if isinstance(e, Ended)] == [1, 1, 0]
+    assert [e.exit_code for e in world.told if isinstance(e, EndedEvent)] == [1, 1, 0]
 
 
 def test_life_goes_on_without_its_cell(world: World) -> None:
@@ -78,7 +80,7 @@ def test_life_goes_on_without_its_cell(world: World) -> None:
     assert [found.running for found in world.driver.find()] == [False]
     world.driver.adopt(launch("sleep", "10", "exit", "3"))
     world.advance(0)
-    assert world.kinds() == [Started, Ended]
+    assert world.kinds() == [StartedEvent, EndedEvent]
     assert (world.ended().exit_code, world.ended().at) == (3, 1010.0)
     assert world.engine.starts["a"] == 1
 
@@ -97,7 +99,7 @@ def test_stop_before_the_start_prevents_it(world: World) -> None:
     world.advance(1)
     world.driver.stop("a", grace_seconds=10, force=False)
     world.advance(0)
-    assert world.kinds() == [Building, Ended]
+    assert world.kinds() == [BuildingEvent, EndedEvent]
     assert (world.ended().exit_code, world.ended().reason) == (None, STOPPED)
 
 
@@ -106,7 +108,7 @@ def test_deaf_life_ends_when_the_grace_is_over(world: World) -> None:
     world.advance(1)
     world.driver.stop("a", grace_seconds=10, force=False)
     world.advance(9)
-    assert world.kinds() == [Started]
+    assert world.kinds() == [StartedEvent]
     world.advance(1)
     assert (world.ended().exit_code, world.ended().at) == (137, 1011.0)
     assert (world.ended().failure_kind, world.ended().reason) == (None, STOPPED)
@@ -141,7 +143,7 @@ def test_result_is_left_only_where_a_result_file_is_named(world: World) -> None:
     world.driver.start(launch("result", "é" * 6000, uid="b", result_file="/out/result"))
     world.driver.start(launch("result", "x" + "é" * 6000, uid="c", result_file="/out/result"))
     world.advance(0)
-    plain, cut, torn = (event for event in world.told if isinstance(event, Ended))
+    plain, cut, torn = (event for event in world.told if isinstance(event, EndedEvent))
     assert (plain.result, plain.result_truncated) == (None, False)
     assert (cut.result, cut.result_truncated) == ("é" * 5120, True)
     assert (torn.result, torn.result_truncated) == ("x" + "é" * 5119, True)

@@ -11,7 +11,14 @@ from controlplane.contract.states import Phase
 from controlplane.contract.states import TaskState as S
 from tests.unit.workers.cell_bench import Bench
 from workers.agent.progress import LATEST_SECONDS, MAX_PREPARING, QUIET_SECONDS
-from workers.attempt.events import Building, DriverEvent, Ended, Reconciled, Started, TryFailed
+from workers.attempt.events import (
+    BuildingEvent,
+    DriverEvent,
+    EndedEvent,
+    ReconciledEvent,
+    StageFailedEvent,
+    StartedEvent,
+)
 from workers.journal import JournalFile
 from workers.journal_file import FileStore
 
@@ -33,7 +40,7 @@ def note(bench: Bench, *events: DriverEvent) -> None:
 
 
 def enter(bench: Bench, *phases: Phase) -> None:
-    note(bench, *(Building("u", phase) for phase in phases))
+    note(bench, *(BuildingEvent("u", phase) for phase in phases))
 
 
 def last(bench: Bench) -> AttemptReport:
@@ -66,7 +73,7 @@ def built(bench: Bench) -> Bench:
 def test_a_short_life_with_all_its_phases_is_one_report(built: Bench) -> None:
     enter(built, *BUILD)
     assert built.reports() == []
-    note(built, Started("u", built.now), Ended("u", built.now, exit_code=0))
+    note(built, StartedEvent("u", built.now), EndedEvent("u", built.now, exit_code=0))
     assert [report.state for report in built.reports()][-1] is S.SUCCEEDED
     assert texts(last(built)) == list(BUILD)
     assert [change.number for change in last(built).phases] == [1, 2, 3, 4]
@@ -94,7 +101,7 @@ def line(bench: Bench) -> list[str]:
         book.state = S.ASSIGNED
     bench.round()
     bench.said.clear()
-    note(bench, *(Building(uid, Phase.PREPARING) for uid in uids))
+    note(bench, *(BuildingEvent(uid, Phase.PREPARING) for uid in uids))
     return uids
 
 
@@ -111,10 +118,10 @@ def test_of_a_long_line_a_few_are_reported_at_a_time_oldest_first(
 
 
 def test_a_line_holds_up_no_later_phase(bench: Bench, line: list[str]) -> None:
-    note(bench, Building(line[-1], Phase.CREATING))
-    note(bench, TryFailed(line[-2], "try 1 of 3 failed: pull: no answer", bench.now))
-    note(bench, Started(line[-3], bench.now))
-    note(bench, Ended(line[-3], bench.now, exit_code=0))
+    note(bench, BuildingEvent(line[-1], Phase.CREATING))
+    note(bench, StageFailedEvent(line[-2], "try 1 of 3 failed: pull: no answer", bench.now))
+    note(bench, StartedEvent(line[-3], bench.now))
+    note(bench, EndedEvent(line[-3], bench.now, exit_code=0))
     bench.wait(QUIET_SECONDS)
     reports = {report.uid: report for report in bench.reports()}
     assert set(reports) == {*line[:MAX_PREPARING], *line[-3:]}
@@ -145,7 +152,7 @@ def test_what_is_ordered_late_waits_for_no_line(bench: Bench, line: list[str]) -
 
 
 def test_what_ended_in_line_takes_no_place_of_others(bench: Bench, line: list[str]) -> None:
-    note(bench, *(Ended(uid, bench.now, exit_code=1) for uid in line[:50]))
+    note(bench, *(EndedEvent(uid, bench.now, exit_code=1) for uid in line[:50]))
     bench.said.clear()
     bench.wait(QUIET_SECONDS)
     assert [report.uid for report in bench.reports()] == line[50 : 50 + MAX_PREPARING]
@@ -158,9 +165,13 @@ def test_a_cell_that_leaves_reports_the_whole_line(bench: Bench, line: list[str]
 
 
 def test_each_change_has_the_time_of_its_event(built: Bench) -> None:
-    note(built, Building("u", Phase.PREPARING, at=900.25), Building("u", Phase.CREATING, at=901.5))
-    note(built, TryFailed("u", "try 1 of 3 failed: create: no answer", 902.0))
-    note(built, Building("u", Phase.CHECKING, at=901.0))
+    note(
+        built,
+        BuildingEvent("u", Phase.PREPARING, at=900.25),
+        BuildingEvent("u", Phase.CREATING, at=901.5),
+    )
+    note(built, StageFailedEvent("u", "try 1 of 3 failed: create: no answer", 902.0))
+    note(built, BuildingEvent("u", Phase.CHECKING, at=901.0))
     built.wait(1)
     assert [(change.at, change.kind) for change in last(built).phases] == [
         (900.25, PhaseKind.PHASE),
@@ -171,14 +182,14 @@ def test_each_change_has_the_time_of_its_event(built: Bench) -> None:
 
 
 def test_progress_in_a_phase_is_no_change(built: Bench) -> None:
-    note(built, *(Building("u", Phase.PULLING, percent) for percent in range(100)))
+    note(built, *(BuildingEvent("u", Phase.PULLING, percent) for percent in range(100)))
     built.wait(1)
     assert (last(built).progress, texts(last(built))) == (99, ["pulling"])
 
 
 def test_each_word_of_a_runner_is_a_change_and_repetition_is_none(bench: Bench) -> None:
     for word in ("queued", "queued", "warming", "step 1", "step 1", "queued"):
-        note(bench, Reconciled("u", word, {}))
+        note(bench, ReconciledEvent("u", word, {}))
     assert texts(last(bench)) == ["queued", "warming", "step 1", "queued"]
 
 
@@ -202,7 +213,7 @@ def test_what_came_after_the_acknowledged_report_stays(built: Bench) -> None:
     enter(built, Phase.PULLING, Phase.PREPARING)
     built.wait(5)
     built.sync(number)
-    note(built, Started("u", built.now))
+    note(built, StartedEvent("u", built.now))
     assert texts(last(built)) == ["pulling", "preparing"]
 
 
@@ -227,12 +238,12 @@ def test_a_restarted_cell_loses_none_and_doubles_none(built: Bench, compacted: b
 
 
 def test_numbers_go_on_after_a_restart_though_all_was_acknowledged(built: Bench) -> None:
-    note(built, Reconciled("u", "queued", {}), Reconciled("u", "step 1", {"n": 1}))
+    note(built, ReconciledEvent("u", "queued", {}), ReconciledEvent("u", "step 1", {"n": 1}))
     acknowledge(built)
     built.journals.compact()
     built.boot()
     built.accept()
-    note(built, Reconciled("u", "step 1", {"n": 1}), Reconciled("u", "step 2", {"n": 2}))
+    note(built, ReconciledEvent("u", "step 1", {"n": 1}), ReconciledEvent("u", "step 2", {"n": 2}))
     assert (last(built).phases[-1].number, texts(last(built))[-1]) == (3, "step 2")
     assert texts(last(built)).count("step 2") == 1
 
@@ -254,7 +265,7 @@ def test_a_cell_that_leaves_reports_what_waited(built: Bench) -> None:
 
 def test_of_too_many_changes_the_oldest_and_the_newest_stay(bench: Bench) -> None:
     for number in range(1, 101):
-        note(bench, Reconciled("u", f"step {number}", {}))
+        note(bench, ReconciledEvent("u", f"step {number}", {}))
     numbers = [change.number for change in last(bench).phases]
     assert len(numbers) == MAX_REPORTED
     assert numbers[:8] == list(range(1, 9))
@@ -263,7 +274,7 @@ def test_of_too_many_changes_the_oldest_and_the_newest_stay(bench: Bench) -> Non
 
 def test_an_attempt_has_so_many_changes_and_no_more(bench: Bench) -> None:
     for number in range(1, MAX_PHASES + 50):
-        note(bench, Reconciled("u", f"step {number}", {}))
+        note(bench, ReconciledEvent("u", f"step {number}", {}))
     assert last(bench).phases[-1].number == MAX_PHASES
     assert last(bench).plugin_phase == f"step {MAX_PHASES + 49}"
 
@@ -272,11 +283,11 @@ def test_instants_are_put_back_with_the_clock(tmp_path: Path) -> None:
     bench = Bench(tmp_path, ahead=3600.0)
     bench.accept()
     bench.run("u", "sleep", "999")
-    note(bench, Reconciled("u", "step 1", {}, bench.moment.wall))
+    note(bench, ReconciledEvent("u", "step 1", {}, bench.moment.wall))
     for _ in range(3):
         bench.wait(5)
         bench.sync(0)
-    note(bench, Reconciled("u", "step 2", {}, bench.moment.wall))
+    note(bench, ReconciledEvent("u", "step 2", {}, bench.moment.wall))
     found = last(bench).phases[-1]
     assert isinstance(found, PhaseChange)
     assert abs(found.at - bench.now) < 1

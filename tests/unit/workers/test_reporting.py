@@ -13,13 +13,13 @@ from controlplane.contract.messages.reports import (
 )
 from controlplane.contract.states import TaskState
 from controlplane.contract.wire import envelope
-from workers.agent.inputs import Moment
+from workers.agent.inputs import ClockReading
 from workers.agent.lease import CLOCK_SECONDS, Lease
-from workers.agent.reporting import Numbers, Reporter
+from workers.agent.reporting import Reporter, SequenceNumbers
 
 
-def reporter(acked: int = 0) -> tuple[Reporter, Numbers]:
-    numbers = Numbers(lambda: 1)
+def reporter(acked: int = 0) -> tuple[Reporter, SequenceNumbers]:
+    numbers = SequenceNumbers(lambda: 1)
     return Reporter(numbers, acked=acked), numbers
 
 
@@ -55,7 +55,7 @@ def test_no_message_is_larger_than_an_envelope_may_be(large: dict[str, Any]) -> 
 
 
 def test_numbers_after_another_entry_of_the_journal_are_higher() -> None:
-    first, second = Numbers(lambda: 1), Numbers(lambda: 2)
+    first, second = SequenceNumbers(lambda: 1), SequenceNumbers(lambda: 2)
     assert max(first.draw() for _ in range(1000)) < second.draw()
 
 
@@ -126,7 +126,7 @@ def test_a_control_plane_that_knows_less_than_before_is_told_from_where_it_stand
 def test_the_lease_runs_from_the_moment_of_asking() -> None:
     lease = Lease()
     lease.note_sent(1, 100.0)
-    assert lease.renew(1, lease_seconds=30.0, server_time=5000.0, now=Moment(0.0, 103.0))
+    assert lease.renew(1, lease_seconds=30.0, server_time=5000.0, now=ClockReading(0.0, 103.0))
     assert lease.remaining(110.0) == 20.0
 
 
@@ -134,21 +134,21 @@ def test_the_lease_only_grows() -> None:
     lease = Lease()
     lease.note_sent(1, 100.0)
     lease.note_sent(2, 105.0)
-    lease.renew(2, lease_seconds=30.0, server_time=0.0, now=Moment(0.0, 106.0))
-    lease.renew(1, lease_seconds=30.0, server_time=0.0, now=Moment(0.0, 107.0))
+    lease.renew(2, lease_seconds=30.0, server_time=0.0, now=ClockReading(0.0, 106.0))
+    lease.renew(1, lease_seconds=30.0, server_time=0.0, now=ClockReading(0.0, 107.0))
     assert lease.expires_at == 135.0
 
 
 def test_an_answer_to_a_question_nobody_asked_renews_nothing() -> None:
     lease = Lease()
-    assert not lease.renew(9, lease_seconds=30.0, server_time=0.0, now=Moment(0.0, 0.0))
+    assert not lease.renew(9, lease_seconds=30.0, server_time=0.0, now=ClockReading(0.0, 0.0))
     assert lease.server_time(0.0) is None
 
 
 def test_the_servers_clock_is_never_taken_to_be_behind() -> None:
     lease = Lease()
     lease.note_sent(1, 100.0)
-    lease.renew(1, lease_seconds=30.0, server_time=5001.0, now=Moment(0.0, 103.0))
+    lease.renew(1, lease_seconds=30.0, server_time=5001.0, now=ClockReading(0.0, 103.0))
     server = lease.server_time(103.0)
     assert server == pytest.approx(5004.0)
 
@@ -163,7 +163,7 @@ def test_the_clock_here_is_measured_by_the_fastest_answer(ahead: float) -> None:
         # Answered at once, and long on the way back: the worst for an estimate.
         server = 5000.0 + seq
         lease.renew(
-            seq, lease_seconds=30.0, server_time=server, now=Moment(4900 + boot + ahead, boot)
+            seq, lease_seconds=30.0, server_time=server, now=ClockReading(4900 + boot + ahead, boot)
         )
     assert lease.clock_ahead == pytest.approx(ahead, abs=0.101)
     assert lease.clock_to_correct == (0.0 if abs(ahead) < CLOCK_SECONDS else lease.clock_ahead)

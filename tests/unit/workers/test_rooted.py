@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from workers.attempt.runtime import Placed
+from workers.attempt.runtime import PlacedFile
 from workers.drivers.paths import place_below, read_head_below
 
 
@@ -10,7 +10,9 @@ def test_a_copy_is_the_task_s_own_and_what_is_bound_changes_with_its_source(tmp_
     source, root = tmp_path / "source", tmp_path / "root"
     source.write_text("one")
     for _ in range(2):  # a successor of a killed cell places again
-        place_below(root, [Placed("/in/copy", source), Placed("/in/bound", source, bound=True)])
+        place_below(
+            root, [PlacedFile("/in/copy", source), PlacedFile("/in/bound", source, bound=True)]
+        )
     source.write_text("two")
     assert (root / "in" / "copy").read_text() == "one"
     assert (root / "in" / "bound").read_text() == "two"
@@ -19,7 +21,9 @@ def test_a_copy_is_the_task_s_own_and_what_is_bound_changes_with_its_source(tmp_
 def test_a_bound_folder_shows_what_comes_later_and_an_empty_one_is_made(tmp_path: Path) -> None:
     source, root = tmp_path / "source", tmp_path / "root"
     source.mkdir()
-    place_below(root, [Placed("/run/cellrun", source, bound=True), Placed("/out", writable=True)])
+    place_below(
+        root, [PlacedFile("/run/cellrun", source, bound=True), PlacedFile("/out", writable=True)]
+    )
     (source / "hosts").write_text("127.0.0.1 main-0")
     assert (root / "run" / "cellrun" / "hosts").read_text() == "127.0.0.1 main-0"
     assert (root / "out").is_dir()
@@ -29,8 +33,8 @@ def test_a_copy_takes_the_place_of_a_link_and_not_of_what_it_leads_to(tmp_path: 
     first, second, root = tmp_path / "first", tmp_path / "second", tmp_path / "root"
     first.write_text("first")
     second.write_text("second")
-    place_below(root, [Placed("/in", first, bound=True)])
-    place_below(root, [Placed("/in", second)])
+    place_below(root, [PlacedFile("/in", first, bound=True)])
+    place_below(root, [PlacedFile("/in", second)])
     assert (first.read_text(), (root / "in").read_text()) == ("first", "second")
 
 

@@ -11,32 +11,38 @@ from controlplane.contract.messages.orders import GroupSpec, RunAttempt
 from workers.agent.registration import offered_types
 from workers.attempt.capture import cut_note
 from workers.config import CellConfig
-from workers.drivers.runner.log import Lines
-from workers.runners import installed, keeping
-from workers.runners.asking import describe_task
-from workers.runners.calls import Calls, Exhausted, Hung
-from workers.runners.installed import NotARunner, chosen_names, load_runner
-from workers.runners.interface import Aborted, Context, Fault, Look, Phase
-from workers.runners.keeping import Kept, NotKept, checked, checked_state
+from workers.drivers.runner.log import LineWriter
+from workers.runners import discovery, records
+from workers.runners.calls import CallsExhausted, CallTimedOut, RunnerCalls
+from workers.runners.discovery import InvalidRunner, chosen_names, load_runner
+from workers.runners.interface import (
+    AbortResult,
+    Context,
+    FailureOrigin,
+    RunnerObservation,
+    RunnerPhase,
+)
+from workers.runners.records import RunnerRecord, StateNotStorable, checked, checked_state
+from workers.runners.requests import describe_task
 
 
 class Idle:
     """A runner as other packages bring them."""
 
-    def reconcile(self, context: Context) -> Look:
-        return Look(Phase.RUNNING)
+    def reconcile(self, context: Context) -> RunnerObservation:
+        return RunnerObservation(RunnerPhase.RUNNING)
 
-    def abort(self, context: Context) -> Aborted:
-        return Aborted(is_done=True)
+    def abort(self, context: Context) -> AbortResult:
+        return AbortResult(is_done=True)
 
 
 class Half:
-    def reconcile(self, context: Context) -> Look:
-        return Look(Phase.RUNNING)
+    def reconcile(self, context: Context) -> RunnerObservation:
+        return RunnerObservation(RunnerPhase.RUNNING)
 
 
 def entry(name: str, what: str) -> EntryPoint:
-    return EntryPoint(name, f"{__name__}:{what}", installed.GROUP)
+    return EntryPoint(name, f"{__name__}:{what}", discovery.GROUP)
 
 
 # ------------------------------------------------------------------------------- by name
@@ -58,7 +64,7 @@ def test_a_class_is_made_once_when_it_is_loaded() -> None:
     ],
 )
 def test_what_is_no_runner_is_refused_with_the_reason(name: str, what: str, words: str) -> None:
-    with pytest.raises(NotARunner, match=words):
+    with pytest.raises(InvalidRunner, match=words):
         load_runner(entry(name, what))
 
 
@@ -97,33 +103,33 @@ def test_a_cell_offers_what_its_driver_and_its_runners_run(
 
 
 def test_running_begins_once_and_a_state_that_is_not_given_stays() -> None:
-    first = checked(Look(Phase.RUNNING, {"a": 1}), Kept(), 10.0)
-    second = checked(Look(Phase.RUNNING, words="x" * 100), first, 20.0)
+    first = checked(RunnerObservation(RunnerPhase.RUNNING, {"a": 1}), RunnerRecord(), 10.0)
+    second = checked(RunnerObservation(RunnerPhase.RUNNING, words="x" * 100), first, 20.0)
     assert (second.started_at, second.state, second.words) == (10.0, {"a": 1}, "x" * 63)
 
 
 @pytest.mark.parametrize(
     ("phase", "is_over"),
     [
-        (Phase.RUNNING, False),
-        (Phase.SUCCEEDED, True),
-        (Phase.FAILED, True),
-        (Phase.RETRYABLE_FAILURE, False),
+        (RunnerPhase.RUNNING, False),
+        (RunnerPhase.SUCCEEDED, True),
+        (RunnerPhase.FAILED, True),
+        (RunnerPhase.RETRYABLE_FAILURE, False),
     ],
 )
 def test_only_a_success_and_a_failure_for_good_are_over_without_an_abort(
-    phase: Phase, is_over: bool
+    phase: RunnerPhase, is_over: bool
 ) -> None:
-    assert checked(Look(phase), Kept(), 1.0).is_over is is_over
+    assert checked(RunnerObservation(phase), RunnerRecord(), 1.0).is_over is is_over
 
 
 @pytest.mark.parametrize(
     "look",
-    [Look("asleep"), Look(Phase.RUNNING, fault="nobody")],  # type: ignore[arg-type]
+    [RunnerObservation("asleep"), RunnerObservation(RunnerPhase.RUNNING, fault="nobody")],  # type: ignore[arg-type]
 )
-def test_an_answer_in_other_words_is_not_kept(look: Look) -> None:
-    with pytest.raises(NotKept, match="no Phase, or no Fault"):
-        checked(look, Kept(), 1.0)
+def test_an_answer_in_other_words_is_not_kept(look: RunnerObservation) -> None:
+    with pytest.raises(StateNotStorable, match="no Phase, or no Fault"):
+        checked(look, RunnerRecord(), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +145,7 @@ def test_an_answer_in_other_words_is_not_kept(look: Look) -> None:
     ],
 )
 def test_a_state_is_refused_for_what_a_database_could_not_store(state: object, words: str) -> None:
-    with pytest.raises(NotKept, match=words):
+    with pytest.raises(StateNotStorable, match=words):
         checked_state(state, {})
 
 
@@ -151,31 +157,37 @@ def test_what_is_kept_is_read_again_and_fields_of_a_later_version_are_not_minded
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "kept.json"
-    assert keeping.read(path) is None
-    kept = Kept(Phase.RETRYABLE_FAILURE, {"a": 1}, fault=Fault.SYSTEM, stopped_for="drained")
-    keeping.write(path, kept)
-    assert keeping.read(path) == kept
+    assert records.read(path) is None
+    kept = RunnerRecord(
+        RunnerPhase.RETRYABLE_FAILURE, {"a": 1}, fault=FailureOrigin.SYSTEM, stopped_for="drained"
+    )
+    records.write(path, kept)
+    assert records.read(path) == kept
     path.write_text(path.read_text().replace('"words"', '"later": 1, "words"'))
-    assert keeping.read(path) == kept
+    assert records.read(path) == kept
 
 
 def test_of_what_is_torn_it_is_known_that_it_began_and_has_to_be_aborted(tmp_path: Path) -> None:
     path = tmp_path / "kept.json"
     path.write_text('{"phase": "runn')
-    kept = keeping.read(path)
+    kept = records.read(path)
     assert kept is not None
-    assert (kept.phase, kept.fault, kept.is_over) == (Phase.RETRYABLE_FAILURE, Fault.SYSTEM, False)
+    assert (kept.phase, kept.fault, kept.is_over) == (
+        RunnerPhase.RETRYABLE_FAILURE,
+        FailureOrigin.SYSTEM,
+        False,
+    )
 
 
 # ------------------------------------------------------------------------------- calls
 
 
 def test_a_call_that_hangs_is_counted_until_it_returns() -> None:
-    calls, may_return = Calls(max_left_behind=1), threading.Event()
-    with pytest.raises(Hung):
+    calls, may_return = RunnerCalls(max_left_behind=1), threading.Event()
+    with pytest.raises(CallTimedOut):
         calls.call("hangs", may_return.wait, 0.01)
     assert calls.left_behind == 1
-    with pytest.raises(Exhausted):
+    with pytest.raises(CallsExhausted):
         calls.call("another", may_return.wait, 0.01)
     may_return.set()
     end = time.monotonic() + 30
@@ -189,13 +201,13 @@ def test_what_a_call_raises_comes_out_and_an_exit_is_an_error() -> None:
         raise SystemExit(3)
 
     with pytest.raises(ZeroDivisionError):
-        Calls().call("divides", lambda: 1 / 0, 10.0)
+        RunnerCalls().call("divides", lambda: 1 / 0, 10.0)
     with pytest.raises(RuntimeError, match="it raised SystemExit"):
-        Calls().call("leaves", leave, 10.0)
+        RunnerCalls().call("leaves", leave, 10.0)
 
 
 def test_no_more_calls_than_allowed_are_under_way() -> None:
-    calls, may_return, lock = Calls(at_once=2), threading.Event(), threading.Lock()
+    calls, may_return, lock = RunnerCalls(at_once=2), threading.Event(), threading.Lock()
     under_way, most = 0, 0
 
     def work() -> None:
@@ -228,7 +240,7 @@ def test_paths_of_a_job_stand_below_the_attempts_folder(tmp_path: Path) -> None:
 
 
 def test_lines_are_bounded_and_told_where_they_were_cut(tmp_path: Path) -> None:
-    lines = Lines(tmp_path, 10)
+    lines = LineWriter(tmp_path, 10)
     lines.out("12345")
     lines.out("67890")
     lines.out("more")

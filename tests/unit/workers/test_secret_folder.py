@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from workers import secret_folder
-from workers.secret_folder import SecretFolder, Unfit, default_folder, is_in_memory
+from workers.secret_folder import SecretFolder, UnsafeSecretFolder, default_folder, is_in_memory
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_folder_that_is_not_in_memory_is_refused(
     monkeypatch.setattr(secret_folder, "MOUNTS", mounts)
     line = f"30 1 {os.major(device)}:{os.minor(device)} / / rw shared:1 - %s source rw\n"
     mounts.write_text(line % "ext4")
-    with pytest.raises(Unfit, match="is not in memory"):
+    with pytest.raises(UnsafeSecretFolder, match="is not in memory"):
         SecretFolder(place).write("a", [b"one"])
     assert not place.exists()
     mounts.write_text("29 1 0:5 / /dev rw - devtmpfs udev rw\n" + line % "tmpfs")
@@ -93,14 +93,14 @@ def test_somebody_else_s_folder_and_a_link_are_refused(
     (tmp_path / "theirs").mkdir()
     place.parent.mkdir()
     place.symlink_to(tmp_path / "theirs")
-    with pytest.raises(Unfit, match="no folder of the cell's own"):
+    with pytest.raises(UnsafeSecretFolder, match="no folder of the cell's own"):
         folder.write("a", [b"one"])
     folder.sweep(tmp_path / "work")
     place.unlink()
     place.mkdir()
     mine = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
-    with pytest.raises(Unfit, match="no folder of the cell's own"):
+    with pytest.raises(UnsafeSecretFolder, match="no folder of the cell's own"):
         folder.write("a", [b"one"])
     assert os.listdir(tmp_path / "theirs") == os.listdir(place) == []
 

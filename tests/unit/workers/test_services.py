@@ -14,19 +14,19 @@ from controlplane.contract.messages.orders import GroupSpec, RunAttempt, StopAtt
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from tests.unit.workers.cell_bench import Bench
-from workers.agent.attempts import Book
+from workers.agent.attempts import AttemptEntry
 from workers.agent.final_report import judge_end
 from workers.attempt.environment import port_variable
-from workers.attempt.events import Ended, Launch, Started
+from workers.attempt.events import EndedEvent, Launch, StartedEvent
 from workers.attempt.health import get
-from workers.attempt.idleness import SENT_BYTES, Look, happened, read_look
+from workers.attempt.idleness import SENT_BYTES, ActivitySample, happened, read_look
 from workers.attempt.outcome import HEALTH, IDLE, LIFETIME, Exit, judge_exit
 from workers.config import CellConfig
 from workers.drivers.docker.container import container_body, ports_of, use_of
 from workers.drivers.process.procfs import Ports
 from workers.drivers.registry import address_of
 
-LAST = Look(at=100.0, active_at=90.0, cpu_seconds=5.0, sent_bytes=1000, output_bytes=10)
+LAST = ActivitySample(at=100.0, active_at=90.0, cpu_seconds=5.0, sent_bytes=1000, output_bytes=10)
 QUIET = replace(LAST, at=110.0, cpu_seconds=5.099, sent_bytes=1000 + SENT_BYTES - 1)
 
 
@@ -54,7 +54,7 @@ def test_next_to_nothing_is_nothing() -> None:
         replace(QUIET, output_bytes=9),
     ],
 )
-def test_each_of_the_three_alone_is_something(look: Look) -> None:
+def test_each_of_the_three_alone_is_something(look: ActivitySample) -> None:
     assert happened(LAST, look)
 
 
@@ -74,22 +74,22 @@ def test_what_was_seen_last_may_be_unreadable(tmp_path: Path, content: str | Non
 def test_an_end_by_a_limit_is_ordered_whatever_the_code(reason: str, code: int) -> None:
     verdict = judge_exit(Exit(code, out_of_memory=code == 137, stopped_for=reason))
     assert (verdict.kind, verdict.reason) == (None, reason)
-    ended = Ended("u", 5.0, code, verdict.kind, verdict.reason)
+    ended = EndedEvent("u", 5.0, code, verdict.kind, verdict.reason)
     assert judge_end(book(), ended).state is S.KILLED
 
 
 def test_an_end_by_its_health_check_is_a_failure_unless_a_stop_was_ordered() -> None:
     verdict = judge_exit(Exit(0, stopped_for=HEALTH))
     assert (verdict.kind, verdict.reason) == (FailureKind.USER, HEALTH)
-    ended = Ended("u", 5.0, 0, verdict.kind, verdict.reason)
+    ended = EndedEvent("u", 5.0, 0, verdict.kind, verdict.reason)
     assert judge_end(book(), ended).state is S.FAILED
     stopped = book()
     stopped.stop = StopAttempt("u", "cancelled")
     assert judge_end(stopped, ended).state is S.KILLED
 
 
-def book(**spec: object) -> Book:
-    return Book(RunAttempt("u", 1, 1, 0, 1, 60.0), GroupSpec(1, 1, "j", "g", 1, **spec))  # type: ignore[arg-type]
+def book(**spec: object) -> AttemptEntry:
+    return AttemptEntry(RunAttempt("u", 1, 1, 0, 1, 60.0), GroupSpec(1, 1, "j", "g", 1, **spec))  # type: ignore[arg-type]
 
 
 # ----------------------------------------------------------------------------- the cell
@@ -97,7 +97,7 @@ def book(**spec: object) -> Book:
 
 def test_a_cell_reports_addresses_with_the_start_and_the_end(ready: Bench) -> None:
     ready.run("u", "sleep", "30", ports=("http",))
-    ready.events.append(Started("u", ready.now, "c", {"http": "10.0.0.5:1"}))
+    ready.events.append(StartedEvent("u", ready.now, "c", {"http": "10.0.0.5:1"}))
     ready.round()
     assert ready.reports()[-1].addresses == {"http": "10.0.0.5:1"}
     ready.wait(31)

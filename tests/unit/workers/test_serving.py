@@ -3,7 +3,7 @@
 import signal
 import threading
 
-from workers.service.serving import Leaver
+from workers.service.serving import ShutdownThread
 
 
 def test_it_leaves_though_the_signal_came_under_a_lock_that_leaving_needs() -> None:
@@ -14,7 +14,7 @@ def test_it_leaves_though_the_signal_came_under_a_lock_that_leaving_needs() -> N
             assert not left.is_set()
             left.set()
 
-    leaver = Leaver(leave)
+    leaver = ShutdownThread(leave)
     leaver.start()
     before = signal.signal(signal.SIGUSR1, lambda *_: leaver.ask())
     try:
@@ -30,7 +30,7 @@ def test_it_leaves_though_the_signal_came_under_a_lock_that_leaving_needs() -> N
 
 def test_nobody_waits_for_one_that_was_not_asked() -> None:
     left = threading.Event()
-    leaver = Leaver(left.set)
+    leaver = ShutdownThread(left.set)
     leaver.start()
     leaver.join()
     assert not left.is_set()

@@ -5,48 +5,48 @@ from pathlib import Path
 import pytest
 
 from workers import clock
-from workers.spawner.journal import Journal
-from workers.spawner.task import Task
+from workers.spawner.journal import SpawnerJournal
+from workers.spawner.task import SpawnedTask
 
 
 @pytest.fixture
-def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SpawnerJournal:
     monkeypatch.chdir(tmp_path)
-    journal = Journal()
+    journal = SpawnerJournal()
     journal.rewrite({})
     return journal
 
 
-def ended(uid: str, code: int) -> Task:
-    task = Task(uid)
+def ended(uid: str, code: int) -> SpawnedTask:
+    task = SpawnedTask(uid)
     task.pid, task.mark, task.began_at = 7, 70, 1.5
     task.is_over, task.code, task.ended_at = True, code, 2.5
     return task
 
 
-def test_what_is_not_forgotten_is_read_as_it_was_written(journal: Journal) -> None:
+def test_what_is_not_forgotten_is_read_as_it_was_written(journal: SpawnerJournal) -> None:
     for uid in ("a", "b", "c"):
         journal.add("claim", uid)
     journal.add("fact", ended("a", 3).facts())
     journal.add("fact", ended("b", 0).facts())
     journal.add("forget", "b")
-    boot, tasks = Journal().read()
+    boot, tasks = SpawnerJournal().read()
     assert boot == clock.boot_id()
     assert tasks["a"].facts() == ended("a", 3).facts()
     assert (tasks["c"].pid, tasks["c"].is_over) == (0, False)
     assert list(tasks) == ["a", "c"]
 
 
-def test_a_line_that_was_cut_short_spoils_no_other(journal: Journal) -> None:
+def test_a_line_that_was_cut_short_spoils_no_other(journal: SpawnerJournal) -> None:
     journal.add("claim", "a")
     with open("journal", "ab") as file:
         file.write(b'\n["fact", ["a", 7')
     journal.add("fact", ended("a", 9).facts())
-    _, tasks = Journal().read()
+    _, tasks = SpawnerJournal().read()
     assert tasks["a"].code == 9
 
 
-def test_what_is_rewritten_is_read_again(journal: Journal) -> None:
-    journal.rewrite({"a": ended("a", 5), "b": Task("b")})
-    _, tasks = Journal().read()
+def test_what_is_rewritten_is_read_again(journal: SpawnerJournal) -> None:
+    journal.rewrite({"a": ended("a", 5), "b": SpawnedTask("b")})
+    _, tasks = SpawnerJournal().read()
     assert (tasks["a"].code, tasks["b"].is_over) == (5, False)

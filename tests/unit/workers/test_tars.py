@@ -13,7 +13,7 @@ from controlplane.contract.states import FailureKind
 from workers.attempt.outcome import DISK, OUTPUTS, AttemptFailed
 from workers.attempt.runtime import EngineError
 from workers.attempt.transfer.tars import pack, rebase, unpack
-from workers.attempt.transfer.transfers import Room
+from workers.attempt.transfer.transfers import DiskAllowance
 from workers.drivers.paths import restore_below, save_below
 
 
@@ -173,7 +173,7 @@ def test_unpacking_needs_no_filters_of_the_library(
 
 def test_room_is_counted_before_it_is_taken(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(b"x" * 10_000)
-    room = Room("outputs", tmp_path, 5_000, OUTPUTS)
+    room = DiskAllowance("outputs", tmp_path, 5_000, OUTPUTS)
     with pytest.raises(AttemptFailed) as caught:
         pack(tmp_path / "large", tmp_path / "tar", room.take)
     assert caught.value.kind is FailureKind.USER

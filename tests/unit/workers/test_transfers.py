@@ -12,24 +12,24 @@ import pytest
 
 from controlplane.contract.artifacts import PIECE_BYTES
 from controlplane.contract.states import FailureKind
-from workers.attempt.attempt import Attempt
+from workers.attempt.attempt import AttemptRun
 from workers.attempt.outcome import DISK, INPUTS, OUTPUTS, STOPPED, AttemptFailed
 from workers.attempt.runtime import EngineAway
 from workers.attempt.steps.outputs import save
 from workers.attempt.transfer import transfers
 from workers.attempt.transfer.tars import rebase
-from workers.attempt.transfer.transfers import Keeping, Room, fetch
+from workers.attempt.transfer.transfers import DiskAllowance, OutputTransfer, fetch
 from workers.drivers.paths import save_below
 
 Save = Callable[[Any, str, Path, Callable[[int], None]], bool]
 
 
-def made_attempt(folder: Path, **parts: Any) -> Attempt:
+def made_attempt(folder: Path, **parts: Any) -> AttemptRun:
     """What the code under test asks of one; `parts`: of its engine, storage and web."""
     around = SimpleNamespace(closed=threading.Event(), back_off=(0.0,), **parts)
     engine = SimpleNamespace(save=parts.get("save"), view=lambda uid: None)
     return cast(
-        "Attempt",
+        "AttemptRun",
         SimpleNamespace(
             note_try=lambda text: None,
             uid="uid",
@@ -56,8 +56,8 @@ def test_a_try_that_failed_takes_no_room_from_the_next_one(tmp_path: Path) -> No
             raise EngineAway("gone")
         return True
 
-    room = Room("outputs", tmp_path, 100, OUTPUTS)
-    keeping = Keeping(made_attempt(tmp_path, save=save_at_last))
+    room = DiskAllowance("outputs", tmp_path, 100, OUTPUTS)
+    keeping = OutputTransfer(made_attempt(tmp_path, save=save_at_last))
     save(keeping, "/out", tmp_path / "tar", room, "output out")
     assert (len(tries), room.taken) == (5, 60)
 
@@ -72,7 +72,7 @@ def test_what_had_no_room_on_the_disk_is_not_counted_when_it_is_fetched_again(
         yield b"x" * 45
 
     attempt = made_attempt(tmp_path, storage=SimpleNamespace(read=read))
-    room = Room("inputs", tmp_path, 100, INPUTS)
+    room = DiskAllowance("inputs", tmp_path, 100, INPUTS)
     for _ in range(3):
         with pytest.raises(AttemptFailed) as caught:
             fetch(attempt, "input", "s3://x", tmp_path / "file", room, named=True, sha256="")
@@ -84,10 +84,10 @@ def test_what_had_no_room_on_the_disk_is_not_counted_when_it_is_fetched_again(
 # ----------------------------------------------------------------------------- breaking off
 
 
-class Broken(Keeping):
+class Broken(OutputTransfer):
     """What is broken off when it was asked for the `most`-th time."""
 
-    def __init__(self, attempt: Attempt, most: int) -> None:
+    def __init__(self, attempt: AttemptRun, most: int) -> None:
         super().__init__(attempt)
         self.asked, self._most = 0, most
 
@@ -115,7 +115,7 @@ def test_a_large_file_is_not_copied_to_its_end_once_that_is_broken_off(
         return True
 
     keeping = Broken(made_attempt(tmp_path, save=saved), 10)
-    room = Room("outputs", tmp_path, 2 * size, OUTPUTS)
+    room = DiskAllowance("outputs", tmp_path, 2 * size, OUTPUTS)
     with pytest.raises(AttemptFailed) as caught:
         save(keeping, "/large", tmp_path / "tar", room, "output large")
     assert (caught.value.reason, keeping.asked, room.taken) == (STOPPED, 10, 0)

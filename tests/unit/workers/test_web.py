@@ -12,8 +12,8 @@ from controlplane.contract.wire import keys
 from controlplane.domain.cells.sealing import NONCE_BYTES, seal
 from tests.conformance.web import Answer, Request
 from tests.conformance.web import Web as Server
-from workers.attempt.transfer.transfers import Keeping
-from workers.control_api import HTTP_SECONDS, Web, WebAway
+from workers.attempt.transfer.transfers import OutputTransfer
+from workers.control_api import HTTP_SECONDS, ControlPlaneUnavailable, Web
 
 KEY = b"k" * 32
 
@@ -36,9 +36,9 @@ def test_only_the_answer_to_this_very_question_is_one() -> None:
         server.route = seal_answer
         web = Web(control_url=server.url, cell="a", key=KEY, now=lambda: next(times))
         assert web.ask("u", "gang") == "gang"
-        with pytest.raises(WebAway, match="not sealed"):
+        with pytest.raises(ControlPlaneUnavailable, match="not sealed"):
             web.ask("u", "briefing")
-        with pytest.raises(WebAway, match="not sealed"):
+        with pytest.raises(ControlPlaneUnavailable, match="not sealed"):
             web.ask("u", "gang")  # later
         web.close()
 
@@ -65,7 +65,7 @@ def keep(tmp_path: Path, size: int, seconds: float = float("inf")) -> list[float
         file.truncate(size)
     around = SimpleNamespace(web=web, closed=SimpleNamespace(is_set=lambda: False))
     attempt: Any = SimpleNamespace(uid="u", workspace=tmp_path, around=around, is_broken_off=False)
-    Keeping(attempt, seconds=seconds).put("file", lambda: (tmp_path / "file").open("rb"))
+    OutputTransfer(attempt, seconds=seconds).put("file", lambda: (tmp_path / "file").open("rb"))
     return web.seconds
 
 

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from controlplane.contract.fields import Malformed
+from controlplane.contract.fields import MalformedMessage
 from controlplane.contract.messages.gang import Gang, GangMember, read_gang
-from workers.attempt.attempt import Attempt
+from workers.attempt.attempt import AttemptRun
 from workers.attempt.gangs import files
 from workers.attempt.gangs.files import KEY_FILE, see_peers, split_address
-from workers.control_api import WebAway, WebRefused
+from workers.control_api import ControlPlaneRefused, ControlPlaneUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -31,25 +31,25 @@ AWAY_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 
 @dataclass(slots=True)
-class Watched:
+class LocalGang:
     """The members of a gang that run here. `has_new`: one more came since it was looked."""
 
-    members: dict[str, Attempt] = field(default_factory=dict)
+    members: dict[str, AttemptRun] = field(default_factory=dict)
     has_new: threading.Event = field(default_factory=threading.Event)
 
 
-class Gangs:
+class GangSupervisor:
     """The gangs of one cell, a thread for each as long as a member of it runs here."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._watched: dict[int, Watched] = {}
+        self._watched: dict[int, LocalGang] = {}
 
-    def watch(self, attempt: Attempt) -> None:
+    def watch(self, attempt: AttemptRun) -> None:
         """Keep the files of a member up to date until it ends."""
         job_id = attempt.launch.spec.job_id
         with self._lock:
-            watched = self._watched.setdefault(job_id, Watched())
+            watched = self._watched.setdefault(job_id, LocalGang())
             is_first = not watched.members
             watched.members[attempt.uid] = attempt
             watched.has_new.set()
@@ -58,11 +58,11 @@ class Gangs:
             threading.Thread(target=self._follow, args=call, name=name, daemon=True).start()
 
     def _follow(self, job_id: int, has_new: threading.Event) -> None:
-        pace, news = Pace(), News()
+        pace, news = PollInterval(), WrittenStates()
         while members := self._living(job_id):
             if has_new.is_set():
                 has_new.clear()
-                pace = Pace()  # who comes is seldom the only one
+                pace = PollInterval()  # who comes is seldom the only one
             gang, took = None, 0.0
             try:
                 gang = ask_for_gang(members)
@@ -74,7 +74,7 @@ class Gangs:
                 log.exception("what is heard of the gang of job %s is not told", job_id)
             has_new.wait(max(pace.after(gang), took * LEISURE))
 
-    def _living(self, job_id: int) -> list[Attempt]:
+    def _living(self, job_id: int) -> list[AttemptRun]:
         """The members here that have not ended; with none left the gang is forgotten."""
         with self._lock:
             watched = self._watched[job_id]
@@ -89,23 +89,23 @@ class Gangs:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class GangStatus:
     """A gang, and the addresses of its hosts; None: nobody knows one of that name."""
 
     gang: Gang
     addresses: Mapping[str, str | None]
 
 
-class News:
+class WrittenStates:
     """What was written last for each member here, so that nothing is written twice."""
 
     def __init__(self) -> None:
-        self._last: Told | None = None
-        self._written: dict[str, Told] = {}
+        self._last: GangStatus | None = None
+        self._written: dict[str, GangStatus] = {}
 
-    def spread(self, gang: Gang, members: list[Attempt]) -> None:
+    def spread(self, gang: Gang, members: list[AttemptRun]) -> None:
         """Write it for each member that has not been told the same before."""
-        told = Told(gang, look_up(gang))
+        told = GangStatus(gang, look_up(gang))
         if self._last is None or told != self._last:
             self._last = told
         latest = self._last
@@ -116,7 +116,7 @@ class News:
         }
 
 
-class Pace:
+class PollInterval:
     """How long to wait between two questions, by what came of them."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class Pace:
         return SOON_SECONDS if self._asked < PATIENT_AFTER else LATER_SECONDS
 
 
-def ask_for_gang(members: list[Attempt]) -> Gang | None:
+def ask_for_gang(members: list[AttemptRun]) -> Gang | None:
     """What web says of the gang; None: nothing.
 
     It refuses what it holds for ended, which says nothing of the other members.
@@ -145,15 +145,15 @@ def ask_for_gang(members: list[Attempt]) -> Gang | None:
     for attempt in members:
         try:
             return read_gang(attempt.around.web.ask(attempt.uid, "gang"))
-        except (WebAway, Malformed) as error:
+        except (ControlPlaneUnavailable, MalformedMessage) as error:
             log.warning("nothing is heard of the gang of attempt %s: %s", attempt.uid, error)
             return None
-        except WebRefused as error:
+        except ControlPlaneRefused as error:
             log.info("nothing is told to attempt %s of its gang: %s", attempt.uid, error)
     return None
 
 
-def keep_up(attempt: Attempt, told: Told) -> bool:
+def keep_up(attempt: AttemptRun, told: GangStatus) -> bool:
     """Write what is told of the gang into the files of one member; whether that was done.
 
     Not for one that the control plane knows no more, nor is what was removed meanwhile made again.
@@ -170,7 +170,7 @@ def keep_up(attempt: Attempt, told: Told) -> bool:
     return True
 
 
-def find_self(attempt: Attempt, gang: Gang) -> GangMember | None:
+def find_self(attempt: AttemptRun, gang: Gang) -> GangMember | None:
     """The member that `attempt` runs."""
     return gang.find(attempt.launch.spec.group, attempt.launch.run.task_index)
 
@@ -178,29 +178,29 @@ def find_self(attempt: Attempt, gang: Gang) -> GangMember | None:
 # ------------------------------------------------------------------------------------- the files
 
 
-def gang_folder(attempt: Attempt) -> Path:
+def gang_folder(attempt: AttemptRun) -> Path:
     """What stands at `files.GANG_FOLDER` in the container."""
     return attempt.workspace / "gang"
 
 
-def hosts_path(attempt: Attempt) -> Path:
+def hosts_path(attempt: AttemptRun) -> Path:
     """What stands at /etc/hosts in the container."""
     return attempt.workspace / "hosts"
 
 
-def ssh_folder(attempt: Attempt) -> Path:
+def ssh_folder(attempt: AttemptRun) -> Path:
     """What stands at `files.SSH_FOLDER` in the container."""
     return attempt.around.secrets.room(attempt.uid, "ssh")
 
 
-def key_path(attempt: Attempt) -> str:
+def key_path(attempt: AttemptRun) -> str:
     """Where the program finds the private key."""
     if attempt.launch.spec.task_type == "container":
         return f"{files.SSH_FOLDER}/{KEY_FILE}"
     return str(ssh_folder(attempt) / KEY_FILE)
 
 
-def make_files(attempt: Attempt, gang: Gang, me: GangMember) -> None:
+def make_files(attempt: AttemptRun, gang: Gang, me: GangMember) -> None:
     """Write all files of a member before its start. Raises OSError, Unfit."""
     assert gang.key is not None
     gang_folder(attempt).mkdir(parents=True, exist_ok=True)
@@ -209,7 +209,7 @@ def make_files(attempt: Attempt, gang: Gang, me: GangMember) -> None:
     write_whole(folder / f"{KEY_FILE}.pub", f"{gang.key.public}\n")
     write_whole(folder / "authorized_keys", f"{gang.key.public}\n")
     _write_key(folder / KEY_FILE, gang.key.private, attempt.launch.spec.task_type == "container")
-    write_files(attempt, Told(gang, look_up(gang)), me)
+    write_files(attempt, GangStatus(gang, look_up(gang)), me)
 
 
 def _write_key(path: Path, text: str, is_contained: bool) -> None:
@@ -223,7 +223,7 @@ def _write_key(path: Path, text: str, is_contained: bool) -> None:
         os.chown(path, KEY_OWNER, KEY_OWNER)
 
 
-def write_files(attempt: Attempt, told: Told, me: GangMember) -> None:
+def write_files(attempt: AttemptRun, told: GangStatus, me: GangMember) -> None:
     """Write all that changes in the life of a gang. Raises OSError."""
     gang = told.gang
     peers = see_peers(gang, me)

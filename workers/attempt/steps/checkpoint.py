@@ -13,13 +13,13 @@ from controlplane.contract.artifacts import CHECKPOINT
 from controlplane.contract.fields import clean_text
 from controlplane.contract.messages.reports import MESSAGE_CHARS
 from controlplane.contract.states import FailureKind
-from workers.attempt.attempt import Attempt, Closed
+from workers.attempt.attempt import AttemptRun, DriverClosed
 from workers.attempt.outcome import INPUTS, OUTPUTS, AttemptFailed, judge_start_error
-from workers.attempt.runtime import Placed
+from workers.attempt.runtime import PlacedFile
 from workers.attempt.stage_retry import with_tries
 from workers.attempt.steps.inputs import checked_path
 from workers.attempt.steps.outputs import save, tried
-from workers.attempt.transfer.transfers import Keeping, Room, fetch, remember_base
+from workers.attempt.transfer.transfers import DiskAllowance, OutputTransfer, fetch, remember_base
 
 log = logging.getLogger(__name__)
 # A stopped attempt keeps its place until this is over; 60 s after its grace its cell would be
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 KEEP_SECONDS = 40.0
 
 
-def fetch_checkpoint(attempt: Attempt) -> None:
+def fetch_checkpoint(attempt: AttemptRun) -> None:
     """Fetch what the last attempt left; note where this one will. Raises AttemptFailed."""
     spec = attempt.launch.spec
     if spec.outputs or spec.checkpoint_path:
@@ -35,11 +35,11 @@ def fetch_checkpoint(attempt: Attempt) -> None:
     if spec.checkpoint_path is None:
         return
     path = checked_path("checkpoint_path", spec.checkpoint_path, INPUTS)
-    attempt.placed = [*attempt.placed, Placed(path, writable=True)]
+    attempt.placed = [*attempt.placed, PlacedFile(path, writable=True)]
     found = attempt.briefing.checkpoint
     if found is None:
         return
-    room = Room("checkpoint", attempt.workspace, attempt.around.max_files_bytes, INPUTS)
+    room = DiskAllowance("checkpoint", attempt.workspace, attempt.around.max_files_bytes, INPUTS)
     url = str(found.get("url") or found["uri"])
 
     def fetch_once() -> None:
@@ -61,7 +61,7 @@ def fetch_checkpoint(attempt: Attempt) -> None:
     )
 
 
-def place_checkpoint(attempt: Attempt) -> None:
+def place_checkpoint(attempt: AttemptRun) -> None:
     """Put it into the created container. Raises AttemptFailed."""
     path, tar = attempt.launch.spec.checkpoint_path, attempt.workspace / CHECKPOINT
     if path is None or attempt.briefing.checkpoint is None:
@@ -82,19 +82,25 @@ def place_checkpoint(attempt: Attempt) -> None:
     tar.unlink(missing_ok=True)
 
 
-def keep_checkpoint(attempt: Attempt) -> None:
+def keep_checkpoint(attempt: AttemptRun) -> None:
     """Keep what lies in the folder now, if that can be done soon; else say so, and go on."""
     path = attempt.launch.spec.checkpoint_path
     if path is None or not attempt.is_started:
         return
-    keeping = Keeping(attempt, seconds=KEEP_SECONDS, may_break=False)
+    keeping = OutputTransfer(attempt, seconds=KEEP_SECONDS, may_break=False)
     tar = attempt.workspace / CHECKPOINT
     most = attempt.around.max_files_bytes
     try:
-        save(keeping, path, tar, Room("checkpoint", attempt.workspace, most, OUTPUTS), "checkpoint")
+        save(
+            keeping,
+            path,
+            tar,
+            DiskAllowance("checkpoint", attempt.workspace, most, OUTPUTS),
+            "checkpoint",
+        )
         put = partial(keeping.put, CHECKPOINT, lambda: tar.open("rb"))
         attempt.outputs = (tried(keeping, "checkpoint", put),)
-    except Closed:
+    except DriverClosed:
         raise
     except Exception as failure:  # whatever it is: the end itself is told
         words = clean_text(getattr(failure, "message", str(failure)), MESSAGE_CHARS)

@@ -6,24 +6,24 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from workers.attempt.attempt import Attempt, Closed
-from workers.attempt.runtime import Engine, EngineAway, EngineError, Life
-from workers.attempt.steps.look import PATIENCE_SECONDS, look
+from workers.attempt.attempt import AttemptRun, DriverClosed
+from workers.attempt.runtime import ContainerStatus, Engine, EngineAway, EngineError
+from workers.attempt.steps.inspect_container import PATIENCE_SECONDS, look
 
 log = logging.getLogger(__name__)
 
 
-def make_sure_it_is_over(attempt: Attempt) -> None:
+def make_sure_it_is_over(attempt: AttemptRun) -> None:
     """Return only when nothing of this attempt runs or can come, however long it takes."""
     tries = 0
     while attempt.may_exist:
         try:
             view = look(attempt)
-            if view is None or view.life is Life.ENDED:
+            if view is None or view.life is ContainerStatus.ENDED:
                 return
             attempt.engine.remove(attempt.uid)
             return
-        except Closed:
+        except DriverClosed:
             raise
         except Exception as error:  # also what nobody thought of: without this no end is told
             log.warning("attempt %s is not removed yet: %s", attempt.uid, error)

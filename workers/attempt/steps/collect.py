@@ -3,31 +3,31 @@
 import logging
 
 from controlplane.contract.messages.reports import RESULT_BYTES, head_of_result
-from workers.attempt.attempt import Attempt
-from workers.attempt.capture import Capture, NoRoom, Superseded
+from workers.attempt.attempt import AttemptRun
+from workers.attempt.capture import Capture, CaptureSuperseded, DiskFull
 from workers.attempt.runtime import EngineAway, EngineError, NoSuchContainer
-from workers.attempt.steps.look import PATIENCE_SECONDS
+from workers.attempt.steps.inspect_container import PATIENCE_SECONDS
 
 log = logging.getLogger(__name__)
 FLUSH_SECONDS = 5.0  # an end waits so long for its output to arrive; the rest goes on behind it
 
 
-def collect_output(attempt: Attempt) -> None:
+def collect_output(attempt: AttemptRun) -> None:
     """Copy what was written since, then send it, for a bounded time."""
     if attempt.capture is not None and not attempt.capture.is_over:
         _copy_rest(attempt, attempt.capture)
     attempt.around.shipper.finish(attempt.uid, FLUSH_SECONDS)
 
 
-def _copy_rest(attempt: Attempt, capture: Capture) -> None:
+def _copy_rest(attempt: AttemptRun, capture: Capture) -> None:
     """Copy what the engine has more; one that is being restarted is waited for, for a while."""
     for seconds in (*PATIENCE_SECONDS, 0.0):
         try:
             attempt.engine.copy_logs(attempt.uid, capture, follow=False)
             return
-        except Superseded:
+        except CaptureSuperseded:
             return
-        except (EngineError, NoRoom) as error:
+        except (EngineError, DiskFull) as error:
             log.warning("the last output of attempt %s was not read: %s", attempt.uid, error)
             return
         except EngineAway as error:
@@ -35,7 +35,7 @@ def _copy_rest(attempt: Attempt, capture: Capture) -> None:
             attempt.rest(seconds)
 
 
-def collect_result(attempt: Attempt) -> tuple[str | None, bool]:
+def collect_result(attempt: AttemptRun) -> tuple[str | None, bool]:
     """The first 10,240 bytes of the result file as text, and whether there was more."""
     path = attempt.launch.spec.result_file
     if path is None:
@@ -44,7 +44,7 @@ def collect_result(attempt: Attempt) -> tuple[str | None, bool]:
     return (None, False) if content is None else head_of_result(content)
 
 
-def _read(attempt: Attempt, path: str) -> bytes | None:
+def _read(attempt: AttemptRun, path: str) -> bytes | None:
     for seconds in (*PATIENCE_SECONDS, 0.0):
         try:
             return attempt.engine.read_head(attempt.launch, path, RESULT_BYTES + 1)

@@ -4,14 +4,14 @@ import os
 
 from controlplane.contract.messages.reports import NOT_HERE
 from controlplane.contract.states import FailureKind, Phase
-from workers.attempt.attempt import Attempt
+from workers.attempt.attempt import AttemptRun
 from workers.attempt.outcome import AttemptFailed, judge_start_error
 from workers.attempt.stage_retry import with_tries
-from workers.attempt.steps.look import take_over
+from workers.attempt.steps.inspect_container import take_over
 from workers.attempt.steps.workspace import begin_creation
 
 
-def create_container(attempt: Attempt) -> None:
+def create_container(attempt: AttemptRun) -> None:
     """Create it, or take over the one of the same name. Raises AttemptFailed."""
 
     check_mounts(attempt, "create")
@@ -35,7 +35,7 @@ def create_container(attempt: Attempt) -> None:
     )
 
 
-def check_mounts(attempt: Attempt, stage: str) -> None:
+def check_mounts(attempt: AttemptRun, stage: str) -> None:
     """No mount leads through a link, which some task may have put there. Raises AttemptFailed.
 
     The pool's list was asked about names: the engine follows links, also out of what is allowed,

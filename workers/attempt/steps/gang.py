@@ -3,20 +3,20 @@
 import errno
 from dataclasses import replace
 
-from controlplane.contract.fields import Malformed
+from controlplane.contract.fields import MalformedMessage
 from controlplane.contract.messages.gang import Gang, GangMember, read_gang
 from controlplane.contract.states import FailureKind
-from workers.attempt.attempt import Attempt
+from workers.attempt.attempt import AttemptRun
 from workers.attempt.gangs import files, gang
 from workers.attempt.outcome import DISK, SECRET, WEB, AttemptFailed
-from workers.attempt.runtime import Placed
-from workers.secret_folder import Unfit
+from workers.attempt.runtime import PlacedFile
+from workers.secret_folder import UnsafeSecretFolder
 
 # Of all names together; Linux takes no variable of more than 128 KiB.
 MAX_HOSTS_CHARS = 64 * 1024
 
 
-def join_gang(attempt: Attempt) -> None:
+def join_gang(attempt: AttemptRun) -> None:
     """Write the files of a member and say what must be bound. Raises AttemptFailed."""
     spec = attempt.launch.spec
     if not spec.is_gang:
@@ -24,25 +24,25 @@ def join_gang(attempt: Attempt) -> None:
     told, me = _read(attempt)
     try:
         gang.make_files(attempt, told, me)
-    except (OSError, Unfit) as error:
+    except (OSError, UnsafeSecretFolder) as error:
         is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         reason = DISK if is_full else SECRET
         raise AttemptFailed(FailureKind.SYSTEM, reason, f"gang: {error}") from error
     bound = [
-        Placed(files.GANG_FOLDER, gang.gang_folder(attempt), bound=True),
-        Placed(files.SSH_FOLDER, gang.ssh_folder(attempt), bound=True),
+        PlacedFile(files.GANG_FOLDER, gang.gang_folder(attempt), bound=True),
+        PlacedFile(files.SSH_FOLDER, gang.ssh_folder(attempt), bound=True),
     ]
     if spec.task_type == "container":
-        bound.append(Placed(files.HOSTS_FILE, gang.hosts_path(attempt), bound=True))
+        bound.append(PlacedFile(files.HOSTS_FILE, gang.hosts_path(attempt), bound=True))
     attempt.placed = [*attempt.placed, *bound]
     env = {**attempt.launch.env, **_variables(told, me)}
     attempt.launch = replace(attempt.launch, env=env)
 
 
-def _read(attempt: Attempt) -> tuple[Gang, GangMember]:
+def _read(attempt: AttemptRun) -> tuple[Gang, GangMember]:
     try:
         told = read_gang(attempt.briefing.gang)
-    except Malformed as error:
+    except MalformedMessage as error:
         raise AttemptFailed(FailureKind.SYSTEM, WEB, f"gang: {error}") from error
     me = gang.find_self(attempt, told)
     if me is None or told.key is None:

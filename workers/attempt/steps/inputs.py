@@ -14,23 +14,25 @@ from typing import Any
 from controlplane.contract.messages.orders import GroupSpec, Input
 from controlplane.contract.messages.reports import SPEC
 from controlplane.contract.states import FailureKind
-from workers.attempt.attempt import Attempt
+from workers.attempt.attempt import AttemptRun
 from workers.attempt.outcome import INPUTS, AttemptFailed, judge_start_error
-from workers.attempt.runtime import Placed
+from workers.attempt.runtime import PlacedFile
 from workers.attempt.stage_retry import with_tries
-from workers.attempt.transfer.transfers import Room, fetch
+from workers.attempt.transfer.transfers import DiskAllowance, fetch
 
 
-def fetch_inputs(attempt: Attempt) -> None:
+def fetch_inputs(attempt: AttemptRun) -> None:
     """Fetch all inputs; says what must be placed. Raises AttemptFailed."""
     spec = attempt.launch.spec
-    placed = [Placed(folder, writable=True) for folder in _folders(spec)]
-    room = Room("inputs", attempt.inputs_folder, attempt.around.max_files_bytes, INPUTS)
+    placed = [PlacedFile(folder, writable=True) for folder in _folders(spec)]
+    room = DiskAllowance("inputs", attempt.inputs_folder, attempt.around.max_files_bytes, INPUTS)
     for number, item in enumerate(spec.inputs):
         path = checked_path("input", item.path, INPUTS)
         target = attempt.inputs_folder / str(number)
         _fetch(attempt, item, target, room)
-        placed += _expanded(attempt, path, target, room) if item.bundle else [Placed(path, target)]
+        placed += (
+            _expanded(attempt, path, target, room) if item.bundle else [PlacedFile(path, target)]
+        )
     attempt.placed = [*attempt.placed, *placed]
 
 
@@ -42,7 +44,7 @@ def _folders(spec: GroupSpec) -> list[str]:
     return [folder for folder in dict.fromkeys(folders) if folder != "/"]
 
 
-def place_inputs(attempt: Attempt) -> None:
+def place_inputs(attempt: AttemptRun) -> None:
     """Put what was fetched into the created container. Raises AttemptFailed."""
     if not attempt.placed:
         return
@@ -73,7 +75,7 @@ def checked_path(what: str, path: str, reason: str) -> str:
     return plain
 
 
-def _fetch(attempt: Attempt, item: Input, target: Path, room: Room) -> None:
+def _fetch(attempt: AttemptRun, item: Input, target: Path, room: DiskAllowance) -> None:
     with_tries(
         "inputs",
         lambda: fetch(
@@ -92,9 +94,11 @@ def _fetch(attempt: Attempt, item: Input, target: Path, room: Room) -> None:
     )
 
 
-def _expanded(attempt: Attempt, folder: str, bundle: Path, room: Room) -> list[Placed]:
+def _expanded(
+    attempt: AttemptRun, folder: str, bundle: Path, room: DiskAllowance
+) -> list[PlacedFile]:
     """The files of a bundle, each in a file beside the bundle; those that it has links to, too."""
-    placed = [Placed(folder)]
+    placed = [PlacedFile(folder)]
     for number, entry in enumerate(_entries(folder, bundle)):
         name = entry["name"]
         if not isinstance(name, str) or name in ("", ".") or name.startswith("/"):
@@ -108,7 +112,7 @@ def _expanded(attempt: Attempt, folder: str, bundle: Path, room: Room) -> list[P
             _fetch(attempt, item, source, room)
         else:
             source.write_text(entry["content"], encoding="utf-8", errors="surrogatepass")
-        placed.append(Placed(path, source))
+        placed.append(PlacedFile(path, source))
     return placed
 
 

@@ -14,10 +14,10 @@ from controlplane.contract.artifacts import is_name
 from controlplane.contract.messages.reports import MAX_OUTPUTS
 from controlplane.contract.messages.task_options import Output
 from controlplane.contract.states import FailureKind
-from workers.attempt.attempt import Attempt
+from workers.attempt.attempt import AttemptRun
 from workers.attempt.outcome import OUTPUTS, VANISHED, AttemptFailed
 from workers.attempt.stage_retry import with_tries
-from workers.attempt.transfer.transfers import Keeping, Room
+from workers.attempt.transfer.transfers import DiskAllowance, OutputTransfer
 
 T = TypeVar("T")
 # The list of them is part of a report, and a message has 1 MiB.
@@ -26,14 +26,14 @@ MAX_LIST_BYTES = 256 * 1024
 LONGER = (2, 4, 7)
 
 
-def keep_outputs(attempt: Attempt) -> None:
+def keep_outputs(attempt: AttemptRun) -> None:
     """Keep them all; says what was kept. Raises AttemptFailed."""
     outputs = attempt.launch.spec.outputs
     if not outputs:
         return
-    keeping = Keeping(attempt)
+    keeping = OutputTransfer(attempt)
     most = attempt.around.max_files_bytes
-    room = Room("outputs", attempt.workspace, most, OUTPUTS)
+    room = DiskAllowance("outputs", attempt.workspace, most, OUTPUTS)
     kept: list[dict[str, object]] = []
     for output in outputs:
         tar = attempt.workspace / "output.tar"
@@ -48,7 +48,7 @@ def keep_outputs(attempt: Attempt) -> None:
     attempt.outputs = tuple(kept)
 
 
-def save(keeping: Keeping, path: str, tar: Path, room: Room, what: str) -> None:
+def save(keeping: OutputTransfer, path: str, tar: Path, room: DiskAllowance, what: str) -> None:
     """Have the engine write the file or folder at `path` to `tar`. Raises AttemptFailed."""
     attempt = keeping.attempt
 
@@ -96,7 +96,7 @@ def _files(output: Output, tar: Path) -> Iterator[tuple[str, Callable[[], Binary
             yield name, cast("Callable[[], BinaryIO]", partial(saved.extractfile, entry))
 
 
-def tried(keeping: Keeping, what: str, action: Callable[[], T]) -> T:
+def tried(keeping: OutputTransfer, what: str, action: Callable[[], T]) -> T:
     """The value of `action`, tried for about a minute: what took hours is not lost to a restart.
 
     A failure tells that the program had ended well.

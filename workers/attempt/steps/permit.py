@@ -1,7 +1,7 @@
 """What may not run for ever may not start at any time: an exclusive attempt waits for its guard."""
 
 from controlplane.contract.states import FailureKind
-from workers.attempt.attempt import Attempt
+from workers.attempt.attempt import AttemptRun
 from workers.attempt.events import Permit
 from workers.attempt.outcome import GUARD, LEASE_OVER, AttemptFailed
 
@@ -10,7 +10,7 @@ WAIT_SECONDS = 20.0
 LOOK_SECONDS = 0.05
 
 
-def await_permit(attempt: Attempt) -> None:
+def await_permit(attempt: AttemptRun) -> None:
     """Return when the container may come, or go on. Raises AttemptFailed."""
     waited = 0.0
     while (answer := attempt.launch.permit()) is not Permit.YES:

@@ -2,12 +2,12 @@
 
 from controlplane.contract.messages.reports import IMAGE
 from controlplane.contract.states import FailureKind, Phase
-from workers.attempt.attempt import TURN_SECONDS, Attempt
+from workers.attempt.attempt import TURN_SECONDS, AttemptRun
 from workers.attempt.outcome import AttemptFailed, judge_pull_error
 from workers.attempt.stage_retry import with_tries
 
 
-def ensure_image(attempt: Attempt) -> None:
+def ensure_image(attempt: AttemptRun) -> None:
     """Pull unless the policy and what the engine has make it needless. Raises AttemptFailed."""
     if not attempt.engine.needs_image:
         return
@@ -41,7 +41,7 @@ def ensure_image(attempt: Attempt) -> None:
     attempt.enter(Phase.PREPARING)  # the time limit of a pull is over with the pull
 
 
-def _pull(attempt: Attempt, image: str) -> None:
+def _pull(attempt: AttemptRun, image: str) -> None:
     attempt.enter(Phase.PULLING)
     pull = attempt.around.pulls.join(image, attempt.briefing.registry)
     try:

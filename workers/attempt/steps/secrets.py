@@ -11,14 +11,14 @@ from dataclasses import replace
 
 from controlplane.contract.messages.task_options import SecretUse
 from controlplane.contract.states import FailureKind
-from workers.attempt.attempt import Attempt
+from workers.attempt.attempt import AttemptRun
 from workers.attempt.outcome import DISK, SECRET, WEB, AttemptFailed
-from workers.attempt.runtime import Placed
+from workers.attempt.runtime import PlacedFile
 from workers.attempt.steps.inputs import checked_path
-from workers.secret_folder import Unfit
+from workers.secret_folder import UnsafeSecretFolder
 
 
-def write_secrets(attempt: Attempt) -> None:
+def write_secrets(attempt: AttemptRun) -> None:
     """Add what the briefing told to the environment and to what is placed. Raises AttemptFailed."""
     uses = attempt.launch.spec.secrets
     if not uses:
@@ -31,16 +31,16 @@ def write_secrets(attempt: Attempt) -> None:
     paths = [checked_path("secret", use.path or "", SECRET) for use in files]
     try:
         sources = attempt.around.secrets.write(attempt.uid, [_value(attempt, use) for use in files])
-    except (OSError, Unfit) as error:
+    except (OSError, UnsafeSecretFolder) as error:
         is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         reason = DISK if is_full else SECRET
         raise AttemptFailed(FailureKind.SYSTEM, reason, f"secrets: {error}") from error
     attempt.placed = attempt.placed + [
-        Placed(path, source, bound=True) for path, source in zip(paths, sources, strict=True)
+        PlacedFile(path, source, bound=True) for path, source in zip(paths, sources, strict=True)
     ]
 
 
-def _value(attempt: Attempt, use: SecretUse) -> bytes:
+def _value(attempt: AttemptRun, use: SecretUse) -> bytes:
     try:
         return base64.b64decode(attempt.briefing.secrets[use.name], validate=True)
     except (KeyError, binascii.Error, ValueError):

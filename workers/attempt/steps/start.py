@@ -1,32 +1,32 @@
 """The container's main process runs, and was started once."""
 
-from workers.attempt.attempt import Attempt
+from workers.attempt.attempt import AttemptRun
 from workers.attempt.outcome import judge_start_error
-from workers.attempt.runtime import Life, NoSuchContainer, View
+from workers.attempt.runtime import ContainerStatus, ContainerView, NoSuchContainer
 from workers.attempt.stage_retry import with_tries
 from workers.attempt.steps.create import check_mounts
-from workers.attempt.steps.look import find_addresses
+from workers.attempt.steps.inspect_container import find_addresses
 from workers.attempt.steps.permit import await_permit
 
 
-def start_container(attempt: Attempt) -> None:
+def start_container(attempt: AttemptRun) -> None:
     """Start it; before each further try look whether the last one did. Raises AttemptFailed."""
     tried = False
 
-    def start() -> View:
+    def start() -> ContainerView:
         nonlocal tried
         if tried:
             view = attempt.engine.view(attempt.uid)
             if view is None:
                 raise NoSuchContainer("the container vanished before its start")
-            if view.life is not Life.CREATED:
+            if view.life is not ContainerStatus.CREATED:
                 return view
         tried = True
         with attempt.turn():
             await_permit(attempt)
             check_mounts(attempt, "start")
             attempt.engine.start(attempt.uid)
-        return View(Life.RUNNING, attempt.container_id or "")
+        return ContainerView(ContainerStatus.RUNNING, attempt.container_id or "")
 
     view = with_tries(
         "start",

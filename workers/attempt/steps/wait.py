@@ -4,11 +4,17 @@ import logging
 import threading
 from dataclasses import replace
 
-from workers.attempt.attempt import Attempt, Closed
-from workers.attempt.capture import Capture, NoRoom, Superseded
+from workers.attempt.attempt import AttemptRun, DriverClosed
+from workers.attempt.capture import Capture, CaptureSuperseded, DiskFull
 from workers.attempt.outcome import SIGKILLED, SIGTERMED
-from workers.attempt.runtime import EngineAway, EngineError, Life, NoSuchContainer, View
-from workers.attempt.steps.look import PATIENCE_SECONDS, look_long
+from workers.attempt.runtime import (
+    ContainerStatus,
+    ContainerView,
+    EngineAway,
+    EngineError,
+    NoSuchContainer,
+)
+from workers.attempt.steps.inspect_container import PATIENCE_SECONDS, look_long
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +25,7 @@ LATE_LOOKS_SECONDS = (0.05, 0.15, 0.3, 0.5)
 FOLLOWER_SECONDS = 2.0  # for the follower to see the end of the output by itself
 
 
-def wait_for_end(attempt: Attempt) -> View | None:
+def wait_for_end(attempt: AttemptRun) -> ContainerView | None:
     """The ended container; None: it vanished."""
     follower: threading.Thread | None = None
     seconds = SHORT_SECONDS
@@ -39,7 +45,7 @@ def wait_for_end(attempt: Attempt) -> View | None:
         if over:
             view, had_to_wait = look_long(attempt)
             was_away = was_away or had_to_wait
-            if view is None or view.life is Life.ENDED:
+            if view is None or view.life is ContainerStatus.ENDED:
                 break
         if follower is None and attempt.capture is not None:
             follower = _follow(attempt, attempt.capture)
@@ -57,7 +63,7 @@ def wait_for_end(attempt: Attempt) -> View | None:
     return view
 
 
-def _lacked_memory_after_all(attempt: Attempt) -> bool:
+def _lacked_memory_after_all(attempt: AttemptRun) -> bool:
     """Whether the engine notes, a moment after the end, that the kernel had killed for memory."""
     if not attempt.launch.spec.resources.get("memory_mib"):
         return False
@@ -72,7 +78,7 @@ def _lacked_memory_after_all(attempt: Attempt) -> bool:
     return False
 
 
-def _was_told_to_end(attempt: Attempt, view: View) -> bool:
+def _was_told_to_end(attempt: AttemptRun, view: ContainerView) -> bool:
     try:
         return attempt.engine.was_told_to_end(attempt.launch, view)
     except EngineAway:
@@ -82,16 +88,16 @@ def _was_told_to_end(attempt: Attempt, view: View) -> bool:
         return False
 
 
-def _follow(attempt: Attempt, capture: Capture) -> threading.Thread:
+def _follow(attempt: AttemptRun, capture: Capture) -> threading.Thread:
     """Copy the output as it comes, in a thread of its own."""
 
     def follow() -> None:
         while not (attempt.ended or attempt.around.closed.is_set() or capture.is_over):
             try:
                 attempt.engine.copy_logs(attempt.uid, capture, follow=True)
-            except (Superseded, Closed):
+            except (CaptureSuperseded, DriverClosed):
                 return
-            except (EngineAway, EngineError, NoRoom):
+            except (EngineAway, EngineError, DiskFull):
                 pass
             # An end of the stream that is not the container's: the engine restarted, or hung up.
             attempt.around.closed.wait(PATIENCE_SECONDS[0] if not attempt.ended else 0)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from controlplane.contract.states import FailureKind
 from workers import clock
-from workers.attempt.attempt import Attempt
+from workers.attempt.attempt import AttemptRun
 from workers.attempt.capture import Capture
 from workers.attempt.outcome import DISK, ENGINE, AttemptFailed
 
 
-def look_whether_begun(attempt: Attempt) -> None:
+def look_whether_begun(attempt: AttemptRun) -> None:
     """What an earlier process of this cell left says how far it may have come."""
     attempt.begun_before = attempt.is_adopted or attempt.workspace.exists()
     attempt.is_uncreated = not attempt.begun_before or _names_this_boot(_proof(attempt))
@@ -26,13 +26,13 @@ def look_whether_begun(attempt: Attempt) -> None:
         attempt.recall_limit()
 
 
-def begin_creation(attempt: Attempt) -> None:
+def begin_creation(attempt: AttemptRun) -> None:
     """From now on a container may come, whoever looks and however this process ends."""
     attempt.may_exist = True
     _proof(attempt).unlink(missing_ok=True)
 
 
-def make_workspace(attempt: Attempt) -> None:
+def make_workspace(attempt: AttemptRun) -> None:
     """Make the folders. Raises AttemptFailed."""
     try:
         # Each folder and file costs: they are half of the time of a task that does little.
@@ -50,11 +50,11 @@ def make_workspace(attempt: Attempt) -> None:
     attempt.around.shipper.watch(attempt.uid, attempt.log_folder)
 
 
-def _proof(attempt: Attempt) -> Path:
+def _proof(attempt: AttemptRun) -> Path:
     return attempt.workspace / "uncreated"
 
 
-def _leave_proof(attempt: Attempt) -> None:
+def _leave_proof(attempt: AttemptRun) -> None:
     """A further name of the one file that names this boot, where the file system can do that."""
     try:
         os.link(_boot_file(attempt.around.home), _proof(attempt))

@@ -21,7 +21,7 @@ It is asked with 0 between pieces of what was counted: that may be told to stop 
 SAFE_MODE = 0o755  # no file comes back that others may write, or that gives rights away
 
 
-class _Watched(io.RawIOBase):
+class _WatchedFile(io.RawIOBase):
     """A file of which each piece is asked for: large ones take minutes."""
 
     def __init__(self, file: IO[bytes], take: Take) -> None:
@@ -61,7 +61,7 @@ def rebase(stream: IO[bytes], target: Path, take: Take) -> None:
                 entry.pax_headers = {}
                 take(entry.size + tarfile.BLOCKSIZE)
                 content = source.extractfile(entry) if entry.isreg() else None
-                made.addfile(entry, _Watched(content, take) if content is not None else None)
+                made.addfile(entry, _WatchedFile(content, take) if content is not None else None)
     except tarfile.TarError as error:
         raise EngineError(f"the engine sent an unreadable archive: {error}") from error
     except OSError as error:
@@ -138,7 +138,7 @@ def _add(made: tarfile.TarFile, path: Path, name: str, take: Take) -> None:
         made.addfile(entry)
         return
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-        made.addfile(entry, _Watched(file, take))
+        made.addfile(entry, _WatchedFile(file, take))
 
 
 def _is_kept(entry: tarfile.TarInfo) -> bool:

@@ -15,9 +15,9 @@ from typing import BinaryIO
 
 from controlplane.contract.artifacts import PIECE_BYTES, path_of
 from controlplane.contract.states import FailureKind
-from workers.attempt.attempt import TURN_SECONDS, Attempt, Closed
+from workers.attempt.attempt import TURN_SECONDS, AttemptRun, DriverClosed
 from workers.attempt.outcome import DISK, INPUTS, OUTPUTS, STOPPED, AttemptFailed
-from workers.control_api import HTTP_SECONDS, WebAway, WebRefused
+from workers.control_api import HTTP_SECONDS, ControlPlaneRefused, ControlPlaneUnavailable
 from workers.remote_files import StorageAway, StorageRefused, has_room, join, without_secrets
 
 # So much of a disk is left to others; of a small one a tenth.
@@ -30,7 +30,7 @@ SECONDS_PER_GIB = 30.0
 _USER, _SYSTEM = FailureKind.USER, FailureKind.SYSTEM
 
 
-class Room:
+class DiskAllowance:
     """Counts the bytes that an attempt puts on the cell's disk, and says when they are too many."""
 
     def __init__(self, what: str, folder: Path, most: int, reason: str) -> None:
@@ -52,7 +52,14 @@ class Room:
 
 
 def fetch(
-    attempt: Attempt, what: str, url: str, target: Path, room: Room, *, named: bool, sha256: str
+    attempt: AttemptRun,
+    what: str,
+    url: str,
+    target: Path,
+    room: DiskAllowance,
+    *,
+    named: bool,
+    sha256: str,
 ) -> None:
     """Fetch `url` to `target`, once. `named`: by a submitter, who may have named what is not there.
 
@@ -67,7 +74,14 @@ def fetch(
 
 
 def _fetch(
-    attempt: Attempt, what: str, url: str, target: Path, room: Room, *, named: bool, sha256: str
+    attempt: AttemptRun,
+    what: str,
+    url: str,
+    target: Path,
+    room: DiskAllowance,
+    *,
+    named: bool,
+    sha256: str,
 ) -> None:
     digest = hashlib.sha256()
 
@@ -93,11 +107,11 @@ def _fetch(
         raise failed(_USER if named else _SYSTEM, words)
 
 
-class Keeping:
+class OutputTransfer:
     """Keeps what an ended process left, until `seconds` are over or a stop breaks it off."""
 
     def __init__(
-        self, attempt: Attempt, *, seconds: float = float("inf"), may_break: bool = True
+        self, attempt: AttemptRun, *, seconds: float = float("inf"), may_break: bool = True
     ) -> None:
         self.attempt = attempt
         self._end = time.monotonic() + seconds
@@ -106,7 +120,7 @@ class Keeping:
     def check(self) -> None:
         """Raises AttemptFailed if it is broken off, Closed if all is let go."""
         if self.attempt.around.closed.is_set():
-            raise Closed
+            raise DriverClosed
         if self._may_break and self.attempt.is_broken_off:
             raise AttemptFailed(None, STOPPED, "stopped while its outputs were being kept", 0)
         if time.monotonic() > self._end:
@@ -151,12 +165,12 @@ class Keeping:
                 web = self.attempt.around.web
                 answer = json.loads(web.call("PUT", path + query, piece, seconds))
                 if answer["size"] == here and piece:
-                    raise WebAway("it took nothing")
+                    raise ControlPlaneUnavailable("it took nothing")
                 here = answer["size"]
-        except WebRefused as error:
+        except ControlPlaneRefused as error:
             kind = _USER if error.status == 413 else _SYSTEM
             raise AttemptFailed(kind, OUTPUTS, f"{name}: {error}") from error
-        except (WebAway, ValueError, KeyError, TypeError) as error:
+        except (ControlPlaneUnavailable, ValueError, KeyError, TypeError) as error:
             raise AttemptFailed(_SYSTEM, OUTPUTS, f"{name}: {error}") from error
         return path
 
@@ -184,7 +198,7 @@ class Keeping:
         return url
 
 
-def remember_base(attempt: Attempt) -> None:
+def remember_base(attempt: AttemptRun) -> None:
     """Write down where this attempt keeps what it leaves, from its briefing."""
     note = _note(attempt)
     draft = note.with_suffix(".new")
@@ -192,7 +206,7 @@ def remember_base(attempt: Attempt) -> None:
     draft.replace(note)
 
 
-def find_base(attempt: Attempt) -> str | None:
+def find_base(attempt: AttemptRun) -> str | None:
     """The address below which it does; None: in the control plane's store. Raises AttemptFailed."""
     try:
         base = json.loads(_note(attempt).read_text(encoding="utf-8"))["base"]
@@ -202,5 +216,5 @@ def find_base(attempt: Attempt) -> str | None:
     return None if base is None else str(base)
 
 
-def _note(attempt: Attempt) -> Path:
+def _note(attempt: AttemptRun) -> Path:
     return attempt.workspace / "kept.json"

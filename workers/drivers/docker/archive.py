@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from workers.attempt.runtime import EngineError, Placed
+from workers.attempt.runtime import EngineError, PlacedFile
 
 # Bits of Go's os.FileMode, as the Engine API tells them.
 GO_DIR = 1 << 31
@@ -45,14 +45,14 @@ class Stat:
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class ContainerFiles:
     """How to look into one container: the stat of a path, and the tar header of a folder."""
 
     stat: Callable[[str], Stat | None]
     header: Callable[[str], tarfile.TarInfo]
 
 
-def write_tar(target: Path, placed: Sequence[Placed], inside: Inside) -> bool:
+def write_tar(target: Path, placed: Sequence[PlacedFile], inside: ContainerFiles) -> bool:
     """A tar, to be unpacked at /, that makes `placed` stand; False when nothing is missing.
 
     Only what must change stands in it: parents that are missing are made by the engine.
@@ -72,14 +72,14 @@ def write_tar(target: Path, placed: Sequence[Placed], inside: Inside) -> bool:
     return missing
 
 
-def _file(item: Placed) -> tarfile.TarInfo:
+def _file(item: PlacedFile) -> tarfile.TarInfo:
     entry = tarfile.TarInfo(item.path.lstrip("/"))
     entry.mode = FILE_MODE
     entry.size = item.source.stat().st_size if item.source else 0
     return entry
 
 
-def _folder(item: Placed, inside: Inside) -> tarfile.TarInfo | None:
+def _folder(item: PlacedFile, inside: ContainerFiles) -> tarfile.TarInfo | None:
     path = item.path
     stat = inside.stat(path)
     for _ in range(MAX_LINKS):

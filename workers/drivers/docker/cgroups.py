@@ -3,7 +3,7 @@
 The engine removes a container's group with its last process, and what it had counted. So each
 container gets a parent of its own in the engine's group, where the engine makes groups by itself
 (its driver cgroupfs) and this process may remove them. Elsewhere a container is looked at while it
-runs; see `Samples`.
+runs; see `CgroupSamples`.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
-from workers.attempt.runtime import Use, View
+from workers.attempt.runtime import ContainerView, ResourceUsage
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Cgroups:
         """Whether what its container uses will be known at its end."""
         return bool(self._controllers) and self._folder(self._memory, uid).exists()
 
-    def use(self, uid: str) -> Use | None:
+    def use(self, uid: str) -> ResourceUsage | None:
         """What the containers of that parent used in all; None: nobody knows."""
         if not self._controllers:
             return None
@@ -126,7 +126,7 @@ class Cgroups:
         return self._prefix + uid
 
 
-class Samples:
+class CgroupSamples:
     """What was seen of containers while they ran, where they have no parent of ours.
 
     Their own groups are read, by their main process. The engine's statistics are not asked for it:
@@ -138,13 +138,13 @@ class Samples:
         self._processes = processes
         self._lock = threading.Lock()
         self._looks: dict[str, int] = {}
-        self._seen: dict[str, Use] = {}
+        self._seen: dict[str, ResourceUsage] = {}
 
     def pause(self, uid: str) -> float:
         """Seconds to the next look."""
         return LOOK_SECONDS[min(self._looks.get(uid, 0), len(LOOK_SECONDS) - 1)]
 
-    def look(self, uid: str, view: View | None) -> None:
+    def look(self, uid: str, view: ContainerView | None) -> None:
         """Look at a running container; what cannot be seen is not known."""
         seen = self._read(view) if view is not None and view.pid is not None else None
         with self._lock:
@@ -152,7 +152,7 @@ class Samples:
             if seen is not None:
                 self._seen[uid] = seen
 
-    def last(self, uid: str) -> Use | None:
+    def last(self, uid: str) -> ResourceUsage | None:
         """What was seen last, which is the most; None: nothing was."""
         return self._seen.get(uid)
 
@@ -162,7 +162,7 @@ class Samples:
             self._looks.pop(uid, None)
             self._seen.pop(uid, None)
 
-    def _read(self, view: View) -> Use | None:
+    def _read(self, view: ContainerView) -> ResourceUsage | None:
         try:
             lines = (self._processes / str(view.pid) / "cgroup").read_text(encoding="ascii")
         except (OSError, UnicodeDecodeError):
@@ -179,15 +179,15 @@ class Samples:
         return _read_v2(folders[""]) if "" in folders else None
 
 
-def _read_v1(memory: Path, cpu: Path) -> Use | None:
+def _read_v1(memory: Path, cpu: Path) -> ResourceUsage | None:
     try:
         peak = int((memory / "memory.max_usage_in_bytes").read_text())
-        return Use(int((cpu / "cpuacct.usage").read_text()) / 1e9, memory_peak_bytes=peak)
+        return ResourceUsage(int((cpu / "cpuacct.usage").read_text()) / 1e9, memory_peak_bytes=peak)
     except (OSError, ValueError):
         return None
 
 
-def _read_v2(folder: Path) -> Use | None:
+def _read_v2(folder: Path) -> ResourceUsage | None:
     """Kernels before 5.19 keep no peak."""
     try:
         lines = (folder / "cpu.stat").read_text().splitlines()
@@ -195,6 +195,8 @@ def _read_v2(folder: Path) -> Use | None:
     except (OSError, ValueError, KeyError):
         return None
     try:
-        return Use(spent / 1e6, memory_peak_bytes=int((folder / "memory.peak").read_text()))
+        return ResourceUsage(
+            spent / 1e6, memory_peak_bytes=int((folder / "memory.peak").read_text())
+        )
     except (OSError, ValueError):
-        return Use(spent / 1e6)
+        return ResourceUsage(spent / 1e6)

@@ -14,7 +14,7 @@ from workers.attempt.runtime import EngineError
 POLL_SECONDS = (0.02, 0.05, 0.1, 0.2)  # between looks whether it has ended; the last one again
 
 
-class Checks:
+class RunningChecks:
     """The commands that were begun and not seen to end."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ USER_SOCKETS = ("docker.sock", "podman/podman.sock")  # under XDG_RUNTIME_DIR
 CALL_SECONDS = 60.0  # a create or start takes about a second when many are made at once
 
 
-class NotInTime(EngineAway):
+class EngineTimeout(EngineAway):
     """The engine was silent for as long as the call was to last."""
 
 
@@ -37,7 +37,7 @@ def answered() -> Iterator[None]:
         OSError,
     ) as error:
         if "timed out" in str(error):
-            raise NotInTime(str(error)) from error
+            raise EngineTimeout(str(error)) from error
         raise EngineAway(str(error)) from error
 
 

@@ -8,7 +8,7 @@ from controlplane.contract.messages.orders import GroupSpec
 from controlplane.contract.messages.task_options import USUAL_CAPABILITIES
 from workers.attempt.environment import inner_ports, port_variable
 from workers.attempt.events import Launch
-from workers.attempt.runtime import Life, Placed, Use, View
+from workers.attempt.runtime import ContainerStatus, ContainerView, PlacedFile, ResourceUsage
 from workers.drivers.docker import logs
 from workers.drivers.docker.networks import MAX_HOST_NAME, member_name
 
@@ -88,31 +88,31 @@ def ports_of(body: Mapping[str, Any], names: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def use_of(body: Mapping[str, Any]) -> Use:
+def use_of(body: Mapping[str, Any]) -> ResourceUsage:
     """What a container has used, as the engine's statistics show it."""
     cpu = ((body.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage") or 0
     networks = (body.get("networks") or {}).values()
-    return Use(int(cpu) / 1e9, sum(int(item.get("tx_bytes") or 0) for item in networks))
+    return ResourceUsage(int(cpu) / 1e9, sum(int(item.get("tx_bytes") or 0) for item in networks))
 
 
-def view_of(body: dict[str, Any]) -> View:
+def view_of(body: dict[str, Any]) -> ContainerView:
     """What an inspected container shows."""
     state = body["State"]
     status = str(state.get("Status")).lower()
     started_at = _instant(state.get("StartedAt"))
     if state.get("Running") or status in ALIVE:
-        life = Life.RUNNING
+        life = ContainerStatus.RUNNING
     elif started_at is None or status in ("created", "configured", "initialized"):
-        life = Life.CREATED
+        life = ContainerStatus.CREATED
     else:
-        life = Life.ENDED
-    return View(
+        life = ContainerStatus.ENDED
+    return ContainerView(
         life,
         container_id=str(body["Id"]),
-        exit_code=int(state.get("ExitCode") or 0) if life is Life.ENDED else None,
+        exit_code=int(state.get("ExitCode") or 0) if life is ContainerStatus.ENDED else None,
         out_of_memory=bool(state.get("OOMKilled")),
         started_at=started_at,
-        ended_at=_instant(state.get("FinishedAt")) if life is Life.ENDED else None,
+        ended_at=_instant(state.get("FinishedAt")) if life is ContainerStatus.ENDED else None,
         error=str(state.get("Error") or ""),
         pid=int(state.get("Pid") or 0) or None,
     )
@@ -169,20 +169,22 @@ def privileges(spec: GroupSpec) -> dict[str, Any]:
     }
 
 
-def not_of_the_host(spec: GroupSpec, placed: Sequence[Placed]) -> list[Placed]:
+def not_of_the_host(spec: GroupSpec, placed: Sequence[PlacedFile]) -> list[PlacedFile]:
     """`placed` less what would be made, or made writable for all, in the task's mounts.
 
     There nothing is ours to change: the folders are the host's.
     """
     targets = [item.target.rstrip("/") for item in spec.mounts]
 
-    def is_of_the_host(item: Placed) -> bool:
+    def is_of_the_host(item: PlacedFile) -> bool:
         return any(item.path == one or item.path.startswith(f"{one}/") for one in targets)
 
     return [item for item in placed if item.bound or not is_of_the_host(item)]
 
 
-def mounts_for(placed: Sequence[Placed], folder: Path, *, read_only: bool) -> list[dict[str, Any]]:
+def mounts_for(
+    placed: Sequence[PlacedFile], folder: Path, *, read_only: bool
+) -> list[dict[str, Any]]:
     """Bind mounts for what is bound, and for all of `placed` where nothing can be copied to.
 
     `folder`: of the host, for folders that are to be writable. Unlike a copy, a mount hides what

@@ -13,28 +13,28 @@ from typing import Any
 
 import docker
 
-from controlplane.contract.messages.briefing import Registry
+from controlplane.contract.messages.launch_context import Registry
 from workers import clock
 from workers.attempt.capture import Capture
 from workers.attempt.disk import bytes_below
-from workers.attempt.events import Found, Launch
+from workers.attempt.events import FoundContainer, Launch
 from workers.attempt.outcome import SIGTERMED
 from workers.attempt.runtime import (
-    Created,
+    ContainerStatus,
+    ContainerView,
+    CreateResult,
     EngineError,
-    Life,
     NoSuchContainer,
-    Placed,
-    Use,
-    View,
+    PlacedFile,
+    ResourceUsage,
     attempt_labels,
     container_name,
 )
 from workers.attempt.transfer.tars import Take, rebase
 from workers.drivers.docker import archive, events, images, logs, podman
-from workers.drivers.docker.cgroups import Cgroups, Samples
-from workers.drivers.docker.checks import Checks, choose_gpus
-from workers.drivers.docker.connection import CALL_SECONDS, NotInTime, answered, connect
+from workers.drivers.docker.cgroups import Cgroups, CgroupSamples
+from workers.drivers.docker.checks import RunningChecks, choose_gpus
+from workers.drivers.docker.connection import CALL_SECONDS, EngineTimeout, answered, connect
 from workers.drivers.docker.container import (
     ALIVE,
     GPUS_LABEL,
@@ -80,11 +80,11 @@ class DockerEngine:
         self._gpus = gpus
         self._choosing = threading.Lock()  # of GPUs, until the container holds them
         self._ids: dict[str, str] = {}  # of containers, by attempt
-        self._checks = Checks()
+        self._checks = RunningChecks()
         self._gateway = Gateway()
         self._networks = GangNetworks(installation=installation, cell=cell)
         self._cgroups = Cgroups(installation=installation, cell=cell)
-        self._samples = Samples()
+        self._samples = CgroupSamples()
         self._installation = installation
         self._cell = cell
         self._own_labels = [f"cellrun.installation={installation}", f"cellrun.cell={cell}"]
@@ -114,7 +114,7 @@ class DockerEngine:
 
     # ------------------------------------------------------------------------- containers
 
-    def create(self, launch: Launch, placed: Sequence[Placed]) -> Created:
+    def create(self, launch: Launch, placed: Sequence[PlacedFile]) -> CreateResult:
         """Make the container; the name makes a second one impossible."""
         folders = self._workspace(launch.uid) / "folders"
         ours = not_of_the_host(launch.spec, placed)
@@ -147,22 +147,22 @@ class DockerEngine:
                     body = podman.adapt(body)
                 answer = api.create_container_from_config(body, container_name(launch.uid))
             self._ids[launch.uid] = str(answer["Id"])
-            return Created(str(answer["Id"]), is_new=True)
+            return CreateResult(str(answer["Id"]), is_new=True)
         except EngineError as error:
             if not podman.is_name_taken(error):
                 raise
             view = self.view(launch.uid)
             if view is None:
                 raise
-            return Created(view.container_id, is_new=False)
+            return CreateResult(view.container_id, is_new=False)
 
-    def put(self, launch: Launch, placed: Sequence[Placed]) -> None:
+    def put(self, launch: Launch, placed: Sequence[PlacedFile]) -> None:
         """Copy into the container, but what is mounted: all in a read-only one."""
         copied = [item for item in not_of_the_host(launch.spec, placed) if not item.bound]
         if launch.spec.read_only or not copied:
             return
         name = self._of(launch.uid)
-        inside = archive.Inside(
+        inside = archive.ContainerFiles(
             stat=lambda path: self._stat(name, path), header=lambda path: self._header(name, path)
         )
         tar = self._workspace(launch.uid) / "placed.tar"
@@ -177,13 +177,13 @@ class DockerEngine:
             self._api.start(self._of(uid))
         self._cgroups.look(uid)
 
-    def view(self, uid: str) -> View | None:
+    def view(self, uid: str) -> ContainerView | None:
         """The container now."""
         body = self._inspect(uid)
         if body is None:
             return None
         view = view_of(body)
-        if view.life is not Life.ENDED:
+        if view.life is not ContainerStatus.ENDED:
             return view
         return replace(view, use=self._cgroups.use(uid) or self._samples.last(uid))
 
@@ -203,7 +203,7 @@ class DockerEngine:
         try:
             with answered():
                 self._api.wait(self._of(uid), timeout=seconds)
-        except NotInTime:
+        except EngineTimeout:
             return False
         return True
 
@@ -220,7 +220,7 @@ class DockerEngine:
             raise
         return True
 
-    def was_told_to_end(self, launch: Launch, view: View) -> bool:
+    def was_told_to_end(self, launch: Launch, view: ContainerView) -> bool:
         """Whether the engine noted a signal. Raises EngineAway too if it is about to end."""
         name, ended_at = self._of(launch.uid), view.ended_at or 0.0
         stop_signal = launch.spec.stop_signal
@@ -245,7 +245,7 @@ class DockerEngine:
         with answered():
             return self._gateway.address(self._api) or address
 
-    def use(self, uid: str) -> Use:
+    def use(self, uid: str) -> ResourceUsage:
         """One look at the container's statistics."""
         api = self._api
         with answered():
@@ -327,7 +327,7 @@ class DockerEngine:
         with answered():
             self._networks.leave(self._api, uid)
 
-    def find(self) -> Iterable[Found]:
+    def find(self) -> Iterable[FoundContainer]:
         """The containers with our labels."""
         self._cgroups.sweep(clock.wall_seconds())
         grouped = self._cgroups.list()
@@ -341,7 +341,7 @@ class DockerEngine:
             uid = (row.get("Labels") or {}).get("cellrun.attempt")
             if uid:
                 self._ids.setdefault(uid, str(row["Id"]))
-                yield Found(uid, str(row.get("State")).lower() in ALIVE, row["Id"])
+                yield FoundContainer(uid, str(row.get("State")).lower() in ALIVE, row["Id"])
 
     def close(self) -> None:
         """Close idle connections."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from docker.utils import parse_repository_tag
 
-from controlplane.contract.messages.briefing import Registry
+from controlplane.contract.messages.launch_context import Registry
 from workers.attempt.runtime import EngineError
 
 

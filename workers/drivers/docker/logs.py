@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
 
-from workers.attempt.capture import Capture, Cursors, Entry
+from workers.attempt.capture import Capture, Cursors, LogEntry
 from workers.attempt.runtime import EngineError
 
 HEADER = struct.Struct(">BxxxL")
@@ -57,7 +57,7 @@ def copy_entries(
     capture.settle()
 
 
-def blocks_of_entries(read: Callable[[int], bytes]) -> Iterator[list[Entry]]:
+def blocks_of_entries(read: Callable[[int], bytes]) -> Iterator[list[LogEntry]]:
     """The whole entries of each block that `read` gives as it comes; the end is an empty block."""
     rest = b""
     while block := read(BLOCK_BYTES):
@@ -75,7 +75,7 @@ def blocks_of_entries(read: Callable[[int], bytes]) -> Iterator[list[Entry]]:
         yield entries
 
 
-def mended(entry: Entry) -> Entry:
+def mended(entry: LogEntry) -> LogEntry:
     """An entry that follows a part, with its newline.
 
     Whether that line had one cannot be told if nothing came behind it; nearly all have.
@@ -85,11 +85,11 @@ def mended(entry: Entry) -> Entry:
     return replace(entry, content=entry.content + b"\n")
 
 
-def parse_entry(stream: int, frame: bytes) -> Entry:
+def parse_entry(stream: int, frame: bytes) -> LogEntry:
     """One frame: the time, a space, the bytes. Raises EngineError."""
     stamp, _, content = frame.partition(b" ")
     try:
-        return Entry(STREAM_OF[stream], nanoseconds(stamp.decode("ascii")), content)
+        return LogEntry(STREAM_OF[stream], nanoseconds(stamp.decode("ascii")), content)
     except (ValueError, KeyError) as error:
         raise EngineError(f"unreadable log entry {frame[:60]!r}") from error
 

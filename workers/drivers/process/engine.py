@@ -16,26 +16,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from controlplane.contract.messages.briefing import Registry
+from controlplane.contract.messages.launch_context import Registry
 from workers.attempt.capture import Capture, cut_note
 from workers.attempt.disk import bytes_below
 from workers.attempt.environment import port_variable
-from workers.attempt.events import Found, Launch
+from workers.attempt.events import FoundContainer, Launch
 from workers.attempt.runtime import (
-    Created,
+    ContainerStatus,
+    ContainerView,
+    CreateResult,
     EngineError,
-    Life,
     NoSuchContainer,
-    Placed,
-    Use,
-    View,
+    PlacedFile,
+    ResourceUsage,
     container_name,
 )
 from workers.attempt.transfer.tars import Take
 from workers.drivers.paths import place_below, read_head_below, restore_below, save_below
 from workers.drivers.process.procfs import Ports, cpu_seconds_of, run_check
-from workers.drivers.process.spawner_client import SpawnerLink, Unanswered
-from workers.spawner.looking import look_at
+from workers.drivers.process.spawner_client import RequestPending, SpawnerLink
+from workers.spawner.scanning import look_at
 
 # Of the cell's own environment a task gets only these; the cell's secrets are none of its business.
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
@@ -68,7 +68,7 @@ class ProcessEngine:
 
     # ------------------------------------------------------------------------- life
 
-    def create(self, launch: Launch, placed: Sequence[Placed]) -> Created:
+    def create(self, launch: Launch, placed: Sequence[PlacedFile]) -> CreateResult:
         """Write down what is to be run, as one step."""
         order_path = self._order_path(launch.uid)
         is_new = read_whole(order_path) is None
@@ -83,7 +83,7 @@ class ProcessEngine:
             # Half a file of a process that was killed is no JSON, and written again.
             with open(order_path, "w", encoding="utf-8") as file:
                 file.write(json.dumps(self._order(launch, str(root), str(workdir))))
-        return Created(container_name(launch.uid), is_new)
+        return CreateResult(container_name(launch.uid), is_new)
 
     @property
     def link(self) -> SpawnerLink:
@@ -111,7 +111,7 @@ class ProcessEngine:
             "cut_note": cut_note(self._max_log_bytes).decode(),
         }
 
-    def put(self, launch: Launch, placed: Sequence[Placed]) -> None:
+    def put(self, launch: Launch, placed: Sequence[PlacedFile]) -> None:
         """Copy, or link what is bound, under the attempt's root."""
         place_below(self._root(launch.uid), placed)
 
@@ -130,20 +130,26 @@ class ProcessEngine:
             case _:
                 raise EngineError(f"it could not be started: {words[0]}")
 
-    def view(self, uid: str) -> View | None:
+    def view(self, uid: str) -> ContainerView | None:
         """The process, as the spawner told of it."""
         task = self._link.find(uid)
         name = container_name(uid)
         if task is None:
-            return View(Life.CREATED, name) if os.path.exists(self._order_path(uid)) else None
+            return (
+                ContainerView(ContainerStatus.CREATED, name)
+                if os.path.exists(self._order_path(uid))
+                else None
+            )
         if not task.is_over:
-            return View(Life.RUNNING, name, started_at=task.began_at, pid=task.pid)
+            return ContainerView(
+                ContainerStatus.RUNNING, name, started_at=task.began_at, pid=task.pid
+            )
         # Without a code its spawner was killed, and it was ended by the next one.
         use = None
         if task.code is not None:
-            use = Use(task.cpu_seconds, memory_peak_bytes=task.peak_bytes or None)
-        return View(
-            Life.ENDED,
+            use = ResourceUsage(task.cpu_seconds, memory_peak_bytes=task.peak_bytes or None)
+        return ContainerView(
+            ContainerStatus.ENDED,
             name,
             task.code,
             started_at=task.began_at,
@@ -192,12 +198,12 @@ class ProcessEngine:
         """A process listens at all addresses of its host."""
         return address
 
-    def use(self, uid: str) -> Use:
+    def use(self, uid: str) -> ResourceUsage:
         """The time of its processes and all their children; nobody can tell what they sent."""
         pids = self._link.ask("pids", uid)[1:]
         if not pids:
             raise NoSuchContainer("the process is over")
-        return Use(sum(cpu_seconds_of(pid) for pid in pids))
+        return ResourceUsage(sum(cpu_seconds_of(pid) for pid in pids))
 
     def disk_bytes(self, uid: str) -> int:
         """All that lies in the attempt's own folder."""
@@ -222,7 +228,7 @@ class ProcessEngine:
         """Unpack below the attempt's root."""
         restore_below(self._root(launch.uid), path, source)
 
-    def was_told_to_end(self, launch: Launch, view: View) -> bool:
+    def was_told_to_end(self, launch: Launch, view: ContainerView) -> bool:
         """Nobody notes who sends signals to processes."""
         return False
 
@@ -240,17 +246,17 @@ class ProcessEngine:
         else:
             try:
                 self._link.ask("remove", uid)
-            except Unanswered as error:
+            except RequestPending as error:
                 raise EngineError("the process does not end") from error
         self._ports.forget(uid)
 
-    def find(self) -> Iterable[Found]:
+    def find(self) -> Iterable[FoundContainer]:
         """The attempts that have an order here, and those that run without."""
         found = {uid: not task.is_over for uid, task in self._link.known()}
         for order in self._work.glob("*/order.json"):
             found.setdefault(order.parent.name, False)
         for uid, is_running in found.items():
-            yield Found(uid, is_running, container_name(uid))
+            yield FoundContainer(uid, is_running, container_name(uid))
 
     def close(self) -> None:
         """Hang up; what runs has its spawner still."""

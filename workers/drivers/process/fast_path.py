@@ -15,13 +15,13 @@ from contextlib import suppress
 from typing import Any
 
 from controlplane.contract.states import Phase
-from workers.attempt.attempt import Attempt, Closed, Surroundings
+from workers.attempt.attempt import AttemptRun, DriverClosed, DriverContext
 from workers.attempt.events import Launch, always
 from workers.attempt.pipeline import START, Step, end_at_once
-from workers.attempt.runtime import EngineAway, Life
+from workers.attempt.runtime import ContainerStatus, EngineAway
 from workers.attempt.threads import Timer
 from workers.drivers.process.engine import ProcessEngine
-from workers.drivers.process.spawner_client import Mirrored
+from workers.drivers.process.spawner_client import TaskMirror
 
 log = logging.getLogger(__name__)
 
@@ -33,16 +33,16 @@ MAX_ENVIRONMENT = 2048  # characters
 FORGET_SECONDS = 0.05  # for company
 
 
-class PlainLives:
+class PlainProcesses:
     """Thread-safe. `carry_on` has the pipeline go on; `leave` is called after the end was told."""
 
     def __init__(
         self,
-        around: Surroundings,
+        around: DriverContext,
         engine: ProcessEngine,
         timer: Timer,
-        carry_on: Callable[[Attempt, tuple[Step, ...]], None],
-        leave: Callable[[Attempt], None],
+        carry_on: Callable[[AttemptRun, tuple[Step, ...]], None],
+        leave: Callable[[AttemptRun], None],
     ) -> None:
         self._around = around
         self._engine = engine
@@ -50,9 +50,9 @@ class PlainLives:
         self._carry_on = carry_on
         self._leave = leave
         self._lock = threading.Lock()
-        self._waiting: collections.OrderedDict[str, Attempt] = collections.OrderedDict()
-        self._asked: dict[str, Attempt] = {}
-        self._running: dict[str, Attempt] = {}
+        self._waiting: collections.OrderedDict[str, AttemptRun] = collections.OrderedDict()
+        self._asked: dict[str, AttemptRun] = {}
+        self._running: dict[str, AttemptRun] = {}
         self._watched: set[str] = set()  # whose output is being sent
         self._swept: set[str] = set()  # over, with nothing to be removed
         self._forgotten: list[str] = []  # of which the spawner is still to be told
@@ -60,7 +60,7 @@ class PlainLives:
 
     # ------------------------------------------------------------------------- driver
 
-    def take(self, attempt: Attempt) -> bool:
+    def take(self, attempt: AttemptRun) -> bool:
         """Begin it, if it is plain."""
         if not is_plain(attempt.launch) or os.path.exists(attempt.workspace):
             return False
@@ -71,7 +71,7 @@ class PlainLives:
         self._send()
         return True
 
-    def withdraw(self, attempt: Attempt) -> None:
+    def withdraw(self, attempt: AttemptRun) -> None:
         """A stop was ordered: what was not begun never is."""
         with self._lock:
             is_waiting = self._waiting.pop(attempt.uid, None) is not None
@@ -110,7 +110,7 @@ class PlainLives:
         attempt.step_seconds["wait"] = -now
         try:
             attempt.mark_running(view, None)
-        except Closed:
+        except DriverClosed:
             log.debug("attempt %s runs on", uid)
 
     def hear_said(self, uid: str) -> None:
@@ -120,7 +120,7 @@ class PlainLives:
             self._watched.add(uid)
             self._around.shipper.watch(uid, attempt.log_folder)
 
-    def hear_over(self, uid: str, task: Mirrored) -> None:
+    def hear_over(self, uid: str, task: TaskMirror) -> None:
         """Tell its end, at once if nothing is to be collected."""
         if task.has_output:
             self.hear_said(uid)
@@ -132,7 +132,7 @@ class PlainLives:
         self._watched.discard(uid)
         view = self._engine.view(uid)
         is_nothing_left = task.is_swept and not task.has_output
-        if view is None or view.life is not Life.ENDED or not is_nothing_left:
+        if view is None or view.life is not ContainerStatus.ENDED or not is_nothing_left:
             self._hand_over(attempt, ())
             return
         self._swept.add(uid)
@@ -164,7 +164,7 @@ class PlainLives:
         if self._around.closed.is_set():
             return
         with self._lock:
-            fresh: list[Attempt] = []
+            fresh: list[AttemptRun] = []
             room = min(MAX_ASKED, MAX_LIVES - len(self._running)) - len(self._asked)
             while self._waiting and len(fresh) < room:
                 uid, attempt = self._waiting.popitem(last=False)
@@ -176,7 +176,7 @@ class PlainLives:
         for attempt in fresh:
             attempt.may_exist = True
             if is_there:
-                with suppress(Closed):
+                with suppress(DriverClosed):
                     attempt.enter(Phase.CREATING)
             order = self._engine.plain_order(attempt.launch)
             requests.append([0, "begin", attempt.uid, order])
@@ -186,7 +186,7 @@ class PlainLives:
         except EngineAway:
             log.debug("the spawner hung up")  # which is heard soon
 
-    def _take_back(self, fresh: list[Attempt], forgotten: list[str]) -> None:
+    def _take_back(self, fresh: list[AttemptRun], forgotten: list[str]) -> None:
         """It could not be said: there is no spawner yet, or it has much to read already."""
         is_there = self._engine.link.is_connected
         with self._lock:
@@ -198,7 +198,7 @@ class PlainLives:
                 for attempt in reversed(kept):
                     self._waiting[attempt.uid] = attempt
                     self._waiting.move_to_end(attempt.uid, last=False)
-                    with suppress(Closed):
+                    with suppress(DriverClosed):
                         attempt.enter(Phase.PREPARING)
                 kept = []
         for attempt in kept:
@@ -217,7 +217,7 @@ class PlainLives:
                 self._hand_over(attempt, START)
         self._send()
 
-    def _hand_over(self, attempt: Attempt, steps: tuple[Step, ...]) -> None:
+    def _hand_over(self, attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
         attempt.step_seconds.clear()
         if not self._around.closed.is_set():
             self._carry_on(attempt, steps)

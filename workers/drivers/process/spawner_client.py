@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import workers
 from workers.attempt.runtime import EngineAway
 
 log = logging.getLogger(__name__)
@@ -29,21 +30,23 @@ READY_SECONDS = 20.0  # for a spawner to come up, or an answer, on a machine und
 LOOK_SECONDS = 0.01  # between tries to connect to one that is just starting
 LOCK_SECONDS = 0.2  # somebody else is sending, to one that does not read
 BLOCK_BYTES = 262144
+LOG_TAIL_BYTES = 1024
 SEND_TIMEOUT = struct.pack("@ll", int(READY_SECONDS), 0)  # a struct timeval
-PACKAGES = Path(__file__).parents[2]
+PACKAGES = Path(workers.__file__).parents[1]
 PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv.pop(1));"
     " from workers.spawner.__main__ import main; sys.exit(main())"
 )
+IS_SERVED = 3  # the exit code of a spawner that finds another one in its folder
 OPTIONS = ("-I", "-S", "-X", "utf8", "-c", PROGRAM)  # no site-packages
 
 
-class Unanswered(EngineAway):
+class RequestPending(EngineAway):
     """The spawner is there, but has not done it yet."""
 
 
 @dataclass(slots=True)
-class Mirrored:
+class TaskMirror:
     """A task as the spawner last told of it. `news`: something changed, or it hung up."""
 
     pid: int
@@ -59,7 +62,7 @@ class Mirrored:
     news: threading.Event = field(default_factory=threading.Event)
 
 
-class Answer:
+class SpawnerResponse:
     """What comes back for one request."""
 
     def __init__(self) -> None:
@@ -67,7 +70,7 @@ class Answer:
         self.words: list[Any] | None = None  # None: it hung up
 
 
-class Audience(Protocol):
+class SpawnerListeners(Protocol):
     """Who is told, from the one thread that listens, what the spawner says."""
 
     def hear_begun(self, uid: str, words: list[Any]) -> None:
@@ -76,7 +79,7 @@ class Audience(Protocol):
     def hear_said(self, uid: str) -> None:
         """A task has written something."""
 
-    def hear_over(self, uid: str, task: Mirrored) -> None:
+    def hear_over(self, uid: str, task: TaskMirror) -> None:
         """It is over."""
 
     def hear_rest(self) -> None:
@@ -95,13 +98,13 @@ class SpawnerLink:
         self._connecting = threading.Lock()
         self._lock = threading.Lock()  # held for moments, and never while asking
         self._connection: socket.socket | None = None
-        self._tasks: dict[str, Mirrored] = {}
-        self._answers: dict[int, Answer] = {}
+        self._tasks: dict[str, TaskMirror] = {}
+        self._answers: dict[int, SpawnerResponse] = {}
         self._numbers = itertools.count(1)
         self._is_closed = False
-        self._audience: Audience | None = None
+        self._audience: SpawnerListeners | None = None
 
-    def tell(self, audience: Audience) -> None:
+    def tell(self, audience: SpawnerListeners) -> None:
         """Tell it what comes; before the first question."""
         self._audience = audience
 
@@ -137,12 +140,12 @@ class SpawnerLink:
         with self._lock:
             self._tasks.pop(uid, None)
 
-    def find(self, uid: str) -> Mirrored | None:
+    def find(self, uid: str) -> TaskMirror | None:
         """The task; None: it has not begun."""
         self._connect()
         return self._tasks.get(uid)
 
-    def known(self) -> list[tuple[str, Mirrored]]:
+    def known(self) -> list[tuple[str, TaskMirror]]:
         """All tasks that are not forgotten."""
         self._connect()
         with self._lock:
@@ -150,7 +153,7 @@ class SpawnerLink:
 
     def ask(self, verb: str, uid: str) -> list[Any]:
         """The answer to a request: a word, and what belongs to it."""
-        answer, number = Answer(), next(self._numbers)
+        answer, number = SpawnerResponse(), next(self._numbers)
         request = json.dumps([number, verb, uid]).encode() + b"\n"
         connection = self._connect()
         with self._lock:
@@ -167,7 +170,7 @@ class SpawnerLink:
         with self._lock:
             self._answers.pop(number, None)
         if not is_told:
-            raise Unanswered("the spawner does not answer")
+            raise RequestPending("the spawner does not answer")
         if answer.words is None:
             raise EngineAway("the spawner hung up")
         return answer.words
@@ -247,7 +250,7 @@ class SpawnerLink:
         return connection
 
     def _start(self) -> None:
-        """Start one; it ends at once if there is one, which does not listen yet."""
+        """Start a spawner; raise EngineAway with its log's last line if it cannot run at all."""
         with open(self._folder / "log", "ab") as errors:
             starter = subprocess.Popen(
                 [sys.executable, *OPTIONS, str(PACKAGES), str(self._folder), str(self._work)],
@@ -259,7 +262,13 @@ class SpawnerLink:
                 cwd="/",
             )
         with contextlib.suppress(subprocess.TimeoutExpired):
-            starter.wait(READY_SECONDS)
+            code = starter.wait(READY_SECONDS)
+            if code > 0 and code != IS_SERVED:
+                text = (
+                    (self._folder / "log").read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+                )
+                line = text.strip().rpartition("\n")[2]
+                raise EngineAway(f"the spawner ended with exit code {code}: {line}")
 
     def _listen(self, connection: socket.socket, rest: bytes) -> None:
         """Take in what the spawner says, until it hangs up."""
@@ -328,11 +337,11 @@ class SpawnerLink:
                 if task.is_over:
                     task.news.set()
 
-    def _mirror(self, facts: list[Any]) -> Mirrored:
+    def _mirror(self, facts: list[Any]) -> TaskMirror:
         uid, pid, mark, began_at, *rest = facts
         task = self._tasks.get(uid)
         if task is None:
-            task = self._tasks[uid] = Mirrored(pid, mark, began_at, *rest)
+            task = self._tasks[uid] = TaskMirror(pid, mark, began_at, *rest)
         else:
             task.code, task.ended_at, task.cpu_seconds, task.peak_bytes = rest[1:5]
             task.has_output, task.is_swept = rest[5:]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from itertools import chain
 
-from workers.attempt.events import Found, Launch
+from workers.attempt.events import FoundContainer, Launch
 from workers.drivers.pipeline import PipelineDriver
 from workers.drivers.runner.driver import RunnerDriver
 
@@ -30,7 +30,7 @@ class RoutedDriver:
         for driver in (self._own, self._runners):
             driver.stop(uid, grace_seconds=grace_seconds, force=force)
 
-    def find(self) -> Iterable[Found]:
+    def find(self) -> Iterable[FoundContainer]:
         """What both have. Raises EngineAway."""
         return list(chain(self._own.find(), self._runners.find()))
 

@@ -12,13 +12,13 @@ from functools import partial
 from controlplane.contract.messages.reports import SPEC
 from controlplane.contract.states import FailureKind
 from workers import clock
-from workers.attempt.attempt import Attempt, Closed, Surroundings
-from workers.attempt.events import Ended, Launch
+from workers.attempt.attempt import AttemptRun, DriverClosed, DriverContext
+from workers.attempt.events import EndedEvent, Launch
 from workers.attempt.outcome import DISK, ENGINE, VANISHED, AttemptFailed
 from workers.attempt.pipeline import ADOPT, BUILD, NAMES, Step
-from workers.attempt.steps.briefing import read_briefing
 from workers.attempt.steps.create import create_container
 from workers.attempt.steps.gang import join_gang
+from workers.attempt.steps.launch_context import read_briefing
 from workers.attempt.steps.permit import await_permit
 from workers.attempt.steps.pull import ensure_image
 from workers.attempt.steps.secrets import write_secrets
@@ -26,7 +26,7 @@ from workers.attempt.steps.start import start_container
 from workers.attempt.steps.workspace import begin_creation, look_whether_begun, make_workspace
 from workers.drivers.pipeline import PipelineDriver, begin_phases
 from workers.drivers.runner.engine import RunnerEngine
-from workers.drivers.runner.log import Lines
+from workers.drivers.runner.log import LineWriter
 from workers.drivers.runner.reconcile_loop import (
     RunnerAttempt,
     abort_for,
@@ -35,11 +35,11 @@ from workers.drivers.runner.reconcile_loop import (
     recall_at_last,
     wait_for_briefing,
 )
-from workers.runners import keeping
-from workers.runners.asking import Asked, describe_task
-from workers.runners.calls import Calls
-from workers.runners.interface import CALL_SECONDS, Aborted, Context, Look, Runner
-from workers.runners.keeping import Kept, NotKept
+from workers.runners import records
+from workers.runners.calls import RunnerCalls
+from workers.runners.interface import CALL_SECONDS, AbortResult, Context, Runner, RunnerObservation
+from workers.runners.records import RunnerRecord, StateNotStorable
+from workers.runners.requests import RunnerCallTarget, describe_task
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ _AGAIN = (read_briefing, write_secrets, join_gang)
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class InstalledRunners:
     """Runners by task type, and how long a call of one may take."""
 
     runners: Mapping[str, Runner]
@@ -60,12 +60,12 @@ class Offered:
 class Runners:
     """The runners that a cell offers, and how they are asked."""
 
-    def __init__(self, offered: Offered, *, cell: str, around: Surroundings) -> None:
+    def __init__(self, offered: InstalledRunners, *, cell: str, around: DriverContext) -> None:
         """`around`: of the cell's other attempts."""
         self._runners = offered.runners
         self._cell = cell
         # One that hangs takes neither turns nor threads of the others.
-        self._calls = {name: Calls() for name in offered.runners}
+        self._calls = {name: RunnerCalls() for name in offered.runners}
         self._call_seconds = offered.call_seconds
         self._max_log_bytes = around.max_log_bytes
         self._home = around.home
@@ -75,15 +75,15 @@ class Runners:
         """Whether there is a runner for attempts of this type."""
         return task_type in self._runners
 
-    def ask(self, launch: Launch, sealed: Mapping[str, str] | None = None) -> Asked:
+    def ask(self, launch: Launch, sealed: Mapping[str, str] | None = None) -> RunnerCallTarget:
         """What asks the runner of an attempt."""
         spec = launch.spec
         root = self.engine.root(launch.uid)
-        return Asked(
-            runner=self._runners.get(spec.task_type) or _Gone(spec.task_type),
-            calls=self._calls.get(spec.task_type) or Calls(),
+        return RunnerCallTarget(
+            runner=self._runners.get(spec.task_type) or _UninstalledRunner(spec.task_type),
+            calls=self._calls.get(spec.task_type) or RunnerCalls(),
             task=describe_task(launch.run, spec, launch.env, cell=self._cell, root=root),
-            log=Lines(self._home / "logs" / launch.uid, self._max_log_bytes),
+            log=LineWriter(self._home / "logs" / launch.uid, self._max_log_bytes),
             now=clock.wall_seconds,
             timeout_seconds=spec.timeout_seconds,
             sealed=sealed or {},
@@ -91,7 +91,7 @@ class Runners:
         )
 
 
-class _Gone:
+class _UninstalledRunner:
     """Stands for a runner that was there when the attempt began: until it is back, nobody can end
     what it drives outside, or say that it has ended.
     """
@@ -99,17 +99,17 @@ class _Gone:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def reconcile(self, context: Context) -> Look:
+    def reconcile(self, context: Context) -> RunnerObservation:
         raise LookupError(f"there is no runner {self._name} on this cell any more")
 
-    def abort(self, context: Context) -> Aborted:
+    def abort(self, context: Context) -> AbortResult:
         raise LookupError(f"there is no runner {self._name} on this cell any more")
 
 
 class RunnerDriver(PipelineDriver):
     """See workers.drivers.base for what it promises; shares its surroundings with another."""
 
-    def __init__(self, around: Surroundings, runners: Runners) -> None:
+    def __init__(self, around: DriverContext, runners: Runners) -> None:
         """`around.engine` is `runners.engine`."""
         super().__init__(around)
         self.runners = runners
@@ -131,13 +131,13 @@ class RunnerDriver(PipelineDriver):
             return
         self._running.submit(lambda: self._live(attempt, steps))
 
-    def _live(self, attempt: Attempt, steps: tuple[Step, ...]) -> None:
+    def _live(self, attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
         assert isinstance(attempt, RunnerAttempt)
         engine = self.runners.engine
         engine.attach(attempt.uid, attempt.wake)
         try:
             self._live_to_end(attempt)
-        except Closed:
+        except DriverClosed:
             return
         finally:
             engine.detach(attempt.uid)
@@ -150,7 +150,7 @@ class RunnerDriver(PipelineDriver):
     def _live_to_end(self, attempt: RunnerAttempt) -> None:
         try:
             ended = self._lived(attempt)
-        except Closed:
+        except DriverClosed:
             raise
         except AttemptFailed as failure:
             ended = self._failed(attempt, failure)
@@ -163,7 +163,7 @@ class RunnerDriver(PipelineDriver):
         attempt.tell(ended)
         attempt.told_end = True
 
-    def _lived(self, attempt: RunnerAttempt) -> Ended:
+    def _lived(self, attempt: RunnerAttempt) -> EndedEvent:
         look_whether_begun(attempt)
         make_workspace(attempt)
         kept = self._look(attempt)
@@ -182,14 +182,14 @@ class RunnerDriver(PipelineDriver):
         with attempt.step("wait"):
             return drive(attempt, self._asked(attempt))
 
-    def _failed(self, attempt: RunnerAttempt, failure: AttemptFailed) -> Ended:
+    def _failed(self, attempt: RunnerAttempt, failure: AttemptFailed) -> EndedEvent:
         """Nothing is told before its runner has ended what it may have begun. Raises Closed."""
         kept = recall_at_last(attempt)
         if kept is not None and not kept.is_over:
             if not attempt.is_briefed:
                 try:
                     self._brief_again(attempt)
-                except Closed:
+                except DriverClosed:
                     raise
                 except Exception as error:
                     log.warning("attempt %s is aborted without secrets: %s", attempt.uid, error)
@@ -203,18 +203,18 @@ class RunnerDriver(PipelineDriver):
         for step in _AGAIN:
             wait_for_briefing(attempt, partial(step, attempt), BRIEFING_SECONDS)
 
-    def _asked(self, attempt: RunnerAttempt) -> Asked:
+    def _asked(self, attempt: RunnerAttempt) -> RunnerCallTarget:
         return self.runners.ask(attempt.launch, attempt.briefing.secrets)
 
-    def _begin_limits(self, attempt: Attempt) -> None:
+    def _begin_limits(self, attempt: AttemptRun) -> None:
         assert isinstance(attempt, RunnerAttempt)
         if attempt.take_limits():
             super()._begin_limits(attempt)
 
-    def _look(self, attempt: RunnerAttempt) -> Kept | None:
+    def _look(self, attempt: RunnerAttempt) -> RunnerRecord | None:
         """What an earlier process of the cell kept; None: it had not come so far."""
         if attempt.paths.order.exists():
-            return keeping.read(attempt.paths.kept)
+            return records.read(attempt.paths.kept)
         if attempt.is_adopted:
             attempt.may_exist = False
             message = "its runner had not been asked, and will not be"
@@ -237,12 +237,12 @@ class RunnerDriver(PipelineDriver):
         self.runners.engine.close()
 
 
-def _begin(attempt: RunnerAttempt) -> Kept:
+def _begin(attempt: RunnerAttempt) -> RunnerRecord:
     """Where its runner begins: with what the attempt before left, if anything."""
     try:
-        return Kept(state=keeping.checked_state(attempt.briefing.plugin_state, {}))
-    except NotKept:
-        return Kept()
+        return RunnerRecord(state=records.checked_state(attempt.briefing.plugin_state, {}))
+    except StateNotStorable:
+        return RunnerRecord()
 
 
 def _refuse_what_means_nothing(attempt: RunnerAttempt) -> None:

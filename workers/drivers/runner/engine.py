@@ -10,19 +10,27 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from controlplane.contract.fields import Malformed
-from controlplane.contract.messages.briefing import Registry
+from controlplane.contract.fields import MalformedMessage
+from controlplane.contract.messages.launch_context import Registry
 from controlplane.contract.messages.orders import read_run, read_spec
 from workers.attempt.capture import Capture
 from workers.attempt.disk import bytes_below
-from workers.attempt.events import Found, Launch
-from workers.attempt.runtime import Created, EngineError, Life, NoSuchContainer, Placed, Use, View
+from workers.attempt.events import FoundContainer, Launch
+from workers.attempt.runtime import (
+    ContainerStatus,
+    ContainerView,
+    CreateResult,
+    EngineError,
+    NoSuchContainer,
+    PlacedFile,
+    ResourceUsage,
+)
 from workers.attempt.transfer.tars import Take
 from workers.drivers.paths import place_below, read_head_below, restore_below, save_below
 from workers.drivers.runner.reconcile_loop import Paths, Wake
-from workers.runners import keeping
-from workers.runners.asking import Asked
+from workers.runners import records
 from workers.runners.interface import Stop
+from workers.runners.requests import RunnerCallTarget
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +44,7 @@ class RunnerEngine:
     needs_image = False
     keeps_logs = False
 
-    def __init__(self, *, home: Path, ask: Callable[[Launch], Asked]) -> None:
+    def __init__(self, *, home: Path, ask: Callable[[Launch], RunnerCallTarget]) -> None:
         """`ask` makes what asks the runner of an attempt."""
         self._work = home.absolute() / "work"
         self._ask = ask
@@ -55,7 +63,7 @@ class RunnerEngine:
         paths.folder.mkdir(parents=True, exist_ok=True)
         self.root(launch.uid).mkdir(parents=True, exist_ok=True)
         body = {"run": launch.run.body(), "spec": launch.spec.body(), "env": dict(launch.env)}
-        keeping.write_whole(paths.order, body)
+        records.write_whole(paths.order, body)
 
     def attach(self, uid: str, wake: Wake) -> None:
         """Signals to this attempt wake its thread."""
@@ -76,17 +84,21 @@ class RunnerEngine:
         wake.stop(force=name == "KILL")
         return True
 
-    def view(self, uid: str) -> View | None:
+    def view(self, uid: str) -> ContainerView | None:
         """How far the attempt is, as it was kept."""
         paths = self._paths(uid)
         if not paths.order.exists():
             return None
-        kept = keeping.read(paths.kept)
+        kept = records.read(paths.kept)
         if kept is None:
-            return View(Life.CREATED, "")
-        return View(Life.ENDED if kept.is_over else Life.RUNNING, "", started_at=kept.started_at)
+            return ContainerView(ContainerStatus.CREATED, "")
+        return ContainerView(
+            ContainerStatus.ENDED if kept.is_over else ContainerStatus.RUNNING,
+            "",
+            started_at=kept.started_at,
+        )
 
-    def put(self, launch: Launch, placed: Sequence[Placed]) -> None:
+    def put(self, launch: Launch, placed: Sequence[PlacedFile]) -> None:
         """Copy, or link what is bound, below the attempt's root."""
         place_below(self.root(launch.uid), placed)
 
@@ -105,24 +117,24 @@ class RunnerEngine:
     def remove(self, uid: str) -> None:
         """Have it aborted if it is not over, and forget it. Raises EngineError."""
         paths = self._paths(uid)
-        kept = keeping.read(paths.kept)
+        kept = records.read(paths.kept)
         if kept is not None and not kept.is_over:
             try:
                 kept, _ = self._ask(self._ordered(uid)).abort(kept, Stop(UNKNOWN, True))
             except Exception as error:
                 raise EngineError(f"its runner: {type(error).__name__}: {error}") from error
-            keeping.write(paths.kept, kept)
+            records.write(paths.kept, kept)
             if not kept.is_over:
                 raise EngineError("its runner has not ended it yet")
         paths.order.unlink(missing_ok=True)
 
-    def find(self) -> Iterable[Found]:
+    def find(self) -> Iterable[FoundContainer]:
         """The attempts that have an order here."""
         for order in self._work.glob("*/runner/order.json"):
             uid = order.parent.parent.name
             view = self.view(uid)
             if view is not None:
-                yield Found(uid, view.life is Life.RUNNING)
+                yield FoundContainer(uid, view.life is ContainerStatus.RUNNING)
 
     def knows(self, uid: str) -> bool:
         """Whether anything is left here of an attempt."""
@@ -141,7 +153,7 @@ class RunnerEngine:
         try:
             body = json.loads(self._paths(uid).order.read_text(encoding="utf-8"))
             return Launch(read_run(body["run"]), read_spec(body["spec"]), body["env"])
-        except (OSError, ValueError, KeyError, Malformed) as error:
+        except (OSError, ValueError, KeyError, MalformedMessage) as error:
             raise EngineError(f"its order cannot be read: {error}") from error
 
     # ------------------------------------------------------------------------- not here
@@ -156,7 +168,7 @@ class RunnerEngine:
         """No image is needed."""
         return 0
 
-    def create(self, launch: Launch, placed: Sequence[Placed]) -> Created:
+    def create(self, launch: Launch, placed: Sequence[PlacedFile]) -> CreateResult:
         """There is no container."""
         raise NoSuchContainer("a runner has no container")
 
@@ -180,7 +192,7 @@ class RunnerEngine:
         """Nothing listens."""
         return address
 
-    def use(self, uid: str) -> Use:
+    def use(self, uid: str) -> ResourceUsage:
         """Nobody knows what it uses elsewhere."""
         raise NoSuchContainer("a runner has no container")
 
@@ -188,7 +200,7 @@ class RunnerEngine:
         """There is no container."""
         raise NoSuchContainer("a runner has no container")
 
-    def was_told_to_end(self, launch: Launch, view: View) -> bool:
+    def was_told_to_end(self, launch: Launch, view: ContainerView) -> bool:
         """There is no process to send signals to."""
         return False
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from workers.attempt.capture import cut_note
 
 
-class Lines:
+class LineWriter:
     """Appends to the log files in `folder`, `limit` bytes each; a fault costs lines only."""
 
     def __init__(self, folder: Path, limit: int) -> None:

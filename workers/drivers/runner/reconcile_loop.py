@@ -13,18 +13,18 @@ from controlplane.contract import states
 from controlplane.contract.fields import clean_text
 from controlplane.contract.messages.reports import MESSAGE_CHARS, RUNNER_FINAL, head_of_result
 from controlplane.contract.states import FailureKind
-from workers.attempt.attempt import Attempt, Closed, Surroundings
-from workers.attempt.events import Ended, Launch, Reconciled
+from workers.attempt.attempt import AttemptRun, DriverClosed, DriverContext
+from workers.attempt.events import EndedEvent, Launch, ReconciledEvent
 from workers.attempt.outcome import RUNNER, AttemptFailed, Exit, judge_exit
 from workers.attempt.steps.checkpoint import keep_checkpoint
 from workers.attempt.steps.collect import collect_output, collect_result
 from workers.attempt.steps.outputs import keep_outputs
-from workers.control_api import WebRefused
-from workers.runners import keeping
-from workers.runners.asking import Asked
-from workers.runners.calls import Exhausted, Hung
-from workers.runners.interface import Fault, Phase, Stop
-from workers.runners.keeping import Kept, NotKept
+from workers.control_api import ControlPlaneRefused
+from workers.runners import records
+from workers.runners.calls import CallsExhausted, CallTimedOut
+from workers.runners.interface import FailureOrigin, RunnerPhase, Stop
+from workers.runners.records import RunnerRecord, StateNotStorable
+from workers.runners.requests import RunnerCallTarget
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,10 @@ log = logging.getLogger(__name__)
 ABORT_PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 EXHAUSTED_SECONDS = 5.0  # until it is looked whether a call that hung has returned
 FAILED = "failed"  # why an attempt is aborted that nobody stopped
-_BUILDING = {Phase.QUEUED: states.Phase.PREPARING, Phase.INITIALIZING: states.Phase.CREATING}
+_BUILDING = {
+    RunnerPhase.QUEUED: states.Phase.PREPARING,
+    RunnerPhase.INITIALIZING: states.Phase.CREATING,
+}
 
 
 class Wake:
@@ -87,14 +90,14 @@ class Paths:
         return self.folder / "kept.json"
 
 
-class RunnerAttempt(Attempt):
+class RunnerAttempt(AttemptRun):
     """An attempt whose process is its runner's business."""
 
     def __init__(
         self,
         launch: Launch,
-        around: Surroundings,
-        on_running: Callable[[Attempt], None],
+        around: DriverContext,
+        on_running: Callable[[AttemptRun], None],
         *,
         is_adopted: bool,
     ) -> None:
@@ -102,12 +105,12 @@ class RunnerAttempt(Attempt):
         self.paths = Paths.of(self.workspace)
         self.ordered = launch  # without what a briefing adds
         self.wake = Wake()
-        self.kept = Kept()
+        self.kept = RunnerRecord()
         self.is_known = False  # `kept` is what its runner said last
         self.is_briefed = False  # it was tried to get what the order did not carry
         self._has_limits = False
 
-    def recall(self, kept: Kept) -> None:
+    def recall(self, kept: RunnerRecord) -> None:
         """An earlier process of the cell kept this."""
         self.kept, self.is_known = kept, True
 
@@ -139,11 +142,11 @@ class RunnerAttempt(Attempt):
             self._tell_started(at)
             self._on_running(self)
 
-    def keep(self, kept: Kept) -> None:
+    def keep(self, kept: RunnerRecord) -> None:
         """Make it safe, then tell it. Raises OSError."""
         if kept == self.kept and self.paths.kept.exists():
             return
-        keeping.write(self.paths.kept, kept)
+        records.write(self.paths.kept, kept)
         self.recall(kept)
         self.tell_kept()
 
@@ -151,13 +154,13 @@ class RunnerAttempt(Attempt):
         """Say what the runner said last."""
         kept = self.kept
         words = kept.words or str(kept.phase)
-        self.tell(Reconciled(self.uid, words, kept.state, self.around.now()))
+        self.tell(ReconciledEvent(self.uid, words, kept.state, self.around.now()))
 
 
 # ----------------------------------------------------------------------------- looks
 
 
-def drive(attempt: RunnerAttempt, asked: Asked) -> Ended:
+def drive(attempt: RunnerAttempt, asked: RunnerCallTarget) -> EndedEvent:
     """Ask until the end; what is told of it. Raises Closed when the driver is closed."""
     attempt.begin()
     if not attempt.kept.is_over and not attempt.kept.phase.is_end:
@@ -167,7 +170,7 @@ def drive(attempt: RunnerAttempt, asked: Asked) -> Ended:
     return _ended(attempt)
 
 
-def _look_until_end(attempt: RunnerAttempt, asked: Asked) -> None:
+def _look_until_end(attempt: RunnerAttempt, asked: RunnerCallTarget) -> None:
     """Return at an end, or when the attempt has to be aborted."""
     faults, pauses = 0, attempt.around.back_off
     while not attempt.wake.is_stopped and not attempt.kept.stopped_for:
@@ -175,13 +178,13 @@ def _look_until_end(attempt: RunnerAttempt, asked: Asked) -> None:
         try:
             kept, pause = asked.reconcile(attempt.kept)
             attempt.keep(kept)
-        except Closed:
+        except DriverClosed:
             raise
-        except Exhausted as error:
+        except CallsExhausted as error:
             log.warning("attempt %s is not looked at: %s", attempt.uid, error)
             attempt.wake.wait(EXHAUSTED_SECONDS)
             continue
-        except (Hung, NotKept) as error:
+        except (CallTimedOut, StateNotStorable) as error:
             _give_up(attempt, asked, f"reconcile: {error}")
             return
         except Exception as error:  # other people's code, or a full disk
@@ -197,7 +200,7 @@ def _look_until_end(attempt: RunnerAttempt, asked: Asked) -> None:
         faults = 0
         if kept.phase.is_end:
             return
-        if kept.phase is Phase.RUNNING:
+        if kept.phase is RunnerPhase.RUNNING:
             attempt.mark_runs(kept.started_at or asked.now())
         elif attempt.started_at is None:
             attempt.enter(_BUILDING[kept.phase])
@@ -205,13 +208,16 @@ def _look_until_end(attempt: RunnerAttempt, asked: Asked) -> None:
 
 
 def _give_up(
-    attempt: RunnerAttempt, asked: Asked, message: str, fault: Fault = Fault.SYSTEM
+    attempt: RunnerAttempt,
+    asked: RunnerCallTarget,
+    message: str,
+    fault: FailureOrigin = FailureOrigin.SYSTEM,
 ) -> None:
     """The runner is not asked any more: a failure, of the system unless something else is said."""
     asked.log.err(f"[cellrun: {message}]")
     failed = replace(
         attempt.kept,
-        phase=Phase.RETRYABLE_FAILURE,
+        phase=RunnerPhase.RETRYABLE_FAILURE,
         fault=fault,
         message=clean_text(message, MESSAGE_CHARS),
         reason="",
@@ -219,7 +225,7 @@ def _give_up(
     _keep_at_last(attempt, failed)
 
 
-def _abort_until_done(attempt: RunnerAttempt, asked: Asked) -> None:
+def _abort_until_done(attempt: RunnerAttempt, asked: RunnerCallTarget) -> None:
     """Abort, however long it takes: what is not over holds its place."""
     if not attempt.kept.phase.is_end and not attempt.kept.stopped_for:
         reason = attempt.stopped_for or FAILED
@@ -242,7 +248,7 @@ def _abort_until_done(attempt: RunnerAttempt, asked: Asked) -> None:
             attempt.wake.wait(pause)
 
 
-def _keep_at_last(attempt: RunnerAttempt, kept: Kept) -> None:
+def _keep_at_last(attempt: RunnerAttempt, kept: RunnerRecord) -> None:
     """Keep it, or, on a full disk, go on without: a successor would only abort once more."""
     try:
         attempt.keep(kept)
@@ -251,7 +257,7 @@ def _keep_at_last(attempt: RunnerAttempt, kept: Kept) -> None:
         attempt.recall(kept)
 
 
-def recall_at_last(attempt: RunnerAttempt) -> Kept | None:
+def recall_at_last(attempt: RunnerAttempt) -> RunnerRecord | None:
     """What its runner said last, however long it cannot be read; None: it was never asked."""
     tries = 0
     while not attempt.is_known:
@@ -259,7 +265,7 @@ def recall_at_last(attempt: RunnerAttempt) -> Kept | None:
         try:
             if not attempt.paths.order.exists():
                 return None
-            kept = keeping.read(attempt.paths.kept)
+            kept = records.read(attempt.paths.kept)
         except OSError as error:
             log.error("what was kept of attempt %s cannot be read: %s", attempt.uid, error)
             attempt.wake.wait(ABORT_PAUSES[min(tries, len(ABORT_PAUSES) - 1)])
@@ -271,11 +277,11 @@ def recall_at_last(attempt: RunnerAttempt) -> Kept | None:
     return attempt.kept
 
 
-def abort_for(attempt: RunnerAttempt, asked: Asked, failure: AttemptFailed) -> None:
+def abort_for(attempt: RunnerAttempt, asked: RunnerCallTarget, failure: AttemptFailed) -> None:
     """The attempt has failed, whatever its runner does outside: return when that has ended."""
     try:
         attempt.begin()
-    except Closed:
+    except DriverClosed:
         raise
     except Exception:  # then no stop forces the abort, which goes on all the same
         log.exception("attempt %s cannot be stopped as it should", attempt.uid)
@@ -283,7 +289,7 @@ def abort_for(attempt: RunnerAttempt, asked: Asked, failure: AttemptFailed) -> N
         if failure.kind is None:
             _keep_at_last(attempt, replace(attempt.kept, stopped_for=failure.reason or FAILED))
         else:
-            fault = Fault.USER if failure.kind is FailureKind.USER else Fault.SYSTEM
+            fault = FailureOrigin.USER if failure.kind is FailureKind.USER else FailureOrigin.SYSTEM
             _give_up(attempt, asked, failure.message or "it failed", fault)
     _abort_until_done(attempt, asked)
 
@@ -291,21 +297,21 @@ def abort_for(attempt: RunnerAttempt, asked: Asked, failure: AttemptFailed) -> N
 # ----------------------------------------------------------------------------- ends
 
 
-def _ended(attempt: RunnerAttempt) -> Ended:
+def _ended(attempt: RunnerAttempt) -> EndedEvent:
     kept = attempt.kept
     attempt.mark_ended()
     with attempt.step("collect"):
         collect_output(attempt)
-    if kept.phase is Phase.SUCCEEDED:
+    if kept.phase is RunnerPhase.SUCCEEDED:
         with attempt.step("outputs"):
             keep_outputs(attempt)
         return _succeeded(attempt, kept)
     with attempt.step("checkpoint"):
         keep_checkpoint(attempt)
-    if kept.phase is Phase.FAILED:
+    if kept.phase is RunnerPhase.FAILED:
         kind, reason, message = FailureKind.USER, RUNNER_FINAL, _said(kept)
-    elif kept.phase is Phase.RETRYABLE_FAILURE:
-        is_system = kept.fault is Fault.SYSTEM
+    elif kept.phase is RunnerPhase.RETRYABLE_FAILURE:
+        is_system = kept.fault is FailureOrigin.SYSTEM
         kind, reason = FailureKind.SYSTEM if is_system else FailureKind.USER, RUNNER
         message = _said(kept)
     else:
@@ -314,15 +320,15 @@ def _ended(attempt: RunnerAttempt) -> Ended:
     return _end(attempt, kind, reason, message)
 
 
-def _said(kept: Kept) -> str:
+def _said(kept: RunnerRecord) -> str:
     words = ": ".join(filter(None, (kept.reason, kept.message)))
     return clean_text(words or "its runner gave no reason", MESSAGE_CHARS)
 
 
 def _end(
     attempt: RunnerAttempt, kind: FailureKind | None, reason: str | None, message: str | None
-) -> Ended:
-    return Ended(
+) -> EndedEvent:
+    return EndedEvent(
         attempt.uid,
         attempt.around.now(),
         failure_kind=kind,
@@ -334,7 +340,7 @@ def _end(
     )
 
 
-def _succeeded(attempt: RunnerAttempt, kept: Kept) -> Ended:
+def _succeeded(attempt: RunnerAttempt, kept: RunnerRecord) -> EndedEvent:
     with attempt.step("collect"):
         if kept.result is None:
             result, truncated = collect_result(attempt)
@@ -348,7 +354,7 @@ def _succeeded(attempt: RunnerAttempt, kept: Kept) -> Ended:
     )
 
 
-def failed(attempt: RunnerAttempt, failure: AttemptFailed) -> Ended:
+def failed(attempt: RunnerAttempt, failure: AttemptFailed) -> EndedEvent:
     """What is told of an attempt that failed, and of which nothing runs outside."""
     attempt.mark_ended()
     with attempt.step("checkpoint"):
@@ -371,7 +377,9 @@ def wait_for_briefing(attempt: RunnerAttempt, read: Callable[[], None], pause: f
             if failure.kind is None:
                 return
             log.warning("attempt %s waits for its briefing: %s", attempt.uid, failure.message)
-            if failure.kind is FailureKind.USER or isinstance(failure.__cause__, WebRefused):
+            if failure.kind is FailureKind.USER or isinstance(
+                failure.__cause__, ControlPlaneRefused
+            ):
                 if attempt.kept.phase.is_end or attempt.kept.stopped_for:
                     return
                 raise

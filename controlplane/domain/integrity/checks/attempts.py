@@ -5,18 +5,18 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.integrity.rows import Finding, Ledger, TaskRecord
+from controlplane.domain.integrity.rows import Finding, IntegrityRows, TaskRecord
 from controlplane.domain.state.states import (
     ACTIVE,
     ATTEMPT_STATES,
     TERMINAL,
-    Budget,
     Exclusive,
     ReleaseKind,
+    RetryBudget,
 )
 
 
-def one_unreleased(ledger: Ledger) -> Iterator[Finding]:
+def one_unreleased(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-1."""
     for task_id, attempts in ledger.attempts_of_task.items():
         held = [attempt for attempt in attempts if attempt.released_at is None]
@@ -24,7 +24,7 @@ def one_unreleased(ledger: Ledger) -> Iterator[Finding]:
             yield f"task {task_id}", f"{len(held)} attempts of it are not released"
 
 
-def open_iff_unreleased(ledger: Ledger) -> Iterator[Finding]:
+def open_iff_unreleased(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-2."""
     for task in ledger.tasks:
         held = [a.uid for a in ledger.attempts_of_task.get(task.id, ()) if a.released_at is None]
@@ -34,7 +34,7 @@ def open_iff_unreleased(ledger: Ledger) -> Iterator[Finding]:
             yield _name(task), f"its present attempt is {task.attempt_uid}, not {held[0]}"
 
 
-def active_together(ledger: Ledger) -> Iterator[Finding]:
+def active_together(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-3."""
     for task in ledger.tasks:
         active = [a for a in ledger.attempts_of_task.get(task.id, ()) if a.state in ACTIVE]
@@ -47,7 +47,7 @@ def active_together(ledger: Ledger) -> Iterator[Finding]:
             yield _name(task), f"{task.state.name}, but attempt {active[0].uid} is active"
 
 
-def released_in_order(ledger: Ledger) -> Iterator[Finding]:
+def released_in_order(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-4."""
     kinds = {kind.value for kind in ReleaseKind}
     for attempt in ledger.attempts:
@@ -59,7 +59,7 @@ def released_in_order(ledger: Ledger) -> Iterator[Finding]:
             yield f"attempt {attempt.uid}", text
 
 
-def instants_in_order(ledger: Ledger) -> Iterator[Finding]:
+def instants_in_order(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-5."""
     for attempt in ledger.attempts:
         instants = [
@@ -73,7 +73,7 @@ def instants_in_order(ledger: Ledger) -> Iterator[Finding]:
             yield f"attempt {attempt.uid}", "its instants are not in order"
 
 
-def one_after_the_other(ledger: Ledger) -> Iterator[Finding]:
+def one_after_the_other(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-6."""
     for task_id, attempts in ledger.attempts_of_task.items():
         for earlier, later in pairwise(attempts):
@@ -82,7 +82,7 @@ def one_after_the_other(ledger: Ledger) -> Iterator[Finding]:
                 yield f"task {task_id}", text
 
 
-def numbered(ledger: Ledger) -> Iterator[Finding]:
+def numbered(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-7."""
     for task in ledger.tasks:
         attempts = ledger.attempts_of_task.get(task.id, [])
@@ -93,16 +93,16 @@ def numbered(ledger: Ledger) -> Iterator[Finding]:
             yield _name(task), "its present attempt is not its last one"
 
 
-def counters_rederive(ledger: Ledger) -> Iterator[Finding]:
+def counters_rederive(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-8."""
     for task in ledger.tasks:
         charged: Counter[str] = Counter()
         for attempt in ledger.attempts_of_task.get(task.id, ()):
             charged[attempt.charged] += attempt.charge
         counters = {
-            Budget.FAILURE: task.failure_count,
-            Budget.PREEMPTION: task.preemption_count,
-            Budget.SYSTEM: task.system_failure_count,
+            RetryBudget.FAILURE: task.failure_count,
+            RetryBudget.PREEMPTION: task.preemption_count,
+            RetryBudget.SYSTEM: task.system_failure_count,
         }
         crashes = sum(
             attempt.state is S.FAILED and not attempt.charged
@@ -117,7 +117,7 @@ def counters_rederive(ledger: Ledger) -> Iterator[Finding]:
                 yield _name(task), text
 
 
-def charged_at_the_end(ledger: Ledger) -> Iterator[Finding]:
+def charged_at_the_end(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-9."""
     for attempt in ledger.attempts:
         if attempt.charged and attempt.state not in TERMINAL:
@@ -126,7 +126,7 @@ def charged_at_the_end(ledger: Ledger) -> Iterator[Finding]:
             yield f"attempt {attempt.uid}", f"{attempt.charge} charged to {attempt.charged!r}"
 
 
-def within_budgets(ledger: Ledger) -> Iterator[Finding]:
+def within_budgets(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-10."""
     for task in ledger.tasks:
         group = ledger.group_of.get(task.group_id)
@@ -143,7 +143,7 @@ def within_budgets(ledger: Ledger) -> Iterator[Finding]:
                 yield _name(task), f"{budget}: {count} used, {limit} retries"
 
 
-def success_by_an_attempt(ledger: Ledger) -> Iterator[Finding]:
+def success_by_an_attempt(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-11."""
     for task in ledger.tasks:
         attempts = ledger.attempts_of_task.get(task.id, [])
@@ -154,7 +154,7 @@ def success_by_an_attempt(ledger: Ledger) -> Iterator[Finding]:
             yield _name(task), "SUCCEEDED without an attempt that did"
 
 
-def at_most_once_kept(ledger: Ledger) -> Iterator[Finding]:
+def at_most_once_kept(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-14."""
     for task_id, attempts in ledger.attempts_of_task.items():
         task = ledger.task_of.get(task_id)
@@ -167,7 +167,7 @@ def at_most_once_kept(ledger: Ledger) -> Iterator[Finding]:
                 yield f"task {task_id}", text
 
 
-def strict_not_lost(ledger: Ledger) -> Iterator[Finding]:
+def strict_not_lost(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-15."""
     for attempt in ledger.attempts:
         group = ledger.group_of.get(attempt.group_id)
@@ -176,7 +176,7 @@ def strict_not_lost(ledger: Ledger) -> Iterator[Finding]:
             yield f"attempt {attempt.uid}", "strictly exclusive, but released by a loss"
 
 
-def linked(ledger: Ledger) -> Iterator[Finding]:
+def linked(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-12."""
     for task in ledger.tasks:
         group = ledger.group_of.get(task.group_id)
@@ -192,7 +192,7 @@ def linked(ledger: Ledger) -> Iterator[Finding]:
             yield f"attempt {attempt.uid}", f"there is no cell {attempt.cell_id}"
 
 
-def states_known(ledger: Ledger) -> Iterator[Finding]:
+def states_known(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-13."""
     for attempt in ledger.attempts:
         if attempt.state not in ATTEMPT_STATES:

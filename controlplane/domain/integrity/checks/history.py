@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.integrity.rows import Finding, Ledger, StepRecord
+from controlplane.domain.integrity.rows import Finding, IntegrityRows, StepRecord
 from controlplane.domain.state.states import TERMINAL, Reason
 from controlplane.domain.state.transitions import TRANSITIONS
 
 _REASONS = {reason.value for reason in Reason}
 
 
-def connected(ledger: Ledger) -> Iterator[Finding]:
+def connected(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-40."""
     for task in ledger.tasks:
         steps = ledger.steps_of_task.get(task.id, [])
@@ -21,14 +21,14 @@ def connected(ledger: Ledger) -> Iterator[Finding]:
         yield from _gaps(f"job {job.id}", steps, begins=None, ends=job.state)
 
 
-def final(ledger: Ledger) -> Iterator[Finding]:
+def final(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-41."""
     for step in ledger.steps:
         if step.from_state in TERMINAL and step.to_state is not step.from_state:
             yield _subject(step), f"left {_name(step.from_state)} for {_name(step.to_state)}"
 
 
-def legal(ledger: Ledger) -> Iterator[Finding]:
+def legal(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-42."""
     for step in ledger.steps:
         if step.task_id is None or step.from_state in (None, step.to_state):
@@ -38,14 +38,14 @@ def legal(ledger: Ledger) -> Iterator[Finding]:
             yield _subject(step), text
 
 
-def reasoned(ledger: Ledger) -> Iterator[Finding]:
+def reasoned(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-43."""
     for step in ledger.steps:
         if step.reason not in _REASONS:
             yield _subject(step), f"step {step.id} has the unknown reason {step.reason!r}"
 
 
-def attempts_recorded(ledger: Ledger) -> Iterator[Finding]:
+def attempts_recorded(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-44."""
     placed = {step.attempt_uid for step in ledger.steps if step.reason == Reason.PLACED}
     ended = {

@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.integrity.rows import Finding, JobRecord, Ledger
-from controlplane.domain.state.gangs import GangGroup, meets_minima
+from controlplane.domain.integrity.rows import Finding, IntegrityRows, JobRecord
+from controlplane.domain.state.gangs import GangGroupFacts, meets_minima
 from controlplane.domain.state.rollup import GroupTally, JobTally, job_state
 from controlplane.domain.state.states import JOB_STATES, OPEN, TERMINAL, Reason
 
 
-def groups_complete(ledger: Ledger) -> Iterator[Finding]:
+def groups_complete(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-20."""
     for group in ledger.groups:
         indices = sorted(task.index for task in ledger.tasks_of_group.get(group.id, ()))
@@ -19,7 +19,7 @@ def groups_complete(ledger: Ledger) -> Iterator[Finding]:
             yield f"group {group.id}", f"{group.task_count} tasks expected, there are {indices}"
 
 
-def counts_right(ledger: Ledger) -> Iterator[Finding]:
+def counts_right(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-21."""
     for group in ledger.groups:
         found = Counter(task.state for task in ledger.tasks_of_group.get(group.id, ()))
@@ -28,7 +28,7 @@ def counts_right(ledger: Ledger) -> Iterator[Finding]:
             yield f"group {group.id}", f"counts {_names(said)}, tasks {_names(found)}"
 
 
-def excused_right(ledger: Ledger) -> Iterator[Finding]:
+def excused_right(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-22."""
     excused: Counter[int] = Counter()
     for task_id, steps in ledger.steps_of_task.items():
@@ -41,7 +41,7 @@ def excused_right(ledger: Ledger) -> Iterator[Finding]:
             yield f"group {group.id}", text
 
 
-def follows_from_tasks(ledger: Ledger) -> Iterator[Finding]:
+def follows_from_tasks(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-23."""
     for job in ledger.jobs:
         follows = job_state(_tally(job, ledger))
@@ -58,7 +58,7 @@ def follows_from_tasks(ledger: Ledger) -> Iterator[Finding]:
             yield f"job {job.id}", f"{job.state.name}, but a task of it is or was active"
 
 
-def ends_with_its_tasks(ledger: Ledger) -> Iterator[Finding]:
+def ends_with_its_tasks(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-24."""
     for job in ledger.jobs:
         is_open = any(task.state in OPEN for task in ledger.tasks_of_job.get(job.id, ()))
@@ -68,7 +68,7 @@ def ends_with_its_tasks(ledger: Ledger) -> Iterator[Finding]:
             yield f"job {job.id}", f"{job.state.name}, finished at {job.finished_at}"
 
 
-def settled_without_attempts(ledger: Ledger) -> Iterator[Finding]:
+def settled_without_attempts(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-25."""
     holding = {attempt.job_id for attempt in ledger.attempts if attempt.released_at is None}
     for job in ledger.jobs:
@@ -80,7 +80,7 @@ def settled_without_attempts(ledger: Ledger) -> Iterator[Finding]:
             yield f"job {job.id}", "settled, but an attempt of it is not released"
 
 
-def placed_when_it_might(ledger: Ledger) -> Iterator[Finding]:
+def placed_when_it_might(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-26."""
     for attempt in ledger.attempts:
         group, job = ledger.group_of.get(attempt.group_id), ledger.job_of.get(attempt.job_id)
@@ -93,13 +93,13 @@ def placed_when_it_might(ledger: Ledger) -> Iterator[Finding]:
             yield f"attempt {attempt.uid}", f"placed after job {job.id} had ended"
 
 
-def gangs_whole(ledger: Ledger) -> Iterator[Finding]:
+def gangs_whole(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-27."""
     for job in ledger.jobs:
         if not job.coscheduled or job.is_bouncing or job.ending_as or job.state in TERMINAL:
             continue
         gang = [
-            GangGroup(
+            GangGroupFacts(
                 Counter(task.state for task in ledger.tasks_of_group.get(group.id, ())),
                 group.min_available,
                 not group.at_most_once,
@@ -110,7 +110,7 @@ def gangs_whole(ledger: Ledger) -> Iterator[Finding]:
             yield f"job {job.id}", "a gang below its minima, and it is not going back to wait"
 
 
-def blocked_not_startable(ledger: Ledger) -> Iterator[Finding]:
+def blocked_not_startable(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-28."""
     blocked = {job.id for job in ledger.jobs if job.waits_for_jobs}
     for group in ledger.groups:
@@ -118,7 +118,7 @@ def blocked_not_startable(ledger: Ledger) -> Iterator[Finding]:
             yield f"group {group.id}", f"may start, but job {group.job_id} waits for others"
 
 
-def never_over_committed(ledger: Ledger) -> Iterator[Finding]:
+def never_over_committed(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-30."""
     for cell in ledger.cells:
         for name, amount in sorted(cell.used.items()):
@@ -127,7 +127,7 @@ def never_over_committed(ledger: Ledger) -> Iterator[Finding]:
                 yield f"cell {cell.id} ({cell.name})", text
 
 
-def lease_of_its_incarnation(ledger: Ledger) -> Iterator[Finding]:
+def lease_of_its_incarnation(ledger: IntegrityRows) -> Iterator[Finding]:
     """INV-31."""
     for cell in ledger.cells:
         if (cell.lease_incarnation or "") != cell.incarnation:
@@ -135,7 +135,7 @@ def lease_of_its_incarnation(ledger: Ledger) -> Iterator[Finding]:
             yield f"cell {cell.id} ({cell.name})", text
 
 
-def _tally(job: JobRecord, ledger: Ledger) -> JobTally:
+def _tally(job: JobRecord, ledger: IntegrityRows) -> JobTally:
     groups = tuple(
         GroupTally(
             counts=Counter(task.state for task in ledger.tasks_of_group.get(group.id, ())),

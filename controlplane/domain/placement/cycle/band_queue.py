@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.domain.placement.cycle.pending_columns import Rows
-from controlplane.domain.placement.cycle.quota_usage import Ledger
-from controlplane.domain.placement.model.capacity_matrix import Board
-from controlplane.domain.placement.model.interfaces import SureRoom, Vector
+from controlplane.domain.placement.cycle.pending_columns import PendingColumns
+from controlplane.domain.placement.cycle.quota_usage import QuotaAccounting
+from controlplane.domain.placement.model.capacity_matrix import CapacityMatrix
+from controlplane.domain.placement.model.interfaces import GuaranteedCapacity, Vector
 from controlplane.domain.placement.model.shares import dominant_share
 from controlplane.domain.placement.model.snapshot import ShapeFacts
 
@@ -21,12 +21,12 @@ class BandQueue:
 
     def __init__(
         self,
-        rows: Rows,
+        rows: PendingColumns,
         place: Vector,
         shapes: dict[int, ShapeFacts],
         left: Vector,
-        ledger: Ledger,
-        board: Board,
+        ledger: QuotaAccounting,
+        board: CapacityMatrix,
         limit: Callable[[], int],
     ) -> None:
         self.place = place
@@ -57,7 +57,7 @@ class BandQueue:
         """The owner's weight."""
         return self._ledger.weight_of(owner)
 
-    def sure_room(self, rows: Vector) -> SureRoom | None:
+    def sure_room(self, rows: Vector) -> GuaranteedCapacity | None:
         """Room for tasks of these rows; None where quotas, tokens, gangs or kept room decide, too.
 
         A task takes of a cell at most as many places of another shape as its request is larger in
@@ -74,7 +74,7 @@ class BandQueue:
             for request, shape in zip(requests, shapes, strict=True)
         ]
         weights = np.maximum(larger.max(axis=2, initial=0), 1)
-        return SureRoom(weights, np.array(room, dtype=np.int64), self._limit())
+        return GuaranteedCapacity(weights, np.array(room, dtype=np.int64), self._limit())
 
     def close(self, shape_id: int) -> None:
         """Nothing of the shape can be placed any more in this pass."""

@@ -14,15 +14,15 @@ import numpy as np
 
 from controlplane.domain.placement.cycle.packing import (
     MOST_NODES,
-    Budget,
-    Demand,
-    Item,
+    GangDemand,
+    PackingItem,
+    SearchBudget,
     find_packing,
     order_of,
 )
 from controlplane.domain.placement.cycle.pass_state import Pass
-from controlplane.domain.placement.cycle.plan import Unplaced
-from controlplane.domain.placement.cycle.quota_usage import Ledger
+from controlplane.domain.placement.cycle.plan import UnplacedRow
+from controlplane.domain.placement.cycle.quota_usage import QuotaAccounting
 from controlplane.domain.placement.model.capacity_matrix import Mask
 from controlplane.domain.placement.model.interfaces import Matrix, Vector
 from controlplane.domain.placement.model.snapshot import GangFacts
@@ -40,17 +40,17 @@ _NODES_PER_PASS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Saved:
+class _PassCheckpoint:
     """The state of a pass before a try."""
 
     board: tuple[Matrix, Matrix, Vector]
-    books: Ledger
+    books: QuotaAccounting
     kept: dict[int, int]
     start: int
 
 
 @dataclass(slots=True)
-class _Try:
+class _PlacementTrial:
     """The outcome of one try to place a gang's minima.
 
     `count`: members that found a place. `why`: what stood against the first that did not.
@@ -72,7 +72,7 @@ class _Try:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _GangRequirement:
     """What must be placed at once of a gang: `needs` by group, and `extra` members of any group."""
 
     needs: dict[int, int]
@@ -84,7 +84,7 @@ class _Wanted:
         return sum(self.needs.values()) + self.extra
 
 
-class Gangs:
+class GangPlacer:
     """The gangs of a pass; each is dealt with once, when the first of its rows has its turn."""
 
     def __init__(self, work: Pass) -> None:
@@ -105,7 +105,7 @@ class Gangs:
             return rows
         gang = self._work.facts.gangs[job_id]
         needs, extra = missing(gang.groups, gang.min_available)
-        wanted = _Wanted(dict(zip(gang.group_ids, needs, strict=True)), extra)
+        wanted = _GangRequirement(dict(zip(gang.group_ids, needs, strict=True)), extra)
         kind = self._kind_of(gang, wanted, rows)
         reason = self._waiting.get(kind) if kind else None
         if reason is None:
@@ -116,9 +116,11 @@ class Gangs:
             self._explain(rows, reason)
         return rows
 
-    def _place(self, gang: GangFacts, wanted: _Wanted, rows: Sequence[int]) -> Reason | None:
+    def _place(
+        self, gang: GangFacts, wanted: _GangRequirement, rows: Sequence[int]
+    ) -> Reason | None:
         work = self._work
-        best: _Try | None = None
+        best: _PlacementTrial | None = None
         for within in self._places(gang):
             saved = self._save()
             tried = self._try(wanted, rows, within, self._avoids(wanted, rows, within))
@@ -141,18 +143,18 @@ class Gangs:
         work.stop_if_strict(np.array(rows, dtype=np.int64), best.why or {})
         return explain_gang(wanted.total, best.count, best.why, gang.group_by)
 
-    def _save(self) -> _Saved:
+    def _save(self) -> _PassCheckpoint:
         work = self._work
-        return _Saved(work.board.save(), work.ledger.save(), dict(work.kept), work.start)
+        return _PassCheckpoint(work.board.save(), work.ledger.save(), dict(work.kept), work.start)
 
-    def _restore(self, saved: _Saved) -> None:
+    def _restore(self, saved: _PassCheckpoint) -> None:
         """Go back to what was saved, once."""
         work = self._work
         work.board.restore(saved.board)
         work.ledger.restore(saved.books)
         work.kept, work.start = saved.kept, saved.start
 
-    def _avoids(self, wanted: _Wanted, rows: Sequence[int], within: Mask | None) -> bool:
+    def _avoids(self, wanted: _GangRequirement, rows: Sequence[int], within: Mask | None) -> bool:
         """Tell whether the gang could ever be placed without the cells that its members avoid.
 
         One that could not goes to these, too, and so does one that starves and cannot be placed
@@ -172,8 +174,8 @@ class Gangs:
     # ---------------------------------------------------------------------------- one try
 
     def _try(
-        self, wanted: _Wanted, rows: Sequence[int], within: Mask | None, avoiding: bool
-    ) -> _Try:
+        self, wanted: _GangRequirement, rows: Sequence[int], within: Mask | None, avoiding: bool
+    ) -> _PlacementTrial:
         """Take what the minima need, as far as it goes: the board and the books are changed."""
         saved = self._save()
         tried = self._by_selector(wanted, rows, within, avoiding)
@@ -188,7 +190,7 @@ class Gangs:
         packing = self._pack(wanted, rows, within, avoiding)
         return tried if packing is None else self._take(packing)
 
-    def _lacks_ready(self, wanted: _Wanted, rows: Sequence[int]) -> bool:
+    def _lacks_ready(self, wanted: _GangRequirement, rows: Sequence[int]) -> bool:
         """Whether fewer members are ready than must be placed at once."""
         ready: dict[int, int] = defaultdict(int)
         for row in rows:
@@ -197,12 +199,12 @@ class Gangs:
         return lacks or sum(ready.values()) < wanted.total
 
     def _items(
-        self, wanted: _Wanted, rows: Sequence[int], within: Mask | None, avoiding: bool
-    ) -> list[Item]:
+        self, wanted: _GangRequirement, rows: Sequence[int], within: Mask | None, avoiding: bool
+    ) -> list[PackingItem]:
         work = self._work
         position = {group: place for place, group in enumerate(wanted.needs)}
         return [
-            Item(
+            PackingItem(
                 group=position[work.waiting.group_ids[row]],
                 request=work.board.vector(work.shape_of(row).resources),
                 usable=work.usable(work.shape_of(row), row, within, avoiding=avoiding),
@@ -212,10 +214,10 @@ class Gangs:
         ]
 
     def _by_selector(
-        self, wanted: _Wanted, rows: Sequence[int], within: Mask | None, avoiding: bool
-    ) -> _Try:
+        self, wanted: _GangRequirement, rows: Sequence[int], within: Mask | None, avoiding: bool
+    ) -> _PlacementTrial:
         """Place members by the pool's selector: first where room is kept for them, then others."""
-        work, tried = self._work, _Try({})
+        work, tried = self._work, _PlacementTrial({})
         for row in rows:  # what is kept for some of them stands against none of them
             work.ledger.let_go(row)
         items = self._items(wanted, rows, within, avoiding)
@@ -237,7 +239,9 @@ class Gangs:
             tried.why = None
         return tried
 
-    def _add(self, tried: _Try, row: int, usable: Mask, wanted: int, *, whole: bool = False) -> int:
+    def _add(
+        self, tried: _PlacementTrial, row: int, usable: Mask, wanted: int, *, whole: bool = False
+    ) -> int:
         """Place `wanted` tasks of a row, or note why not all; how many were placed."""
         if not wanted:
             return 0
@@ -256,7 +260,7 @@ class Gangs:
             tried.why = why or explain_misfit(shape, work.snapshot, work.board, usable)
         return placed
 
-    def _book(self, tried: _Try, row: int, given: Vector) -> None:
+    def _book(self, tried: _PlacementTrial, row: int, given: Vector) -> None:
         work, placed = self._work, int(given.sum())
         tried.count += placed
         tried.placed[row] = given + tried.placed[row] if row in tried.placed else given
@@ -282,12 +286,12 @@ class Gangs:
         return total
 
     def _pack(
-        self, wanted: _Wanted, rows: Sequence[int], within: Mask | None, avoiding: bool
+        self, wanted: _GangRequirement, rows: Sequence[int], within: Mask | None, avoiding: bool
     ) -> dict[int, Vector] | None:
         """Search for cells that take all that must be placed at once; by row."""
         items = self._items(wanted, rows, within, avoiding)
-        demand = Demand(items, list(wanted.needs.values()), wanted.total)
-        budget = Budget(min(MOST_NODES, self._nodes))
+        demand = GangDemand(items, list(wanted.needs.values()), wanted.total)
+        budget = SearchBudget(min(MOST_NODES, self._nodes))
         self._nodes -= budget.nodes
         found = find_packing(self._work.board.free, demand, budget)
         self._nodes += max(budget.nodes, 0)
@@ -295,9 +299,9 @@ class Gangs:
             return None
         return {row: given for row, given in zip(rows, found, strict=True) if given.any()}
 
-    def _take(self, packing: dict[int, Vector]) -> _Try:
+    def _take(self, packing: dict[int, Vector]) -> _PlacementTrial:
         """Place what a packing says, if quotas and tokens admit it."""
-        work, tried = self._work, _Try({})
+        work, tried = self._work, _PlacementTrial({})
         for row, given in packing.items():
             shape, count = work.shape_of(row), int(given.sum())
             picked = np.array([row], dtype=np.int64)
@@ -341,7 +345,7 @@ class Gangs:
             if not gang.cell_ids or any(mask[index] for index in indices):
                 yield mask
 
-    def _kind_of(self, gang: GangFacts, wanted: _Wanted, rows: Sequence[int]) -> object:
+    def _kind_of(self, gang: GangFacts, wanted: _GangRequirement, rows: Sequence[int]) -> object:
         """What is the same for gangs that fit the same places; None: it is like no other."""
         waiting = self._work.waiting
         if gang.cell_ids or self._work.is_special[rows].any() or self._work.snapshot.quotas:
@@ -358,7 +362,7 @@ class Gangs:
             self._work.group_reasons[self._work.waiting.group_ids[row]] = reason
 
     def _note_unplaced(
-        self, gang: GangFacts, tried: _Try, wanted: _Wanted, rows: Sequence[int]
+        self, gang: GangFacts, tried: _PlacementTrial, wanted: _GangRequirement, rows: Sequence[int]
     ) -> None:
         """Let room be made for all that the gang needs, if all of it is ready."""
         work = self._work
@@ -374,7 +378,7 @@ class Gangs:
         one = replace(first, others=tuple(others), lacks_room=lacks_room)
         work.note_gang(one, tried.why)
 
-    def _share(self, wanted: _Wanted, rows: Sequence[int]) -> dict[int, int]:
+    def _share(self, wanted: _GangRequirement, rows: Sequence[int]) -> dict[int, int]:
         """Choose the members for which room is made, by row; none if too few are ready.
 
         Members that the job's own minimum asks for are those that ask for least.
@@ -400,11 +404,11 @@ class Gangs:
 
     def _unplaced(
         self, row: int, count: int, places: Sequence[tuple[Mask | None, bool]]
-    ) -> Unplaced:
+    ) -> UnplacedRow:
         """`places`: where all of the gang may be, and whether it avoids what it would there."""
         work, shape = self._work, self._work.shape_of(row)
         usable = tuple(
             work.usable(shape, row, within, avoiding=avoiding) for within, avoiding in places
         )
         is_new = not work.ledger.is_running(shape, work.waiting.job_ids[row])
-        return Unplaced(row, shape, count, usable, is_gang=True, is_new_job=is_new)
+        return UnplacedRow(row, shape, count, usable, is_gang=True, is_new_job=is_new)

@@ -22,7 +22,7 @@ _MOST_CHOICES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class PackingItem:
     """Tasks that are alike: `most` of them, of one group, each asking for `request`.
 
     `usable`: the cells that may take them.
@@ -35,17 +35,17 @@ class Item:
 
 
 @dataclass(slots=True)
-class Budget:
+class SearchBudget:
     """The nodes that searches may visit, shared by all searches of a pass."""
 
     nodes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class GangDemand:
     """What must be placed at once: `needs[g]` tasks of each group g, and `total` of all groups."""
 
-    items: Sequence[Item]
+    items: Sequence[PackingItem]
     needs: Sequence[int]
     total: int
 
@@ -55,7 +55,7 @@ class Demand:
         return max(self.total - sum(self.needs), 0)
 
 
-def find_packing(free: Matrix, demand: Demand, budget: Budget) -> list[Vector] | None:
+def find_packing(free: Matrix, demand: GangDemand, budget: SearchBudget) -> list[Vector] | None:
     """Return, for each item, how many of its tasks each cell takes; None if no packing is found.
 
     `free`: resources x cells; amounts below zero count as none.
@@ -70,10 +70,10 @@ def find_packing(free: Matrix, demand: Demand, budget: Budget) -> list[Vector] |
                 return found
     if len(demand.items) * free.shape[1] > _MOST_CHOICES:
         return None
-    return _Search(free, demand, budget).run()
+    return _PackingSearch(free, demand, budget).run()
 
 
-def rooms(free: Matrix, item: Item) -> Vector:
+def rooms(free: Matrix, item: PackingItem) -> Vector:
     """Return how many tasks of `item` each cell could take if nothing else were placed."""
     asked = item.request > 0
     if not asked.any():
@@ -82,7 +82,7 @@ def rooms(free: Matrix, item: Item) -> Vector:
     return np.where(item.usable, np.clip(fits, 0, item.most), 0)
 
 
-def order_of(free: Matrix, items: Sequence[Item]) -> list[int]:
+def order_of(free: Matrix, items: Sequence[PackingItem]) -> list[int]:
     """Return the positions of `items`, the most constrained first, then the largest.
 
     An item is the more constrained the fewer cells have room for one of its tasks.
@@ -92,7 +92,7 @@ def order_of(free: Matrix, items: Sequence[Item]) -> list[int]:
     return sorted(range(len(items)), key=lambda n: (places[n], -sizes[n], n))
 
 
-def _orders(free: Matrix, items: Sequence[Item]) -> Iterator[list[int]]:
+def _orders(free: Matrix, items: Sequence[PackingItem]) -> Iterator[list[int]]:
     constrained = order_of(free, items)
     yield constrained
     sizes = _sizes(free, items)
@@ -101,13 +101,13 @@ def _orders(free: Matrix, items: Sequence[Item]) -> Iterator[list[int]]:
         yield largest
 
 
-def _sizes(free: Matrix, items: Sequence[Item]) -> list[float]:
+def _sizes(free: Matrix, items: Sequence[PackingItem]) -> list[float]:
     """Return the share of the largest free amount that a task of each item asks for."""
     most = np.maximum(free.max(axis=1, initial=1), 1)
     return [float((item.request / most).max(initial=0.0)) for item in items]
 
 
-def _may_fit(free: Matrix, demand: Demand) -> bool:
+def _may_fit(free: Matrix, demand: GangDemand) -> bool:
     """Return whether each group alone, and all groups together, might fit by their rooms."""
     alone = [min(int(rooms(free, item).sum()), item.most) for item in demand.items]
     possible = [0] * len(demand.needs)
@@ -125,7 +125,7 @@ def _may_fit(free: Matrix, demand: Demand) -> bool:
 
 
 def _pack_greedily(
-    free: Matrix, demand: Demand, order: Sequence[int], *, best_fit: bool
+    free: Matrix, demand: GangDemand, order: Sequence[int], *, best_fit: bool
 ) -> list[Vector] | None:
     free = free.copy()
     found = [np.zeros(free.shape[1], dtype=np.int64) for _ in demand.items]
@@ -152,7 +152,7 @@ def _pack_greedily(
     return None if extra else found
 
 
-def _fill(free: Matrix, item: Item, room: Vector, count: int, *, best_fit: bool) -> Vector:
+def _fill(free: Matrix, item: PackingItem, room: Vector, count: int, *, best_fit: bool) -> Vector:
     """Return `count` tasks by cell, or as many as fit: cells are filled one after another."""
     if best_fit:
         most = np.maximum(free.max(axis=1, initial=1), 1)[:, None]
@@ -171,12 +171,12 @@ _Amounts = tuple[int, ...]
 
 
 @dataclass(slots=True)
-class _Search:
+class _PackingSearch:
     """Depth-first search: item by item and cell by cell, the largest counts first."""
 
     free: Matrix
-    demand: Demand
-    budget: Budget
+    demand: GangDemand
+    budget: SearchBudget
     _order: list[int] = field(default_factory=list)
     _failed: set[object] = field(default_factory=set)
     _counts: list[list[int]] = field(default_factory=list)

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 from controlplane.domain.placement.cycle.band_queue import BandQueue
-from controlplane.domain.placement.cycle.pending_columns import Rows
-from controlplane.domain.placement.cycle.plan import Columns, Plan, Unplaced
-from controlplane.domain.placement.cycle.quota_usage import Ledger
-from controlplane.domain.placement.model.capacity_matrix import Board, Mask
+from controlplane.domain.placement.cycle.pending_columns import PendingColumns
+from controlplane.domain.placement.cycle.plan import PlacementColumns, PlacementPlan, UnplacedRow
+from controlplane.domain.placement.cycle.quota_usage import QuotaAccounting
+from controlplane.domain.placement.model.capacity_matrix import CapacityMatrix, Mask
 from controlplane.domain.placement.model.interfaces import (
     Request,
     Selector,
     Sequencer,
+    ValidationFailure,
     Validator,
     Vector,
-    Violation,
 )
 from controlplane.domain.placement.model.snapshot import PassFacts, PoolSnapshot, ShapeFacts
 from controlplane.domain.placement.plugins.validators.quota import QUOTA_EXCEEDED
@@ -64,15 +64,17 @@ class Pass:
         facts: PassFacts,
         plugins: Plugins,
         limit: int,
-        board: Board | None = None,
+        board: CapacityMatrix | None = None,
     ) -> None:
         self.snapshot, self.facts, self.plugins = snapshot, facts, plugins
         self.waiting = facts.waiting
         self.shapes = {shape.shape_id: shape for shape in snapshot.shapes}
-        self.rows = Rows(facts.waiting, snapshot.shapes)
-        self.board = board or Board(snapshot.cells, snapshot.shapes, snapshot.policy.tokens)
-        self.ledger = Ledger(snapshot)
-        self.columns = Columns(facts.waiting, snapshot)
+        self.rows = PendingColumns(facts.waiting, snapshot.shapes)
+        self.board = board or CapacityMatrix(
+            snapshot.cells, snapshot.shapes, snapshot.policy.tokens
+        )
+        self.ledger = QuotaAccounting(snapshot)
+        self.columns = PlacementColumns(facts.waiting, snapshot)
         self.limit = limit
         self.left: Vector = np.array(facts.waiting.counts, dtype=np.int64)
         self.kept: dict[int, int] = {}
@@ -80,7 +82,7 @@ class Pass:
         self.shape_reasons: dict[int, Reason] = {}
         self.group_reasons: dict[int, Reason] = {}
         self.rejected: dict[int, Reason] = {}
-        self.unplaced: list[Unplaced] = []
+        self.unplaced: list[UnplacedRow] = []
         self.stopped_by: int | None = None
         self.start = self._find_start()
         self.is_special = self.rows.is_special
@@ -344,7 +346,7 @@ class Pass:
             waiting = rows[self.left[rows] > 0]
             self.stopped_by = self.waiting.job_ids[int(waiting[0])]
 
-    def note_gang(self, gang: Unplaced, reason: Mapping[str, object]) -> None:
+    def note_gang(self, gang: UnplacedRow, reason: Mapping[str, object]) -> None:
         """The members of a gang found no room; for the same reasons as others, it may be made."""
         if is_curable(reason) and len(self.unplaced) < _MOST_UNPLACED:
             self.unplaced.append(gang)
@@ -354,7 +356,7 @@ class Pass:
             return
         for row in rows[self.left[rows] > 0].tolist()[:_MOST_UNPLACED]:
             if self.waiting.nominated_cell_ids[row] is None:
-                one = Unplaced(
+                one = UnplacedRow(
                     row,
                     shape,
                     int(self.left[row]),
@@ -364,11 +366,11 @@ class Pass:
                 )
                 self.unplaced.append(one)
 
-    def plan(self, *, is_cut: bool = False) -> Plan:
+    def plan(self, *, is_cut: bool = False) -> PlacementPlan:
         """What it all came to. `is_cut`: there was no time, or no room in the plan, for more."""
         rejected = tuple(RejectGroup(group, why) for group, why in sorted(self.rejected.items()))
         told = dict(self._told_of_shapes())
-        return Plan(
+        return PlacementPlan(
             placements=self.columns.placements(),
             shapes=tuple(
                 ExplainShape(shape_id, reason)
@@ -441,9 +443,9 @@ def is_curable(reason: Mapping[str, Any]) -> bool:
 
 def check_all(
     validators: Sequence[Validator], request: Request
-) -> tuple[int, tuple[Violation, ...]]:
+) -> tuple[int, tuple[ValidationFailure, ...]]:
     """What all validators say together: the fewest admitted, and every violation."""
-    admitted, violations = request.tasks, list[Violation]()
+    admitted, violations = request.tasks, list[ValidationFailure]()
     for validator in validators:
         verdict = validator.check(request)
         admitted = min(admitted, verdict.admitted)

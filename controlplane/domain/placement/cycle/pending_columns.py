@@ -7,13 +7,13 @@ from numpy.typing import NDArray
 
 from controlplane.domain.placement.model.capacity_matrix import Mask
 from controlplane.domain.placement.model.interfaces import Vector
-from controlplane.domain.placement.model.snapshot import ShapeFacts, Waiting
+from controlplane.domain.placement.model.snapshot import PendingRows, ShapeFacts
 
 
-class Rows:
+class PendingColumns:
     """Columns of equal length. `is_special`: some cell is avoided, or room on one is kept."""
 
-    def __init__(self, waiting: Waiting, shapes: Sequence[ShapeFacts]) -> None:
+    def __init__(self, waiting: PendingRows, shapes: Sequence[ShapeFacts]) -> None:
         self.job: Vector = np.array(waiting.job_ids, dtype=np.int64)
         self.shape: Vector = np.array(waiting.shape_ids, dtype=np.int64)
         self.is_child: NDArray[np.bool_] = np.array(waiting.is_child, dtype=bool)

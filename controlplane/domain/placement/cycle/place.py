@@ -11,10 +11,10 @@ from collections.abc import Callable
 import numpy as np
 
 from controlplane.domain.placement.cycle.band_queue import BandQueue
-from controlplane.domain.placement.cycle.gangs import Gangs
+from controlplane.domain.placement.cycle.gangs import GangPlacer
 from controlplane.domain.placement.cycle.pass_state import Pass, Plugins
-from controlplane.domain.placement.cycle.plan import Plan
-from controlplane.domain.placement.model.capacity_matrix import Board
+from controlplane.domain.placement.cycle.plan import PlacementPlan
+from controlplane.domain.placement.model.capacity_matrix import CapacityMatrix
 from controlplane.domain.placement.model.interfaces import Turn
 from controlplane.domain.placement.model.snapshot import PassFacts, PoolSnapshot
 from controlplane.domain.placement.plugins.sequencers.fifo import Fifo
@@ -31,16 +31,16 @@ def place(
     plugins: Plugins,
     *,
     limit: int,
-    board: Board | None = None,
+    board: CapacityMatrix | None = None,
     is_late: Callable[[], bool] = never,
-) -> Plan:
+) -> PlacementPlan:
     """The plan for the pool, of at most `limit` tasks, but for a gang that needs more at once.
 
     `is_late`: asked before each turn; what is decided by then is kept, the rest goes on in the
     next pass. `board`: of the snapshot, if there is one; what is placed is taken from it.
     """
     work = Pass(snapshot, facts, plugins, limit, board)
-    gangs = Gangs(work)
+    gangs = GangPlacer(work)
     bands = work.rows.band
     for band in sorted(set(bands.tolist())):
         work.honour_nominations(np.flatnonzero((bands == band) & work.rows.is_nominated).tolist())
@@ -69,7 +69,7 @@ def place(
     return work.plan()
 
 
-def _take_turn(work: Pass, gangs: Gangs, queue: BandQueue, turn: Turn) -> None:
+def _take_turn(work: Pass, gangs: GangPlacer, queue: BandQueue, turn: Turn) -> None:
     rows = queue.place[turn.rows]
     shape = work.shapes[int(queue.shape[turn.rows[0]])]
     if shape.coscheduled:

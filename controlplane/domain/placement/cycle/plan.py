@@ -4,15 +4,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from controlplane.domain.placement.cycle.quota_usage import Ledger
-from controlplane.domain.placement.model.capacity_matrix import Board, Mask
+from controlplane.domain.placement.cycle.quota_usage import QuotaAccounting
+from controlplane.domain.placement.model.capacity_matrix import CapacityMatrix, Mask
 from controlplane.domain.placement.model.interfaces import Vector
-from controlplane.domain.placement.model.snapshot import PoolSnapshot, ShapeFacts, Waiting
+from controlplane.domain.placement.model.snapshot import PendingRows, PoolSnapshot, ShapeFacts
 from controlplane.domain.state.effects import ExplainGroup, ExplainShape, PlaceTasks, RejectGroup
 
 
 @dataclass(frozen=True, slots=True)
-class Unplaced:
+class UnplacedRow:
     """`count` tasks of a row that found no room, though some cell is large enough for them.
 
     `usable`: the cells that may take them; of several such sets all go within one. `is_gang`: all
@@ -27,11 +27,11 @@ class Unplaced:
     is_gang: bool = False
     lacks_room: bool = True
     is_new_job: bool = False
-    others: "tuple[Unplaced, ...]" = ()
+    others: "tuple[UnplacedRow, ...]" = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlacementPlan:
     """Where tasks go, and why the others wait.
 
     `shapes`, `groups`: where the reason changed. `explained`: all shapes that the pass gave a
@@ -45,11 +45,11 @@ class Plan:
     explained: frozenset[int]
     groups: tuple[ExplainGroup, ...]
     rejected: tuple[RejectGroup, ...]
-    unplaced: tuple[Unplaced, ...]
+    unplaced: tuple[UnplacedRow, ...]
     complete: bool
     cursor: str
-    board: Board
-    ledger: Ledger
+    board: CapacityMatrix
+    ledger: QuotaAccounting
 
     @property
     def count(self) -> int:
@@ -58,7 +58,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Given:
+class PlacementCounts:
     """Rows and how many of each went where: `row_counts` by row, `given` by cell, equal sums."""
 
     rows: Vector
@@ -67,16 +67,16 @@ class Given:
 
 
 @dataclass(slots=True)
-class Columns:
+class PlacementColumns:
     """Collects placements as columns."""
 
-    waiting: Waiting
+    waiting: PendingRows
     snapshot: PoolSnapshot
-    collected: list[Given] = field(default_factory=list)
+    collected: list[PlacementCounts] = field(default_factory=list)
 
     def add(self, rows: Vector, row_counts: Vector, given: Vector) -> None:
         """`row_counts[i]` tasks of `rows[i]`, all of them together as `given` says."""
-        self.collected.append(Given(rows, row_counts, given))
+        self.collected.append(PlacementCounts(rows, row_counts, given))
 
     def placements(self) -> PlaceTasks:
         """One line for each row and cell: the first tasks of the rows go to the first cells."""

@@ -12,18 +12,18 @@ import numpy as np
 
 from controlplane.domain.placement.cycle.pass_state import Plugins
 from controlplane.domain.placement.model.interfaces import (
-    Offer,
+    CellOffer,
     Queue,
     Request,
     Selector,
     Sequencer,
     Turn,
+    ValidationFailure,
+    ValidationResult,
     Validator,
     Vector,
-    Verdict,
-    Violation,
 )
-from controlplane.domain.placement.plugins.selectors.dispersed import Dispersed
+from controlplane.domain.placement.plugins.selectors.dispersed import DispersedSelector
 from controlplane.domain.placement.plugins.sequencers.fifo import Fifo
 
 PLUGIN_FAILED = "plugin_failed"
@@ -49,8 +49,8 @@ def guard(
 ) -> Plugins:
     """The plugins, by name, such that what they do wrong goes to `faults`."""
     return Plugins(
-        sequencer=_Sequencer(faults, *sequencer),
-        selector=_Selector(faults, *selector),
+        sequencer=_GuardedSequencer(faults, *sequencer),
+        selector=_GuardedSelector(faults, *selector),
         validators=tuple(_Validator(faults, name, one) for name, one in validators.items()),
     )
 
@@ -59,11 +59,11 @@ class _Validator:
     def __init__(self, faults: Faults, name: str, plugin: Validator) -> None:
         self._faults, self._name, self._plugin = faults, name, plugin
 
-    def check(self, request: Request) -> Verdict:
+    def check(self, request: Request) -> ValidationResult:
         try:
             verdict = self._plugin.check(request)
             if (
-                type(verdict) is Verdict
+                type(verdict) is ValidationResult
                 and verdict.admitted is request.tasks
                 and verdict.violations == ()
             ):
@@ -72,25 +72,27 @@ class _Validator:
             violations = tuple(verdict.violations)
             if admitted < request.tasks or violations:
                 _check_told(violations)
-            return Verdict(admitted, violations)
+            return ValidationResult(admitted, violations)
         except Exception as error:
             self._faults.note(f"validator {self._name}", repr(error))
             text = f"validator {self._name} failed: an operator has to look at it"
-            return Verdict(0, (Violation(PLUGIN_FAILED, text, {"plugin": self._name}),))
+            return ValidationResult(
+                0, (ValidationFailure(PLUGIN_FAILED, text, {"plugin": self._name}),)
+            )
 
 
-def _check_told(violations: tuple[Violation, ...]) -> None:
+def _check_told(violations: tuple[ValidationFailure, ...]) -> None:
     """What is told must be there, and can be stored."""
     if not violations:
         raise ValueError("it defers without saying why")
     for item in violations:
-        if not (isinstance(item, Violation) and isinstance(item.text, str)):
+        if not (isinstance(item, ValidationFailure) and isinstance(item.text, str)):
             raise TypeError("it says why otherwise than by Violation")
         if "\\u0000" in json.dumps([item.code, item.text, dict(item.figures)], allow_nan=False):
             raise ValueError("no text may hold a NUL")
 
 
-class _Sequencer:
+class _GuardedSequencer:
     """Its turns; behind its first mistake, those of FIFO."""
 
     def __init__(self, faults: Faults, name: str, plugin: Sequencer) -> None:
@@ -130,14 +132,14 @@ class _Sequencer:
         return rows
 
 
-class _Selector:
+class _GuardedSelector:
     """Its choice; what is no choice at all is made as `dispersed` would."""
 
     def __init__(self, faults: Faults, name: str, plugin: Selector) -> None:
         self._faults, self._name, self._plugin = faults, name, plugin
         self.keeps_place = bool(getattr(plugin, "keeps_place", False))
 
-    def select(self, offer: Offer, count: int) -> Vector:
+    def select(self, offer: CellOffer, count: int) -> Vector:
         try:
             given = np.asarray(self._plugin.select(_to_read(offer), count), dtype=np.int64)
             if (
@@ -150,11 +152,11 @@ class _Selector:
             return given
         except Exception as error:
             self._faults.note(f"selector {self._name}", repr(error))
-            self._plugin = Dispersed()
+            self._plugin = DispersedSelector()
             return self._plugin.select(offer, count)
 
 
-def _to_read(offer: Offer) -> Offer:
+def _to_read(offer: CellOffer) -> CellOffer:
     """The same, such that nobody can write to the board by it."""
     seen = replace(
         offer,

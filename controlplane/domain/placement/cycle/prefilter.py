@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controlplane.domain.placement.cycle.pass_state import Plugins, check_all
-from controlplane.domain.placement.cycle.plan import Plan
-from controlplane.domain.placement.cycle.quota_usage import Ledger
-from controlplane.domain.placement.model.capacity_matrix import Board
+from controlplane.domain.placement.cycle.plan import PlacementPlan
+from controlplane.domain.placement.cycle.quota_usage import QuotaAccounting
+from controlplane.domain.placement.model.capacity_matrix import CapacityMatrix
 from controlplane.domain.placement.model.interfaces import Request
 from controlplane.domain.placement.model.snapshot import PassFacts, PoolSnapshot, ShapeFacts
 from controlplane.domain.placement.reasons.explain import (
@@ -24,7 +24,7 @@ from controlplane.domain.state.states import Band
 
 
 @dataclass(frozen=True, slots=True)
-class Screened:
+class PrefilterResult:
     """Shapes by what is read of them: all rows, or only the first ones, for whom room may be made.
 
     `of_running`: only rows of jobs that run already, since no other may begin. `reasons`: of those
@@ -37,14 +37,16 @@ class Screened:
     of_running: frozenset[int] = frozenset()
 
 
-def screen(snapshot: PoolSnapshot, plugins: Plugins, board: Board | None = None) -> Screened:
+def screen(
+    snapshot: PoolSnapshot, plugins: Plugins, board: CapacityMatrix | None = None
+) -> PrefilterResult:
     """Sort the shapes by what can become of them in this pass.
 
     `board`: of the snapshot, to be used for `place` afterwards, too; it is only read here.
     """
     policy = snapshot.policy
-    board = board or Board(snapshot.cells, snapshot.shapes, policy.tokens)
-    ledger = Ledger(snapshot)
+    board = board or CapacityMatrix(snapshot.cells, snapshot.shapes, policy.tokens)
+    ledger = QuotaAccounting(snapshot)
     full, heads, reasons = set[int](), set[int](), list[ExplainShape]()
     of_running = set[int]()
     asked = [(shape, *_ask(shape, snapshot, ledger, plugins)) for shape in snapshot.shapes]
@@ -65,11 +67,11 @@ def screen(snapshot: PoolSnapshot, plugins: Plugins, board: Board | None = None)
             of_running.add(shape.shape_id)
         if reason != shape.reason:
             reasons.append(ExplainShape(shape.shape_id, reason))
-    return Screened(frozenset(full), frozenset(heads), tuple(reasons), frozenset(of_running))
+    return PrefilterResult(frozenset(full), frozenset(heads), tuple(reasons), frozenset(of_running))
 
 
 def _find_misfits(
-    shapes: Sequence[ShapeFacts], snapshot: PoolSnapshot, board: Board
+    shapes: Sequence[ShapeFacts], snapshot: PoolSnapshot, board: CapacityMatrix
 ) -> dict[int, tuple[Reason, bool]]:
     """Of the shapes for which no cell has room: why, and whether some could be made."""
     found = [
@@ -82,7 +84,7 @@ def _find_misfits(
 
 
 def outdated(
-    snapshot: PoolSnapshot, screened: Screened, facts: PassFacts
+    snapshot: PoolSnapshot, screened: PrefilterResult, facts: PassFacts
 ) -> tuple[ExplainShape, ...]:
     """What was said of shapes that could be placed now, and that nobody else takes back.
 
@@ -99,7 +101,7 @@ def outdated(
     )
 
 
-def latest(told: Sequence[ExplainShape], plan: Plan) -> tuple[ExplainShape, ...]:
+def latest(told: Sequence[ExplainShape], plan: PlacementPlan) -> tuple[ExplainShape, ...]:
     """What changes for the shapes: of those that the pass read rows of, its word alone counts.
 
     `told`: what was said without their rows. It speaks of one task of a new job; rows that are read
@@ -120,7 +122,7 @@ def _may_make_room(shape: ShapeFacts, snapshot: PoolSnapshot, deferred: Reason |
 def _ask(
     shape: ShapeFacts,
     snapshot: PoolSnapshot,
-    ledger: Ledger,
+    ledger: QuotaAccounting,
     plugins: Plugins,
     *,
     new_jobs: int = 1,

@@ -11,7 +11,7 @@ from controlplane.domain.placement.model.snapshot import PoolSnapshot, ShapeFact
 from controlplane.domain.scopes import Quota, Scope, ScopeKind
 
 
-class _Account:
+class _QuotaAccount:
     """A quota whose usage moves."""
 
     def __init__(self, quota: Quota) -> None:
@@ -42,7 +42,7 @@ class _Account:
         )
 
 
-class Ledger:
+class QuotaAccounting:
     """Books what is placed in a pass against quotas, tokens and the shares of owners.
 
     What is kept for nominated tasks counts against quotas and tokens as if they were placed: else
@@ -50,7 +50,7 @@ class Ledger:
     """
 
     def __init__(self, snapshot: PoolSnapshot) -> None:
-        self._accounts = {quota.scope: _Account(quota) for quota in snapshot.quotas}
+        self._accounts = {quota.scope: _QuotaAccount(quota) for quota in snapshot.quotas}
         self._tokens = dict(snapshot.policy.tokens)
         self._tokens_used = dict(snapshot.tokens_used)
         self._owners = {owner: dict(used) for owner, used in snapshot.owner_usage.items()}
@@ -61,15 +61,15 @@ class Ledger:
         """Whether there are quotas or tokens at all."""
         return bool(self._accounts or self._tokens)
 
-    def save(self) -> "Ledger":
+    def save(self) -> "QuotaAccounting":
         """A copy of the books, to go back to."""
         return deepcopy(self, {id(shape): shape for shape, *_ in self._kept.values()})
 
-    def restore(self, saved: "Ledger") -> None:
+    def restore(self, saved: "QuotaAccounting") -> None:
         """Go back to what was saved."""
         self.__dict__.update(saved.__dict__)
 
-    def accounts_of(self, shape: ShapeFacts) -> list[_Account]:
+    def accounts_of(self, shape: ShapeFacts) -> list[_QuotaAccount]:
         """The quotas that the shape's tasks count against."""
         if not self._accounts:
             return []

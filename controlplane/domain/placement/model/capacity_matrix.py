@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.domain.constraints import is_met
-from controlplane.domain.placement.model.interfaces import Matrix, Offer, Selector, Vector
+from controlplane.domain.placement.model.interfaces import CellOffer, Matrix, Selector, Vector
 from controlplane.domain.placement.model.shares import capacity_ranks
 from controlplane.domain.placement.model.snapshot import CellFacts, ShapeFacts
 
@@ -20,7 +20,7 @@ _PLENTY = int(np.iinfo(np.int32).max)
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
+class FitFailure:
     """Why no cell takes a task just now.
 
     `fitting`: cells with room, if they could prepare any number of containers at once. `best`: the
@@ -35,7 +35,7 @@ class Misfit:
     but_for_kept: bool
 
 
-class Board:
+class CapacityMatrix:
     """The READY cells of a pool, by name. `used` may exceed `capacity`: by what is `kept` of it.
 
     `tokens`: names that no cell has, since they belong to the pool.
@@ -125,7 +125,7 @@ class Board:
             free &= self.capacity[index] - self.used[index] >= request[index]
         return bool(free.any())
 
-    def misfits(self, requests: Sequence[Vector], usable: Mask) -> list[Misfit]:
+    def misfits(self, requests: Sequence[Vector], usable: Mask) -> list[FitFailure]:
         """What stands against one task of each of the requests, on cells of which some is usable.
 
         For many requests at once: there may be thousands of shapes without room.
@@ -136,7 +136,7 @@ class Board:
         kept = free
         if self.kept.any():
             kept = np.maximum(capacity - self.used[:, cells] + self.kept[:, cells], 0)
-        found, step = list[Misfit](), max(_AT_ONCE // max(len(cells), 1), 1)
+        found, step = list[FitFailure](), max(_AT_ONCE // max(len(cells), 1), 1)
         for first in range(0, len(requests), step):
             asked = np.array(requests[first : first + step])
             distance = np.zeros((len(asked), len(cells)))
@@ -155,7 +155,7 @@ class Board:
                 ever.tolist(),
                 _covers(kept, asked).tolist() if kept is not free else [False] * len(asked),
             )
-            found += map(Misfit, *columns)
+            found += map(FitFailure, *columns)
         return found
 
     def room_when_empty(self, request: Vector, usable: Mask) -> Vector:
@@ -194,7 +194,7 @@ class Board:
             here = room if level is None else np.where(level, room, 0)
             left = min(wanted - int(given.sum()), int(here.sum()))
             if left > 0:
-                offer = Offer(self.capacity, self.used, request, here, self.sizes, start)
+                offer = CellOffer(self.capacity, self.used, request, here, self.sizes, start)
                 given += np.clip(selector.select(offer, left), 0, here)
         self.take(request, given)
         return given

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.domain.placement.model.snapshot import ShapeFacts
-from controlplane.domain.scopes import Limits, ScopeKind
+from controlplane.domain.scopes import ScopeKind, ScopeLimits
 
 Vector = NDArray[np.int64]
 Matrix = NDArray[np.int64]
@@ -33,7 +33,7 @@ class QuotaState:
 
     kind: ScopeKind
     title: str
-    limits: Limits
+    limits: ScopeLimits
     resources: Mapping[str, int]
     running_tasks: int
     running_jobs: int
@@ -60,7 +60,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class ValidationFailure:
     """One thing that stands against a request. `is_final`: time cannot cure it.
 
     `code` and `figures` are data for programs, `text` is for people.
@@ -73,7 +73,7 @@ class Violation:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ValidationResult:
     """How many of the tasks are admitted now, and what stands against the rest.
 
     ADMIT is all of them, DEFER fewer; REJECT is a violation that `is_final`: the tasks end
@@ -81,13 +81,13 @@ class Verdict:
     """
 
     admitted: int
-    violations: tuple[Violation, ...] = ()
+    violations: tuple[ValidationFailure, ...] = ()
 
 
 class Validator(Protocol):
     """Decides whether tasks may be placed at all, whatever room there is."""
 
-    def check(self, request: Request) -> Verdict:
+    def check(self, request: Request) -> ValidationResult:
         """How many of `request.tasks` may be placed; all violations are told."""
 
 
@@ -115,12 +115,12 @@ class Queue(Protocol):
     def weight_of(self, owner: int) -> float:
         """The owner's weight, 1 unless a quota says otherwise."""
 
-    def sure_room(self, rows: Vector) -> "SureRoom | None":
+    def sure_room(self, rows: Vector) -> "GuaranteedCapacity | None":
         """Room for tasks of these rows; None: it is not cells alone that limit them."""
 
 
 @dataclass(frozen=True, slots=True)
-class SureRoom:
+class GuaranteedCapacity:
     """Room for tasks of some rows, in whatever order they are placed.
 
     `counts` tasks of the rows are sure to find it if `total` of them at most, and if of each row
@@ -160,7 +160,7 @@ class Sequencer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class CellOffer:
     """The cells that tasks of one shape may go to, in order of name.
 
     `capacity`, `used`: resources x cells; `request`: of each task, by resource. `room`: how many
@@ -178,11 +178,11 @@ class Offer:
 
 
 class Selector(Protocol):
-    """Decides which cells take tasks. `keeps_place`: it looks at `Offer.start`."""
+    """Decides which cells take tasks. `keeps_place`: it looks at `CellOffer.start`."""
 
     keeps_place: bool
 
-    def select(self, offer: Offer, count: int) -> Vector:
+    def select(self, offer: CellOffer, count: int) -> Vector:
         """How many of `count` tasks each cell takes: at most `offer.room`, all if there is room.
 
         `count` is at most the sum of `offer.room`. Ties go by name (order), so that a plan is

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from controlplane.domain.scopes import Limits, ScopeKind
+from controlplane.domain.scopes import ScopeKind, ScopeLimits
 
 # The built-in validators, in the order in which their findings are told.
 DEFAULT_VALIDATORS = (
@@ -49,13 +49,13 @@ class PoolPolicy:
             return False
         return since <= now - timedelta(seconds=patience)
 
-    def binding(self, kind: ScopeKind, limits: Limits) -> Limits:
+    def binding(self, kind: ScopeKind, limits: ScopeLimits) -> ScopeLimits:
         """What of a scope's limits binds the pool: that of which it has the validator.
 
         Of a pool without them the work counts against the quotas, but is held to none.
         """
         is_counted = _OF_COUNTS in self.validators
-        return Limits(
+        return ScopeLimits(
             resources=limits.resources if _OF_RESOURCES[kind] in self.validators else {},
             running_tasks=limits.running_tasks if is_counted else None,
             running_jobs=limits.running_jobs if is_counted else None,

@@ -12,7 +12,7 @@ from datetime import datetime
 from controlplane.domain.constraints import Constraint, Tags
 from controlplane.domain.placement.model.policy import PoolPolicy
 from controlplane.domain.scopes import Quota, Scope, ScopeKind
-from controlplane.domain.state.gangs import GangGroup
+from controlplane.domain.state.gangs import GangGroupFacts
 from controlplane.domain.state.states import Band, CellState
 
 NO_TAGS = Tags()
@@ -68,7 +68,7 @@ class ShapeFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingRows:
     """Rows of waiting tasks, as columns of equal length, in order of band, job and group.
 
     A row holds the tasks of one group that avoid the same cells (in the same order, the latest
@@ -103,7 +103,7 @@ class GangFacts:
     """
 
     group_ids: tuple[int, ...]
-    groups: tuple[GangGroup, ...]
+    groups: tuple[GangGroupFacts, ...]
     min_available: int
     group_by: str = ""
     cell_ids: frozenset[int] = frozenset()
@@ -152,14 +152,14 @@ class PassFacts:
     the others, too, so nothing may be said about the rest.
     """
 
-    waiting: Waiting = Waiting()
+    waiting: PendingRows = PendingRows()
     gangs: Mapping[int, GangFacts] = field(default_factory=dict)
     is_whole: bool = True
     partial: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class EvictableAttempt:
     """An attempt that may be evicted. `gang`: its job, if it goes only with all its members.
 
     `is_free`: it costs its task nothing (it has not begun to build). `ends_by`: when its time is
@@ -184,7 +184,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class ReleasingCapacity:
     """What ended attempts still hold of a cell: it comes free without anybody's doing."""
 
     cell_id: int

@@ -15,7 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.domain.placement.model.interfaces import Matrix, Vector
-from controlplane.domain.placement.model.snapshot import CellFacts, Leaving, Running, ShapeFacts
+from controlplane.domain.placement.model.snapshot import (
+    CellFacts,
+    EvictableAttempt,
+    ReleasingCapacity,
+    ShapeFacts,
+)
 from controlplane.domain.scopes import Scope, ScopeKind
 from controlplane.domain.state.states import Band
 
@@ -43,7 +48,7 @@ class Allowance:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class PreemptionRequest:
     """Who asks for room: one task of a row, or `count` tasks that must be placed together.
 
     `usable`: over the cells, where they may go at all; of several such sets all go within one (one
@@ -57,10 +62,10 @@ class Need:
     count: int
     usable: tuple[Flags, ...]
     is_new_job: bool = False
-    others: tuple["Need", ...] = ()
+    others: tuple["PreemptionRequest", ...] = ()
 
     @property
-    def parts(self) -> tuple["Need", ...]:
+    def parts(self) -> tuple["PreemptionRequest", ...]:
         """All groups."""
         return (self, *self.others)
 
@@ -71,7 +76,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class Shortage:
     """What a need lacks of one allowance: `amounts` by name, each above 0."""
 
     scope: Scope | None
@@ -80,7 +85,7 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class EvictableCapacity:
     """What could be evicted, row by row: in all, and at most with one unit.
 
     By the band of the unit: INTERACTIVE and BATCH.
@@ -117,7 +122,7 @@ class Reach:
         return shares
 
 
-class Occupants:
+class EvictionUnits:
     """The units that could be evicted, and what every cell and scope has free without them.
 
     By unit, in order of their first task's id: `tasks` (ids), `band`, `victims` (INTERACTIVE and
@@ -131,8 +136,8 @@ class Occupants:
         cells: Sequence[CellFacts],
         names: Sequence[str],
         free: Matrix,
-        running: Iterable[Running],
-        leaving: Iterable[Leaving],
+        running: Iterable[EvictableAttempt],
+        leaving: Iterable[ReleasingCapacity],
         allowances: Sequence[Allowance],
         now: datetime,
     ) -> None:
@@ -169,12 +174,12 @@ class Occupants:
         values = [[row.get(name, 0) for name in self.names] for row in rows]
         return np.array(values, dtype=np.int64).reshape(len(values), len(self.names))
 
-    def _read_units(self, running: Sequence[Running], now: datetime) -> None:
-        members: dict[tuple[str, int], list[Running]] = defaultdict(list)
+    def _read_units(self, running: Sequence[EvictableAttempt], now: datetime) -> None:
+        members: dict[tuple[str, int], list[EvictableAttempt]] = defaultdict(list)
         for item in running:
             key = ("task", item.task_id) if item.gang is None else ("gang", item.gang)
             members[key].append(item)
-        units, self._staying = list[list[Running]](), set[int]()
+        units, self._staying = list[list[EvictableAttempt]](), set[int]()
         for unit in members.values():
             # A gang goes whole or not at all: one member that must stay keeps all of it.
             if all(item.is_evictable and item.band in _VICTIM_BANDS for item in unit):
@@ -199,7 +204,7 @@ class Occupants:
         }
         self._read_entries(units)
 
-    def _read_entries(self, units: Sequence[Sequence[Running]]) -> None:
+    def _read_entries(self, units: Sequence[Sequence[EvictableAttempt]]) -> None:
         """What each unit frees: on each cell, and in all."""
         known = dict[int, Vector]()  # attempts of one shape usually share their mapping
         self.total = np.zeros((len(units), len(self.columns)), dtype=np.int64)
@@ -259,18 +264,18 @@ class Occupants:
         """The units that may be evicted for `band`: of strictly lower bands, not yet taken."""
         return np.asarray((self.band > band) & ~self.is_gone)
 
-    def evictable(self, band: Band) -> Reach:
+    def evictable(self, band: Band) -> EvictableCapacity:
         """What `band` may evict of each cell."""
         zero = np.zeros_like(self.free)
         interactive, batch = (victims > band for victims in _VICTIM_BANDS)
-        return Reach(
+        return EvictableCapacity(
             self.held[0] if interactive else zero,
             self.held[1] if batch else zero,
             self.largest[0] if interactive else zero,
             self.largest[1] if batch else zero,
         )
 
-    def missing(self, asked: Sequence[tuple[Need, int]]) -> list[Missing]:
+    def missing(self, asked: Sequence[tuple[PreemptionRequest, int]]) -> list[Shortage]:
         """What so many tasks of these groups of one job lack of quotas and tokens."""
         asks, found = self._asks(asked), []
         for scope in (None, *asked[0][0].shape.scopes()):
@@ -281,10 +286,10 @@ class Occupants:
                 if asks.get(name, 0) > max(free[name], 0)
             }
             if amounts:
-                found.append(Missing(scope, amounts, self._allowances[scope].limits))
+                found.append(Shortage(scope, amounts, self._allowances[scope].limits))
         return found
 
-    def _asks(self, asked: Sequence[tuple[Need, int]]) -> dict[str, int]:
+    def _asks(self, asked: Sequence[tuple[PreemptionRequest, int]]) -> dict[str, int]:
         asks: dict[str, int] = defaultdict(int)
         for need, count in asked:
             for name, amount in need.shape.resources.items():
@@ -294,7 +299,7 @@ class Occupants:
         asks[RUNNING_JOBS] = int(job.is_new_job and job.job_id not in self._jobs)
         return asks
 
-    def frees_of(self, item: Missing, name: str) -> Vector:
+    def frees_of(self, item: Shortage, name: str) -> Vector:
         """How much each unit frees of one name of an allowance; of "running_jobs": nothing."""
         if name == RUNNING_JOBS:
             amounts = np.zeros(len(self.tasks), dtype=np.int64)
@@ -360,7 +365,7 @@ class Occupants:
             return set()
         return set(self.job[self._is_of(scope) & ~self.is_gone].tolist()) - self._staying
 
-    def take(self, need: Need, counts: Mapping[tuple[int, int], int]) -> None:
+    def take(self, need: PreemptionRequest, counts: Mapping[tuple[int, int], int]) -> None:
         """Tasks of the need are to come to cells: `counts` by part and place."""
         parts, tasks = need.parts, [0] * len(need.parts)
         for (part, place), count in counts.items():

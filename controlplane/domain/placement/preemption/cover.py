@@ -21,7 +21,7 @@ MILLION = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class EvictionChoices:
     """What can be evicted, each row whole or not at all.
 
     `victims`: rows x 2, how many INTERACTIVE and BATCH tasks it is; `frees`: rows x dimensions;
@@ -34,7 +34,7 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class ShortfallVector:
     """What must come free, by dimension; 0: nothing. `limits`: what a share is a share of.
 
     `parts`: which dimensions belong together: those of the cell, and those of each scope.
@@ -55,7 +55,7 @@ def surplus(freed: Matrix, lacking: Matrix, limits: Matrix, parts: tuple[slice, 
     return np.asarray(sum(tops), dtype=np.int64)
 
 
-def cost_of(choices: Choices, rows: Vector, lack: Lack) -> Cost:
+def cost_of(choices: EvictionChoices, rows: Vector, lack: ShortfallVector) -> Cost:
     """What it costs to evict `rows`."""
     interactive, batch = choices.victims[rows].sum(axis=0).tolist()
     freed = choices.frees[rows].sum(axis=0)
@@ -69,7 +69,9 @@ def dearest_first(victims: Matrix, ages: Vector, rows: Vector) -> Vector:
     return rows[np.lexsort((rows, -ages[rows], -costs[:, 1], -costs[:, 0]))]
 
 
-def cheapest_cover(choices: Choices, lack: Lack, *, most_sets: int) -> Vector | None:
+def cheapest_cover(
+    choices: EvictionChoices, lack: ShortfallVector, *, most_sets: int
+) -> Vector | None:
     """The rows to evict, the cheapest set that covers `lack`; None: all of them do not cover it.
 
     The best by `Cost` where there are at most `most_sets` sets to compare; else a small one of
@@ -95,7 +97,7 @@ def cheapest_cover(choices: Choices, lack: Lack, *, most_sets: int) -> Vector | 
     return _pick_one_by_one(choices, amounts, frees, useful)
 
 
-def _kinds(choices: Choices, rows: Vector) -> list[list[int]]:
+def _kinds(choices: EvictionChoices, rows: Vector) -> list[list[int]]:
     """Rows that cost and free the same, in the order of `rows`."""
     alike: dict[bytes, list[int]] = {}
     table = np.hstack([choices.victims[rows], choices.frees[rows]])
@@ -104,14 +106,18 @@ def _kinds(choices: Choices, rows: Vector) -> list[list[int]]:
     return list(alike.values())
 
 
-def _caps(choices: Choices, kinds: list[list[int]], frees: Matrix, amounts: Vector) -> list[int]:
+def _caps(
+    choices: EvictionChoices, kinds: list[list[int]], frees: Matrix, amounts: Vector
+) -> list[int]:
     """More rows of a kind than these are never needed: they cover all that the kind helps with."""
     each = frees[[kind[0] for kind in kinds]]
     most = np.where(each > 0, -(-amounts // np.maximum(each, 1)), 0).max(axis=1).tolist()
     return [min(len(kind), cap) for kind, cap in zip(kinds, most, strict=True)]
 
 
-def _compare_all(choices: Choices, lack: Lack, kinds: list[list[int]], caps: list[int]) -> Vector:
+def _compare_all(
+    choices: EvictionChoices, lack: ShortfallVector, kinds: list[list[int]], caps: list[int]
+) -> Vector:
     first = [kind[0] for kind in kinds]
     sets = np.indices([cap + 1 for cap in caps]).reshape(len(kinds), -1).T[::-1]
     enough = (sets @ choices.frees[first] >= lack.amounts).all(axis=1)
@@ -133,7 +139,9 @@ def _compare_all(choices: Choices, lack: Lack, kinds: list[list[int]], caps: lis
     return np.array(sorted(picked), dtype=np.int64)
 
 
-def _pick_one_by_one(choices: Choices, amounts: Vector, frees: Matrix, rows: Vector) -> Vector:
+def _pick_one_by_one(
+    choices: EvictionChoices, amounts: Vector, frees: Matrix, rows: Vector
+) -> Vector:
     """INTERACTIVE ones only for what all BATCH ones leave uncovered; then back what can go back."""
     interactive = rows[choices.victims[rows, 0] > 0]
     batch = rows[choices.victims[rows, 0] == 0]
@@ -151,7 +159,7 @@ def _pick_one_by_one(choices: Choices, amounts: Vector, frees: Matrix, rows: Vec
     return np.sort(np.array(kept, dtype=np.int64))
 
 
-def _greedy(choices: Choices, frees: Matrix, rows: Vector, lacking: Vector) -> Vector:
+def _greedy(choices: EvictionChoices, frees: Matrix, rows: Vector, lacking: Vector) -> Vector:
     """Rows until nothing is lacking: next the one that covers most for each victim."""
     left, picked = np.maximum(lacking, 0), list[int]()
     weights = 1 / np.maximum(left, 1)

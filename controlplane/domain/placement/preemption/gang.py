@@ -9,12 +9,21 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from controlplane.domain.placement.cycle.packing import Budget, Demand, Item, find_packing
+from controlplane.domain.placement.cycle.packing import (
+    GangDemand,
+    PackingItem,
+    SearchBudget,
+    find_packing,
+)
 from controlplane.domain.placement.model.interfaces import Matrix, Vector
-from controlplane.domain.placement.preemption.candidates import Flags, Need, Occupants
+from controlplane.domain.placement.preemption.candidates import (
+    EvictionUnits,
+    Flags,
+    PreemptionRequest,
+)
 from controlplane.domain.placement.preemption.cover import dearest_first, surplus
-from controlplane.domain.placement.preemption.shortfall import Scarcity
-from controlplane.domain.placement.preemption.single import Found, find_one
+from controlplane.domain.placement.preemption.shortfall import Shortfall
+from controlplane.domain.placement.preemption.single import EvictionPlan, find_one
 
 # So many units have 256 sets, which takes a few milliseconds.
 MOST_UNITS = 8
@@ -25,8 +34,12 @@ _Counts = dict[tuple[int, int], int]
 
 
 def find_many(
-    occupants: Occupants, need: Need, usable: Sequence[Flags], *, most_units: int = MOST_UNITS
-) -> Found | None:
+    occupants: EvictionUnits,
+    need: PreemptionRequest,
+    usable: Sequence[Flags],
+    *,
+    most_units: int = MOST_UNITS,
+) -> EvictionPlan | None:
     """The best places for all tasks of the need; None: they do not fit at once.
 
     `usable`: for each part of the need, the cells it may go to.
@@ -35,7 +48,7 @@ def find_many(
     known = [request for request in requests if request is not None]
     if len(known) < len(requests):
         return None
-    search = _Search(occupants, need, known, usable)
+    search = _EvictionSearch(occupants, need, known, usable)
     if not search.is_possible():
         return None
     units = search.useful()
@@ -44,13 +57,13 @@ def find_many(
     return search.one_after_another()
 
 
-class _Search:
+class _EvictionSearch:
     """What stays the same while sets of units are tried."""
 
     def __init__(
         self,
-        occupants: Occupants,
-        need: Need,
+        occupants: EvictionUnits,
+        need: PreemptionRequest,
         requests: Sequence[Vector],
         usable: Sequence[Flags],
     ) -> None:
@@ -62,8 +75,8 @@ class _Search:
         self.free = occupants.free
         self.is_open = occupants.below(need.shape.band)
         self.missing = occupants.missing([(part, part.count) for part in self.parts])
-        self.scarcity = Scarcity(occupants, self.missing, self.is_open)
-        self.budget = Budget(_MOST_NODES)
+        self.scarcity = Shortfall(occupants, self.missing, self.is_open)
+        self.budget = SearchBudget(_MOST_NODES)
 
     def is_possible(self) -> bool:
         """Whether the gang fits if all go that could."""
@@ -86,11 +99,11 @@ class _Search:
         if counts is not None or len(self.parts) == 1:
             return counts
         items = [
-            Item(part, self.requests[part], np.asarray(self.usable[part]), need.count)
+            PackingItem(part, self.requests[part], np.asarray(self.usable[part]), need.count)
             for part, need in enumerate(self.parts)
         ]
         needs = [need.count for need in self.parts]
-        found = find_packing(free.T, Demand(items, needs, sum(needs)), self.budget)
+        found = find_packing(free.T, GangDemand(items, needs, sum(needs)), self.budget)
         if found is None:
             return None
         return {
@@ -139,7 +152,7 @@ class _Search:
         np.add.at(free, self.occupants.entry_cell[rows], self.occupants.entry_frees[rows])
         return free
 
-    def found(self, units: Vector) -> Found | None:
+    def found(self, units: Vector) -> EvictionPlan | None:
         """The outcome if `units` go: the cells that they leave are filled first; None: no room."""
         occupants, free = self.occupants, self.free_without(units)
         if (self.scarcity.freed(units) < self.scarcity.amounts).any():
@@ -150,7 +163,9 @@ class _Search:
             return None
         interactive, batch = occupants.victims[units].sum(axis=0).tolist()
         beyond = self._surplus(units, free, counts)
-        return Found((interactive, batch, beyond, int(occupants.ages[units].sum())), counts, units)
+        return EvictionPlan(
+            (interactive, batch, beyond, int(occupants.ages[units].sum())), counts, units
+        )
 
     def _surplus(self, units: Vector, free: Matrix, counts: _Counts) -> int:
         places = np.array(sorted({place for _, place in counts}), dtype=np.int64)
@@ -167,9 +182,9 @@ class _Search:
             total += int(surplus(freed, scarce.amounts, scarce.limits, tuple(scarce.parts)))
         return total
 
-    def best_of_all_sets(self, units: Vector) -> Found | None:
+    def best_of_all_sets(self, units: Vector) -> EvictionPlan | None:
         """The best of all sets of `units`."""
-        best: Found | None = None
+        best: EvictionPlan | None = None
         for chosen in self._by_victims(units):
             interactive, batch = self.occupants.victims[chosen].sum(axis=0).tolist()
             if best is not None and (interactive, batch) > best.cost[:2]:
@@ -187,7 +202,7 @@ class _Search:
         for number in np.lexsort((victims[:, 1], victims[:, 0])).tolist():
             yield units[sets[number] > 0]
 
-    def one_after_another(self) -> Found | None:
+    def one_after_another(self) -> EvictionPlan | None:
         """A set of which no unit can be spared."""
         nobody = self.found(np.zeros(0, dtype=np.int64))
         if nobody is not None:
@@ -211,7 +226,7 @@ class _Search:
                 units += one.units.tolist()
         return self._without_the_spare(np.array(sorted(units), dtype=np.int64))
 
-    def _without_the_spare(self, units: Vector) -> Found | None:
+    def _without_the_spare(self, units: Vector) -> EvictionPlan | None:
         free = self.free_without(units)
         spare = int(self.rooms(0, free).sum()) - self.need.count
         for unit in dearest_first(self.occupants.victims, self.occupants.ages, units).tolist():

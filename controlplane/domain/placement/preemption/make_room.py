@@ -6,14 +6,19 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from controlplane.domain.placement.cycle.plan import Plan, Unplaced
+from controlplane.domain.placement.cycle.plan import PlacementPlan, UnplacedRow
 from controlplane.domain.placement.model.policy import PoolPolicy
-from controlplane.domain.placement.model.snapshot import Leaving, PoolSnapshot, Running, Waiting
+from controlplane.domain.placement.model.snapshot import (
+    EvictableAttempt,
+    PendingRows,
+    PoolSnapshot,
+    ReleasingCapacity,
+)
 from controlplane.domain.placement.preemption.candidates import (
     RUNNING_JOBS,
     RUNNING_TASKS,
     Allowance,
-    Need,
+    PreemptionRequest,
 )
 from controlplane.domain.placement.preemption.preempt import Eviction, choose_evictions
 from controlplane.domain.placement.preemption.reservation import (
@@ -36,17 +41,17 @@ _SHORTEST = timedelta(seconds=60)
 _SHORTEST_OF_GANG = timedelta(hours=1)
 
 
-def wants_room(plan: Plan) -> list[Unplaced]:
+def wants_room(plan: PlacementPlan) -> list[UnplacedRow]:
     """Who may have others evicted: who is more important than the least important."""
     return [item for item in plan.unplaced if item.shape.band is not Band.BATCH]
 
 
 def make_room(
     snapshot: PoolSnapshot,
-    plan: Plan,
-    waiting: Waiting,
-    running: Sequence[Running],
-    leaving: Sequence[Leaving],
+    plan: PlacementPlan,
+    waiting: PendingRows,
+    running: Sequence[EvictableAttempt],
+    leaving: Sequence[ReleasingCapacity],
     leaving_scopes: Mapping[Scope, Mapping[str, int]],
 ) -> list[Eviction]:
     """Whom to evict for what found no room in `plan`."""
@@ -68,7 +73,7 @@ def make_room(
     )
 
 
-def _needs(plan: Plan, waiting: Waiting) -> Iterator[Need]:
+def _needs(plan: PlacementPlan, waiting: PendingRows) -> Iterator[PreemptionRequest]:
     """One for each task; one for all that must be placed together."""
     for item in wants_room(plan):
         need = _need(item, waiting)
@@ -76,8 +81,8 @@ def _needs(plan: Plan, waiting: Waiting) -> Iterator[Need]:
             yield need
 
 
-def _need(item: Unplaced, waiting: Waiting) -> Need:
-    return Need(
+def _need(item: UnplacedRow, waiting: PendingRows) -> PreemptionRequest:
+    return PreemptionRequest(
         shape=item.shape,
         group_id=waiting.group_ids[item.row],
         job_id=waiting.job_ids[item.row],
@@ -89,7 +94,7 @@ def _need(item: Unplaced, waiting: Waiting) -> Need:
 
 
 def _allowances(
-    plan: Plan,
+    plan: PlacementPlan,
     policy: PoolPolicy,
     leaving_scopes: Mapping[Scope, Mapping[str, int]],
     leaving_tokens: Mapping[str, int],
@@ -120,7 +125,9 @@ def _allowances(
     return found
 
 
-def starving(snapshot: PoolSnapshot, plan: Plan, waiting: Waiting) -> list[Unplaced]:
+def starving(
+    snapshot: PoolSnapshot, plan: PlacementPlan, waiting: PendingRows
+) -> list[UnplacedRow]:
     """Return the tasks and gangs that waited so long that room is reserved for them.
 
     The longest wait comes first; there are few at once. Room that is kept for others that starve
@@ -152,11 +159,11 @@ def starving(snapshot: PoolSnapshot, plan: Plan, waiting: Waiting) -> list[Unpla
 
 def reserve(
     snapshot: PoolSnapshot,
-    plan: Plan,
-    waiting: Waiting,
-    starved: Sequence[Unplaced],
-    running: Sequence[Running],
-    leaving: Sequence[Leaving],
+    plan: PlacementPlan,
+    waiting: PendingRows,
+    starved: Sequence[UnplacedRow],
+    running: Sequence[EvictableAttempt],
+    leaving: Sequence[ReleasingCapacity],
 ) -> list[NominateTasks]:
     """Keep room for each task or gang that starves, where it could be placed first."""
     patience = timedelta(seconds=snapshot.policy.starvation_seconds or 0)
@@ -189,10 +196,10 @@ def reserve(
 
 def _reserve_gang(
     snapshot: PoolSnapshot,
-    plan: Plan,
-    gang: Unplaced,
-    running: Sequence[Running],
-    leaving: Sequence[Leaving],
+    plan: PlacementPlan,
+    gang: UnplacedRow,
+    running: Sequence[EvictableAttempt],
+    leaving: Sequence[ReleasingCapacity],
     taken: Collection[int],
 ) -> list[tuple[int, int, int, datetime | None]]:
     """Return (row, cell, count, when it begins) of all members that must start at once."""

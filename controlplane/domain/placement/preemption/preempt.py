@@ -18,10 +18,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from controlplane.domain.placement.model.interfaces import Matrix
-from controlplane.domain.placement.model.snapshot import CellFacts, Leaving, Running
-from controlplane.domain.placement.preemption.candidates import Allowance, Need, Occupants
+from controlplane.domain.placement.model.snapshot import (
+    CellFacts,
+    EvictableAttempt,
+    ReleasingCapacity,
+)
+from controlplane.domain.placement.preemption.candidates import (
+    Allowance,
+    EvictionUnits,
+    PreemptionRequest,
+)
 from controlplane.domain.placement.preemption.gang import find_many
-from controlplane.domain.placement.preemption.single import Found, find_one
+from controlplane.domain.placement.preemption.single import EvictionPlan, find_one
 
 # A place stays kept so long after the last victim should have gone.
 NOMINATION_SECONDS = 30
@@ -36,7 +44,7 @@ class Eviction:
     already, and its place is only kept.
     """
 
-    need: Need
+    need: PreemptionRequest
     group_ids: tuple[int, ...]
     cell_ids: tuple[int, ...]
     counts: tuple[int, ...]
@@ -49,13 +57,13 @@ class Eviction:
 
 
 def choose_evictions(
-    needs: Iterable[Need],
+    needs: Iterable[PreemptionRequest],
     cells: Sequence[CellFacts],
     names: Sequence[str],
     free: Matrix,
-    running: Iterable[Running],
+    running: Iterable[EvictableAttempt],
     *,
-    leaving: Iterable[Leaving] = (),
+    leaving: Iterable[ReleasingCapacity] = (),
     allowances: Sequence[Allowance] = (),
     now: datetime,
     limit: int,
@@ -72,14 +80,14 @@ def choose_evictions(
     What a need evicts and takes is booked: no victim is taken twice, and what it leaves over is
     there for the next. At most `limit` tasks get a place, but for a gang that needs more at once.
     """
-    occupants: Occupants | None = None
+    occupants: EvictionUnits | None = None
     hopeless = set[tuple[object, ...]]()
     evictions, left = list[Eviction](), limit
     for need in needs:
         if left <= 0:
             break
         if occupants is None:
-            occupants = Occupants(cells, names, free, running, leaving, allowances, now)
+            occupants = EvictionUnits(cells, names, free, running, leaving, allowances, now)
         kind = _kind_of(need)
         if kind in hopeless or (evictions and need.tasks > left):
             continue
@@ -95,7 +103,7 @@ def choose_evictions(
     return evictions
 
 
-def _kind_of(need: Need) -> tuple[object, ...]:
+def _kind_of(need: PreemptionRequest) -> tuple[object, ...]:
     parts = tuple(
         (part.shape.shape_id, part.count, *(flags.tobytes() for flags in part.usable))
         for part in need.parts
@@ -103,7 +111,7 @@ def _kind_of(need: Need) -> tuple[object, ...]:
     return need.is_new_job and need.job_id, parts
 
 
-def _find(occupants: Occupants, need: Need) -> Found | None:
+def _find(occupants: EvictionUnits, need: PreemptionRequest) -> EvictionPlan | None:
     if need.tasks == 1:
         founds = [find_one(occupants, need, usable) for usable in need.usable]
     else:
@@ -116,7 +124,9 @@ def _find(occupants: Occupants, need: Need) -> Found | None:
     )
 
 
-def _eviction(occupants: Occupants, need: Need, found: Found, now: datetime) -> Eviction:
+def _eviction(
+    occupants: EvictionUnits, need: PreemptionRequest, found: EvictionPlan, now: datetime
+) -> Eviction:
     units = found.units.tolist()
     places = sorted(found.counts)
     stop_seconds = max((occupants.stop_seconds[unit] for unit in units), default=0.0)

@@ -9,13 +9,18 @@ import numpy as np
 
 from controlplane.domain.placement.cycle.packing import (
     MOST_NODES,
-    Budget,
-    Demand,
-    Item,
+    GangDemand,
+    PackingItem,
+    SearchBudget,
     find_packing,
 )
 from controlplane.domain.placement.model.interfaces import Matrix, Vector
-from controlplane.domain.placement.model.snapshot import CellFacts, Leaving, Running, ShapeFacts
+from controlplane.domain.placement.model.snapshot import (
+    CellFacts,
+    EvictableAttempt,
+    ReleasingCapacity,
+    ShapeFacts,
+)
 from controlplane.domain.placement.preemption.candidates import Flags
 
 
@@ -25,8 +30,8 @@ def choose_reservation(
     cells: Sequence[CellFacts],
     names: Sequence[str],
     free: Matrix,
-    running: Iterable[Running],
-    leaving: Iterable[Leaving],
+    running: Iterable[EvictableAttempt],
+    leaving: Iterable[ReleasingCapacity],
     *,
     now: datetime,
 ) -> tuple[int, datetime | None] | None:
@@ -37,7 +42,7 @@ def choose_reservation(
     least share first; then by name. `free`: resources (`names`) x cells.
     """
     request = np.array([shape.resources.get(name, 0) for name in names], dtype=np.int64)
-    runs: dict[int, list[Running]] = defaultdict(list)
+    runs: dict[int, list[EvictableAttempt]] = defaultdict(list)
     for one in running:
         runs[one.cell_id].append(one)
     gone: dict[int, np.ndarray] = {}
@@ -63,7 +68,7 @@ def choose_reservation(
 
 
 def _begins_at(
-    lacks: np.ndarray, runs: Sequence[Running], names: Sequence[str], now: datetime
+    lacks: np.ndarray, runs: Sequence[EvictableAttempt], names: Sequence[str], now: datetime
 ) -> datetime | None:
     """When what runs will have left enough, by its timeouts; None: nobody knows."""
     if (lacks <= 0).all():
@@ -108,8 +113,8 @@ def choose_gang_reservation(
     cells: Sequence[CellFacts],
     names: Sequence[str],
     free: Matrix,
-    running: Iterable[Running],
-    leaving: Iterable[Leaving],
+    running: Iterable[EvictableAttempt],
+    leaving: Iterable[ReleasingCapacity],
     *,
     now: datetime,
 ) -> GangReservation | None:
@@ -121,7 +126,7 @@ def choose_gang_reservation(
     """
     place_of = {cell.cell_id: place for place, cell in enumerate(cells)}
 
-    def amounts(item: Running | Leaving) -> Vector:
+    def amounts(item: EvictableAttempt | ReleasingCapacity) -> Vector:
         return np.array([item.resources.get(name, 0) for name in names], dtype=np.int64)
 
     free = free.copy()
@@ -130,13 +135,13 @@ def choose_gang_reservation(
             free[:, place_of[item.cell_id]] += amounts(item)
     runs = [one for one in running if one.cell_id in place_of]
     items = [
-        Item(number, _request(part.shape, names), np.asarray(part.usable), part.count)
+        PackingItem(number, _request(part.shape, names), np.asarray(part.usable), part.count)
         for number, part in enumerate(parts)
     ]
-    demand = Demand(items, [part.count for part in parts], sum(part.count for part in parts))
+    demand = GangDemand(items, [part.count for part in parts], sum(part.count for part in parts))
 
     def pack(found: Matrix) -> list[Vector] | None:
-        return find_packing(found, demand, Budget(MOST_NODES))
+        return find_packing(found, demand, SearchBudget(MOST_NODES))
 
     ending = sorted(
         ((one.ends_by, one.task_id, one) for one in runs if one.ends_by is not None),

@@ -7,15 +7,15 @@ import numpy as np
 from controlplane.domain.placement.model.interfaces import Matrix, Vector
 from controlplane.domain.placement.preemption.candidates import (
     RUNNING_JOBS,
+    EvictableCapacity,
+    EvictionUnits,
     Flags,
-    Missing,
-    Occupants,
-    Reach,
+    Shortage,
 )
 from controlplane.domain.state.states import Band
 
 
-class Scarcity:
+class Shortfall:
     """The lack as dimensions, one for each name of each scope that blocks.
 
     `amounts`, `limits`: by dimension; `frees`: units x dimensions, nothing for units that may not
@@ -27,7 +27,9 @@ class Scarcity:
     # By dimension of running jobs: the number of each unit's job, and of how many units it is.
     _jobs: dict[int, tuple[Vector, Vector]]
 
-    def __init__(self, occupants: Occupants, missing: Sequence[Missing], is_open: Flags) -> None:
+    def __init__(
+        self, occupants: EvictionUnits, missing: Sequence[Shortage], is_open: Flags
+    ) -> None:
         units = len(occupants.tasks)
         self.bundle = np.arange(units)
         self.parts: list[slice] = []
@@ -72,7 +74,7 @@ class Scarcity:
         """Whether all that could go frees enough."""
         return bool((self.frees.sum(axis=0) >= self.amounts).all())
 
-    def least_units(self, occupants: Occupants) -> tuple[int, int]:
+    def least_units(self, occupants: EvictionUnits) -> tuple[int, int]:
         """Fewer units than these, INTERACTIVE and BATCH, do not free enough."""
         frees = self._together
         is_batch = (occupants.band == Band.BATCH)[:, None]
@@ -86,5 +88,5 @@ class Scarcity:
                 batch.max(axis=0, initial=0),
             )
         ]
-        first, second = Reach(*rows).least_units(self.amounts[None, :])
+        first, second = EvictableCapacity(*rows).least_units(self.amounts[None, :])
         return int(first[0]), int(second[0])

@@ -10,17 +10,22 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from controlplane.domain.placement.model.interfaces import Matrix, Vector
-from controlplane.domain.placement.preemption.candidates import Flags, Need, Occupants, Reach
+from controlplane.domain.placement.preemption.candidates import (
+    EvictableCapacity,
+    EvictionUnits,
+    Flags,
+    PreemptionRequest,
+)
 from controlplane.domain.placement.preemption.cover import (
-    Choices,
     Cost,
-    Lack,
+    EvictionChoices,
+    ShortfallVector,
     cheapest_cover,
     cost_of,
     dearest_first,
     surplus,
 )
-from controlplane.domain.placement.preemption.shortfall import Scarcity
+from controlplane.domain.placement.preemption.shortfall import Shortfall
 
 # A need looks closely at so many cells, and on each compares so many sets: a hundred needs that
 # each evict several out of ten thousand attempts then take a fifth of a second.
@@ -31,7 +36,7 @@ NO_UNITS: Vector = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class EvictionPlan:
     """What it costs, where the tasks go, and which units go for them.
 
     `counts`: how many tasks, by part of the need and place (index of a cell).
@@ -47,7 +52,9 @@ class Found:
         return self.cost, sorted(self.counts.items())
 
 
-def find_one(occupants: Occupants, need: Need, usable: Flags) -> Found | None:
+def find_one(
+    occupants: EvictionUnits, need: PreemptionRequest, usable: Flags
+) -> EvictionPlan | None:
     """The best place for one task of the need, and who goes for it; None: it fits nowhere.
 
     Nobody goes where it fits once what is leaving has left.
@@ -63,9 +70,9 @@ def find_one(occupants: Occupants, need: Need, usable: Flags) -> Found | None:
     missing = occupants.missing([(need, 1)])
     fitting = np.flatnonzero(reachable & ~lacks.any(axis=1))
     if not missing and len(fitting):
-        return Found((0, 0, 0, 0), {(0, int(fitting[0])): 1})
+        return EvictionPlan((0, 0, 0, 0), {(0, int(fitting[0])): 1})
     is_open = occupants.below(need.shape.band)
-    scarcity = Scarcity(occupants, missing, is_open)
+    scarcity = Shortfall(occupants, missing, is_open)
     if not scarcity.is_curable():
         return None
     best = None if missing else _best_unit(occupants, lacks, reachable, is_open, reach)
@@ -87,7 +94,7 @@ def find_one(occupants: Occupants, need: Need, usable: Flags) -> Found | None:
     return best
 
 
-def _may_be_better(least: tuple[int, int], best: Found, *, all_units_compared: bool) -> bool:
+def _may_be_better(least: tuple[int, int], best: EvictionPlan, *, all_units_compared: bool) -> bool:
     """Whether a place that needs at least so many victims may be better than the best so far."""
     if all_units_compared and sum(best.cost[:2]) == 1:
         return least[0] < best.cost[0]  # two units are dearer, unless both are BATCH
@@ -95,8 +102,12 @@ def _may_be_better(least: tuple[int, int], best: Found, *, all_units_compared: b
 
 
 def _best_unit(
-    occupants: Occupants, lacks: Matrix, reachable: Flags, is_open: Flags, reach: Reach
-) -> Found | None:
+    occupants: EvictionUnits,
+    lacks: Matrix,
+    reachable: Flags,
+    is_open: Flags,
+    reach: EvictableCapacity,
+) -> EvictionPlan | None:
     """The best unit that makes room all by itself, wherever it is."""
     for largest, band in reach.by_band():
         cells = reachable & (lacks <= largest).all(axis=1)
@@ -112,7 +123,7 @@ def _best_unit(
     return None
 
 
-def _best_of(occupants: Occupants, lacks: Matrix, rows: Vector) -> Found:
+def _best_of(occupants: EvictionUnits, lacks: Matrix, rows: Vector) -> EvictionPlan:
     """The best of entries of one band, each of which is enough for its cell."""
     victims = occupants.victims[occupants.entry_unit[rows]].sum(axis=1)
     rows = rows[victims == victims.min()]
@@ -122,12 +133,12 @@ def _best_of(occupants: Occupants, lacks: Matrix, rows: Vector) -> Found:
     best = np.lexsort((units, cells, ages, beyond))[0]
     interactive, batch = occupants.victims[units[best]].tolist()
     cost = (interactive, batch, int(beyond[best]), int(ages[best]))
-    return Found(cost, {(0, int(cells[best])): 1}, units[best : best + 1])
+    return EvictionPlan(cost, {(0, int(cells[best])): 1}, units[best : best + 1])
 
 
 def _search(
-    occupants: Occupants, place: int, lacking: Vector, is_open: Flags, scarcity: Scarcity
-) -> Found:
+    occupants: EvictionUnits, place: int, lacking: Vector, is_open: Flags, scarcity: Shortfall
+) -> EvictionPlan:
     """The best set of units for a place; together, those that could go do make room there."""
     rows = occupants.entries_on(place)
     rows = rows[is_open[occupants.entry_unit[rows]]]
@@ -139,18 +150,18 @@ def _search(
     frees[np.searchsorted(units, occupants.entry_unit[rows]), :here] = occupants.entry_frees[rows]
     frees[:, here:] = scarcity.frees[units]
     parts = [slice(part.start + here, part.stop + here) for part in scarcity.parts]
-    lack = Lack(
+    lack = ShortfallVector(
         np.concatenate([lacking, scarcity.amounts]),
         np.concatenate([occupants.capacity[place], scarcity.limits]),
         (slice(0, here), *parts),
     )
-    choices = Choices(occupants.victims[units], frees, occupants.ages[units])
+    choices = EvictionChoices(occupants.victims[units], frees, occupants.ages[units])
     if not scarcity.has_bundles:
         chosen = cheapest_cover(choices, lack, most_sets=MOST_SETS)
         assert chosen is not None
-        return Found(cost_of(choices, chosen, lack), {(0, place): 1}, units[chosen])
+        return EvictionPlan(cost_of(choices, chosen, lack), {(0, place): 1}, units[chosen])
     bundles, member_of = np.unique(scarcity.bundle[units], return_inverse=True)
-    together = Choices(
+    together = EvictionChoices(
         _sum_by(member_of, len(bundles), choices.victims),
         _sum_by(member_of, len(bundles), frees),
         _sum_by(member_of, len(bundles), choices.ages),
@@ -165,7 +176,7 @@ def _search(
     interactive, batch = choices.victims[kept].sum(axis=0).tolist()
     beyond = int(surplus(freed, lack.amounts, lack.limits, lack.parts))
     cost = (interactive, batch, beyond, int(choices.ages[kept].sum()))
-    return Found(cost, {(0, place): 1}, units[kept])
+    return EvictionPlan(cost, {(0, place): 1}, units[kept])
 
 
 def _sum_by(groups: Vector, count: int, values: Matrix) -> Matrix:
@@ -175,7 +186,11 @@ def _sum_by(groups: Vector, count: int, values: Matrix) -> Matrix:
 
 
 def _without_the_spare(
-    choices: Choices, rows: Vector, units: Vector, lack: Lack, scarcity: Scarcity
+    choices: EvictionChoices,
+    rows: Vector,
+    units: Vector,
+    lack: ShortfallVector,
+    scarcity: Shortfall,
 ) -> Vector:
     """Of jobs that go whole for nothing but room, what is not needed stays."""
     here = len(lack.amounts) - len(scarcity.amounts)

@@ -9,8 +9,8 @@ from typing import Any
 
 from controlplane.domain.constraints import is_met
 from controlplane.domain.placement.model.amounts import describe_shortfall
-from controlplane.domain.placement.model.capacity_matrix import Board, Mask, Misfit
-from controlplane.domain.placement.model.interfaces import Violation
+from controlplane.domain.placement.model.capacity_matrix import CapacityMatrix, FitFailure, Mask
+from controlplane.domain.placement.model.interfaces import ValidationFailure
 from controlplane.domain.placement.model.snapshot import CellFacts, PoolSnapshot, ShapeFacts
 
 NO_CELL_MATCHES = "no_cell_matches"
@@ -23,7 +23,9 @@ QUEUE_POSITION = "queue_position"
 Reason = dict[str, Any]
 
 
-def explain_misfit(shape: ShapeFacts, snapshot: PoolSnapshot, board: Board, usable: Mask) -> Reason:
+def explain_misfit(
+    shape: ShapeFacts, snapshot: PoolSnapshot, board: CapacityMatrix, usable: Mask
+) -> Reason:
     """Why no cell takes a task of the shape now: the best cell, and what it lacks."""
     if not usable.any():
         return explain_no_cell(shape, snapshot)
@@ -32,7 +34,7 @@ def explain_misfit(shape: ShapeFacts, snapshot: PoolSnapshot, board: Board, usab
 
 
 def explain_misfits(
-    shapes: Sequence[ShapeFacts], snapshot: PoolSnapshot, board: Board
+    shapes: Sequence[ShapeFacts], snapshot: PoolSnapshot, board: CapacityMatrix
 ) -> list[tuple[Reason, bool]]:
     """As `explain_misfit`, for each of the shapes; and whether room could be made for it."""
     by_cells: dict[int, list[int]] = defaultdict(list)
@@ -51,7 +53,7 @@ def explain_misfits(
     return [found[at] for at in range(len(shapes))]
 
 
-def _misfit(found: Misfit, board: Board) -> Reason:
+def _misfit(found: FitFailure, board: CapacityMatrix) -> Reason:
     if found.fitting:
         return _slots(found.fitting)
     missing = {name: lack for name, lack in zip(board.names, found.lacks, strict=True) if lack}
@@ -119,7 +121,7 @@ def removed_by_conditions(shape: ShapeFacts, cells: Sequence[CellFacts]) -> dict
     return removed
 
 
-def explain_violations(violations: Sequence[Violation]) -> Reason:
+def explain_violations(violations: Sequence[ValidationFailure]) -> Reason:
     """What validators said, all of it; the code is the first one's."""
     told = [{"code": item.code, "text": item.text, **item.figures} for item in violations]
     first = dict(violations[0].figures)

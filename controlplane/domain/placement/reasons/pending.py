@@ -18,7 +18,7 @@ WAITING_FOR_GANG_TO_LEAVE = "waiting_for_gang_to_leave"
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingTaskFacts:
     """What is known of a PENDING task. `found`: what placement last said of its shape (in a
     gang: of its group).
 
@@ -39,12 +39,12 @@ class Waiting:
     held_image: str | None = None
 
 
-def pending_reason(task: Waiting, *, now: datetime) -> Reason:
+def pending_reason(task: PendingTaskFacts, *, now: datetime) -> Reason:
     """{code, text, and figures}: the first that holds, from what is nearest to the task."""
     return pending_reasons(task, now=now)[0]
 
 
-def pending_reasons(task: Waiting, *, now: datetime) -> list[Reason]:
+def pending_reasons(task: PendingTaskFacts, *, now: datetime) -> list[Reason]:
     """All that stands against the task, what is nearest to it first; never nothing."""
     reasons = list[Reason]()
     if task.not_before is not None and task.not_before > now:

@@ -9,22 +9,22 @@ from typing import Any
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.placement.cycle.pass_state import Plugins
 from controlplane.domain.placement.cycle.place import place
-from controlplane.domain.placement.cycle.plan import Plan
-from controlplane.domain.placement.cycle.prefilter import Screened, screen
+from controlplane.domain.placement.cycle.plan import PlacementPlan
+from controlplane.domain.placement.cycle.prefilter import PrefilterResult, screen
 from controlplane.domain.placement.model.policy import PoolPolicy
 from controlplane.domain.placement.model.snapshot import (
     CellFacts,
     GangFacts,
     PassFacts,
+    PendingRows,
     PoolSnapshot,
     ShapeFacts,
-    Waiting,
 )
 from controlplane.domain.placement.plugins.selectors import BUILT_IN as SELECTORS
 from controlplane.domain.placement.plugins.sequencers import BUILT_IN as SEQUENCERS
 from controlplane.domain.placement.plugins.validators import BUILT_IN as VALIDATORS
-from controlplane.domain.scopes import Limits, Quota, Scope, ScopeKind
-from controlplane.domain.state.gangs import GangGroup
+from controlplane.domain.scopes import Quota, Scope, ScopeKind, ScopeLimits
+from controlplane.domain.state.gangs import GangGroupFacts
 from controlplane.domain.state.states import Band, CellState
 from tests.unit.domain.facts import NOW
 
@@ -93,12 +93,12 @@ def row(
 
 def gang(*groups: tuple[int, int, int], least: int | None = None, **changes: Any) -> GangFacts:
     """A gang of which all waits. Groups as (id, minimum, waiting); `least`: of all together."""
-    members = tuple(GangGroup({S.PENDING: waiting}, minimum) for _, minimum, waiting in groups)
+    members = tuple(GangGroupFacts({S.PENDING: waiting}, minimum) for _, minimum, waiting in groups)
     wanted = sum(minimum for _, minimum, _ in groups) if least is None else least
     return GangFacts(tuple(group for group, _, _ in groups), members, wanted, **changes)
 
 
-def quota(kind: ScopeKind, key: int, limits: Limits, **changes: Any) -> Quota:
+def quota(kind: ScopeKind, key: int, limits: ScopeLimits, **changes: Any) -> Quota:
     """A quota of which nothing is used yet."""
     return Quota(Scope(kind, key), f"{kind}-{key}", limits, **changes)
 
@@ -121,11 +121,11 @@ class Pool:
             tuple(VALIDATORS[name]() for name in policy.validators),
         )
 
-    def place(self, limit: int = 10_000) -> Plan:
+    def place(self, limit: int = 10_000) -> PlacementPlan:
         """The plan of a pass that looks at every row."""
         return place(self.snapshot, self.facts, self.plugins, limit=limit)
 
-    def screen(self) -> Screened:
+    def screen(self) -> PrefilterResult:
         """The first step of a pass."""
         return screen(self.snapshot, self.plugins)
 
@@ -157,8 +157,8 @@ def pool(
     return Pool(snapshot, PassFacts(_waiting(ordered, places), gangs or {}), tuple(ordered))
 
 
-def _waiting(rows: Sequence[Row], shape_ids: Sequence[int]) -> Waiting:
-    return Waiting(
+def _waiting(rows: Sequence[Row], shape_ids: Sequence[int]) -> PendingRows:
+    return PendingRows(
         shape_ids=shape_ids,
         group_ids=[one.group_id for one in rows],
         job_ids=[one.job_id for one in rows],
@@ -179,7 +179,7 @@ class Outcome:
     """A plan, and the pool that it is for."""
 
     pool: Pool
-    plan: Plan
+    plan: PlacementPlan
 
     @property
     def placed(self) -> dict[int, int]:

@@ -7,23 +7,23 @@ import numpy as np
 import pytest
 
 from controlplane.domain.placement.cycle.place import place
-from controlplane.domain.placement.cycle.plan import Plan
+from controlplane.domain.placement.cycle.plan import PlacementPlan
 from controlplane.domain.placement.cycle.plugin_guard import Faults, guard
 from controlplane.domain.placement.cycle.prefilter import screen
 from controlplane.domain.placement.model.interfaces import (
-    Offer,
+    CellOffer,
     Queue,
     Request,
     Turn,
-    Verdict,
-    Violation,
+    ValidationFailure,
+    ValidationResult,
 )
-from controlplane.domain.placement.plugins.selectors.dispersed import Dispersed
+from controlplane.domain.placement.plugins.selectors.dispersed import DispersedSelector
 from controlplane.domain.placement.plugins.sequencers.fifo import Fifo
 from tests.unit.domain.placement.pools import Outcome, Pool, cell, gang, pool, row
 
 CELLS = [cell(1, cpu=3000), cell(2, cpu=2000)]
-WHY = Violation("closed", "the theatre is closed", {"until": 7})
+WHY = ValidationFailure("closed", "the theatre is closed", {"until": 7})
 
 
 class Says:
@@ -41,14 +41,14 @@ class Says:
     def turns(self, queue: Queue) -> Any:
         return self.answer(queue)
 
-    def select(self, offer: Offer, count: int) -> Any:
+    def select(self, offer: CellOffer, count: int) -> Any:
         return self.answer(offer, count)
 
 
-def run(waited: Pool, **plugins: Any) -> tuple[Plan, dict[str, str]]:
+def run(waited: Pool, **plugins: Any) -> tuple[PlacementPlan, dict[str, str]]:
     """A pass with other plugins, and the faults that were noted."""
     faults = Faults()
-    chosen: dict[str, Any] = {"sequencer": Fifo(), "selector": Dispersed(), **plugins}
+    chosen: dict[str, Any] = {"sequencer": Fifo(), "selector": DispersedSelector(), **plugins}
     validators = chosen.pop("validators", {})
     guarded = guard(
         faults,
@@ -146,13 +146,13 @@ def test_a_sequencer_of_other_people_that_does_right_is_asked() -> None:
 # --------------------------------------------------------------------------------- selectors
 
 
-def too_many(offer: Offer, count: int) -> Any:
+def too_many(offer: CellOffer, count: int) -> Any:
     return offer.room + 1
 
 
-def overwrites(offer: Offer, count: int) -> Any:
+def overwrites(offer: CellOffer, count: int) -> Any:
     offer.used[:] = 0
-    return Dispersed().select(offer, count)
+    return DispersedSelector().select(offer, count)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_selector_that_does_wrong_is_replaced_by_dispersed(answer: Any) -> Non
 
 
 def test_a_selector_of_other_people_that_does_right_is_asked() -> None:
-    def last(offer: Offer, count: int) -> Any:
+    def last(offer: CellOffer, count: int) -> Any:
         given = offer.room * 0
         given[np.flatnonzero(offer.room)[-1]] = 1
         return given
@@ -196,13 +196,19 @@ def test_a_selector_of_other_people_that_does_right_is_asked() -> None:
     [
         (fail, "gone wrong"),
         (lambda _: None, "NoneType"),
-        (lambda _: Verdict("all"), "invalid literal"),  # type: ignore[arg-type]
-        (lambda _: Verdict(0), "without saying why"),
-        (lambda _: Verdict(0, ("no",)), "otherwise than by Violation"),  # type: ignore[arg-type]
-        (lambda _: Verdict(0, (Violation("no", None),)), "otherwise than"),  # type: ignore[arg-type]
-        (lambda _: Verdict(0, (Violation("no", "no", {"at": object()}),)), "not JSON"),
-        (lambda _: Verdict(0, (Violation("no", "no", {"at": float("nan")}),)), "not JSON"),
-        (lambda _: Verdict(0, (Violation("no", "a\0b"),)), "NUL"),
+        (lambda _: ValidationResult("all"), "invalid literal"),  # type: ignore[arg-type]
+        (lambda _: ValidationResult(0), "without saying why"),
+        (lambda _: ValidationResult(0, ("no",)), "otherwise than by Violation"),  # type: ignore[arg-type]
+        (lambda _: ValidationResult(0, (ValidationFailure("no", None),)), "otherwise than"),  # type: ignore[arg-type]
+        (
+            lambda _: ValidationResult(0, (ValidationFailure("no", "no", {"at": object()}),)),
+            "not JSON",
+        ),
+        (
+            lambda _: ValidationResult(0, (ValidationFailure("no", "no", {"at": float("nan")}),)),
+            "not JSON",
+        ),
+        (lambda _: ValidationResult(0, (ValidationFailure("no", "a\0b"),)), "NUL"),
     ],
 )
 def test_what_a_faulty_validator_is_asked_about_waits_for_an_operator(
@@ -221,15 +227,17 @@ def test_what_a_faulty_validator_is_asked_about_waits_for_an_operator(
 
 
 def test_a_validator_that_admits_more_than_was_asked_admits_all_and_no_more() -> None:
-    plan, faults = run(waiting(), validators={"theirs": Says(lambda _: Verdict(99))})
+    plan, faults = run(waiting(), validators={"theirs": Says(lambda _: ValidationResult(99))})
     assert (plan.count, faults) == (6, {})
-    plan, faults = run(waiting(), validators={"theirs": Says(lambda _: Verdict(-3, (WHY,)))})
+    plan, faults = run(
+        waiting(), validators={"theirs": Says(lambda _: ValidationResult(-3, (WHY,)))}
+    )
     assert (plan.count, faults) == (0, {})
 
 
 def test_a_validator_of_other_people_that_does_right_is_asked_and_told() -> None:
     waited = pool(CELLS, row(1, 2))
-    closed = Says(lambda request: Verdict(0, (WHY,)))
+    closed = Says(lambda request: ValidationResult(0, (WHY,)))
     plan, faults = run(waited, validators={"theirs": closed})
     assert (plan.count, faults) == (0, {})
     told = Outcome(waited, plan).reasons[1]
@@ -237,8 +245,10 @@ def test_a_validator_of_other_people_that_does_right_is_asked_and_told() -> None
 
 
 def test_what_a_validator_calls_final_is_rejected() -> None:
-    final = Violation("never", "not here, not ever", is_final=True)
-    plan, _ = run(pool(CELLS, row(1)), validators={"theirs": Says(lambda _: Verdict(0, (final,)))})
+    final = ValidationFailure("never", "not here, not ever", is_final=True)
+    plan, _ = run(
+        pool(CELLS, row(1)), validators={"theirs": Says(lambda _: ValidationResult(0, (final,)))}
+    )
     assert [(item.group_id, item.reason["code"]) for item in plan.rejected] == [(1, "never")]
 
 

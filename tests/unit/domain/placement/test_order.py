@@ -8,8 +8,8 @@ from controlplane.contract.states import TaskState as S
 from controlplane.domain.constraints import Constraint, Operator, Tags
 from controlplane.domain.placement.model.policy import PoolPolicy
 from controlplane.domain.placement.model.snapshot import GangFacts
-from controlplane.domain.scopes import Limits, ScopeKind
-from controlplane.domain.state.gangs import GangGroup
+from controlplane.domain.scopes import ScopeKind, ScopeLimits
+from controlplane.domain.state.gangs import GangGroupFacts
 from controlplane.domain.state.states import Band
 from tests.unit.domain.placement.pools import cell, gang, quota, row, run
 
@@ -54,7 +54,7 @@ def test_last_in_first_out_keeps_the_groups_of_a_job_in_their_order() -> None:
 
 @pytest.mark.parametrize("sequencer", ["fifo", "drf"])
 def test_what_is_left_of_a_gang_that_has_begun_comes_first_in_its_band(sequencer: str) -> None:
-    begun = GangFacts((2,), (GangGroup({S.RUNNING: 3, S.PENDING: 1}, 4),), 4)
+    begun = GangFacts((2,), (GangGroupFacts({S.RUNNING: 3, S.PENDING: 1}, 4),), 4)
     rows = [row(1), row(2, coscheduled=True, is_first=True), row(3, band=Band.PRODUCTION)]
     policy = PoolPolicy(sequencer=sequencer)
     # It counts against its owner that three of it run: DRF alone would leave it for later.
@@ -111,7 +111,7 @@ def test_a_gang_is_told_of_the_value_where_it_could_be_once_others_have_left() -
 def test_members_that_are_there_already_decide_on_the_value() -> None:
     cells = [zoned(1, "a", 9), zoned(2, "b", 1)]
     facts = GangFacts(
-        (1,), (GangGroup({S.RUNNING: 1, S.PENDING: 2}, 1),), 1, "zone", frozenset({2})
+        (1,), (GangGroupFacts({S.RUNNING: 1, S.PENDING: 2}, 1),), 1, "zone", frozenset({2})
     )
     outcome = run(cells, row(1, 2, coscheduled=True, is_first=True), gangs={1: facts})
     assert outcome.per_cell == {2: 1}
@@ -146,7 +146,7 @@ def test_no_cell_prepares_more_containers_at_once_than_it_may() -> None:
 
 
 def test_only_so_many_waiting_tasks_of_a_user_take_part_and_the_next_one_stands_behind() -> None:
-    limited = quota(ScopeKind.USER, 1, Limits(pending_tasks=2))
+    limited = quota(ScopeKind.USER, 1, ScopeLimits(pending_tasks=2))
     rows = [row(1, 2, cpu=9000), row(2, cpu=500), row(3, cpu=400, owner_id=2)]
     outcome = run([core(1, 2)], *rows, quotas=(limited,))
     assert outcome.placed == {3: 1}
@@ -156,7 +156,7 @@ def test_only_so_many_waiting_tasks_of_a_user_take_part_and_the_next_one_stands_
 
 
 def test_what_exceeds_a_quota_alone_is_rejected_and_what_is_used_only_defers() -> None:
-    limited = quota(ScopeKind.USER, 1, Limits(resources={"cpu_millis": 1500}))
+    limited = quota(ScopeKind.USER, 1, ScopeLimits(resources={"cpu_millis": 1500}))
     outcome = run([core(1, 9)], row(1, cpu=2000), row(2, 2), quotas=(limited,))
     assert [item.group_id for item in outcome.plan.rejected] == [1]
     assert outcome.placed == {2: 1}

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from controlplane.domain.placement.cycle.plugin_guard import Faults
-from controlplane.domain.placement.model.snapshot import Leaving, Running
+from controlplane.domain.placement.model.snapshot import EvictableAttempt, ReleasingCapacity
 from controlplane.domain.placement.replay import (
-    Record,
+    PassRecord,
     UnreadableRecord,
     plan_document,
     read_record,
@@ -44,11 +44,11 @@ def test_there_are_decisions_that_were_kept() -> None:
     assert KEPT
 
 
-def crowded() -> Record:
+def crowded() -> PassRecord:
     """A cell full of less important work, and something more important."""
     found = pool([cell(1, cpu=2000, used={"cpu_millis": 2000})], row(7, band=Band.PRODUCTION))
     scope = Scope(ScopeKind.USER, 3)
-    running = Running(
+    running = EvictableAttempt(
         task_id=11,
         job_id=5,
         group_id=6,
@@ -61,12 +61,12 @@ def crowded() -> Record:
         began_at=NOW - timedelta(hours=1),
         stop_seconds=10.0,
     )
-    return Record(
+    return PassRecord(
         found.snapshot,
         found.facts,
         limit=100,
         running=(running,),
-        leaving=(Leaving(1, {"gpu": 1}),),
+        leaving=(ReleasingCapacity(1, {"gpu": 1}),),
         leaving_scopes={scope: {"gpu": 1}},
     )
 

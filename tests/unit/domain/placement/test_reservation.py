@@ -5,7 +5,11 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from controlplane.domain.placement.model.snapshot import Leaving, Running, ShapeFacts
+from controlplane.domain.placement.model.snapshot import (
+    EvictableAttempt,
+    ReleasingCapacity,
+    ShapeFacts,
+)
 from controlplane.domain.placement.preemption.reservation import choose_reservation
 from controlplane.domain.state.states import Band
 from tests.unit.domain.facts import NOW
@@ -19,21 +23,21 @@ def after(seconds: float) -> datetime:
     return NOW + timedelta(seconds=seconds)
 
 
-def runs(task_id: int, cell_id: int, cpu: int, seconds: float | None = None) -> Running:
+def runs(task_id: int, cell_id: int, cpu: int, seconds: float | None = None) -> EvictableAttempt:
     """An attempt of `cpu` thousandths that ends in so many seconds; None: nobody knows."""
     ends_by = None if seconds is None else after(seconds)
     resources = {"cpu_millis": cpu}
-    return Running(
+    return EvictableAttempt(
         task_id, 1, 1, cell_id, Band.BATCH, resources, 1, 1, 1, NOW, 10.0, ends_by=ends_by
     )
 
 
 def reserve(
     cpu: int,
-    running: Sequence[Running],
+    running: Sequence[EvictableAttempt],
     *,
     usable: Sequence[bool] = (True, True, True),
-    leaving: Sequence[Leaving] = (),
+    leaving: Sequence[ReleasingCapacity] = (),
     kept_memory: int = 0,
 ) -> tuple[int, datetime | None] | None:
     """For a task that asks for cpu alone; what is not held of the cells is free."""
@@ -86,7 +90,7 @@ def test_what_should_have_ended_long_ago_ends_now() -> None:
 
 
 def test_what_is_leaving_counts_as_gone() -> None:
-    leaving = [Leaving(1, {"cpu_millis": 8000})]
+    leaving = [ReleasingCapacity(1, {"cpu_millis": 8000})]
     assert reserve(4000, [runs(1, 0, 8000, 5)], usable=(True, True, False), leaving=leaving) == (
         1,
         NOW,

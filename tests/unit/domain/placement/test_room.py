@@ -5,10 +5,10 @@ from datetime import timedelta
 
 import pytest
 
-from controlplane.domain.placement.model.snapshot import Leaving, Running
+from controlplane.domain.placement.model.snapshot import EvictableAttempt, ReleasingCapacity
 from controlplane.domain.placement.preemption.make_room import make_room, starving
 from controlplane.domain.placement.preemption.preempt import Eviction
-from controlplane.domain.scopes import Limits, ScopeKind
+from controlplane.domain.scopes import ScopeKind, ScopeLimits
 from controlplane.domain.state.states import Band
 from tests.unit.domain.facts import NOW
 from tests.unit.domain.placement.pools import Row, cell, gang, pool, quota, row
@@ -16,10 +16,10 @@ from tests.unit.domain.placement.pools import Row, cell, gang, pool, quota, row
 PRODUCTION = {"band": Band.PRODUCTION, "coscheduled": True, "job": 9}
 
 
-def full_cells(*cpu: int) -> tuple[list[Running], list[int]]:
+def full_cells(*cpu: int) -> tuple[list[EvictableAttempt], list[int]]:
     """Two BATCH tasks on each cell of so many thousandths, which hold half of it each."""
     running = [
-        Running(
+        EvictableAttempt(
             task_id=10 * number + half,
             job_id=100 + 10 * number + half,
             group_id=1,
@@ -84,13 +84,13 @@ def test_quota_that_is_freed_for_one_is_not_there_for_the_next() -> None:
     cells = [cell(0, cpu=sizes[0], used={"cpu_millis": 8000}), cell(1, cpu=sizes[1])]
     first = row(1, 1, job=1, band=Band.PRODUCTION, nominated_cell_id=0)
     second = row(2, 1, job=2, band=Band.PRODUCTION)
-    limits = Limits(running_tasks=2)
+    limits = ScopeLimits(running_tasks=2)
     held = quota(ScopeKind.USER, 1, limits, running_tasks=2)
     case = pool(cells, first, second, quotas=(held,))
     gone = {held.scope: {"running_tasks": 1}}
     plan = case.place()
     assert plan.count == 0
-    staying, leaving = running[1:], [Leaving(0, {"cpu_millis": 4000})]
+    staying, leaving = running[1:], [ReleasingCapacity(0, {"cpu_millis": 4000})]
     (eviction,) = make_room(case.snapshot, plan, case.facts.waiting, staying, leaving, gone)
     assert (eviction.need.group_id, eviction.victims) == (2, (2,))
 
@@ -102,7 +102,7 @@ def test_a_job_that_is_leaving_makes_way_for_the_next_job_and_for_itself() -> No
     held = quota(
         ScopeKind.USER,
         1,
-        Limits(running_jobs=1),
+        ScopeLimits(running_jobs=1),
         running_tasks=1,
         jobs=frozenset({5}),
         leaving_jobs=frozenset({5}),

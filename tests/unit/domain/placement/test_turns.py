@@ -8,8 +8,8 @@ from controlplane.contract.states import TaskState as S
 from controlplane.domain.placement.cycle.place import place
 from controlplane.domain.placement.model.policy import PoolPolicy
 from controlplane.domain.placement.model.snapshot import GangFacts, Nomination
-from controlplane.domain.scopes import Limits, ScopeKind
-from controlplane.domain.state.gangs import GangGroup
+from controlplane.domain.scopes import ScopeKind, ScopeLimits
+from controlplane.domain.state.gangs import GangGroupFacts
 from controlplane.domain.state.states import Band
 from tests.unit.domain.facts import NOW
 from tests.unit.domain.placement.pools import cell, gang, pool, quota, row, run
@@ -43,7 +43,9 @@ def test_who_prefers_a_cell_goes_there_as_long_as_it_has_room_and_elsewhere_else
 
 
 def test_a_job_that_runs_goes_on_behind_one_that_may_not_begin() -> None:
-    one = quota(ScopeKind.USER, 1, Limits(running_jobs=1), jobs=frozenset({5}), running_tasks=1)
+    one = quota(
+        ScopeKind.USER, 1, ScopeLimits(running_jobs=1), jobs=frozenset({5}), running_tasks=1
+    )
     rows = [row(3), row(4, cpu=500, owner_id=2), row(5, 2)]
     outcome = run([core(1, 4)], *rows, quotas=(one,))
     assert outcome.placed == {4: 1, 5: 2}
@@ -51,8 +53,8 @@ def test_a_job_that_runs_goes_on_behind_one_that_may_not_begin() -> None:
 
 
 def test_only_what_stands_against_the_next_task_is_told() -> None:
-    user = quota(ScopeKind.USER, 1, Limits(resources={"cpu_millis": 2000}))
-    project = quota(ScopeKind.PROJECT, 1, Limits(running_tasks=1))
+    user = quota(ScopeKind.USER, 1, ScopeLimits(resources={"cpu_millis": 2000}))
+    project = quota(ScopeKind.PROJECT, 1, ScopeLimits(running_tasks=1))
     outcome = run([core(1, 9)], row(1, 4), quotas=(user, project))
     assert outcome.placed == {1: 1}
     assert [item["scope"] for item in outcome.reasons[1]["violations"]] == ["project project-1"]
@@ -101,9 +103,9 @@ def test_quota_that_is_freed_for_who_is_nominated_is_nobody_elses_either() -> No
     busy = core(1, 2, used={"cpu_millis": 1000})
     waits = row(1, cpu=2000, band=Band.PRODUCTION, nominated_cell_id=1)
     cells, alone = [busy, core(2)], {"nominations": (kept(1, 1),)}
-    cpu = quota(ScopeKind.USER, 1, Limits(resources={"cpu_millis": 2000}))
-    tasks = quota(ScopeKind.USER, 1, Limits(running_tasks=1))
-    jobs = quota(ScopeKind.USER, 1, Limits(running_jobs=1))
+    cpu = quota(ScopeKind.USER, 1, ScopeLimits(resources={"cpu_millis": 2000}))
+    tasks = quota(ScopeKind.USER, 1, ScopeLimits(running_tasks=1))
+    jobs = quota(ScopeKind.USER, 1, ScopeLimits(running_jobs=1))
     for limited in (cpu, tasks, jobs):
         outcome = run(cells, waits, row(2), quotas=(limited,), **alone)
         assert outcome.placed == {}
@@ -121,7 +123,7 @@ def test_an_evicted_job_begins_anew_behind_whom_it_was_evicted_for() -> None:
     waits = row(1, cpu=2000, band=Band.PRODUCTION, nominated_cell_id=1)
     cells, again = [busy, core(2)], row(2, 2, cpu=500)
     for limit, others, placed in ((1, (), {}), (2, (7,), {}), (2, (), {2: 2}), (3, (7,), {2: 2})):
-        of_jobs = Limits(running_jobs=limit)
+        of_jobs = ScopeLimits(running_jobs=limit)
         facts = {"jobs": frozenset({2, *others}), "leaving_jobs": frozenset({2})}
         held = quota(ScopeKind.USER, 1, of_jobs, running_tasks=1, **facts)
         outcome = run(cells, waits, again, quotas=(held,), nominations=(kept(1, 1),))
@@ -144,13 +146,13 @@ def test_tokens_that_are_freed_for_who_is_nominated_are_nobody_elses_either() ->
 
 
 def test_what_is_kept_for_a_gang_stands_against_none_of_its_members() -> None:
-    limited = quota(ScopeKind.USER, 1, Limits(running_tasks=2, running_jobs=1))
+    limited = quota(ScopeKind.USER, 1, ScopeLimits(running_tasks=2, running_jobs=1))
     rows = [
         row(1, coscheduled=True, nominated_cell_id=1),
         row(2, coscheduled=True, job=1, nominated_cell_id=2),
     ]
     both = (kept(1, 1), kept(2, 2))
-    one = (GangGroup({S.PENDING: 1}, 1), GangGroup({S.PENDING: 1}, 1))
+    one = (GangGroupFacts({S.PENDING: 1}, 1), GangGroupFacts({S.PENDING: 1}, 1))
     facts = GangFacts((1, 2), one, 2)
     outcome = run([core(1), core(2)], *rows, gangs={1: facts}, nominations=both, quotas=(limited,))
     assert outcome.placed == {1: 1, 2: 1}
@@ -185,13 +187,13 @@ def test_a_strict_pool_places_nothing_behind_the_first_that_finds_no_room() -> N
 
 
 def test_a_quota_does_not_stop_a_strict_pool() -> None:
-    limited = quota(ScopeKind.USER, 1, Limits(running_tasks=1))
+    limited = quota(ScopeKind.USER, 1, ScopeLimits(running_tasks=1))
     rows = [row(1, 2), row(2, owner_id=2)]
     assert run([core(1, 4)], *rows, quotas=(limited,), policy=STRICT).placed == {1: 1, 2: 1}
 
 
 def test_a_gang_stops_a_strict_pool_only_where_it_finds_no_room() -> None:
-    limited = quota(ScopeKind.USER, 1, Limits(running_tasks=1))
+    limited = quota(ScopeKind.USER, 1, ScopeLimits(running_tasks=1))
     rows = [row(1, 2, coscheduled=True), row(2, owner_id=2)]
     all_of_it: dict[str, Any] = {"gangs": {1: gang((1, 2, 2))}, "policy": STRICT}
     assert run([core(1, 4)], *rows, quotas=(limited,), **all_of_it).placed == {2: 1}
@@ -204,7 +206,7 @@ def test_members_of_a_gang_beyond_its_minimum_use_what_is_kept_for_them() -> Non
         row(1, coscheduled=True, avoid_cell_id=9),
         row(1, coscheduled=True, nominated_cell_id=1),
     ]
-    facts = GangFacts((1,), (GangGroup({S.PENDING: 2}, 1),), 1)
+    facts = GangFacts((1,), (GangGroupFacts({S.PENDING: 2}, 1),), 1)
     outcome = run([core(1), core(2)], *rows, gangs={1: facts}, nominations=(kept(1, 1),))
     assert outcome.placed == {1: 2}
 
@@ -215,7 +217,9 @@ def test_what_is_kept_for_a_gang_is_kept_on_while_its_members_wait() -> None:
         row(2, coscheduled=True, job=1, nominated_cell_id=1, cpu=2000),
         row(7),
     ]
-    facts = GangFacts((1, 2), (GangGroup({S.PENDING: 1}, 1), GangGroup({S.PENDING: 1}, 0)), 1)
+    facts = GangFacts(
+        (1, 2), (GangGroupFacts({S.PENDING: 1}, 1), GangGroupFacts({S.PENDING: 1}, 0)), 1
+    )
     half = core(1, 2, used={"cpu_millis": 1000})
     outcome = run([half, core(2)], *rows, gangs={1: facts}, nominations=(kept(1, 2),))
     assert outcome.placed == {1: 1}

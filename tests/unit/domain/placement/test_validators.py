@@ -7,11 +7,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.domain.placement.model.interfaces import QuotaState, Request, Validator, Verdict
+from controlplane.domain.placement.model.interfaces import (
+    QuotaState,
+    Request,
+    ValidationResult,
+    Validator,
+)
 from controlplane.domain.placement.model.policy import DEFAULT_VALIDATORS
 from controlplane.domain.placement.model.snapshot import ShapeFacts
 from controlplane.domain.placement.plugins.validators import BUILT_IN
-from controlplane.domain.scopes import Limits, ScopeKind
+from controlplane.domain.scopes import ScopeKind, ScopeLimits
 from controlplane.domain.state.states import Band
 from tests.unit.domain.facts import NOW
 
@@ -34,7 +39,7 @@ def validator(name: str) -> Validator:
 
 
 def quota(kind: ScopeKind = ScopeKind.USER, **changes: Any) -> QuotaState:
-    limits = Limits(
+    limits = ScopeLimits(
         resources=changes.pop("limits", {}),
         running_tasks=changes.pop("most_tasks", None),
         running_jobs=changes.pop("most_jobs", None),
@@ -195,7 +200,7 @@ def test_a_limit_that_was_lowered_admits_nothing_and_rejects_nothing() -> None:
 def test_a_job_that_runs_already_is_not_one_job_more() -> None:
     held = quota(most_jobs=2, running_jobs=3)
     check = validator("concurrency").check
-    assert check(request(4, quotas=[held], new_jobs=0)) == Verdict(4)
+    assert check(request(4, quotas=[held], new_jobs=0)) == ValidationResult(4)
     assert check(request(4, quotas=[held], new_jobs=1)).admitted == 0
 
 
@@ -206,17 +211,17 @@ def test_the_first_tasks_of_a_scope_always_take_part() -> None:
     assert check(request(8, quotas=[quota(most_pending=5, waiting=3)])).admitted == 2
     assert check(request(1, quotas=[quota(most_pending=5, waiting=5)])).admitted == 0
     # A gang larger than the limit would else wait for ever behind itself.
-    assert check(request(8, quotas=[limit], is_whole=True)) == Verdict(8)
+    assert check(request(8, quotas=[limit], is_whole=True)) == ValidationResult(8)
     assert check(request(8, quotas=[quota(most_pending=5, waiting=1)], is_whole=True)).admitted == 0
 
 
 def test_nothing_that_time_cures_is_final() -> None:
     early = request(startable_at=NOW + timedelta(seconds=1))
     assert not validator("start_time").check(early).violations[0].is_final
-    assert validator("start_time").check(request(startable_at=NOW)) == Verdict(1)
+    assert validator("start_time").check(request(startable_at=NOW)) == ValidationResult(1)
     # What depends on others has no start time yet, and is told so once.
     open_one = request(2, startable_at=None)
-    assert validator("start_time").check(open_one) == Verdict(2)
+    assert validator("start_time").check(open_one) == ValidationResult(2)
     verdict = validator("dependencies").check(open_one)
     assert (verdict.admitted, verdict.violations[0].is_final) == (0, False)
     waiting = request(quotas=[quota(most_pending=0)])

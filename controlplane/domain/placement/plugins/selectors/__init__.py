@@ -4,10 +4,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from controlplane.domain.placement.model.interfaces import Selector
-from controlplane.domain.placement.plugins.selectors.concentrated import Concentrated
-from controlplane.domain.placement.plugins.selectors.dispersed import Dispersed
+from controlplane.domain.placement.plugins.selectors.concentrated import ConcentratedSelector
+from controlplane.domain.placement.plugins.selectors.dispersed import DispersedSelector
 from controlplane.domain.placement.plugins.selectors.round_robin import RoundRobin
 
 BUILT_IN: Mapping[str, type[Selector]] = MappingProxyType(
-    {"dispersed": Dispersed, "concentrated": Concentrated, "round_robin": RoundRobin}
+    {
+        "dispersed": DispersedSelector,
+        "concentrated": ConcentratedSelector,
+        "round_robin": RoundRobin,
+    }
 )

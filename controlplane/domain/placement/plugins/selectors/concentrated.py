@@ -7,16 +7,16 @@ Source: Backend.AI (ConcentratedSelector).
 
 import numpy as np
 
-from controlplane.domain.placement.model.interfaces import Offer, Vector
+from controlplane.domain.placement.model.interfaces import CellOffer, Vector
 from controlplane.domain.placement.model.shares import utilisation
 
 
-class Concentrated:
+class ConcentratedSelector:
     """Packs: the most utilised cell that still fits first."""
 
     keeps_place = False
 
-    def select(self, offer: Offer, count: int) -> Vector:
+    def select(self, offer: CellOffer, count: int) -> Vector:
         """Most utilised first: a cell that takes a task stays first, and takes the next."""
         order = np.lexsort((offer.sizes, -utilisation(offer.capacity, offer.used)))
         room = offer.room[order]

@@ -14,7 +14,7 @@ from math import inf
 
 import numpy as np
 
-from controlplane.domain.placement.model.interfaces import Matrix, Offer, Vector
+from controlplane.domain.placement.model.interfaces import CellOffer, Matrix, Vector
 from controlplane.domain.placement.model.shares import utilisation
 
 # Up to so many tasks the next cell is looked up one by one; above, all cells are filled to one
@@ -25,12 +25,12 @@ _BISECTIONS = 40
 _MARGIN = 1e-9
 
 
-class Dispersed:
+class DispersedSelector:
     """Spreads the load evenly."""
 
     keeps_place = False
 
-    def select(self, offer: Offer, count: int) -> Vector:
+    def select(self, offer: CellOffer, count: int) -> Vector:
         """Least utilised first."""
         room = np.minimum(offer.room, count)
         given = np.zeros_like(room)
@@ -40,7 +40,7 @@ class Dispersed:
         return given + _one_by_one(offer, given, room - given, count)
 
 
-def _one_by_one(offer: Offer, given: Vector, room: Vector, count: int) -> Vector:
+def _one_by_one(offer: CellOffer, given: Vector, room: Vector, count: int) -> Vector:
     more = np.zeros_like(room)
     if not count:
         return more
@@ -56,7 +56,7 @@ def _one_by_one(offer: Offer, given: Vector, room: Vector, count: int) -> Vector
             more[least] = 1
             return more
     least = np.flatnonzero(room > 0)
-    shares = _Shares(offer, least)
+    shares = _Utilisations(offer, least)
     columns = (share[least], -offer.sizes[least], given[least], np.arange(len(least)))
     heap = list(zip(*(column.tolist() for column in columns), strict=True))
     heapify(heap)
@@ -70,7 +70,9 @@ def _one_by_one(offer: Offer, given: Vector, room: Vector, count: int) -> Vector
     return more
 
 
-def _has_one_each(offer: Offer, given: Vector, room: Vector, cells: Vector, worst: float) -> bool:
+def _has_one_each(
+    offer: CellOffer, given: Vector, room: Vector, cells: Vector, worst: float
+) -> bool:
     """Whether, with one task more, all of `cells` come after the last of them, which is `worst`."""
     tasks = given[cells] + 1
     share = utilisation(
@@ -81,10 +83,10 @@ def _has_one_each(offer: Offer, given: Vector, room: Vector, cells: Vector, wors
     return bool(((share > worst) | ((share == worst) & behind) | (room[cells] < 2)).all())
 
 
-class _Shares:
+class _Utilisations:
     """Utilisations of a few cells, in plain numbers: numpy is slow where there is one of each."""
 
-    def __init__(self, offer: Offer, cells: Vector) -> None:
+    def __init__(self, offer: CellOffer, cells: Vector) -> None:
         self._used: list[list[int]] = offer.used[:, cells].T.tolist()
         self._capacity: list[list[int]] = offer.capacity[:, cells].T.tolist()
         self._request: list[int] = offer.request.tolist()
@@ -96,7 +98,7 @@ class _Shares:
         return max(shares, default=0.0)
 
 
-def _common_level(offer: Offer, room: Vector, count: int) -> Vector:
+def _common_level(offer: CellOffer, room: Vector, count: int) -> Vector:
     """Return the tasks that all cells take below one utilisation, `count` at most in all.
 
     Each of them goes before any that a cell takes at that level, whatever the ties there.
@@ -118,7 +120,9 @@ def _common_level(offer: Offer, room: Vector, count: int) -> Vector:
     return _below(offer, asked, request, room, low - _MARGIN)
 
 
-def _below(offer: Offer, asked: np.ndarray, request: Matrix, room: Vector, level: float) -> Vector:
+def _below(
+    offer: CellOffer, asked: np.ndarray, request: Matrix, room: Vector, level: float
+) -> Vector:
     """Return how many tasks each cell takes while it is utilised less than `level`."""
     spare = level * offer.capacity - offer.used
     takes = np.ceil(spare[asked] / request).min(axis=0)

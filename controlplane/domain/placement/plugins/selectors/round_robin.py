@@ -5,7 +5,7 @@ Where it stopped is kept with the pool, so that it goes on there after a restart
 
 import numpy as np
 
-from controlplane.domain.placement.model.interfaces import Offer, Vector
+from controlplane.domain.placement.model.interfaces import CellOffer, Vector
 
 
 class RoundRobin:
@@ -13,7 +13,7 @@ class RoundRobin:
 
     keeps_place = True
 
-    def select(self, offer: Offer, count: int) -> Vector:
+    def select(self, offer: CellOffer, count: int) -> Vector:
         """Whole rounds first, then one each from `offer.start` on."""
         low, high = 0, int(count)
         while low < high:  # the most rounds that are complete

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.domain.placement.model.interfaces import Queue, SureRoom, Turn, Vector
+from controlplane.domain.placement.model.interfaces import GuaranteedCapacity, Queue, Turn, Vector
 
 _BISECTIONS = 40
 # To raise the owners together pays if each has some turns less by it; where it does not, so many
@@ -23,7 +23,7 @@ _PAUSE_TURNS = 8
 
 
 @dataclass(slots=True)
-class _Line:
+class _OwnerRows:
     """The rows of an owner in order, and the first that has anything left."""
 
     owner: int
@@ -76,19 +76,19 @@ def turns_by_share(queue: Queue, weight_of: Callable[[int], float]) -> Iterator[
                 yield turn
 
 
-def _lines(queue: Queue, weight_of: Callable[[int], float]) -> dict[int, _Line]:
+def _lines(queue: Queue, weight_of: Callable[[int], float]) -> dict[int, _OwnerRows]:
     order = np.lexsort((~queue.is_child, queue.owner))
     order = order[queue.left[order] > 0]
     bounds = np.flatnonzero(np.diff(queue.owner[order])) + 1
     found = [rows for rows in np.split(order, bounds) if len(rows)]
     owners = [int(queue.owner[rows[0]]) for rows in found]
     return {
-        owner: _Line(owner, weight_of(owner), rows)
+        owner: _OwnerRows(owner, weight_of(owner), rows)
         for owner, rows in zip(owners, found, strict=True)
     }
 
 
-def _one_by_one(queue: Queue, lines: dict[int, _Line], turns: int) -> Iterator[Turn]:
+def _one_by_one(queue: Queue, lines: dict[int, _OwnerRows], turns: int) -> Iterator[Turn]:
     heap = [(line.share(queue), owner) for owner, line in lines.items()]
     heapify(heap)
     while heap and turns > 0:
@@ -103,7 +103,9 @@ def _one_by_one(queue: Queue, lines: dict[int, _Line], turns: int) -> Iterator[T
         heappush(heap, (line.share(queue), owner))
 
 
-def _together(queue: Queue, lines: list[_Line], sure: SureRoom | None) -> tuple[list[int], bool]:
+def _together(
+    queue: Queue, lines: list[_OwnerRows], sure: GuaranteedCapacity | None
+) -> tuple[list[int], bool]:
     """How many tasks raise each owner to one level, the highest for which there is sure room.
 
     And whether that was worth asking. Who finds no room goes first: what he has besides may.
@@ -133,7 +135,7 @@ def _raised_to(level: float, shares: NDArray[np.float64], each: NDArray[np.float
     return np.ceil(np.maximum(level - shares, 0) / each).astype(np.int64)
 
 
-def _is_sure(counts: Vector, left: Vector, sure: SureRoom) -> bool:
+def _is_sure(counts: Vector, left: Vector, sure: GuaranteedCapacity) -> bool:
     if int(counts.sum()) > sure.total or (counts > left).any():
         return False
     return bool((sure.weights @ counts <= sure.room)[counts > 0].all())

@@ -1,13 +1,18 @@
 """Concurrency: how many tasks and jobs of a user, project or domain may run at once."""
 
-from controlplane.domain.placement.model.interfaces import QuotaState, Request, Verdict, Violation
+from controlplane.domain.placement.model.interfaces import (
+    QuotaState,
+    Request,
+    ValidationFailure,
+    ValidationResult,
+)
 from controlplane.domain.placement.plugins.validators.quota import QUOTA_EXCEEDED
 
 
 class Concurrency:
     """Defers what would be one task, or one job, too many (Backend.AI: concurrency limit)."""
 
-    def check(self, request: Request) -> Verdict:
+    def check(self, request: Request) -> ValidationResult:
         """By `running_tasks` and `running_jobs` of each of the quotas."""
         admitted, violations = request.tasks, []
         for quota in request.quotas:
@@ -23,12 +28,12 @@ class Concurrency:
                 admitted = 0
         if request.is_whole and violations:
             admitted = 0
-        return Verdict(admitted, tuple(violations))
+        return ValidationResult(admitted, tuple(violations))
 
 
 def _violation(
     request: Request, quota: QuotaState, what: str, requested: int, limit: int
-) -> Violation:
+) -> ValidationFailure:
     used = quota.running_tasks if what == "running tasks" else quota.running_jobs
     figures = {
         "scope": quota.title,
@@ -39,4 +44,4 @@ def _violation(
     }
     text = f"quota of {quota.title}: {used} {what} + {requested} requested > {limit} allowed"
     is_final = requested > limit and not request.shape.allow_unsatisfiable
-    return Violation(QUOTA_EXCEEDED, text, figures, is_final)
+    return ValidationFailure(QUOTA_EXCEEDED, text, figures, is_final)

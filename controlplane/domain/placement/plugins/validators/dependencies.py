@@ -3,7 +3,11 @@
 Ticks do not even read such tasks; where a job would go before it is submitted is asked of it, too.
 """
 
-from controlplane.domain.placement.model.interfaces import Request, Verdict, Violation
+from controlplane.domain.placement.model.interfaces import (
+    Request,
+    ValidationFailure,
+    ValidationResult,
+)
 
 WAITING_FOR_DEPENDENCY = "waiting_for_dependency"
 
@@ -11,9 +15,9 @@ WAITING_FOR_DEPENDENCY = "waiting_for_dependency"
 class Dependencies:
     """Defers what may not start yet for the sake of others."""
 
-    def check(self, request: Request) -> Verdict:
+    def check(self, request: Request) -> ValidationResult:
         """All or nothing."""
         if request.startable_at is not None:
-            return Verdict(request.tasks)
+            return ValidationResult(request.tasks)
         text = "waits until what it depends on is there"
-        return Verdict(0, (Violation(WAITING_FOR_DEPENDENCY, text),))
+        return ValidationResult(0, (ValidationFailure(WAITING_FOR_DEPENDENCY, text),))

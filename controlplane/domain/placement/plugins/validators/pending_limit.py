@@ -4,14 +4,18 @@ It keeps one who submits very much from filling the queue (Backend.AI: pending s
 first ones always take part, so that nobody waits for ever behind himself.
 """
 
-from controlplane.domain.placement.model.interfaces import Request, Verdict, Violation
+from controlplane.domain.placement.model.interfaces import (
+    Request,
+    ValidationFailure,
+    ValidationResult,
+)
 from controlplane.domain.placement.plugins.validators.quota import QUOTA_EXCEEDED
 
 
 class PendingLimit:
     """Defers tasks while as many others of the scope were tried in this pass in vain."""
 
-    def check(self, request: Request) -> Verdict:
+    def check(self, request: Request) -> ValidationResult:
         """By `pending_tasks` of each of the quotas."""
         admitted, violations = request.tasks, []
         for quota in request.quotas:
@@ -32,5 +36,7 @@ class PendingLimit:
                 "requested": 1,
                 "limit": limit,
             }
-            violations.append(Violation(QUOTA_EXCEEDED, text, figures))
-        return Verdict(0 if request.is_whole and violations else admitted, tuple(violations))
+            violations.append(ValidationFailure(QUOTA_EXCEEDED, text, figures))
+        return ValidationResult(
+            0 if request.is_whole and violations else admitted, tuple(violations)
+        )

@@ -1,13 +1,18 @@
 """What the three quotas on resources share: how many tasks a scope has room for, and in words."""
 
 from controlplane.domain.placement.model.amounts import describe_amount
-from controlplane.domain.placement.model.interfaces import QuotaState, Request, Verdict, Violation
+from controlplane.domain.placement.model.interfaces import (
+    QuotaState,
+    Request,
+    ValidationFailure,
+    ValidationResult,
+)
 from controlplane.domain.scopes import ScopeKind
 
 QUOTA_EXCEEDED = "quota_exceeded"
 
 
-def check_resources(request: Request, kind: ScopeKind) -> Verdict:
+def check_resources(request: Request, kind: ScopeKind) -> ValidationResult:
     """How many of the tasks the quota of `kind` has resources for.
 
     What is in use comes free in time, so it defers; a request above the limit itself is final,
@@ -28,10 +33,10 @@ def check_resources(request: Request, kind: ScopeKind) -> Verdict:
             admitted = min(admitted, fitting)
     if request.is_whole and violations:
         admitted = 0
-    return Verdict(admitted, tuple(violations))
+    return ValidationResult(admitted, tuple(violations))
 
 
-def _violation(request: Request, quota: QuotaState, name: str, each: int) -> Violation:
+def _violation(request: Request, quota: QuotaState, name: str, each: int) -> ValidationFailure:
     limit, used = quota.limits.resources[name], quota.resources.get(name, 0)
     requested = each * (request.tasks if request.is_whole else 1)
     figures = {
@@ -44,4 +49,4 @@ def _violation(request: Request, quota: QuotaState, name: str, each: int) -> Vio
     words = [describe_amount(name, amount) for amount in (used, requested, limit)]
     text = f"quota of {quota.title}: {words[0]} used + {words[1]} requested > {words[2]} allowed"
     is_final = requested > limit and not request.shape.allow_unsatisfiable
-    return Violation(QUOTA_EXCEEDED, text, figures, is_final)
+    return ValidationFailure(QUOTA_EXCEEDED, text, figures, is_final)

@@ -1,6 +1,10 @@
 """Start time: nothing is placed before the instant that its submitter named (`start_after`)."""
 
-from controlplane.domain.placement.model.interfaces import Request, Verdict, Violation
+from controlplane.domain.placement.model.interfaces import (
+    Request,
+    ValidationFailure,
+    ValidationResult,
+)
 
 WAITING_FOR_START_TIME = "waiting_for_start_time"
 
@@ -8,10 +12,12 @@ WAITING_FOR_START_TIME = "waiting_for_start_time"
 class StartTime:
     """Defers what is not to start yet."""
 
-    def check(self, request: Request) -> Verdict:
+    def check(self, request: Request) -> ValidationResult:
         """All or nothing; what waits for others has no start time yet."""
         if request.startable_at is None or request.startable_at <= request.now:
-            return Verdict(request.tasks)
+            return ValidationResult(request.tasks)
         start = request.startable_at.isoformat(timespec="milliseconds")
         text = f"is not to start before {start}"
-        return Verdict(0, (Violation(WAITING_FOR_START_TIME, text, {"until": start}),))
+        return ValidationResult(
+            0, (ValidationFailure(WAITING_FOR_START_TIME, text, {"until": start}),)
+        )

@@ -1,0 +1,1 @@
+"""Admin pages for jobs, tasks, attempts, one-off tasks and their callbacks."""

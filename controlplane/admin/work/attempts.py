@@ -1,0 +1,351 @@
+"""Attempts: one try at a task on one cell, with its container and its end; `release attempt`."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.conf import settings
+from django.contrib import admin
+from django.db.models import Case, Q, QuerySet, When
+from django.db.models.functions import Left
+from django.http import HttpRequest, HttpResponse
+from django.template.defaultfilters import filesizeformat
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from controlplane import clock
+from controlplane.admin.badges import (
+    NOTHING,
+    duration,
+    instant,
+    list_link,
+    page_link,
+    state_badge,
+    with_note,
+)
+from controlplane.admin.base import ActionConfirmation, MonospaceText, ReadOnlyAdmin, Section, Table
+from controlplane.admin.work.timeline import attempt_timeline
+from controlplane.commands.attempts.release import release_attempt
+from controlplane.contract.states import TaskState
+from controlplane.domain.errors import Conflict
+from controlplane.domain.state.states import REASONS, Reason
+from controlplane.models import Attempt, Task
+from controlplane.queries.attempts.group_specs import browser_link
+from controlplane.queries.views.attempts import find_newest_attempts
+from controlplane.storage.store import STREAMS, find_tail, read_log
+
+# Of each stream; the whole is there by API and command.
+_SHOWN_LINES = 200
+_SHOWN_BYTES = 64 * 1024
+# Of a result, where it is one of many; it may have 10 KB.
+_RESULT_CHARS = 400
+_OF_A_LINE = (
+    "task_id",
+    "number",
+    "state",
+    "phase",
+    "progress",
+    "exit_code",
+    "reason",
+    "message",
+    "cell__name",
+)
+
+
+class HeldFilter(admin.SimpleListFilter):
+    """Attempts that hold their cell's capacity, found by a partial index."""
+
+    title = "capacity"
+    parameter_name = "held"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
+        """One choice beside all."""
+        return (("yes", "Held"),)
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """The attempts chosen."""
+        return queryset.filter(released_at=None) if self.value() == "yes" else queryset
+
+
+@admin.register(Attempt)
+class AttemptAdmin(ReadOnlyAdmin):
+    """Attempts, newest first: their uids grow with time."""
+
+    ordering: ClassVar = ("-uid",)
+    list_display = (
+        "shown_uid",
+        "job_link",
+        "task_link",
+        "number",
+        "shown_state",
+        "cell_link",
+        "exit_code",
+        "created",
+        "took",
+        "flower",
+    )
+    list_filter = (HeldFilter,)
+    list_select_related = ("cell", "job", "group", "task")
+    search_fields = ("uid",)
+    search_help_text = "An attempt's uid"
+    defer_fields: ClassVar = (
+        "result",
+        "usage",
+        "details",
+        "job__spec",
+        "job__annotation",
+        "group__launch",
+        "group__depends_on",
+    )
+
+    actions = ("release_attempts",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Attempt]:
+        """Of deleted jobs only what still holds a cell: operators must be able to see that."""
+        visible = Q(job__deleted_at=None) | Q(released_at=None)
+        return super().get_queryset(request).filter(visible)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Attempt], search_term: str
+    ) -> tuple[QuerySet[Attempt], bool]:
+        """Whole uids alone."""
+        if not search_term.strip():
+            return queryset, False
+        try:
+            return queryset.filter(pk=UUID(search_term.strip())), False
+        except ValueError:
+            return queryset.none(), False
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """Also by state and cell, which other pages link to together with `held`, and by task."""
+        linked = lookup in ("state__exact", "cell__id__exact", "task__id__exact")
+        return linked or bool(super().lookup_allowed(lookup, value, request))
+
+    @admin.display(description="uid", ordering="uid")
+    def shown_uid(self, attempt: Attempt) -> SafeString:
+        """Its uid in one line."""
+        return format_html('<span class="cellrun-uid">{}</span>', attempt.pk)
+
+    @admin.display(description="job")
+    def job_link(self, attempt: Attempt) -> SafeString | str:
+        """Its job."""
+        return page_link("job", attempt.job_id, attempt.job)
+
+    @admin.display(description="task")
+    def task_link(self, attempt: Attempt) -> SafeString | str:
+        """Its task."""
+        return page_link("task", attempt.task_id, _task_name(attempt))
+
+    @admin.display(description="state")
+    def shown_state(self, attempt: Attempt) -> SafeString:
+        """Its state and what there is to say of it."""
+        return attempt_badge(attempt)
+
+    @admin.display(description="cell")
+    def cell_link(self, attempt: Attempt) -> SafeString | str:
+        """Its cell."""
+        return page_link("cell", attempt.cell_id, attempt.cell.name)
+
+    @admin.display(description="created", ordering="uid")
+    def created(self, attempt: Attempt) -> SafeString | str:
+        """When it was placed."""
+        return instant(attempt.created_at)
+
+    @admin.display(description="took")
+    def took(self, attempt: Attempt) -> str:
+        """From start to end of its program."""
+        return duration(attempt.started_at, attempt.finished_at)
+
+    @admin.display(description="")
+    def flower(self, attempt: Attempt) -> SafeString | str:
+        """The same attempt as Flower sees it."""
+        return flower_link(attempt)
+
+    @admin.action(description="Release attempt", permissions=["operate"])
+    def release_attempts(
+        self, request: HttpRequest, rows: QuerySet[Attempt]
+    ) -> HttpResponse | None:
+        """Vouch that nothing is left of attempts that have ended."""
+        reason = request.POST.get("reason", "").strip()
+
+        def release(attempt: Attempt) -> None:
+            if not reason:
+                raise Conflict("say why: it is kept in the history")
+            actor = str(request.user)
+            release_attempt(uid=attempt.pk, reason=reason, actor=actor, now=clock.now())
+
+        question = ActionConfirmation(
+            action="release_attempts",
+            title="Release these attempts?",
+            text="Their cells are not asked: make sure that their containers are gone. If one does"
+            " run on, its task may run twice. Attempts that have not ended stay: cancel their jobs"
+            " first.",
+            button="Release attempts",
+            done="Attempts released",
+            act=release,
+            fields=("reason",),
+        )
+        return self.confirmed(request, rows, question)
+
+    def page_actions(self, obj: Attempt) -> list[str]:
+        """Only what has ended and is not released."""
+        return ["release_attempts"] if obj.finished_at and obj.released_at is None else []
+
+    def heading(self, obj: Attempt) -> dict[str, Any]:
+        """Its state and its end."""
+        return {
+            "title": f"Attempt {obj.number} of {_task_name(obj)}, {obj.job}",
+            "badge": attempt_badge(obj),
+            "notes": [reason_of(obj)],
+        }
+
+    def facts(self, obj: Attempt) -> list[tuple[str, Any]]:
+        """Where it ran, as what, and how it went."""
+        return [
+            ("uid", obj.pk),
+            ("task", page_link("task", obj.task_id, _task_name(obj))),
+            ("job", page_link("job", obj.job_id, obj.job)),
+            ("cell", page_link("cell", obj.cell_id, obj.cell.name)),
+            ("incarnation of the cell", obj.incarnation),
+            ("container", obj.container_id),
+            ("exit code", obj.exit_code),
+            ("failure kind", obj.failure_kind),
+            ("charged to budget", obj.charged),
+            ("created", instant(obj.created_at)),
+            ("start", instant(obj.started_at)),
+            ("end", instant(obj.finished_at)),
+            ("took", duration(obj.started_at, obj.finished_at)),
+            ("released", _released(obj)),
+            ("stop asked because", obj.stop_reason),
+            ("addresses", _pairs((obj.details or {}).get("addresses") or {})),
+            ("usage", _pairs(_plain(obj.usage or {}))),
+            ("Flower", flower_link(obj)),
+        ]
+
+    def sections(self, obj: Attempt) -> list[Section]:
+        """Its result, its history, and the end of what it wrote."""
+        streams = [_stream(obj.pk, stream) for stream in STREAMS]
+        sections: list[Section] = [attempt_timeline(obj.pk), *streams]
+        if kept := (obj.details or {}).get("outputs"):
+            sections.insert(0, _artifacts(obj.pk, kept))
+        if obj.result:
+            cut = " (its first 10 KB)" if obj.result_truncated else ""
+            sections.insert(0, MonospaceText(f"Result{cut}", text=obj.result))
+        return sections
+
+
+def _plain(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """Usage with the seconds of each step beside the rest."""
+    steps = usage.get("steps")
+    plain = {name: value for name, value in usage.items() if name != "steps"}
+    if isinstance(steps, dict):
+        plain |= {f"{name} step": f"{seconds} s" for name, seconds in steps.items()}
+    return plain
+
+
+def _pairs(mapping: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in mapping.items())
+
+
+def attempt_rows(attempts: Iterable[Attempt]) -> list[tuple[Any, ...]]:
+    """The lines of a task's table of attempts."""
+    return [
+        (
+            page_link("attempt", attempt.pk, attempt.number),
+            attempt_badge(attempt),
+            page_link("cell", attempt.cell_id, attempt.cell.name),
+            "" if attempt.exit_code is None else attempt.exit_code,
+            reason_of(attempt),
+            instant(attempt.started_at),
+            duration(attempt.started_at, attempt.finished_at),
+            _released(attempt),
+            flower_link(attempt),
+        )
+        for attempt in attempts
+    ]
+
+
+def newest_attempts(task_ids: Sequence[int], *, each: int) -> dict[int, list[Attempt]]:
+    """By task, its newest attempts, at most `each`, with their cells and, as `shown_result`, the
+    beginning of a result; in two statements.
+    """
+    has_result = When(state=TaskState.SUCCEEDED, then=Left("result", _RESULT_CHARS))
+    found = (
+        Attempt.objects.filter(pk__in=find_newest_attempts(task_ids, each=each))
+        .select_related("cell")
+        .only(*_OF_A_LINE)
+        .annotate(shown_result=Case(has_result))
+        .order_by("-number")
+    )
+    newest: dict[int, list[Attempt]] = {task_id: [] for task_id in task_ids}
+    for attempt in found:
+        newest[attempt.task_id].append(attempt)
+    return newest
+
+
+def all_attempts(task: Task) -> tuple[str, str]:
+    """Text and address of the list of a task's attempts."""
+    return list_link("attempt", f"all {task.attempt_number} attempts", task__id__exact=task.pk)
+
+
+def attempt_badge(attempt: Attempt) -> SafeString:
+    """Its state, and the note on it."""
+    return with_note(state_badge(attempt.state), attempt_note(attempt))
+
+
+def attempt_note(attempt: Attempt) -> str:
+    """That it was a worker failure (Iris); of a BUILDING one its phase."""
+    if attempt.state == TaskState.WORKER_FAILED:
+        return "(worker failure)"
+    if attempt.state != TaskState.BUILDING or not attempt.phase:
+        return ""
+    return attempt.phase if attempt.progress is None else f"{attempt.phase} {attempt.progress} %"
+
+
+def reason_of(attempt: Attempt) -> str:
+    """Why it ended: its own message, or the sentence of the reason."""
+    if attempt.message:
+        return attempt.message
+    return REASONS[Reason(attempt.reason)] if attempt.reason in set(Reason) else attempt.reason
+
+
+def flower_link(attempt: Attempt) -> SafeString | str:
+    """A link to Flower's page of it, where the installation says where Flower is."""
+    address = settings.CELLRUN.flower_url
+    if not address:
+        return ""
+    return format_html('<a class="cellrun-link" href="{}/task/{}">Flower</a>', address, attempt.pk)
+
+
+def _stream(uid: UUID, stream: str) -> MonospaceText:
+    start = find_tail(uid, stream, lines=_SHOWN_LINES, limit=_SHOWN_BYTES)
+    content = read_log(uid, stream, offset=start, limit=_SHOWN_BYTES).content
+    cut = f" (its last {_SHOWN_LINES} lines)" if start else ""
+    text = content.decode("utf-8", errors="replace")
+    return MonospaceText(f"{stream}{cut}", text=text or "nothing so far", is_open=bool(text))
+
+
+def _artifacts(uid: UUID, kept: Iterable[Mapping[str, Any]]) -> Table:
+    """What it left; what is in our store, by links that open it for a day."""
+    rows = [
+        (_artifact_link(uid, item), filesizeformat(item["size"]), item["sha256"], item["uri"])
+        for item in sorted(kept, key=lambda item: str(item["name"]))
+    ]
+    return Table("Artifacts", columns=("name", "size", "SHA-256", "address"), rows=rows)
+
+
+def _artifact_link(uid: UUID, item: Mapping[str, Any]) -> SafeString | str:
+    link = browser_link(uid, item, now=clock.now())
+    if link is None:
+        return str(item["name"])
+    return format_html('<a class="cellrun-link" href="{}">{}</a>', link, item["name"])
+
+
+def _released(attempt: Attempt) -> SafeString | str:
+    if attempt.released_at is None:
+        return "not yet" if attempt.finished_at else NOTHING
+    return with_note(instant(attempt.released_at), attempt.release_kind)  # type: ignore[arg-type]
+
+
+def _task_name(attempt: Attempt) -> str:
+    return f"{attempt.group.name}.{attempt.task.index}"

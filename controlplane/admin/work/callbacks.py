@@ -1,0 +1,205 @@
+"""Callbacks: whom an end is told to, how far that has come, and each try."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.safestring import SafeString
+
+from controlplane import clock
+from controlplane.admin.badges import callback_badge, duration, instant, page_link, with_note
+from controlplane.admin.base import ActionConfirmation, ReadOnlyAdmin, Section, Table
+from controlplane.commands.callbacks import repeat_callback
+from controlplane.domain.state.states import CallbackState
+from controlplane.models import Callback, Delivery
+from controlplane.queries.callbacks.callbacks import list_waiting_hosts
+
+_OPEN = (CallbackState.WAITING, CallbackState.CLAIMED)
+# Hosts to choose from; any other is found by its name.
+_HOSTS = 20
+_SHOWN_TRIES = 50
+# A job of 10,000 tasks has as many callbacks; its page shows the newest.
+_SHOWN_CALLBACKS = 20
+
+
+class HostFilter(admin.SimpleListFilter):
+    """Receivers for which something is to be delivered, found by a partial index."""
+
+    title = "receiver"
+    parameter_name = "host"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
+        """Their names and ports."""
+        return [(host, host) for host in list_waiting_hosts(_HOSTS)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """The callbacks chosen: those that wait, as what is over has no such index."""
+        chosen = self.value()
+        return queryset.filter(host=chosen, state=CallbackState.WAITING) if chosen else queryset
+
+
+@admin.register(Callback)
+class CallbackAdmin(ReadOnlyAdmin):
+    """Callbacks, newest first."""
+
+    list_display = (
+        "number",
+        "about",
+        "host",
+        "shown_state",
+        "tries",
+        "created",
+        "next_or_end",
+    )
+    list_filter = ("state", HostFilter)
+    list_select_related = ("job", "task", "task__group")
+    search_fields = ("host",)
+    search_help_text = "A receiver as host:port, or the number of a job"
+    actions = ("deliver_again",)
+    defer_fields: ClassVar = ("job__spec", "job__annotation", "task__group__launch")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Callback]:
+        """What belongs to a deleted job is seen by nobody."""
+        return super().get_queryset(request).filter(job__deleted_at=None)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Callback], search_term: str
+    ) -> tuple[QuerySet[Callback], bool]:
+        """Whole names of receivers, and numbers of jobs."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        if term.isascii() and term.isdigit() and len(term) < 19:
+            return queryset.filter(job_id=int(term)), False
+        return queryset.filter(host=term), False
+
+    @admin.display(description="callback", ordering="pk")
+    def number(self, callback: Callback) -> int:
+        """Its id."""
+        return callback.pk
+
+    @admin.display(description="tells of")
+    def about(self, callback: Callback) -> SafeString | str:
+        """The task, or the job, that ended."""
+        return about(callback)
+
+    @admin.display(description="state")
+    def shown_state(self, callback: Callback) -> SafeString:
+        """How far it has come, and what went wrong last."""
+        return with_note(callback_badge(callback.state), callback.last_error[:200])
+
+    @admin.display(description="created", ordering="pk")
+    def created(self, callback: Callback) -> SafeString | str:
+        """When its task or job ended."""
+        return instant(callback.created_at)
+
+    @admin.display(description="next try, or over")
+    def next_or_end(self, callback: Callback) -> SafeString | str:
+        """When it is tried next, or was delivered or given up."""
+        is_waiting = callback.state == CallbackState.WAITING
+        return instant(callback.due_at if is_waiting else callback.ended_at)
+
+    @admin.action(description="Deliver again", permissions=["operate"])
+    def deliver_again(self, request: HttpRequest, rows: QuerySet[Callback]) -> HttpResponse | None:
+        """Try callbacks again now, whatever became of them."""
+
+        def repeat(callback: Callback) -> None:
+            repeat_callback(callback_id=callback.pk, actor=str(request.user), now=clock.now())
+
+        question = ActionConfirmation(
+            action="deliver_again",
+            title="Deliver these callbacks again?",
+            text="Each is tried at once, and for another day if need be, also one that was"
+            " delivered: its receiver may be told twice.",
+            button="Deliver again",
+            done="Callbacks to be delivered again",
+            act=repeat,
+        )
+        return self.confirmed(request, rows, question)
+
+    def page_actions(self, obj: Callback) -> list[str]:
+        """Any that is not being tried at the moment."""
+        return [] if obj.state == CallbackState.CLAIMED else ["deliver_again"]
+
+    def heading(self, obj: Callback) -> dict[str, Any]:
+        """How far it has come."""
+        return {
+            "title": f"Callback {obj.pk}",
+            "badge": callback_badge(obj.state),
+            "notes": [obj.last_error],
+        }
+
+    def facts(self, obj: Callback) -> list[tuple[str, Any]]:
+        """Of what, to whom, and until when."""
+        is_open = obj.state in _OPEN
+        return [
+            ("tells of", about(obj)),
+            ("receiver", obj.host),
+            ("address", obj.url),
+            ("tries", obj.tries),
+            ("next try", instant(obj.due_at) if obj.state == CallbackState.WAITING else None),
+            ("tried until", instant(obj.give_up_at) if is_open else None),
+            ("being tried until", instant(obj.claimed_until) if obj.claim else None),
+            ("created", instant(obj.created_at)),
+            ("over", instant(obj.ended_at)),
+        ]
+
+    def sections(self, obj: Callback) -> list[Section]:
+        """Each try."""
+        tries = Delivery.objects.filter(callback=obj).order_by("-id")[:_SHOWN_TRIES]
+        return [
+            Table(
+                "Tries",
+                columns=("try", "began", "took", "answer", "what went wrong"),
+                rows=[
+                    (
+                        item.number,
+                        instant(item.began_at),
+                        duration(item.began_at, item.ended_at),
+                        item.status or "none",
+                        item.error,
+                    )
+                    for item in tries
+                ],
+                empty="not tried so far",
+            )
+        ]
+
+
+def about(callback: Callback) -> SafeString | str:
+    """A link to what it tells of."""
+    task = callback.task
+    if task is None:
+        return page_link("job", callback.job_id, callback.job)
+    return page_link("task", task.pk, f"{task.group.name}.{task.index} of {callback.job}")
+
+
+def callback_section(found: QuerySet[Callback]) -> list[Section]:
+    """The callbacks of a job or a task on its page; no section where there are none."""
+    rows = list(
+        found.select_related("job", "task", "task__group")
+        .defer("job__spec", "job__annotation", "task__group__launch")
+        .order_by("-id")[:_SHOWN_CALLBACKS]
+    )
+    if not rows:
+        return []
+    return [
+        Table(
+            "Callbacks" if len(rows) < _SHOWN_CALLBACKS else f"Callbacks (the newest {len(rows)})",
+            columns=("callback", "tells of", "receiver", "state", "tries", "next try", "over"),
+            rows=[
+                (
+                    page_link("callback", item.pk, item.pk),
+                    about(item),
+                    item.host,
+                    with_note(callback_badge(item.state), item.last_error[:200]),
+                    item.tries,
+                    instant(item.due_at if item.state == CallbackState.WAITING else None),
+                    instant(item.ended_at),
+                )
+                for item in rows
+            ],
+        )
+    ]

@@ -1,0 +1,97 @@
+"""The tasks of a job on its page, page by page: their states, and the attempts of each."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from django.core.paginator import Paginator
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+from controlplane.admin.badges import (
+    NOTHING,
+    duration,
+    list_link,
+    page_link,
+    shortened,
+    state_badge,
+    with_note,
+)
+from controlplane.admin.base import Table
+from controlplane.admin.paging import Pages
+from controlplane.admin.work.attempts import all_attempts, attempt_note, newest_attempts, reason_of
+from controlplane.admin.work.pending import task_notes
+from controlplane.contract.states import TaskState
+from controlplane.models import Attempt, Job, Task
+from controlplane.queries.views.overviews import count_tasks_of_jobs
+
+# A job may have 10,000 tasks: its page shows so many of them at once.
+_SHOWN_TASKS = 100
+# A task that is restarted without end has thousands.
+_SHOWN_ATTEMPTS = 10
+_WIDTH = 80
+ANCHOR = "tasks"
+"""Of the section on the page, and of the number of the shown page of tasks in its address."""
+
+
+def tasks_section(job: Job, query: Mapping[str, str], now: datetime) -> Table:
+    """One page of the job's tasks in their order; `query` names it."""
+    tasks = Task.objects.filter(job=job).select_related("group").defer("group__launch")
+    paginator = Paginator(tasks.order_by("id"), _SHOWN_TASKS)
+    paginator.count = sum(count_tasks_of_jobs([job.pk])[job.pk].values())
+    page = paginator.get_page(query.get(ANCHOR))
+    shown: list[Task] = list(page)
+    notes = task_notes(shown, now)
+    attempts = newest_attempts([task.pk for task in shown], each=_SHOWN_ATTEMPTS)
+    return Table(
+        "Tasks",
+        anchor=ANCHOR,
+        pages=Pages(page, ANCHOR) if page.has_other_pages() else None,
+        columns=("task", "state", "took", "result", "attempts"),
+        rows=[
+            (
+                page_link("task", task.pk, f"{task.group.name}.{task.index}"),
+                with_note(state_badge(task.state), notes.get(task.pk) or task.failure_reason),
+                duration(task.started_at, task.finished_at),
+                _result(attempts[task.pk]),
+                _attempts(task, attempts[task.pk]),
+            )
+            for task in shown
+        ],
+        more=list_link("task", "All tasks of this job", job__id__exact=job.pk)
+        if page.has_other_pages()
+        else None,
+    )
+
+
+def _attempts(task: Task, attempts: Sequence[Attempt]) -> SafeString | str:
+    """The newest attempts of a task, and a link to all where it has more."""
+    if not attempts:
+        return NOTHING
+    lines = format_html_join("", "<li>{}</li>", ((_line(attempt),) for attempt in attempts))
+    shown = format_html('<ol class="cellrun-attempts">{}</ol>', lines)
+    if task.attempt_number <= len(attempts):
+        return shown
+    text, address = all_attempts(task)
+    return format_html('{}<a class="cellrun-link" href="{}">{}</a>', shown, address, text)
+
+
+def _line(attempt: Attempt) -> SafeString:
+    badge = format_html("<span>{}</span> {}", attempt.number, state_badge(attempt.state))
+    exit_code = "" if attempt.exit_code is None else f"exit {attempt.exit_code}"
+    reason = "" if attempt.state == TaskState.SUCCEEDED else shortened(reason_of(attempt), _WIDTH)
+    return format_html(
+        "<span>{} <small>{}</small></span> {} <small>{}</small> <small>{}</small>",
+        page_link("attempt", attempt.pk, badge),
+        attempt_note(attempt),
+        page_link("cell", attempt.cell_id, attempt.cell.name),
+        exit_code,
+        reason,
+    )
+
+
+def _result(attempts: Sequence[Attempt]) -> SafeString | str:
+    """The beginning of what the newest attempt gave back."""
+    result = attempts[0].shown_result if attempts else None  # type: ignore[attr-defined]
+    if not result:
+        return ""
+    return format_html('<span class="cellrun-result">{}</span>', shortened(result, _WIDTH))

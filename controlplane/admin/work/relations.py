@@ -1,0 +1,87 @@
+"""What a job has to do with other jobs, as a table on its page."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from controlplane.admin.badges import instant, list_link, page_link, state_badge
+from controlplane.admin.base import Table
+from controlplane.models import Job, JobDependency
+
+# A parent may have thousands of children; its page shows the first of them.
+_SHOWN = 50
+
+_Row = tuple[Any, ...]
+
+
+def relations_section(job: Job) -> Table:
+    """Parent, children, retries, and who waits for whom, each with a link and its state."""
+    # A job that nobody looks at has neither children nor dependants.
+    children = _visible(job.children.all()) if job.is_watched else []
+    rows = [
+        *(_row("its parent", other) for other in _by_id([job.parent_id])),
+        *(_row("it retries", other) for other in _by_id([job.retry_of_id])),
+        *(_row("its retry", other) for other in _visible(job.retries.all())),
+        *_dependencies(job),
+        *(_dependants(job) if job.is_watched else ()),
+        *(_row("its child", other) for other in children[:_SHOWN]),
+    ]
+    more = None
+    if len(children) > _SHOWN:
+        more = list_link("job", "All children of this job", parent__id__exact=job.pk)
+    return Table(
+        "Other jobs",
+        columns=("what", "job", "state", "until", "met", "failed"),
+        rows=rows,
+        empty="it has nothing to do with other jobs",
+        more=more,
+    )
+
+
+def _visible(found: Any) -> list[Job]:
+    return list(found.filter(deleted_at=None).only("name", "state").order_by("id")[: _SHOWN + 1])
+
+
+def _by_id(job_ids: Iterable[int | None]) -> list[Job]:
+    wanted = [job_id for job_id in job_ids if job_id is not None]
+    return _visible(Job.objects.filter(pk__in=wanted)) if wanted else []
+
+
+def _row(what: str, job: Job) -> _Row:
+    return what, page_link("job", job.pk, job), state_badge(job.state), "", "", ""
+
+
+def _dependencies(job: Job) -> Iterator[_Row]:
+    found = list(JobDependency.objects.filter(job=job).order_by("id"))
+    others = {other.pk: other for other in _by_id(item.on_job_id for item in found)}
+    for item in found:
+        other = others.get(item.on_job_id)
+        yield (
+            "it waits for",
+            page_link("job", other.pk, other) if other else f"{item.on_name} (deleted)",
+            state_badge(other.state) if other else "",
+            item.until,
+            *_stamps(item),
+        )
+
+
+def _dependants(job: Job) -> Iterator[_Row]:
+    # Only those that are open: of them there is an index.
+    found = JobDependency.objects.filter(
+        on_job_id=job.pk, job__deleted_at=None, met_at=None, failed_at=None
+    )
+    found = found.select_related("job").defer("job__spec", "job__annotation")
+    for item in found.order_by("id")[:_SHOWN]:
+        yield (
+            "waits for it",
+            page_link("job", item.job_id, item.job),
+            state_badge(item.job.state),
+            item.until,
+            *_stamps(item),
+        )
+
+
+def _stamps(item: JobDependency) -> tuple[Any, Any]:
+    return (
+        instant(item.met_at) if item.met_at else "",
+        instant(item.failed_at) if item.failed_at else "",
+    )

@@ -1,0 +1,1 @@
+"""Endpoints for operators: cells, pools, quotas, secrets, callbacks, health and metrics."""

@@ -1,0 +1,1 @@
+"""Endpoints for submitters: jobs, tasks, attempts, artifacts, history and log streams."""

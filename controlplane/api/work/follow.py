@@ -1,0 +1,131 @@
+"""`logs?follow=true` goes on until the attempt is over; it is dispatched in front of Django.
+
+Through Django each follower would hold a thread as long as it follows.
+"""
+
+import asyncio
+import re
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from django.db import connection
+from django.http import QueryDict
+from rest_framework.exceptions import AuthenticationFailed
+
+from controlplane.api.base import BearerAuthentication
+from controlplane.api.body_limit import Application, Receive, Scope, Send
+from controlplane.api.problems import BadQuery
+from controlplane.api.requests import Parameters
+from controlplane.api.work.attempts import LOG_PARAMETERS, read_log_query
+from controlplane.domain.errors import NotFound
+from controlplane.queries.attempts import artifacts
+from controlplane.queries.views import attempts
+
+_PATH = re.compile(r"/api/v1/attempts/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/logs")
+# New output is shown within this time; the attempt itself is asked after far less often.
+LOOK_SECONDS = 0.25
+LOOKS_BETWEEN_QUESTIONS = 4
+# The end of the output may come a moment after the attempt's release.
+EMPTY_LOOKS_TRUSTED = 4
+
+
+@dataclass(slots=True)
+class _Follower:
+    uid: UUID
+    stream: str
+    offset: int
+
+
+class LogFollow:
+    """Answers followers itself and passes everything else on, also what is to be refused."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        follower = None
+        if scope["type"] == "http" and scope["method"] == "GET" and _asks_to_follow(scope):
+            follower = await asyncio.to_thread(_admit, scope)
+        if follower is None:
+            await self._application(scope, receive, send)
+            return
+        gone = asyncio.ensure_future(_wait_until_gone(receive))
+        try:
+            await _follow(follower, gone, send)
+        finally:
+            gone.cancel()
+
+
+def _asks_to_follow(scope: Scope) -> bool:
+    return b"follow=" in scope["query_string"] and bool(_PATH.fullmatch(scope["path"]))
+
+
+def _admit(scope: Scope) -> _Follower | None:
+    """The follower; None if Django is to answer: with the output so far, or a refusal."""
+    match = _PATH.fullmatch(scope["path"])
+    authorization = dict(scope["headers"]).get(b"authorization", b"")
+    scheme, _, token = authorization.partition(b" ")
+    request: Any = SimpleNamespace(query_params=QueryDict(scope["query_string"]))
+    try:
+        parameters = Parameters(request, *LOG_PARAMETERS)
+        stream, after, tail = read_log_query(parameters)
+        if match is None or scheme.lower() != b"bearer" or not parameters.flag("follow"):
+            return None
+        BearerAuthentication().check(token.strip())
+        uid = UUID(match[1])
+        attempts.get_attempt(uid)
+        start = artifacts.find_start(uid, stream, after=after, tail=tail)
+        return _Follower(uid, stream, start)
+    except (BadQuery, AuthenticationFailed, NotFound):
+        return None
+    finally:
+        connection.close()
+
+
+async def _follow(follower: _Follower, gone: "asyncio.Future[None]", send: Send) -> None:
+    headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"cache-control", b"no-store"),
+        (b"x-content-type-options", b"nosniff"),
+        (b"x-accel-buffering", b"no"),
+        (b"x-next-cursor", str(follower.offset).encode()),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    looks, empty_looks, is_over = 0, 0, False
+    while not gone.done() and empty_looks < EMPTY_LOOKS_TRUSTED:
+        piece = await asyncio.to_thread(_read, follower)
+        if piece:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            empty_looks = 0
+            continue
+        if not is_over and looks % LOOKS_BETWEEN_QUESTIONS == 0:
+            is_over = await asyncio.to_thread(_is_over, follower.uid)
+        looks += 1
+        empty_looks += is_over
+        await asyncio.wait([gone], timeout=LOOK_SECONDS)
+    if not gone.done():
+        await send({"type": "http.response.body", "body": b""})
+
+
+def _read(follower: _Follower) -> bytes:
+    piece = artifacts.read_output(follower.uid, follower.stream, after=follower.offset, tail=None)
+    follower.offset = piece.next_offset
+    return piece.content
+
+
+def _is_over(uid: UUID) -> bool:
+    """Whether the attempt holds no container any more."""
+    try:
+        return attempts.get_attempt(uid)["released_at"] is not None
+    except NotFound:
+        return True
+    finally:
+        connection.close()
+
+
+async def _wait_until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,114 @@
+"""The state folder of one stack (CELLRUN_HOME): which file is where, and who holds it."""
+
+import fcntl
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from controlplane.config.stack.failure import StackError
+
+
+@dataclass(frozen=True, slots=True)
+class StackHome:
+    """Paths below one CELLRUN_HOME."""
+
+    root: Path
+
+    @property
+    def run(self) -> Path:
+        """What is only true while the stack runs: process ids, addresses, tokens."""
+        return self.root / "run"
+
+    @property
+    def logs(self) -> Path:
+        """One log file for each process."""
+        return self.root / "log"
+
+    @property
+    def environment_file(self) -> Path:
+        """Addresses and tokens as shell lines."""
+        return self.run / "env"
+
+    @property
+    def prepared_mark(self) -> Path:
+        """There once database, accounts and cells are prepared for the processes."""
+        return self.run / "prepared"
+
+    @property
+    def stack_pid_file(self) -> Path:
+        """The process that `make down` asks to stop."""
+        return self.run / "stack.pid"
+
+    def pid_file(self, process: str) -> Path:
+        """Where the current process id of `process` stands."""
+        return self.run / f"{process}.pid"
+
+    def cell(self, name: str) -> Path:
+        """The state folder of one cell."""
+        return self.root / "cells" / name
+
+    def create(self) -> None:
+        """Make the folders; only postgres data needs to be entered by another user."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        for folder in (self.run, self.logs, self.root / "cells"):
+            folder.mkdir(exist_ok=True, mode=0o700)
+
+    def hold(self) -> IO[str]:
+        """Take this folder for one stack until the process ends, or say who has it."""
+        self.create()
+        lock = (self.run / "lock").open("a+")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise StackError(
+                f"a stack already runs in {self.root} (process {self.running_pid() or 'unknown'}):"
+                " `make down` stops it, another CELLRUN_HOME runs beside it"
+            ) from None
+        return lock
+
+    def is_held(self) -> bool:
+        """Whether a stack runs here now."""
+        try:
+            with (self.run / "lock").open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
+
+    def running_pid(self) -> int | None:
+        """The process id of the stack that runs here, if one does."""
+        try:
+            return int(self.stack_pid_file.read_text())
+        except (OSError, ValueError):
+            return None
+
+    def forget_run(self) -> None:
+        """Remove what is only true while the stack runs."""
+        files = ("supervisord.conf", "redis.conf")
+        gone = (self.environment_file, self.prepared_mark, *(self.run / name for name in files))
+        for path in (*self.run.glob("*.pid"), *gone):
+            path.unlink(missing_ok=True)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write `text` so that it is there whole or not at all, readable by its owner only."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+    draft.replace(path)
+
+
+def shell_lines(values: dict[str, str]) -> str:
+    """Return `values` as lines that a shell can read and export."""
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in values.items())
+
+
+def read_shell_lines(text: str) -> dict[str, str]:
+    """Return what `shell_lines` wrote."""
+    words = [shlex.split(line.removeprefix("export "))[0] for line in text.splitlines()]
+    return dict(word.split("=", 1) for word in words)

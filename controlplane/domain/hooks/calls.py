@@ -1,0 +1,66 @@
+"""What a hook is asked about an end, and what of a group goes into an order; pure."""
+
+from typing import Any
+
+from controlplane.contract.messages.health import HealthCheck
+from controlplane.contract.states import TaskState
+from controlplane.domain.hooks.interface import AttemptEnd, Hook
+from controlplane.domain.state.transitions import Event, is_legal
+from controlplane.spec import TaskGroupSpec
+from controlplane.spec.services import HealthCheck as HealthCheckSpec
+
+
+def told_of(group: TaskGroupSpec) -> dict[str, Any]:
+    """Return the limits, ports and health check of an order, without those that are not set."""
+    told: dict[str, Any] = {
+        name: getattr(group, name)
+        for name in ("timeout_seconds", "idle_timeout_seconds", "lifetime_seconds")
+        if getattr(group, name) is not None
+    }
+    if group.ports:
+        told["ports"] = list(group.ports)
+    if group.health_check is not None:
+        told["health_check"] = _health_check_of(group.health_check).body()
+    return told
+
+
+def _health_check_of(check: HealthCheckSpec) -> HealthCheck:
+    return HealthCheck(
+        command=tuple(check.command or ()),
+        port=check.http.port if check.http is not None else None,
+        path=check.http.path if check.http is not None else "/",
+        interval_seconds=check.interval_seconds,
+        timeout_seconds=check.timeout_seconds,
+        retries=check.retries,
+        start_period_seconds=check.start_period_seconds,
+    )
+
+
+def longest_of(group: TaskGroupSpec) -> float | None:
+    """How long an attempt may be RUNNING at most; None: for ever."""
+    limits = (group.timeout_seconds, group.lifetime_seconds)
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def is_lifetime(group: TaskGroupSpec) -> bool:
+    """Whether the limit of `longest_of` is the lifetime, and not the timeout."""
+    return group.lifetime_seconds is not None and (
+        group.timeout_seconds is None or group.lifetime_seconds < group.timeout_seconds
+    )
+
+
+_ENDS = frozenset(
+    {
+        Event.EXITED_ZERO,
+        Event.USER_FAILED,
+        Event.SYSTEM_FAILED,
+        Event.VANISHED,
+        Event.HEALTH_FAILED,
+    }
+)
+
+
+def meaning_of(end: AttemptEnd, hook: Hook, state: TaskState) -> Event:
+    """What the hook makes of an end of a task in `state`; what was told, if that cannot be."""
+    event = hook.on_end(end)
+    return event if event in _ENDS and is_legal(state, event) else end.event

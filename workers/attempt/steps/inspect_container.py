@@ -1,0 +1,80 @@
+"""Before anything is made, look whether an earlier process of this cell made it."""
+
+from controlplane.contract.states import FailureKind
+from workers.attempt.attempt import AttemptRun
+from workers.attempt.outcome import VANISHED, AttemptFailed
+from workers.attempt.runtime import (
+    ContainerStatus,
+    ContainerView,
+    EngineAway,
+    EngineError,
+    NoSuchContainer,
+)
+
+PATIENCE_SECONDS = (0.2, 1.0, 2.0, 5.0)  # between looks at an engine that does not answer
+
+
+def look(attempt: AttemptRun) -> ContainerView | None:
+    """The container as it is; waits for an engine that does not answer, as long as it takes."""
+    return look_long(attempt)[0]
+
+
+def look_long(attempt: AttemptRun) -> tuple[ContainerView | None, bool]:
+    """The same, and whether the engine had to be waited for."""
+    tries = 0
+    while True:
+        try:
+            return attempt.engine.view(attempt.uid), tries > 0
+        except (EngineAway, EngineError):
+            attempt.rest(PATIENCE_SECONDS[min(tries, len(PATIENCE_SECONDS) - 1)])
+            tries += 1
+
+
+def look_for_own(attempt: AttemptRun) -> None:
+    """If this attempt was begun before, take over its container wherever it stands."""
+    if attempt.begun_before:
+        take_over(attempt, look(attempt))
+
+
+def look_for_adopted(attempt: AttemptRun) -> None:
+    """Take over its container; what vanished will not come. Raises AttemptFailed.
+
+    What was surely never created begins anew, as long as its order is not too late.
+    """
+    view = look(attempt)
+    if view is None:
+        if attempt.is_uncreated and attempt.around.now() < attempt.launch.run.start_before:
+            return
+        what = "was never made" if attempt.is_uncreated else "is gone, or was never made"
+        message = f"its container {what}, and will not come"
+        attempt.may_exist = False
+        raise AttemptFailed(FailureKind.OUTSIDE, VANISHED, message)
+    take_over(attempt, view)
+
+
+def find_addresses(attempt: AttemptRun) -> dict[str, str] | None:
+    """Where the started container's ports are reached; None if it has none, or has ended."""
+    if not attempt.launch.spec.ports:
+        return None
+    tries = 0
+    while True:
+        try:
+            found = attempt.engine.ports(attempt.launch)
+            host = attempt.engine.host(attempt.launch, attempt.around.address())
+            break
+        except NoSuchContainer:
+            return None
+        except (EngineAway, EngineError):
+            attempt.rest(PATIENCE_SECONDS[min(tries, len(PATIENCE_SECONDS) - 1)])
+            tries += 1
+    host = f"[{host}]" if ":" in host else host
+    return {name: f"{host}:{port}" for name, port in found.items()} or None
+
+
+def take_over(attempt: AttemptRun, view: ContainerView | None) -> None:
+    """A container that was started goes on; one that was only created is still to be started."""
+    if view is None:
+        return
+    attempt.may_exist = True
+    if view.life is not ContainerStatus.CREATED:
+        attempt.mark_running(view, find_addresses(attempt))

@@ -1,0 +1,39 @@
+"""What the order did not carry is here: secrets, the last checkpoint, the state of a runner."""
+
+from controlplane.contract.fields import MalformedMessage
+from controlplane.contract.messages.launch_context import LaunchContext
+from controlplane.contract.states import FailureKind
+from workers.attempt.attempt import AttemptRun
+from workers.attempt.outcome import SECRET, WEB, AttemptFailed
+from workers.control_api import ControlPlaneRefused, ControlPlaneUnavailable
+
+# A restart of web, or a short outage, must not cost a task one of its tries.
+PATIENCE_SECONDS = (0.2, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0)
+
+
+def read_briefing(attempt: AttemptRun) -> None:
+    """Ask web, if there is anything to ask for. Raises AttemptFailed."""
+    if not attempt.launch.spec.needs_briefing:
+        return
+    attempt.briefing = _ask(attempt)
+    if attempt.briefing.missing:
+        names = ", ".join(attempt.briefing.missing)
+        raise AttemptFailed(FailureKind.USER, SECRET, f"secrets: the project has no {names}")
+    if attempt.briefing.unusable:
+        names = ", ".join(attempt.briefing.unusable)
+        message = f"registry_secret: {names} is no login (username and password) to a registry"
+        raise AttemptFailed(FailureKind.USER, SECRET, message)
+
+
+def _ask(attempt: AttemptRun) -> LaunchContext:
+    words = ""
+    for seconds in (*PATIENCE_SECONDS, None):
+        try:
+            return attempt.around.web.briefing(attempt.uid)
+        except (ControlPlaneUnavailable, MalformedMessage) as error:
+            words = str(error)
+        except ControlPlaneRefused as error:
+            raise AttemptFailed(FailureKind.SYSTEM, WEB, f"briefing: {error}") from error
+        if seconds is not None:
+            attempt.pause(seconds)
+    raise AttemptFailed(FailureKind.SYSTEM, WEB, f"briefing: web does not answer: {words}")
