@@ -205,7 +205,7 @@ INVARIANTS: tuple[Invariant, ...] = (
 
 
 def find_violations(ledger: IntegrityRows) -> list[InvariantViolation]:
-    """All that contradicts an invariant, by number."""
+    """Return all that contradicts an invariant, by number."""
     return [
         InvariantViolation(invariant.number, subject, text)
         for invariant in INVARIANTS

@@ -51,7 +51,7 @@ def judge_tasks(
     interval: float,
     hold_until: datetime | None = None,
 ) -> list[DoctorEntry]:
-    """What is to be said of tasks, those of one job that are alike in one line.
+    """Return what is to be said of tasks, those of one job that are alike in one line.
 
     `hold_until`: before that, no owner acts whose bound is over: convergence only listens.
     """
@@ -92,7 +92,7 @@ def _is_unusual(task: OpenTask, owner: Owner, now: datetime) -> bool:
 
 
 def _when(task: OpenTask, owner: Owner, now: datetime, interval: float) -> tuple[str, bool]:
-    """When the owner acts, and whether a person has to."""
+    """Return when the owner acts, and whether a person has to."""
     is_unconfirmed = owner.rule == "stuck_stops" and task.is_cell_quarantined
     if is_unconfirmed and task.due_at is not None:  # its cell may be so for another reason
         is_unconfirmed = task.due_at <= now
@@ -109,7 +109,7 @@ def _when(task: OpenTask, owner: Owner, now: datetime, interval: float) -> tuple
 
 
 def tell_instant(due_at: datetime, *, now: datetime, interval: float) -> str:
-    """When a rule acts whose bound is over at `due_at`."""
+    """Return when a rule acts whose bound is over at `due_at`."""
     if due_at <= now:
         return f"in the next tick, within {interval:g} s"
     return f"at {due_at:%H:%M:%S}, in {(due_at - now).total_seconds():.0f} s"

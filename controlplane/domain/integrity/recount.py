@@ -78,7 +78,7 @@ class OpenDependency:
 
 
 def find_wrong_tasks(tasks: Iterable[HeldTask]) -> list[Difference]:
-    """Tasks that look free and are held, or held and are free, or run without an attempt."""
+    """Return tasks that look free and are held, or held and are free, or run without an attempt."""
     found = []
     for task in tasks:
         name = f"task {task.task_id} ({task.state.name})"
@@ -100,7 +100,7 @@ def find_wrong_tasks(tasks: Iterable[HeldTask]) -> list[Difference]:
 def find_wrong_links(
     *, unwatched: Iterable[int], unblocked: Mapping[int, bool], waits: Iterable[OpenDependency]
 ) -> list[Difference]:
-    """What jobs fail to say of each other.
+    """Return what jobs fail to say of each other.
 
     `unwatched`: jobs that others look at, and that do not say so. `unblocked`: jobs that wait for
     others and do not say so, and whether that is still harmless: nothing of them may start yet.
@@ -132,7 +132,7 @@ def find_wrong_links(
 
 
 def _standing_of(wait: OpenDependency) -> DependencyStatus:
-    """A job is deleted only once it has settled; nobody knows any more how it ended."""
+    """Return a job is deleted only once it has settled; nobody knows any more how it ended."""
     if wait.other is not None:
         return job_standing(wait.other, wait.until)
     has_come = wait.until in ("finished", "settled")
@@ -140,7 +140,8 @@ def _standing_of(wait: OpenDependency) -> DependencyStatus:
 
 
 def send_back(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """An active task without an attempt waits again, free: no attempt is there to be charged.
+    """Return an active task without an attempt waits again, free: no attempt is there to be
+    charged.
 
     Was it to run at most once, it ends WORKER_FAILED: nobody knows what became of it.
     """
@@ -152,7 +153,7 @@ def send_back(facts: TaskFacts, *, now: datetime) -> ChangeTask:
 def find_differences(
     job: JobRow, groups: Sequence[GroupRow], counted: Mapping[int, TaskCounts], *, now: datetime
 ) -> list[Difference]:
-    """What the job and its groups say, and is not so by the states of its tasks."""
+    """Return what the job and its groups say, and is not so by the states of its tasks."""
     found: list[Difference] = []
     right: list[GroupRow] = []
     for group in groups:

@@ -135,49 +135,49 @@ class IntegrityRows:
 
     @cached_property
     def job_of(self) -> dict[int, JobRecord]:
-        """Jobs by id."""
+        """Return jobs by id."""
         return {job.id: job for job in self.jobs}
 
     @cached_property
     def group_of(self) -> dict[int, GroupRecord]:
-        """Groups by id."""
+        """Return groups by id."""
         return {group.id: group for group in self.groups}
 
     @cached_property
     def task_of(self) -> dict[int, TaskRecord]:
-        """Tasks by id."""
+        """Return tasks by id."""
         return {task.id: task for task in self.tasks}
 
     @cached_property
     def groups_of_job(self) -> dict[int, list[GroupRecord]]:
-        """Groups by job."""
+        """Return groups by job."""
         return _by(self.groups, lambda group: group.job_id)
 
     @cached_property
     def tasks_of_group(self) -> dict[int, list[TaskRecord]]:
-        """Tasks by group."""
+        """Return tasks by group."""
         return _by(self.tasks, lambda task: task.group_id)
 
     @cached_property
     def tasks_of_job(self) -> dict[int, list[TaskRecord]]:
-        """Tasks by job."""
+        """Return tasks by job."""
         return _by(self.tasks, lambda task: task.job_id)
 
     @cached_property
     def attempts_of_task(self) -> dict[int, list[AttemptRecord]]:
-        """Attempts by task, in order of number."""
+        """Return attempts by task, in order of number."""
         ordered = sorted(self.attempts, key=lambda attempt: attempt.number)
         return _by(ordered, lambda attempt: attempt.task_id)
 
     @cached_property
     def steps_of_task(self) -> dict[int, list[StepRecord]]:
-        """History of tasks, oldest first."""
+        """Return history of tasks, oldest first."""
         ordered = sorted(self.steps, key=lambda step: step.id)
         return _by((step for step in ordered if step.task_id is not None), _task_of_step)
 
     @cached_property
     def steps_of_job(self) -> dict[int, list[StepRecord]]:
-        """History of the jobs themselves, oldest first."""
+        """Return history of the jobs themselves, oldest first."""
         ordered = sorted(self.steps, key=lambda step: step.id)
         return _by((step for step in ordered if step.task_id is None), lambda step: step.job_id)
 

@@ -24,7 +24,7 @@ def find_policy_faults(
     privileged_allowed: bool,
     is_short: bool,
 ) -> list[Fault]:
-    """What `spec` asks of hosts that the pool does not allow, each with what it allows.
+    """Return what `spec` asks of hosts that the pool does not allow, each with what it allows.
 
     `allowed_mounts`: of the pool, {path, read_only}, each with all that lies below it.
     """
@@ -67,7 +67,7 @@ def _check_privileges(group: TaskGroupSpec, pool: str) -> Iterator[Finding]:
 
 
 def _holds(allowed: str, source: str) -> bool:
-    """Whether `source` is the path `allowed`, or below it."""
+    """Return whether `source` is the path `allowed`, or below it."""
     parts = _parts(allowed)
     return _parts(source)[: len(parts)] == parts
 

@@ -32,12 +32,12 @@ class GroupRemainder:
 
     @property
     def succeeded(self) -> int:
-        """Tasks that are not tried again."""
+        """Return tasks that are not tried again."""
         return self.task_count - len(self.indices)
 
     @property
     def minimum(self) -> int:
-        """How many of the rest must succeed."""
+        """Return how many of the rest must succeed."""
         return max(self.min_available - self.succeeded, 0)
 
 
@@ -72,9 +72,11 @@ def check_retry(
     left: Mapping[str, GroupRemainder],
     relatives: Iterable[JobRow],
 ) -> None:
-    """Whether `job` may be retried now. `relatives`: other retries of it, or of the same job.
+    """Return whether `job` may be retried now.
 
-    No two of them work on the same tasks at once. Raises Conflict.
+    `relatives`: other retries of it, or of the same job.
+
+    No two of them work on the same tasks at once. Raise Conflict.
     """
     if job.state not in TERMINAL:
         raise Conflict(f"job {job.job_id} has not ended: retry it then, or cancel it first")
@@ -104,7 +106,7 @@ def plan_remainder(
     *,
     min_available: int,
 ) -> Remainder:
-    """The new job's groups and minima; `min_available`: the retried job's.
+    """Return the new job's groups and minima; `min_available`: the retried job's.
 
     Every group stays, though nothing may be left of it: others name it.
     """
@@ -122,7 +124,7 @@ def plan_remainder(
 
 
 def carry_over(job_id: int, awaited: Iterable[RerunDependency]) -> list[JobDependency]:
-    """What the retry of job `job_id` waits for. Raises Conflict.
+    """Return what the retry of job `job_id` waits for. Raise Conflict.
 
     What was met is past; what is open stays; where a job failed it, its newest retry takes its
     place. Without one, the retry ends as the job did, and says why.
@@ -147,13 +149,13 @@ def carry_over(job_id: int, awaited: Iterable[RerunDependency]) -> list[JobDepen
 def retried_spec(
     spec: JobSpec, *, guid: str | None, depends_on: Sequence[JobDependency], parent: int | None
 ) -> JobSpec:
-    """What the new job says: as the old one, but for its guid and for other jobs."""
+    """Return what the new job says: as the old one, but for its guid and for other jobs."""
     changes = {"guid": guid, "depends_on": list(depends_on), "parent": parent}
     return spec.model_copy(update={**changes, "existing_job_policy": None})
 
 
 def retried_document(document: Mapping[str, Any], spec: JobSpec) -> dict[str, Any]:
-    """The document of the new job, whose `spec` is given: the old one, as true as that."""
+    """Return the document of the new job, whose `spec` is given: the old one, as true as that."""
     kept = {name: value for name, value in document.items() if name not in _NOT_KEPT}
     depends_on = [{"job": item.job, "until": item.until} for item in spec.depends_on]
     for name, value in (("depends_on", depends_on), ("parent", spec.parent)):

@@ -57,7 +57,7 @@ class AdmissionCandidate:
 def find_unsatisfiable(
     jobs: Sequence[AdmissionCandidate], pool: OfferedPool
 ) -> list[tuple[int, Fault]]:
-    """What makes each of `jobs`, all of `pool`, one that can never run: (position, fault).
+    """Return what makes each of `jobs`, all of `pool`, one that can never run: (position, fault).
 
     A job that `allow_unsatisfiable` is taken as it is.
     """
@@ -79,7 +79,7 @@ def find_unsatisfiable(
 
 
 def shape_of(spec: JobSpec, group: TaskGroupSpec) -> ShapeFacts:
-    """The group as placement will see it, whoever owns it."""
+    """Return the group as placement will see it, whoever owns it."""
     return ShapeFacts(
         shape_id=0,
         band=Band[spec.band.upper()],
@@ -109,7 +109,7 @@ class _PoolCandidates:
     def judge_tasks(
         self, job: AdmissionCandidate, shapes: Sequence[ShapeFacts]
     ) -> Iterator[Finding]:
-        """What stands against a single task of each group."""
+        """Return what stands against a single task of each group."""
         for position, shape in enumerate(shapes):
             place: Place = ("groups", position)
             for name, text in self._short_tokens(shape.resources):
@@ -146,7 +146,7 @@ class _PoolCandidates:
         *,
         tasks: int = 1,
     ) -> Iterator[ValidationFailure]:
-        """What the quotas say to `tasks` tasks at once, as if nothing of them were used."""
+        """Return what the quotas say to `tasks` tasks at once, as if nothing of them were used."""
         quotas = [
             QuotaState(quota.scope.kind, quota.title, quota.limits, {}, 0, 0)
             for quota in job.quotas
@@ -162,7 +162,7 @@ class _PoolCandidates:
     def judge_gang(
         self, job: AdmissionCandidate, shapes: Sequence[ShapeFacts]
     ) -> Iterator[Finding]:
-        """What stands against the minima of a gang, of which each task alone could run."""
+        """Return what stands against the minima of a gang, of which each task alone could run."""
         gang = _GangMinima(job.spec, shapes)
         amounts = {name: gang.least(name) for shape in shapes for name in shape.resources}
         for _, text in self._short_tokens(amounts):
@@ -184,7 +184,7 @@ class _GangMinima:
         self.place = _place_of_minimum(spec)
 
     def least(self, name: str) -> int:
-        """The least of a resource that so many members hold together."""
+        """Return the least of a resource that so many members hold together."""
         total, left = 0, self.minimum
         for amount, least, _ in self._by_size(name):
             total, left = total + amount * least, left - least
@@ -200,14 +200,14 @@ class _GangMinima:
 
 
 def _place_of(what: str) -> Place:
-    """Where in a group stands what a limit is about."""
+    """Return where in a group stands what a limit is about."""
     if what in ("running_tasks", "running_jobs"):
         return ("replicas",)
     return ("resources", _WRITTEN.get(what, what))
 
 
 def _place_of_minimum(spec: JobSpec) -> Place:
-    """The field that makes a gang as large as it is."""
+    """Return the field that makes a gang as large as it is."""
     if spec.min_available is not None:
         return ("min_available",)
     position = max(range(len(spec.groups)), key=spec.minima().__getitem__)

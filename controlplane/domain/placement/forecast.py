@@ -88,7 +88,7 @@ class GroupForecast:
 
 
 def add_shapes(waiting: Sequence[ShapeFacts], candidate: ForecastJob) -> list[ShapeFacts]:
-    """The shapes that wait with those of the candidate, of which nothing is known yet."""
+    """Return the shapes that wait with those of the candidate, of which nothing is known yet."""
     shapes = {shape.shape_id: shape for shape in waiting}
     for group in candidate.groups:
         there = shapes.get(group.shape.shape_id)
@@ -100,7 +100,7 @@ def add_shapes(waiting: Sequence[ShapeFacts], candidate: ForecastJob) -> list[Sh
 def add_rows(
     facts: PassFacts, candidate: ForecastJob, snapshot: PoolSnapshot, screened: PrefilterResult
 ) -> PassFacts:
-    """The rows of a pass with those of the candidate that may start, last in its band."""
+    """Return the rows of a pass with those of the candidate that may start, last in its band."""
     groups = [
         group
         for group in candidate.groups
@@ -161,7 +161,9 @@ def read_off(
     plan: PlacementPlan,
     kept: Mapping[int, Mapping[str, int]],
 ) -> list[GroupForecast]:
-    """What the plan says of each group of the candidate; `kept`: room made for it, by group."""
+    """Return what the plan says of each group of the candidate; `kept`: room made for it, by
+    group.
+    """
     names = {cell.cell_id: cell.name for cell in snapshot.cells}
     cells: dict[int, dict[str, int]] = {group.group_id: {} for group in candidate.groups}
     placements = plan.placements
@@ -197,7 +199,7 @@ class _Found:
         self._groups = {item.group_id: item.reason for item in plan.groups}
 
     def of(self, group: CandidateGroup) -> Reason | None:
-        """The nearest of them; None: nobody said anything."""
+        """Return the nearest of them; None: nobody said anything."""
         key = group.group_id
         reason = self.rejected.get(key) or self._groups.get(key)
         reason = reason or self._shapes.get(group.shape.shape_id)
@@ -209,7 +211,7 @@ class _Found:
 def _reasons(
     candidate: ForecastJob, group: CandidateGroup, found: Reason | None, now: datetime
 ) -> list[Reason]:
-    """All that would stand against the group's tasks, in the words of a submitted job."""
+    """Return all that would stand against the group's tasks, in the words of a submitted job."""
     if _may_start(group, now):
         return [found or explain_unreached()]
     pending = Pending(
@@ -227,7 +229,9 @@ def _reasons(
 def _objections(
     group: CandidateGroup, snapshot: PoolSnapshot, ledger: QuotaAccounting, plugins: Plugins
 ) -> Reason | None:
-    """What validators have against one task of a group that may not start, but for just that."""
+    """Return what validators have against one task of a group that may not start, but for just
+    that.
+    """
     request = Request(
         shape=group.shape,
         tasks=1,

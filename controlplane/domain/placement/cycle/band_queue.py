@@ -45,16 +45,16 @@ class BandQueue:
         return len(self.place)
 
     def share_of(self, owner: int) -> float:
-        """The owner's dominant share of the pool just now."""
+        """Return the owner's dominant share of the pool just now."""
         return dominant_share(self._ledger.held_by(owner, self._board.names), self._total)
 
     def share_of_task(self, row: int) -> float:
-        """By how much one task of the row changes its owner's dominant share, at most."""
+        """Return by how much one task of the row changes its owner's dominant share, at most."""
         shape = self._shapes[int(self.shape[row])]
         return dominant_share(self._board.vector(shape.resources), self._total)
 
     def weight_of(self, owner: int) -> float:
-        """The owner's weight."""
+        """Return the owner's weight."""
         return self._ledger.weight_of(owner)
 
     def sure_room(self, rows: Vector) -> GuaranteedCapacity | None:

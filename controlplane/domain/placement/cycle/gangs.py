@@ -80,7 +80,7 @@ class _GangRequirement:
 
     @property
     def total(self) -> int:
-        """All members that must be placed at once."""
+        """Return all members that must be placed at once."""
         return sum(self.needs.values()) + self.extra
 
 
@@ -191,7 +191,7 @@ class GangPlacer:
         return tried if packing is None else self._take(packing)
 
     def _lacks_ready(self, wanted: _GangRequirement, rows: Sequence[int]) -> bool:
-        """Whether fewer members are ready than must be placed at once."""
+        """Return whether fewer members are ready than must be placed at once."""
         ready: dict[int, int] = defaultdict(int)
         for row in rows:
             ready[self._work.waiting.group_ids[row]] += int(self._work.left[row])
@@ -316,7 +316,7 @@ class GangPlacer:
     # ---------------------------------------------------------------------------- the rest
 
     def _place_rest(self, rows: Sequence[int], within: Mask | None, kept: Collection[int]) -> None:
-        """Members beyond the minima, one row after the other, as many as there is room for.
+        """Return members beyond the minima, one row after the other, as many as there is room for.
 
         `kept`: the rows for which room was kept; it goes on for those of them that wait on.
         """
@@ -334,7 +334,9 @@ class GangPlacer:
                 work.ledger.keep(row, work.shape_of(row), work.waiting.job_ids[row], work.kept[row])
 
     def _places(self, gang: GangFacts) -> Iterator[Mask | None]:
-        """Where all of the gang may be: anywhere, or on the cells of one value of its label."""
+        """Return where all of the gang may be: anywhere, or on the cells of one value of its
+        label.
+        """
         if not gang.group_by:
             yield None
             return
@@ -346,7 +348,7 @@ class GangPlacer:
                 yield mask
 
     def _kind_of(self, gang: GangFacts, wanted: _GangRequirement, rows: Sequence[int]) -> object:
-        """What is the same for gangs that fit the same places; None: it is like no other."""
+        """Return what is the same for gangs that fit the same places; None: it is like no other."""
         waiting = self._work.waiting
         if gang.cell_ids or self._work.is_special[rows].any() or self._work.snapshot.quotas:
             return None

@@ -93,7 +93,9 @@ class Pass:
         return behind[0] if behind and self.snapshot.policy.cursor else 0
 
     def place_rows(self, queue: BandQueue, shape: ShapeFacts, rows: Vector, tasks: int) -> None:
-        """Rows that are alike together; what is avoided or nominated, or bound by jobs, apart."""
+        """Return rows that are alike together; what is avoided or nominated, or bound by jobs,
+        apart.
+        """
         is_alone = self.any_special(rows) or self.ledger.is_bound_by_jobs(shape)
         for picked in np.split(rows, len(rows)) if is_alone else (rows,):
             if tasks <= 0 or self.limit <= 0 or self.stopped_by is not None:
@@ -136,7 +138,7 @@ class Pass:
         return placed
 
     def any_special(self, rows: Vector) -> bool:
-        """Whether any of the rows avoids a cell, or has room kept on one."""
+        """Return whether any of the rows avoids a cell, or has room kept on one."""
         return self.rows.any_special and bool(self.rows.is_special[rows].any())
 
     # ---------------------------------------------------------------------------- placing
@@ -180,7 +182,7 @@ class Pass:
         *,
         avoiding: bool | None = None,
     ) -> Mask:
-        """The cells that may take the row's tasks, of those `within`.
+        """Return the cells that may take the row's tasks, of those `within`.
 
         `avoiding`: whether the cells that they avoid are left out; None: if others could take one,
         or else the latest of them, if others than that could. For what starves, the others must
@@ -211,7 +213,9 @@ class Pass:
     def admit(
         self, shape: ShapeFacts, rows: Vector, tasks: int, *, whole: bool = False
     ) -> tuple[int, Reason | None]:
-        """How many of the tasks the validators and the tokens admit, and what is against more."""
+        """Return how many of the tasks the validators and the tokens admit, and what is against
+        more.
+        """
         row = int(rows[0])
         job_id = self.waiting.job_ids[row]
         request = Request(
@@ -270,7 +274,7 @@ class Pass:
         self.columns.add(np.array([row], dtype=np.int64), np.array([placed], dtype=np.int64), given)
 
     def shape_of(self, row: int) -> ShapeFacts:
-        """The shape of a row."""
+        """Return the shape of a row."""
         return self.shapes[self.waiting.shape_ids[row]]
 
     # ---------------------------------------------------------------------------- kept room
@@ -347,7 +351,9 @@ class Pass:
             self.stopped_by = self.waiting.job_ids[int(waiting[0])]
 
     def note_gang(self, gang: UnplacedRow, reason: Mapping[str, object]) -> None:
-        """The members of a gang found no room; for the same reasons as others, it may be made."""
+        """Return the members of a gang found no room; for the same reasons as others, it may be
+        made.
+        """
         if is_curable(reason) and len(self.unplaced) < _MOST_UNPLACED:
             self.unplaced.append(gang)
 
@@ -367,7 +373,10 @@ class Pass:
                 self.unplaced.append(one)
 
     def plan(self, *, is_cut: bool = False) -> PlacementPlan:
-        """What it all came to. `is_cut`: there was no time, or no room in the plan, for more."""
+        """Return what it all came to.
+
+        `is_cut`: there was no time, or no room in the plan, for more.
+        """
         rejected = tuple(RejectGroup(group, why) for group, why in sorted(self.rejected.items()))
         told = dict(self._told_of_shapes())
         return PlacementPlan(
@@ -388,13 +397,15 @@ class Pass:
         )
 
     def _cursor(self) -> str:
-        """The cell that got the last task, for a selector that goes on behind it."""
+        """Return the cell that got the last task, for a selector that goes on behind it."""
         if not self.plugins.selector.keeps_place or not self.columns.collected:
             return ""
         return self.snapshot.cells[self.start - 1].name
 
     def _told_of_shapes(self) -> Iterator[tuple[int, Reason | None]]:
-        """Why shapes wait. What was not reached keeps its reason; what is placed has none."""
+        """Return why shapes wait. What was not reached keeps its reason; what is placed has
+        none.
+        """
         for shape_id, left in self.rows.waiting_by_shape(self.left).items():
             shape = self.shapes[shape_id]
             if shape.coscheduled:
@@ -430,7 +441,7 @@ class Pass:
 
 
 def is_curable(reason: Mapping[str, Any]) -> bool:
-    """Whether the end of others could make room: on a cell, in a quota, or of tokens."""
+    """Return whether the end of others could make room: on a cell, in a quota, or of tokens."""
     if reason.get("never_fits"):
         return False
     if reason.get("code") in (INSUFFICIENT_RESOURCES, INSUFFICIENT_TOKENS):
@@ -444,7 +455,7 @@ def is_curable(reason: Mapping[str, Any]) -> bool:
 def check_all(
     validators: Sequence[Validator], request: Request
 ) -> tuple[int, tuple[ValidationFailure, ...]]:
-    """What all validators say together: the fewest admitted, and every violation."""
+    """Return what all validators say together: the fewest admitted, and every violation."""
     admitted, violations = request.tasks, list[ValidationFailure]()
     for validator in validators:
         verdict = validator.check(request)

@@ -21,7 +21,7 @@ from controlplane.domain.placement.plugins.sequencers.fifo import Fifo
 
 
 def never() -> bool:
-    """A pass without a deadline is never late."""
+    """Return a pass without a deadline is never late."""
     return False
 
 
@@ -34,10 +34,11 @@ def place(
     board: CapacityMatrix | None = None,
     is_late: Callable[[], bool] = never,
 ) -> PlacementPlan:
-    """The plan for the pool, of at most `limit` tasks, but for a gang that needs more at once.
+    """Return the plan for the pool, of at most `limit` tasks, but for a gang that needs more at
+    once.
 
-    `is_late`: asked before each turn; what is decided by then is kept, the rest goes on in the
-    next pass. `board`: of the snapshot, if there is one; what is placed is taken from it.
+    `is_late`: asked before each turn; what is decided by then is kept, the rest goes on in the next
+    pass. `board`: of the snapshot, if there is one; what is placed is taken from it.
     """
     work = Pass(snapshot, facts, plugins, limit, board)
     gangs = GangPlacer(work)

@@ -53,7 +53,7 @@ class PlacementPlan:
 
     @property
     def count(self) -> int:
-        """Tasks placed."""
+        """Return tasks placed."""
         return sum(self.placements.counts)
 
 
@@ -79,7 +79,9 @@ class PlacementColumns:
         self.collected.append(PlacementCounts(rows, row_counts, given))
 
     def placements(self) -> PlaceTasks:
-        """One line for each row and cell: the first tasks of the rows go to the first cells."""
+        """Return one line for each row and cell: the first tasks of the rows go to the first
+        cells.
+        """
         if not self.collected:
             return PlaceTasks()
         used = [np.flatnonzero(item.given) for item in self.collected]

@@ -47,7 +47,7 @@ def guard(
     selector: tuple[str, Selector],
     validators: dict[str, Validator],
 ) -> Plugins:
-    """The plugins, by name, such that what they do wrong goes to `faults`."""
+    """Return the plugins, by name, such that what they do wrong goes to `faults`."""
     return Plugins(
         sequencer=_GuardedSequencer(faults, *sequencer),
         selector=_GuardedSelector(faults, *selector),
@@ -82,7 +82,7 @@ class _Validator:
 
 
 def _check_told(violations: tuple[ValidationFailure, ...]) -> None:
-    """What is told must be there, and can be stored."""
+    """Return what is told must be there, and can be stored."""
     if not violations:
         raise ValueError("it defers without saying why")
     for item in violations:
@@ -157,7 +157,7 @@ class _GuardedSelector:
 
 
 def _to_read(offer: CellOffer) -> CellOffer:
-    """The same, such that nobody can write to the board by it."""
+    """Return the same, such that nobody can write to the board by it."""
     seen = replace(
         offer,
         capacity=offer.capacity.view(),

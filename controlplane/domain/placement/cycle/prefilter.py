@@ -86,7 +86,7 @@ def _find_misfits(
 def outdated(
     snapshot: PoolSnapshot, screened: PrefilterResult, facts: PassFacts
 ) -> tuple[ExplainShape, ...]:
-    """What was said of shapes that could be placed now, and that nobody else takes back.
+    """Return what was said of shapes that could be placed now, and that nobody else takes back.
 
     Of some nothing may start yet, so no row of them is read; gangs say for themselves from now on
     why they wait.
@@ -102,7 +102,8 @@ def outdated(
 
 
 def latest(told: Sequence[ExplainShape], plan: PlacementPlan) -> tuple[ExplainShape, ...]:
-    """What changes for the shapes: of those that the pass read rows of, its word alone counts.
+    """Return what changes for the shapes: of those that the pass read rows of, its word alone
+    counts.
 
     `told`: what was said without their rows. It speaks of one task of a new job; rows that are read
     all the same, as those of jobs that run, may wait for something else.
@@ -113,7 +114,9 @@ def latest(told: Sequence[ExplainShape], plan: PlacementPlan) -> tuple[ExplainSh
 
 
 def _may_make_room(shape: ShapeFacts, snapshot: PoolSnapshot, deferred: Reason | None) -> bool:
-    """Whether others may have to leave for tasks of the shape, or a place is kept for them."""
+    """Return whether others may have to leave for tasks of the shape, or a place is kept for
+    them.
+    """
     policy = snapshot.policy
     evicts = policy.preemption and shape.band is not Band.BATCH
     return evicts or (policy.starvation_seconds is not None and deferred is None)
@@ -127,7 +130,9 @@ def _ask(
     *,
     new_jobs: int = 1,
 ) -> tuple[Reason | None, bool]:
-    """What is against one task of the shape, and whether for good; `new_jobs` 1: of a new job."""
+    """Return what is against one task of the shape, and whether for good; `new_jobs` 1: of a new
+    job.
+    """
     request = Request(
         shape=shape,
         tasks=1,

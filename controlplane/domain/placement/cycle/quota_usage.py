@@ -58,11 +58,11 @@ class QuotaAccounting:
 
     @property
     def limits_any(self) -> bool:
-        """Whether there are quotas or tokens at all."""
+        """Return whether there are quotas or tokens at all."""
         return bool(self._accounts or self._tokens)
 
     def save(self) -> "QuotaAccounting":
-        """A copy of the books, to go back to."""
+        """Return a copy of the books, to go back to."""
         return deepcopy(self, {id(shape): shape for shape, *_ in self._kept.values()})
 
     def restore(self, saved: "QuotaAccounting") -> None:
@@ -70,35 +70,35 @@ class QuotaAccounting:
         self.__dict__.update(saved.__dict__)
 
     def accounts_of(self, shape: ShapeFacts) -> list[_QuotaAccount]:
-        """The quotas that the shape's tasks count against."""
+        """Return the quotas that the shape's tasks count against."""
         if not self._accounts:
             return []
         found = (self._accounts.get(scope) for scope in shape.scopes())
         return [account for account in found if account is not None]
 
     def quotas_of(self, shape: ShapeFacts, job_id: int | None = None) -> list[QuotaState]:
-        """The same as they stand now, as that job sees them: it is not in its own way."""
+        """Return the same as they stand now, as that job sees them: it is not in its own way."""
         return [account.state(job_id) for account in self.accounts_of(shape)]
 
     def states(self) -> list[tuple[Scope, QuotaState]]:
-        """All quotas as they stand now."""
+        """Return all quotas as they stand now."""
         return [(scope, account.state()) for scope, account in self._accounts.items()]
 
     def tokens_left(self) -> dict[str, int]:
-        """What is left of each token; below 0: its limit was lowered."""
+        """Return what is left of each token; below 0: its limit was lowered."""
         return {name: most - self._tokens_used.get(name, 0) for name, most in self._tokens.items()}
 
     def limit_of(self, token: str) -> int:
-        """How many of a token may be held at once."""
+        """Return how many of a token may be held at once."""
         return self._tokens[token]
 
     def is_bound_by_jobs(self, shape: ShapeFacts) -> bool:
-        """Whether it matters to which job a task belongs."""
+        """Return whether it matters to which job a task belongs."""
         accounts = self.accounts_of(shape)
         return any(account.quota.limits.running_jobs is not None for account in accounts)
 
     def is_running(self, shape: ShapeFacts, job_id: int) -> bool:
-        """Whether something of the job runs, or something is kept for it.
+        """Return whether something of the job runs, or something is kept for it.
 
         If all that it holds is leaving, it begins anew, as any other: else it would take again what
         it was evicted from before whoever it was evicted for.
@@ -106,14 +106,14 @@ class QuotaAccounting:
         return any(account.is_running(job_id) for account in self.accounts_of(shape))
 
     def tokens_for(self, shape: ShapeFacts) -> int | None:
-        """How many of the shape's tasks there are tokens for; None: it needs none."""
+        """Return how many of the shape's tasks there are tokens for; None: it needs none."""
         asked = [name for name in shape.resources if name in self._tokens]
         if not asked:
             return None
         return min(self._left(name) // shape.resources[name] for name in asked)
 
     def missing_tokens(self, shape: ShapeFacts, tasks: int) -> dict[str, tuple[int, int, int]]:
-        """By token that is short for `tasks` tasks: (used, requested, limit)."""
+        """Return by token that is short for `tasks` tasks: (used, requested, limit)."""
         return {
             name: (self._tokens_used.get(name, 0), amount * tasks, self._tokens[name])
             for name, amount in shape.resources.items()
@@ -171,12 +171,12 @@ class QuotaAccounting:
             account.waiting += tasks
 
     def held_by(self, owner: int, names: Sequence[str]) -> Vector:
-        """What an owner holds of the pool, by resource."""
+        """Return what an owner holds of the pool, by resource."""
         held: Mapping[str, int] = self._owners.get(owner, {})
         return np.array([held.get(name, 0) for name in names], dtype=np.int64)
 
     def weight_of(self, owner: int) -> float:
-        """The weight of an owner's quota, else 1."""
+        """Return the weight of an owner's quota, else 1."""
         account = self._accounts.get(Scope(ScopeKind.USER, owner))
         return account.quota.limits.weight if account is not None else 1.0
 

@@ -64,12 +64,12 @@ class CapacityMatrix:
 
     @property
     def total(self) -> Vector:
-        """What all cells have together, by resource."""
+        """Return what all cells have together, by resource."""
         return np.asarray(self.capacity.sum(axis=1))
 
     @cached_property
     def sizes(self) -> Vector:
-        """Rank of each cell's total capacity."""
+        """Return rank of each cell's total capacity."""
         return capacity_ranks(self.capacity)
 
     def vector(self, request: Mapping[str, int]) -> Vector:
@@ -77,7 +77,7 @@ class CapacityMatrix:
         return np.array([request.get(name, 0) for name in self.names], dtype=np.int64)
 
     def usable(self, shape: ShapeFacts) -> Mask:
-        """The cells that may run tasks of the shape at all: task type, constraints, tags."""
+        """Return the cells that may run tasks of the shape at all: task type, constraints, tags."""
         key = (shape.task_type, shape.constraints, shape.placement_tags)
         mask = self._masks.get(key)
         if mask is None:
@@ -94,7 +94,7 @@ class CapacityMatrix:
         return mask
 
     def with_label(self, label: str) -> dict[str, Mask]:
-        """By value of the label, the cells that have it; values in order."""
+        """Return by value of the label, the cells that have it; values in order."""
         masks: dict[str, Mask] = {}
         for index, cell in enumerate(self.cells):
             value = cell.labels.get(label)
@@ -105,7 +105,7 @@ class CapacityMatrix:
 
     @property
     def free(self) -> Matrix:
-        """What cells have left, by resource; below zero where more is kept than is free."""
+        """Return what cells have left, by resource; below zero where more is kept than is free."""
         return self.capacity - self.used
 
     def room(self, request: Vector, usable: Mask, *, at_once: bool = False) -> Vector:
@@ -119,14 +119,15 @@ class CapacityMatrix:
         return np.where(usable, fits, 0)
 
     def has_room(self, request: Vector, usable: Mask) -> bool:
-        """Whether some usable cell can take a task of `request` just now."""
+        """Return whether some usable cell can take a task of `request` just now."""
         free = usable & (self.slots > 0)
         for index in request.nonzero()[0].tolist():
             free &= self.capacity[index] - self.used[index] >= request[index]
         return bool(free.any())
 
     def misfits(self, requests: Sequence[Vector], usable: Mask) -> list[FitFailure]:
-        """What stands against one task of each of the requests, on cells of which some is usable.
+        """Return what stands against one task of each of the requests, on cells of which some is
+        usable.
 
         For many requests at once: there may be thousands of shapes without room.
         """
@@ -159,7 +160,7 @@ class CapacityMatrix:
         return found
 
     def room_when_empty(self, request: Vector, usable: Mask) -> Vector:
-        """How many each usable cell could take if it held nothing."""
+        """Return how many each usable cell could take if it held nothing."""
         return np.where(usable, self._fits(self.capacity, request), 0)
 
     @staticmethod
@@ -209,7 +210,7 @@ class CapacityMatrix:
         self.slots -= given
 
     def has_room_on(self, cell_id: int, request: Vector) -> bool:
-        """Whether that cell is there, and has room for one such task now."""
+        """Return whether that cell is there, and has room for one such task now."""
         index = self.index_of.get(cell_id)
         if index is None:
             return False
@@ -228,11 +229,11 @@ class CapacityMatrix:
         self.kept[:, self.index_of[cell_id]] += request * count
 
     def save(self) -> tuple[Matrix, Matrix, Vector]:
-        """What moves, as it is now."""
+        """Return what moves, as it is now."""
         return self.used.copy(), self.kept.copy(), self.slots.copy()
 
     def clear(self) -> None:
-        """All cells hold nothing, and nothing is kept."""
+        """Return all cells hold nothing, and nothing is kept."""
         self.used, self.kept = np.zeros_like(self.used), np.zeros_like(self.kept)
 
     def restore(self, saved: tuple[Matrix, Matrix, Vector]) -> None:
@@ -240,7 +241,9 @@ class CapacityMatrix:
         self.used, self.kept, self.slots = saved
 
     def _levels(self, shape: ShapeFacts) -> Sequence[Mask | None]:
-        """The cells by how many preferred constraints they meet, the most first; None: all."""
+        """Return the cells by how many preferred constraints they meet, the most first; None:
+        all.
+        """
         preferred = tuple(item for item in shape.constraints if not item.required)
         if not preferred:
             return [None]
@@ -254,7 +257,7 @@ class CapacityMatrix:
 
 
 def _covers(amounts: Matrix, requests: Matrix) -> Mask:
-    """By request (requests x resources), whether some cell has as much as it asks for."""
+    """Return by request (requests x resources), whether some cell has as much as it asks for."""
     covered = np.ones((len(requests), amounts.shape[1]), dtype=bool)
     for index in np.flatnonzero(requests.any(axis=0)).tolist():
         covered &= amounts[index] >= requests[:, index, None]

@@ -88,7 +88,7 @@ class Validator(Protocol):
     """Decides whether tasks may be placed at all, whatever room there is."""
 
     def check(self, request: Request) -> ValidationResult:
-        """How many of `request.tasks` may be placed; all violations are told."""
+        """Return how many of `request.tasks` may be placed; all violations are told."""
 
 
 # ------------------------------------------------------------------------------- sequencers
@@ -107,13 +107,15 @@ class Queue(Protocol):
     left: Vector
 
     def share_of(self, owner: int) -> float:
-        """The owner's dominant share of the pool just now: 0.25 is a quarter of some resource."""
+        """Return the owner's dominant share of the pool just now: 0.25 is a quarter of some
+        resource.
+        """
 
     def share_of_task(self, row: int) -> float:
-        """By how much one task of the row changes its owner's dominant share, at most."""
+        """Return by how much one task of the row changes its owner's dominant share, at most."""
 
     def weight_of(self, owner: int) -> float:
-        """The owner's weight, 1 unless a quota says otherwise."""
+        """Return the owner's weight, 1 unless a quota says otherwise."""
 
     def sure_room(self, rows: Vector) -> "GuaranteedCapacity | None":
         """Room for tasks of these rows; None: it is not cells alone that limit them."""
@@ -183,7 +185,8 @@ class Selector(Protocol):
     keeps_place: bool
 
     def select(self, offer: CellOffer, count: int) -> Vector:
-        """How many of `count` tasks each cell takes: at most `offer.room`, all if there is room.
+        """Return how many of `count` tasks each cell takes: at most `offer.room`, all if there is
+        room.
 
         `count` is at most the sum of `offer.room`. Ties go by name (order), so that a plan is
         reproducible.

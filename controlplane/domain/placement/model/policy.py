@@ -50,7 +50,7 @@ class PoolPolicy:
         return since <= now - timedelta(seconds=patience)
 
     def binding(self, kind: ScopeKind, limits: ScopeLimits) -> ScopeLimits:
-        """What of a scope's limits binds the pool: that of which it has the validator.
+        """Return what of a scope's limits binds the pool: that of which it has the validator.
 
         Of a pool without them the work counts against the quotas, but is held to none.
         """
@@ -63,5 +63,5 @@ class PoolPolicy:
 
     @property
     def is_bound_by_quotas(self) -> bool:
-        """Whether any quota can bind it."""
+        """Return whether any quota can bind it."""
         return not {_OF_COUNTS, *_OF_RESOURCES.values()}.isdisjoint(self.validators)

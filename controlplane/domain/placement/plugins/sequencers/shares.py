@@ -41,11 +41,11 @@ class _OwnerRows:
         return queue.share_of(self.owner) / self.weight
 
     def each(self, queue: Queue) -> float:
-        """By how much the next task raises the share, at most."""
+        """Return by how much the next task raises the share, at most."""
         return queue.share_of_task(int(self.rows[self.first])) / self.weight
 
     def run(self, queue: Queue) -> Vector:
-        """The rows from the first on that have its shape."""
+        """Return the rows from the first on that have its shape."""
         rows = self.rows[self.first :]
         others = np.flatnonzero(queue.shape[rows] != queue.shape[rows[0]])
         return rows[: others[0]] if len(others) else rows
@@ -106,7 +106,8 @@ def _one_by_one(queue: Queue, lines: dict[int, _OwnerRows], turns: int) -> Itera
 def _together(
     queue: Queue, lines: list[_OwnerRows], sure: GuaranteedCapacity | None
 ) -> tuple[list[int], bool]:
-    """How many tasks raise each owner to one level, the highest for which there is sure room.
+    """Return how many tasks raise each owner to one level, the highest for which there is sure
+    room.
 
     And whether that was worth asking. Who finds no room goes first: what he has besides may.
     """

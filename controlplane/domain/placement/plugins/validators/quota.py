@@ -13,7 +13,7 @@ QUOTA_EXCEEDED = "quota_exceeded"
 
 
 def check_resources(request: Request, kind: ScopeKind) -> ValidationResult:
-    """How many of the tasks the quota of `kind` has resources for.
+    """Return how many of the tasks the quota of `kind` has resources for.
 
     What is in use comes free in time, so it defers; a request above the limit itself is final,
     unless its submitter allowed that.
