@@ -107,7 +107,7 @@ def terms_of(spec: JobSpec, group: TaskGroupSpec) -> GroupTerms:
 
 
 class _GroupRefused(Exception):
-    """Why a hook takes a group not at all. `is_of_job`: the field is the job's."""
+    """Rejection of a group by a hook. `is_of_job`: the field is the job's."""
 
     def __init__(self, field: str, text: str, *, is_of_job: bool = False) -> None:
         super().__init__(text)

@@ -1,4 +1,4 @@
-"""All invariants by number. A number is never given twice; a new one goes behind its kind."""
+"""Catalogue of all invariants by number. Numbers are never reused."""
 
 from controlplane.domain.integrity.checks import attempts, history, jobs
 from controlplane.domain.integrity.rows import IntegrityRows, Invariant, InvariantViolation

@@ -1,4 +1,4 @@
-"""The rows that invariants speak of: whole jobs with all that belongs to them, and cells."""
+"""Rows that invariants are checked on: whole jobs with all that belongs to them, and cells."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """A group; `counts[n]` is how many of its tasks are said to be in state n."""
+    """A group; `counts[n]` is the stored number of its tasks in state n."""
 
     id: int
     job_id: int
@@ -184,7 +184,7 @@ class IntegrityRows:
 
 @dataclass(frozen=True, slots=True)
 class InvariantViolation:
-    """Invariant `number` does not hold of `subject` ("task 7")."""
+    """A violation of invariant `number` by `subject` ("task 7")."""
 
     number: int
     subject: str
@@ -200,7 +200,7 @@ Finding = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """One statement; `find` yields what contradicts it. `upheld_by`: who sees to it."""
+    """One invariant; `find` yields its violations. `upheld_by`: the component that ensures it."""
 
     number: int
     statement: str

@@ -1,4 +1,4 @@
-"""What a secret is: a name in a project and some bytes, sealed so that they fit nowhere else."""
+"""Secrets: a name in a project and some bytes, sealed for that row only."""
 
 import json
 

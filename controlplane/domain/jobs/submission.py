@@ -1,4 +1,4 @@
-"""From a submitted job to the rows it becomes, or to why it cannot be taken; pure."""
+"""Submission: convert a submitted job to rows, or to the faults that reject it; pure."""
 
 import hashlib
 import json
@@ -45,7 +45,9 @@ _EXCLUSIVE = {False: Exclusive.NO, True: Exclusive.LEASE, "strict": Exclusive.ST
 
 
 class JobsRefused(CellrunError):
-    """Some jobs of one submission cannot be taken, so none is. `faults`: (position, fault)."""
+    """Rejection of a submission, as a whole, for faults of some jobs. `faults`: (position,
+    fault).
+    """
 
     def __init__(self, faults: Sequence[tuple[int, Fault]]) -> None:
         super().__init__("; ".join(str(fault) for _, fault in faults))
@@ -205,7 +207,7 @@ def waits_for_jobs(spec: JobSpec) -> bool:
 def launch_of(
     group: TaskGroupSpec, *, exclusive: bool, network: str = "default", is_gang: bool = False
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return what a cell is told of `group`, and the contents of its inputs by SHA-256."""
+    """Return the launch data of `group` for its cell, and the contents of its inputs by SHA-256."""
     launch: dict[str, Any] = {
         name: getattr(group, name) for name in _TOLD if name not in _RARE or getattr(group, name)
     }
@@ -239,7 +241,7 @@ def launch_of(
 
 
 def find_count_faults(spec: JobSpec, *, is_short: bool, max_tasks: int) -> list[Fault]:
-    """Return whether the job has more tasks than are taken."""
+    """Return a fault if the job has more tasks than are allowed."""
     count = spec.total_replicas()
     if count <= max_tasks:
         return []

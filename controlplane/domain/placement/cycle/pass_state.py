@@ -1,6 +1,6 @@
-"""The state of one pass: the board, the books, what is left of each row; and placing rows of it.
+"""State of one scheduling pass: capacity matrix, quota usage, remaining rows; places rows.
 
-What a row is, and the order in which rows come, stands in `place`; gangs are in `gang`.
+Rows and their order are defined in `place`; gangs are in `gang`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ class Plugins:
 
 
 class Pass:
-    """The state of one pass: the board, the books, and what is left of each row."""
+    """The state of one pass: capacity matrix, quota usage, and remaining tasks of each row."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Pass:
         return behind[0] if behind and self.snapshot.policy.cursor else 0
 
     def place_rows(self, queue: BandQueue, shape: ShapeFacts, rows: Vector, tasks: int) -> None:
-        """Return rows that are alike together; what is avoided or nominated, or bound by jobs,
+        """Place rows: equal rows together; rows with avoided cells, nominations or job limits
         apart.
         """
         is_alone = self.any_special(rows) or self.ledger.is_bound_by_jobs(shape)
@@ -122,7 +122,7 @@ class Pass:
             self._note_unplaced(shape, picked, reason)
 
     def place_where_preferred(self, shape: ShapeFacts, rows: Vector, wanted: int) -> int:
-        """Place tasks on the cells that they prefer, as long as these have room; how many."""
+        """Place tasks on their preferred cells as long as these have capacity; return how many."""
         if not self.rows.any_prefers:
             return 0
         request, placed = self.board.vector(shape.resources), 0
@@ -138,7 +138,7 @@ class Pass:
         return placed
 
     def any_special(self, rows: Vector) -> bool:
-        """Return whether any of the rows avoids a cell, or has room kept on one."""
+        """Return whether any of the rows avoids a cell, or has a nomination."""
         return self.rows.any_special and bool(self.rows.is_special[rows].any())
 
     # ---------------------------------------------------------------------------- placing
@@ -146,7 +146,9 @@ class Pass:
     def place_run(
         self, shape: ShapeFacts, rows: Vector, wanted: int, within: Mask | None = None
     ) -> tuple[int, Reason | None]:
-        """Place up to `wanted` tasks of rows of one shape: how many, and why not the others."""
+        """Place up to `wanted` tasks of rows of one shape; return how many, and why not the
+        others.
+        """
         row = int(rows[0])
         was_kept = self.lift(row)
         found = self._place_run(shape, rows, wanted, within)
@@ -207,7 +209,7 @@ class Pass:
         return usable
 
     def is_starving(self, row: int) -> bool:
-        """Tell whether the tasks of the row have waited for longer than the pool's patience."""
+        """Return whether the tasks of the row have waited for longer than the pool's limit."""
         return self.snapshot.policy.is_starving(self.waiting.since[row], self.snapshot.now)
 
     def admit(
@@ -247,7 +249,7 @@ class Pass:
         return 0 if whole else max(admitted, 0), reason
 
     def book(self, shape: ShapeFacts, rows: Vector, given: Vector) -> None:
-        """`given` tasks by cell are those that come first of `rows`."""
+        """Record the placement of the first tasks of `rows`, `given` by cell."""
         placed = int(given.sum())
         before = np.cumsum(self.left[rows]) - self.left[rows]
         counts = np.clip(placed - before, 0, self.left[rows])
@@ -259,7 +261,7 @@ class Pass:
         self.move_on(given)
 
     def move_on(self, given: Vector) -> None:
-        """Round-robin goes on behind the cell that got the last of `given`."""
+        """Advance the round-robin cursor behind the cell that got the last of `given`."""
         if not given.any() or not self.plugins.selector.keeps_place:
             return
         order = np.roll(np.arange(len(given)), -self.start)
@@ -267,7 +269,7 @@ class Pass:
         self.start = (int(most[-1]) + 1) % len(given)
 
     def columns_of_gang(self, row: int, given: Vector) -> None:
-        """As `book`, for members that the board and the books know already."""
+        """Record placed members whose capacity and quota usage is already taken."""
         placed = int(given.sum())
         self.left[row] -= placed
         self.limit -= placed
@@ -280,7 +282,7 @@ class Pass:
     # ---------------------------------------------------------------------------- kept room
 
     def honour_nominations(self, rows: Sequence[int]) -> None:
-        """Place nominated tasks where room was kept for them, or go on keeping it."""
+        """Place nominated tasks on their reserved capacity, or keep it reserved."""
         for row in rows:
             cell_id = self.waiting.nominated_cell_ids[row]
             if cell_id is None or cell_id not in self.board.index_of:
@@ -294,7 +296,7 @@ class Pass:
                 self.keep(row)
 
     def keep(self, row: int) -> None:
-        """Keep room for what is left of a nominated row."""
+        """Reserve capacity for the remaining tasks of a nominated row."""
         shape, count = self.shape_of(row), int(self.left[row])
         cell_id = self.waiting.nominated_cell_ids[row]
         assert cell_id is not None, "only what is nominated has room kept"
@@ -303,7 +305,7 @@ class Pass:
         self.kept[row] = count
 
     def lift(self, row: int) -> bool:
-        """Keep no room for a row any more; whether some was kept."""
+        """Drop the reservation of a row; return whether there was one."""
         self.ledger.let_go(row)
         count, cell_id = self.kept.pop(row, 0), self.waiting.nominated_cell_ids[row]
         if count and cell_id is not None:
@@ -313,7 +315,7 @@ class Pass:
     def _backfill(
         self, shape: ShapeFacts, rows: Vector, wanted: int, usable: Mask
     ) -> Vector | None:
-        """Place on kept room what is sure to have ended before it is needed."""
+        """Place tasks on reserved capacity if they are sure to end before it is needed."""
         limits = [self.waiting.timeout_seconds[row] for row in rows.tolist()]
         if any(limit is None for limit in limits):
             return None
@@ -345,15 +347,13 @@ class Pass:
     # ---------------------------------------------------------------------------- who waits
 
     def stop_if_strict(self, rows: Vector, reason: Reason) -> None:
-        """In a strict pool nothing passes what found no room."""
+        """Stop the pass after an unplaced row if the pool is strict."""
         if self.snapshot.policy.strict_fifo and reason.get("code") in _MISFITS:
             waiting = rows[self.left[rows] > 0]
             self.stopped_by = self.waiting.job_ids[int(waiting[0])]
 
     def note_gang(self, gang: UnplacedRow, reason: Mapping[str, object]) -> None:
-        """Return the members of a gang found no room; for the same reasons as others, it may be
-        made.
-        """
+        """Record a gang that did not fit as a candidate for preemption."""
         if is_curable(reason) and len(self.unplaced) < _MOST_UNPLACED:
             self.unplaced.append(gang)
 
@@ -373,10 +373,7 @@ class Pass:
                 self.unplaced.append(one)
 
     def plan(self, *, is_cut: bool = False) -> PlacementPlan:
-        """Return what it all came to.
-
-        `is_cut`: there was no time, or no room in the plan, for more.
-        """
+        """Return the plan. `is_cut`: the time or the size limit was reached."""
         rejected = tuple(RejectGroup(group, why) for group, why in sorted(self.rejected.items()))
         told = dict(self._told_of_shapes())
         return PlacementPlan(
@@ -403,9 +400,7 @@ class Pass:
         return self.snapshot.cells[self.start - 1].name
 
     def _told_of_shapes(self) -> Iterator[tuple[int, Reason | None]]:
-        """Return why shapes wait. What was not reached keeps its reason; what is placed has
-        none.
-        """
+        """Return why shapes wait. Unreached shapes keep their reason; placed ones have none."""
         for shape_id, left in self.rows.waiting_by_shape(self.left).items():
             shape = self.shapes[shape_id]
             if shape.coscheduled:
@@ -441,7 +436,7 @@ class Pass:
 
 
 def is_curable(reason: Mapping[str, Any]) -> bool:
-    """Return whether the end of others could make room: on a cell, in a quota, or of tokens."""
+    """Return whether preemption could resolve it: on a cell, in a quota, or of tokens."""
     if reason.get("never_fits"):
         return False
     if reason.get("code") in (INSUFFICIENT_RESOURCES, INSUFFICIENT_TOKENS):
@@ -455,7 +450,7 @@ def is_curable(reason: Mapping[str, Any]) -> bool:
 def check_all(
     validators: Sequence[Validator], request: Request
 ) -> tuple[int, tuple[ValidationFailure, ...]]:
-    """Return what all validators say together: the fewest admitted, and every violation."""
+    """Return the combined result of all validators: the fewest admitted, and every violation."""
     admitted, violations = request.tasks, list[ValidationFailure]()
     for validator in validators:
         verdict = validator.check(request)

@@ -11,7 +11,9 @@ from controlplane.domain.placement.model.snapshot import PendingRows, ShapeFacts
 
 
 class PendingColumns:
-    """Columns of equal length. `is_special`: some cell is avoided, or room on one is kept."""
+    """Columns of equal length. `is_special`: some cell is avoided, or capacity is reserved on
+    one.
+    """
 
     def __init__(self, waiting: PendingRows, shapes: Sequence[ShapeFacts]) -> None:
         self.job: Vector = np.array(waiting.job_ids, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Amounts of resources in words: what explanations, quotas and refusals share."""
+"""Descriptions of resource amounts for reasons, quotas and rejections."""
 
 from collections.abc import Mapping
 

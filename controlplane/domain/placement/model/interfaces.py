@@ -1,7 +1,7 @@
-"""What placement plugins are given and what they answer: three small protocols, all pure.
+"""Interfaces of placement plugins: three small protocols, all pure.
 
-A plugin is made without arguments, keeps nothing between calls, and is given data only: neither a
-clock nor a database. docs/plugins.md shows how to write one. Source: Backend.AI (Sokovan), which
+A plugin is created without arguments, keeps no state between calls, and receives data only: neither
+a clock nor a database. docs/plugins.md shows how to write one. Source: Backend.AI (Sokovan), which
 has the same kinds; a fourth, the hook, is in `domain.hooks`.
 """
 
@@ -25,10 +25,10 @@ Matrix = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class QuotaState:
-    """A quota as it stands at this point of the pass. `title`: "user alice".
+    """A quota with its usage at this point of the pass. `title`: "user alice".
 
-    `leaving_jobs`: of the `running_jobs`, those of which nothing runs any more. `waiting`: tasks of
-    the scope that were admitted to this pass and could not be placed.
+    `leaving_jobs`: those of the `running_jobs` whose attempts are all terminating. `waiting`: tasks
+    of the scope that were admitted to this pass and could not be placed.
     """
 
     kind: ScopeKind
@@ -61,7 +61,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class ValidationFailure:
-    """One thing that stands against a request. `is_final`: time cannot cure it.
+    """One violation by a request. `is_final`: waiting cannot resolve it.
 
     `code` and `figures` are data for programs, `text` is for people.
     """
@@ -85,7 +85,7 @@ class ValidationResult:
 
 
 class Validator(Protocol):
-    """Decides whether tasks may be placed at all, whatever room there is."""
+    """Decides whether tasks may be placed, independent of capacity."""
 
     def check(self, request: Request) -> ValidationResult:
         """Return how many of `request.tasks` may be placed; all violations are told."""
@@ -146,7 +146,7 @@ class Turn:
 
 
 class Sequencer(Protocol):
-    """Decides whose turn it is. `uses_shares`: whether it looks at what owners hold."""
+    """Decides the order of rows. `uses_shares`: it reads the shares of owners."""
 
     uses_shares: bool
 
@@ -180,7 +180,7 @@ class CellOffer:
 
 
 class Selector(Protocol):
-    """Decides which cells take tasks. `keeps_place`: it looks at `CellOffer.start`."""
+    """Decides which cells take tasks. `keeps_place`: it uses `CellOffer.start`."""
 
     keeps_place: bool
 

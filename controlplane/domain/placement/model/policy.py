@@ -1,4 +1,4 @@
-"""How a pool places: its plugins by name, and its limits."""
+"""Placement policy of a pool: its plugins by name, and its limits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ class PoolPolicy:
     cursor: str = ""
 
     def is_starving(self, since: datetime | None, now: datetime) -> bool:
-        """Tell whether what has waited since then has room reserved, wherever it failed before."""
+        """Return whether capacity is reserved for a task that waits since then."""
         patience = self.starvation_seconds
         if patience is None or since is None:
             return False

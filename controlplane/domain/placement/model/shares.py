@@ -1,4 +1,4 @@
-"""Dominant shares: of a cell (how utilised it is), and of an owner (how much of a pool he holds).
+"""Dominant shares of cells (utilisation) and of owners (usage of a pool).
 
 The dominant share is the largest of the shares of all resources (Ghodsi et al., DRF).
 """

@@ -1,4 +1,4 @@
-"""What sequencers with a fixed order share: rows of one shape that follow each other take turns."""
+"""Turns of sequencers with a fixed order: consecutive rows of one shape share a turn."""
 
 from collections.abc import Iterator
 

@@ -1,9 +1,9 @@
-"""What sequencers by share have in common: whoever holds least has the next turn.
+"""Turns of sequencers by share: the owner with the smallest share has the next turn.
 
-A turn lasts until its owner holds more than the next one, so that at equal demand no two shares
-differ by more than one task's. As long as there is room for all of them whoever comes first, the
-owners are raised to one level together, in fewer turns. It comes to the same where each task counts
-in full; one whose dominant resource is not its owner's counts for less, and catches up afterwards.
+A turn lasts until its owner exceeds the next one, so that at equal demand no two shares differ by
+more than one task's. While capacity suffices for all owners in any order, they are raised to one
+level together, in fewer turns. The result is the same if each task counts in full; a task whose
+dominant resource is not its owner's counts for less, and catches up afterwards.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ class _OwnerRows:
     first: int = 0
 
     def skip(self, queue: Queue) -> bool:
-        """Go on to the first row with something left; whether there is one."""
+        """Advance to the first row with remaining tasks; return whether there is one."""
         while self.first < len(self.rows) and not queue.left[self.rows[self.first]]:
             self.first += 1
         return self.first < len(self.rows)

@@ -1,4 +1,4 @@
-"""What the three quotas on resources share: how many tasks a scope has room for, and in words."""
+"""Common check of the three resource quotas: how many tasks fit, and the reason."""
 
 from controlplane.domain.placement.model.amounts import describe_amount
 from controlplane.domain.placement.model.interfaces import (
