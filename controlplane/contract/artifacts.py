@@ -1,4 +1,4 @@
-"""Where what attempts leave is kept, and what it is called: for control plane and cells alike."""
+"""Names and storage paths of the artifacts of attempts, shared by control plane and cells."""
 
 import hashlib
 from urllib.parse import quote
@@ -25,7 +25,10 @@ def prefix_of(*, domain: str, project: str, job: int, task: int, attempt: str) -
 
 
 def is_name(name: str) -> bool:
-    """Whether `name` may be that of an artifact: parts with / between, none leads elsewhere."""
+    """Return whether `name` may be that of an artifact: parts with
+
+    between, none leads elsewhere.
+    """
     return (
         0 < len(name) <= MAX_NAME_CHARS
         and len(name.encode("utf-8", "surrogateescape")) <= MAX_NAME_CHARS
@@ -36,7 +39,7 @@ def is_name(name: str) -> bool:
 
 
 def path_of(attempt: str, name: str) -> str:
-    """The address below web at which an artifact is put and read."""
+    """Return the address below web at which an artifact is put and read."""
     return f"/api/v1/attempts/{attempt}/artifacts/{quote(name, safe=_SAFE)}"
 
 

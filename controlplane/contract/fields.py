@@ -32,13 +32,13 @@ def _typed(body: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
 
 
 def text(body: Mapping[str, Any], name: str, default: Any = _MISSING, limit: int = MAX_TEXT) -> Any:
-    """A cleaned string."""
+    """Return a cleaned string."""
     value = _typed(body, name, str, default)
     return clean_text(value, limit) if isinstance(value, str) else value
 
 
 def whole(body: Mapping[str, Any], name: str, default: Any = _MISSING) -> Any:
-    """An integer that fits 64 bits."""
+    """Return an integer that fits 64 bits."""
     value = _typed(body, name, int, default)
     if isinstance(value, int) and abs(value) >= 1 << 63:
         raise MalformedMessage(f"{name} is out of range")
@@ -46,12 +46,12 @@ def whole(body: Mapping[str, Any], name: str, default: Any = _MISSING) -> Any:
 
 
 def flag(body: Mapping[str, Any], name: str, default: Any = _MISSING) -> Any:
-    """A boolean."""
+    """Return a boolean."""
     return _typed(body, name, bool, default)
 
 
 def number(body: Mapping[str, Any], name: str, default: Any = _MISSING) -> Any:
-    """A finite number as float."""
+    """Return a finite number as float."""
     value = body.get(name, _MISSING)
     if value is _MISSING or value is None:
         if default is _MISSING:
@@ -61,20 +61,20 @@ def number(body: Mapping[str, Any], name: str, default: Any = _MISSING) -> Any:
 
 
 def instant(body: Mapping[str, Any], name: str, default: Any = _MISSING) -> Any:
-    """Seconds since 1970 as float, clamped to 1970..2100."""
+    """Return seconds since 1970 as float, clamped to 1970..2100."""
     value = number(body, name, default)
     return min(max(value, _EARLIEST), _LATEST) if isinstance(value, float) else value
 
 
 def mapping(body: Mapping[str, Any], name: str, default: Any = _MISSING) -> Any:
-    """An object."""
+    """Return an object."""
     return _typed(body, name, dict, default)
 
 
 def listing(
     body: Mapping[str, Any], name: str, read: Callable[[Any], T], limit: int = 100_000
 ) -> tuple[T, ...]:
-    """A list, absent meaning empty, each item read by `read`."""
+    """Return a list, absent meaning empty, each item read by `read`."""
     items = _typed(body, name, list, [])
     if len(items) > limit:
         raise MalformedMessage(f"{name} has more than {limit} items")

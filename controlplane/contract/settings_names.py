@@ -1,8 +1,8 @@
-"""Every CELLRUN_* name that exists, so that each side can refuse a name that neither knows.
+"""Every CELLRUN_* name that exists, so that each side can reject an unknown name.
 
-One environment may hold the settings of a control plane and of a cell at once. Each side
-validates its own and accepts the other's; a name in none of these tuples is a typing mistake and
-is refused by name at start.
+One environment may hold the settings of a control plane and of a cell at once. Each side validates
+its own and accepts the other's; a name in none of these tuples is a typing mistake and is rejected
+at start.
 """
 
 from collections.abc import Iterable
@@ -104,7 +104,7 @@ TASK_PREFIXES = ("CELLRUN_PORT_",)
 
 
 def unknown_names(names: Iterable[str]) -> list[str]:
-    """Return those of `names` that start with CELLRUN_ and that nothing of ours knows, sorted."""
+    """Return those of `names` that start with CELLRUN_ and are not defined here, sorted."""
     known = ALL_NAMES | TASK_NAMES
     return sorted(
         name

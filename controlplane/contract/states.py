@@ -27,7 +27,7 @@ STATE_OF = {int(state): state for state in TaskState}
 
 
 class FailureKind(StrEnum):
-    """Whose fault an unsuccessful end was; it decides which retry budget pays."""
+    """The cause of an unsuccessful end; it decides which retry budget is charged."""
 
     USER = "user"  # the task's own program, image name or memory limit
     SYSTEM = "system"  # engine, registry or disk of the cell

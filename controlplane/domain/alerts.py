@@ -1,4 +1,4 @@
-"""Which alerts close by themselves: those of which nobody would notice that they are over."""
+"""Alerts that close automatically because no other component would resolve them."""
 
 QUIET_SECONDS = {
     # Tried again with each pass, tick or registration: what was not found so for as long is over.

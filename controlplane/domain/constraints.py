@@ -1,4 +1,4 @@
-"""What a task asks of a cell besides room: constraints on its labels, and placement tags.
+"""Placement constraints on labels of cells, and placement tags.
 
 Sources: Iris (required and preferred constraints on attributes), Diego (a cell's required and
 optional placement tags).
@@ -14,7 +14,9 @@ _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?", re.ASCII)
 
 
 class Operator(StrEnum):
-    """How a label is compared. The last four compare numbers; the two before take no value."""
+    """Comparison operators for labels. The last four compare numbers; the two before take no
+    value.
+    """
 
     EQ = "eq"
     NE = "ne"
@@ -42,7 +44,7 @@ class Constraint:
 
     @classmethod
     def read(cls, written: Mapping[str, Any]) -> "Constraint":
-        """The constraint that `written` (from `as_dict`) was."""
+        """Return the constraint that `written` (from `as_dict`) was."""
         operator = Operator(written["op"])
         return cls(written["key"], operator, tuple(written["values"]), written["required"])
 
@@ -78,12 +80,14 @@ _SIGNS = {
 
 
 def is_number(text: str) -> bool:
-    """Whether `text` can be compared as a number: an optional sign, digits, a fraction."""
+    """Return whether `text` can be compared as a number: an optional sign, digits, a fraction."""
     return _NUMBER.fullmatch(text) is not None
 
 
 def is_met(constraint: Constraint, labels: Mapping[str, str]) -> bool:
-    """Whether a cell with `labels` meets the constraint; a label it lacks is equal to nothing."""
+    """Return whether a cell with `labels` meets the constraint; a label it lacks is equal to
+    nothing.
+    """
     label = labels.get(constraint.key)
     match constraint.op:
         case Operator.EXISTS:
@@ -109,7 +113,7 @@ def is_met(constraint: Constraint, labels: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """A cell's placement tags: what a task must name, and what it may name besides."""
+    """Placement tags of a cell: those that a task must name, and those that it may name."""
 
     required: frozenset[str] = frozenset()
     optional: frozenset[str] = frozenset()
@@ -123,8 +127,8 @@ class Tags:
         )
 
     def admit(self, named: Sequence[str]) -> bool:
-        """Whether a task that names these tags may run here (Diego: the cell's required tags are
-        among the task's, the task's among the cell's).
+        """Return whether a task that names these tags may run here (Diego: the cell's required tags
+        are among the task's, the task's among the cell's).
         """
         asked = frozenset(named)
         return self.required <= asked <= self.required | self.optional

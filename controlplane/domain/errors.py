@@ -2,7 +2,7 @@
 
 
 class CellrunError(Exception):
-    """Base of every error that a door turns into an answer."""
+    """Base of every error that an endpoint turns into a response."""
 
 
 class IllegalTransition(CellrunError):
@@ -10,8 +10,8 @@ class IllegalTransition(CellrunError):
 
 
 class NotFound(CellrunError):
-    """What was asked for does not exist, or is not the asker's to see."""
+    """The object does not exist, or is not visible to the caller."""
 
 
 class Conflict(CellrunError):
-    """What was asked for contradicts what is already there."""
+    """The request contradicts existing state."""

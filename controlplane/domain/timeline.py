@@ -55,7 +55,7 @@ class Change:
 
     @property
     def enters(self) -> bool:
-        """Whether a state was entered. Else a phase began, or an attempt was released."""
+        """Return whether a state was entered. Else a phase began, or an attempt was released."""
         return self.to_state is not None and self.to_state is not self.from_state
 
     @property
@@ -67,12 +67,12 @@ class Change:
 
     @property
     def who(self) -> str:
-        """A user's name, a cell's name, or the part of the control plane."""
+        """Return a user's name, a cell's name, or the part of the control plane."""
         return self.cell or self.actor if self.actor == CELL else self.actor
 
     @property
     def sentence(self) -> str:
-        """The reason in words."""
+        """Return the reason in words."""
         return REASONS[Reason(self.reason)] if self.reason in set(Reason) else self.reason
 
 
@@ -84,12 +84,12 @@ class TimelineEntry:
 
     @property
     def newest(self) -> Change:
-        """The change that stands for all: states, reason and kind of actor are the same."""
+        """Return the change that stands for all: states, reason and kind of actor are the same."""
         return self.changes[0]
 
     @property
     def count(self) -> int:
-        """How many changes it is."""
+        """Return how many changes it is."""
         return len(self.changes)
 
     @property
@@ -99,33 +99,33 @@ class TimelineEntry:
 
     @property
     def first_at(self) -> datetime:
-        """When the earliest of them was."""
+        """Return when the earliest of them was."""
         return min(change.at for change in self.changes)
 
     @property
     def last_at(self) -> datetime:
-        """When the latest of them was."""
+        """Return when the latest of them was."""
         return max(change.at for change in self.changes)
 
     @property
     def seconds(self) -> float | None:
-        """How long all stays that are over took together; None: none is over."""
+        """Return how long all stays that are over took together; None: none is over."""
         known = self._stays()
         return sum(known) if known else None
 
     @property
     def longest_seconds(self) -> float | None:
-        """The longest of these stays."""
+        """Return the longest of these stays."""
         return max(self._stays(), default=None)
 
     @property
     def still(self) -> int:
-        """How many are in the state that they entered to this moment."""
+        """Return how many are in the state that they entered to this moment."""
         return sum(change.enters and change.seconds is None for change in self.changes)
 
     @property
     def message(self) -> str:
-        """What was said; the newest few where it differs."""
+        """Return what was said; the newest few where it differs."""
         return _few((change.message for change in self.changes), "; ")
 
     @property
@@ -134,7 +134,7 @@ class TimelineEntry:
         return _few((change.who for change in self.changes), ", ")
 
     def shared(self, read: Callable[[Change], Any]) -> Any:
-        """What `read` says of all changes alike; None where it differs."""
+        """Return what `read` says of all changes alike; None where it differs."""
         found = {read(change) for change in self.changes}
         return found.pop() if len(found) == 1 else None
 
@@ -145,11 +145,11 @@ class TimelineEntry:
 def measure(
     changes: Iterable[Change], left_at: dict[int | None, datetime] | None = None
 ) -> list[Change]:
-    """The changes with how long each state lasted.
+    """Return the changes with how long each state lasted.
 
     `left_at`: by task (None: the job), when what is newest here was left for what is newer still.
-    It is brought on to the oldest change, for whoever goes on with what is older.
-    A report may tell late of an earlier instant; then what came before was over by then as well.
+    It is brought on to the oldest change, for whoever goes on with what is older. A report may tell
+    late of an earlier instant; then what came before was over by then as well.
     """
     until = {} if left_at is None else left_at
     measured = []
@@ -202,7 +202,7 @@ class _MergeKey(NamedTuple):
 
 
 def _likeness(change: Change) -> _MergeKey:
-    """What moves nothing only says something, so that is told apart too."""
+    """Return what moves nothing only says something, so that is told apart too."""
     return _MergeKey(
         change.task_id is None,
         change.from_state,
@@ -215,7 +215,8 @@ def _likeness(change: Change) -> _MergeKey:
 
 
 def _crowds(changes: Sequence[Change]) -> tuple[list[list[Change]], list[int]]:
-    """The same changes of different tasks at one moment together, and where each crowd begins.
+    """Return the same changes of different tasks at one moment together, and where each crowd
+    begins.
 
     A change joins no crowd that would take it past a newer change of its own task, or of its job.
     """
@@ -238,7 +239,7 @@ def _crowds(changes: Sequence[Change]) -> tuple[list[list[Change]], list[int]]:
 
 
 def _rounds(keys: Sequence[_MergeKey], limit: int) -> Iterable[tuple[int, int]]:
-    """How many entries a round has, and how often it comes in a row, from the newest on."""
+    """Return how many entries a round has, and how often it comes in a row, from the newest on."""
     start = 0
     while start < len(keys):
         best = (1, 1)

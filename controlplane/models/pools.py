@@ -17,7 +17,7 @@ def _default_validators() -> list[str]:
 
 
 def check_amounts(amounts: object) -> None:
-    """`amounts` is {name: whole number, zero or more}. Raises ValidationError."""
+    """`amounts` is {name: whole number, zero or more}. Raise ValidationError."""
     if not isinstance(amounts, dict):
         raise ValidationError("must be a mapping of names to whole numbers")
     for name, amount in amounts.items():
@@ -26,7 +26,7 @@ def check_amounts(amounts: object) -> None:
 
 
 def check_allowed_mounts(allowed: object) -> None:
-    """`allowed` is a list of {path: absolute, read_only: bool}. Raises ValidationError."""
+    """`allowed` is a list of {path: absolute, read_only: bool}. Raise ValidationError."""
     if not isinstance(allowed, list):
         raise ValidationError("must be a list of {path, read_only}")
     for item in allowed:
@@ -144,7 +144,7 @@ class Pool(models.Model):
         return self.name
 
     def clean(self) -> None:
-        """Refuse plugins that are not installed. Raises ValidationError."""
+        """Refuse plugins that are not installed. Raise ValidationError."""
         faults = {}
         named = {"sequencer": [self.sequencer], "selector": [self.selector]}
         for kind, names in {**named, "validators": self.validators}.items():
@@ -207,7 +207,7 @@ class Quota(models.Model):
         return f"quota of {kind} {getattr(self, kind)}"
 
     def clean(self) -> None:
-        """One scope, not none and not two. Raises ValidationError."""
+        """Return one scope, not none and not two. Raise ValidationError."""
         if sum(key is not None for key in (self.user_id, self.project_id, self.domain_id)) != 1:
             raise ValidationError("a quota belongs to one user, one project or one domain")
 

@@ -30,7 +30,7 @@ _WORDS |= dict.fromkeys(("false", "False", "FALSE"), False)
 
 
 def read_document(text: str | bytes, language: Language) -> Any:
-    """The value that `text` describes. Raises UnreadableDocument."""
+    """Return the value that `text` describes. Raise UnreadableDocument."""
     try:
         decoded = text.decode("utf-8") if isinstance(text, bytes) else text
     except UnicodeDecodeError as error:
@@ -58,7 +58,9 @@ def check_plain(value: Any) -> None:
 
 
 def find_text_fault(value: Any, place: Place = ()) -> tuple[Place, str] | None:
-    """Where in `value` a text holds a sign that cannot be kept, and which; None if none does."""
+    """Return where in `value` a text holds a sign that cannot be kept, and which; None if none
+    does.
+    """
     if isinstance(value, str):
         text = fault_of_text(value)
         return (place, text) if text else None
@@ -74,7 +76,7 @@ def find_text_fault(value: Any, place: Place = ()) -> tuple[Place, str] | None:
 
 
 def fault_of_text(text: str) -> str:
-    """Why `text` cannot be kept; empty if it can."""
+    """Return why `text` cannot be kept; empty if it can."""
     if "\x00" in text:
         return "a text holds the sign NUL"
     if not text.isascii():
@@ -144,7 +146,7 @@ class _YamlReader:
         self._nodes = 0
 
     def read(self) -> Any:
-        """The one document."""
+        """Return the one document."""
         next(self._events)  # the stream starts
         if isinstance(next(self._events), yaml.StreamEndEvent):
             return None

@@ -44,7 +44,7 @@ def path_of(place: Iterable[str | int]) -> str:
 
 
 def read_fault(error: Mapping[str, Any], known_fields: Mapping[str, str]) -> Fault:
-    """One error of pydantic in our words. `known_fields`: where other fields stand."""
+    """Return one error of pydantic in our words. `known_fields`: where other fields stand."""
     place: Place = tuple(step for step in error["loc"] if step != "[key]")
     kind, context = error["type"], error.get("ctx") or {}
     if kind == "extra_forbidden":

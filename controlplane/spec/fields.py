@@ -92,7 +92,7 @@ def _check_file_path(text: str) -> str:
 
 
 def check_target(text: str) -> str:
-    """`text` as the place of a file in the container. Raises ValueError."""
+    """`text` as the place of a file in the container. Raise ValueError."""
     _check_path(text)
     for own in _OWN_PATHS:
         if text == own or text.startswith(own + "/"):
@@ -130,7 +130,7 @@ MAX_HOST_LENGTH = 253  # of any name in the DNS
 
 
 def _check_callback_url(text: str) -> str:
-    """The address with its scheme in small letters (RFC 3986: schemes ignore case)."""
+    """Return the address with its scheme in small letters (RFC 3986: schemes ignore case)."""
     scheme, mark, rest = text.partition("://")
     text = f"{scheme.lower()}{mark}{rest}"
     if len(text) > MAX_ADDRESS_LENGTH:
@@ -168,7 +168,7 @@ ArtifactName = Annotated[str, Field(pattern=_ARTIFACT, max_length=200)]
 
 
 def is_artifact_name(text: str) -> bool:
-    """Whether an output may be called so."""
+    """Return whether an output may be called so."""
     return len(text) <= 200 and re.fullmatch(_ARTIFACT, text) is not None
 
 
@@ -207,7 +207,7 @@ Instant = Annotated[
 def quantity(
     parse: Callable[[object], int], show: Callable[[int], str], example: str
 ) -> tuple[Any, ...]:
-    """What makes an int field a quantity: read by `parse`, written by `show`."""
+    """Return what makes an int field a quantity: read by `parse`, written by `show`."""
     schema = {"anyOf": [{"type": "string"}, {"type": "number"}], "examples": [example]}
     return (
         BeforeValidator(parse),
@@ -251,7 +251,7 @@ _GUID = TypeAdapter(Guid)
 
 
 def is_guid(text: str) -> bool:
-    """Whether `text` is what a guid may be."""
+    """Return whether `text` is what a guid may be."""
     try:
         _GUID.validate_python(text, strict=True)
     except ValidationError:

@@ -79,7 +79,7 @@ def check_files(
     tmpfs: Sequence[Tmpfs],
     inputs: Sequence[str],
 ) -> Iterator[tuple[Place, str]]:
-    """What is wrong between these fields of a group; `inputs`: their paths."""
+    """Return what is wrong between these fields of a group; `inputs`: their paths."""
     names: list[str] = []
     for position, output in enumerate(outputs):
         name = output.artifact_name()
@@ -123,7 +123,7 @@ def _check_places(
 
 
 def body_of(item: Any) -> dict[str, Any]:
-    """A wish as a cell is told it."""
+    """Return a wish as a cell is told it."""
     match item:
         case Secret():
             return {"name": item.name, "env": item.env, "path": item.path}

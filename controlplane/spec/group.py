@@ -159,7 +159,9 @@ class TaskGroupSpec(GroupFields):
     depends_on: list[GroupDependency] = Field(default=[], max_length=100)
 
     def dependencies(self) -> list[GroupDependency]:
-        """What it names, and implicitly (until succeeded) every group whose results it reads."""
+        """Return what it names, and implicitly (until succeeded) every group whose results it
+        reads.
+        """
         named = {item.group for item in self.depends_on}
         read = dict.fromkeys(item.from_.group for item in self.inputs if item.from_)
         implied = [GroupDependency(group=name) for name in read if name not in named]

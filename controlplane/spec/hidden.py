@@ -7,7 +7,7 @@ from controlplane.spec.group import TaskGroupSpec
 
 
 def check_hidden(group: TaskGroupSpec) -> Iterator[tuple[Place, str]]:
-    """What of `group` would lie in a folder of the host, or in one that comes and goes."""
+    """Return what of `group` would lie in a folder of the host, or in one that comes and goes."""
     inputs = _paths("inputs", "path", [item.path for item in group.inputs])
     secrets = _paths("secrets", "path", [item.path or "" for item in group.secrets])
     outputs = _paths("outputs", "path", [item.path for item in group.outputs])

@@ -8,7 +8,9 @@ _PARTS_MAX = 4  # of an IPv4 address as inet_aton reads it
 
 
 def read_address(host: str) -> Address | None:
-    """The address that `host` spells, in any way that resolvers understand; None: it is a name."""
+    """Return the address that `host` spells, in any way that resolvers understand; None: it is a
+    name.
+    """
     bare = host.partition("%")[0]
     try:
         return ipaddress.ip_address(bare)
@@ -17,7 +19,9 @@ def read_address(host: str) -> Address | None:
 
 
 def is_in_vain(host: str) -> bool:
-    """Whether `host` is of numbers alone, and yet spells no address: no name is like that."""
+    """Return whether `host` is of numbers alone, and yet spells no address: no name is like
+    that.
+    """
     parts = host.rstrip(".").split(".")
     are_numbers = all(part.isdigit() or _read_number(part) is not None for part in parts)
     return are_numbers and read_address(host) is None

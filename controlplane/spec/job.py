@@ -87,11 +87,11 @@ class JobSpec(JobFields):
     )
 
     def total_replicas(self) -> int:
-        """Tasks of the job."""
+        """Return tasks of the job."""
         return sum(group.replicas for group in self.groups)
 
     def minima(self) -> list[int]:
-        """How many tasks of each group must succeed, as written or by default.
+        """Return how many tasks of each group must succeed, as written or by default.
 
         The default is all replicas. Where only the job has a minimum, a group needs what all the
         others could not supply. Source: Volcano, task-level `minAvailable` and the job-level form
@@ -103,11 +103,11 @@ class JobSpec(JobFields):
         return [max(group.replicas - spare, 0) for group in self.groups]
 
     def minimum(self) -> int:
-        """How many of all tasks must succeed, as written or by default."""
+        """Return how many of all tasks must succeed, as written or by default."""
         return sum(self.minima()) if self.min_available is None else self.min_available
 
     def has_explicit_minimum(self) -> bool:
-        """Whether a minimum was written, at the job or at a group."""
+        """Return whether a minimum was written, at the job or at a group."""
         minima = (self.min_available, *(group.min_available for group in self.groups))
         return any(minimum is not None for minimum in minima)
 
@@ -118,12 +118,16 @@ class JobSpec(JobFields):
         return self.total_replicas() - self.minimum() if self.has_explicit_minimum() else 0
 
     def runs_at_most_once(self, group: TaskGroupSpec) -> bool:
-        """Whether the tasks of `group` are never tried again; the job's word is the default."""
+        """Return whether the tasks of `group` are never tried again; the job's word is the
+        default.
+        """
         said = group if "delivery" in group.model_fields_set else self
         return said.delivery == "at_most_once"
 
     def retries_permanent(self, group: TaskGroupSpec) -> bool:
-        """Whether permanent failures of `group` are retried; the job's value is the default."""
+        """Return whether permanent failures of `group` are retried; the job's value is the
+        default.
+        """
         return (group if "retry_permanent" in group.model_fields_set else self).retry_permanent
 
     def exclusive_of(self, group: TaskGroupSpec) -> bool | Literal["strict"]:
@@ -131,7 +135,7 @@ class JobSpec(JobFields):
         return (group if "exclusive" in group.model_fields_set else self).exclusive
 
     def network_of(self, group: TaskGroupSpec) -> str:
-        """The network of `group`, as written; by default a gang's containers have their own.
+        """Return the network of `group`, as written; by default a gang's containers have their own.
 
         Only containers can stand in one: a process, or what a runner runs, has its host's network.
         Source: Backend.AI, "a cluster-dedicated network is configured" for sessions of several
@@ -142,15 +146,17 @@ class JobSpec(JobFields):
         return "gang" if self.coscheduled and group.task_type == "container" else "default"
 
     def constraints_of(self, group: TaskGroupSpec) -> list[Constraint]:
-        """The constraints of `group`; the job's word is the default."""
+        """Return the constraints of `group`; the job's word is the default."""
         return (group if "constraints" in group.model_fields_set else self).constraints
 
     def tags_of(self, group: TaskGroupSpec) -> list[str]:
-        """The placement tags of `group`; the job's word is the default."""
+        """Return the placement tags of `group`; the job's word is the default."""
         return (group if "placement_tags" in group.model_fields_set else self).placement_tags
 
     def retries_of(self, group: TaskGroupSpec) -> Retries:
-        """The limits of `group`: what it says itself, then what the job says, then the defaults."""
+        """Return the limits of `group`: what it says itself, then what the job says, then the
+        defaults.
+        """
         said = [item for item in (self.retries, group.retries) if item is not None]
         merged = {name: getattr(item, name) for item in said for name in item.model_fields_set}
         return Retries.model_construct(**merged)
@@ -160,7 +166,7 @@ class ShortJob(JobFields, GroupFields):
     """A job of one group, named `main`, whose fields stand at the top."""
 
     def expanded(self) -> JobSpec:
-        """The same job with a list of groups."""
+        """Return the same job with a list of groups."""
         own = {name: getattr(self, name) for name in _SHORT_GROUP_FIELDS}
         group = TaskGroupSpec.model_construct(name=SHORT_FORM_GROUP, **own)
         job = {name: getattr(self, name) for name in JobFields.model_fields}

@@ -96,7 +96,10 @@ class Tokens(RootModel[dict[str, Number]]):
 
 
 def check_names(names: Iterable[str]) -> None:
-    """The names are those that something named may have. Raises ValueError with the first fault."""
+    """Return the names are those that something named may have.
+
+    Raise ValueError with the first fault.
+    """
     for fault in _faults(list(names)):
         raise ValueError(fault)
 

@@ -70,7 +70,7 @@ class OneOffSpec:
 
 
 def parse_one_off(body: object) -> OneOffSpec:
-    """The one-off task in a decoded document. Raises InvalidSpec with every fault found."""
+    """Return the one-off task in a decoded document. Raise InvalidSpec with every fault found."""
     if not isinstance(body, dict):
         raise InvalidSpec([Fault("", "a task is a mapping: guid, domain, definition")])
     try:
@@ -92,7 +92,9 @@ def parse_one_off(body: object) -> OneOffSpec:
 
 
 def fault_of_task(fault: Fault) -> Fault:
-    """A fault of the job that a one-off task becomes, at the field that its submitter wrote."""
+    """Return a fault of the job that a one-off task becomes, at the field that its submitter
+    wrote.
+    """
     if fault.field == "callback.url":
         return Fault("definition.completion_callback_url", fault.detail)
     if fault.field.partition(".")[0] in _OF_THE_JOB:
@@ -109,7 +111,8 @@ _KNOWN = {
 
 
 def _job_document(asked: OneOffRequest, definition: Mapping[str, Any]) -> dict[str, Any]:
-    """The same as a job of one group; nothing of it is tried again unless the definition says so.
+    """Return the same as a job of one group; nothing of it is tried again unless the definition
+    says so.
 
     The guid is not in it: a guid of Diego's may be what that of a job may not.
     """

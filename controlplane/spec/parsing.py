@@ -30,7 +30,7 @@ MAX_FAULTS = 100
 
 
 def parse_job(body: object) -> JobSpec:
-    """The job in a decoded document. Raises InvalidSpec with every fault that was found."""
+    """Return the job in a decoded document. Raise InvalidSpec with every fault that was found."""
     if not isinstance(body, dict):
         raise InvalidSpec([Fault("", "a job is a mapping of names to values")])
     try:
@@ -51,7 +51,7 @@ def parse_job(body: object) -> JobSpec:
 
 
 def parse_part(model: type[M], body: object) -> M:
-    """A small document as a `model`. Raises InvalidSpec with every fault that was found."""
+    """Return a small document as a `model`. Raise InvalidSpec with every fault that was found."""
     try:
         check_plain(body)
         return model.model_validate(body)
@@ -63,17 +63,17 @@ def parse_part(model: type[M], body: object) -> M:
 
 
 def parse_job_text(text: str) -> JobSpec:
-    """The job in a JSON or YAML text. Raises UnreadableDocument or InvalidSpec."""
+    """Return the job in a JSON or YAML text. Raise UnreadableDocument or InvalidSpec."""
     return parse_job(read_document(text, guess_language(text)))
 
 
 def field_path(place: Place, *, is_short: bool) -> str:
-    """The path of a field as the submitter wrote it: the short form has no `groups[0]`."""
+    """Return the path of a field as the submitter wrote it: the short form has no `groups[0]`."""
     return path_of(place[2:] if is_short and place[:1] == ("groups",) else place)
 
 
 def job_schemas(ref_template: str) -> dict[str, Any]:
-    """The JSON Schemas of `JobDocument` (both forms of a job) and of its parts, by name."""
+    """Return the JSON Schemas of `JobDocument` (both forms of a job) and of its parts, by name."""
     _, found = models_json_schema(
         [(JobSpec, "validation"), (ShortJob, "validation")], ref_template=ref_template
     )
@@ -87,7 +87,7 @@ def job_schemas(ref_template: str) -> dict[str, Any]:
 
 
 def json_schema() -> dict[str, Any]:
-    """One self-contained JSON Schema (2020-12) of a job as submitted."""
+    """Return one self-contained JSON Schema (2020-12) of a job as submitted."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Cellrun job",

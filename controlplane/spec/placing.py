@@ -53,7 +53,7 @@ PlacementTags = Annotated[list[Name], Field(max_length=MAX_TAGS)]
 
 
 def check_constraints(constraints: Sequence[Constraint]) -> Iterator[tuple[Place, str]]:
-    """What is wrong between the fields of each constraint."""
+    """Return what is wrong between the fields of each constraint."""
     for position, item in enumerate(constraints):
         place: Place = ("constraints", position, "values")
         if item.op in WITHOUT_VALUE:
@@ -69,7 +69,7 @@ def check_constraints(constraints: Sequence[Constraint]) -> Iterator[tuple[Place
 
 
 def check_resources(resources: Resources) -> Iterator[tuple[Place, str]]:
-    """What is wrong with the names of named resources."""
+    """Return what is wrong with the names of named resources."""
     names = list(resources.named())
     for name in names:
         if name in _WRITTEN:

@@ -39,7 +39,7 @@ MAX_MIB = 2**30  # 1Pi
 
 
 def parse_cpu(value: object) -> int:
-    """Thousandths of a core in `value`. Raises ValueError naming the limit."""
+    """Return thousandths of a core in `value`. Raise ValueError naming the limit."""
     millis = _whole(_amount(value, example='0.5 or "500m"') * 1000)
     if not MIN_CPU_MILLIS <= millis <= MAX_CPU_MILLIS:
         raise ValueError("must be at least 0.01 and at most 100000")
@@ -47,7 +47,7 @@ def parse_cpu(value: object) -> int:
 
 
 def parse_memory(value: object) -> int:
-    """MiB in `value`; a bare number is bytes. Raises ValueError naming the limit."""
+    """Return MiB in `value`; a bare number is bytes. Raise ValueError naming the limit."""
     mebibytes = _whole(_amount(value, example='"64Mi"') / _MEBIBYTE)
     if not MIN_MEMORY_MIB <= mebibytes <= MAX_MIB:
         raise ValueError(
@@ -57,7 +57,7 @@ def parse_memory(value: object) -> int:
 
 
 def parse_disk(value: object) -> int:
-    """MiB in `value`, maybe 0; a bare number is bytes. Raises ValueError naming the limit."""
+    """Return MiB in `value`, maybe 0; a bare number is bytes. Raise ValueError naming the limit."""
     mebibytes = _whole(_amount(value, example='"100Mi"') / _MEBIBYTE)
     if mebibytes > MAX_MIB:
         raise ValueError("must be at least 0 and at most 1Pi (a bare number is bytes)")
@@ -65,7 +65,7 @@ def parse_disk(value: object) -> int:
 
 
 def parse_shm(value: object) -> int:
-    """MiB of shared memory in `value`. Raises ValueError naming the limit."""
+    """Return MiB of shared memory in `value`. Raise ValueError naming the limit."""
     mebibytes = _whole(_amount(value, example='"64Mi"') / _MEBIBYTE)
     if not 1 <= mebibytes <= MAX_MIB:
         raise ValueError("must be at least 1Mi and at most 1Pi (a bare number is bytes)")

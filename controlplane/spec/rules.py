@@ -38,7 +38,7 @@ _PROCESS_ONLY = ("health_check", "idle_timeout_seconds", "ports")
 
 
 def find_faults(job: JobSpec) -> Iterator[Finding]:
-    """Everything that is wrong between the fields of `job`."""
+    """Return everything that is wrong between the fields of `job`."""
     names = [group.name for group in job.groups]
     for position, group in enumerate(job.groups):
         place: Place = ("groups", position)
@@ -102,7 +102,7 @@ def _check_task_type(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
 
 
 def _check_runner(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
-    """What a runner needs, it says itself; but it has no process on the cell."""
+    """Return what a runner needs, it says itself; but it has no process on the cell."""
     for name in _PROCESS_ONLY:
         if getattr(group, name):
             yield (name,), f"means nothing for task_type {group.task_type}"
@@ -222,7 +222,7 @@ def _check_cycles(job: JobSpec) -> Iterator[Finding]:
 
 
 def _find_circle(waiting: dict[str, set[str]]) -> list[str]:
-    """One circle among groups of which each needs another one of them."""
+    """Return one circle among groups of which each needs another one of them."""
     path = [min(waiting)]
     while True:
         following = min(waiting[path[-1]] & set(waiting))

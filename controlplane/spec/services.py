@@ -51,7 +51,7 @@ Limit = Annotated[float, Field(ge=1, le=MAX_SECONDS)]
 def check_services(
     ports: Sequence[str], check: HealthCheck | None, network: str | None
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """What is wrong between these fields of a group."""
+    """Return what is wrong between these fields of a group."""
     for position, name in enumerate(ports):
         if name in ports[:position]:
             yield ("ports", position), f"{name} is named twice"

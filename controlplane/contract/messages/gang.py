@@ -1,6 +1,6 @@
-"""What the members of a gang are told of each other: who they are, and where each is reached.
+"""Gang membership as members receive it: ranks, addresses and the gang's key pair.
 
-Its cells ask web for it while members run, since addresses are known only once the peers run.
+Cells poll web for it while members run, since addresses are known only once the peers run.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class GangGroup:
     ports: tuple[str, ...] = ()
 
     def body(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the JSON form."""
         return {
             "name": self.name,
             "task_type": self.task_type,
@@ -36,11 +36,11 @@ class GangGroup:
 
 @dataclass(frozen=True, slots=True)
 class GangMember:
-    """One task of the gang and its present attempt.
+    """One task of the gang and its current attempt.
 
-    `rank`: its place among all of the job's tasks, by group and index. `number`: of the attempt, 0
-    before the first. `cell`: where that is, if it has one that is not over. `addresses`:
-    "host:port" of its published ports, from when it is RUNNING.
+    `rank`: its position among all tasks of the job, by group and index. `number`: of the attempt, 0
+    before the first. `cell`: the cell of an unfinished attempt. `addresses`: "host:port" of its
+    published ports, from when it is RUNNING.
     """
 
     rank: int
@@ -53,27 +53,28 @@ class GangMember:
 
     @property
     def name(self) -> str:
-        """By which the others know it."""
+        """Return by which the others know it."""
         return f"{self.group.name}-{self.index}"
 
 
 @dataclass(frozen=True, slots=True)
 class GangKey:
-    """The key pair of a gang, ed25519 in OpenSSH's formats; the same for all its members."""
+    """The ed25519 key pair of a gang in OpenSSH formats, shared by all members."""
 
     private: str = field(repr=False)
     public: str
 
     def body(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the JSON form."""
         return {"private": self.private, "public": self.public}
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """All members by rank. `is_ready`: as many as the minima ask for run, or have succeeded.
+    """All members by rank.
 
-    `key`: in a briefing only.
+    `is_ready`: the minima are met by members that run or succeeded. `key`: only in a launch
+    context.
     """
 
     members: tuple[GangMember, ...]
@@ -82,18 +83,18 @@ class Gang:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nobody is still to come: every member runs, or is over."""
+        """Return whether nobody is still to come: every member runs, or is over."""
         return not any(member.state in _OPEN for member in self.members)
 
     def find(self, group: str, index: int) -> GangMember | None:
-        """The member with that place in that group."""
+        """Return the member with that place in that group."""
         for member in self.members:
             if member.index == index and member.group.name == group:
                 return member
         return None
 
     def body(self) -> dict[str, Any]:
-        """As JSON; each group once."""
+        """Return the JSON form; each group once."""
         shared = {member.group.name: member.group for member in self.members}
         place = {name: position for position, name in enumerate(shared)}
         return fields.without_none(
@@ -117,7 +118,7 @@ class Gang:
 
 
 def read_gang(item: Any) -> Gang:
-    """A gang. Raises Malformed."""
+    """Return a gang. Raise Malformed."""
     body = fields.as_object(item)
     groups = fields.listing(body, "groups", _read_group)
     rows = fields.listing(body, "members", lambda row: row)

@@ -1,4 +1,4 @@
-"""A health check as a cell is told it: what is asked of a running program, how often, how long."""
+"""The health check of an attempt as it is sent to a cell."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ class HealthCheck:
     """Either `command`, run in the container, or a GET of `path` at the published port `port`.
 
     It passes with exit status 0, or with an HTTP status from 200 to 399, within `timeout_seconds`.
-    Until it first passes, at most `start_period_seconds` from the start of the program, the attempt
-    is not RUNNING; after that, `retries` failures in a row end it.
+    The attempt is not RUNNING until it first passes, for at most `start_period_seconds` after the
+    program starts; after that, `retries` consecutive failures end the attempt.
     """
 
     command: tuple[str, ...] = ()
@@ -25,7 +25,7 @@ class HealthCheck:
     start_period_seconds: float = 60.0
 
     def body(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the JSON form."""
         return fields.without_none(
             {
                 "command": list(self.command) or None,
@@ -40,7 +40,7 @@ class HealthCheck:
 
 
 def read_health_check(body: Mapping[str, Any] | None) -> HealthCheck | None:
-    """A health check, if there is one. Raises Malformed."""
+    """Return a health check, if there is one. Raise Malformed."""
     if body is None:
         return None
     return HealthCheck(

@@ -1,7 +1,8 @@
-"""What a cell asks for before it runs some attempts: secrets, and what the last attempt left.
+"""The launch context of attempts, which a cell fetches before it runs them.
 
-It does not travel through the broker, nor is it kept in the cell's journal: the cell fetches it
-from web, signed, and gets it sealed with a key of its own (`keys.SEAL`).
+It contains secrets and the last checkpoint. It does not travel through the broker and is not kept
+in the cell's journal: the cell fetches it from web, signed, sealed with a key of its own
+(`keys.SEAL`).
 """
 
 from collections.abc import Mapping
@@ -15,25 +16,26 @@ MAX_PLUGIN_STATE_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """Who we are to the registry that an image comes from."""
+    """Credentials for the registry of an image."""
 
     username: str
     password: str = field(repr=False)
 
     def body(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the JSON form."""
         return {"username": self.username, "password": self.password}
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchContext:
-    """The briefing of one attempt. `missing`: secrets that the task names and nobody has set.
+    """The launch context of one attempt.
 
-    `unusable`: those that are not what the task uses them for: a `registry_secret` without a login.
-    `secrets`: values by name, base64. `output_base`: the address below which this attempt, and no
-    other, keeps its outputs and checkpoint. `checkpoint`: the address of what the last attempt that
-    left one kept, with its manifest. `plugin_state`: the newest that an earlier
-    attempt reported since the last user failure. `gang`: of gangs, see `contract.messages.gang`.
+    `missing`: secrets that the task names and that are not set. `unusable`: secrets that do not fit
+    their use: a `registry_secret` without a login. `secrets`: values by name, base64.
+    `output_base`: the address below which only this attempt keeps its outputs and checkpoint.
+    `checkpoint`: the address of the newest checkpoint of earlier attempts, with its manifest.
+    `plugin_state`: the newest that an earlier attempt reported since the last user failure. `gang`:
+    of gangs, see `contract.messages.gang`.
     """
 
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -46,7 +48,7 @@ class LaunchContext:
     gang: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def body(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the JSON form."""
         return fields.without_none(
             {
                 "secrets": dict(self.secrets) or None,
@@ -62,7 +64,7 @@ class LaunchContext:
 
 
 def read_briefing(item: Any) -> LaunchContext:
-    """A briefing. Raises Malformed."""
+    """Return a briefing. Raise Malformed."""
     body = fields.as_object(item)
     registry = fields.mapping(body, "registry", None)
     return LaunchContext(

@@ -1,4 +1,4 @@
-"""What a cell is told: Registered, Orders, Sync; each harmless when it arrives late or twice."""
+"""Messages to a cell: RegistrationResult, Orders, Sync. Each is idempotent and may arrive late."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,10 +26,10 @@ OWN_TASK_TYPES = ("container", "process")
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One file (or, with `bundle`, one folder of files) that must stand at `path` before the start.
+    """One file (or, with `bundle`, one folder of files) that is placed at `path` before the start.
 
-    `url`: a signed link, or (`named`) what the submitter named; a bundle is JSON lines
-    `{"name": ..., "content": ...}`, or with `url` and `sha256` instead of the content.
+    `url`: a signed link, or (`named`) the URL of the submitter; a bundle is JSON lines `{"name":
+    ..., "content": ...}`, or with `url` and `sha256` instead of the content.
     """
 
     path: str
@@ -39,7 +39,7 @@ class Input:
     named: bool = False
 
     def body(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the JSON form."""
         return fields.without_none(
             {
                 "path": self.path,
@@ -55,10 +55,11 @@ class Input:
 class GroupSpec:
     """What all tasks of one group share; sent once per message. Resources: MiB, cpu in millis.
 
-    `exclusive`: no container of it may run on when the lease of its cell is over. `ports`: names of
-    what is published. `idle_timeout_seconds`, `lifetime_seconds`: after which the cell ends it.
-    `is_gang`: its tasks start together, and know each other. What a task reads beside its order
-    (secrets, the last checkpoint, …) its cell fetches as a briefing, if `needs_briefing`.
+    `exclusive`: its containers must stop when the lease of the cell expires. `ports`: names of the
+    published ports. `idle_timeout_seconds`, `lifetime_seconds`: after which the cell ends the
+    attempt. `is_gang`: its tasks start together and receive each other's addresses. If
+    `needs_briefing`, the cell fetches a launch context (secrets, the last checkpoint, ...) before
+    the start.
     """
 
     id: int
@@ -101,7 +102,9 @@ class GroupSpec:
 
     @property
     def needs_briefing(self) -> bool:
-        """Whether a cell must ask for more than the order before it runs an attempt of it."""
+        """Return whether a cell must fetch a launch context before it runs an attempt of the
+        group.
+        """
         return (
             bool(self.secrets or self.outputs or self.registry_secret or self.checkpoint_path)
             or self.is_gang
@@ -109,7 +112,7 @@ class GroupSpec:
         )
 
     def body(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the JSON form."""
         plain = {name: getattr(self, name) for name in _SPEC_PLAIN}
         return fields.without_none(
             {
@@ -135,7 +138,9 @@ class GroupSpec:
 
 @dataclass(frozen=True, slots=True)
 class RunAttempt:
-    """Run this attempt unless it is known already. `start_before`: server time, seconds."""
+    """Order to run an attempt unless the cell already has it. `start_before`: server time,
+    seconds.
+    """
 
     uid: str
     spec_id: int
@@ -145,7 +150,7 @@ class RunAttempt:
     start_before: float
 
     def body(self) -> list[Any]:
-        """As JSON: a short list, since a message carries many."""
+        """Return the JSON form: a short list, since a message carries many."""
         return [
             self.uid,
             self.spec_id,
@@ -158,7 +163,7 @@ class RunAttempt:
 
 @dataclass(frozen=True, slots=True)
 class StopAttempt:
-    """Stop this attempt; one that never came is remembered as ended."""
+    """Order to stop an attempt; an unknown attempt is recorded as ended."""
 
     uid: str
     reason: str
@@ -166,20 +171,20 @@ class StopAttempt:
     force: bool = False
 
     def body(self) -> list[Any]:
-        """As JSON."""
+        """Return the JSON form."""
         return [self.uid, self.reason, self.grace_seconds, self.force]
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The orders of one tick for one cell, each spec once."""
+    """The orders of one tick for one cell; each group spec is included once."""
 
     specs: tuple[GroupSpec, ...] = ()
     runs: tuple[RunAttempt, ...] = ()
     stops: tuple[StopAttempt, ...] = ()
 
     def body(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the JSON form."""
         return {
             "type": "orders",
             "specs": [spec.body() for spec in self.specs],
@@ -200,7 +205,7 @@ class RegistrationResult:
     register_seq: int
 
     def body(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the JSON form."""
         return {
             "type": "registered",
             "verdict": self.verdict,
@@ -214,7 +219,7 @@ class RegistrationResult:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Answer to a heartbeat: what the cell should have, and which reports are safe with us.
+    """Answer to a heartbeat: the attempts the cell should have, and the acknowledged reports.
 
     Listed attempts that are not in `orders.stops` are kept. `draw_anew`: stop everything, then
     begin a new incarnation.
@@ -229,7 +234,7 @@ class Sync:
     draw_anew: bool = False
 
     def body(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the JSON form."""
         return {
             "type": "sync",
             "heartbeat_seq": self.heartbeat_seq,
@@ -246,7 +251,7 @@ Order = Orders | RegistrationResult | Sync
 
 
 def read_order(body: Mapping[str, Any]) -> Order:
-    """The order in a payload. Raises Malformed."""
+    """Return the order in a payload. Raise Malformed."""
     kind = fields.text(body, "type")
     try:
         reader = _READERS[kind]
@@ -282,7 +287,7 @@ _SPEC_PLAIN = (
 
 
 def read_spec(item: Any) -> GroupSpec:
-    """One group spec. Raises Malformed."""
+    """Return one group spec. Raise Malformed."""
     body = fields.as_object(item)
     entrypoint = None
     if body.get("entrypoint") is not None:
@@ -348,7 +353,7 @@ def _read_input(item: Any) -> Input:
 
 
 def read_run(item: Any) -> RunAttempt:
-    """One run order. Raises Malformed."""
+    """Return one run order. Raise Malformed."""
     match item:
         case [
             str(uid),
@@ -363,7 +368,7 @@ def read_run(item: Any) -> RunAttempt:
 
 
 def read_stop(item: Any) -> StopAttempt:
-    """One stop order. Raises Malformed."""
+    """Return one stop order. Raise Malformed."""
     match item:
         case [str(uid), str(reason), float() | int() as grace, bool(force)]:
             return StopAttempt(uid, reason, fields.as_number(grace), force)

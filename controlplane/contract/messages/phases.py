@@ -24,7 +24,7 @@ PHASE_CHARS = 200
 
 
 class PhaseKind(StrEnum):
-    """What a change is about; it says what its text is."""
+    """The subject of a change, which determines the meaning of its text."""
 
     PHASE = "phase"  # the phase of BUILDING that the attempt entered
     RUNNER = "runner"  # the phase of its runner, in the runner's words
@@ -59,7 +59,7 @@ def unite(*parts: Iterable[PhaseChange]) -> tuple[PhaseChange, ...]:
 
 
 def read_phases(body: Mapping[str, Any], name: str) -> tuple[PhaseChange, ...]:
-    """Read the changes in the field `name`; absent means none. Raises Malformed."""
+    """Read the changes in the field `name`; absent means none. Raise Malformed."""
     if body.get(name) is None:
         return ()
     items = fields.listing(body, name, lambda item: item, MAX_REPORTED)

@@ -1,4 +1,4 @@
-"""What a cell says: Register, Heartbeat, Reports (each with all facts so far), Goodbye."""
+"""Messages from a cell: Register, Heartbeat, Reports (each with all facts so far), Goodbye."""
 
 import codecs
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ _UTF_8 = codecs.getincrementaldecoder("utf-8")
 
 
 def head_of_result(content: bytes) -> tuple[str, bool]:
-    """The first 10,240 bytes of a result as text, and whether there was more.
+    """Return the first 10,240 bytes of a result as text, and whether there was more.
 
     What is no UTF-8 is replaced; a sign that the cut would go through is left out.
     """
@@ -41,7 +41,7 @@ def head_of_result(content: bytes) -> tuple[str, bool]:
 
 @dataclass(frozen=True, slots=True)
 class HeldAttempt:
-    """One attempt that the cell has a container for, or will have; about 30 bytes on the wire."""
+    """One attempt whose container exists on the cell or is to be created; about 30 bytes."""
 
     uid: str
     state: TaskState
@@ -49,7 +49,7 @@ class HeldAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A cell process says what it offers and what it still holds."""
+    """Registration of a cell process with its capacity and the attempts it still holds."""
 
     capacity: Mapping[str, int]
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Register:
     inventory: tuple[HeldAttempt, ...] = ()
 
     def body(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the JSON form."""
         return {
             "type": "register",
             "capacity": dict(self.capacity),
@@ -77,10 +77,10 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The cell lives and holds these attempts.
+    """Liveness of a cell, with the attempts that it holds.
 
-    `unfit`: why it takes no new work; empty: it does. `clock_ahead`: by so many seconds its clock
-    is ahead of the control plane's, as far as it can tell.
+    `unfit`: why it takes no new work; empty if it does. `clock_ahead`: the estimated seconds by
+    which its clock is ahead of the control plane's.
     """
 
     held: tuple[HeldAttempt, ...]
@@ -88,7 +88,7 @@ class Heartbeat:
     clock_ahead: float | None = None
 
     def body(self) -> dict[str, Any]:
-        """As JSON; absent facts are left out."""
+        """Return the JSON form; absent facts are left out."""
         return fields.without_none(
             {
                 "type": "heartbeat",
@@ -103,11 +103,11 @@ class Heartbeat:
 class AttemptReport:
     """All facts of one attempt so far; instants in seconds.
 
-    `addresses`: "host:port" by name of a published port. `outputs`: what was kept, each {name,
-    size, sha256, uri}. `plugin_phase`, `plugin_state`: of its runner, in its own words. `gone`: its
-    container is gone and will not come. `never_created`: the cell knows that it never was, neither
-    by this process of the cell nor by an earlier one. `phases`: the changes that the control plane
-    has not acknowledged.
+    `addresses`: "host:port" by name of a published port. `outputs`: the outputs that were kept,
+    each {name, size, sha256, uri}. `plugin_phase`, `plugin_state`: as its runner reported them.
+    `gone`: its container is gone and will not come. `never_created`: the cell knows that the
+    container never existed, neither by this process of the cell nor by an earlier one. `phases`:
+    the changes that the control plane has not acknowledged.
     """
 
     uid: str
@@ -134,7 +134,7 @@ class AttemptReport:
     phases: tuple[PhaseChange, ...] = ()
 
     def body(self) -> dict[str, Any]:
-        """As JSON; absent facts are left out."""
+        """Return the JSON form; absent facts are left out."""
         return fields.without_none(
             {
                 "uid": self.uid,
@@ -175,7 +175,7 @@ class Reports:
     reports: tuple[AttemptReport, ...]
 
     def body(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the JSON form."""
         return {
             "type": "reports",
             "after": self.after,
@@ -190,7 +190,7 @@ class Goodbye:
     expected_seconds: int
 
     def body(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the JSON form."""
         return {"type": "goodbye", "expected_seconds": self.expected_seconds}
 
 
@@ -198,7 +198,7 @@ Message = Register | Heartbeat | Reports | Goodbye
 
 
 def read_message(body: Mapping[str, Any]) -> Message:
-    """The message in a payload. Raises Malformed."""
+    """Return the message in a payload. Raise Malformed."""
     kind = fields.text(body, "type")
     try:
         reader = _READERS[kind]
@@ -208,7 +208,7 @@ def read_message(body: Mapping[str, Any]) -> Message:
 
 
 def read_state(number: Any) -> TaskState:
-    """A task state by its number. Raises Malformed."""
+    """Return a task state by its number. Raise Malformed."""
     state = STATE_OF.get(number) if isinstance(number, int) else None
     if state is None:
         raise MalformedMessage(f"{number!r} is not a task state")
@@ -260,7 +260,7 @@ def _read_goodbye(body: Mapping[str, Any]) -> Goodbye:
 
 
 def read_report(item: Any) -> AttemptReport:
-    """One report. Raises Malformed."""
+    """Return one report. Raise Malformed."""
     body = fields.as_object(item)
     progress = fields.whole(body, "progress", None)
     result = fields.text(body, "result", None, RESULT_BYTES)
@@ -291,7 +291,7 @@ def read_report(item: Any) -> AttemptReport:
 
 
 def _read_outputs(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    """What was kept. A path of our store that is not the attempt's own is believed of no cell."""
+    """Read the outputs that were kept; reject paths of the store that belong to other attempts."""
     uid = fields.text(body, "uid", limit=64)
     found = fields.listing(body, "outputs", _read_kept, MAX_OUTPUTS)
     return tuple(

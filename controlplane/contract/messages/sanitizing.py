@@ -1,4 +1,4 @@
-"""What a runner or an engine says in its own words, made such that PostgreSQL stores it."""
+"""Sanitizing of texts and objects of runners and engines, so that PostgreSQL can store them."""
 
 import math
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ class _NestingTooDeep(Exception):
 
 
 def clean_mapping(value: Any) -> Mapping[str, Any] | None:
-    """The object `value` without NUL, lone surrogates, NaN and Infinity; None if it is no use.
+    """Return the object `value` without NUL, lone surrogates, NaN and Infinity, or None.
 
-    That is, if it is no object, too deep or too large. It is an addition to a report: the rest of
-    the report counts whatever is wrong with it.
+    None means that it is no object, too deep or too large. It is an optional part of a report: an
+    invalid value does not invalidate the report.
     """
     if not isinstance(value, dict):
         return None

@@ -1,4 +1,4 @@
-"""What a task wishes beside its program, as a cell is told: secrets, outputs, mounts, tmpfs."""
+"""Options of a task beside its program, as sent to a cell: secrets, outputs, mounts, tmpfs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class SecretUse:
     path: str | None = None
 
     def body(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the JSON form."""
         return fields.without_none({"name": self.name, "env": self.env, "path": self.path})
 
 
@@ -42,7 +42,7 @@ class Output:
     name: str
 
     def body(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the JSON form."""
         return {"path": self.path, "name": self.name}
 
 
@@ -55,7 +55,7 @@ class Mount:
     read_only: bool = True
 
     def body(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the JSON form."""
         return {"source": self.source, "target": self.target, "read_only": self.read_only}
 
 
@@ -67,12 +67,12 @@ class Tmpfs:
     size_mib: int
 
     def body(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the JSON form."""
         return {"path": self.path, "size_mib": self.size_mib}
 
 
 def read_secret_use(item: Any) -> SecretUse:
-    """A use of a secret. Raises Malformed."""
+    """Return a use of a secret. Raise Malformed."""
     body = fields.as_object(item)
     return SecretUse(
         name=fields.text(body, "name"),
@@ -82,13 +82,13 @@ def read_secret_use(item: Any) -> SecretUse:
 
 
 def read_output(item: Any) -> Output:
-    """An output. Raises Malformed."""
+    """Return an output. Raise Malformed."""
     body = fields.as_object(item)
     return Output(path=fields.text(body, "path"), name=fields.text(body, "name"))
 
 
 def read_mount(item: Any) -> Mount:
-    """A mount. Raises Malformed."""
+    """Return a mount. Raise Malformed."""
     body = fields.as_object(item)
     return Mount(
         source=fields.text(body, "source"),
@@ -98,7 +98,7 @@ def read_mount(item: Any) -> Mount:
 
 
 def read_tmpfs(item: Any) -> Tmpfs:
-    """A folder in memory. Raises Malformed."""
+    """Return a folder in memory. Raise Malformed."""
     body = fields.as_object(item)
     return Tmpfs(path=fields.text(body, "path"), size_mib=fields.whole(body, "size_mib"))
 
@@ -107,5 +107,5 @@ Wish = SecretUse | Output | Mount | Tmpfs
 
 
 def bodies(wishes: tuple[Wish, ...]) -> list[Mapping[str, Any]] | None:
-    """As JSON; None if there is none."""
+    """Return the JSON form; None if there is none."""
     return [wish.body() for wish in wishes] or None

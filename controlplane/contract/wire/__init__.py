@@ -1,1 +1,1 @@
-"""How a message travels: envelope, keys, queue names, broker format."""
+"""Transport format of messages: envelope, keys, queue names, broker format."""

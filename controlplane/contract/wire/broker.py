@@ -1,4 +1,4 @@
-"""How a message lies in a Redis list: in kombu's envelope, a Celery task or a plain text.
+"""Format of messages in Redis lists: kombu's envelope with a Celery task or a plain text.
 
 Both sides push messages themselves, many in one pipeline, because publishing one by one through
 Celery costs 0.4 ms each; consumers are ordinary Celery workers and kombu consumers.
@@ -21,9 +21,9 @@ _NO_MESSAGE = b"null"
 
 
 def bound_entry(reply: Any) -> tuple[Any, Any] | None:
-    """The reply to BRPOP, its entry replaced by one that `find_refusal` refuses if it is too long.
+    """Return the reply to BRPOP, with an oversized entry replaced by one that is dropped.
 
-    So that a long entry is not decoded: as objects it takes twenty times its length.
+    A long entry is not decoded: as objects it takes twenty times its length.
     """
     if not reply:
         return None
@@ -32,7 +32,7 @@ def bound_entry(reply: Any) -> tuple[Any, Any] | None:
 
 
 def find_refusal(message: Any) -> str | None:
-    """Why a message from Redis is dropped before its body is decoded; None: it is read.
+    """Return why a message from Redis is dropped before decoding, or None if it is accepted.
 
     Neither side compresses. Kombu would decompress what a `compression` header names, or a content
     encoding that is a codec of Python's, without a limit and before any MAC is checked: 400 kB
@@ -68,7 +68,10 @@ def _is_routed(properties: Any) -> bool:
 
 
 def task_message(queue: str, task: str, args: list[Any], *, expires: str | None = None) -> str:
-    """A Celery task message for `queue`. `expires`: ISO instant after which a worker drops it."""
+    """Return a Celery task message for `queue`.
+
+    `expires`: ISO instant after which a worker drops it.
+    """
     task_id = str(uuid.uuid4())
     headers = {
         "lang": "py",
@@ -90,7 +93,7 @@ def task_message(queue: str, task: str, args: list[Any], *, expires: str | None 
 
 
 def plain_message(queue: str, text: str) -> str:
-    """A message for `queue` whose body is `text`."""
+    """Return a message for `queue` whose body is `text`."""
     return _message(queue, json.dumps(text), {}, correlation_id=None)
 
 

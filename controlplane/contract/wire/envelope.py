@@ -1,4 +1,4 @@
-"""The envelope round every message: cell, incarnation, number, MAC. Frozen for ever."""
+"""The envelope of every message: cell, incarnation, number, MAC. Its format never changes."""
 
 import json
 import re
@@ -14,12 +14,15 @@ _MAC = re.compile("[0-9a-f]{64}")  # HMAC-SHA256 in lowercase hex, as `keys.sign
 
 
 class BadMac(MalformedMessage):
-    """The envelope was not made by the holder of the key."""
+    """The MAC does not match the expected key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """One message as it travels. `seq` only grows in an incarnation; from us to a cell it is 0."""
+    """One message in transit.
+
+    `seq` increases within an incarnation; it is 0 in messages from the control plane to a cell.
+    """
 
     version: int
     cell: str
@@ -32,12 +35,12 @@ class Envelope:
         return f"{self.version}\n{self.cell}\n{self.incarnation}\n{self.seq}\n{self.payload}"
 
     def check(self, key: bytes) -> None:
-        """Raises BadMac unless `key` made the MAC."""
+        """Raise BadMac unless `key` made the MAC."""
         if not keys.is_signed(key, self._signed_text(), self.mac):
             raise BadMac(f"bad MAC on a message of cell {self.cell!r}")
 
     def body(self) -> dict[str, Any]:
-        """The payload, decoded. Raises Malformed."""
+        """Return the payload, decoded. Raise Malformed."""
         try:
             return dict(as_object(json.loads(self.payload)))
         except (ValueError, RecursionError) as error:
@@ -45,7 +48,7 @@ class Envelope:
 
 
 def seal(key: bytes, *, cell: str, incarnation: str, seq: int, body: dict[str, Any]) -> str:
-    """The text of an envelope round `body`, signed with `key`."""
+    """Return the text of an envelope round `body`, signed with `key`."""
     payload = compact_json(body)
     mac = keys.sign(key, f"{VERSION}\n{cell}\n{incarnation}\n{seq}\n{payload}")
     head = {"v": VERSION, "cell": cell, "inc": incarnation, "seq": seq, "mac": mac}
@@ -53,7 +56,7 @@ def seal(key: bytes, *, cell: str, incarnation: str, seq: int, body: dict[str, A
 
 
 def parse(raw: str | bytes) -> Envelope:
-    """The envelope in `raw`, its MAC not yet checked. Raises Malformed."""
+    """Return the envelope in `raw`, its MAC not yet checked. Raise Malformed."""
     if len(raw) > MAX_BYTES:
         raise MalformedMessage(f"a message of {len(raw)} bytes is over the limit of {MAX_BYTES}")
     try:

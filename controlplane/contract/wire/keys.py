@@ -1,4 +1,4 @@
-"""Keys of one cell, from one secret: one per direction, so that no message can be turned round."""
+"""Keys of one cell, derived from one secret: one per direction, so messages cannot be reflected."""
 
 import base64
 import binascii
@@ -25,22 +25,24 @@ def derive_key(secret: bytes, *, salt: bytes, info: bytes) -> bytes:
 
 @lru_cache(maxsize=8192)
 def mac_key(cell_key: bytes, direction: bytes) -> bytes:
-    """The key of one use (TO_CONTROL, TO_CELL, UPLOAD; SEAL is not for MACs)."""
+    """Return the key of one use (TO_CONTROL, TO_CELL, UPLOAD; SEAL is not for MACs)."""
     return derive_key(cell_key, salt=b"cellrun", info=direction)
 
 
 def about_answer(*, cell: str, attempt: str, door: str, mac: str) -> str:
-    """What the sealed answer to a cell's question is bound to: the very request, by its MAC."""
+    """Return what the sealed answer to a cell's question is bound to: the very request, by its
+    MAC.
+    """
     return f"{cell} {attempt} {door} {mac}"
 
 
 def encode_key(cell_key: bytes) -> str:
-    """The text form of a cell key, as it is printed and kept in a key file."""
+    """Return the text form of a cell key, as it is printed and kept in a key file."""
     return base64.urlsafe_b64encode(cell_key).decode()
 
 
 def decode_key(text: str) -> bytes:
-    """The cell key in `text`. Raises MalformedKey."""
+    """Return the cell key in `text`. Raise MalformedKey."""
     try:
         key = base64.b64decode(text.strip().encode(), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
@@ -56,7 +58,7 @@ def sign(key: bytes, text: str) -> str:
 
 
 def is_signed(key: bytes, text: str, mac: str) -> bool:
-    """Whether `mac` is the MAC of `text`, compared in constant time."""
+    """Return whether `mac` is the MAC of `text`, compared in constant time."""
     # As bytes: `compare_digest` raises TypeError for text that is not ASCII.
     given = mac.encode("utf-8", "surrogatepass")
     return hmac.compare_digest(sign(key, text).encode(), given)

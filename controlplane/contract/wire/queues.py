@@ -1,4 +1,4 @@
-"""Names of the queues: eight fixed ones inward, one per incarnation of a cell outward."""
+"""Names of the queues: eight fixed inbox shards, and one queue per incarnation of a cell."""
 
 import zlib
 
@@ -8,10 +8,12 @@ INBOX_QUEUES = tuple(f"inbox.{shard}" for shard in range(INBOX_SHARDS))
 
 
 def inbox_queue(cell: str) -> str:
-    """The inbox queue of a cell: always the same one, so that its messages keep their order."""
+    """Return the inbox queue of a cell: always the same one, so that its messages keep their
+    order.
+    """
     return INBOX_QUEUES[zlib.crc32(cell.encode()) % INBOX_SHARDS]
 
 
 def cell_queue(cell: str, incarnation: str) -> str:
-    """The queue on which one incarnation of a cell takes orders."""
+    """Return the queue on which one incarnation of a cell takes orders."""
     return f"cell.{cell}.{incarnation}"

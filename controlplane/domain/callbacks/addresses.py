@@ -1,6 +1,6 @@
-"""Where callbacks may go: to no address that only we, or our neighbours, could reach.
+"""Address policy of callbacks: private and internal addresses are rejected.
 
-A name is judged by the addresses that it stands for at each try, so that it cannot change its mind.
+The addresses of a name are checked at each try, so that a changed DNS record cannot bypass it.
 """
 
 import ipaddress
@@ -30,9 +30,10 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def refuse_address(address: Address, allowed: Sequence[Network]) -> str | None:
-    """Why nothing is sent to `address`; None: it may be. Networks in `allowed` always may.
+    """Return why no callback is sent to `address`, or None if it is permitted.
 
-    It does not name the address: a submitter reads it, and may not learn what names mean to us.
+    Networks in `allowed` are always permitted. The text omits the address: a submitter reads it and
+    must not learn internal DNS records.
     """
     if any(address in network for network in allowed if network.version == address.version):
         return None
@@ -44,7 +45,7 @@ def refuse_address(address: Address, allowed: Sequence[Network]) -> str | None:
 
 
 def refuse_url(url: str, allowed: Sequence[Network]) -> str | None:
-    """Why nothing is sent to `url`, as far as its text tells; None: a name has to be looked up."""
+    """Return why no callback is sent to `url` by its text alone, or None if a lookup is needed."""
     host = _host_of(url)
     if host == "localhost" or host.endswith(".localhost"):
         return refuse_address(ipaddress.ip_address("127.0.0.1"), allowed)
@@ -53,7 +54,7 @@ def refuse_url(url: str, allowed: Sequence[Network]) -> str | None:
 
 
 def address_of(url: str) -> Address | None:
-    """The address that the host of `url` spells; None: it is a name."""
+    """Return the address that the host of `url` spells; None: it is a name."""
     return read_address(_host_of(url))
 
 
@@ -62,7 +63,8 @@ def _host_of(url: str) -> str:
 
 
 def receiver_of(url: str) -> str:
-    """The receiver of a checked `url` as host:port, the same for all its spellings; empty: none.
+    """Return the receiver of a checked `url` as host:port, the same for all its spellings; empty:
+    none.
 
     Tries are bounded for each receiver: another spelling may not be another receiver.
     """
@@ -78,7 +80,7 @@ def receiver_of(url: str) -> str:
 
 
 def _inside(address: Address) -> ipaddress.IPv4Address | None:
-    """The IPv4 address to which an IPv6 address leads."""
+    """Return the IPv4 address to which an IPv6 address leads."""
     if isinstance(address, ipaddress.IPv4Address):
         return None
     if address.ipv4_mapped is not None or address.sixtofour is not None:
@@ -92,7 +94,7 @@ def _inside(address: Address) -> ipaddress.IPv4Address | None:
 
 
 def _kind_of(address: Address) -> str | None:
-    """What keeps `address` from being one of the Internet's; None: nothing does."""
+    """Return what keeps `address` from being one of the Internet's; None: nothing does."""
     kinds = {
         "unspecified": address.is_unspecified,
         "loopback": address.is_loopback,

@@ -1,4 +1,4 @@
-"""Callbacks: what is told, how it is signed, and when it is tried again."""
+"""Callback requests: bodies, signatures and the retry schedule."""
 
 import hashlib
 import hmac
@@ -32,30 +32,34 @@ _MAX_ERROR = 500
 
 
 def wait_seconds(tries: int, *, callback_id: int) -> float:
-    """Seconds from the end of try number `tries` (from 1) to the next: 1, 2, 4, … to 15 min."""
+    """Return seconds from the end of try number `tries` (from 1) to the next: 1, 2, 4, … to 15
+    min.
+    """
     full = min(FIRST_WAIT_SECONDS * 2.0 ** min(max(tries - 1, 0), 32), LONGEST_WAIT_SECONDS)
     fraction = ((callback_id + 7 * tries) * _GOLDEN) % 1.0
     return full * (1.0 - JITTER * fraction)
 
 
 def is_delivered(status: int | None) -> bool:
-    """Whether an answer of this status says that the receiver has it."""
+    """Return whether a response with this status confirms the delivery."""
     return status is not None and 200 <= status <= 299
 
 
 def one_line(text: str) -> str:
-    """An error as an operator reads it in a table; the database takes no NUL."""
+    """Return an error as an operator reads it in a table; the database takes no NUL."""
     return " ".join(text.replace("\0", " ").split())[:_MAX_ERROR]
 
 
 def callback_key(secret_key: str, *, user_id: int) -> bytes:
-    """The key by which the receivers of one user's callbacks know that they are ours."""
+    """Return the key with which the callbacks of one user are signed."""
     info = f"cellrun callbacks of user {user_id}".encode()
     return derive_key(secret_key.encode(), salt=b"cellrun", info=info)
 
 
 def sign(key: bytes, body: bytes, *, at: datetime) -> str:
-    """The value of X-Cellrun-Signature: when it was signed, and the MAC of that and the body."""
+    """Return the value of X-Cellrun-Signature: when it was signed, and the MAC of that and the
+    body.
+    """
     seconds = int(at.timestamp())
     mac = hmac.new(key, f"{seconds}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={seconds},v1={mac}"
@@ -64,7 +68,7 @@ def sign(key: bytes, body: bytes, *, at: datetime) -> str:
 def request_headers(
     key: bytes, body: bytes, callback_id: int, number: int, at: datetime
 ) -> dict[str, str]:
-    """What is sent with `body` in a callback's try `number`."""
+    """Return what is sent with `body` in a callback's try `number`."""
     return {
         "Content-Type": "application/json",
         "User-Agent": "cellrun",
@@ -75,7 +79,7 @@ def request_headers(
 
 
 def task_body(task: Mapping[str, Any]) -> dict[str, Any]:
-    """What is told of a task: Diego's TaskCallbackResponse; of one that is no one-off, more."""
+    """Return the body for a task: Diego's TaskCallbackResponse, extended for batch tasks."""
     body = {
         "task_guid": task["guid"],
         "failed": task["state"] != "SUCCEEDED",
@@ -97,7 +101,7 @@ def task_body(task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def job_body(job: Mapping[str, Any]) -> dict[str, Any]:
-    """What is told of a job."""
+    """Return the body for a job."""
     plain = ("job", "guid", "name", "state", "failure_reason", "task_status_count")
     instants = ("created_at", "started_at", "finished_at", "settled_at")
     return {
@@ -108,7 +112,7 @@ def job_body(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
-    """`body` as it is signed and sent."""
+    """Return `body` as the bytes that are signed and sent."""
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(
         "utf-8", "surrogatepass"
     )

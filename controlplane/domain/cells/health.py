@@ -1,4 +1,4 @@
-"""What the heartbeats of a cell change about whether it gets work."""
+"""Cell health: decide from heartbeats whether a cell receives work."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,11 +26,12 @@ def decide_fitness(
     unfit: str,
     is_estranged: bool,
 ) -> ChangeCell | None:
-    """Who says that it takes no work (`unfit`: why) is left alone until it says that it does.
+    """Decide the state of a cell from its heartbeat.
 
-    So is who came with what it must not have, until it has no such thing any more
-    (`is_estranged`). `cause`, `until`: of the quarantine it is in; failures, which are forgotten
-    at a time, are not before it because of strangers that came and went.
+    A cell that reports itself unhealthy (`unfit`: why) gets no work until it reports otherwise. The
+    same holds for a cell that is out of sync (`is_estranged`) until its unknown attempts are gone.
+    `cause`, `until`: of its current quarantine; unknown attempts do not end a quarantine for
+    failures before its time.
     """
     if state is CellState.READY and unfit:
         ready = frozenset({CellState.READY})
@@ -53,7 +54,7 @@ def decide_fitness(
 
 
 def keep_for_stops(change: ChangeCell, overdue: int) -> ChangeCell:
-    """Instead of `change`, the end of a quarantine: it goes on, since stops are `overdue`."""
+    """Return a change that extends the quarantine, since stops are `overdue`."""
     return replace(
         change,
         state=CellState.QUARANTINED,

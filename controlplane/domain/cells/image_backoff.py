@@ -1,7 +1,7 @@
-"""When an image that cannot be pulled holds up all its tasks; pure.
+"""Image backoff: decide when tasks of an image that cannot be pulled are held back.
 
-One cell may have a bad line. Once an image failed on several, the registry does not give it to
-anybody: to try it with every task on every cell would only use up their budgets.
+A failure on one cell may be a network problem of that cell. Once an image failed on several cells,
+its registry is considered unavailable: trying it everywhere would only use up retry budgets.
 """
 
 from collections.abc import Iterable
@@ -19,9 +19,9 @@ FORGOTTEN_AFTER = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class PullFailures:
-    """Of one image on one cell: in how many rounds it could not be pulled, and when the last time.
+    """Failed pulls of one image on one cell: the number of rounds, and the time of the last.
 
-    All that fails there within the first hold is one round, of however many tasks.
+    All failures within the first hold count as one round, however many tasks failed.
     """
 
     cell_id: int
@@ -30,7 +30,7 @@ class PullFailures:
 
 
 def held_until(failures: Iterable[PullFailures], *, now: datetime) -> datetime | None:
-    """Until when no task of the image is placed; None: as long as nobody says more, it may be."""
+    """Return until when no task of the image is placed, or None if it is not held."""
     recent = [item for item in failures if item.failed_at > now - WITHIN]
     if len(recent) < CELLS:
         return None

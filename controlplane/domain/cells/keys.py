@@ -22,7 +22,7 @@ class CellAddress:
 # Each pass of placement needs the keys of all cells that it gives work.
 @lru_cache(maxsize=4096)
 def cell_key(secret_key: str, *, name: str, salt: str) -> bytes:
-    """The key of the cell `name`.
+    """Return the key of the cell `name`.
 
     `salt`: hex, drawn when it was enrolled. A new salt makes a new key.
     """

@@ -1,6 +1,6 @@
-"""Whether a cell that registers is the same one again, a successor, a twin, or a ghost.
+"""Registration: tell a restarted cell from a successor, a duplicate cell and an outdated process.
 
-One that comes with attempts that are not its own is READY only when they are gone.
+A cell that registers with unknown attempts is READY only when these are gone.
 """
 
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ class RegistrationDecision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """The verdict, a sentence for people, and the state the cell is in if it is accepted.
+    """The verdict, an explanation, and the state of the cell if it is accepted.
 
-    `cause`: what it is QUARANTINED for from now on.
+    `cause`: of its QUARANTINED state.
     """
 
     verdict: RegistrationDecision
@@ -41,11 +41,12 @@ def decide_registration(
     spoken: bool,
     strangers: int = 0,
 ) -> Registration:
-    """Judge a Register. `spoken`: the cell's version of the wire is one that we speak.
+    """Decide on a Register message.
 
-    `ordered_state`: what an operator ordered, which it is again whatever became of it meanwhile.
-    `strangers`: so many of the attempts that it has are not this incarnation's. What it is
-    QUARANTINED for already comes behind that, and does not end before they are gone either.
+    `spoken`: the control plane supports the cell's wire version. `ordered_state`: the state that an
+    operator ordered, which is restored. `strangers`: the number of its attempts that are not of
+    this incarnation. An existing quarantine takes precedence, and does not end before these are
+    gone.
     """
     if not known_incarnation:
         return _accept("first registration", ordered_state, spoken, strangers)

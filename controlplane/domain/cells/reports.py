@@ -1,4 +1,4 @@
-"""What a cell's report makes of a task: the guards, in order, then the event that it stands for."""
+"""Attempt reports: check the guards in order, then derive the event for the task."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -29,14 +29,14 @@ _ENDS = TERMINAL & ATTEMPT_STATES  # UNSCHEDULABLE is no word of a cell
 
 @dataclass(frozen=True, slots=True)
 class IgnoredReport:
-    """A report that changes nothing; counted by `why`, and acknowledged all the same."""
+    """A report that changes nothing; it is counted by `why` and acknowledged."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReportSender:
-    """Who sent a report."""
+    """The cell and incarnation that sent a report."""
 
     cell_id: int
     incarnation: str
@@ -53,9 +53,9 @@ def decide_report(
     now: datetime,
     hook: Hook = _BATCH,
 ) -> ChangeTask | IgnoredReport:
-    """The change that `report` makes. Guards as in docs/architecture.md, "Reports".
+    """Return the change that `report` makes. Guards as in docs/architecture.md, "Reports".
 
-    `hook`: of the kind of the task's job, which says what an end means.
+    `hook`: of the job's kind, which classifies ends.
     """
     attempt = facts.attempt if facts else None
     if facts is None or attempt is None or str(attempt.uid) != report.uid:
@@ -88,7 +88,7 @@ def _meaning(
     report: AttemptReport,
     hook: Hook,
 ) -> tuple[Event, ChangeCause]:
-    """What the kind of its job makes of the end of an attempt."""
+    """Classify the end of an attempt by the hook of its job's kind."""
     if event not in _ASKED:
         return event, cause
     # The report that it was RUNNING may have been lost, or come together with this one.
@@ -137,7 +137,10 @@ def _progress(
 
 
 def _facts_said(report: AttemptReport, attempt: AttemptFacts, now: datetime) -> ChangeAttempt:
-    """The report's facts as columns; a cell's clock is believed only between creation and now."""
+    """Return the report's facts as columns.
+
+    A cell's clock is accepted only between creation and now.
+    """
     started_at = _instant(report.started_at, attempt.created_at, now)
     if started_at is None and report.state is TaskState.RUNNING:
         started_at = now
@@ -167,7 +170,7 @@ def _facts_said(report: AttemptReport, attempt: AttemptFacts, now: datetime) -> 
 
 
 def _details(report: AttemptReport) -> Mapping[str, Any] | None:
-    """What few attempts have: where they are reached, what they kept, the word of a runner."""
+    """Return the rarely used details: addresses, kept outputs, state of a runner."""
     found = {
         "addresses": report.addresses,
         "outputs": report.outputs,
@@ -178,9 +181,9 @@ def _details(report: AttemptReport) -> Mapping[str, Any] | None:
 
 
 def _start(attempt: AttemptFacts, told: datetime | None) -> datetime:
-    """The earliest start that was told, before which no end is believed.
+    """Return the earliest reported start; ends before it are not accepted.
 
-    The engine's word, which comes with the end, may be earlier than the cell's.
+    The engine's time, which comes with the end, may be earlier than the cell's.
     """
     told_starts = [at for at in (attempt.started_at, told) if at is not None]
     return min(told_starts, default=attempt.created_at)

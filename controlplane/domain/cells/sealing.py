@@ -1,6 +1,6 @@
-"""Values that only we, or only one cell, may read: ChaCha20-Poly1305 (RFC 8439), keys by HKDF.
+"""Sealing of values for the control plane or one cell: ChaCha20-Poly1305 (RFC 8439), keys by HKDF.
 
-A sealed value is bound to what it is for (`about`): elsewhere it cannot be opened.
+A sealed value is bound to its use (`about`): it cannot be opened for another.
 """
 
 from cryptography.exceptions import InvalidTag
@@ -17,7 +17,7 @@ class NotOpened(Exception):
 
 
 def rest_key(secret_key: str) -> bytes:
-    """The key of what an installation keeps sealed in its database."""
+    """Return the key of what an installation keeps sealed in its database."""
     return keys.derive_key(secret_key.encode(), salt=b"cellrun", info=_AT_REST)
 
 
@@ -27,7 +27,7 @@ def seal(key: bytes, value: bytes, *, about: str, nonce: bytes) -> bytes:
 
 
 def unseal(key: bytes, sealed: bytes, *, about: str) -> bytes:
-    """What `seal` was given. Raises NotOpened."""
+    """Return what `seal` was given. Raise NotOpened."""
     nonce, rest = sealed[:NONCE_BYTES], sealed[NONCE_BYTES:]
     try:
         return ChaCha20Poly1305(key).decrypt(nonce, rest, about.encode())

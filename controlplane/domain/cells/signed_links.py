@@ -1,4 +1,4 @@
-"""Signed links: whoever holds one may GET that path, and no other, until it expires."""
+"""Signed links: the bearer may GET that path, and no other, until the link expires."""
 
 from urllib.parse import urlencode
 
@@ -10,7 +10,7 @@ VALID_SECONDS = 24 * 3600
 
 
 def link_key(secret_key: str) -> bytes:
-    """The key of all links of this installation."""
+    """Return the key of all links of this installation."""
     return keys.derive_key(secret_key.encode(), salt=b"cellrun", info=_INFO)
 
 
@@ -21,7 +21,7 @@ def sign_link(key: bytes, path: str, *, expires: int) -> str:
 
 
 def is_link_valid(key: bytes, path: str, *, expires: str, signature: str, at: float) -> bool:
-    """Whether `signature` was made for `path` and `expires`, which is later than `at`."""
+    """Return whether `signature` was made for `path` and `expires`, which is later than `at`."""
     if not (expires.isascii() and expires.isdigit() and len(expires) <= 12):
         return False
     if not (signature.isascii() and int(expires) >= at):

@@ -1,4 +1,4 @@
-"""What a cell should have, against what it says it has: the only resend of orders and stops."""
+"""Synchronisation: compare expected and held attempts. Only it resends orders and stops."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class ExpectedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class SyncResponse:
-    """What to tell the cell: orders that it lacks, and what it must not have."""
+    """The orders that the cell lacks, and the attempts that it must stop."""
 
     runs: tuple[RunAttempt, ...]
     stops: tuple[StopAttempt, ...]
@@ -40,9 +40,10 @@ class SyncResponse:
 def decide_sync(
     held: Mapping[str, TaskState], unreleased: Sequence[ExpectedAttempt], *, now: datetime
 ) -> SyncResponse:
-    """Compare. `held`: what the cell listed; it keeps what of that it is not told to stop.
+    """Compare the expected with the `held` attempts and return what to send.
 
-    An attempt that ended is stopped even if it was not listed.
+    The cell keeps listed attempts that it is not told to stop. An attempt that ended is stopped
+    even if it was not listed.
     """
     wanted = {item.uid for item in unreleased if item.state not in TERMINAL}
     runs = tuple(

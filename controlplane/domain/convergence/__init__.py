@@ -1,1 +1,1 @@
-"""What is wrong, and what follows: a file for each rule of `commands.convergence.rules`."""
+"""Convergence decisions: one module per rule of `commands.convergence.rules`."""

@@ -1,8 +1,8 @@
-"""Rule 6: a cell that cannot be relied upon is quarantined, with an alert.
+"""Rule 6: quarantine unreliable cells, with an alert.
 
-That is one that does not confirm a stop, until it does; and one on which whatever is sent there
-fails, for some minutes. Then it is again what an operator ordered. No quarantine, whatever it is
-for, ends while a stop is overdue.
+A cell is unreliable while it does not confirm a stop, and for some minutes after all recent
+attempts on it failed. After that, the ordered state is restored. A quarantine of any cause lasts
+while a stop is overdue.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ _SUSPECTED = frozenset({CellState.QUARANTINED})
 
 @dataclass(frozen=True, slots=True)
 class StuckCell:
-    """A cell of which so many `stops` are overdue, as it is: `why`, in quarantine `until` when."""
+    """A cell with overdue `stops`, its state, and its quarantine (`why`, `until`)."""
 
     cell_id: int
     name: str
@@ -41,10 +41,10 @@ class StuckCell:
 
 
 def decide_stuck_stops(stuck: Iterable[StuckCell], *, now: datetime) -> Effects:
-    """To each cell its alert.
+    """Quarantine each cell with overdue stops and raise its alert.
 
-    One that is QUARANTINED for something else stays so as long as that is so; failures of which the
-    time is over are not.
+    A cell that is QUARANTINED for another cause keeps that cause while it holds; an expired
+    quarantine for failures does not count.
     """
     cells, alerts = [], []
     for cell in stuck:
@@ -66,14 +66,16 @@ def decide_stuck_stops(stuck: Iterable[StuckCell], *, now: datetime) -> Effects:
 
 
 def tell_overdue(count: int) -> str:
-    """That so many stops are overdue, for people."""
+    """Return a sentence with the number of overdue stops."""
     return "1 stop is not confirmed" if count == 1 else f"{count} stops are not confirmed"
 
 
 def decide_failing(failing: Iterable[tuple[int, str]], *, now: datetime, policy: Policy) -> Effects:
-    """`failing`: id and name of cells on which the last attempts all failed by no fault of theirs.
+    """Quarantine `failing` cells (id and name), whose recent attempts all failed for system
+    reasons.
 
-    Of several jobs and images: else it might be the image, or its registry.
+    The failures must be of several jobs and images: otherwise the image or its registry may be at
+    fault.
     """
     cells, alerts = [], []
     until = now + timedelta(seconds=policy.quarantine)
@@ -94,7 +96,7 @@ def decide_failing(failing: Iterable[tuple[int, str]], *, now: datetime, policy:
 
 @dataclass(frozen=True, slots=True)
 class ClearedCell:
-    """A cell whose quarantine is over, or (`stays`) only what was said of its stops."""
+    """A cell whose quarantine is over, or (`stays`) only its alert for overdue stops."""
 
     cell_id: int
     name: str
@@ -104,9 +106,9 @@ class ClearedCell:
 
 
 def decide_cleared(cells: Iterable[ClearedCell], *, now: datetime) -> list[ChangeCell]:
-    """They have confirmed what was overdue, or their time is over: they are as ordered again.
+    """Restore the ordered state of cells that confirmed their stops or whose time is over.
 
-    But for those that stay QUARANTINED for something else.
+    Cells that are QUARANTINED for another cause stay so.
     """
     return [
         ChangeCell(

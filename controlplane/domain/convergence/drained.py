@@ -1,4 +1,4 @@
-"""Drains: what is still on a cell when its drain has had its time goes elsewhere, free."""
+"""Drain deadline: evict the attempts that remain on a cell, without charge."""
 
 from datetime import datetime
 
@@ -11,7 +11,7 @@ from controlplane.domain.state.transitions import Event
 
 
 def decide_drained(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """Still on a cell whose drain has had its time: evicted, and not charged."""
+    """Evict an attempt that remains after the drain deadline, without charge."""
     return change_task(facts, Event.DRAINED, ChangeCause(Reason.DRAINED), now=now)
 
 

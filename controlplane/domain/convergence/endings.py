@@ -1,4 +1,4 @@
-"""Rules 7 and 8: tasks that wait in vain, and the open tasks of ending jobs and gangs, end."""
+"""Rules 7 and 8: end unsatisfiable tasks, and the open tasks of ending jobs and gangs."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -14,7 +14,7 @@ NOMINATION_SECONDS = 30.0
 
 
 def decide_hopeless(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """Rule 7: a group that the task waits for failed it. Its job is not KILLED by that."""
+    """Rule 7: end a task whose dependency failed. The job is not KILLED by that."""
     cause = ChangeCause(Reason.DEPENDENCY_FAILED, by_dependency=True)
     return change_task(facts, Event.KILLED, cause, now=now)
 
@@ -22,7 +22,7 @@ def decide_hopeless(facts: TaskFacts, *, now: datetime) -> ChangeTask:
 def decide_ended(
     facts: TaskFacts, *, reason: Reason, message: str, force: bool, now: datetime
 ) -> ChangeTask:
-    """Rule 8: the job ends, its open tasks with it (Iris: siblings in a gang WORKER_FAILED)."""
+    """Rule 8: end the open tasks of an ending job (Iris: siblings in a gang WORKER_FAILED)."""
     told = Reason.JOB_ENDED if reason is Reason.TASKS_DECIDED else reason
     cause = ChangeCause(told, message, force=force, failure_reason=REASONS[told])
     event = Event.GANG_BROKEN if reason is Reason.GANG_SIBLING_FAILED else Event.KILLED
@@ -30,9 +30,9 @@ def decide_ended(
 
 
 def decide_bounced(facts: TaskFacts, *, stop_seconds: float, now: datetime) -> ChangeTask:
-    """Rule 8: the gang of the task fell below a minimum; it goes back to wait, free of charge.
+    """Rule 8: requeue the task of a gang that fell below a minimum, without charge.
 
-    The place that it leaves, within `stop_seconds`, is kept for it: nobody comes between.
+    Its capacity is reserved for `stop_seconds`, so that no other task takes it.
     """
     change = change_task(facts, Event.GANG_BOUNCED, ChangeCause(Reason.GANG_BOUNCED), now=now)
     if facts.attempt is None:

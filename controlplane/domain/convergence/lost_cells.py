@@ -1,7 +1,8 @@
-"""Rule 1: a cell whose lease is over, and that we could have heard, is lost; its tasks move on.
+"""Rule 1: declare cells with an expired lease lost, and requeue their tasks.
 
-Iris: worker death cascades to its tasks, charged to the preemption budget. Not so if more than half
-of a pool falls silent at once: then it is rather a network, and nobody is given up at first.
+Leases count only while the control plane could receive heartbeats. Iris: worker death cascades to
+its tasks, charged to the preemption budget. If more than half of a pool misses heartbeats at once,
+a network fault is assumed and the losses are suppressed at first.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,10 +42,10 @@ _LIVING = frozenset(CellState) - {CellState.LOST}
 
 @dataclass(slots=True)
 class CellLosses:
-    """What rule 1 decides: the cells that are lost, and the pools whose loss is held back.
+    """The decision of rule 1: lost cells, and pools whose losses are suppressed.
 
-    `alarms`: which of `cells` an operator should hear of; `held`: the pools whose loss is held back
-    from now on; `back`: those of which enough cells are heard again.
+    `alarms`: those of `cells` that need an alert; `held`: pools whose losses are suppressed from
+    now on; `back`: pools of which enough cells send heartbeats again.
     """
 
     cells: list[ChangeCell] = field(default_factory=list)
@@ -56,9 +57,11 @@ class CellLosses:
 def decide_lost(
     leases: Iterable[LeaseFacts], pools: Iterable[PoolSilence], *, now: datetime, policy: Policy
 ) -> CellLosses:
-    """Which cells are lost now. The caller has made sure that the control plane can hear.
+    """Decide which cells are lost.
 
-    `pools`: those of the leases, and those of which a loss is held back.
+    The caller has verified that the control plane receives messages.
+
+    `pools`: of the leases, and those whose losses are suppressed.
     """
     losses = CellLosses()
     over = [lease for lease in leases if _is_over(lease, now, policy)]
@@ -104,7 +107,7 @@ def _judge_pool(
 
 
 def mass_alert(pool: PoolSilence, now: datetime) -> RaiseAlert:
-    """About a loss that is held back: how much it is, since when, and what to do."""
+    """Return the alert for suppressed losses: extent, start, and what to do."""
     since = pool.silent_since or now
     then = (
         "They are given up a lease later, unless they are heard again"
@@ -148,10 +151,10 @@ def _lose(leases: Iterable[LeaseFacts], losses: CellLosses) -> None:
 
 
 def decide_lost_attempt(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """The attempt on a lost cell is released; its task moves on at the preemption budget's cost.
+    """Release the attempt on a lost cell; its task is requeued and charged to preemption.
 
-    An exclusive one is not released before its guard must have ended it, by whatever clock; a
-    strict one not at all: its cell must confirm it, or an operator.
+    An exclusive attempt is released only after its guard must have ended it, by any clock; a strict
+    one only after its cell or an operator confirms the end.
     """
     attempt = facts.attempt
     assert attempt is not None
@@ -173,7 +176,7 @@ def decide_lost_attempt(facts: TaskFacts, *, now: datetime) -> ChangeTask:
 
 
 def held_alert(uid: UUID, task_id: int) -> RaiseAlert:
-    """About a strictly exclusive attempt that has ended, and that the loss of its cell leaves."""
+    """Return the alert for an ended strictly exclusive attempt on a lost cell."""
     return RaiseAlert(
         HELD,
         f"attempt {uid}",
@@ -183,7 +186,7 @@ def held_alert(uid: UUID, task_id: int) -> RaiseAlert:
 
 
 def is_lost_attempt_due(facts: TaskFacts, now: datetime) -> bool:
-    """Whether there is something to do about an attempt on a lost cell."""
+    """Return whether an attempt on a lost cell needs a change now."""
     attempt = facts.attempt
     if attempt is None or attempt.released_at is not None:
         return False

@@ -1,4 +1,4 @@
-"""Rule 4: a program that runs longer than it may is ended, should its cell not have done it."""
+"""Rule 4: end attempts that exceed their timeout or lifetime if the cell did not."""
 
 from datetime import datetime
 
@@ -12,7 +12,7 @@ from controlplane.domain.state.transitions import Event
 
 
 def decide_overrun(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """End what is RUNNING past its timeout or lifetime, and past the time of its cell to act."""
+    """End a RUNNING attempt past its timeout or lifetime and the cell's grace period."""
     reason = Reason.LIFETIME_OVER if facts.timeout_is_lifetime else Reason.TIMEOUT
     return change_task(facts, Event.KILLED, ChangeCause(reason), now=now)
 

@@ -1,8 +1,8 @@
-"""Who sees to it that nothing stays for ever: each state that is not final, and its owner.
+"""Owners: each state that is not final has a component that moves it on.
 
 The first row that holds for a task is its owner; docs/states.md shows the table. A row with a bound
-is ended by its rule when the clock advances; any other is looked at again by what `owner` names.
-PENDING without a deadline is the one that may last for ever with nothing wrong: `manage.py doctor`
+is ended by its rule when the clock advances; any other is checked again by the component in
+`owner`. Only PENDING without a deadline may last indefinitely without a fault: `manage.py doctor`
 lists it.
 """
 
@@ -16,9 +16,9 @@ from controlplane.domain.state.states import ACTIVE, OPEN, TERMINAL, Exclusive
 
 @dataclass(frozen=True, slots=True)
 class OwnerFacts:
-    """A task, and what its owner depends on besides.
+    """A task and the facts that determine its owner.
 
-    `is_cell_lost`: the cell of its attempt, or that incarnation of it.
+    `is_cell_lost`: the cell of its attempt is lost, or that incarnation of it.
     """
 
     facts: TaskFacts
@@ -32,7 +32,7 @@ class OwnerFacts:
 
     @property
     def attempt(self) -> S | None:
-        """The state of the attempt that holds the task; None if none does."""
+        """Return the state of the attempt that holds the task; None if none does."""
         attempt = self.facts.attempt
         return attempt.state if attempt is not None and attempt.released_at is None else None
 

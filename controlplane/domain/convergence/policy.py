@@ -1,4 +1,4 @@
-"""The lengths of time that the rules of convergence go by, in seconds."""
+"""Time limits of the convergence rules, in seconds."""
 
 from dataclasses import dataclass
 

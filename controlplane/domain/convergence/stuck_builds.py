@@ -1,4 +1,4 @@
-"""Rule 3: a container that takes too long to come into being is tried elsewhere."""
+"""Rule 3: end attempts that take too long to build, and requeue their tasks."""
 
 from datetime import datetime
 
@@ -12,7 +12,9 @@ from controlplane.domain.state.transitions import Event
 
 
 def decide_stuck_build(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """BUILDING longer than the pool's pull or create timeout: a system failure."""
+    """End an attempt that is BUILDING beyond the pool's pull or create timeout: a system
+    failure.
+    """
     return change_task(facts, Event.SYSTEM_FAILED, ChangeCause(Reason.BUILD_TIMEOUT), now=now)
 
 

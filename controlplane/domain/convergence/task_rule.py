@@ -1,4 +1,4 @@
-"""What a rule is that decides about one task at a time."""
+"""Interface of the convergence rules that decide about one task at a time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ class Decide(Protocol):
     """Decides about one task."""
 
     def __call__(self, facts: TaskFacts, *, now: datetime) -> ChangeTask:
-        """The change."""
+        """Return the change."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRule:
-    """One rule: `holds` says to which tasks it may apply, `decide` what follows.
+    """One rule: `holds` selects the tasks it may apply to, `decide` returns the change.
 
-    Whether one's time is over is for the statement of `queries.convergence` that finds it.
+    The statement in `queries.convergence` that finds the tasks checks the time limits.
     """
 
     name: str
@@ -29,6 +29,6 @@ class TaskRule:
 
 
 def unreleased(facts: TaskFacts) -> AttemptFacts | None:
-    """The attempt that holds the task, if one does."""
+    """Return the attempt that holds the task, if one does."""
     attempt = facts.attempt
     return attempt if attempt is not None and attempt.released_at is None else None

@@ -1,4 +1,4 @@
-"""Rule 2: an order that its cell did not answer before `start_before` is taken back."""
+"""Rule 2: withdraw an order that the cell did not answer before `start_before`."""
 
 from datetime import datetime
 
@@ -12,7 +12,9 @@ from controlplane.domain.state.transitions import Event
 
 
 def decide_unanswered(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """ASSIGNED past `start_before`, unanswered. Not released: the order may still come."""
+    """End an ASSIGNED attempt past `start_before`. It is not released: the order may still
+    arrive.
+    """
     return change_task(facts, Event.START_EXPIRED, ChangeCause(Reason.START_EXPIRED), now=now)
 
 

@@ -1,4 +1,4 @@
-"""Rule 6, first half: a stop that its cell does not confirm is forced, before the cell pays."""
+"""Rule 6, first half: force a stop that the cell does not confirm, before it is quarantined."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -11,7 +11,7 @@ from controlplane.domain.state.task_changes import keep_task
 
 
 def decide_unconfirmed_stop(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """Force the stop: the cell is told to kill the container at once, now and with each Sync."""
+    """Force the stop: the cell must kill the container at once, repeated with each Sync."""
     change = keep_task(facts, now=now)
     assert change.attempt is not None
     step = Step(facts.state, facts.state, change.attempt.state_to, Reason.STOP_FORCED, now)

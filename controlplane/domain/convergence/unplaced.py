@@ -1,4 +1,4 @@
-"""Rule 5: what found no place before its deadline is UNSCHEDULABLE (Iris)."""
+"""Rule 5: end tasks that were not placed before their deadline as UNSCHEDULABLE (Iris)."""
 
 from datetime import datetime
 
@@ -12,7 +12,7 @@ from controlplane.domain.state.transitions import Event
 
 
 def decide_unplaced(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """PENDING past its scheduling deadline, and looked at since."""
+    """End a task that is PENDING past its scheduling deadline and was considered since."""
     return change_task(
         facts, Event.DEADLINE_PASSED, ChangeCause(Reason.SCHEDULING_DEADLINE), now=now
     )

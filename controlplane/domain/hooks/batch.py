@@ -1,4 +1,4 @@
-"""Batch: runs to its end, once. What its exit means is what the transition table says."""
+"""Batch: programs that run to completion. The transition table decides what an exit means."""
 
 from controlplane.domain.hooks.interface import AttemptEnd, GroupTerms, Refusal
 from controlplane.domain.state.transitions import Event
@@ -8,7 +8,7 @@ class BatchHook:
     """The default kind."""
 
     def prepare(self, terms: GroupTerms) -> GroupTerms:
-        """As they are. Raises Refusal of what other kinds are for."""
+        """As they are. Raise Refusal of what other kinds are for."""
         for field in ("idle_timeout_seconds", "lifetime_seconds"):
             if getattr(terms, field) is not None:
                 raise Refusal(field, "means something only for kind interactive")
@@ -17,5 +17,5 @@ class BatchHook:
         return terms
 
     def on_end(self, end: AttemptEnd) -> Event:
-        """What was told."""
+        """Return what was told."""
         return end.event

@@ -1,4 +1,4 @@
-"""What a hook is asked about an end, and what of a group goes into an order; pure."""
+"""Inputs of hook calls, and what orders contain of a group; pure."""
 
 from typing import Any
 
@@ -37,13 +37,13 @@ def _health_check_of(check: HealthCheckSpec) -> HealthCheck:
 
 
 def longest_of(group: TaskGroupSpec) -> float | None:
-    """How long an attempt may be RUNNING at most; None: for ever."""
+    """Return how long an attempt may be RUNNING at most; None: for ever."""
     limits = (group.timeout_seconds, group.lifetime_seconds)
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def is_lifetime(group: TaskGroupSpec) -> bool:
-    """Whether the limit of `longest_of` is the lifetime, and not the timeout."""
+    """Return whether the limit of `longest_of` is the lifetime, and not the timeout."""
     return group.lifetime_seconds is not None and (
         group.timeout_seconds is None or group.lifetime_seconds < group.timeout_seconds
     )
@@ -61,6 +61,8 @@ _ENDS = frozenset(
 
 
 def meaning_of(end: AttemptEnd, hook: Hook, state: TaskState) -> Event:
-    """What the hook makes of an end of a task in `state`; what was told, if that cannot be."""
+    """Return what the hook makes of an end of a task in `state`; what was told, if that cannot
+    be.
+    """
     event = hook.on_end(end)
     return event if event in _ENDS and is_legal(state, event) else end.event

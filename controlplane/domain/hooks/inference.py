@@ -1,14 +1,14 @@
-"""Inference: serves, RUNNING from when its health check passed, and is started again for ever."""
+"""Inference services: RUNNING once the health check passed, and always restarted."""
 
 from controlplane.domain.hooks.interface import AttemptEnd, GroupTerms, Refusal
 from controlplane.domain.state.transitions import Event
 
 
 class InferenceHook:
-    """Services: they have no end of their own."""
+    """Services, which do not end by themselves."""
 
     def prepare(self, terms: GroupTerms) -> GroupTerms:
-        """As they are. Raises Refusal without a health check, or with limits of other kinds."""
+        """As they are. Raise Refusal without a health check, or with limits of other kinds."""
         if not terms.has_health_check:
             raise Refusal("health_check", "is required for kind inference")
         for field in ("idle_timeout_seconds", "lifetime_seconds"):

@@ -1,4 +1,4 @@
-"""Interactive: somebody works with it, until its program ends, or its time, or nothing happens."""
+"""Interactive sessions: they end with the program, at their lifetime, or when idle."""
 
 from controlplane.domain.hooks.interface import AttemptEnd, GroupTerms, Refusal
 from controlplane.domain.state.transitions import Event
@@ -8,11 +8,13 @@ class InteractiveHook:
     """Sessions: with an idle limit and a lifetime, if the submitter gives them."""
 
     def prepare(self, terms: GroupTerms) -> GroupTerms:
-        """As they are. Raises Refusal of a health check."""
+        """As they are. Raise Refusal of a health check."""
         if terms.has_health_check:
             raise Refusal("health_check", "means something only for kind inference")
         return terms
 
     def on_end(self, end: AttemptEnd) -> Event:
-        """What was told; an end by idleness or lifetime is none that a hook is asked about."""
+        """Return what was told; an end by idleness or lifetime is none that a hook is asked
+        about.
+        """
         return end.event

@@ -1,4 +1,4 @@
-"""What a hook is: the kind of a job (`kind: batch`), which shapes the life of its tasks.
+"""Interface of hooks: a job's kind (`kind: batch`) adapts the lifecycle of its tasks.
 
 Source: Backend.AI, whose sessions are batch, interactive or inference, each with a hook of its own
 that is called before scheduling, where it "can modify session configuration", and in their life.
@@ -17,7 +17,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Refusal(ValueError):
-    """What is wrong with the terms, and in which field of the group that is."""
+    """Rejection of the terms, with the field of the group at fault."""
 
     def __init__(self, field: str, text: str) -> None:
         super().__init__(text)
@@ -25,7 +25,7 @@ class Refusal(ValueError):
 
 
 class HookUnavailable(Exception):
-    """A hook gave no answer: it took too long, or earlier calls of it have not returned."""
+    """A hook did not return in time, or earlier calls of it have not returned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,10 @@ class GroupTerms:
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:
-    """The end of an attempt as its cell told it: EXITED_ZERO, USER_FAILED, SYSTEM_FAILED, VANISHED.
+    """The end of an attempt as its cell reported it.
 
-    `was_running`: it had been RUNNING before. `exit_code`: None if no program of it ended.
-    `attempt`: its uid.
+    EXITED_ZERO, USER_FAILED, SYSTEM_FAILED or VANISHED. `was_running`: it had been RUNNING before.
+    `exit_code`: None if no program of it ended. `attempt`: its uid.
     """
 
     event: Event
@@ -80,7 +80,7 @@ class AttemptEnd:
 
 
 class HookEvent(StrEnum):
-    """A moment in the life of an attempt at which its job's kind is called."""
+    """An event in the lifecycle of an attempt for which the hook is called."""
 
     PLACED = "placed"
     STARTED = "started"
@@ -113,10 +113,12 @@ class Hook(Protocol):
     """One kind of job. It may also have the methods of `PlacedHook` and `StartedHook`."""
 
     def prepare(self, terms: GroupTerms) -> GroupTerms:
-        """The terms as they are for this kind. Raises Refusal, or ValueError."""
+        """Return the terms as they are for this kind. Raise Refusal, or ValueError."""
 
     def on_end(self, end: AttemptEnd) -> Event:
-        """What the end means for the task: an event for which the transition table has a row."""
+        """Return what the end means for the task: an event for which the transition table has a
+        row.
+        """
 
 
 class PlacedHook(Protocol):

@@ -1,7 +1,7 @@
-"""A job as its kind schedules it: the terms of each group, changed by the hook, judged anew; pure.
+"""Preparation of a job by its hook: changed terms are validated like a submission; pure.
 
-The hook changes what was submitted, never what another call of it has made: a job is kept as it was
-submitted, and a retry prepares it again.
+The hook changes the submitted terms, never the result of an earlier call: the job is stored as it
+was submitted, and a retry prepares it again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -85,7 +85,9 @@ def name_kind(fault: Fault, prepared: PreparedJob, *, is_short: bool) -> Fault:
 
 
 def terms_of(spec: JobSpec, group: TaskGroupSpec) -> GroupTerms:
-    """The terms of a group as it was submitted, such that nothing in them can be written to."""
+    """Return the terms of a group as it was submitted, such that nothing in them can be written
+    to.
+    """
     origin = GroupOrigin(
         spec.name, group.name, spec.domain, spec.project, spec.pool, MappingProxyType(spec.labels)
     )
@@ -105,7 +107,7 @@ def terms_of(spec: JobSpec, group: TaskGroupSpec) -> GroupTerms:
 
 
 class _GroupRefused(Exception):
-    """Why a hook takes a group not at all. `is_of_job`: the field is the job's."""
+    """Rejection of a group by a hook. `is_of_job`: the field is the job's."""
 
     def __init__(self, field: str, text: str, *, is_of_job: bool = False) -> None:
         super().__init__(text)
@@ -114,7 +116,7 @@ class _GroupRefused(Exception):
 
 
 def _ask(spec: JobSpec, group: TaskGroupSpec, hook: Hook) -> Changes:
-    """Return the fields that the hook changes. Raises _Refused."""
+    """Return the fields that the hook changes. Raise _Refused."""
     terms = terms_of(spec, group)
     try:
         return _compare(terms, hook.prepare(terms))
@@ -154,7 +156,7 @@ def _compare(before: GroupTerms, after: GroupTerms) -> Changes:
 
 
 def _change(group: TaskGroupSpec, wanted: Changes) -> tuple[TaskGroupSpec, Changes]:
-    """The group with what is wanted, and that as it is shown. Raises InvalidSpec."""
+    """Return the group with what is wanted, and that as it is shown. Raise InvalidSpec."""
     if not wanted:
         return group, {}
     parsed = parse_part(TaskGroupSpec, {"name": group.name, **wanted})

@@ -1,4 +1,4 @@
-"""What is always true of the rows, numbered once; the simulation and operators check it."""
+"""Numbered invariants of the stored rows, checked by the simulation and by operators."""
 
 from controlplane.domain.integrity.catalogue import INVARIANTS, find_violations, render_document
 from controlplane.domain.integrity.rows import IntegrityRows, Invariant, InvariantViolation

@@ -1,4 +1,4 @@
-"""All invariants by number. A number is never given twice; a new one goes behind its kind."""
+"""Catalogue of all invariants by number. Numbers are never reused."""
 
 from controlplane.domain.integrity.checks import attempts, history, jobs
 from controlplane.domain.integrity.rows import IntegrityRows, Invariant, InvariantViolation
@@ -205,7 +205,7 @@ INVARIANTS: tuple[Invariant, ...] = (
 
 
 def find_violations(ledger: IntegrityRows) -> list[InvariantViolation]:
-    """All that contradicts an invariant, by number."""
+    """Return all that contradicts an invariant, by number."""
     return [
         InvariantViolation(invariant.number, subject, text)
         for invariant in INVARIANTS

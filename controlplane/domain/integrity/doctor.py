@@ -1,4 +1,4 @@
-"""What looks stuck, or waits for longer than usual: who sees to it, since when, and until when."""
+"""Diagnosis of work that is stuck or waits unusually long, with its owner and deadline."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -16,9 +16,10 @@ TICK_LATE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class DoctorEntry:
-    """One line. `acts`: when somebody does something, in words. `needs_person`: nobody else will.
+    """One line of the diagnosis.
 
-    `count`: so many alike; `since`: the one that has been so for the longest.
+    `acts`: when the owner acts, as text. `needs_person`: no component will act. `count`: so many
+    alike; `since`: the longest of them.
     """
 
     subject: str
@@ -32,10 +33,10 @@ class DoctorEntry:
 
 @dataclass(frozen=True, slots=True)
 class OpenTask:
-    """A task with what its owner depends on. `since`: when it came to be so.
+    """A task with the facts that determine its owner. `since`: when its situation began.
 
-    `due_at`: when its owner acts, by the clock; None: something else has to happen.
-    `is_cell_quarantined`: it is already.
+    `due_at`: when its owner acts, by the clock; None: an event must occur first.
+    `is_cell_quarantined`: its cell already is.
     """
 
     at: OwnerFacts
@@ -51,9 +52,9 @@ def judge_tasks(
     interval: float,
     hold_until: datetime | None = None,
 ) -> list[DoctorEntry]:
-    """What is to be said of tasks, those of one job that are alike in one line.
+    """Return the entries for tasks; tasks of one job in the same situation share one entry.
 
-    `hold_until`: before that, no owner acts whose bound is over: convergence only listens.
+    `hold_until`: before that, no rule acts on an expired bound, since convergence is on hold.
     """
     found: dict[tuple[int, str], DoctorEntry] = {}
     for task in tasks:
@@ -92,7 +93,7 @@ def _is_unusual(task: OpenTask, owner: Owner, now: datetime) -> bool:
 
 
 def _when(task: OpenTask, owner: Owner, now: datetime, interval: float) -> tuple[str, bool]:
-    """When the owner acts, and whether a person has to."""
+    """Return when the owner acts, and whether an operator must act."""
     is_unconfirmed = owner.rule == "stuck_stops" and task.is_cell_quarantined
     if is_unconfirmed and task.due_at is not None:  # its cell may be so for another reason
         is_unconfirmed = task.due_at <= now
@@ -109,7 +110,7 @@ def _when(task: OpenTask, owner: Owner, now: datetime, interval: float) -> tuple
 
 
 def tell_instant(due_at: datetime, *, now: datetime, interval: float) -> str:
-    """When a rule acts whose bound is over at `due_at`."""
+    """Return when a rule acts whose bound expires at `due_at`."""
     if due_at <= now:
         return f"in the next tick, within {interval:g} s"
     return f"at {due_at:%H:%M:%S}, in {(due_at - now).total_seconds():.0f} s"

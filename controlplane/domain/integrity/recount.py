@@ -1,4 +1,4 @@
-"""What is derived, derived again: counts, a job's state, the flags that say who waits for whom."""
+"""Recomputation of derived data: counts, job states, and flags of open work and dependencies."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from controlplane.domain.state.transitions import Event
 
 
 class WrongFlag(Enum):
-    """What says something wrong, apart from counts and states: what is to be done about it."""
+    """The repair for a wrong flag."""
 
     HELD = "set attempt_open"
     FREE = "clear attempt_open"
@@ -30,9 +30,9 @@ class WrongFlag(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TaskCounts:
-    """What the tasks of a group come to: how many are in each state, how many are excused.
+    """Counts of a group's tasks by state, and how many were killed by a dependency.
 
-    Excused: killed since a group of their job failed them, so that their job is not KILLED by it.
+    The latter do not make their job KILLED.
     """
 
     counts: Mapping[S, int]
@@ -41,10 +41,12 @@ class TaskCounts:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something derived that is not what follows. `group_id` is None: the job's state, or a flag.
+    """A stored value that differs from the derived one.
 
-    An end that was reached is not taken back: such a difference cannot be mended. `flag`: what to
-    do about it, to the row `row_id`, if it is neither counts nor a state.
+    `group_id` is None: the job's state, or a flag.
+
+    A terminal state is not reverted: such a difference cannot be repaired. `flag`: the repair for
+    the row `row_id`, if it is neither counts nor a state.
     """
 
     job_id: int
@@ -57,7 +59,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class HeldTask:
-    """A task of which `attempt_open` is not as its unreleased attempt is there, or is not that."""
+    """A task whose `attempt_open` contradicts its attempts."""
 
     task_id: int
     job_id: int
@@ -68,7 +70,7 @@ class HeldTask:
 
 @dataclass(frozen=True, slots=True)
 class OpenDependency:
-    """What a job waits for, and how far the other has come; None: there is no such job any more."""
+    """An open dependency and the progress of the other job; None: that job is gone."""
 
     dependency_id: int
     job_id: int
@@ -78,7 +80,7 @@ class OpenDependency:
 
 
 def find_wrong_tasks(tasks: Iterable[HeldTask]) -> list[Difference]:
-    """Tasks that look free and are held, or held and are free, or run without an attempt."""
+    """Return tasks whose `attempt_open` is wrong, or that are active without an attempt."""
     found = []
     for task in tasks:
         name = f"task {task.task_id} ({task.state.name})"
@@ -100,10 +102,10 @@ def find_wrong_tasks(tasks: Iterable[HeldTask]) -> list[Difference]:
 def find_wrong_links(
     *, unwatched: Iterable[int], unblocked: Mapping[int, bool], waits: Iterable[OpenDependency]
 ) -> list[Difference]:
-    """What jobs fail to say of each other.
+    """Return jobs whose dependency flags are wrong.
 
-    `unwatched`: jobs that others look at, and that do not say so. `unblocked`: jobs that wait for
-    others and do not say so, and whether that is still harmless: nothing of them may start yet.
+    `unwatched`: jobs that others depend on and that lack the flag. `unblocked`: jobs that wait for
+    others and lack the flag, and whether that is still harmless: no task may start yet.
     """
     found = [
         Difference(
@@ -132,7 +134,10 @@ def find_wrong_links(
 
 
 def _standing_of(wait: OpenDependency) -> DependencyStatus:
-    """A job is deleted only once it has settled; nobody knows any more how it ended."""
+    """Return the status of a dependency.
+
+    A job is deleted only once it has settled; how it ended is no longer known.
+    """
     if wait.other is not None:
         return job_standing(wait.other, wait.until)
     has_come = wait.until in ("finished", "settled")
@@ -140,9 +145,9 @@ def _standing_of(wait: OpenDependency) -> DependencyStatus:
 
 
 def send_back(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """An active task without an attempt waits again, free: no attempt is there to be charged.
+    """Requeue an active task without an attempt, free of charge.
 
-    Was it to run at most once, it ends WORKER_FAILED: nobody knows what became of it.
+    A task that runs at most once ends WORKER_FAILED instead, since its outcome is unknown.
     """
     cause = ChangeCause(Reason.CONTAINER_VANISHED, "its attempt was not there")
     change = change_task(facts, Event.VANISHED, cause, now=now)
@@ -152,7 +157,7 @@ def send_back(facts: TaskFacts, *, now: datetime) -> ChangeTask:
 def find_differences(
     job: JobRow, groups: Sequence[GroupRow], counted: Mapping[int, TaskCounts], *, now: datetime
 ) -> list[Difference]:
-    """What the job and its groups say, and is not so by the states of its tasks."""
+    """Return where the job and its groups differ from the states of its tasks."""
     found: list[Difference] = []
     right: list[GroupRow] = []
     for group in groups:

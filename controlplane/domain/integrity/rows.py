@@ -1,4 +1,4 @@
-"""The rows that invariants speak of: whole jobs with all that belongs to them, and cells."""
+"""Rows that invariants are checked on: whole jobs with all that belongs to them, and cells."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """A group; `counts[n]` is how many of its tasks are said to be in state n."""
+    """A group; `counts[n]` is the stored number of its tasks in state n."""
 
     id: int
     job_id: int
@@ -135,56 +135,56 @@ class IntegrityRows:
 
     @cached_property
     def job_of(self) -> dict[int, JobRecord]:
-        """Jobs by id."""
+        """Return jobs by id."""
         return {job.id: job for job in self.jobs}
 
     @cached_property
     def group_of(self) -> dict[int, GroupRecord]:
-        """Groups by id."""
+        """Return groups by id."""
         return {group.id: group for group in self.groups}
 
     @cached_property
     def task_of(self) -> dict[int, TaskRecord]:
-        """Tasks by id."""
+        """Return tasks by id."""
         return {task.id: task for task in self.tasks}
 
     @cached_property
     def groups_of_job(self) -> dict[int, list[GroupRecord]]:
-        """Groups by job."""
+        """Return groups by job."""
         return _by(self.groups, lambda group: group.job_id)
 
     @cached_property
     def tasks_of_group(self) -> dict[int, list[TaskRecord]]:
-        """Tasks by group."""
+        """Return tasks by group."""
         return _by(self.tasks, lambda task: task.group_id)
 
     @cached_property
     def tasks_of_job(self) -> dict[int, list[TaskRecord]]:
-        """Tasks by job."""
+        """Return tasks by job."""
         return _by(self.tasks, lambda task: task.job_id)
 
     @cached_property
     def attempts_of_task(self) -> dict[int, list[AttemptRecord]]:
-        """Attempts by task, in order of number."""
+        """Return attempts by task, in order of number."""
         ordered = sorted(self.attempts, key=lambda attempt: attempt.number)
         return _by(ordered, lambda attempt: attempt.task_id)
 
     @cached_property
     def steps_of_task(self) -> dict[int, list[StepRecord]]:
-        """History of tasks, oldest first."""
+        """Return history of tasks, oldest first."""
         ordered = sorted(self.steps, key=lambda step: step.id)
         return _by((step for step in ordered if step.task_id is not None), _task_of_step)
 
     @cached_property
     def steps_of_job(self) -> dict[int, list[StepRecord]]:
-        """History of the jobs themselves, oldest first."""
+        """Return history of the jobs themselves, oldest first."""
         ordered = sorted(self.steps, key=lambda step: step.id)
         return _by((step for step in ordered if step.task_id is None), lambda step: step.job_id)
 
 
 @dataclass(frozen=True, slots=True)
 class InvariantViolation:
-    """Invariant `number` does not hold of `subject` ("task 7")."""
+    """A violation of invariant `number` by `subject` ("task 7")."""
 
     number: int
     subject: str
@@ -200,7 +200,7 @@ Finding = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """One statement; `find` yields what contradicts it. `upheld_by`: who sees to it."""
+    """One invariant; `find` yields its violations. `upheld_by`: the component that ensures it."""
 
     number: int
     statement: str

@@ -1,7 +1,7 @@
-"""What of a cell's host a pool lets its tasks have: mounts, capabilities, all privileges.
+"""Host policy: mounts, capabilities and privileges that a pool allows its tasks.
 
-It is asked when a job is submitted, and when it is retried. What an operator takes back later holds
-for jobs from then on; what is there already goes on, as Kubernetes' admission has it.
+It is checked on submission and on retry. A later restriction applies to new jobs only, as in
+Kubernetes' admission.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,9 +24,9 @@ def find_policy_faults(
     privileged_allowed: bool,
     is_short: bool,
 ) -> list[Fault]:
-    """What `spec` asks of hosts that the pool does not allow, each with what it allows.
+    """Return what `spec` requests of hosts beyond the pool's policy, each with the allowed values.
 
-    `allowed_mounts`: of the pool, {path, read_only}, each with all that lies below it.
+    `allowed_mounts`: of the pool, {path, read_only}, each with everything below it.
     """
     findings = [
         (("groups", position, *place), text)
@@ -67,7 +67,7 @@ def _check_privileges(group: TaskGroupSpec, pool: str) -> Iterator[Finding]:
 
 
 def _holds(allowed: str, source: str) -> bool:
-    """Whether `source` is the path `allowed`, or below it."""
+    """Return whether `source` is the path `allowed`, or below it."""
     parts = _parts(allowed)
     return _parts(source)[: len(parts)] == parts
 

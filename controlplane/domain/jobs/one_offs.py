@@ -1,4 +1,4 @@
-"""Tasks as Diego's clients see them: four lifecycles, instants in nanoseconds."""
+"""Tasks in the format of Diego's clients: four lifecycles, instants in nanoseconds."""
 
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -11,7 +11,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Lifecycle(StrEnum):
-    """How far a task has come, as Diego tells it."""
+    """Lifecycle states of Diego."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -20,7 +20,7 @@ class Lifecycle(StrEnum):
 
 
 def lifecycle_of(state: TaskState) -> Lifecycle:
-    """The lifecycle of a task in `state` that nobody has claimed."""
+    """Return the lifecycle of an unclaimed task in `state`."""
     if state in TERMINAL:
         return Lifecycle.COMPLETED
     is_running = state in (TaskState.BUILDING, TaskState.RUNNING)
@@ -32,5 +32,7 @@ def nanoseconds_of(at: datetime) -> int: ...
 @overload
 def nanoseconds_of(at: None) -> None: ...
 def nanoseconds_of(at: datetime | None) -> int | None:
-    """Nanoseconds since 1970: whole microseconds, which are all that is kept, times 1,000."""
+    """Return nanoseconds since 1970: whole microseconds, which are all that is kept, times
+    1,000.
+    """
     return None if at is None else (at - _EPOCH) // timedelta(microseconds=1) * 1_000

@@ -32,12 +32,12 @@ class GroupRemainder:
 
     @property
     def succeeded(self) -> int:
-        """Tasks that are not tried again."""
+        """Return tasks that are not tried again."""
         return self.task_count - len(self.indices)
 
     @property
     def minimum(self) -> int:
-        """How many of the rest must succeed."""
+        """Return how many of the rest must succeed."""
         return max(self.min_available - self.succeeded, 0)
 
 
@@ -45,7 +45,7 @@ class GroupRemainder:
 class RerunDependency:
     """A job that the retried one waited for. `retried_by`: the newest retry of that job, if any.
 
-    `is_there`: nobody has deleted it. Neither met nor failed: it was still waited for.
+    `is_there`: it is not deleted. Neither met nor failed: the dependency was still open.
     """
 
     on_job_id: int
@@ -72,9 +72,9 @@ def check_retry(
     left: Mapping[str, GroupRemainder],
     relatives: Iterable[JobRow],
 ) -> None:
-    """Whether `job` may be retried now. `relatives`: other retries of it, or of the same job.
+    """Check that `job` may be retried now. Raise Conflict.
 
-    No two of them work on the same tasks at once. Raises Conflict.
+    `relatives`: other retries of it, or of the same job. Two of them never work on the same tasks.
     """
     if job.state not in TERMINAL:
         raise Conflict(f"job {job.job_id} has not ended: retry it then, or cancel it first")
@@ -104,7 +104,7 @@ def plan_remainder(
     *,
     min_available: int,
 ) -> Remainder:
-    """The new job's groups and minima; `min_available`: the retried job's.
+    """Return the new job's groups and minima; `min_available`: the retried job's.
 
     Every group stays, though nothing may be left of it: others name it.
     """
@@ -122,10 +122,10 @@ def plan_remainder(
 
 
 def carry_over(job_id: int, awaited: Iterable[RerunDependency]) -> list[JobDependency]:
-    """What the retry of job `job_id` waits for. Raises Conflict.
+    """Return the dependencies of the retry of job `job_id`. Raise Conflict.
 
-    What was met is past; what is open stays; where a job failed it, its newest retry takes its
-    place. Without one, the retry ends as the job did, and says why.
+    Met dependencies are dropped; open ones stay; a failed one is replaced by the newest retry of
+    that job. Without such a retry, the new job ends as the old one did, with the same reason.
     """
     carried = []
     for item in awaited:
@@ -147,13 +147,13 @@ def carry_over(job_id: int, awaited: Iterable[RerunDependency]) -> list[JobDepen
 def retried_spec(
     spec: JobSpec, *, guid: str | None, depends_on: Sequence[JobDependency], parent: int | None
 ) -> JobSpec:
-    """What the new job says: as the old one, but for its guid and for other jobs."""
+    """Return the spec of the new job: the old one, except for its guid and dependencies on jobs."""
     changes = {"guid": guid, "depends_on": list(depends_on), "parent": parent}
     return spec.model_copy(update={**changes, "existing_job_policy": None})
 
 
 def retried_document(document: Mapping[str, Any], spec: JobSpec) -> dict[str, Any]:
-    """The document of the new job, whose `spec` is given: the old one, as true as that."""
+    """Return the document of the new job, whose `spec` is given, based on the old one."""
     kept = {name: value for name, value in document.items() if name not in _NOT_KEPT}
     depends_on = [{"job": item.job, "until": item.until} for item in spec.depends_on]
     for name, value in (("depends_on", depends_on), ("parent", spec.parent)):

@@ -1,8 +1,9 @@
-"""What could never be placed, were all cells empty and nobody else there: refused when submitted.
+"""Satisfiability: reject jobs that could not be placed even on empty cells.
 
-Refused is what exceeds a limit alone: one task larger than the largest cell that may run it, more
-tokens than the pool has, more than a quota allows at all. What more cells could cure is taken and
-waits: a gang larger than the pool, constraints that no cell meets. The words are placement's.
+A limit that the job alone exceeds leads to rejection: a task larger than the largest cell that may
+run it, more tokens than the pool has, more than a quota allows at all. A shortage that more cells
+could resolve is accepted and waits: a gang larger than the pool, constraints that no cell meets.
+The texts are those of placement.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,9 +33,9 @@ Finding = tuple[Place, str]
 
 @dataclass(frozen=True, slots=True)
 class OfferedPool:
-    """All that a pool ever had: `cells` that hold nothing, in whatever state they are now.
+    """All cells a pool ever had, as empty cells in any state.
 
-    No cells: none ever came, or somebody has seen already that each task fits some of them.
+    No cells: none ever registered, or each task is already known to fit some of them.
     """
 
     name: str
@@ -46,7 +47,7 @@ class OfferedPool:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionCandidate:
-    """A job that somebody submits, and the quotas that it would count against."""
+    """A submitted job, and the quotas that it would count against."""
 
     position: int
     spec: JobSpec
@@ -57,9 +58,9 @@ class AdmissionCandidate:
 def find_unsatisfiable(
     jobs: Sequence[AdmissionCandidate], pool: OfferedPool
 ) -> list[tuple[int, Fault]]:
-    """What makes each of `jobs`, all of `pool`, one that can never run: (position, fault).
+    """Return the faults of those of `jobs`, all of `pool`, that can never run: (position, fault).
 
-    A job that `allow_unsatisfiable` is taken as it is.
+    A job with `allow_unsatisfiable` is accepted.
     """
     judged = [
         (job, [shape_of(job.spec, group) for group in job.spec.groups])
@@ -79,7 +80,7 @@ def find_unsatisfiable(
 
 
 def shape_of(spec: JobSpec, group: TaskGroupSpec) -> ShapeFacts:
-    """The group as placement will see it, whoever owns it."""
+    """Return the shape of the group for placement, independent of its owner."""
     return ShapeFacts(
         shape_id=0,
         band=Band[spec.band.upper()],
@@ -109,7 +110,7 @@ class _PoolCandidates:
     def judge_tasks(
         self, job: AdmissionCandidate, shapes: Sequence[ShapeFacts]
     ) -> Iterator[Finding]:
-        """What stands against a single task of each group."""
+        """Return the violations of a single task of each group."""
         for position, shape in enumerate(shapes):
             place: Place = ("groups", position)
             for name, text in self._short_tokens(shape.resources):
@@ -146,7 +147,7 @@ class _PoolCandidates:
         *,
         tasks: int = 1,
     ) -> Iterator[ValidationFailure]:
-        """What the quotas say to `tasks` tasks at once, as if nothing of them were used."""
+        """Return the quota violations of `tasks` tasks at once if the quotas were unused."""
         quotas = [
             QuotaState(quota.scope.kind, quota.title, quota.limits, {}, 0, 0)
             for quota in job.quotas
@@ -162,7 +163,7 @@ class _PoolCandidates:
     def judge_gang(
         self, job: AdmissionCandidate, shapes: Sequence[ShapeFacts]
     ) -> Iterator[Finding]:
-        """What stands against the minima of a gang, of which each task alone could run."""
+        """Return the violations of the minima of a gang whose tasks could each run alone."""
         gang = _GangMinima(job.spec, shapes)
         amounts = {name: gang.least(name) for shape in shapes for name in shape.resources}
         for _, text in self._short_tokens(amounts):
@@ -184,7 +185,7 @@ class _GangMinima:
         self.place = _place_of_minimum(spec)
 
     def least(self, name: str) -> int:
-        """The least of a resource that so many members hold together."""
+        """Return the least of a resource that so many members hold together."""
         total, left = 0, self.minimum
         for amount, least, _ in self._by_size(name):
             total, left = total + amount * least, left - least
@@ -200,14 +201,14 @@ class _GangMinima:
 
 
 def _place_of(what: str) -> Place:
-    """Where in a group stands what a limit is about."""
+    """Return where in a group stands what a limit is about."""
     if what in ("running_tasks", "running_jobs"):
         return ("replicas",)
     return ("resources", _WRITTEN.get(what, what))
 
 
 def _place_of_minimum(spec: JobSpec) -> Place:
-    """The field that makes a gang as large as it is."""
+    """Return the field that makes a gang as large as it is."""
     if spec.min_available is not None:
         return ("min_available",)
     position = max(range(len(spec.groups)), key=spec.minima().__getitem__)

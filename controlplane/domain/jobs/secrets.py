@@ -1,4 +1,4 @@
-"""What a secret is: a name in a project and some bytes, sealed so that they fit nowhere else."""
+"""Secrets: a name in a project and some bytes, sealed for that row only."""
 
 import json
 
@@ -9,17 +9,19 @@ MAX_VALUE_BYTES = 64 * 1024
 
 
 def about_secret(project_id: int, name: str) -> str:
-    """What a sealed value is bound to: copied into another row, it cannot be opened there."""
+    """Return what a sealed value is bound to: copied into another row, it cannot be opened
+    there.
+    """
     return f"secret {project_id} {name}"
 
 
 def registry_value(registry: Registry) -> bytes:
-    """The value of a secret that is a login to a registry of images."""
+    """Return the value of a secret that is a login to a registry of images."""
     return json.dumps(registry.body(), separators=(",", ":")).encode()
 
 
 def read_registry(value: bytes) -> Registry | None:
-    """The login that a value is, however it was written; None: it is none."""
+    """Return the login that a value is, however it was written; None: it is none."""
     try:
         body = json.loads(value)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""From a submitted job to the rows it becomes, or to why it cannot be taken; pure."""
+"""Submission: convert a submitted job to rows, or to the faults that reject it; pure."""
 
 import hashlib
 import json
@@ -45,7 +45,9 @@ _EXCLUSIVE = {False: Exclusive.NO, True: Exclusive.LEASE, "strict": Exclusive.ST
 
 
 class JobsRefused(CellrunError):
-    """Some jobs of one submission cannot be taken, so none is. `faults`: (position, fault)."""
+    """Rejection of a submission, as a whole, for faults of some jobs. `faults`: (position,
+    fault).
+    """
 
     def __init__(self, faults: Sequence[tuple[int, Fault]]) -> None:
         super().__init__("; ".join(str(fault) for _, fault in faults))
@@ -109,13 +111,15 @@ class PlannedGroup:
 
 
 def digest_of(body: Mapping[str, Any]) -> tuple[str, str]:
-    """The body as JSON text, and its digest: equal for equal jobs in any order or language."""
+    """Return the body as JSON text, and its digest: equal for equal jobs in any order or
+    language.
+    """
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return text, hashlib.sha256(text.encode()).hexdigest()
 
 
 def band_of(spec: JobSpec) -> Band:
-    """The band that a job names."""
+    """Return the band that a job names."""
     return Band[spec.band.upper()]
 
 
@@ -126,7 +130,8 @@ def plan_groups(
     timeout_seconds: float | None,
     changes: Sequence[Mapping[str, Any]] = (),
 ) -> list[PlannedGroup]:
-    """The groups of a job submitted at `now`, its scheduling timeout being `timeout_seconds`.
+    """Return the groups of a job submitted at `now`, its scheduling timeout being
+    `timeout_seconds`.
 
     What waits for other jobs may not start yet, and has no deadline. `changes`: what the job's kind
     set in `spec`, by group.
@@ -187,7 +192,7 @@ def _plan_group(
 
 
 def constraints_of(spec: JobSpec, group: TaskGroupSpec) -> tuple[Constraint, ...]:
-    """What the group asks of the labels of cells, as placement knows it."""
+    """Return what the group asks of the labels of cells, as placement knows it."""
     return tuple(
         Constraint(item.key, Operator(item.op), tuple(item.values), item.required)
         for item in spec.constraints_of(group)
@@ -195,14 +200,14 @@ def constraints_of(spec: JobSpec, group: TaskGroupSpec) -> tuple[Constraint, ...
 
 
 def waits_for_jobs(spec: JobSpec) -> bool:
-    """Whether the job begins by waiting for others: those it depends on, or replaces."""
+    """Return whether the job begins by waiting for others: those it depends on, or replaces."""
     return bool(spec.depends_on) or spec.existing_job_policy == "replace"
 
 
 def launch_of(
     group: TaskGroupSpec, *, exclusive: bool, network: str = "default", is_gang: bool = False
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """What a cell is told of `group`, and the contents of its inputs by SHA-256."""
+    """Return the launch data of `group` for its cell, and the contents of its inputs by SHA-256."""
     launch: dict[str, Any] = {
         name: getattr(group, name) for name in _TOLD if name not in _RARE or getattr(group, name)
     }
@@ -236,7 +241,7 @@ def launch_of(
 
 
 def find_count_faults(spec: JobSpec, *, is_short: bool, max_tasks: int) -> list[Fault]:
-    """Whether the job has more tasks than are taken."""
+    """Return a fault if the job has more tasks than are allowed."""
     count = spec.total_replicas()
     if count <= max_tasks:
         return []

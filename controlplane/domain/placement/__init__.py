@@ -1,1 +1,1 @@
-"""Who runs where: from a snapshot of one pool to a plan, with reasons for those that wait."""
+"""Placement: from a snapshot of one pool to a plan, with reasons for waiting tasks."""

@@ -1,8 +1,8 @@
-"""Where a job would go now, were it submitted: one pass with it behind all that waits; pure.
+"""Forecast: where a job would be placed now, by a pass with it at the end of the queue; pure.
 
-The pass is that of the ticks, with the job's groups as further rows, under numbers that no row
-has: those of groups are negative, that of the job is the largest. Their shapes are the real ones:
-what is alike is placed together.
+The pass is that of the ticks, with the job's groups as further rows, under numbers that no row has:
+those of groups are negative, that of the job is the largest. The shapes are real, so that equal
+tasks are placed together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,9 +43,9 @@ _TOLD_BETTER = frozenset({WAITING_FOR_DEPENDENCY, WAITING_FOR_START_TIME})
 
 @dataclass(frozen=True, slots=True)
 class CandidateGroup:
-    """A group that is not there yet, with `tasks` of the shape. `group_id`: negative.
+    """A group that is not submitted yet, with `tasks` of the shape. `group_id`: negative.
 
-    `startable_at`: None: something that it depends on is open.
+    `startable_at`: None: a dependency is open.
     """
 
     group_id: int
@@ -60,7 +60,7 @@ class CandidateGroup:
 
 @dataclass(frozen=True, slots=True)
 class ForecastJob:
-    """A job that is not there yet. `waits_for`: {"job", "name", "until"} of other jobs."""
+    """A job that is not submitted yet. `waits_for`: {"job", "name", "until"} of other jobs."""
 
     groups: Sequence[CandidateGroup]
     min_available: int
@@ -88,7 +88,7 @@ class GroupForecast:
 
 
 def add_shapes(waiting: Sequence[ShapeFacts], candidate: ForecastJob) -> list[ShapeFacts]:
-    """The shapes that wait with those of the candidate, of which nothing is known yet."""
+    """Return the waiting shapes with those of the candidate, which have no reasons yet."""
     shapes = {shape.shape_id: shape for shape in waiting}
     for group in candidate.groups:
         there = shapes.get(group.shape.shape_id)
@@ -100,7 +100,7 @@ def add_shapes(waiting: Sequence[ShapeFacts], candidate: ForecastJob) -> list[Sh
 def add_rows(
     facts: PassFacts, candidate: ForecastJob, snapshot: PoolSnapshot, screened: PrefilterResult
 ) -> PassFacts:
-    """The rows of a pass with those of the candidate that may start, last in its band."""
+    """Return the rows of a pass with the startable ones of the candidate last in its band."""
     groups = [
         group
         for group in candidate.groups
@@ -161,7 +161,9 @@ def read_off(
     plan: PlacementPlan,
     kept: Mapping[int, Mapping[str, int]],
 ) -> list[GroupForecast]:
-    """What the plan says of each group of the candidate; `kept`: room made for it, by group."""
+    """Return what the plan says of each group of the candidate; `kept`: room made for it, by
+    group.
+    """
     names = {cell.cell_id: cell.name for cell in snapshot.cells}
     cells: dict[int, dict[str, int]] = {group.group_id: {} for group in candidate.groups}
     placements = plan.placements
@@ -189,7 +191,7 @@ def read_off(
 
 
 class _Found:
-    """Why groups wait, by what said so: a validator for good, its gang, its shape."""
+    """Reasons of waiting groups by source: final rejection by a validator, gang, shape."""
 
     def __init__(self, screened: PrefilterResult, plan: PlacementPlan) -> None:
         self.rejected = {item.group_id: dict(item.reason) for item in plan.rejected}
@@ -197,7 +199,7 @@ class _Found:
         self._groups = {item.group_id: item.reason for item in plan.groups}
 
     def of(self, group: CandidateGroup) -> Reason | None:
-        """The nearest of them; None: nobody said anything."""
+        """Return the most specific reason; None: there is none."""
         key = group.group_id
         reason = self.rejected.get(key) or self._groups.get(key)
         reason = reason or self._shapes.get(group.shape.shape_id)
@@ -209,7 +211,7 @@ class _Found:
 def _reasons(
     candidate: ForecastJob, group: CandidateGroup, found: Reason | None, now: datetime
 ) -> list[Reason]:
-    """All that would stand against the group's tasks, in the words of a submitted job."""
+    """Return all reasons against the group's tasks, with the texts of a submitted job."""
     if _may_start(group, now):
         return [found or explain_unreached()]
     pending = Pending(
@@ -227,7 +229,9 @@ def _reasons(
 def _objections(
     group: CandidateGroup, snapshot: PoolSnapshot, ledger: QuotaAccounting, plugins: Plugins
 ) -> Reason | None:
-    """What validators have against one task of a group that may not start, but for just that."""
+    """Return what validators have against one task of a group that may not start, but for just
+    that.
+    """
     request = Request(
         shape=group.shape,
         tasks=1,

@@ -60,12 +60,12 @@ class UnreadableRecord(ValueError):
 
 
 def write_record(record: PassRecord) -> dict[str, Any]:
-    """The record as a document of strings, numbers, lists and mappings."""
+    """Return the record as a document of strings, numbers, lists and mappings."""
     return {"version": VERSION, **_plain(record)}
 
 
 def read_record(document: object) -> PassRecord:
-    """The record that `write_record` made a document of. Raises UnreadableRecord."""
+    """Return the record that `write_record` made a document of. Raise UnreadableRecord."""
     if not isinstance(document, dict) or document.get("version") != VERSION:
         raise UnreadableRecord(f"not a record of version {VERSION}")
     try:
@@ -100,7 +100,7 @@ def replay(record: PassRecord, plugins: Plugins, timer: Callable[[], float]) -> 
 
 
 def plan_document(record: PassRecord, replayed: ReplayResult) -> dict[str, Any]:
-    """What was decided, in an order that does not depend on the machine; to be compared."""
+    """Return what was decided, in an order that does not depend on the machine; to be compared."""
     plan, waiting = replayed.plan, record.facts.waiting
     cells = {cell.cell_id: cell.name for cell in record.snapshot.cells}
     columns = plan.placements
@@ -166,7 +166,7 @@ def _plain(value: Any) -> Any:
 
 
 def _read(kind: Any, plain: Any) -> Any:
-    """The value of type `kind` that `_plain` made `plain` of."""
+    """Return the value of type `kind` that `_plain` made `plain` of."""
     if plain is None or kind in (Any, object):
         return plain
     origin, arguments = get_origin(kind), get_args(kind)

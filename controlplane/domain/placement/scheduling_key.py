@@ -33,7 +33,9 @@ class ShapeKey:
     allow_unsatisfiable: bool = False
 
     def number(self) -> int:
-        """The id of the shape: 63 bits of a digest, equal for equal keys on every machine."""
+        """Return the id of the shape: 63 bits of a digest, equal for equal keys on every
+        machine.
+        """
         digest = hashlib.sha256(self._text().encode()).digest()
         return int.from_bytes(digest[:8], "big") >> (64 - _BITS)
 

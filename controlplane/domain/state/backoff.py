@@ -13,7 +13,7 @@ _GOLDEN = 0.6180339887498949
 
 
 def wait_seconds(wait: BackoffKind, counters: Counters, *, task_id: int) -> float:
-    """Seconds until the task may be placed again; 0 for cell loss, drain and preemption."""
+    """Return seconds until the task may be placed again; 0 for cell loss, drain and preemption."""
     match wait:
         case BackoffKind.NONE:
             return 0.0
@@ -28,5 +28,5 @@ def wait_seconds(wait: BackoffKind, counters: Counters, *, task_id: int) -> floa
 
 
 def _fraction(task_id: int, tries: int) -> float:
-    """A number in [0, 1) that spreads neighbouring tasks evenly (golden-ratio sequence)."""
+    """Return a number in [0, 1) that spreads neighbouring tasks evenly (golden-ratio sequence)."""
     return ((task_id + 7 * tries) * _GOLDEN) % 1.0

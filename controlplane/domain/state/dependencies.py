@@ -28,7 +28,7 @@ class JobMilestones:
 
 
 def job_standing(job: JobMilestones, until: str) -> DependencyStatus:
-    """How "`job` until `until`" stands.
+    """Return how "`job` until `until`" stands.
 
     started: a task of it ran, or it succeeded without; succeeded; finished: however it ended;
     settled: it ended, and no container of it is left.
@@ -50,7 +50,7 @@ def job_standing(job: JobMilestones, until: str) -> DependencyStatus:
 
 
 def standing(group: GroupFacts, until: str) -> DependencyStatus:
-    """How "`group` until `until`" stands.
+    """Return how "`group` until `until`" stands.
 
     started: as many tasks as the group's minimum, and at least one, were RUNNING at some time,
     whatever became of them; succeeded: none is open and as many as the minimum succeeded; finished:
@@ -71,7 +71,7 @@ def standing(group: GroupFacts, until: str) -> DependencyStatus:
 
 
 def dependencies_of(group: GroupFacts, groups: Mapping[str, GroupFacts]) -> DependencyStatus:
-    """How all dependencies of `group` stand: impossible if one is, satisfied if all are."""
+    """Return how all dependencies of `group` stand: impossible if one is, satisfied if all are."""
     standings = [standing(groups[name], until) for name, until in group.depends_on]
     if DependencyStatus.IMPOSSIBLE in standings:
         return DependencyStatus.IMPOSSIBLE

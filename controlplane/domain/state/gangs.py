@@ -34,22 +34,24 @@ class GangGroupFacts:
 
     @property
     def present(self) -> int:
-        """Members that hold a place, or have done their part."""
+        """Return members that hold a place, or have done their part."""
         return sum(self.counts.get(state, 0) for state in (*ACTIVE, S.SUCCEEDED))
 
     @property
     def possible(self) -> int:
-        """Members that are present or may come."""
+        """Return members that are present or may come."""
         return self.present + self.counts.get(S.PENDING, 0)
 
     @property
     def movable(self) -> int:
-        """Members that would go back to wait with their gang."""
+        """Return members that would go back to wait with their gang."""
         return sum(self.counts.get(s, 0) for s in ACTIVE) if self.is_movable else 0
 
 
 def judge_gang(groups: Sequence[GangGroupFacts], min_available: int) -> GangVerdict:
-    """Whether a started gang still meets its minima, per group and of all (`min_available`)."""
+    """Return whether a started gang still meets its minima, per group and of all
+    (`min_available`).
+    """
     failed = sum(group.counts.get(state, 0) for group in groups for state in _FAILED_FOR_GOOD)
     if failed and not _meets(groups, min_available, [group.possible for group in groups]):
         return GangVerdict.BROKEN
@@ -59,7 +61,7 @@ def judge_gang(groups: Sequence[GangGroupFacts], min_available: int) -> GangVerd
 
 
 def meets_minima(groups: Sequence[GangGroupFacts], min_available: int) -> bool:
-    """Whether enough members are present."""
+    """Return whether enough members are present."""
     return _meets(groups, min_available, [group.present for group in groups])
 
 
@@ -75,7 +77,7 @@ def missing(groups: Sequence[GangGroupFacts], min_available: int) -> tuple[list[
 
 
 def with_placed(counts: Mapping[S, int], placed: int) -> dict[S, int]:
-    """The counts once `placed` of the waiting members have their cells."""
+    """Return the counts once `placed` of the waiting members have their cells."""
     after = dict(counts)
     after[S.PENDING] = after.get(S.PENDING, 0) - placed
     after[S.ASSIGNED] = after.get(S.ASSIGNED, 0) + placed
@@ -83,7 +85,7 @@ def with_placed(counts: Mapping[S, int], placed: int) -> dict[S, int]:
 
 
 def without_the_open(counts: Mapping[S, int]) -> dict[S, int]:
-    """The counts once a broken gang has taken its open tasks along."""
+    """Return the counts once a broken gang has taken its open tasks along."""
     left = {state: count for state, count in counts.items() if state not in OPEN}
     left[S.WORKER_FAILED] = left.get(S.WORKER_FAILED, 0) + sum(counts.get(s, 0) for s in OPEN)
     return left

@@ -22,7 +22,7 @@ class JobContext:
     unblocked: frozenset[int] = frozenset()
 
     def add_to(self, job: JobRow) -> JobRow:
-        """The job with what is given."""
+        """Return the job with what is given."""
         job_id = job.job_id
         if job.started_at is None and job_id in self.starts:
             job = replace(job, started_at=self.starts[job_id])
@@ -40,7 +40,7 @@ class JobContext:
 
 
 def first_starts(changes: Sequence[ChangeTask]) -> dict[int, datetime]:
-    """By job, the earliest start among `changes`."""
+    """Return by job, the earliest start among `changes`."""
     starts: dict[int, datetime] = {}
     for change in changes:
         if change.started_at is not None:

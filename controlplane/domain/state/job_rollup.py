@@ -61,7 +61,9 @@ class StartableGroup:
 
 
 def roll_job(job: JobRow, groups: Sequence[GroupRow], *, now: datetime) -> JobRow:
-    """The job as it follows from its groups' counts; terminal is final, and so is a given end."""
+    """Return the job as it follows from its groups' counts; terminal is final, and so is a given
+    end.
+    """
     if job.state in TERMINAL:
         return job
     job = _judge_gang(job, groups)
@@ -81,7 +83,7 @@ def roll_job(job: JobRow, groups: Sequence[GroupRow], *, now: datetime) -> JobRo
 
 
 def _judge_gang(job: JobRow, groups: Sequence[GroupRow]) -> JobRow:
-    """A gang below its minima goes back to wait; one that can never meet them again ends."""
+    """Return a gang below its minima goes back to wait; one that can never meet them again ends."""
     if not job.coscheduled or job.ending_as is not None:
         return replace(job, is_bouncing=False)
     gang = gang_of(groups)
@@ -98,7 +100,7 @@ def _judge_gang(job: JobRow, groups: Sequence[GroupRow]) -> JobRow:
 
 
 def gang_of(groups: Sequence[GroupRow]) -> list[GangGroupFacts]:
-    """The groups as members of a gang."""
+    """Return the groups as members of a gang."""
     return [
         GangGroupFacts(group.facts.counts, group.facts.min_available, not group.at_most_once)
         for group in groups
@@ -125,7 +127,10 @@ def _tally(job: JobRow, groups: Sequence[GroupRow], counts: Sequence[Mapping[S, 
 def newly_startable(
     job: JobRow, groups: Sequence[GroupRow], *, now: datetime
 ) -> tuple[StartableGroup, ...]:
-    """The waiting groups whose dependencies hold. None while the job waits for others, or ends."""
+    """Return the waiting groups whose dependencies hold.
+
+    None while the job waits for others, or ends.
+    """
     if job.state in TERMINAL or job.ending_as is not None or job.waits_for_jobs:
         return ()
     by_name = {group.facts.name: group.facts for group in groups}
@@ -138,18 +143,18 @@ def newly_startable(
 
 
 def has_follow_up(job: JobRow) -> bool:
-    """Whether convergence has to go on with the job, or with those that look at it."""
+    """Return whether convergence has to go on with the job, or with those that look at it."""
     is_ending = job.ending_as is not None and job.finished_at is None
     return is_ending or job.is_bouncing or job.is_watched
 
 
 def milestones_of(job: JobRow) -> JobMilestones:
-    """How far the job has come."""
+    """Return how far the job has come."""
     return JobMilestones(job.state, job.started_at, job.settled_at)
 
 
 def impossible_groups(groups: Mapping[str, GroupFacts]) -> tuple[GroupFacts, ...]:
-    """The groups with open tasks that wait for something that can no longer come true."""
+    """Return the groups with open tasks that wait for something that can no longer come true."""
     return tuple(
         group
         for group in groups.values()
@@ -188,7 +193,7 @@ def _why(job: JobRow, groups: Sequence[GroupRow], state: S, tally: JobTally) -> 
 
 
 def _lack(job: JobRow, groups: Sequence[GroupRow]) -> str:
-    """The first group below its minimum, if minima decide how the job ends."""
+    """Return the first group below its minimum, if minima decide how the job ends."""
     for group in groups if job.explicit_minimum else ():
         facts = group.facts
         succeeded = facts.counts.get(S.SUCCEEDED, 0)

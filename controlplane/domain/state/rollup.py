@@ -31,12 +31,14 @@ class JobTally:
     ever_started: bool
 
     def count(self, *states: S) -> int:
-        """Tasks of the job in any of `states`."""
+        """Return tasks of the job in any of `states`."""
         return sum(group.counts.get(state, 0) for group in self.groups for state in states)
 
 
 def job_state(tally: JobTally) -> S:
-    """The state that follows from the counts; if it is terminal, tasks still open must end."""
+    """Return the state that follows from the counts; if it is terminal, tasks still open must
+    end.
+    """
     replicas = tally.count(*S)
     succeeded, failed = tally.count(S.SUCCEEDED), tally.count(S.FAILED)
     excused = sum(group.killed_by_dependency for group in tally.groups)

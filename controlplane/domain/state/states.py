@@ -244,5 +244,5 @@ FAILURE_REASONS: dict[Reason, str] = {
 
 
 def failure_reason_of(reason: Reason) -> str:
-    """The short text for a task that ended for `reason`, where nothing closer is known."""
+    """Return the short text for a task that ended for `reason`, where nothing closer is known."""
     return FAILURE_REASONS.get(reason, REASONS[reason])

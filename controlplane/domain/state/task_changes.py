@@ -60,7 +60,7 @@ def change_task(
 ) -> ChangeTask:
     """Return what `event` makes of the task, as its cell reported with `report`.
 
-    `passed`: the phases that the attempt passed through before. Raises IllegalTransition.
+    `passed`: the phases that the attempt passed through before. Raise IllegalTransition.
     """
     attempt = facts.attempt if facts.attempt and facts.attempt.released_at is None else None
     started_at = _started_at(facts, report)
@@ -124,7 +124,10 @@ def release_task(
     report: ChangeAttempt | None = None,
     message: str = "",
 ) -> ChangeTask:
-    """The ended attempt of the task gives back its capacity. Facts of `report` are taken once."""
+    """Return the ended attempt of the task gives back its capacity.
+
+    Facts of `report` are taken once.
+    """
     attempt = facts.attempt
     assert attempt is not None, "there is nothing to release"
     base = report or ChangeAttempt(attempt.uid, attempt.state, attempt.state)
@@ -145,7 +148,9 @@ def release_task(
 
 
 def keep_task(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """A change that leaves the task as it is, for what concerns its unreleased attempt alone."""
+    """Return a change that leaves the task as it is, for what concerns its unreleased attempt
+    alone.
+    """
     attempt = facts.attempt
     assert attempt is not None, "there is no attempt to change"
     return ChangeTask(
@@ -162,7 +167,7 @@ def keep_task(facts: TaskFacts, *, now: datetime) -> ChangeTask:
 
 
 def _limits(limits: RetryLimits, cause: ChangeCause) -> RetryLimits:
-    """The limits that hold for an end by `cause`: no retry of what no retry can cure."""
+    """Return the limits that hold for an end by `cause`: no retry of what no retry can cure."""
     if cause.is_final or (cause.is_permanent and not limits.permanent):
         return replace(limits, failure=0)
     return limits
@@ -171,7 +176,9 @@ def _limits(limits: RetryLimits, cause: ChangeCause) -> RetryLimits:
 def _avoided(
     facts: TaskFacts, event: Event, cause: ChangeCause, outcome: TransitionResult, ran: float
 ) -> tuple[int, ...]:
-    """The cells on which the system failed the task since it last worked, the latest last."""
+    """Return the cells on which the system failed the task since it last worked, the latest
+    last.
+    """
     avoids = outcome.avoids_cell or (outcome.prefers_cell and cause.elsewhere)
     if not avoids and not facts.avoid_cell_ids:
         return ()  # as nearly always
@@ -184,7 +191,7 @@ def _avoided(
 
 
 def _kind_of(outcome: TransitionResult) -> FailureKind | None:
-    """What a charge to the system budget is called where no cell has named it."""
+    """Return what a charge to the system budget is called where no cell has named it."""
     return FailureKind.SYSTEM if outcome.charged is RetryBudget.SYSTEM else None
 
 

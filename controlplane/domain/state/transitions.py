@@ -196,7 +196,7 @@ TRANSITIONS: Mapping[tuple[S, Event], TransitionRule] = MappingProxyType(
 
 
 def is_legal(state: S, event: Event) -> bool:
-    """Whether the table has a row for `event` in `state`."""
+    """Return whether the table has a row for `event` in `state`."""
     return (state, event) in TRANSITIONS
 
 
@@ -209,10 +209,10 @@ def advance(
     ran_seconds: float = 0.0,
     is_final: bool = False,
 ) -> TransitionResult:
-    """What `event` makes of a task in `state` whose attempt was RUNNING for `ran_seconds`.
+    """Return what `event` makes of a task in `state` whose attempt was RUNNING for `ran_seconds`.
 
     `is_final`: the task is never tried again, whatever is left of its budgets (Diego: at most
-    once). Raises IllegalTransition when the table has no such row.
+    once). Raise IllegalTransition when the table has no such row.
     """
     try:
         rule = TRANSITIONS[state, event]
@@ -242,7 +242,9 @@ def advance(
 
 
 def works_again(event: Event, ran_seconds: float) -> bool:
-    """Whether an end shows that the system worked: its own program ended it, or ran long enough."""
+    """Return whether an end shows that the system worked: its own program ended it, or ran long
+    enough.
+    """
     return ran_seconds >= HEALTHY_RUN_SECONDS or event in (Event.EXITED_ZERO, Event.USER_FAILED)
 
 

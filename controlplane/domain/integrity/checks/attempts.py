@@ -1,4 +1,4 @@
-"""Invariants of tasks and their attempts: who holds whom, what was charged, in which order."""
+"""Invariants of tasks and their attempts: ownership, charges, order."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Invariants of the history: connected, complete, legal, and final where it is final."""
+"""Invariants of the history: connected, complete, legal, and closed after a terminal state."""
 
 from collections.abc import Iterable, Iterator, Sequence
 

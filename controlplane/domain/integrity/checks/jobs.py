@@ -1,4 +1,4 @@
-"""Invariants of jobs, groups and cells: what follows from the tasks, what may be placed where."""
+"""Invariants of jobs, groups and cells: derived states, counts and capacity."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The rows of one band that wait, as sequencers see them; what is left of each moves."""
+"""The queue of one band: pending rows as sequencers receive them, with their remaining tasks."""
 
 from collections.abc import Callable, Sequence
 
@@ -45,16 +45,16 @@ class BandQueue:
         return len(self.place)
 
     def share_of(self, owner: int) -> float:
-        """The owner's dominant share of the pool just now."""
+        """Return the owner's dominant share of the pool just now."""
         return dominant_share(self._ledger.held_by(owner, self._board.names), self._total)
 
     def share_of_task(self, row: int) -> float:
-        """By how much one task of the row changes its owner's dominant share, at most."""
+        """Return by how much one task of the row changes its owner's dominant share, at most."""
         shape = self._shapes[int(self.shape[row])]
         return dominant_share(self._board.vector(shape.resources), self._total)
 
     def weight_of(self, owner: int) -> float:
-        """The owner's weight."""
+        """Return the owner's weight."""
         return self._ledger.weight_of(owner)
 
     def sure_room(self, rows: Vector) -> GuaranteedCapacity | None:
@@ -77,7 +77,7 @@ class BandQueue:
         return GuaranteedCapacity(weights, np.array(room, dtype=np.int64), self._limit())
 
     def close(self, shape_id: int) -> None:
-        """Nothing of the shape can be placed any more in this pass."""
+        """Record that no task of the shape can be placed in the rest of this pass."""
         if self._by_shape is None:
             order = np.argsort(self.shape, kind="stable")
             self._by_shape = order, self.shape[order]
@@ -86,6 +86,6 @@ class BandQueue:
         self.left[order[first:last]] = 0
 
     def close_rows(self, places: Sequence[int]) -> None:
-        """Nothing of these rows (by their place in the pass) can be placed any more."""
+        """Record that no task of these rows (by position in the pass) can be placed any more."""
         if len(places):
             self.left[np.isin(self.place, places)] = 0

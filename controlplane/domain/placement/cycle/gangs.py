@@ -53,8 +53,8 @@ class _PassCheckpoint:
 class _PlacementTrial:
     """The outcome of one try to place a gang's minima.
 
-    `count`: members that found a place. `why`: what stood against the first that did not.
-    `is_refused`: a quota or the tokens stood against it, wherever it might go.
+    `count`: members that were placed. `why`: the reason against the first that was not.
+    `is_refused`: a quota or the tokens prevent it on any cell.
     """
 
     placed: dict[int, Vector]
@@ -80,12 +80,12 @@ class _GangRequirement:
 
     @property
     def total(self) -> int:
-        """All members that must be placed at once."""
+        """Return all members that must be placed at once."""
         return sum(self.needs.values()) + self.extra
 
 
 class GangPlacer:
-    """The gangs of a pass; each is dealt with once, when the first of its rows has its turn."""
+    """The gangs of a pass; each is placed once, at the turn of the first of its rows."""
 
     def __init__(self, work: Pass) -> None:
         self._work = work
@@ -148,17 +148,17 @@ class GangPlacer:
         return _PassCheckpoint(work.board.save(), work.ledger.save(), dict(work.kept), work.start)
 
     def _restore(self, saved: _PassCheckpoint) -> None:
-        """Go back to what was saved, once."""
+        """Restore the saved state, once."""
         work = self._work
         work.board.restore(saved.board)
         work.ledger.restore(saved.books)
         work.kept, work.start = saved.kept, saved.start
 
     def _avoids(self, wanted: _GangRequirement, rows: Sequence[int], within: Mask | None) -> bool:
-        """Tell whether the gang could ever be placed without the cells that its members avoid.
+        """Return whether the gang could ever be placed without the cells that its members avoid.
 
-        One that could not goes to these, too, and so does one that starves and cannot be placed
-        without them now.
+        A gang that could not uses these cells, too, and so does a starving gang that cannot be
+        placed without them now.
         """
         work = self._work
         if all(work.waiting.avoid_cell_ids[row] is None for row in rows):
@@ -176,7 +176,9 @@ class GangPlacer:
     def _try(
         self, wanted: _GangRequirement, rows: Sequence[int], within: Mask | None, avoiding: bool
     ) -> _PlacementTrial:
-        """Take what the minima need, as far as it goes: the board and the books are changed."""
+        """Take capacity for the minima, as far as possible; changes the matrix and the quota
+        usage.
+        """
         saved = self._save()
         tried = self._by_selector(wanted, rows, within, avoiding)
         if self._lacks_ready(wanted, rows):
@@ -191,7 +193,7 @@ class GangPlacer:
         return tried if packing is None else self._take(packing)
 
     def _lacks_ready(self, wanted: _GangRequirement, rows: Sequence[int]) -> bool:
-        """Whether fewer members are ready than must be placed at once."""
+        """Return whether fewer members are ready than must be placed at once."""
         ready: dict[int, int] = defaultdict(int)
         for row in rows:
             ready[self._work.waiting.group_ids[row]] += int(self._work.left[row])
@@ -216,7 +218,7 @@ class GangPlacer:
     def _by_selector(
         self, wanted: _GangRequirement, rows: Sequence[int], within: Mask | None, avoiding: bool
     ) -> _PlacementTrial:
-        """Place members by the pool's selector: first where room is kept for them, then others."""
+        """Place members by the pool's selector: first on reserved capacity, then elsewhere."""
         work, tried = self._work, _PlacementTrial({})
         for row in rows:  # what is kept for some of them stands against none of them
             work.ledger.let_go(row)
@@ -242,7 +244,7 @@ class GangPlacer:
     def _add(
         self, tried: _PlacementTrial, row: int, usable: Mask, wanted: int, *, whole: bool = False
     ) -> int:
-        """Place `wanted` tasks of a row, or note why not all; how many were placed."""
+        """Place `wanted` tasks of a row, or record why not all; return how many were placed."""
         if not wanted:
             return 0
         work, shape = self._work, self._work.shape_of(row)
@@ -268,7 +270,7 @@ class GangPlacer:
         work.ledger.book(work.shape_of(row), {work.waiting.job_ids[row]}, placed)
 
     def _give(self, row: int, wanted: int, usable: Mask) -> Vector:
-        """Place tasks of a row: first where room was kept for them, then wherever there is some."""
+        """Place tasks of a row: first on reserved capacity, then on any free capacity."""
         work, shape = self._work, self._work.shape_of(row)
         total = np.zeros(len(work.board.cells), dtype=np.int64)
         cell_id, masks = work.waiting.nominated_cell_ids[row], [usable]
@@ -288,7 +290,7 @@ class GangPlacer:
     def _pack(
         self, wanted: _GangRequirement, rows: Sequence[int], within: Mask | None, avoiding: bool
     ) -> dict[int, Vector] | None:
-        """Search for cells that take all that must be placed at once; by row."""
+        """Search a packing of all members that must be placed at once; return it by row."""
         items = self._items(wanted, rows, within, avoiding)
         demand = GangDemand(items, list(wanted.needs.values()), wanted.total)
         budget = SearchBudget(min(MOST_NODES, self._nodes))
@@ -300,7 +302,7 @@ class GangPlacer:
         return {row: given for row, given in zip(rows, found, strict=True) if given.any()}
 
     def _take(self, packing: dict[int, Vector]) -> _PlacementTrial:
-        """Place what a packing says, if quotas and tokens admit it."""
+        """Place the tasks of a packing if quotas and tokens admit it."""
         work, tried = self._work, _PlacementTrial({})
         for row, given in packing.items():
             shape, count = work.shape_of(row), int(given.sum())
@@ -316,9 +318,9 @@ class GangPlacer:
     # ---------------------------------------------------------------------------- the rest
 
     def _place_rest(self, rows: Sequence[int], within: Mask | None, kept: Collection[int]) -> None:
-        """Members beyond the minima, one row after the other, as many as there is room for.
+        """Place members beyond the minima, row by row, as many as fit.
 
-        `kept`: the rows for which room was kept; it goes on for those of them that wait on.
+        `kept`: the rows with reserved capacity; it stays reserved for those that still wait.
         """
         work = self._work
         for row in rows:
@@ -334,7 +336,9 @@ class GangPlacer:
                 work.ledger.keep(row, work.shape_of(row), work.waiting.job_ids[row], work.kept[row])
 
     def _places(self, gang: GangFacts) -> Iterator[Mask | None]:
-        """Where all of the gang may be: anywhere, or on the cells of one value of its label."""
+        """Return where all of the gang may be: anywhere, or on the cells of one value of its
+        label.
+        """
         if not gang.group_by:
             yield None
             return
@@ -346,7 +350,7 @@ class GangPlacer:
                 yield mask
 
     def _kind_of(self, gang: GangFacts, wanted: _GangRequirement, rows: Sequence[int]) -> object:
-        """What is the same for gangs that fit the same places; None: it is like no other."""
+        """Return what is the same for gangs that fit the same places; None: it is like no other."""
         waiting = self._work.waiting
         if gang.cell_ids or self._work.is_special[rows].any() or self._work.snapshot.quotas:
             return None
@@ -364,7 +368,7 @@ class GangPlacer:
     def _note_unplaced(
         self, gang: GangFacts, tried: _PlacementTrial, wanted: _GangRequirement, rows: Sequence[int]
     ) -> None:
-        """Let room be made for all that the gang needs, if all of it is ready."""
+        """Request preemption for all that the gang needs, if all of it is ready."""
         work = self._work
         nominated = [row for row in rows if work.waiting.nominated_cell_ids[row] is not None]
         if tried.why is None or tried.row < 0 or nominated:
@@ -379,9 +383,9 @@ class GangPlacer:
         work.note_gang(one, tried.why)
 
     def _share(self, wanted: _GangRequirement, rows: Sequence[int]) -> dict[int, int]:
-        """Choose the members for which room is made, by row; none if too few are ready.
+        """Choose the members for which capacity is freed, by row; none if too few are ready.
 
-        Members that the job's own minimum asks for are those that ask for least.
+        For the job's own minimum, the smallest members are chosen.
         """
         work, needs, extra = self._work, dict(wanted.needs), wanted.extra
         shares: dict[int, int] = {}

@@ -51,7 +51,7 @@ class GangDemand:
 
     @property
     def extra(self) -> int:
-        """Tasks beyond the groups' needs, of any group."""
+        """Return tasks beyond the groups' needs, of any group."""
         return max(self.total - sum(self.needs), 0)
 
 

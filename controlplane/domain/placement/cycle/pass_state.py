@@ -1,6 +1,6 @@
-"""The state of one pass: the board, the books, what is left of each row; and placing rows of it.
+"""State of one scheduling pass: capacity matrix, quota usage, remaining rows; places rows.
 
-What a row is, and the order in which rows come, stands in `place`; gangs are in `gang`.
+Rows and their order are defined in `place`; gangs are in `gang`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ class Plugins:
 
 
 class Pass:
-    """The state of one pass: the board, the books, and what is left of each row."""
+    """The state of one pass: capacity matrix, quota usage, and remaining tasks of each row."""
 
     def __init__(
         self,
@@ -93,7 +93,9 @@ class Pass:
         return behind[0] if behind and self.snapshot.policy.cursor else 0
 
     def place_rows(self, queue: BandQueue, shape: ShapeFacts, rows: Vector, tasks: int) -> None:
-        """Rows that are alike together; what is avoided or nominated, or bound by jobs, apart."""
+        """Place rows: equal rows together; rows with avoided cells, nominations or job limits
+        apart.
+        """
         is_alone = self.any_special(rows) or self.ledger.is_bound_by_jobs(shape)
         for picked in np.split(rows, len(rows)) if is_alone else (rows,):
             if tasks <= 0 or self.limit <= 0 or self.stopped_by is not None:
@@ -120,7 +122,7 @@ class Pass:
             self._note_unplaced(shape, picked, reason)
 
     def place_where_preferred(self, shape: ShapeFacts, rows: Vector, wanted: int) -> int:
-        """Place tasks on the cells that they prefer, as long as these have room; how many."""
+        """Place tasks on their preferred cells as long as these have capacity; return how many."""
         if not self.rows.any_prefers:
             return 0
         request, placed = self.board.vector(shape.resources), 0
@@ -136,7 +138,7 @@ class Pass:
         return placed
 
     def any_special(self, rows: Vector) -> bool:
-        """Whether any of the rows avoids a cell, or has room kept on one."""
+        """Return whether any of the rows avoids a cell, or has a nomination."""
         return self.rows.any_special and bool(self.rows.is_special[rows].any())
 
     # ---------------------------------------------------------------------------- placing
@@ -144,7 +146,9 @@ class Pass:
     def place_run(
         self, shape: ShapeFacts, rows: Vector, wanted: int, within: Mask | None = None
     ) -> tuple[int, Reason | None]:
-        """Place up to `wanted` tasks of rows of one shape: how many, and why not the others."""
+        """Place up to `wanted` tasks of rows of one shape; return how many, and why not the
+        others.
+        """
         row = int(rows[0])
         was_kept = self.lift(row)
         found = self._place_run(shape, rows, wanted, within)
@@ -180,7 +184,7 @@ class Pass:
         *,
         avoiding: bool | None = None,
     ) -> Mask:
-        """The cells that may take the row's tasks, of those `within`.
+        """Return the cells that may take the row's tasks, of those `within`.
 
         `avoiding`: whether the cells that they avoid are left out; None: if others could take one,
         or else the latest of them, if others than that could. For what starves, the others must
@@ -205,13 +209,15 @@ class Pass:
         return usable
 
     def is_starving(self, row: int) -> bool:
-        """Tell whether the tasks of the row have waited for longer than the pool's patience."""
+        """Return whether the tasks of the row have waited for longer than the pool's limit."""
         return self.snapshot.policy.is_starving(self.waiting.since[row], self.snapshot.now)
 
     def admit(
         self, shape: ShapeFacts, rows: Vector, tasks: int, *, whole: bool = False
     ) -> tuple[int, Reason | None]:
-        """How many of the tasks the validators and the tokens admit, and what is against more."""
+        """Return how many of the tasks the validators and the tokens admit, and what is against
+        more.
+        """
         row = int(rows[0])
         job_id = self.waiting.job_ids[row]
         request = Request(
@@ -243,7 +249,7 @@ class Pass:
         return 0 if whole else max(admitted, 0), reason
 
     def book(self, shape: ShapeFacts, rows: Vector, given: Vector) -> None:
-        """`given` tasks by cell are those that come first of `rows`."""
+        """Record the placement of the first tasks of `rows`, `given` by cell."""
         placed = int(given.sum())
         before = np.cumsum(self.left[rows]) - self.left[rows]
         counts = np.clip(placed - before, 0, self.left[rows])
@@ -255,7 +261,7 @@ class Pass:
         self.move_on(given)
 
     def move_on(self, given: Vector) -> None:
-        """Round-robin goes on behind the cell that got the last of `given`."""
+        """Advance the round-robin cursor behind the cell that got the last of `given`."""
         if not given.any() or not self.plugins.selector.keeps_place:
             return
         order = np.roll(np.arange(len(given)), -self.start)
@@ -263,20 +269,20 @@ class Pass:
         self.start = (int(most[-1]) + 1) % len(given)
 
     def columns_of_gang(self, row: int, given: Vector) -> None:
-        """As `book`, for members that the board and the books know already."""
+        """Record placed members whose capacity and quota usage is already taken."""
         placed = int(given.sum())
         self.left[row] -= placed
         self.limit -= placed
         self.columns.add(np.array([row], dtype=np.int64), np.array([placed], dtype=np.int64), given)
 
     def shape_of(self, row: int) -> ShapeFacts:
-        """The shape of a row."""
+        """Return the shape of a row."""
         return self.shapes[self.waiting.shape_ids[row]]
 
     # ---------------------------------------------------------------------------- kept room
 
     def honour_nominations(self, rows: Sequence[int]) -> None:
-        """Place nominated tasks where room was kept for them, or go on keeping it."""
+        """Place nominated tasks on their reserved capacity, or keep it reserved."""
         for row in rows:
             cell_id = self.waiting.nominated_cell_ids[row]
             if cell_id is None or cell_id not in self.board.index_of:
@@ -290,7 +296,7 @@ class Pass:
                 self.keep(row)
 
     def keep(self, row: int) -> None:
-        """Keep room for what is left of a nominated row."""
+        """Reserve capacity for the remaining tasks of a nominated row."""
         shape, count = self.shape_of(row), int(self.left[row])
         cell_id = self.waiting.nominated_cell_ids[row]
         assert cell_id is not None, "only what is nominated has room kept"
@@ -299,7 +305,7 @@ class Pass:
         self.kept[row] = count
 
     def lift(self, row: int) -> bool:
-        """Keep no room for a row any more; whether some was kept."""
+        """Drop the reservation of a row; return whether there was one."""
         self.ledger.let_go(row)
         count, cell_id = self.kept.pop(row, 0), self.waiting.nominated_cell_ids[row]
         if count and cell_id is not None:
@@ -309,7 +315,7 @@ class Pass:
     def _backfill(
         self, shape: ShapeFacts, rows: Vector, wanted: int, usable: Mask
     ) -> Vector | None:
-        """Place on kept room what is sure to have ended before it is needed."""
+        """Place tasks on reserved capacity if they are sure to end before it is needed."""
         limits = [self.waiting.timeout_seconds[row] for row in rows.tolist()]
         if any(limit is None for limit in limits):
             return None
@@ -341,13 +347,13 @@ class Pass:
     # ---------------------------------------------------------------------------- who waits
 
     def stop_if_strict(self, rows: Vector, reason: Reason) -> None:
-        """In a strict pool nothing passes what found no room."""
+        """Stop the pass after an unplaced row if the pool is strict."""
         if self.snapshot.policy.strict_fifo and reason.get("code") in _MISFITS:
             waiting = rows[self.left[rows] > 0]
             self.stopped_by = self.waiting.job_ids[int(waiting[0])]
 
     def note_gang(self, gang: UnplacedRow, reason: Mapping[str, object]) -> None:
-        """The members of a gang found no room; for the same reasons as others, it may be made."""
+        """Record a gang that did not fit as a candidate for preemption."""
         if is_curable(reason) and len(self.unplaced) < _MOST_UNPLACED:
             self.unplaced.append(gang)
 
@@ -367,7 +373,7 @@ class Pass:
                 self.unplaced.append(one)
 
     def plan(self, *, is_cut: bool = False) -> PlacementPlan:
-        """What it all came to. `is_cut`: there was no time, or no room in the plan, for more."""
+        """Return the plan. `is_cut`: the time or the size limit was reached."""
         rejected = tuple(RejectGroup(group, why) for group, why in sorted(self.rejected.items()))
         told = dict(self._told_of_shapes())
         return PlacementPlan(
@@ -388,13 +394,13 @@ class Pass:
         )
 
     def _cursor(self) -> str:
-        """The cell that got the last task, for a selector that goes on behind it."""
+        """Return the cell that got the last task, for a selector that goes on behind it."""
         if not self.plugins.selector.keeps_place or not self.columns.collected:
             return ""
         return self.snapshot.cells[self.start - 1].name
 
     def _told_of_shapes(self) -> Iterator[tuple[int, Reason | None]]:
-        """Why shapes wait. What was not reached keeps its reason; what is placed has none."""
+        """Return why shapes wait. Unreached shapes keep their reason; placed ones have none."""
         for shape_id, left in self.rows.waiting_by_shape(self.left).items():
             shape = self.shapes[shape_id]
             if shape.coscheduled:
@@ -430,7 +436,7 @@ class Pass:
 
 
 def is_curable(reason: Mapping[str, Any]) -> bool:
-    """Whether the end of others could make room: on a cell, in a quota, or of tokens."""
+    """Return whether preemption could resolve it: on a cell, in a quota, or of tokens."""
     if reason.get("never_fits"):
         return False
     if reason.get("code") in (INSUFFICIENT_RESOURCES, INSUFFICIENT_TOKENS):
@@ -444,7 +450,7 @@ def is_curable(reason: Mapping[str, Any]) -> bool:
 def check_all(
     validators: Sequence[Validator], request: Request
 ) -> tuple[int, tuple[ValidationFailure, ...]]:
-    """What all validators say together: the fewest admitted, and every violation."""
+    """Return the combined result of all validators: the fewest admitted, and every violation."""
     admitted, violations = request.tasks, list[ValidationFailure]()
     for validator in validators:
         verdict = validator.check(request)

@@ -11,7 +11,9 @@ from controlplane.domain.placement.model.snapshot import PendingRows, ShapeFacts
 
 
 class PendingColumns:
-    """Columns of equal length. `is_special`: some cell is avoided, or room on one is kept."""
+    """Columns of equal length. `is_special`: some cell is avoided, or capacity is reserved on
+    one.
+    """
 
     def __init__(self, waiting: PendingRows, shapes: Sequence[ShapeFacts]) -> None:
         self.job: Vector = np.array(waiting.job_ids, dtype=np.int64)
@@ -33,7 +35,7 @@ class PendingColumns:
         return np.asarray(np.array(values, dtype=np.int64)[self._ordinal])
 
     def waiting_by_shape(self, left: Vector) -> dict[int, int]:
-        """How many tasks of each shape of the rows wait, if `left` of each row do."""
+        """Return how many tasks of each shape of the rows wait, if `left` of each row do."""
         sums = np.bincount(self._ordinal, weights=left, minlength=len(self._ids))
         seen = np.unique(self._ordinal)
         return dict(zip(self._ids[seen].tolist(), sums[seen].astype(int).tolist(), strict=True))

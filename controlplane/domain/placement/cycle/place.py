@@ -1,9 +1,9 @@
-"""One pass over one pool: what waits is placed, or gets its reason; pure.
+"""One pass over one pool: place waiting tasks, or record why they wait; pure.
 
-Order: band, then gangs that have begun (what is left of them holds up the rest), then the pool's
-sequencer. What was proven not to fit is skipped with its whole shape. Of a gang the minima are
-placed at once or not at all (Volcano), the rest as it comes. Room that is kept for somebody (a
-nomination) is used up for all but those of more important bands.
+Order: band, then gangs that have begun (their remaining members block the rest), then the pool's
+sequencer. A shape that was proven not to fit is skipped. The minima of a gang are placed at once or
+not at all (Volcano), further members one by one. Reserved capacity (a nomination) is unavailable to
+all except more important bands.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from controlplane.domain.placement.plugins.sequencers.fifo import Fifo
 
 
 def never() -> bool:
-    """A pass without a deadline is never late."""
+    """Return False: a pass without a deadline is never late."""
     return False
 
 
@@ -34,10 +34,11 @@ def place(
     board: CapacityMatrix | None = None,
     is_late: Callable[[], bool] = never,
 ) -> PlacementPlan:
-    """The plan for the pool, of at most `limit` tasks, but for a gang that needs more at once.
+    """Return the plan for the pool, of at most `limit` tasks, but for a gang that needs more at
+    once.
 
-    `is_late`: asked before each turn; what is decided by then is kept, the rest goes on in the
-    next pass. `board`: of the snapshot, if there is one; what is placed is taken from it.
+    `is_late`: asked before each turn; what is decided by then is kept, the rest goes on in the next
+    pass. `board`: of the snapshot, if there is one; what is placed is taken from it.
     """
     work = Pass(snapshot, facts, plugins, limit, board)
     gangs = GangPlacer(work)

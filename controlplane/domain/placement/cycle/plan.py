@@ -1,4 +1,4 @@
-"""What a pass comes to: columns of placements, reasons, rejections, and who may have room made."""
+"""Result of a pass: columns of placements, reasons, rejections, and preemption candidates."""
 
 from dataclasses import dataclass, field
 
@@ -13,11 +13,11 @@ from controlplane.domain.state.effects import ExplainGroup, ExplainShape, PlaceT
 
 @dataclass(frozen=True, slots=True)
 class UnplacedRow:
-    """`count` tasks of a row that found no room, though some cell is large enough for them.
+    """`count` unplaced tasks of a row for which some cell is large enough.
 
-    `usable`: the cells that may take them; of several such sets all go within one. `is_gang`: all
-    of them at once, and with them `others`, the gang's other rows. `lacks_room`: no quota and no
-    token stands against them.
+    `usable`: the cells that may take them; of several such sets, all tasks go within one.
+    `is_gang`: all of them at once, together with `others`, the gang's other rows. `lacks_room`:
+    neither quotas nor tokens prevent the placement.
     """
 
     row: int
@@ -53,7 +53,7 @@ class PlacementPlan:
 
     @property
     def count(self) -> int:
-        """Tasks placed."""
+        """Return tasks placed."""
         return sum(self.placements.counts)
 
 
@@ -75,11 +75,15 @@ class PlacementColumns:
     collected: list[PlacementCounts] = field(default_factory=list)
 
     def add(self, rows: Vector, row_counts: Vector, given: Vector) -> None:
-        """`row_counts[i]` tasks of `rows[i]`, all of them together as `given` says."""
+        """Add placements: `row_counts[i]` tasks of `rows[i]`, distributed over cells as in
+        `given`.
+        """
         self.collected.append(PlacementCounts(rows, row_counts, given))
 
     def placements(self) -> PlaceTasks:
-        """One line for each row and cell: the first tasks of the rows go to the first cells."""
+        """Return one line for each row and cell: the first tasks of the rows go to the first
+        cells.
+        """
         if not self.collected:
             return PlaceTasks()
         used = [np.flatnonzero(item.given) for item in self.collected]

@@ -1,7 +1,7 @@
-"""Plugins of other people, so that none of their mistakes ends a pass.
+"""Isolation of plugins, so that a faulty plugin does not end a pass.
 
-A validator that fails defers what it was asked about; a sequencer or selector that fails, or
-answers nonsense, is replaced by the default for the rest of the pass. Each fault is noted once.
+A validator that fails defers the request; a sequencer or selector that fails, or returns invalid
+values, is replaced by the default for the rest of the pass. Each fault is recorded once.
 """
 
 import json
@@ -31,12 +31,12 @@ PLUGIN_FAILED = "plugin_failed"
 
 @dataclass(slots=True)
 class Faults:
-    """What plugins did wrong in a pass: by plugin ("validator x"), the first error."""
+    """Faults of plugins in a pass: by plugin ("validator x"), the first error."""
 
     found: dict[str, str] = field(default_factory=dict)
 
     def note(self, plugin: str, error: str) -> None:
-        """Keep the first error of each."""
+        """Record the first error of each plugin."""
         self.found.setdefault(plugin, error[:500])
 
 
@@ -47,7 +47,7 @@ def guard(
     selector: tuple[str, Selector],
     validators: dict[str, Validator],
 ) -> Plugins:
-    """The plugins, by name, such that what they do wrong goes to `faults`."""
+    """Return the plugins, by name, wrapped so that their errors are recorded in `faults`."""
     return Plugins(
         sequencer=_GuardedSequencer(faults, *sequencer),
         selector=_GuardedSelector(faults, *selector),
@@ -82,7 +82,7 @@ class _Validator:
 
 
 def _check_told(violations: tuple[ValidationFailure, ...]) -> None:
-    """What is told must be there, and can be stored."""
+    """Check that required texts are present and can be stored."""
     if not violations:
         raise ValueError("it defers without saying why")
     for item in violations:
@@ -93,7 +93,7 @@ def _check_told(violations: tuple[ValidationFailure, ...]) -> None:
 
 
 class _GuardedSequencer:
-    """Its turns; behind its first mistake, those of FIFO."""
+    """A sequencer that falls back to FIFO after its first fault."""
 
     def __init__(self, faults: Faults, name: str, plugin: Sequencer) -> None:
         self._faults, self._name, self._plugin = faults, name, plugin
@@ -133,7 +133,7 @@ class _GuardedSequencer:
 
 
 class _GuardedSelector:
-    """Its choice; what is no choice at all is made as `dispersed` would."""
+    """A selector that falls back to `dispersed` for invalid choices."""
 
     def __init__(self, faults: Faults, name: str, plugin: Selector) -> None:
         self._faults, self._name, self._plugin = faults, name, plugin
@@ -157,7 +157,7 @@ class _GuardedSelector:
 
 
 def _to_read(offer: CellOffer) -> CellOffer:
-    """The same, such that nobody can write to the board by it."""
+    """Return a read-only view, so that plugins cannot change the matrix."""
     seen = replace(
         offer,
         capacity=offer.capacity.view(),

@@ -1,7 +1,7 @@
-"""The first step of a pass: which of the shapes that wait may be placed at all.
+"""Prefilter, the first step of a pass: find the shapes that could be placed at all.
 
-There are few shapes, however many tasks wait. What fits nowhere, or is over its quota, has its
-reason at once, and its rows are not even read.
+There are few shapes, however many tasks wait. A shape that fits nowhere, or exceeds its quota, gets
+its reason at once, and its rows are not read.
 """
 
 from collections.abc import Sequence
@@ -86,10 +86,9 @@ def _find_misfits(
 def outdated(
     snapshot: PoolSnapshot, screened: PrefilterResult, facts: PassFacts
 ) -> tuple[ExplainShape, ...]:
-    """What was said of shapes that could be placed now, and that nobody else takes back.
+    """Return reasons of shapes that could be placed now, and that no other step clears.
 
-    Of some nothing may start yet, so no row of them is read; gangs say for themselves from now on
-    why they wait.
+    Shapes without startable tasks have no rows to read; gangs have reasons of their own.
     """
     read = set(facts.waiting.shape_ids)
     return tuple(
@@ -102,7 +101,8 @@ def outdated(
 
 
 def latest(told: Sequence[ExplainShape], plan: PlacementPlan) -> tuple[ExplainShape, ...]:
-    """What changes for the shapes: of those that the pass read rows of, its word alone counts.
+    """Return what changes for the shapes: of those that the pass read rows of, its word alone
+    counts.
 
     `told`: what was said without their rows. It speaks of one task of a new job; rows that are read
     all the same, as those of jobs that run, may wait for something else.
@@ -113,7 +113,7 @@ def latest(told: Sequence[ExplainShape], plan: PlacementPlan) -> tuple[ExplainSh
 
 
 def _may_make_room(shape: ShapeFacts, snapshot: PoolSnapshot, deferred: Reason | None) -> bool:
-    """Whether others may have to leave for tasks of the shape, or a place is kept for them."""
+    """Return whether preemption or a reservation may serve tasks of the shape."""
     policy = snapshot.policy
     evicts = policy.preemption and shape.band is not Band.BATCH
     return evicts or (policy.starvation_seconds is not None and deferred is None)
@@ -127,7 +127,9 @@ def _ask(
     *,
     new_jobs: int = 1,
 ) -> tuple[Reason | None, bool]:
-    """What is against one task of the shape, and whether for good; `new_jobs` 1: of a new job."""
+    """Return what is against one task of the shape, and whether for good; `new_jobs` 1: of a new
+    job.
+    """
     request = Request(
         shape=shape,
         tasks=1,

@@ -1,4 +1,4 @@
-"""What owners, quotas and tokens have left at each point of a pass."""
+"""Usage of quotas, tokens and owner shares at each point of a pass."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from controlplane.domain.scopes import Quota, Scope, ScopeKind
 
 
 class _QuotaAccount:
-    """A quota whose usage moves."""
+    """A quota with its current usage."""
 
     def __init__(self, quota: Quota) -> None:
         self.quota = quota
@@ -43,10 +43,10 @@ class _QuotaAccount:
 
 
 class QuotaAccounting:
-    """Books what is placed in a pass against quotas, tokens and the shares of owners.
+    """Charges placements of a pass against quotas, tokens and the shares of owners.
 
-    What is kept for nominated tasks counts against quotas and tokens as if they were placed: else
-    what others left for them would be taken by who is less important.
+    Nominated capacity is charged like placed capacity; otherwise lower bands would take what was
+    freed for the nominee.
     """
 
     def __init__(self, snapshot: PoolSnapshot) -> None:
@@ -58,62 +58,62 @@ class QuotaAccounting:
 
     @property
     def limits_any(self) -> bool:
-        """Whether there are quotas or tokens at all."""
+        """Return whether there are quotas or tokens at all."""
         return bool(self._accounts or self._tokens)
 
     def save(self) -> "QuotaAccounting":
-        """A copy of the books, to go back to."""
+        """Return a copy of the usage for `restore`."""
         return deepcopy(self, {id(shape): shape for shape, *_ in self._kept.values()})
 
     def restore(self, saved: "QuotaAccounting") -> None:
-        """Go back to what was saved."""
+        """Restore the saved usage."""
         self.__dict__.update(saved.__dict__)
 
     def accounts_of(self, shape: ShapeFacts) -> list[_QuotaAccount]:
-        """The quotas that the shape's tasks count against."""
+        """Return the quotas that the shape's tasks count against."""
         if not self._accounts:
             return []
         found = (self._accounts.get(scope) for scope in shape.scopes())
         return [account for account in found if account is not None]
 
     def quotas_of(self, shape: ShapeFacts, job_id: int | None = None) -> list[QuotaState]:
-        """The same as they stand now, as that job sees them: it is not in its own way."""
+        """Return the same with current usage for that job, which does not block itself."""
         return [account.state(job_id) for account in self.accounts_of(shape)]
 
     def states(self) -> list[tuple[Scope, QuotaState]]:
-        """All quotas as they stand now."""
+        """Return all quotas as they stand now."""
         return [(scope, account.state()) for scope, account in self._accounts.items()]
 
     def tokens_left(self) -> dict[str, int]:
-        """What is left of each token; below 0: its limit was lowered."""
+        """Return what is left of each token; below 0: its limit was lowered."""
         return {name: most - self._tokens_used.get(name, 0) for name, most in self._tokens.items()}
 
     def limit_of(self, token: str) -> int:
-        """How many of a token may be held at once."""
+        """Return how many of a token may be held at once."""
         return self._tokens[token]
 
     def is_bound_by_jobs(self, shape: ShapeFacts) -> bool:
-        """Whether it matters to which job a task belongs."""
+        """Return whether it matters to which job a task belongs."""
         accounts = self.accounts_of(shape)
         return any(account.quota.limits.running_jobs is not None for account in accounts)
 
     def is_running(self, shape: ShapeFacts, job_id: int) -> bool:
-        """Whether something of the job runs, or something is kept for it.
+        """Return whether the job has attempts or nominations.
 
-        If all that it holds is leaving, it begins anew, as any other: else it would take again what
-        it was evicted from before whoever it was evicted for.
+        A job all of whose attempts are terminating counts as new: otherwise it would retake the
+        capacity from which it was evicted before the preemptor.
         """
         return any(account.is_running(job_id) for account in self.accounts_of(shape))
 
     def tokens_for(self, shape: ShapeFacts) -> int | None:
-        """How many of the shape's tasks there are tokens for; None: it needs none."""
+        """Return how many of the shape's tasks there are tokens for; None: it needs none."""
         asked = [name for name in shape.resources if name in self._tokens]
         if not asked:
             return None
         return min(self._left(name) // shape.resources[name] for name in asked)
 
     def missing_tokens(self, shape: ShapeFacts, tasks: int) -> dict[str, tuple[int, int, int]]:
-        """By token that is short for `tasks` tasks: (used, requested, limit)."""
+        """Return by token that is short for `tasks` tasks: (used, requested, limit)."""
         return {
             name: (self._tokens_used.get(name, 0), amount * tasks, self._tokens[name])
             for name, amount in shape.resources.items()
@@ -124,7 +124,7 @@ class QuotaAccounting:
         return max(self._tokens[name] - self._tokens_used.get(name, 0), 0)
 
     def book(self, shape: ShapeFacts, job_ids: Iterable[int], tasks: int) -> None:
-        """`tasks` tasks of the shape, of these jobs, are placed; negative: they are not."""
+        """Charge `tasks` tasks of the shape, of these jobs; negative: refund them."""
         for account in self.accounts_of(shape):
             if account.quota.limits.running_jobs is not None and tasks > 0:
                 account.jobs.update(job_ids)
@@ -137,7 +137,7 @@ class QuotaAccounting:
             _add(self._owners[shape.owner_id], shape.resources, tasks)
 
     def keep(self, row: int, shape: ShapeFacts, job_id: int, tasks: int) -> None:
-        """Keep what `tasks` tasks of the row will take, until `let_go`."""
+        """Charge the nominated `tasks` tasks of the row, until `let_go`."""
         self.let_go(row)
         if not self.limits_any:
             return
@@ -147,7 +147,7 @@ class QuotaAccounting:
         self._count(shape, tasks)
 
     def let_go(self, row: int) -> None:
-        """Nothing is kept for the row any more, if something was."""
+        """Refund the nominated tasks of the row, if any."""
         if row not in self._kept:
             return
         shape, job_id, tasks = self._kept.pop(row)
@@ -166,17 +166,17 @@ class QuotaAccounting:
                 self._tokens_used[name] = self._tokens_used.get(name, 0) + amount * tasks
 
     def note_waiting(self, shape: ShapeFacts, tasks: int) -> None:
-        """`tasks` tasks of the shape were tried in vain: they stand in the queue."""
+        """Count `tasks` unplaced tasks of the shape as pending."""
         for account in self.accounts_of(shape):
             account.waiting += tasks
 
     def held_by(self, owner: int, names: Sequence[str]) -> Vector:
-        """What an owner holds of the pool, by resource."""
+        """Return what an owner holds of the pool, by resource."""
         held: Mapping[str, int] = self._owners.get(owner, {})
         return np.array([held.get(name, 0) for name in names], dtype=np.int64)
 
     def weight_of(self, owner: int) -> float:
-        """The weight of an owner's quota, else 1."""
+        """Return the weight of an owner's quota, else 1."""
         account = self._accounts.get(Scope(ScopeKind.USER, owner))
         return account.quota.limits.weight if account is not None else 1.0
 

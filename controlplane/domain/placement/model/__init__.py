@@ -1,1 +1,1 @@
-"""What placement reads: the snapshot of a pool, its policy, the capacity matrix, shares."""
+"""Input of placement: the snapshot of a pool, its policy, the capacity matrix, shares."""

@@ -1,4 +1,4 @@
-"""Amounts of resources in words: what explanations, quotas and refusals share."""
+"""Descriptions of resource amounts for reasons, quotas and rejections."""
 
 from collections.abc import Mapping
 
@@ -6,12 +6,12 @@ _UNITS = {"memory_mib": "MiB of memory", "disk_mib": "MiB of disk"}
 
 
 def describe_amount(name: str, amount: int) -> str:
-    """One amount: "0.5 cores", "1 core", "512 MiB of memory", "2 gpu"."""
+    """Return one amount: "0.5 cores", "1 core", "512 MiB of memory", "2 gpu"."""
     if name == "cpu_millis":
         return f"{amount / 1000:g} {'core' if amount == 1000 else 'cores'}"
     return f"{amount} {_UNITS.get(name, name)}"
 
 
 def describe_shortfall(lacks: Mapping[str, int]) -> str:
-    """The shortfall in words: "0.5 cores and 512 MiB of memory"."""
+    """Return the shortfall in words: "0.5 cores and 512 MiB of memory"."""
     return " and ".join(describe_amount(name, amount) for name, amount in lacks.items())

@@ -21,11 +21,11 @@ _PLENTY = int(np.iinfo(np.int32).max)
 
 @dataclass(frozen=True, slots=True)
 class FitFailure:
-    """Why no cell takes a task just now.
+    """Why no cell fits a task now.
 
-    `fitting`: cells with room, if they could prepare any number of containers at once. `best`: the
-    cell that lacks the least share of what it has, `lacks`: what it lacks. `ever`: some cell could
-    if it held nothing, `but_for_kept`: if no room were kept for anybody.
+    `fitting`: cells with capacity whose start slots are used up. `best`: the cell with the smallest
+    relative shortage, `lacks`: what it lacks. `ever`: some empty cell would fit, `but_for_kept`: it
+    would fit without reserved capacity.
     """
 
     fitting: int
@@ -64,12 +64,12 @@ class CapacityMatrix:
 
     @property
     def total(self) -> Vector:
-        """What all cells have together, by resource."""
+        """Return what all cells have together, by resource."""
         return np.asarray(self.capacity.sum(axis=1))
 
     @cached_property
     def sizes(self) -> Vector:
-        """Rank of each cell's total capacity."""
+        """Return rank of each cell's total capacity."""
         return capacity_ranks(self.capacity)
 
     def vector(self, request: Mapping[str, int]) -> Vector:
@@ -77,7 +77,7 @@ class CapacityMatrix:
         return np.array([request.get(name, 0) for name in self.names], dtype=np.int64)
 
     def usable(self, shape: ShapeFacts) -> Mask:
-        """The cells that may run tasks of the shape at all: task type, constraints, tags."""
+        """Return the cells that may run tasks of the shape at all: task type, constraints, tags."""
         key = (shape.task_type, shape.constraints, shape.placement_tags)
         mask = self._masks.get(key)
         if mask is None:
@@ -94,7 +94,7 @@ class CapacityMatrix:
         return mask
 
     def with_label(self, label: str) -> dict[str, Mask]:
-        """By value of the label, the cells that have it; values in order."""
+        """Return by value of the label, the cells that have it; values in order."""
         masks: dict[str, Mask] = {}
         for index, cell in enumerate(self.cells):
             value = cell.labels.get(label)
@@ -105,7 +105,9 @@ class CapacityMatrix:
 
     @property
     def free(self) -> Matrix:
-        """What cells have left, by resource; below zero where more is kept than is free."""
+        """Return the free capacity of cells by resource; below zero if more is reserved than is
+        free.
+        """
         return self.capacity - self.used
 
     def room(self, request: Vector, usable: Mask, *, at_once: bool = False) -> Vector:
@@ -119,16 +121,16 @@ class CapacityMatrix:
         return np.where(usable, fits, 0)
 
     def has_room(self, request: Vector, usable: Mask) -> bool:
-        """Whether some usable cell can take a task of `request` just now."""
+        """Return whether some usable cell can take a task of `request` just now."""
         free = usable & (self.slots > 0)
         for index in request.nonzero()[0].tolist():
             free &= self.capacity[index] - self.used[index] >= request[index]
         return bool(free.any())
 
     def misfits(self, requests: Sequence[Vector], usable: Mask) -> list[FitFailure]:
-        """What stands against one task of each of the requests, on cells of which some is usable.
+        """Return why no usable cell fits one task of each of the requests.
 
-        For many requests at once: there may be thousands of shapes without room.
+        Vectorised over requests: there may be thousands of shapes without capacity.
         """
         cells = np.flatnonzero(usable)
         capacity, most = self.capacity[:, cells], self._most[:, cells]
@@ -159,7 +161,7 @@ class CapacityMatrix:
         return found
 
     def room_when_empty(self, request: Vector, usable: Mask) -> Vector:
-        """How many each usable cell could take if it held nothing."""
+        """Return how many tasks each usable cell could take if it were empty."""
         return np.where(usable, self._fits(self.capacity, request), 0)
 
     @staticmethod
@@ -181,9 +183,10 @@ class CapacityMatrix:
         *,
         at_once: bool = False,
     ) -> Vector | None:
-        """Place up to `wanted` tasks of the shape: how many on each cell. None: not one.
+        """Place up to `wanted` tasks of the shape; return how many on each cell, or None if none
+        fits.
 
-        Cells that meet more of what the shape prefers are filled first. `at_once`: see `room`.
+        Cells that meet more preferred constraints are filled first. `at_once`: see `room`.
         """
         request = self.vector(shape.resources)
         room = self.room(request, usable, at_once=at_once)
@@ -200,16 +203,16 @@ class CapacityMatrix:
         return given
 
     def take(self, request: Vector, given: Vector) -> None:
-        """`given` tasks on each cell now hold `request` and a slot each; negative: gives back.
+        """Charge `request` and a slot for each of `given` tasks by cell; negative: refund.
 
-        Slots fall below zero where a gang is placed at once: nothing else is begun there until the
-        cell has prepared its members.
+        Slots fall below zero where a gang is placed at once: the cell gets no other new task until
+        it has prepared the members.
         """
         self.used += request[:, None] * given
         self.slots -= given
 
     def has_room_on(self, cell_id: int, request: Vector) -> bool:
-        """Whether that cell is there, and has room for one such task now."""
+        """Return whether that cell exists and has capacity for one such task now."""
         index = self.index_of.get(cell_id)
         if index is None:
             return False
@@ -217,30 +220,32 @@ class CapacityMatrix:
         return bool((request <= free)[request > 0].all())
 
     def only(self, cell_id: int) -> Mask:
-        """That cell alone."""
+        """Return a mask of that cell alone."""
         here = np.zeros(len(self.cells), dtype=bool)
         here[self.index_of[cell_id]] = True
         return here
 
     def keep(self, cell_id: int, request: Vector, count: int) -> None:
-        """Keep room for `count` tasks on a cell, be it free or not; negative: give it back."""
+        """Reserve capacity for `count` tasks on a cell, free or not; negative: give it back."""
         self.used[:, self.index_of[cell_id]] += request * count
         self.kept[:, self.index_of[cell_id]] += request * count
 
     def save(self) -> tuple[Matrix, Matrix, Vector]:
-        """What moves, as it is now."""
+        """Return a copy of the mutable columns."""
         return self.used.copy(), self.kept.copy(), self.slots.copy()
 
     def clear(self) -> None:
-        """All cells hold nothing, and nothing is kept."""
+        """Empty all cells and drop all reservations."""
         self.used, self.kept = np.zeros_like(self.used), np.zeros_like(self.kept)
 
     def restore(self, saved: tuple[Matrix, Matrix, Vector]) -> None:
-        """Go back to what was saved."""
+        """Restore the saved columns."""
         self.used, self.kept, self.slots = saved
 
     def _levels(self, shape: ShapeFacts) -> Sequence[Mask | None]:
-        """The cells by how many preferred constraints they meet, the most first; None: all."""
+        """Return the cells by how many preferred constraints they meet, the most first; None:
+        all.
+        """
         preferred = tuple(item for item in shape.constraints if not item.required)
         if not preferred:
             return [None]
@@ -254,7 +259,7 @@ class CapacityMatrix:
 
 
 def _covers(amounts: Matrix, requests: Matrix) -> Mask:
-    """By request (requests x resources), whether some cell has as much as it asks for."""
+    """Return by request (requests x resources), whether some cell has as much as it asks for."""
     covered = np.ones((len(requests), amounts.shape[1]), dtype=bool)
     for index in np.flatnonzero(requests.any(axis=0)).tolist():
         covered &= amounts[index] >= requests[:, index, None]

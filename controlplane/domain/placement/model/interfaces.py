@@ -1,7 +1,7 @@
-"""What placement plugins are given and what they answer: three small protocols, all pure.
+"""Interfaces of placement plugins: three small protocols, all pure.
 
-A plugin is made without arguments, keeps nothing between calls, and is given data only: neither a
-clock nor a database. docs/plugins.md shows how to write one. Source: Backend.AI (Sokovan), which
+A plugin is created without arguments, keeps no state between calls, and receives data only: neither
+a clock nor a database. docs/plugins.md shows how to write one. Source: Backend.AI (Sokovan), which
 has the same kinds; a fourth, the hook, is in `domain.hooks`.
 """
 
@@ -25,10 +25,10 @@ Matrix = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class QuotaState:
-    """A quota as it stands at this point of the pass. `title`: "user alice".
+    """A quota with its usage at this point of the pass. `title`: "user alice".
 
-    `leaving_jobs`: of the `running_jobs`, those of which nothing runs any more. `waiting`: tasks of
-    the scope that were admitted to this pass and could not be placed.
+    `leaving_jobs`: those of the `running_jobs` whose attempts are all terminating. `waiting`: tasks
+    of the scope that were admitted to this pass and could not be placed.
     """
 
     kind: ScopeKind
@@ -61,7 +61,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class ValidationFailure:
-    """One thing that stands against a request. `is_final`: time cannot cure it.
+    """One violation by a request. `is_final`: waiting cannot resolve it.
 
     `code` and `figures` are data for programs, `text` is for people.
     """
@@ -85,10 +85,10 @@ class ValidationResult:
 
 
 class Validator(Protocol):
-    """Decides whether tasks may be placed at all, whatever room there is."""
+    """Decides whether tasks may be placed, independent of capacity."""
 
     def check(self, request: Request) -> ValidationResult:
-        """How many of `request.tasks` may be placed; all violations are told."""
+        """Return how many of `request.tasks` may be placed; all violations are told."""
 
 
 # ------------------------------------------------------------------------------- sequencers
@@ -107,13 +107,15 @@ class Queue(Protocol):
     left: Vector
 
     def share_of(self, owner: int) -> float:
-        """The owner's dominant share of the pool just now: 0.25 is a quarter of some resource."""
+        """Return the owner's dominant share of the pool just now: 0.25 is a quarter of some
+        resource.
+        """
 
     def share_of_task(self, row: int) -> float:
-        """By how much one task of the row changes its owner's dominant share, at most."""
+        """Return by how much one task of the row changes its owner's dominant share, at most."""
 
     def weight_of(self, owner: int) -> float:
-        """The owner's weight, 1 unless a quota says otherwise."""
+        """Return the owner's weight, 1 unless a quota says otherwise."""
 
     def sure_room(self, rows: Vector) -> "GuaranteedCapacity | None":
         """Room for tasks of these rows; None: it is not cells alone that limit them."""
@@ -144,7 +146,7 @@ class Turn:
 
 
 class Sequencer(Protocol):
-    """Decides whose turn it is. `uses_shares`: whether it looks at what owners hold."""
+    """Decides the order of rows. `uses_shares`: it reads the shares of owners."""
 
     uses_shares: bool
 
@@ -178,12 +180,13 @@ class CellOffer:
 
 
 class Selector(Protocol):
-    """Decides which cells take tasks. `keeps_place`: it looks at `CellOffer.start`."""
+    """Decides which cells take tasks. `keeps_place`: it uses `CellOffer.start`."""
 
     keeps_place: bool
 
     def select(self, offer: CellOffer, count: int) -> Vector:
-        """How many of `count` tasks each cell takes: at most `offer.room`, all if there is room.
+        """Return how many of `count` tasks each cell takes: at most `offer.room`, all if there is
+        room.
 
         `count` is at most the sum of `offer.room`. Ties go by name (order), so that a plan is
         reproducible.

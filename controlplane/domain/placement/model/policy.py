@@ -1,4 +1,4 @@
-"""How a pool places: its plugins by name, and its limits."""
+"""Placement policy of a pool: its plugins by name, and its limits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -43,14 +43,14 @@ class PoolPolicy:
     cursor: str = ""
 
     def is_starving(self, since: datetime | None, now: datetime) -> bool:
-        """Tell whether what has waited since then has room reserved, wherever it failed before."""
+        """Return whether capacity is reserved for a task that waits since then."""
         patience = self.starvation_seconds
         if patience is None or since is None:
             return False
         return since <= now - timedelta(seconds=patience)
 
     def binding(self, kind: ScopeKind, limits: ScopeLimits) -> ScopeLimits:
-        """What of a scope's limits binds the pool: that of which it has the validator.
+        """Return what of a scope's limits binds the pool: that of which it has the validator.
 
         Of a pool without them the work counts against the quotas, but is held to none.
         """
@@ -63,5 +63,5 @@ class PoolPolicy:
 
     @property
     def is_bound_by_quotas(self) -> bool:
-        """Whether any quota can bind it."""
+        """Return whether any quota can bind it."""
         return not {_OF_COUNTS, *_OF_RESOURCES.values()}.isdisjoint(self.validators)

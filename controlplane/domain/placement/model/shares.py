@@ -1,4 +1,4 @@
-"""Dominant shares: of a cell (how utilised it is), and of an owner (how much of a pool he holds).
+"""Dominant shares of cells (utilisation) and of owners (usage of a pool).
 
 The dominant share is the largest of the shares of all resources (Ghodsi et al., DRF).
 """
@@ -12,7 +12,10 @@ from controlplane.domain.placement.model.interfaces import Matrix, Vector
 
 
 def utilisation(capacity: Matrix, used: Matrix) -> NDArray[np.float64]:
-    """By cell, its dominant share. Both: resources x cells; what a cell lacks does not count."""
+    """Return by cell, its dominant share.
+
+    Both: resources x cells; what a cell lacks does not count.
+    """
     if not capacity.size:
         return np.zeros(capacity.shape[1])
     shares = np.where(capacity > 0, used / np.maximum(capacity, 1), 0.0)
@@ -39,6 +42,8 @@ def capacity_ranks(capacity: Matrix) -> Vector:
 
 
 def dominant_share(amounts: Vector, total: Vector) -> float:
-    """The largest share of `amounts` in `total`, by resource; what nobody has does not count."""
+    """Return the largest share of `amounts` in `total`, by resource; what nobody has does not
+    count.
+    """
     has = total > 0
     return float((amounts[has] / total[has]).max(initial=0.0))

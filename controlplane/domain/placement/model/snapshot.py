@@ -1,8 +1,8 @@
-"""What a placement pass looks at: one pool, read in one go; plain data, so that it can be replayed.
+"""The snapshot of one pool that a pass reads: plain data, so that it can be replayed.
 
-The pass works in two steps, so that what can never fit costs next to nothing: first the *shapes*
-that wait, of which there are few, are screened against the cells; then the *rows* (groups of
-waiting tasks) are read of those shapes only that may be placed.
+The pass works in two steps, so that unplaceable tasks cost little: first the *shapes* that wait, of
+which there are few, are compared with the cells; then the *rows* (groups of waiting tasks) are read
+for placeable shapes only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -111,9 +111,9 @@ class GangFacts:
 
 @dataclass(frozen=True, slots=True)
 class Nomination:
-    """Room on a cell that is kept for tasks of a row, until it is free or `until` has come.
+    """Capacity of a cell reserved for tasks of a row, until it is used or `until` has come.
 
-    `begins_at`: when those who are there now must have ended; None: nobody knows.
+    `begins_at`: when the attempts there must have ended; None: unknown.
     """
 
     cell_id: int
@@ -162,8 +162,8 @@ class PassFacts:
 class EvictableAttempt:
     """An attempt that may be evicted. `gang`: its job, if it goes only with all its members.
 
-    `is_free`: it costs its task nothing (it has not begun to build). `ends_by`: when its time is
-    over; None: nobody knows.
+    `is_free`: it costs its task nothing (it has not begun to build). `ends_by`: its latest end by
+    timeout; None: unknown.
     """
 
     task_id: int
@@ -185,7 +185,7 @@ class EvictableAttempt:
 
 @dataclass(frozen=True, slots=True)
 class ReleasingCapacity:
-    """What ended attempts still hold of a cell: it comes free without anybody's doing."""
+    """Capacity of a cell held by ended attempts; it comes free without action."""
 
     cell_id: int
     resources: Resources

@@ -66,12 +66,12 @@ class PreemptionRequest:
 
     @property
     def parts(self) -> tuple["PreemptionRequest", ...]:
-        """All groups."""
+        """Return all groups."""
         return (self, *self.others)
 
     @property
     def tasks(self) -> int:
-        """Tasks of all groups."""
+        """Return tasks of all groups."""
         return sum(part.count for part in self.parts)
 
 
@@ -102,7 +102,7 @@ class EvictableCapacity:
         return self.interactive + self.batch
 
     def by_band(self) -> tuple[tuple[Matrix, Band], ...]:
-        """The largest, of the less important band first."""
+        """Return the largest, of the less important band first."""
         return (self.largest_batch, Band.BATCH), (self.largest_interactive, Band.INTERACTIVE)
 
     def least_units(self, lacks: Matrix) -> tuple[Vector, Vector]:
@@ -116,7 +116,9 @@ class EvictableCapacity:
         return first, np.where(first == 0, second, 0)
 
     def load(self, lacks: Matrix) -> NDArray[np.float64]:
-        """How many of the largest units `lacks` are, row by row, not rounded: an estimate."""
+        """Return how many of the largest units `lacks` are, row by row, not rounded: an
+        estimate.
+        """
         largest = np.maximum(self.largest_interactive, self.largest_batch)
         shares: NDArray[np.float64] = (lacks / np.maximum(largest, 1)).max(axis=1, initial=0)
         return shares
@@ -205,7 +207,7 @@ class EvictionUnits:
         self._read_entries(units)
 
     def _read_entries(self, units: Sequence[Sequence[EvictableAttempt]]) -> None:
-        """What each unit frees: on each cell, and in all."""
+        """Return what each unit frees: on each cell, and in all."""
         known = dict[int, Vector]()  # attempts of one shape usually share their mapping
         self.total = np.zeros((len(units), len(self.columns)), dtype=np.int64)
         entries: dict[tuple[int, int], Vector] = {}
@@ -233,7 +235,7 @@ class EvictionUnits:
         self._unit_starts = np.searchsorted(sorted_units, np.arange(len(units) + 1))
 
     def _sum_up(self, place: int) -> None:
-        """What units of each band hold of a cell, in all and at most in one."""
+        """Return what units of each band hold of a cell, in all and at most in one."""
         rows = self.entries_on(place)
         rows = rows[~self.is_gone[self.entry_unit[rows]]]
         bands = self.band[self.entry_unit[rows]]
@@ -245,27 +247,29 @@ class EvictionUnits:
     # -------------------------------------------------------------------------------- asking
 
     def request_of(self, shape: ShapeFacts) -> Vector | None:
-        """What one task takes of a cell; None: it asks for something that no cell has."""
+        """Return what one task takes of a cell; None: it asks for something that no cell has."""
         tokens = self._allowances[None].limits if None in self._allowances else {}
         asked = {name for name, amount in shape.resources.items() if amount > 0}
         return self._vector(shape.resources) if asked <= {*self.names, *tokens} else None
 
     def entries_on(self, place: int) -> Vector:
-        """The entries of a cell."""
+        """Return the entries of a cell."""
         return np.arange(self._starts[place], self._starts[place + 1])
 
     def entries_of(self, units: Vector) -> Vector:
-        """The entries of some units."""
+        """Return the entries of some units."""
         spans = zip(self._unit_starts[units], self._unit_starts[units + 1], strict=True)
         found = [self._by_unit[start:end] for start, end in spans]
         return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
     def below(self, band: Band) -> Flags:
-        """The units that may be evicted for `band`: of strictly lower bands, not yet taken."""
+        """Return the units that may be evicted for `band`: of strictly lower bands, not yet
+        taken.
+        """
         return np.asarray((self.band > band) & ~self.is_gone)
 
     def evictable(self, band: Band) -> EvictableCapacity:
-        """What `band` may evict of each cell."""
+        """Return what `band` may evict of each cell."""
         zero = np.zeros_like(self.free)
         interactive, batch = (victims > band for victims in _VICTIM_BANDS)
         return EvictableCapacity(
@@ -276,7 +280,7 @@ class EvictionUnits:
         )
 
     def missing(self, asked: Sequence[tuple[PreemptionRequest, int]]) -> list[Shortage]:
-        """What so many tasks of these groups of one job lack of quotas and tokens."""
+        """Return what so many tasks of these groups of one job lack of quotas and tokens."""
         asks, found = self._asks(asked), []
         for scope in (None, *asked[0][0].shape.scopes()):
             free = self._free_of.get(scope, {})
@@ -300,7 +304,9 @@ class EvictionUnits:
         return asks
 
     def frees_of(self, item: Shortage, name: str) -> Vector:
-        """How much each unit frees of one name of an allowance; of "running_jobs": nothing."""
+        """Return how much each unit frees of one name of an allowance; of "running_jobs":
+        nothing.
+        """
         if name == RUNNING_JOBS:
             amounts = np.zeros(len(self.tasks), dtype=np.int64)
         elif name == RUNNING_TASKS:
@@ -310,7 +316,9 @@ class EvictionUnits:
         return np.where(self._is_of(item.scope), amounts, 0)
 
     def jobs_in(self, scope: Scope | None, units: Flags) -> dict[int, Vector]:
-        """The scope's jobs that could go whole: by job, its units, all of which are in `units`."""
+        """Return the scope's jobs that could go whole: by job, its units, all of which are in
+        `units`.
+        """
         here = np.flatnonzero(self._is_of(scope) & ~self.is_gone)
         jobs: dict[int, list[int]] = defaultdict(list)
         for index in here.tolist():
@@ -329,7 +337,7 @@ class EvictionUnits:
     # ------------------------------------------------------------------------------- booking
 
     def fork(self) -> Self:
-        """A copy to try things on."""
+        """Return a copy to try things on."""
         other = copy.copy(self)
         other.free, other.held = self.free.copy(), self.held.copy()
         other.largest, other.is_gone = self.largest.copy(), self.is_gone.copy()
@@ -338,7 +346,7 @@ class EvictionUnits:
         return other
 
     def evict(self, units: Vector) -> None:
-        """The units go: what they hold is free, for whoever takes it first."""
+        """Return the units go: what they hold is free, for whoever takes it first."""
         scopes = [scope for scope in self._scopes_of(units) if scope in self._free_of]
         jobs_before = {scope: self._jobs_of(scope) for scope in scopes}
         self.is_gone[units] = True
@@ -366,7 +374,7 @@ class EvictionUnits:
         return set(self.job[self._is_of(scope) & ~self.is_gone].tolist()) - self._staying
 
     def take(self, need: PreemptionRequest, counts: Mapping[tuple[int, int], int]) -> None:
-        """Tasks of the need are to come to cells: `counts` by part and place."""
+        """Return tasks of the need are to come to cells: `counts` by part and place."""
         parts, tasks = need.parts, [0] * len(need.parts)
         for (part, place), count in counts.items():
             self.free[place] -= self._vector(parts[part].shape.resources) * count

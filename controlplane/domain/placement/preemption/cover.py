@@ -46,7 +46,8 @@ class ShortfallVector:
 
 
 def surplus(freed: Matrix, lacking: Matrix, limits: Matrix, parts: tuple[slice, ...]) -> Vector:
-    """What comes free beyond the lack, of each row, in millionths: the largest share of each part.
+    """Return what comes free beyond the lack, of each row, in millionths: the largest share of each
+    part.
 
     A share is of the cell's capacity, or of the scope's limit; the parts are added up.
     """
@@ -56,7 +57,7 @@ def surplus(freed: Matrix, lacking: Matrix, limits: Matrix, parts: tuple[slice, 
 
 
 def cost_of(choices: EvictionChoices, rows: Vector, lack: ShortfallVector) -> Cost:
-    """What it costs to evict `rows`."""
+    """Return what it costs to evict `rows`."""
     interactive, batch = choices.victims[rows].sum(axis=0).tolist()
     freed = choices.frees[rows].sum(axis=0)
     beyond = int(surplus(freed, lack.amounts, lack.limits, lack.parts))
@@ -64,7 +65,9 @@ def cost_of(choices: EvictionChoices, rows: Vector, lack: ShortfallVector) -> Co
 
 
 def dearest_first(victims: Matrix, ages: Vector, rows: Vector) -> Vector:
-    """Rows in the order in which they are spared: INTERACTIVE, more victims, longest running."""
+    """Return rows in the order in which they are spared: INTERACTIVE, more victims, longest
+    running.
+    """
     costs = victims[rows]
     return rows[np.lexsort((rows, -ages[rows], -costs[:, 1], -costs[:, 0]))]
 
@@ -72,7 +75,8 @@ def dearest_first(victims: Matrix, ages: Vector, rows: Vector) -> Vector:
 def cheapest_cover(
     choices: EvictionChoices, lack: ShortfallVector, *, most_sets: int
 ) -> Vector | None:
-    """The rows to evict, the cheapest set that covers `lack`; None: all of them do not cover it.
+    """Return the rows to evict, the cheapest set that covers `lack`; None: all of them do not cover
+    it.
 
     The best by `Cost` where there are at most `most_sets` sets to compare; else a small one of
     which none can be left out. Of equal ones it takes the younger rows, then the first.
@@ -98,7 +102,7 @@ def cheapest_cover(
 
 
 def _kinds(choices: EvictionChoices, rows: Vector) -> list[list[int]]:
-    """Rows that cost and free the same, in the order of `rows`."""
+    """Return rows that cost and free the same, in the order of `rows`."""
     alike: dict[bytes, list[int]] = {}
     table = np.hstack([choices.victims[rows], choices.frees[rows]])
     for row, key in zip(rows.tolist(), table, strict=True):
@@ -160,7 +164,7 @@ def _pick_one_by_one(
 
 
 def _greedy(choices: EvictionChoices, frees: Matrix, rows: Vector, lacking: Vector) -> Vector:
-    """Rows until nothing is lacking: next the one that covers most for each victim."""
+    """Return rows until nothing is lacking: next the one that covers most for each victim."""
     left, picked = np.maximum(lacking, 0), list[int]()
     weights = 1 / np.maximum(left, 1)
     count = np.maximum(choices.victims.sum(axis=1), 1)

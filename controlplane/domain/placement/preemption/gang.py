@@ -40,7 +40,7 @@ def find_many(
     *,
     most_units: int = MOST_UNITS,
 ) -> EvictionPlan | None:
-    """The best places for all tasks of the need; None: they do not fit at once.
+    """Return the best places for all tasks of the need; None: they do not fit at once.
 
     `usable`: for each part of the need, the cells it may go to.
     """
@@ -79,19 +79,21 @@ class _EvictionSearch:
         self.budget = SearchBudget(_MOST_NODES)
 
     def is_possible(self) -> bool:
-        """Whether the gang fits if all go that could."""
+        """Return whether the gang fits if all go that could."""
         everything = self.free + self.occupants.evictable(self.need.shape.band).total
         return self.scarcity.is_curable() and self.pack(everything) is not None
 
     def rooms(self, part: int, free: Matrix, places: Vector | slice = slice(None)) -> Vector:
-        """How many tasks of a part fit each cell (of `places`, with `free` there), at most all."""
+        """Return how many tasks of a part fit each cell (of `places`, with `free` there), at most
+        all.
+        """
         request, count = self.requests[part], self.parts[part].count
         asked = request > 0
         fits = np.maximum(free[:, asked], 0) // request[asked]
         return np.asarray(np.where(self.usable[part][places], fits.min(axis=1, initial=count), 0))
 
     def pack(self, free: Matrix, first: Sequence[int] = ()) -> _Counts | None:
-        """Where all tasks go in `free`: to `first` as far as they fit, then by name.
+        """Return where all tasks go in `free`: to `first` as far as they fit, then by name.
 
         If parts stand in each other's way so, a packing is searched for.
         """
@@ -136,7 +138,7 @@ class _EvictionSearch:
         return counts
 
     def useful(self) -> Vector:
-        """The units whose going might help."""
+        """Return the units whose going might help."""
         occupants = self.occupants
         helps = np.zeros(len(occupants.entry_unit), dtype=bool)
         for request, usable in zip(self.requests, self.usable, strict=True):
@@ -147,13 +149,15 @@ class _EvictionSearch:
         return np.union1d(occupants.entry_unit[helps], self.scarcity.involved)
 
     def free_without(self, units: Vector) -> Matrix:
-        """What cells have free once `units` have gone."""
+        """Return what cells have free once `units` have gone."""
         free, rows = self.free.copy(), self.occupants.entries_of(units)
         np.add.at(free, self.occupants.entry_cell[rows], self.occupants.entry_frees[rows])
         return free
 
     def found(self, units: Vector) -> EvictionPlan | None:
-        """The outcome if `units` go: the cells that they leave are filled first; None: no room."""
+        """Return the outcome if `units` go: the cells that they leave are filled first; None: no
+        room.
+        """
         occupants, free = self.occupants, self.free_without(units)
         if (self.scarcity.freed(units) < self.scarcity.amounts).any():
             return None
@@ -183,7 +187,7 @@ class _EvictionSearch:
         return total
 
     def best_of_all_sets(self, units: Vector) -> EvictionPlan | None:
-        """The best of all sets of `units`."""
+        """Return the best of all sets of `units`."""
         best: EvictionPlan | None = None
         for chosen in self._by_victims(units):
             interactive, batch = self.occupants.victims[chosen].sum(axis=0).tolist()
@@ -195,7 +199,7 @@ class _EvictionSearch:
         return best
 
     def _by_victims(self, units: Vector) -> Iterator[Vector]:
-        """All sets of `units`, those with the fewest victims first."""
+        """Return all sets of `units`, those with the fewest victims first."""
         numbers = np.arange(2 ** len(units))
         sets = (numbers[:, None] >> np.arange(len(units))) & 1
         victims = sets @ self.occupants.victims[units]
@@ -203,7 +207,7 @@ class _EvictionSearch:
             yield units[sets[number] > 0]
 
     def one_after_another(self) -> EvictionPlan | None:
-        """A set of which no unit can be spared."""
+        """Return a set of which no unit can be spared."""
         nobody = self.found(np.zeros(0, dtype=np.int64))
         if nobody is not None:
             return nobody
@@ -243,7 +247,9 @@ class _EvictionSearch:
         return self.found(units)
 
     def _fits(self, free: Matrix, units: Vector) -> bool:
-        """Whether all fit into `free`, where `units` have gone; one part has room, as we know."""
+        """Return whether all fit into `free`, where `units` have gone; one part has room, as we
+        know.
+        """
         if (self.scarcity.freed(units) < self.scarcity.amounts).any():
             return False
         return len(self.parts) == 1 or self.pack(free) is not None

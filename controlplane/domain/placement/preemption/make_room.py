@@ -74,7 +74,7 @@ def make_room(
 
 
 def _needs(plan: PlacementPlan, waiting: PendingRows) -> Iterator[PreemptionRequest]:
-    """One for each task; one for all that must be placed together."""
+    """Return one for each task; one for all that must be placed together."""
     for item in wants_room(plan):
         need = _need(item, waiting)
         for _ in range(1 if item.is_gang else min(item.count, EVICTIONS_PER_PASS)):
@@ -99,7 +99,8 @@ def _allowances(
     leaving_scopes: Mapping[Scope, Mapping[str, int]],
     leaving_tokens: Mapping[str, int],
 ) -> list[Allowance]:
-    """What each quota that binds, and the pool's tokens, have left once what is leaving has left.
+    """Return what each quota that binds, and the pool's tokens, have left once what is leaving has
+    left.
 
     What is kept for nominated tasks is taken already.
     """

@@ -35,7 +35,8 @@ def choose_reservation(
     *,
     now: datetime,
 ) -> tuple[int, datetime | None] | None:
-    """The cell where a task of the shape could be first, and when; None: it fits on no empty one.
+    """Return the cell where a task of the shape could be first, and when; None: it fits on no empty
+    one.
 
     Of the `usable` cells that are large enough: the one that is known to be free for it first, by
     the timeouts of what runs there; those of which that is not known last, the one that lacks the
@@ -70,7 +71,7 @@ def choose_reservation(
 def _begins_at(
     lacks: np.ndarray, runs: Sequence[EvictableAttempt], names: Sequence[str], now: datetime
 ) -> datetime | None:
-    """When what runs will have left enough, by its timeouts; None: nobody knows."""
+    """Return when what runs will have left enough, by its timeouts; None: nobody knows."""
     if (lacks <= 0).all():
         return now
     ending = [(one.ends_by, one) for one in runs if one.ends_by is not None]

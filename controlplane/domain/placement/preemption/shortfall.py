@@ -59,11 +59,11 @@ class Shortfall:
 
     @property
     def has_bundles(self) -> bool:
-        """Whether some units go together here that could go alone elsewhere."""
+        """Return whether some units go together here that could go alone elsewhere."""
         return bool(self._jobs)
 
     def freed(self, units: Vector) -> Vector:
-        """What comes free, by dimension, if `units` go."""
+        """Return what comes free, by dimension, if `units` go."""
         freed = np.asarray(self.frees[units].sum(axis=0))
         for dimension, (number, sizes) in self._jobs.items():
             gone = np.bincount(number[units], minlength=len(sizes) + 1)[: len(sizes)]
@@ -71,7 +71,7 @@ class Shortfall:
         return freed
 
     def is_curable(self) -> bool:
-        """Whether all that could go frees enough."""
+        """Return whether all that could go frees enough."""
         return bool((self.frees.sum(axis=0) >= self.amounts).all())
 
     def least_units(self, occupants: EvictionUnits) -> tuple[int, int]:

@@ -55,7 +55,7 @@ class EvictionPlan:
 def find_one(
     occupants: EvictionUnits, need: PreemptionRequest, usable: Flags
 ) -> EvictionPlan | None:
-    """The best place for one task of the need, and who goes for it; None: it fits nowhere.
+    """Return the best place for one task of the need, and who goes for it; None: it fits nowhere.
 
     Nobody goes where it fits once what is leaving has left.
     """
@@ -95,7 +95,9 @@ def find_one(
 
 
 def _may_be_better(least: tuple[int, int], best: EvictionPlan, *, all_units_compared: bool) -> bool:
-    """Whether a place that needs at least so many victims may be better than the best so far."""
+    """Return whether a place that needs at least so many victims may be better than the best so
+    far.
+    """
     if all_units_compared and sum(best.cost[:2]) == 1:
         return least[0] < best.cost[0]  # two units are dearer, unless both are BATCH
     return least <= best.cost[:2]
@@ -108,7 +110,7 @@ def _best_unit(
     is_open: Flags,
     reach: EvictableCapacity,
 ) -> EvictionPlan | None:
-    """The best unit that makes room all by itself, wherever it is."""
+    """Return the best unit that makes room all by itself, wherever it is."""
     for largest, band in reach.by_band():
         cells = reachable & (lacks <= largest).all(axis=1)
         if not cells.any():
@@ -124,7 +126,7 @@ def _best_unit(
 
 
 def _best_of(occupants: EvictionUnits, lacks: Matrix, rows: Vector) -> EvictionPlan:
-    """The best of entries of one band, each of which is enough for its cell."""
+    """Return the best of entries of one band, each of which is enough for its cell."""
     victims = occupants.victims[occupants.entry_unit[rows]].sum(axis=1)
     rows = rows[victims == victims.min()]
     cells, units = occupants.entry_cell[rows], occupants.entry_unit[rows]
@@ -139,7 +141,9 @@ def _best_of(occupants: EvictionUnits, lacks: Matrix, rows: Vector) -> EvictionP
 def _search(
     occupants: EvictionUnits, place: int, lacking: Vector, is_open: Flags, scarcity: Shortfall
 ) -> EvictionPlan:
-    """The best set of units for a place; together, those that could go do make room there."""
+    """Return the best set of units for a place; together, those that could go do make room
+    there.
+    """
     rows = occupants.entries_on(place)
     rows = rows[is_open[occupants.entry_unit[rows]]]
     units = occupants.entry_unit[rows]

@@ -26,7 +26,7 @@ Reason = dict[str, Any]
 def explain_misfit(
     shape: ShapeFacts, snapshot: PoolSnapshot, board: CapacityMatrix, usable: Mask
 ) -> Reason:
-    """Why no cell takes a task of the shape now: the best cell, and what it lacks."""
+    """Return why no cell takes a task of the shape now: the best cell, and what it lacks."""
     if not usable.any():
         return explain_no_cell(shape, snapshot)
     [found] = board.misfits([board.vector(shape.resources)], usable)
@@ -101,7 +101,9 @@ def explain_no_cell(shape: ShapeFacts, snapshot: PoolSnapshot) -> Reason:
 
 
 def removed_by_conditions(shape: ShapeFacts, cells: Sequence[CellFacts]) -> dict[str, int]:
-    """By condition in words, how many of the cells it removed that those before it had left."""
+    """Return by condition in words, how many of the cells it removed that those before it had
+    left.
+    """
     left, removed = list(cells), dict[str, int]()
 
     def keep(condition: str, kept: list[CellFacts]) -> list[CellFacts]:
@@ -122,7 +124,7 @@ def removed_by_conditions(shape: ShapeFacts, cells: Sequence[CellFacts]) -> dict
 
 
 def explain_violations(violations: Sequence[ValidationFailure]) -> Reason:
-    """What validators said, all of it; the code is the first one's."""
+    """Return what validators said, all of it; the code is the first one's."""
     told = [{"code": item.code, "text": item.text, **item.figures} for item in violations]
     first = dict(violations[0].figures)
     text = "; ".join(item.text for item in violations)
@@ -145,7 +147,7 @@ def explain_tokens(missing: Mapping[str, tuple[int, int, int]]) -> Reason:
 def explain_gang(
     need: int, have: int, missing: Mapping[str, Any] | None, group_by: str = ""
 ) -> Reason:
-    """Why a gang waits: `need` members must start together, `have` of them could.
+    """Return why a gang waits: `need` members must start together, `have` of them could.
 
     `missing`: why the next one could not; None: it waits itself, to be tried again.
     """
@@ -156,19 +158,19 @@ def explain_gang(
 
 
 def explain_behind(job_id: int) -> Reason:
-    """Why a task of a strict pool was not tried: somebody before it does not fit."""
+    """Return why a task of a strict pool was not tried: somebody before it does not fit."""
     text = f"waits behind job {job_id}, which does not fit yet (the pool is strict)"
     return {"code": QUEUE_POSITION, "text": text, "behind": job_id}
 
 
 def explain_unseen() -> Reason:
-    """Why a task waits of which nothing else is known: its turn has not come."""
+    """Return why a task waits of which nothing else is known: its turn has not come."""
     text = "waits for its turn: no placement pass has looked at it yet"
     return {"code": QUEUE_POSITION, "text": text}
 
 
 def explain_unreached() -> Reason:
-    """Why nothing is known of a task: the pass ended before its turn came."""
+    """Return why nothing is known of a task: the pass ended before its turn came."""
     text = "waits for its turn: more stands before it than was looked at"
     return {"code": QUEUE_POSITION, "text": text}
 

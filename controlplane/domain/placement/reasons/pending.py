@@ -45,7 +45,7 @@ def pending_reason(task: PendingTaskFacts, *, now: datetime) -> Reason:
 
 
 def pending_reasons(task: PendingTaskFacts, *, now: datetime) -> list[Reason]:
-    """All that stands against the task, what is nearest to it first; never nothing."""
+    """Return all that stands against the task, what is nearest to it first; never nothing."""
     reasons = list[Reason]()
     if task.not_before is not None and task.not_before > now:
         reasons.append(_backing_off(task.not_before, task.held_image))
@@ -77,7 +77,7 @@ def pending_reasons(task: PendingTaskFacts, *, now: datetime) -> list[Reason]:
 
 
 def whereabouts(state: TaskState, *, cell: str | None, failure_reason: str) -> Reason:
-    """Where a task that is not pending is, or why it ended: {code, text, cell}."""
+    """Return where a task that is not pending is, or why it ended: {code, text, cell}."""
     code = state.name.lower()
     if state in TERMINAL:
         return {"code": code, "text": failure_reason or f"ended {state.name}", "cell": cell}

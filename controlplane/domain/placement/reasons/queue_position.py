@@ -63,7 +63,7 @@ class QueuePlace:
 def find_place(
     groups: Iterable[QueuedGroup], own: QueuedGroup, before: int, sequencer: str
 ) -> QueuePlace:
-    """The place of the task of `own` before which `before` tasks of its own group wait.
+    """Return the place of the task of `own` before which `before` tasks of its own group wait.
 
     `groups`: all that may start and wait in the pool, `own` among them.
     """
@@ -87,5 +87,5 @@ def find_place(
 
 
 def is_by_job(sequencer: str) -> bool:
-    """Whether the order of a pool's sequencer is that of its jobs."""
+    """Return whether the order of a pool's sequencer is that of its jobs."""
     return sequencer in _BY_JOB

@@ -73,7 +73,9 @@ def _one_by_one(offer: CellOffer, given: Vector, room: Vector, count: int) -> Ve
 def _has_one_each(
     offer: CellOffer, given: Vector, room: Vector, cells: Vector, worst: float
 ) -> bool:
-    """Whether, with one task more, all of `cells` come after the last of them, which is `worst`."""
+    """Return whether, with one task more, all of `cells` come after the last of them, which is
+    `worst`.
+    """
     tasks = given[cells] + 1
     share = utilisation(
         offer.capacity[:, cells], offer.used[:, cells] + tasks * offer.request[:, None]

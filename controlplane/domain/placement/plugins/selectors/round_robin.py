@@ -1,6 +1,6 @@
-"""Round-robin: one cell after the other, by name, from behind the one that got the last task.
+"""Round-robin: one cell after the other, by name, starting behind the last cell that got a task.
 
-Where it stopped is kept with the pool, so that it goes on there after a restart.
+The position is stored with the pool, so that it survives a restart.
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ from controlplane.domain.placement.model.interfaces import CellOffer, Vector
 
 
 class RoundRobin:
-    """Everybody in turn, whatever their load."""
+    """Uses all cells in turn, whatever their load."""
 
     keeps_place = True
 

@@ -1,4 +1,4 @@
-"""Sequencers: whose turn it is, within a band; one idea, one file."""
+"""Sequencers: the order of rows within a band; one algorithm, one file."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

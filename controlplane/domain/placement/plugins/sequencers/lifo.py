@@ -14,5 +14,5 @@ class Lifo:
     uses_shares = False
 
     def turns(self, queue: Queue) -> Iterator[Turn]:
-        """By job, newest first, children first of all."""
+        """Return by job, newest first, children first of all."""
         return turns_in(queue, np.lexsort((-queue.job, ~queue.is_child)))

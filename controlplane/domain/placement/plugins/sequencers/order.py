@@ -1,4 +1,4 @@
-"""What sequencers with a fixed order share: rows of one shape that follow each other take turns."""
+"""Turns of sequencers with a fixed order: consecutive rows of one shape share a turn."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,9 @@ from controlplane.domain.placement.model.interfaces import Queue, Turn, Vector
 
 
 def turns_in(queue: Queue, order: Vector) -> Iterator[Turn]:
-    """One turn for each run of equal shapes in `order`; runs with nothing left are left out."""
+    """Return one turn for each run of equal shapes in `order`; runs with nothing left are left
+    out.
+    """
     if not len(order):
         return
     bounds = np.flatnonzero(np.diff(queue.shape[order])) + 1

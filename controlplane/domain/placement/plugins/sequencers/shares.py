@@ -1,9 +1,9 @@
-"""What sequencers by share have in common: whoever holds least has the next turn.
+"""Turns of sequencers by share: the owner with the smallest share has the next turn.
 
-A turn lasts until its owner holds more than the next one, so that at equal demand no two shares
-differ by more than one task's. As long as there is room for all of them whoever comes first, the
-owners are raised to one level together, in fewer turns. It comes to the same where each task counts
-in full; one whose dominant resource is not its owner's counts for less, and catches up afterwards.
+A turn lasts until its owner exceeds the next one, so that at equal demand no two shares differ by
+more than one task's. While capacity suffices for all owners in any order, they are raised to one
+level together, in fewer turns. The result is the same if each task counts in full; a task whose
+dominant resource is not its owner's counts for less, and catches up afterwards.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ class _OwnerRows:
     first: int = 0
 
     def skip(self, queue: Queue) -> bool:
-        """Go on to the first row with something left; whether there is one."""
+        """Advance to the first row with remaining tasks; return whether there is one."""
         while self.first < len(self.rows) and not queue.left[self.rows[self.first]]:
             self.first += 1
         return self.first < len(self.rows)
@@ -41,11 +41,11 @@ class _OwnerRows:
         return queue.share_of(self.owner) / self.weight
 
     def each(self, queue: Queue) -> float:
-        """By how much the next task raises the share, at most."""
+        """Return by how much the next task raises the share, at most."""
         return queue.share_of_task(int(self.rows[self.first])) / self.weight
 
     def run(self, queue: Queue) -> Vector:
-        """The rows from the first on that have its shape."""
+        """Return the rows from the first on that have its shape."""
         rows = self.rows[self.first :]
         others = np.flatnonzero(queue.shape[rows] != queue.shape[rows[0]])
         return rows[: others[0]] if len(others) else rows
@@ -106,7 +106,8 @@ def _one_by_one(queue: Queue, lines: dict[int, _OwnerRows], turns: int) -> Itera
 def _together(
     queue: Queue, lines: list[_OwnerRows], sure: GuaranteedCapacity | None
 ) -> tuple[list[int], bool]:
-    """How many tasks raise each owner to one level, the highest for which there is sure room.
+    """Return how many tasks raise each owner to one level, the highest for which there is sure
+    room.
 
     And whether that was worth asking. Who finds no room goes first: what he has besides may.
     """

@@ -1,4 +1,4 @@
-"""Validators: whether tasks may be placed at all, whatever room there is; one idea, one file."""
+"""Validators: whether tasks may be placed, independent of capacity; one rule, one file."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,6 +1,6 @@
-"""Dependencies: what depends on something open is not placed.
+"""Dependencies: tasks with open dependencies are not placed.
 
-Ticks do not even read such tasks; where a job would go before it is submitted is asked of it, too.
+Ticks do not read such tasks; the forecast of an unsubmitted job needs this check.
 """
 
 from controlplane.domain.placement.model.interfaces import (
@@ -13,7 +13,7 @@ WAITING_FOR_DEPENDENCY = "waiting_for_dependency"
 
 
 class Dependencies:
-    """Defers what may not start yet for the sake of others."""
+    """Defers tasks with open dependencies."""
 
     def check(self, request: Request) -> ValidationResult:
         """All or nothing."""

@@ -1,7 +1,7 @@
-"""Pending limit: so many waiting tasks of a scope take part in placement; the rest stand behind.
+"""Pending limit: only so many waiting tasks of a scope take part in placement.
 
-It keeps one who submits very much from filling the queue (Backend.AI: pending session limits). The
-first ones always take part, so that nobody waits for ever behind himself.
+It keeps a scope with many submissions from filling the queue (Backend.AI: pending session limits).
+The first tasks always take part, so that a scope cannot block itself.
 """
 
 from controlplane.domain.placement.model.interfaces import (
@@ -13,7 +13,7 @@ from controlplane.domain.placement.plugins.validators.quota import QUOTA_EXCEEDE
 
 
 class PendingLimit:
-    """Defers tasks while as many others of the scope were tried in this pass in vain."""
+    """Defers tasks once that many others of the scope stayed unplaced in this pass."""
 
     def check(self, request: Request) -> ValidationResult:
         """By `pending_tasks` of each of the quotas."""

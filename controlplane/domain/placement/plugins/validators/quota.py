@@ -1,4 +1,4 @@
-"""What the three quotas on resources share: how many tasks a scope has room for, and in words."""
+"""Common check of the three resource quotas: how many tasks fit, and the reason."""
 
 from controlplane.domain.placement.model.amounts import describe_amount
 from controlplane.domain.placement.model.interfaces import (
@@ -13,7 +13,7 @@ QUOTA_EXCEEDED = "quota_exceeded"
 
 
 def check_resources(request: Request, kind: ScopeKind) -> ValidationResult:
-    """How many of the tasks the quota of `kind` has resources for.
+    """Return how many of the tasks the quota of `kind` has resources for.
 
     What is in use comes free in time, so it defers; a request above the limit itself is final,
     unless its submitter allowed that.

@@ -1,4 +1,4 @@
-"""Start time: nothing is placed before the instant that its submitter named (`start_after`)."""
+"""Start time: tasks are not placed before the submitter's `start_after`."""
 
 from controlplane.domain.placement.model.interfaces import (
     Request,
@@ -10,7 +10,7 @@ WAITING_FOR_START_TIME = "waiting_for_start_time"
 
 
 class StartTime:
-    """Defers what is not to start yet."""
+    """Defers tasks until their start time."""
 
     def check(self, request: Request) -> ValidationResult:
         """All or nothing; what waits for others has no start time yet."""
