@@ -1,4 +1,4 @@
-"""The `cellrun` command: every command with its errors as one line, never a traceback."""
+"""Run the `cellrun` command and print each error as one line without a traceback."""
 
 from importlib.metadata import version
 from typing import Annotated, Any

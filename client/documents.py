@@ -1,4 +1,4 @@
-"""The documents that the API answers, as types; a field that a newer server adds does no harm."""
+"""Define the API's response documents as types; fields of newer servers are ignored."""
 
 from typing import Any, TypedDict
 

@@ -1,4 +1,4 @@
-"""What can go wrong between a person and the API: one class per cause, a text worth reading."""
+"""Define the errors of the client: one class per cause, each with a readable message."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where the API is and who asks: CELLRUN_URL, CELLRUN_TOKEN, else what `cellrun login` stored."""
+"""Read the API's URL and token from the environment or from what `cellrun login` stored."""
 
 import json
 import os

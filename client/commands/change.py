@@ -1,4 +1,4 @@
-"""`cellrun cancel`, `retry`, `delete`, `drain`, `release`: what changes something."""
+"""`cellrun cancel`, `retry`, `delete`, `drain`, `release`: change jobs, cells and attempts."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Cells: what they have and hold, and what operators order of them."""
+"""Admin pages of cells: resources, usage and operators' actions."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Pools: how work is given to a set of cells, and how the pool stands just now."""
+"""Admin pages of pools: policy and current state."""
 
 from typing import Any, ClassVar, cast
 

@@ -1,4 +1,4 @@
-"""What every view of the API has in common: bearer tokens, scopes, problem documents."""
+"""Provide the base views of the API: bearer tokens, scopes and problem documents."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

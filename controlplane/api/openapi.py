@@ -1,4 +1,4 @@
-"""The OpenAPI description: views say what they take and answer, models what it looks like."""
+"""Build the OpenAPI description from the views and the document models."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

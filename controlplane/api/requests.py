@@ -1,4 +1,4 @@
-"""Reads what callers send: a bounded body in JSON or YAML, and the parameters of the query."""
+"""Read requests: a bounded body in JSON or YAML, and query parameters."""
 
 from collections.abc import Collection
 from typing import Any, TypeVar

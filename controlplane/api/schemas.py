@@ -1,4 +1,4 @@
-"""The documents that the API takes and answers, as the OpenAPI description shows them."""
+"""Define the request and response documents of the API for the OpenAPI description."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal

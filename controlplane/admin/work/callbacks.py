@@ -1,4 +1,4 @@
-"""Callbacks: whom an end is told to, how far that has come, and each try."""
+"""Admin pages of callbacks: receiver, state and each delivery attempt."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar

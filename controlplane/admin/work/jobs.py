@@ -1,4 +1,4 @@
-"""Jobs: what was submitted, how far it is, and what may be done: cancel, retry, delete."""
+"""Admin pages of jobs: show progress; cancel, retry, delete."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""One-off tasks: those of Diego's door, by guid, with who is resolving each."""
+"""Admin pages of one-off tasks: by guid, with the claim that is resolving each."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""The doors of callbacks: how their tries went, trying again, and the key that signs them."""
+"""Endpoints of callbacks: list delivery attempts, retry them, and return the signing key."""
 
 from django.conf import settings
 from django.http import HttpResponse

@@ -1,4 +1,4 @@
-"""The doors of secrets: who may submit writes and deletes them; nobody reads their values."""
+"""Endpoints of secrets: submitters write and delete them; values are never returned."""
 
 from django.http import HttpResponse
 from rest_framework.request import Request

@@ -1,4 +1,4 @@
-"""What went wrong with the stack, in a sentence for the person who started it."""
+"""Define the error that reports to the user why the stack failed."""
 
 
 class StackError(Exception):

@@ -1,4 +1,4 @@
-"""What must be true before the processes start: database, tables, accounts, enrolled cells."""
+"""Prepare the database, tables, accounts and enrolled cells before the processes start."""
 
 import json
 import subprocess
