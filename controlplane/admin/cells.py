@@ -77,7 +77,7 @@ class CellAdmin(ReadOnlyAdmin):
         """How many attempts hold its capacity."""
         return int(cell.shown_held)  # type: ignore[attr-defined]
 
-    @admin.display(description="last heard")
+    @admin.display(description="last heartbeat")
     def last_heard(self, cell: Cell) -> SafeString | str:
         """When it last spoke to us."""
         return instant(cell.lease.last_heard_at) if hasattr(cell, "lease") else "never"
@@ -171,7 +171,7 @@ class CellAdmin(ReadOnlyAdmin):
             ("incarnation", obj.incarnation),
             ("enrolled", instant(obj.enrolled_at)),
             ("registered", instant(obj.registered_at)),
-            ("last heard", instant(lease.last_heard_at) if lease else "never"),
+            ("last heartbeat", instant(lease.last_heard_at) if lease else "never"),
             ("lease until", instant(lease.expires_at) if lease else None),
             ("ordered", obj.ordered_state if obj.state != obj.ordered_state else None),
             ("drained by", instant(obj.drain_deadline_at)),

@@ -162,8 +162,8 @@ class JobAdmin(ReadOnlyAdmin):
         question = ActionConfirmation(
             action="delete_jobs",
             title="Delete these jobs?",
-            text="Nobody sees them any more, nor their tasks, attempts, history and output. This"
-            " cannot be undone. Jobs that have not ended stay.",
+            text="The jobs are hidden, with their tasks, attempts, history and output. This"
+            " cannot be undone. Jobs that have not ended are kept.",
             button="Delete jobs",
             done="Jobs deleted",
             act=delete,
@@ -207,8 +207,8 @@ class JobAdmin(ReadOnlyAdmin):
             ("all released", instant(obj.settled_at)),
             ("kept for", length(obj.ttl_seconds)),
             ("deleted by itself", instant(obj.expires_at)),
-            ("told when", _TOLD_WHEN.get(CallbackOn(obj.callback_on))),
-            ("told to", obj.callback_url),
+            ("callback on", _TOLD_WHEN.get(CallbackOn(obj.callback_on))),
+            ("callback URL", obj.callback_url),
         ]
 
     def sections_at(self, obj: Job, query: Mapping[str, str]) -> list[Section]:

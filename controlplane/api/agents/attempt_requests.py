@@ -1,4 +1,4 @@
-"""Authenticate signed requests of cells about their own attempts."""
+"""Endpoints for signed requests of cells about their own attempts."""
 
 import hashlib
 from uuid import UUID
