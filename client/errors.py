@@ -27,7 +27,7 @@ class BadInput(ClientError):
 
 
 class Unreachable(ClientError):
-    """Nobody answered at `url`, or not in HTTP."""
+    """The connection to `url` failed, or the response was not HTTP."""
 
     def __init__(self, url: str, why: str) -> None:
         super().__init__(f"no answer from {url}: {why}")

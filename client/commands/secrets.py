@@ -90,7 +90,7 @@ def delete_secret(
 
 
 def is_terminal() -> bool:
-    """Whether somebody is there to be asked."""
+    """Return whether the command can prompt on a terminal."""
     return sys.stdin.isatty()
 
 

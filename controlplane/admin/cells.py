@@ -156,7 +156,7 @@ class CellAdmin(ReadOnlyAdmin):
         }
 
     def facts(self, obj: Cell) -> list[tuple[str, Any]]:
-        """What it offers and when it was heard."""
+        """Return the cell's resources and its last heartbeat."""
         lease = getattr(obj, "lease", None)
         used = load_usage([obj.pk]).get(obj.pk, {})
         return [

@@ -57,7 +57,7 @@ BYTES = {"application/octet-stream": {"type": "string", "format": "binary"}}
 
 
 class BearerScheme(OpenApiAuthenticationExtension):
-    """Tells the description how callers say who they are."""
+    """Describe the authentication of callers in the OpenAPI document."""
 
     target_class = "controlplane.api.base.BearerAuthentication"
     name = "token"

@@ -61,7 +61,7 @@ class CallbackAdmin(ReadOnlyAdmin):
     defer_fields: ClassVar = ("job__spec", "job__annotation", "task__group__launch")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Callback]:
-        """What belongs to a deleted job is seen by nobody."""
+        """Exclude callbacks of deleted jobs."""
         return super().get_queryset(request).filter(job__deleted_at=None)
 
     def get_search_results(

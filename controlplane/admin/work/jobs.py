@@ -62,7 +62,7 @@ class JobAdmin(ReadOnlyAdmin):
     actions = ("cancel_jobs", "retry_jobs", "delete_jobs")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
-        """What was deleted is seen by nobody."""
+        """Exclude deleted jobs."""
         return super().get_queryset(request).filter(deleted_at=None)
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
@@ -154,7 +154,7 @@ class JobAdmin(ReadOnlyAdmin):
 
     @admin.action(description="Delete job", permissions=["operate"])
     def delete_jobs(self, request: HttpRequest, rows: QuerySet[Job]) -> HttpResponse | None:
-        """Hide jobs that have ended, for ever."""
+        """Hide jobs that have ended. This cannot be undone."""
 
         def delete(job: Job) -> None:
             delete_job(job_id=job.pk, actor=str(request.user), now=clock.now())

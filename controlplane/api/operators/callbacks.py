@@ -20,7 +20,7 @@ from controlplane.queries.callbacks import callbacks
 
 
 class _SubmitToRead(MaySubmit):
-    """A token that may only look is not told what its user's receivers trust."""
+    """Deny read-only tokens, since the key signs callbacks that receivers trust."""
 
     message = "this needs a token of the scope submit"
 

@@ -2,4 +2,4 @@
 
 
 class StackError(Exception):
-    """The stack cannot go on; the message says why and what to do about it."""
+    """The stack cannot continue; the message names the cause and the remedy."""
