@@ -92,7 +92,7 @@ format: setup ## write the code the way `make check` wants it
 	@$(BIN)/ruff format --quiet .
 
 docs: setup ## write the pages that follow from the code
-	@$(BIN)/python -m docs.generate
+	@$(BIN)/python -m docgen.generate
 	@DJANGO_SETTINGS_MODULE=tests.lint_settings $(BIN)/python -W ignore manage.py spectacular --file docs/openapi.yaml
 
 bench: setup ## print the benchmarks' tables: ONLY=B1,B6 RUNS=3

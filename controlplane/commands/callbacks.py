@@ -144,18 +144,15 @@ def claim_callbacks(*, now: datetime, left_off: str = "") -> ClaimBatch:
     """
     if not is_any_due(now):
         return ClaimBatch()
-    found: list[ClaimedCallback] = []
     receivers = find_receivers(now, behind=left_off)
-    is_ours = True
 
-    def claim() -> None:
-        nonlocal is_ours
-        # Two that count at the same time what is in hand would exceed the bounds together.
+    def claim() -> list[ClaimedCallback] | None:
+        # Two processes that count deliveries in flight at once would exceed the bounds together.
         is_ours = not settings.CELLRUN.advisory_locks or try_lock(_LOCK)
-        found[:] = _claim(receivers, now) if is_ours else []
+        return _claim(receivers, now) if is_ours else None
 
-    run_in_transaction(claim)
-    if not is_ours:
+    found = run_in_transaction(claim)
+    if found is None:
         return ClaimBatch((), domain.POSTPONED_SECONDS, left_off)
     try:
         ours = _with_task_claims(_with_bodies(found), now)
@@ -255,14 +252,7 @@ def note_try(item: ClaimedCallback, tried: DeliveryAttempt) -> DeliveryResult:
     for nobody's lock: raises OperationalError if somebody else has the callback's.
     """
     if domain.is_delivered(tried.status):
-        is_resolved = True
-
-        def end() -> None:
-            nonlocal is_resolved
-            is_resolved = _end_well(item, tried)
-
-        run_in_transaction(end)
-        return DeliveryResult(is_resolved=is_resolved)
+        return DeliveryResult(is_resolved=run_in_transaction(lambda: _end_well(item, tried)))
     wait = domain.wait_seconds(item.number, callback_id=item.callback_id)
     if tried.is_cut_short:
         wait = 0.0
@@ -295,18 +285,15 @@ def resolve_told(item: ClaimedCallback, *, now: datetime) -> bool:
 
     If that is so until its claim is over, the task goes two minutes after its end, as any does.
     """
-    is_resolved = True
 
-    def resolve() -> None:
-        nonlocal is_resolved
+    def resolve() -> bool:
         if item.task_id is not None and find_free_jobs([item.job_id]):
             _delete_told(item, item.task_id, now)
-        else:
-            held = "SELECT 1 FROM controlplane_oneoff WHERE task_id = %s AND claim = %s"
-            is_resolved = not rows(held, [item.task_id, item.task_claim])
+            return True
+        held = "SELECT 1 FROM controlplane_oneoff WHERE task_id = %s AND claim = %s"
+        return not rows(held, [item.task_id, item.task_claim])
 
-    run_in_transaction(resolve)
-    return is_resolved
+    return run_in_transaction(resolve)
 
 
 def _delete_told(item: ClaimedCallback, task_id: int, now: datetime) -> None:

@@ -17,16 +17,13 @@ _T = TypeVar("_T")
 
 
 def in_turn(work: Callable[[], _T]) -> _T | None:
-    """What `work` comes to, in a transaction; None: somebody else has the turn.
+    """Run `work` in a transaction and return its value; None: another tick holds the lock.
 
-    A deadlock lets go of everything, and all of it is done again.
+    A deadlock rolls everything back, and all of it runs again.
     """
-    result: _T | None = None
 
-    def locked() -> None:
-        nonlocal result
+    def locked() -> _T | None:
         is_ours = not settings.CELLRUN.advisory_locks or try_lock(_LOCK)
-        result = work() if is_ours else None
+        return work() if is_ours else None
 
-    run_in_transaction(locked)
-    return result
+    return run_in_transaction(locked)

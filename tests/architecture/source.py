@@ -14,7 +14,7 @@ PACKAGES = (
     "benchmarks",
     "examples",
     "deploy",
-    "docs",
+    "docgen",
     "tests",
 )
 

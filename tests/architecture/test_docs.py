@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from controlplane.contract.settings_names import CELL, CONTROL_PLANE, STACK
-from docs import settings_page, states_page
-from docs.generate import FOLDER, PAGES
+from docgen import settings_page, states_page
+from docgen.generate import FOLDER, PAGES
 from tests.architecture.source import ROOT
 
 DOCUMENTS = sorted(
@@ -62,6 +62,42 @@ def test_every_test_that_the_page_of_features_names_is_there() -> None:
         for test, path in named
         if test and f"def {test}(" not in (ROOT / path).read_text()
     ]
+    assert missing == []
+
+
+def test_every_file_that_the_pages_for_contributors_name_exists() -> None:
+    named = {
+        (page.name, path)
+        for page in (FOLDER / "contributing").glob("*.md")
+        for path in re.findall(r"`([\w.-]+/[\w./-]*)`", page.read_text())
+    }
+    assert len(named) > 80
+    missing = [
+        item
+        for item in sorted(named)
+        if not (ROOT / item[1]).exists() and not (ROOT / "controlplane" / item[1]).exists()
+    ]
+    assert missing == []
+
+
+def test_every_function_on_the_map_of_the_code_is_in_its_file() -> None:
+    rows = [
+        re.findall(r"`([^`]+)`", line)
+        for line in (FOLDER / "contributing" / "README.md").read_text().splitlines()
+        if re.match(r"\| .*`\w[\w.]*`.*`\S+\.py`", line)
+    ]
+    missing = [
+        name
+        for row in rows
+        for name in row
+        if re.fullmatch(r"[\w.]+", name)
+        and not any(
+            re.search(rf"\b{name.rpartition('.')[2]}\b", (ROOT / path).read_text())
+            for path in row
+            if path.endswith(".py")
+        )
+    ]
+    assert len(rows) > 10
     assert missing == []
 
 

@@ -33,7 +33,7 @@ CELL = textwrap.dedent(
     from workers.config import CellConfig
     from workers.drivers.process.engine import ProcessEngine
     from workers.drivers.registry import make_pipeline
-    from workers.drivers.runner.driver import Offered
+    from workers.drivers.runner.driver import InstalledRunners
 
     home, url, uid = sys.argv[1:4]
     config = CellConfig(
@@ -41,7 +41,7 @@ CELL = textwrap.dedent(
         installation="conformance", capacity={}, driver="process",
     )
     engine = ProcessEngine(home=config.home, max_log_bytes=config.max_log_bytes)
-    offered = Offered({"http_job": HttpJob()})
+    offered = InstalledRunners({"http_job": HttpJob()})
     driver = make_pipeline(engine, config, print, (0.05, 0.1), offered)
     spec = GroupSpec(1, 7, "suite", "main", 1, task_type="http_job", command=("do", "it"))
     driver.start(Launch(RunAttempt(uid, 1, 11, 0, 1, 0.0), spec, {"JOB_SERVICE": url}))

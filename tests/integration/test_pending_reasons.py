@@ -32,7 +32,7 @@ from controlplane.domain.placement.preemption.candidates import RUNNING_JOBS, RU
 from controlplane.domain.state.states import Reason
 from controlplane.domain.state.transitions import Event
 from controlplane.models import Cell, Job, Pool, Quota, Task
-from docs.placement_page import EXAMPLES
+from docgen.placement_page import EXAMPLES
 from tests.scenarios.conftest import loop as loop
 from tests.scenarios.conftest import stage as stage
 from tests.scenarios.stage import Stage

@@ -69,8 +69,9 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         f"{_D}state/transitions.py",
-        "if rule.wait is Wait.SYSTEM and rule.requeue and counters.refusal_row > FREE_REFUSALS:",
-        "if (rule.wait is Wait.SYSTEM and counters.refusal_row > FREE_REFUSALS):",
+        "if rule.wait is BackoffKind.SYSTEM and rule.requeue and"
+        " counters.refusal_row > FREE_REFUSALS:",
+        "if (rule.wait is BackoffKind.SYSTEM and counters.refusal_row > FREE_REFUSALS):",
         "the only other row that waits so is a system failure, which is charged to system anyway",
     ),
     Equivalent(
@@ -99,8 +100,8 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         f"{_D}convergence/endings.py",
-        "cause = Cause(told, message, force=force, failure_reason=REASONS[told])",
-        "cause = Cause(told, message, force=force)",
+        "cause = ChangeCause(told, message, force=force, failure_reason=REASONS[told])",
+        "cause = ChangeCause(told, message, force=force)",
         "the sentence of the reason is also what a change without a text of its own gives",
     ),
     Equivalent(
@@ -111,8 +112,8 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         f"{_D}convergence/lost_cells.py",
-        "change = change_task(facts, Event.CELL_LOST, Cause(Reason.CELL_LOST), now=now)",
-        "change = change_task(facts, Event.VANISHED, Cause(Reason.CELL_LOST), now=now)",
+        "change = change_task(facts, Event.CELL_LOST, ChangeCause(Reason.CELL_LOST), now=now)",
+        "change = change_task(facts, Event.VANISHED, ChangeCause(Reason.CELL_LOST), now=now)",
         "the table has the same row for both; they differ in docs/states.md",
     ),
     Equivalent(
@@ -129,9 +130,8 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         f"{_D}convergence/unplaced.py",
-        "return change_task(facts, Event.DEADLINE_PASSED, Cause(Reason.SCHEDULING_DEADLINE),"
-        " now=now)",
-        "return change_task(facts, Event.REJECTED, Cause(Reason.SCHEDULING_DEADLINE), now=now)",
+        "facts, Event.DEADLINE_PASSED, ChangeCause(Reason.SCHEDULING_DEADLINE), now=now",
+        "facts, Event.REJECTED, ChangeCause(Reason.SCHEDULING_DEADLINE), now=now",
         "the table has the same row for both; they differ in docs/states.md",
     ),
 )

@@ -26,8 +26,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "loss-costs-failure",
         f"{_D}state/transitions.py",
-        "(ACTIVE, Event.CELL_LOST, Rule(S.WORKER_FAILED, S.WORKER_FAILED, Budget.PREEMPTION)),",
-        "(ACTIVE, Event.CELL_LOST, Rule(S.WORKER_FAILED, S.WORKER_FAILED, Budget.FAILURE)),",
+        "        Event.CELL_LOST,\n"
+        "        TransitionRule(S.WORKER_FAILED, S.WORKER_FAILED, RetryBudget.PREEMPTION),",
+        "        Event.CELL_LOST,\n"
+        "        TransitionRule(S.WORKER_FAILED, S.WORKER_FAILED, RetryBudget.FAILURE),",
         "a lost cell is charged to the program",
         needs="crash_machine",
         within=60,
@@ -63,8 +65,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "groups-do-not-wait",
         f"{_D}state/job_rollup.py",
-        "and dependencies_of(group.facts, by_name) is Standing.SATISFIED",
-        "and dependencies_of(group.facts, by_name) is not Standing.IMPOSSIBLE",
+        "and dependencies_of(group.facts, by_name) is DependencyStatus.SATISFIED",
+        "and dependencies_of(group.facts, by_name) is not DependencyStatus.IMPOSSIBLE",
         "a group starts before what it depends on",
     ),
     Mutation(
@@ -192,7 +194,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "done-is-forgotten",
         f"{_W}journal.py",
-        "            memory.done[uid] = Done(until, bool(never))",
+        "            memory.done[uid] = FinishedAttempt(until, bool(never))",
         "            pass",
         "a late order starts what has ended",
         needs="delay",

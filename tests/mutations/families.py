@@ -143,8 +143,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "replaced-still-runs",
         f"{_D}state/dependencies.py",
-        "return Standing.SATISFIED if job.settled_at is not None else Standing.OPEN",
-        "return Standing.SATISFIED if job.state in TERMINAL else Standing.OPEN",
+        "SATISFIED if job.settled_at is not None",
+        "SATISFIED if job.state in TERMINAL",
         "a job starts beside containers of the one that it replaces",
         needs="same_name",
         within=60,

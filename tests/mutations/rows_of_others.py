@@ -16,7 +16,7 @@ S1_1 = of_row(
     "test_s1_1_runners",
     (
         "failures-keep-the-state",
-        f"{QUERIES}attempts/briefing.py",
+        f"{QUERIES}attempts/launch_context.py",
         "state = %s AND failure_kind <> %s AS clears",
         "FALSE AND state = %s AND failure_kind <> %s AS clears",
         "a retry goes on with what has failed",
@@ -24,7 +24,7 @@ S1_1 = of_row(
     ),
     (
         "only-the-last-attempt-counts",
-        f"{QUERIES}attempts/briefing.py",
+        f"{QUERIES}attempts/launch_context.py",
         "WHERE clears OR kept IS NOT NULL ORDER BY number DESC LIMIT 1",
         "ORDER BY number DESC LIMIT 1",
         "an attempt that never began loses the state of those before it",
@@ -114,7 +114,7 @@ S1_3 = of_row(
     ),
     (
         "checkpoints-stay-behind",
-        f"{QUERIES}attempts/briefing.py",
+        f"{QUERIES}attempts/launch_context.py",
         'if not asked.launch.get("checkpoint_path"):',
         'if asked.launch.get("checkpoint_path"):',
         "a retry begins where the first attempt began",
@@ -234,8 +234,8 @@ S2_2 = of_row(
     (
         "loss-is-a-word",
         f"{DOMAIN}convergence/lost_cells.py",
-        "cause = Cause(Reason.CELL_LOST, release=ReleaseKind.CELL_LOST)",
-        "cause = Cause(Reason.CELL_LOST, release=ReleaseKind.CELL_LOST, never_created=True)",
+        "cause = ChangeCause(Reason.CELL_LOST, release=ReleaseKind.CELL_LOST)",
+        "cause = ChangeCause(Reason.CELL_LOST, release=ReleaseKind.CELL_LOST, never_created=True)",
         "what may have run on a lost cell runs again",
         "an_order_without_an_answer_ends_with_the_loss_of_its_cell",
     ),

@@ -7,7 +7,7 @@ from zlib import crc32
 
 import pytest
 
-from docs.scenarios_page import ROWS as PAGE_ROWS
+from docgen.scenarios_page import ROWS as PAGE_ROWS
 from tests.mutations.row_mutation import RowMutation
 from tests.mutations.rows import ROWS
 from tests.mutations.running import ROOT, mutate

@@ -2,8 +2,8 @@
 
 import pytest
 
-from docs.rollup_rules import RULES
-from docs.scenarios_page import ROWS, SCENARIOS, list_scenarios
+from docgen.rollup_rules import RULES
+from docgen.scenarios_page import ROWS, SCENARIOS, list_scenarios
 from tests.mutations.rows import ROWS as MISTAKES
 
 # What each of the systems that Cellrun follows obliges to: Iris, Flyte, Diego, Backend.AI, Volcano.

@@ -50,7 +50,7 @@ class CallbackRepeat(ApiView):
 
     @openapi.describe(
         "repeat_callback",
-        body="NoRequest",
+        body="EmptyRequest",
         answers={202: openapi.ref("CallbackDetail")},
         problems=(400, 403, 404, 409, 413, 415, 422),
     )

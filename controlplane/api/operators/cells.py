@@ -64,7 +64,7 @@ class CellCordon(_CellOrder):
     """Keep new work from a cell."""
 
     @openapi.describe(
-        "cordon_cell", body="NoRequest", answers={200: openapi.ref("Cell")}, problems=_PROBLEMS
+        "cordon_cell", body="EmptyRequest", answers={200: openapi.ref("Cell")}, problems=_PROBLEMS
     )
     def post(self, request: Request, name: str) -> HttpResponse:
         """Give a cell no new work; what runs on it goes on (operators)."""
@@ -75,7 +75,7 @@ class CellUncordon(_CellOrder):
     """Let a cell work again."""
 
     @openapi.describe(
-        "uncordon_cell", body="NoRequest", answers={200: openapi.ref("Cell")}, problems=_PROBLEMS
+        "uncordon_cell", body="EmptyRequest", answers={200: openapi.ref("Cell")}, problems=_PROBLEMS
     )
     def post(self, request: Request, name: str) -> HttpResponse:
         """Give a cell work again (operators)."""
@@ -105,7 +105,7 @@ class CellUnquarantine(_CellOrder):
 
     @openapi.describe(
         "unquarantine_cell",
-        body="NoRequest",
+        body="EmptyRequest",
         answers={200: openapi.ref("Cell")},
         problems=_PROBLEMS,
     )

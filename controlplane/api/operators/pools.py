@@ -65,7 +65,7 @@ class PoolConfirmLoss(ApiView):
 
     @openapi.describe(
         "confirm_loss",
-        body="NoRequest",
+        body="EmptyRequest",
         answers={200: openapi.ref("Pool")},
         problems=(400, 403, 404, 409, 413, 415, 422),
     )

@@ -200,7 +200,7 @@ class JobRetry(ApiView):
 
     @openapi.describe(
         "retry_job",
-        body="NoRequest",
+        body="EmptyRequest",
         answers={201: openapi.ref("Job"), 200: openapi.ref("Job")},
         problems=(400, 403, 404, 409, 413, 415, 422),
     )

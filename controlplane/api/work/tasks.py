@@ -102,7 +102,7 @@ class TaskResolving(ApiView):
 
     @openapi.describe(
         "resolve_task",
-        body="NoRequest",
+        body="EmptyRequest",
         answers={200: openapi.ref("Claim")},
         problems=(400, 403, 404, 409, 413, 415, 422),
     )

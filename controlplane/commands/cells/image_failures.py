@@ -59,15 +59,12 @@ def hold_images(*, now: datetime) -> int:
         found[image].append(PullFailures(cell_id, count, failed_at))
     until = {image: held_until(failures, now=now) for image, failures in found.items()}
     waiting = _find_waiting([image for image, instant in until.items() if instant is not None])
-    held: dict[str, int] = {}
 
-    def hold(image: str) -> None:
-        held[image] = _hold(image, len(found[image]), until[image], waiting[image], now=now)
+    def hold(image: str) -> int:
+        return _hold(image, len(found[image]), until[image], waiting[image], now=now)
 
-    # Each by itself: reports of what could not be pulled wait for the rows.
-    for image in found:
-        run_in_transaction(partial(hold, image))
-    return sum(held.values())
+    # One transaction per image: reports of failed pulls wait for its rows.
+    return sum(run_in_transaction(partial(hold, image)) for image in found)
 
 
 def _find_waiting(images: Sequence[str]) -> dict[str, list[int]]:

@@ -19,11 +19,4 @@ def close_quiet(look: RuleContext) -> Mapping[str, int]:
         UPDATE controlplane_alert a SET cleared_at = %(now)s FROM quiet WHERE a.id = quiet.id
         """
     parameters = parameters_of(look.now, look.covered_at, look.policy)
-    closed = 0
-
-    def work() -> None:
-        nonlocal closed
-        closed = execute(statement, parameters)
-
-    run_in_transaction(work)
-    return {"alerts_closed": closed}
+    return {"alerts_closed": run_in_transaction(lambda: execute(statement, parameters))}

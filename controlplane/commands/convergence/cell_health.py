@@ -56,32 +56,33 @@ def clear_cells(*, now: datetime, policy: Policy) -> int:
     Of those that are kept for something else, what was told of their stops is over.
     """
     cells = {cell.cell_id: cell for cell in find_cleared_cells(now, policy)}
-    moved: list[int] = []
 
-    def work() -> None:
-        moved[:] = change_cells(decide_cleared(cells.values(), now=now))
+    def work() -> int:
+        moved = change_cells(decide_cleared(cells.values(), now=now))
         clear_alerts(SUSPICIONS, [cells[cell_id].name for cell_id in moved], now=now)
         stay = [cell.name for cell in cells.values() if cell.stays]
         clear_alerts(UNCONFIRMED, stay, now=now)
         if moved:
             transaction.on_commit(wakes.wake_placement, robust=True)
+        return len(moved)
 
-    run_in_transaction(work)
-    return len(moved)
+    return run_in_transaction(work)
 
 
 def _quarantine(effects: Effects, *, now: datetime) -> int:
-    """`effects`: to each cell its alert, which is raised if the cell is put aside."""
-    moved: list[int] = []
+    """Apply the cell changes and raise the alert of each cell that changed; return how many.
 
-    def work() -> None:
-        moved[:] = change_cells(effects.cells)
+    `effects` holds one alert for each cell, in the same order.
+    """
+
+    def work() -> int:
+        moved = change_cells(effects.cells)
         pairs = zip(effects.cells, effects.alerts, strict=True)
         told = [(cell, alert) for cell, alert in pairs if cell.cell_id in moved]
         raise_alerts([alert for _, alert in told], now=now)
         # What failed there is of the past, though it is kept for its stops.
         over = [alert.subject for cell, alert in told if cell.trusted_at is not None]
         clear_alerts(FAILING, over, now=now)
+        return len(moved)
 
-    run_in_transaction(work)
-    return len(moved)
+    return run_in_transaction(work)

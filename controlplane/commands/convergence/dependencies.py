@@ -36,10 +36,8 @@ def follow_dependencies(job_ids: Sequence[int], *, now: datetime) -> int:
 
     A job that waits for something that can no longer come true ends KILLED, with that as reason.
     """
-    moved = 0
 
-    def work(batch: Sequence[int]) -> None:
-        nonlocal moved
+    def work(batch: Sequence[int]) -> int:
         jobs = lock_jobs(batch)
         dependencies = load_dependencies(batch)
         endings, unblocked = [], []
@@ -54,19 +52,16 @@ def follow_dependencies(job_ids: Sequence[int], *, now: datetime) -> int:
         applied = apply_changes(
             [], jobs=jobs, now=now, actor="convergence", endings=endings, unblocked=unblocked
         )
-        moved += len(endings) + len(unblocked)
         send_after_commit(applied)
+        return len(endings) + len(unblocked)
 
-    for_each_batch(job_ids, work, what="dependencies of jobs")
-    return moved
+    return sum(for_each_batch(job_ids, work, what="dependencies of jobs"))
 
 
 def end_hopeless(job_ids: Sequence[int], *, now: datetime, page: int) -> int:
     """Kill the tasks of groups whose dependency can no longer hold; how many."""
-    changed = 0
 
-    def work(batch: Sequence[int]) -> None:
-        nonlocal changed
+    def work(batch: Sequence[int]) -> int:
         jobs = lock_jobs(batch)
         groups = [
             group.group_id
@@ -76,11 +71,10 @@ def end_hopeless(job_ids: Sequence[int], *, now: datetime, page: int) -> int:
         task_ids = find_pending_of_groups(groups, page) if groups else []
         changes = [decide_hopeless(facts, now=now) for facts in load_facts_of_tasks(task_ids)]
         applied = apply_changes(changes, jobs=jobs, now=now, actor="convergence")
-        changed += applied.changed
         send_after_commit(applied)
+        return applied.changed
 
-    for_each_batch(list(job_ids), work, what="dependencies")
-    return changed
+    return sum(for_each_batch(list(job_ids), work, what="dependencies"))
 
 
 def _in_vain(failed: DependencyFacts) -> str:

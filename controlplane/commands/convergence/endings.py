@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Protocol
 
 from controlplane.commands.convergence.job_pages import give_back, take_turn
@@ -63,13 +64,12 @@ def _end_generations(now: datetime) -> int:
 
 
 def end_children(job_ids: Sequence[int], *, now: datetime) -> set[int]:
-    """End jobs whose parent has ended, or is ending, without success (Iris: recursive); which.
+    """End jobs whose parent ended, or is ending, without success; return their ids (as in Iris).
 
-    Their own children are found when it is their turn.
+    Their own children follow in the next round.
     """
-    ended: set[int] = set()
 
-    def work(batch: Sequence[int]) -> None:
+    def work(batch: Sequence[int]) -> list[int]:
         jobs = lock_jobs(batch)
         endings = [
             EndJob(
@@ -81,19 +81,16 @@ def end_children(job_ids: Sequence[int], *, now: datetime) -> set[int]:
             for child, (parent, name) in load_parents(batch).items()
         ]
         applied = apply_changes([], jobs=jobs, now=now, actor="convergence", endings=endings)
-        ended.update(ending.job_id for ending in endings)
         send_after_commit(applied)
+        return [ending.job_id for ending in endings]
 
-    for_each_batch(job_ids, work, what="children")
-    return ended
+    return set(chain.from_iterable(for_each_batch(job_ids, work, what="children")))
 
 
 def bounce_page(job_id: int, *, now: datetime, page: int = PAGE) -> int:
-    """Send up to a page of a gang's members back to wait; how many. 0: all have gone."""
-    bounced = 0
+    """Requeue up to a page of a gang's members; return how many, 0 when none is left."""
 
-    def bounce() -> None:
-        nonlocal bounced
+    def requeue() -> int:
         jobs = lock_jobs([job_id])
         task_ids = find_bouncing_page(job_id, page)
         graces = load_stop_seconds(job_id)
@@ -103,29 +100,26 @@ def bounce_page(job_id: int, *, now: datetime, page: int = PAGE) -> int:
             if facts.state in ACTIVE
         ]
         applied = apply_changes(changes, jobs=jobs, now=now, actor="convergence", again=[job_id])
-        bounced = applied.changed
         send_after_commit(applied)
+        return applied.changed
 
-    run_in_transaction(bounce)
-    return bounced
+    return run_in_transaction(requeue)
 
 
 def _work_in_pages(what: str, work: EndingPage, now: datetime) -> int:
-    """Do `work` on each of the jobs until nothing of it is left, oldest job first; how much.
+    """Run `work` on each of the jobs until it has nothing left, oldest first; return the total.
 
-    What is too much for one tick is left to the next, which is woken for it.
+    The next tick, which is woken, takes what exceeds the pages of this one.
     """
-    done, pages, count = 0, 0, 0
+    done, pages = 0, 0
 
-    def do_page(job_ids: Sequence[int]) -> None:
-        nonlocal count
-        count = sum(work(job_id, now=now) for job_id in job_ids)
+    def do_page(job_ids: Sequence[int]) -> int:
+        return sum(work(job_id, now=now) for job_id in job_ids)
 
     turn = take_turn(what, now=now)
     for place, job_id in enumerate(turn.job_ids):
         while pages < PAGES_PER_TICK:
-            count = 0
-            for_each_batch([job_id], do_page, what=what)
+            count = sum(for_each_batch([job_id], do_page, what=what))
             if not count:
                 break
             done, pages = done + count, pages + 1

@@ -49,10 +49,8 @@ def apply_task_rule(rule: TaskRule, candidates: Sequence[DueTask], look: RuleCon
     by_job: dict[int, list[int]] = {}
     for candidate in candidates:
         by_job.setdefault(candidate.job_id, []).append(candidate.task_id)
-    changed = 0
 
-    def work(job_ids: Sequence[int]) -> None:
-        nonlocal changed
+    def work(job_ids: Sequence[int]) -> int:
         jobs = lock_jobs(job_ids)
         # A report, an operator or a placement may have come in between.
         attempts = pick_candidates(
@@ -69,8 +67,7 @@ def apply_task_rule(rule: TaskRule, candidates: Sequence[DueTask], look: RuleCon
             and (facts.attempt is None or facts.attempt.uid == attempts[facts.task_id])
         ]
         applied = apply_changes(changes, jobs=jobs, now=look.now, actor="convergence")
-        changed += applied.changed
         send_after_commit(applied)
+        return applied.changed
 
-    for_each_batch(list(by_job), work, what=rule.name)
-    return changed
+    return sum(for_each_batch(list(by_job), work, what=rule.name))

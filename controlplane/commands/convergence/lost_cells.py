@@ -71,10 +71,8 @@ def lose_silent_cells(look: RuleContext) -> Mapping[str, int]:
     Decided and written in one transaction, in which none of them can be heard, nor an operator
     confirm a loss: half of it would be an alert without a loss that is held back, or none for one.
     """
-    losses, lost = CellLosses(), list[LeaseFacts]()
 
-    def work() -> None:
-        nonlocal losses, lost
+    def work() -> tuple[CellLosses, list[LeaseFacts]]:
         lock_silent_cells(look.now, look.policy)
         leases = list_silent_leases(look.now, look.policy)
         pools = list_pool_silences({lease.pool_id for lease in leases}, look.now)
@@ -84,8 +82,9 @@ def lose_silent_cells(look: RuleContext) -> Mapping[str, int]:
         moved = set(change_cells(losses.cells))
         lost = [lease for lease in leases if lease.cell_id in moved]
         _tell(lost, losses.alarms, now=look.now)
+        return losses, lost
 
-    run_in_transaction(work)
+    losses, lost = run_in_transaction(work)
     # Their queues go with their incarnation.
     for lease in lost:
         transport.drop(cell_queue(lease.name, lease.incarnation))

@@ -83,13 +83,11 @@ def remove(look: RuleContext) -> Mapping[str, int]:
 
 def _remove_page(table: str, after: str, limit: int, now: datetime) -> tuple[int, str, int]:
     """How many were looked at, the key of the last, how many went."""
-    found: list[tuple[int, str, int]] = []
 
-    def work() -> None:
+    def work() -> tuple[int, str, int]:
         [(looked, last, gone)] = rows(PARENTLESS[table], {"after": after, "limit": limit})
         if gone:
             note_repair("orphans", {"orphans": gone}, now=now)
-        found[:] = [(looked, last, gone)]
+        return looked, last, gone
 
-    run_in_transaction(work)
-    return found[0]
+    return run_in_transaction(work)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 
 from controlplane.commands.convergence.job_pages import take_turn
 from controlplane.commands.convergence.rule import RuleContext
@@ -50,15 +51,14 @@ def recount(look: RuleContext) -> Mapping[str, int]:
         ended_since=look.now - timedelta(seconds=ENDED_SECONDS),
         told=CONTRADICTION,
     )
-    found: list[Difference] = []
 
-    def work(batch: Sequence[int]) -> None:
+    def work(batch: Sequence[int]) -> list[Difference]:
         differences = recount_jobs(batch, repair=True, now=look.now)
         if mended := _count_mended(differences):
             note_repair("recount", {"recounted": mended}, now=look.now)
-        found.extend(differences)
+        return differences
 
-    for_each_batch(page.job_ids, work, what="recount")
+    found = list(chain.from_iterable(for_each_batch(page.job_ids, work, what="recount")))
     _tell([item for item in found if not item.is_mendable], page.job_ids, look.now)
     reached = "" if page.reached is None else str(page.reached)
     note_walk("recount", reached=reached, now=look.now)

@@ -69,16 +69,14 @@ def cancel_task(*, task_id: int, reason: str, force: bool, actor: str, now: date
 
 
 def end_page(job_id: int, *, now: datetime, actor: str = "convergence") -> int:
-    """End up to 1,000 open tasks of a job that is ending; how many. 0: none is left."""
-    ended = 0
+    """End up to 1,000 open tasks of a job that is ending; return how many, 0 when none is left."""
 
-    def end() -> None:
-        nonlocal ended
+    def end() -> int:
         jobs = lock_jobs([job_id])
         ending = load_ending(job_id)
         task_ids: Sequence[int] = find_ending_page(job_id, PAGE) if ending else ()
         if ending is None or not task_ids:
-            return
+            return 0
         changes = [
             decide_ended(
                 facts,
@@ -91,8 +89,7 @@ def end_page(job_id: int, *, now: datetime, actor: str = "convergence") -> int:
             if facts.state in OPEN
         ]
         applied = apply_changes(changes, jobs=jobs, now=now, actor=actor)
-        ended = applied.changed
         send_after_commit(applied)
+        return applied.changed
 
-    run_in_transaction(end)
-    return ended
+    return run_in_transaction(end)

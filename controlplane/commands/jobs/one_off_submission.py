@@ -53,20 +53,19 @@ def _desire(wanted: OneOffSpec, body: Mapping[str, Any], owner: User, now: datet
     for group in job.groups:
         for content in group.contents.values():
             store.put_input(content)
-    made: list[int] = []
 
-    def insert() -> None:
-        made.clear()
+    def insert() -> int:
         check_cap(owner.pk, [tasks_of(asked)])
         if not insert_jobs([job], actor=owner.get_username(), now=now):
             _refuse_taken(job, is_sure=True)
-        made.extend(_insert_one_off(job, wanted.domain))
+        made = _insert_one_off(job, wanted.domain)
         if not made:
             _refuse_taken(job, is_sure=True)
         transaction.on_commit(wakes.wake_placement, robust=True)
+        [task_id] = made
+        return task_id
 
-    run_in_transaction(insert)
-    [task_id] = made
+    task_id = run_in_transaction(insert)
     log.info("task_desired", task=task_id, job=job.job_id, by=owner.get_username())
     return task_id
 

@@ -68,14 +68,7 @@ def retry_job(*, job_id: int, guid: str | None, actor: str, now: datetime) -> Su
     for group in plan_groups(spec, now=now, timeout_seconds=None):
         for content in group.contents.values():
             store.put_input(content)
-    made: list[Submission] = []
-
-    def retry() -> None:
-        made.clear()
-        made.append(_retry(_find(job_id), prepared, guid, actor, now))
-
-    run_in_transaction(retry)
-    [submission] = made
+    submission = run_in_transaction(lambda: _retry(_find(job_id), prepared, guid, actor, now))
     if submission.created:
         log.info("job_retried", job=job_id, retry=submission.job_id, by=actor)
     return submission

@@ -77,23 +77,21 @@ def submit_jobs(
         for group in job.groups:
             for content in group.contents.values():
                 store.put_input(content)
-    inserted: set[int] = set()
-    kept: dict[int, int] = {}
 
-    def insert() -> None:
-        inserted.clear()
-        kept.clear()
+    def insert() -> tuple[set[int], dict[int, int]]:
+        kept: dict[int, int] = {}
         if not planned:
-            return
+            return set(), kept
         check_cap(owner.pk, [tasks_of(job) for job in fresh])
         replaced = look_for_names(owner, fresh, kept)
         taken = [job for job in planned if job.position not in kept]
-        inserted.update(insert_jobs(taken, actor=owner.get_username(), now=now))
+        inserted = set(insert_jobs(taken, actor=owner.get_username(), now=now))
         link_jobs([job for job in taken if job.job_id in inserted], replaced, now=now)
         if inserted:
             transaction.on_commit(wakes.wake_placement, robust=True)
+        return inserted, kept
 
-    run_in_transaction(insert)
+    inserted, kept = run_in_transaction(insert)
     by_position = {job.position: job.job_id for job in planned if job.job_id in inserted}
     known |= kept
     if len(by_position) + len(known) < len(asked):

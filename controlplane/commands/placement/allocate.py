@@ -43,23 +43,20 @@ class PoolLimits:
 def carry_out(
     placements: PlaceTasks, *, limits: PoolLimits, now: datetime, start_seconds: float
 ) -> int:
-    """Place what the plan says; how many tasks were placed.
+    """Carry out the placements of a plan; return how many tasks were placed.
 
     Each batch is one transaction, orders leave after its commit. A job that cannot be written is
     skipped alone. What the rows no longer allow (task gone, cell full, quota used up, job ending)
     is left out.
     """
-    placed = 0
     start_before = now + timedelta(seconds=start_seconds)
 
-    def place(job_ids: Sequence[int]) -> None:
-        nonlocal placed
+    def place(job_ids: Sequence[int]) -> int:
         done = _place_jobs(set(job_ids), placements, limits, now, start_before)
-        placed += len(done)
         transaction.on_commit(lambda: send_runs(done, start_before=start_before), robust=True)
+        return len(done)
 
-    for_each_batch(find_jobs_of_groups(placements.group_ids), place, what="placement")
-    return placed
+    return sum(for_each_batch(find_jobs_of_groups(placements.group_ids), place, what="placement"))
 
 
 def keep_cursor(pool_id: int, cell: str) -> None:

@@ -25,20 +25,19 @@ log = structlog.get_logger(__name__)
 
 
 def evict(evictions: Sequence[Eviction], *, now: datetime) -> int:
-    """Evict the victims and nominate those who need their room, all or nothing; how many left.
+    """Evict the victims and nominate the tasks that need their capacity; return how many left.
 
-    A victim that ended meanwhile has left without us; for a job that must end nobody leaves.
+    All or nothing. A victim that ended meanwhile needs no eviction; for a job that is ending, no
+    task is evicted.
     """
-    done = 0
 
-    def work() -> None:
-        nonlocal done
+    def work() -> int:
         victims = {task_id for eviction in evictions for task_id in eviction.victims}
         facts = load_facts_of_tasks(sorted(victims))
         jobs = lock_jobs({item.job_id for item in facts} | {item.need.job_id for item in evictions})
         due = _still_due(evictions, jobs, now)
         whom = {task_id: eviction for eviction in due for task_id in eviction.victims}
-        # Again, now that nobody else can change them.
+        # Load them again, now that the locks keep them from changing.
         facts = [item for item in load_facts_of_tasks(sorted(whom)) if item.state in ACTIVE]
         changes = [_preempt(item, whom[item.task_id], now) for item in facts]
         applied = apply_changes(changes, jobs=jobs, now=now, actor="placement")
@@ -50,10 +49,10 @@ def evict(evictions: Sequence[Eviction], *, now: datetime) -> int:
             ],
             now=now,
         )
-        done = applied.changed
         send_after_commit(applied)
+        return applied.changed
 
-    run_in_transaction(work)
+    done = run_in_transaction(work)
     if done:
         log.info("preempted", tasks=done, preemptors=sum(item.need.tasks for item in evictions))
     return done

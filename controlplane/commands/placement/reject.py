@@ -20,12 +20,10 @@ PAGE = 1_000
 
 
 def reject(groups: Sequence[RejectGroup], *, now: datetime) -> int:
-    """The waiting tasks of the groups end UNSCHEDULABLE, and their jobs with them; how many."""
+    """End the waiting tasks of the groups, and their jobs, UNSCHEDULABLE; return how many."""
     reasons = {item.group_id: str(item.reason["text"]) for item in groups}
-    ended = 0
 
-    def work(batch: Sequence[int]) -> None:
-        nonlocal ended
+    def work(batch: Sequence[int]) -> int:
         jobs = lock_jobs(batch)
         # Of this batch alone: else many tasks of a job that is skipped would hold up the others.
         groups = [
@@ -49,8 +47,7 @@ def reject(groups: Sequence[RejectGroup], *, now: datetime) -> int:
             for facts in tasks
         ]
         applied = apply_changes(changes, jobs=jobs, now=now, actor="placement")
-        ended += applied.changed
         send_after_commit(applied)
+        return applied.changed
 
-    for_each_batch(find_jobs_of_groups(reasons), work, what="rejection")
-    return ended
+    return sum(for_each_batch(find_jobs_of_groups(reasons), work, what="rejection"))

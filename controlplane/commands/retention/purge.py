@@ -218,14 +218,10 @@ FROM held WHERE j.id = held.id
 
 
 def _unlink(job_ids: Sequence[int]) -> None:
-    """Children and retries that stay name the jobs no more. No lock of the jobs themselves is held.
+    """Clear the links of remaining children and retries to the jobs, without locking the jobs.
 
-    None are added: the jobs are deleted.
+    No link is added meanwhile: the jobs are deleted.
     """
-    linked = [PAGE]
-
-    def unlink() -> None:
-        linked[0] = execute(_UNLINK, {"jobs": list(job_ids), "page": PAGE})
-
-    while linked[0] == PAGE:
-        run_in_transaction(unlink)
+    parameters = {"jobs": list(job_ids), "page": PAGE}
+    while run_in_transaction(lambda: execute(_UNLINK, parameters)) == PAGE:
+        pass

@@ -53,12 +53,11 @@ def recount_jobs(job_ids: Sequence[int], *, repair: bool, now: datetime) -> list
     Whoever changes a task holds its job's lock, so nothing of these jobs moves while they are
     counted, and everything goes on between two pages.
     """
-    found: list[Difference] = []
 
-    def work() -> None:
+    def work() -> list[Difference]:
         jobs = lock_jobs(job_ids)
         known = sorted(find_undeleted(list(jobs)))
-        found[:] = _find_flags(known)
+        found = _find_flags(known)
         if repair and any(item.flag is WrongFlag.ADRIFT for item in found):
             _send_back(found, jobs, now)
             jobs = lock_jobs(job_ids)
@@ -73,10 +72,9 @@ def recount_jobs(job_ids: Sequence[int], *, repair: bool, now: datetime) -> list
             again = sorted({difference.job_id for difference in found})
             jobs = {**jobs, **lock_jobs(again)}  # with the flags as they are now
             send_after_commit(apply_changes([], jobs=jobs, now=now, actor=ACTOR, again=again))
+        return found
 
-    if job_ids:
-        run_in_transaction(work)
-    return found
+    return run_in_transaction(work) if job_ids else []
 
 
 def _find_flags(job_ids: Sequence[int]) -> list[Difference]:

@@ -1,6 +1,8 @@
-"""Work on many jobs in bounded transactions in which one bad job cannot hold up the others."""
+"""Run work in transactions: with retries, and for many jobs so that a bad one fails alone."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 import structlog
 from django.db import OperationalError, connection, transaction
@@ -12,37 +14,40 @@ from controlplane.queries.locks import find_free_jobs
 
 log = structlog.get_logger(__name__)
 
-# Deadlocks and serialization failures pass; more than this many in a row do not.
+_T = TypeVar("_T")
+
+# Deadlocks and serialization failures are transient; this many consecutive ones are not.
 _TRIES = 3
 _TRANSIENT = ("40001", "40P01")
-# A lock that was waited for in vain (settings: lock_timeout).
+# lock_not_available: the wait for a lock exceeded lock_timeout.
 _LOCKED = "55P03"
 
 
 def for_each_batch(
-    job_ids: Sequence[int], work: Callable[[Sequence[int]], None], *, what: str
-) -> None:
-    """Do `work` on all jobs in one transaction; if it fails, halve until what fails is alone.
+    job_ids: Sequence[int], work: Callable[[Sequence[int]], _T], *, what: str
+) -> list[_T]:
+    """Run `work` on all jobs in one transaction; on failure, bisect until the bad job is alone.
 
-    `work` is called inside the transaction. A job that fails alone is skipped, logged and alerted,
-    and so is one that somebody else keeps locked.
+    Return the values of the batches that committed. A job that fails alone is skipped, logged and
+    alerted, and so is a job that stays locked by another transaction.
     """
+    results: list[_T] = []
     pending = [sorted(set(job_ids))]
     while pending:
         batch = pending.pop()
         if not batch:
             continue
         try:
-            run_in_transaction(lambda batch=batch: work(batch))  # type: ignore[misc]
+            results.append(run_in_transaction(partial(work, batch)))
         except OperationalError as error:
             if _sqlstate(error) != _LOCKED:
                 raise
             free = find_free_jobs(batch)
             locked = sorted(set(batch) - set(free))
-            if not locked:  # it was not for a job that we waited, or it is let go just now
+            if not locked:  # the lock was not on a job, or was released meanwhile
                 raise
             log.error("jobs_locked", jobs=locked, what=what)
-            _tell_skipped(locked, "somebody else keeps it locked", what)
+            _alert_skipped(locked, "another transaction keeps it locked", what)
             pending.append(free)
         except Exception as error:  # one poisoned row must not end the pass
             if len(batch) > 1:
@@ -50,10 +55,11 @@ def for_each_batch(
                 pending += [batch[middle:], batch[:middle]]
                 continue
             log.exception("job_skipped", job=batch[0], what=what)
-            _tell_skipped(batch, str(error)[:1000], what)
+            _alert_skipped(batch, str(error)[:1000], what)
+    return results
 
 
-def _tell_skipped(job_ids: Sequence[int], why: str, what: str) -> None:
+def _alert_skipped(job_ids: Sequence[int], why: str, what: str) -> None:
     alerts = [RaiseAlert("job_skipped", f"{what} of job {job_id}", why) for job_id in job_ids]
     raise_alerts(alerts, now=clock.now())
 
@@ -62,17 +68,18 @@ def _sqlstate(error: OperationalError) -> str | None:
     return getattr(error.__cause__, "sqlstate", None)
 
 
-def run_in_transaction(work: Callable[[], None]) -> None:
-    """`work` in a transaction; a deadlock or serialization failure gets three tries in all.
+def run_in_transaction(work: Callable[[], _T]) -> _T:
+    """Run `work` in a transaction and return its value; retry deadlocks, three tries in all.
 
-    Within another transaction it gets one: that one holds on to its locks, so whoever began it has
-    to try again.
+    Serialization failures are retried alike. Inside another transaction there is one try only: the
+    outer transaction keeps its locks, so its owner has to retry.
     """
-    for left in reversed(range(1 if connection.in_atomic_block else _TRIES)):
+    left = 1 if connection.in_atomic_block else _TRIES
+    while True:
+        left -= 1
         try:
             with transaction.atomic():
-                work()
-            return
+                return work()
         except OperationalError as error:
             state = _sqlstate(error)
             if state not in _TRANSIENT or not left:

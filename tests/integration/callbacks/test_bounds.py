@@ -27,8 +27,8 @@ from django.conf import settings
 import django
 django.setup()
 settings.DATABASES["default"]["NAME"] = sys.argv[1]
-from controlplane.ticks.callback_delivery import Courier
-courier = Courier().start()
+from controlplane.ticks.callback_delivery import CallbackDelivery
+courier = CallbackDelivery().start()
 for _ in sys.stdin:
     courier.look()
 courier.stop()

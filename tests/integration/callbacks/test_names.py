@@ -26,14 +26,14 @@ ANY = socket.AF_UNSPEC
 
 HANGING = """
 import asyncio, socket, threading
-from controlplane.outbox.callbacks.http import Client
+from controlplane.outbox.callbacks.http import CallbackClient
 begun = threading.Event()
 def hang(*_, **__):
     begun.set()
     threading.Event().wait()
 socket.getaddrinfo = hang
 async def post():
-    async with Client(allowed=(), seconds=20, at_once=4) as client:
+    async with CallbackClient(allowed=(), seconds=20, at_once=4) as client:
         url = "http://hanging.example/"
         post = asyncio.create_task(client.post(url, owner_id=1, headers={}, body=b""))
         while not begun.is_set():

@@ -118,7 +118,7 @@ def test_a_lock_that_nobody_lets_go_stops_one_job_and_not_the_tick(loop: Loop) -
     skipped = Alert.objects.get(kind="job_skipped", cleared_at=None)
     assert (skipped.subject, skipped.text) == (
         f"unanswered of job {job.pk}",
-        "somebody else keeps it locked",
+        "another transaction keeps it locked",
     )
     assert loop.converge()["unanswered"] == 1
 

@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.state.states import ACTIVE, COLOURS, RetryBudget
 from controlplane.domain.state.transitions import TRANSITIONS, BackoffKind, Event, TransitionRule
-from docs.rollup_rules import RULES
+from docgen.rollup_rules import RULES
 
 NOT_YET = frozenset({Event.CACHE_HIT})
 """Events that the table knows and that nothing raises in this version."""
@@ -87,7 +87,7 @@ def draw() -> str:
     parts = [
         HEAD,
         _arrow("M200 80 H383", 280, 72, _events(pending, S.ASSIGNED)),
-        _arrow("M360 200 H165 V102", 262, 218, ["tried again, after", *_again()], below=True),
+        _arrow("M360 200 H165 V102", 262, 218, ["retried after", *_again()], below=True),
         _arrow("M60 100 V418", 152, 410, _events(pending, S.UNSCHEDULABLE)),
         _arrow("M115 100 V380 H350 V440 H383", 280, 395, _events(pending, S.KILLED)),
         _arrow("M470 290 V418", 505, 365, _events(active, S.KILLED)),
@@ -172,8 +172,8 @@ def _broken_gangs() -> list[str]:
 
 def _legend() -> list[str]:
     notes = [
-        "¹ the table knows it; nothing in this version causes it yet",
-        "refused, start expired: free, from the 5th in a row the system budget",
+        "¹ not used in this version",
+        "refused, start expired: free, from the 5th consecutive one the system budget",
     ]
     return [
         f'<text x="782" y="{440 + 18 * n}">{escape(text)}</text>' for n, text in enumerate(notes)

@@ -28,9 +28,9 @@ from controlplane.domain.state.transitions import (
     RetryLimits,
     TransitionRule,
 )
-from docs.rollup_rules import RULES
-from docs.states_picture import NOT_YET, is_charged_later, targets
-from docs.tables import table
+from docgen.rollup_rules import RULES
+from docgen.states_picture import NOT_YET, is_charged_later, targets
+from docgen.tables import table
 
 ORDER = (
     S.PENDING,
@@ -47,40 +47,40 @@ ORDER = (
 
 MEANINGS: Mapping[S, str] = MappingProxyType(
     {
-        S.PENDING: "waits to be placed; says why",
-        S.ASSIGNED: "given to a cell that has not begun yet",
-        S.BUILDING: "its cell has it in hand: waits, inputs, image, creation, first health check",
+        S.PENDING: "waits to be placed, with a reason",
+        S.ASSIGNED: "assigned to a cell that has not accepted it yet",
+        S.BUILDING: "accepted by its cell: waiting, inputs, image, creation, first health check",
         S.RUNNING: "its program runs",
         S.SUCCEEDED: "its program ended with exit status 0",
-        S.FAILED: "it failed by itself, or the system failed it too often",
-        S.KILLED: "ended on purpose: cancelled, timed out, or with its job",
-        S.WORKER_FAILED: "its cell was lost or its container vanished too often",
+        S.FAILED: "it failed, or too many system failures",
+        S.KILLED: "ended deliberately: cancelled, timed out, or with its job",
+        S.WORKER_FAILED: "its cell was lost, or its container vanished, too often",
         S.UNSCHEDULABLE: "not placed before its scheduling deadline, or never placeable",
-        S.PREEMPTED: "gave way to more important work too often",
+        S.PREEMPTED: "preempted by higher bands too often",
     }
 )
 
 EVENTS: Mapping[Event, str] = MappingProxyType(
     {
-        Event.PLACED: "placement gives it to a cell",
+        Event.PLACED: "placement assigns it to a cell",
         Event.CACHE_HIT: "its result is in the cache",
         Event.DEADLINE_PASSED: "its scheduling deadline passes",
-        Event.REJECTED: "a rule says that it can never be placed",
+        Event.REJECTED: "it can never be placed",
         Event.BUILDING: "its cell reports BUILDING",
         Event.STARTED: "its cell reports RUNNING",
         Event.EXITED_ZERO: "exit status 0",
-        Event.USER_FAILED: "non-zero exit, out of memory, image or input at fault",
-        Event.SYSTEM_FAILED: "engine, registry or disk at fault; a build that took too long",
+        Event.USER_FAILED: "non-zero exit, out of memory, bad image or input",
+        Event.SYSTEM_FAILED: "failure of engine, registry or disk; a build over its time limit",
         Event.REFUSED: "its cell refuses it",
-        Event.START_EXPIRED: "its cell did not answer before `start_before`",
+        Event.START_EXPIRED: "its cell did not accept it before `start_before`",
         Event.CELL_LOST: "its cell is lost",
-        Event.VANISHED: "its container vanished, or was stopped by somebody else",
-        Event.PREEMPTED: "more important work takes its place",
-        Event.DRAINED: "its cell stops and sends its work away",
+        Event.VANISHED: "its container vanished, or was stopped from outside",
+        Event.PREEMPTED: "work of a higher band preempts it",
+        Event.DRAINED: "its cell drains or evacuates",
         Event.KILLED: "cancelled, timed out, idle, lifetime over, its job or a dependency ended",
         Event.HEALTH_FAILED: "kind `inference`: it was RUNNING, and its health check failed, or its"
         " program ended",
-        Event.GANG_BROKEN: "a member of its gang failed for good",
+        Event.GANG_BROKEN: "a member of its gang failed finally",
         Event.GANG_BOUNCED: "its gang fell below its minimum",
     }
 )
@@ -88,19 +88,19 @@ EVENTS: Mapping[Event, str] = MappingProxyType(
 CELLS: Mapping[CellState, str] = MappingProxyType(
     {
         CellState.READY: "takes work",
-        CellState.CORDONED: "takes no new work; what runs goes on",
-        CellState.DRAINING: "takes no new work; what it has leaves it",
-        CellState.QUARANTINED: "does not confirm stops, fails at everything, or says that it is"
-        " full; takes no new work",
+        CellState.CORDONED: "takes no new work; running work continues",
+        CellState.DRAINING: "takes no new work; its attempts finish or are evicted",
+        CellState.QUARANTINED: "takes no new work: it does not confirm stops, fails all attempts,"
+        " or reports that it is unfit",
         CellState.LOST: "silent beyond its lease; its attempts were released",
     }
 )
 
 RELEASES: Mapping[ReleaseKind, str] = MappingProxyType(
     {
-        ReleaseKind.CONFIRMED: "its cell: the container is gone and will not come",
-        ReleaseKind.CELL_LOST: "nobody: the cell is lost, and that is the declared risk",
-        ReleaseKind.OPERATOR: "an operator, by hand, who vouches for it",
+        ReleaseKind.CONFIRMED: "its cell: the container is gone and will not start",
+        ReleaseKind.CELL_LOST: "the control plane: the cell is lost; the container may still run",
+        ReleaseKind.OPERATOR: "an operator, by hand",
     }
 )
 
@@ -128,9 +128,9 @@ def _head() -> list[str]:
     )
     return [
         "# States\n\n<!-- Written by `make docs` from controlplane/domain; do not edit. -->",
-        "A task, its attempts and its job have states of these ten. A state changes only by the"
-        " table below\n(`controlplane/domain/state/transitions.py`); what is not in it is refused"
-        " and changes nothing. A terminal state is\nfinal. Numbers and names are those of Iris.",
+        "Tasks, attempts and jobs have one of ten states. A state changes only according to the"
+        " table below\n(`controlplane/domain/state/transitions.py`); any other change is refused."
+        " A terminal state is final. Numbers and\nnames are those of Iris.",
         states,
         "![The life of a task](images/states.svg)",
     ]
@@ -160,18 +160,16 @@ def _changes() -> list[str]:
             )
     return [
         "## Changes",
-        "*Becomes* with two states: PENDING as long as the budget lasts, then the other. *Free*:"
-        " charged to no budget.",
-        table(("from", "what happens", "task becomes", "attempt becomes", "budget", "then"), rows),
-        "¹ The table is complete; nothing in this version causes these yet.",
-        "What was asked to run *at most once* never becomes PENDING by an end, whatever is left of"
-        " its budgets, unless its\ncell says that its container was never created; its order does"
-        " not expire either.",
-        "An attempt that was ended by the control plane is not released by that: it holds its"
-        " capacity, and its task,\nuntil one of these says that it is gone. The task is not placed"
-        " again before.",
+        "*Becomes* with two states: PENDING while the budget lasts, then the other. *Free*: charged"
+        " to no budget.",
+        table(("from", "event", "task becomes", "attempt becomes", "budget", "then"), rows),
+        "¹ Not used in this version.",
+        "An *at most once* task never becomes PENDING by an end, regardless of its budgets, unless"
+        " its cell reports that its\ncontainer was never created. Its order does not expire.",
+        "When the control plane ends an attempt, the attempt holds its capacity and its task until"
+        " its release. The task is not\nplaced again before.",
         table(
-            ("release", "who says so"),
+            ("release", "released by"),
             ((f"`{kind.value}`", RELEASES[kind]) for kind in ReleaseKind),
         ),
     ]
@@ -193,7 +191,7 @@ def _pays(rule: TransitionRule) -> str:
     if rule.exhausts and rule.budget:
         return f"{rule.budget.value}: all that is left, and 1 more"
     if is_charged_later(rule):
-        return f"free, from the {FREE_REFUSALS + 1}th in a row system"
+        return f"free, from the {FREE_REFUSALS + 1}th consecutive one system"
     return rule.budget.value if rule.budget else "free" if rule.requeue else ""
 
 
@@ -211,55 +209,55 @@ def _waits(rule: TransitionRule) -> str:
 def _budgets() -> list[str]:
     limits = RetryLimits()
     rows = (
-        ("failure", str(limits.failure), "failures by the task's own fault", "every charge"),
+        ("failure", str(limits.failure), "failures of the task", "every charge"),
         ("preemption", str(limits.preemption), "lost cells, vanished containers", "every charge"),
-        ("system", str(limits.system), "failures of engine, registry or disk", "those in a row"),
+        ("system", str(limits.system), "failures of engine, registry or disk", "consecutive ones"),
     )
     return [
         "## Budgets",
         table(("budget", "default limit", "pays for", "counts"), rows),
-        "A task is tried again while what is counted does not exceed the limit"
-        " (`retries` of the job or group). An end\nis charged to at most one budget, in the same"
-        " statement that ends the attempt.\n\n"
-        f"* An attempt that stayed RUNNING for {HEALTHY_RUN_SECONDS:g} s breaks a row of system"
-        " failures, and of crashes of a service.\n"
+        "A task is retried while the count does not exceed the limit (`retries` of the job or"
+        " group). An end is charged to\nat most one budget, in the statement that ends the"
+        " attempt.\n\n"
+        f"* An attempt that stayed RUNNING for {HEALTHY_RUN_SECONDS:g} s resets the"
+        " consecutive system failures, and crashes of a service.\n"
         "* Back-off is min(base × 2ⁿ, "
         f"{backoff.CAP_SECONDS:g} s), less up to {backoff.JITTER:.0%} of it: base"
         f" {backoff.FAILURE_BASE_SECONDS:g} s for failures,"
         f" {backoff.SYSTEM_BASE_SECONDS:g} s for the system,"
-        f" {backoff.CRASH_BASE_SECONDS:g} s for\n  crashes of a service in a row; none for a"
+        f" {backoff.CRASH_BASE_SECONDS:g} s for\n  consecutive crashes of a service; none for a"
         " lost cell or a drain.",
         "## Who owns a state",
-        "Nothing stays for ever unseen: each state that is not final has an owner, the first row"
-        " that holds.",
+        "Each state that is not final has an owner: the first matching row.",
         _owners("a task that is", TASK_OWNERS),
-        "Jobs and cells have theirs, too:",
+        "Jobs and cells:",
         _owners("what", OTHER_OWNERS),
     ]
 
 
 def _owners(head: str, owners: Iterable[Owner]) -> str:
     rows = ((item.what, item.who, item.longest, item.then) for item in owners)
-    return table((head, "is seen to by", "at the longest", "and then"), rows)
+    return table((head, "owner", "time limit", "then"), rows)
 
 
 def _others() -> list[str]:
     return [
         "## A job's state",
-        "It is derived from its tasks' states whenever one changes"
-        " (`controlplane/domain/state/rollup.py`). The first rule\nthat holds decides. Terminal is"
-        " final.\n\n"
+        "It is computed whenever the state of a task changes"
+        " (`controlplane/domain/state/rollup.py`). The first rule\nthat holds applies. A terminal"
+        " state is final.\n\n"
         + "\n".join(
             f"{number}. {rule.when}: **{rule.state.name}**" for number, rule in enumerate(RULES, 1)
         ),
         "![How a job's state follows](images/job.svg)",
-        "A job that must end while tasks are open notes how it will end (`ending_as`), takes no new"
-        " places, and ends its\nopen tasks page by page; it stays RUNNING until none is left.",
+        "A job that must end while tasks are open has its future state in `ending_as`. No task of"
+        " it is placed, its open\ntasks are ended page by page, and it stays RUNNING until none is"
+        " left.",
         "## Cells",
         table(("state", "meaning"), ((f"**{s.value}**", CELLS[s]) for s in CellState)),
         "## Reasons",
-        "Each line of the history has one; API, pages and command show the same words. A task that"
-        " failed says why in\nthose of the third column, its `failure_reason`.",
+        "Each row of the history has a reason; API, admin and command show the same text. The third"
+        " column is the\n`failure_reason` of a failed task.",
         table(
             ("code", "text", "`failure_reason`"),
             ((f"`{code.value}`", text, _failure(code)) for code, text in REASONS.items()),
@@ -284,12 +282,12 @@ _NO_FAILURES = frozenset(
 )
 _CLOSER: Mapping[Reason, str] = MappingProxyType(
     {
-        Reason.EXIT_STATUS: "exit status 1 (or whichever)",
-        Reason.IMAGE_ERROR: "what engine or registry said of the image",
-        Reason.COMMAND_ERROR: "what the engine said of the command",
-        Reason.USER_ERROR: "what of it cannot be run, and why",
-        Reason.HEALTH_CHECK_FAILED: "what the check said",
-        Reason.REJECTED: "can never be placed, and why",
+        Reason.EXIT_STATUS: "exit status 1 (the actual status)",
+        Reason.IMAGE_ERROR: "the error of engine or registry about the image",
+        Reason.COMMAND_ERROR: "the engine's error about the command",
+        Reason.USER_ERROR: "the part that cannot run, and the error",
+        Reason.HEALTH_CHECK_FAILED: "the output of the check",
+        Reason.REJECTED: "can never be placed, with the cause",
     }
 )
 

@@ -3,7 +3,7 @@
     make up                                  # in another terminal
     . .cellrun/run/env
     .venv/bin/python -m examples.run         # something to see
-    .venv/bin/python -m docs.screenshots
+    .venv/bin/python -m docgen.screenshots
 
 Needs a Chromium (`make tools` installs one where it may).
 """
@@ -19,7 +19,7 @@ from playwright.sync_api import HttpCredentials, Page, ViewportSize, sync_playwr
 from client import Session, connect
 from client.polling import PollInterval, beats
 
-FOLDER = Path(__file__).parent / "images"
+FOLDER = Path(__file__).parents[1] / "docs" / "images"
 SLEEPERS = {
     "name": "sleepers",
     "image": "cellrun/demo:latest",

@@ -1,6 +1,6 @@
 """Writes those pages of the documentation that follow from the code.
 
-`python -m docs.generate` (or `make docs`) writes them; a test holds that the committed ones are
+`python -m docgen.generate` (or `make docs`) writes them; a test holds that the committed ones are
 what it would write.
 """
 
@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from controlplane.domain.integrity import render_document
-from docs import placement_page, scenarios_page, settings_page, states_page, states_picture
+from docgen import placement_page, scenarios_page, settings_page, states_page, states_picture
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1] / "docs"
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "states.md": states_page.write,

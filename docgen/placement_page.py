@@ -20,7 +20,7 @@ from controlplane.domain.placement.reasons import explain, pending
 from controlplane.domain.placement.reasons.explain import Reason
 from controlplane.domain.scopes import ScopeKind, ScopeLimits
 from controlplane.domain.state.states import Band, CellState
-from docs.tables import table
+from docgen.tables import table
 
 _NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
 _SOON = datetime(2030, 1, 31, 12, 5, tzinfo=UTC)
@@ -29,58 +29,55 @@ _BARE = pending.PendingTaskFacts(None, False, _NOW, [], None)
 
 _HEAD = """# Why a task waits
 
-Every pending task has a reason: a `code` for programs, a `text` for people, and the figures
-behind it. Lists, the explanation of a task, `cellrun job`, `cellrun explain` and the pages of the
-admin show the same words. A task that waits for several things shows the one that is nearest to
-it; `cellrun explain` tells the others as `also`. [Scheduling](scheduling.md) says how
-tasks are placed.
+Every pending task has a reason: a `code`, a `text`, and figures. Lists, the explanation of a task,
+`cellrun job`, `cellrun explain` and the admin show the same reason. If several reasons apply, the
+first one in the table is shown; `cellrun explain` lists the others as `also`.
+[Scheduling](scheduling.md) describes how tasks are placed.
 
 ## How to read a pending reason
 
-In the order in which they are asked; what stands first hides what stands below.
+Reasons in order of precedence:
 
 """
 
 _TAIL = """
 
-What concerns one task alone (the first rows) is told when it is read. The rest is found by a
-placement pass, written once for all tasks that are alike, and only when it changes; a task that
-came just now may show for a moment what was found of others like it. `considered_at` of an
-explanation says when the last pass began that looked at all that waited.
+Reasons of a single task (the first rows) are computed when they are read. The others come from a
+placement pass, are stored once for all tasks of a shape, and are written only when they change; a
+new task may briefly show the reason of its shape. `considered_at` of an explanation is the start
+of the last pass that considered all pending tasks.
 
-`queue` in an explanation is the place among all that wait in the pool and may start: by band,
-gangs that have begun, children, then jobs as the sequencer orders them. It is an `estimate` where
-the order depends on what owners hold (`drf`, `fair_share`) or on a plugin, and where more than
-2,000 groups wait. It says who is tried first, not who goes first: in a pool that is not strict,
-what fits passes what does not.
+`queue` in an explanation is the position among all tasks in the pool that may start: by band, then
+gangs that have begun, then children, then the sequencer's order. It is an `estimate` if the order
+depends on shares (`drf`, `fair_share`) or on a plugin, and if more than 2,000 groups wait. It is
+the order of tries: in a pool that is not strict, tasks that fit pass others.
 
-`nomination` names the cell on which room is kept for the task, and until when: others were
-evicted for it, its gang left that room, or it waited longer than `starvation_seconds`.
+`nomination` is the cell on which capacity is reserved for the task, and the end of that
+reservation: after an eviction, for its bouncing gang, or after `starvation_seconds`.
 
 ## Asking before submitting
 
-`cellrun submit FILE --dry-run` (`POST /jobs:dry-run`) places the job as a pass would, behind all
-that waits already, and says where its tasks would go, why the others would wait, and whom they
-would evict. Nothing is written.
+`cellrun submit FILE --dry-run` (`POST /jobs:dry-run`) places the job behind all pending work, and
+shows where its tasks would run, why others would wait, and which attempts would be evicted. Nothing
+is written.
 
 ## A bad decision becomes a test
 
-`manage.py placement_snapshot --pool NAME > file.json` writes what a pass over the pool would look
-at: cells, shapes, quotas, rows, gangs, the policy. `manage.py placement_replay file.json` decides
-again, from that file alone, and prints the plan as a table (placements, reasons, rejections, who
-found no room) with the time of each step. Neither writes to the database.
+`manage.py placement_snapshot --pool NAME > file.json` writes the input of a pass over the pool:
+cells, shapes, quotas, rows, gangs, the policy. `manage.py placement_replay file.json` repeats the
+decision from that file alone and prints the plan (placements, reasons, rejections, tasks without
+capacity) and the time of each step. Neither command writes to the database.
 
-Names are in it as they are: of cells with their labels, of users and projects with quotas. Put
-the file into `tests/replays/` with the plan that is right (`placement_replay file.json --json`)
-as `NAME.plan.json`; `tests/unit/domain/placement/test_replays.py` decides each of them again and
-compares.
+The file contains names: cells with their labels, users and projects with quotas. Put it into
+`tests/replays/` with the expected plan (`placement_replay file.json --json`) as `NAME.plan.json`;
+`tests/unit/domain/placement/test_replays.py` repeats each decision and compares the plans.
 """
 
 
 def write() -> str:
     """The page."""
     rows = [(f"`{code}`", make()["text"], meaning) for code, (make, meaning) in EXAMPLES.items()]
-    head = ("code", "text, for example", "what it means, and what helps")
+    head = ("code", "example text", "meaning and remedy")
     return f"{_HEAD}{table(head, rows)}{_TAIL}"
 
 
@@ -147,29 +144,29 @@ EXAMPLES: Mapping[str, tuple[Callable[[], Reason], str]] = MappingProxyType(
     {
         "backing_off": (
             lambda: _pending(not_before=_SOON),
-            "It failed, was refused or its cell was at fault; each further time it waits longer. Or"
+            "It failed, was refused, or its cell failed; the wait grows with each failure. Or"
             " several cells could not pull its image: the text names it, and an alert is open.",
         ),
         "waiting_for_previous_attempt": (
             lambda: _pending(attempt_open=True),
-            "Its cell has not said yet that the container is gone. If it never will, an operator"
-            " can release the attempt.",
+            "Its cell has not confirmed that the container is gone. If it cannot, an operator can"
+            " release the attempt.",
         ),
         "waiting_for_job": (
             lambda: _pending(
                 waits_for=[{"job": 7, "name": "prepare", "until": "succeeded"}], startable_at=None
             ),
-            "What the job `depends_on`, or the job in whose place it steps (`settled`).",
+            "A job in `depends_on`, or a job that it replaces (`settled`).",
         ),
         "waiting_for_dependency": (
             lambda: _pending(
                 depends_on=[{"group": "prepare", "until": "succeeded"}], startable_at=None
             ),
-            "Another group of the same job has not come as far as it must.",
+            "Another group of the job has not reached the required state.",
         ),
         "waiting_for_gang_to_leave": (
             lambda: _pending(is_bouncing=True),
-            "A member was lost; the gang starts again together, once all of it is back.",
+            "A member was lost; the gang starts again when all members are requeued.",
         ),
         "waiting_for_start_time": (
             lambda: _pending(startable_at=_SOON),
@@ -177,41 +174,41 @@ EXAMPLES: Mapping[str, tuple[Callable[[], Reason], str]] = MappingProxyType(
         ),
         "quota_exceeded": (
             _quota,
-            "All quotas that stand against it are told. It waits until others of that user,"
-            " project or domain are released, or the quota is raised.",
+            "Lists all exceeded quotas. The task waits until attempts of that user, project or"
+            " domain are released, or the quota is raised.",
         ),
         "insufficient_tokens": (
             lambda: explain.explain_tokens({"licence": (3, 2, 4)}),
-            "Limited tokens of the pool are taken; they come free when an attempt is released.",
+            "Limited tokens of the pool are in use until an attempt is released.",
         ),
         "no_cell_matches": (
             _no_match,
-            "No ready cell runs such tasks, has the labels and takes the placement tags: each"
-            " condition with how many cells it removed. Or no cell is ready at all.",
+            "No ready cell has the task type, labels and placement tags; the figures show how many"
+            " cells each condition removed. Or no cell is ready.",
         ),
         "insufficient_resources": (
             _insufficient,
-            "The cell that comes closest, and what it lacks. `larger than every cell of the pool`:"
-            " it will never fit the cells that are there.",
+            "The closest cell and its shortfall. `larger than every cell of the pool`: the task"
+            " cannot fit on any current cell.",
         ),
         "build_slots_full": (
             lambda: _misfit(_cell("cell-1", 4096, slots=0)),
-            "There is room, but those cells prepare as many containers as the pool's"
-            " `max_building_per_cell` allows. It passes by itself.",
+            "Cells have capacity, but prepare as many containers as the pool's"
+            " `max_building_per_cell` allows. This ends by itself.",
         ),
         "waiting_for_gang": (
             lambda: explain.explain_gang(4, 3, _insufficient()),
-            "Its gang starts together, or not at all; behind the semicolon, why the next member"
-            " could not be placed.",
+            "Its gang starts together or not at all; after the semicolon, the reason of the next"
+            " member.",
         ),
         "plugin_failed": (
             _plugin,
-            "A plugin of another package raised an error; there is an alert with it. Nothing that"
-            " it was asked about is placed.",
+            "A plugin of another package failed; an alert has the error. The tasks that it should"
+            " check are not placed.",
         ),
         "queue_position": (
             explain.explain_unseen,
-            "Nothing else is known: its turn has not come. In a strict pool: `"
+            "No other reason is known: placement has not considered it yet. In a strict pool: `"
             + str(explain.explain_behind(12)["text"])
             + "`.",
         ),

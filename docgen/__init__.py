@@ -1,0 +1,1 @@
+"""Generators of the documentation pages and pictures that follow from the code."""

@@ -1,0 +1,229 @@
+"""docs/settings.md: every setting with its default, what it expects and what it means.
+
+Names and defaults are read from the two modules that read the environment; what the control plane
+expects is what it says when it refuses a value.
+"""
+
+import ast
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from controlplane.config.env import InvalidSettings, load_settings
+from controlplane.contract.settings_names import CELL, CONTROL_PLANE, STACK
+from docgen.tables import table
+
+ROOT = Path(__file__).resolve().parents[1]
+
+MEANINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "DATABASE_URL": "Address of PostgreSQL 15 or newer.",
+        "CELERY_BROKER_URL": "Address of Redis 6.2 or newer (or Valkey); the same for all cells.",
+        "CELLRUN_ADVISORY_LOCKS": "Ticks of one kind run one at a time. `false` is for tests: the"
+        " result is the same, some work is done twice.",
+        "CELLRUN_ALLOWED_HOSTS": "Accepted host names of web.",
+        "CELLRUN_ARTIFACT_ROOT": "Folder of stored inputs, logs, outputs and checkpoints.",
+        "CELLRUN_AUDIT_DAYS": "Retention of audit lines ([retention](retention.md)).",
+        "CELLRUN_CALLBACKS_AT_ONCE": "Maximum number of concurrent callbacks.",
+        "CELLRUN_CALLBACKS_PER_HOST": "Maximum number of concurrent callbacks to one host and"
+        " port.",
+        "CELLRUN_CALLBACK_ALLOWED_NETWORKS": "Non-public networks, such as `10.0.0.0/8`, that"
+        " callbacks may reach ([callbacks](callbacks.md)).",
+        "CELLRUN_CALLBACK_SECONDS": "Time limit of one try.",
+        "CELLRUN_CONVERGENCE_INTERVAL_SECONDS": "Interval of convergence.",
+        "CELLRUN_DEBUG": "Django's debug pages. Do not use where others can reach web.",
+        "CELLRUN_FLOWER_URL": "Address of Flower for browsers; the admin links to it.",
+        "CELLRUN_HEARTBEAT_SECONDS": "Interval of heartbeats.",
+        "CELLRUN_HOME": "Folder for state outside the database.",
+        "CELLRUN_LEASE_SECONDS": "Lease of a cell after its last heartbeat; at least twice the"
+        " heartbeat.",
+        "CELLRUN_LOG_LEVEL": "Log level. Logs are JSON lines on standard error (a cell: text).",
+        "CELLRUN_MAX_ARTIFACT_MIB": "Maximum size of one attempt's artifacts in the control"
+        " plane's store.",
+        "CELLRUN_MAX_BODY_BYTES": "The largest request body.",
+        "CELLRUN_MAX_TASKS_PER_JOB": "Maximum number of tasks in one job.",
+        "CELLRUN_MAX_UNFINISHED_TASKS_PER_USER": "Maximum number of unfinished tasks of one user.",
+        "CELLRUN_ONE_OFF_SCHEDULING_SECONDS": "Scheduling timeout of one-off tasks in a pool"
+        " without its own pending timeout.",
+        "CELLRUN_PLACEMENT_INTERVAL_SECONDS": "Interval of placement while tasks wait; a"
+        " submission wakes placement at once.",
+        "CELLRUN_PROCESS": "Name of the process in its logs; web also pools connections.",
+        "CELLRUN_PUBLIC_URL": "Address of web for browsers and cells. Cells fetch inputs from it.",
+        "CELLRUN_SECRET_KEY": "Signs sessions and links; the keys of all cells are derived from"
+        " it.",
+        "CELLRUN_SECRET_KEY_FALLBACKS": "Former secret keys, still accepted until `manage.py"
+        " reseal_secrets` has sealed all secrets again ([secrets](secrets.md)).",
+        "CELLRUN_START_SECONDS": "Time in which a cell must accept an attempt.",
+        "CELLRUN_SYNC_SECONDS": "Interval at which the inbox answers heartbeats, in one group.",
+        "CELLRUN_CELL_ADDRESS": "Host for ports published on this cell. Default: the address that"
+        " this host uses to reach web; if that is a loopback address, ports are published"
+        " only there.",
+        "CELLRUN_CELL_ALLOWED_NETWORKS": "Networks, such as `127.0.0.0/8`, from which inputs may"
+        " be fetched although they are loopback, link-local or similar"
+        " ([artifacts](artifacts.md)).",
+        "CELLRUN_CELL_CAPACITY": "Capacity of the cell. Missing resources: the host's (memory less"
+        " 512 MiB).",
+        "CELLRUN_CELL_DRIVER": "How attempts run: `docker`, `process` (no isolation), `memory`"
+        " (simulated).",
+        "CELLRUN_CELL_EVACUATE": "On a stop of the cell, also stop its attempts; they are"
+        " requeued, free of charge. Otherwise containers continue and the successor adopts"
+        " them.",
+        "CELLRUN_CELL_FILE_ROOTS": "Folders of this host below which jobs may use `file://`"
+        " addresses. Unset: none.",
+        "CELLRUN_CELL_FILE_SYSTEMS": "File systems of fsspec for inputs and outputs, with the"
+        " credentials of this process; each needs its package.",
+        "CELLRUN_CELL_HOME": "The cell's folder: journal, workspaces, logs.",
+        "CELLRUN_CELL_KEY_FILE": "File with the key printed by `manage.py enroll_cell`.",
+        "CELLRUN_CELL_LABELS": "Labels of the cell, for `constraints` and `group_by` of jobs.",
+        "CELLRUN_CELL_MAX_FILES_MIB": "Maximum size of the inputs, the outputs, or the checkpoint"
+        " of one attempt.",
+        "CELLRUN_CELL_MAX_LOG_MIB": "Maximum stored size of each output stream of an attempt; a"
+        " truncated stream ends with a note. Docker itself buffers at most 100 MiB that the"
+        " cell has not read.",
+        "CELLRUN_CELL_NAME": "The cell's name, as enrolled.",
+        "CELLRUN_CELL_POOL": "The pool that the cell joins at registration, if it exists.",
+        "CELLRUN_CELL_RUNNERS": "Installed [runners](runners.md) that the cell offers as task"
+        " types: names, or `all`.",
+        "CELLRUN_CELL_SECRETS": "Folder for secrets as files: in memory, used by this cell only,"
+        " at the same path for the engine.",
+        "CELLRUN_CELL_SECRETS_ON_DISK": "`true` allows that folder on a disk.",
+        "CELLRUN_CELL_TAGS": "Placement tags: `a` is required of a task, `b?` is optional.",
+        "CELLRUN_CONTROL_URL": "Address of web for this cell; logs are sent there.",
+        "CELLRUN_INSTALLATION": "A label on every container, so that two installations on one"
+        " engine ignore each other's containers.",
+        "CELLRUN_ADMIN_PASSWORD": "`manage.py bootstrap`: the operator's password; default:"
+        " random.",
+        "CELLRUN_ADMIN_USER": "`manage.py bootstrap`: the operator's name.",
+        "CELLRUN_OPERATOR_TOKEN": "`manage.py bootstrap`: the operator's token; default: random.",
+        "CELLRUN_REDIS_SERVER": "The embedded stack: the `redis-server` binary.",
+        "CELLRUN_TOKEN": "The command `cellrun`: the token; `manage.py bootstrap`: the submitter's"
+        " token.",
+        "CELLRUN_URL": "The command `cellrun`: the address of web.",
+    }
+)
+
+CELL_EXPECTS: Mapping[str, str] = MappingProxyType(
+    {
+        "CELERY_BROKER_URL": "an address like redis://host:6379/0",
+        "CELLRUN_CELL_ADDRESS": "a host name or an IP address",
+        "CELLRUN_CELL_ALLOWED_NETWORKS": "networks separated by commas",
+        "CELLRUN_CELL_CAPACITY": "pairs like cpu=2,memory=2048Mi,disk=10Gi,gpu=0",
+        "CELLRUN_CELL_DRIVER": "one of docker, process, memory",
+        "CELLRUN_CELL_EVACUATE": "true or false",
+        "CELLRUN_CELL_FILE_ROOTS": "folders separated by commas",
+        "CELLRUN_CELL_FILE_SYSTEMS": "names separated by commas",
+        "CELLRUN_CELL_HOME": "a folder",
+        "CELLRUN_CELL_KEY_FILE": "a file",
+        "CELLRUN_CELL_LABELS": "pairs like zone=a,disk=ssd",
+        "CELLRUN_CELL_MAX_FILES_MIB": "a whole number of MiB",
+        "CELLRUN_CELL_MAX_LOG_MIB": "a whole number of MiB",
+        "CELLRUN_CELL_NAME": "a name",
+        "CELLRUN_CELL_POOL": "a name",
+        "CELLRUN_CELL_RUNNERS": "names separated by commas, or all",
+        "CELLRUN_CELL_SECRETS": "a folder in memory (tmpfs)",
+        "CELLRUN_CELL_SECRETS_ON_DISK": "true or false",
+        "CELLRUN_CELL_TAGS": "names separated by commas",
+        "CELLRUN_CONTROL_URL": "an address like http://host:8000",
+        "CELLRUN_INSTALLATION": "a name",
+        "CELLRUN_LOG_LEVEL": "one of DEBUG, INFO, WARNING, ERROR",
+    }
+)
+
+# Defaults that depend on other settings, in words.
+DERIVED: Mapping[str, str] = MappingProxyType(
+    {
+        "CELLRUN_ALLOWED_HOSTS": "localhost, 127.0.0.1 and the host of `CELLRUN_PUBLIC_URL`",
+        "CELLRUN_ARTIFACT_ROOT": "`artifacts` in `CELLRUN_HOME`",
+        "CELLRUN_CELL_CAPACITY": "the host's",
+        "CELLRUN_CELL_HOME": "`.cellrun/cells/` and its name",
+        "CELLRUN_CELL_SECRETS": "a folder of its own in `/dev/shm`",
+        "CELLRUN_HOME": "`.cellrun`",
+        "CELLRUN_MAX_BODY_BYTES": "`4194304`",
+        "CELLRUN_PROCESS": "`command`; each unit sets its own",
+    }
+)
+
+
+def write() -> str:
+    """The whole page."""
+    control = ("DATABASE_URL", "CELERY_BROKER_URL", *sorted(CONTROL_PLANE))
+    cell = ("CELERY_BROKER_URL", *sorted(CELL))
+    expects = control_plane_expects(control)
+    return (
+        "\n\n".join(
+            [
+                "# Settings\n\n<!-- Written by `make docs` from controlplane/config/env.py and"
+                " workers/config.py; do not edit. -->",
+                "Each process reads its settings from the environment at start. An unknown"
+                " `CELLRUN_…` name and an invalid value are\nerrors; all errors are reported at"
+                " once. One environment may contain the settings of control plane and cells.",
+                "## Control plane",
+                _table(control, defaults("controlplane/config/env.py"), expects),
+                "Error messages do not repeat values that contain a password (`DATABASE_URL`,"
+                " `CELERY_BROKER_URL`, `CELLRUN_SECRET_KEY`\nand its fallbacks). Missing settings"
+                " are taken from the stack that runs in `CELLRUN_HOME`, if any.",
+                "## Cell",
+                _table(cell, defaults("workers/config.py"), CELL_EXPECTS),
+                "`DOCKER_HOST` is Docker's own setting: the address of the engine. Without it the"
+                " usual sockets are tried.",
+                "## Stack, command and bootstrap",
+                table(("setting", "meaning"), ((f"`{n}`", MEANINGS[n]) for n in sorted(STACK))),
+                "`make up` and `make demo` also read `WEB_PORT` (8000), `FLOWER_PORT` (5555),"
+                " `CELLS` (2), `ENGINE` (docker,\nprocess, none). They pass all settings above to"
+                " the processes, except those that the stack sets itself.",
+            ]
+        )
+        + "\n"
+    )
+
+
+def _table(
+    names: tuple[str, ...], default_of: Mapping[str, str], expects: Mapping[str, str]
+) -> str:
+    rows = (
+        (
+            f"`{name}`",
+            DERIVED.get(name) or _shown(default_of.get(name)),
+            expects.get(name, ""),
+            MEANINGS[name],
+        )
+        for name in names
+    )
+    return table(("setting", "default", "expects", "meaning"), rows)
+
+
+def _shown(default: str | None) -> str:
+    if default is None:
+        return "must be set"
+    return f"`{default}`" if default else "none"
+
+
+def defaults(file: str) -> dict[str, str]:
+    """Setting -> default, as far as it is written as a plain text in the reading module."""
+    found: dict[str, str] = {}
+    for node in ast.walk(ast.parse((ROOT / file).read_text())):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        texts = [a.value if isinstance(a, ast.Constant) else None for a in node.args]
+        if not isinstance(texts[0], str) or not re.fullmatch(r"[A-Z]+_[A-Z_]+", texts[0]):
+            continue
+        for text in texts[1:]:
+            if isinstance(text, str) and texts[0] not in MUST_BE_SET:
+                found[texts[0]] = text
+    return found
+
+
+# Read with an empty default, which is then refused.
+MUST_BE_SET = frozenset({"DATABASE_URL", "CELERY_BROKER_URL", "CELLRUN_SECRET_KEY"})
+
+
+def control_plane_expects(names: tuple[str, ...]) -> dict[str, str]:
+    """Setting -> what is expected of it, in the words in which a wrong value is refused."""
+    free_text = {"CELLRUN_HOME": "a folder"}
+    try:
+        load_settings({name: "\0 ," for name in names if name not in free_text})
+    except InvalidSettings as refused:
+        pattern = re.compile(r"^  (\w+): expected (.*?)(?:, not '.*)?$", re.MULTILINE)
+        return free_text | dict(pattern.findall(str(refused)))
+    raise AssertionError("nonsense was accepted")

@@ -1,1 +1,0 @@
-"""The documentation, and the programs that write the parts of it that follow from the code."""
