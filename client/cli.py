@@ -1,4 +1,4 @@
-"""The `cellrun` command: every command with its errors as one line, never a traceback."""
+"""Run the `cellrun` command and print each error as one line without a traceback."""
 
 from importlib.metadata import version
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ from client.terminal import show_error, stderr
 
 
 class _Commands(TyperGroup):
-    """Turns our errors into a line and an exit code, whoever calls."""
+    """Print the errors of the client as one line and set the exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -31,7 +31,7 @@ class _Commands(TyperGroup):
             show_error(fault)
             raise typer.Exit(EXIT_TROUBLE) from None
         except BrokenPipeError:
-            raise  # whoever read us has enough: the framework ends quietly
+            raise  # the reader closed the pipe: click exits without an error
         except OSError as fault:
             # Standard output cannot be written, for example since the disk is full.
             show_error(ClientError(fault.strerror or str(fault)))

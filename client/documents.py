@@ -1,4 +1,4 @@
-"""The documents that the API answers, as types; a field that a newer server adds does no harm."""
+"""Define the API's response documents as types; fields of newer servers are ignored."""
 
 from typing import Any, TypedDict
 
@@ -175,7 +175,7 @@ class Pool(TypedDict):
 
 
 class Secret(TypedDict):
-    """A secret of a project, but for its value."""
+    """A secret of a project, without its value."""
 
     name: str
     domain: str
@@ -188,7 +188,7 @@ class Secret(TypedDict):
 
 
 class QuotaUsage(TypedDict):
-    """What somebody has now."""
+    """The current usage of a quota owner."""
 
     resources: dict[str, float]
     running_tasks: int
@@ -197,7 +197,7 @@ class QuotaUsage(TypedDict):
 
 
 class Quota(TypedDict):
-    """What somebody may have at once (None: as much as there is), and has."""
+    """The limits (None: unlimited) and the usage of a quota owner."""
 
     kind: str
     name: str

@@ -1,4 +1,4 @@
-"""What can go wrong between a person and the API: one class per cause, a text worth reading."""
+"""Define the errors of the client: one class per cause, each with a readable message."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +27,7 @@ class BadInput(ClientError):
 
 
 class Unreachable(ClientError):
-    """Nobody answered at `url`, or not in HTTP."""
+    """The connection to `url` failed, or the response was not HTTP."""
 
     def __init__(self, url: str, why: str) -> None:
         super().__init__(f"no answer from {url}: {why}")

@@ -1,4 +1,4 @@
-"""Follows what a job's tasks write, through all their attempts, until nothing more can come."""
+"""Follow the output of a job's tasks through all their attempts until it is complete."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

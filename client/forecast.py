@@ -1,4 +1,4 @@
-"""Draws what a dry run says: where each group would go now, why the rest would wait, who leaves."""
+"""Render a dry run: where each group would be placed, why tasks would wait, what is preempted."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Draws pools and quotas for a terminal."""
+"""Render pools and quotas as tables for a terminal."""
 
 from collections.abc import Iterable, Mapping
 

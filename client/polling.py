@@ -1,4 +1,4 @@
-"""How often to ask: 0.2 s at first, 2 s in the end, and never past a deadline."""
+"""Compute polling intervals: from 0.2 s up to 2 s, and never past a deadline."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Draws jobs, tasks and cells for a terminal, in the names and colours of the ten states."""
+"""Render jobs, tasks and cells for a terminal, with the names and colours of the ten states."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime

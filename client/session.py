@@ -23,7 +23,7 @@ from client.errors import ApiError, Unreachable
 from client.polling import PollInterval, beats
 from client.settings import ClientSettings, load_settings
 
-# A submission of 10,000 tasks takes seconds; an address where nobody listens should not.
+# A submission of 10,000 tasks takes seconds; a failing connection should not.
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 60.0
 PIECE_BYTES = 256 * 1024
@@ -95,7 +95,7 @@ class Session:
         return cast(Job, self._call("POST", f"/jobs/{job_id}/retry", key=key))
 
     def delete_job(self, job_id: int) -> None:
-        """Hide a job that has ended, with all that belongs to it, for ever."""
+        """Hide a job that has ended, with all that belongs to it. This cannot be undone."""
         self._call("DELETE", f"/jobs/{job_id}")
 
     def wait(
@@ -254,7 +254,7 @@ class Session:
         return list(cast(Iterator[Secret], self._pages("/secrets", 100_000, _whose(project))))
 
     def secret(self, name: str, *, project: str = "default") -> Secret:
-        """What is told of one secret."""
+        """Return the metadata of one secret."""
         path = f"/secrets/{quote(name, safe='')}"
         return cast(Secret, self._call("GET", path, query=_whose(project)))
 
@@ -339,7 +339,7 @@ class Session:
         return answer
 
     def _address(self, path: str) -> str:
-        """The address of a path, or of a page's `next`, always at the host that we were told."""
+        """Return the URL of a path or of a page's `next`, always at the configured host."""
         _, found, rest = path.partition("/api/v1/")
         return f"{self.url}/api/v1/{rest}" if found else f"{self.url}/api/v1{path}"
 

@@ -1,4 +1,4 @@
-"""Where the API is and who asks: CELLRUN_URL, CELLRUN_TOKEN, else what `cellrun login` stored."""
+"""Read the API's URL and token from the environment or from what `cellrun login` stored."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def store_settings(settings: ClientSettings, environ: Mapping[str, str] = os.env
     """Write the file, readable by its owner alone, and return its path."""
     path = settings_path(environ)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # A JSON string is a TOML string, but for DEL, which no address and no token holds.
+    # A JSON string is a TOML string, except for DEL, which no address and no token holds.
     text = f"url = {json.dumps(settings.url)}\ntoken = {json.dumps(settings.token)}\n"
     draft = path.with_suffix(".new")
     draft.unlink(missing_ok=True)

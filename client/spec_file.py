@@ -1,4 +1,4 @@
-"""Reads a job from a file or standard input, JSON or YAML, and changes it as `--set` says."""
+"""Read a job from a YAML or JSON file or standard input, and apply `--set` to it."""
 
 import sys
 from collections.abc import Iterable

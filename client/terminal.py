@@ -1,4 +1,4 @@
-"""What all commands share: the two outputs, `--json`, and how an error looks."""
+"""Provide what all commands share: standard output and error, `--json` and error output."""
 
 import json
 import sys

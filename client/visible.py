@@ -1,4 +1,4 @@
-"""Text of tasks and other people, shown on terminals without acting on them."""
+"""Escape control characters in text from tasks and users before it reaches a terminal."""
 
 import codecs
 import re

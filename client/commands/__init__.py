@@ -1,1 +1,1 @@
-"""The commands of `cellrun`, each a thin door: parse, ask the session, draw."""
+"""The commands of `cellrun`: each parses options, calls the session and renders the result."""

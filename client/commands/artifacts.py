@@ -1,4 +1,4 @@
-"""`cellrun artifacts`: what attempts left, and the bytes of it."""
+"""`cellrun artifacts`: list and download the artifacts of attempts."""
 
 import hashlib
 import sys

@@ -1,4 +1,4 @@
-"""`cellrun cancel`, `retry`, `delete`, `drain`, `release`: what changes something."""
+"""`cellrun cancel`, `retry`, `delete`, `drain`, `release`: change jobs, cells and attempts."""
 
 from typing import Annotated
 
@@ -24,9 +24,9 @@ def cancel(
     if answer["state"] not in TERMINAL_STATES:
         said = f"job {job_id} is being cancelled"
     elif state != "killed":
-        said = f"job {job_id} had ended: it is {state}"
+        said = f"job {job_id} has already ended: it is {state}"
     elif answer.get("settled_at") is None:
-        said = f"job {job_id} is killed; what ran is being stopped"
+        said = f"job {job_id} is killed; its running attempts are being stopped"
     else:
         said = f"job {job_id} is killed"
     show(as_json, answer, said)
@@ -67,9 +67,9 @@ def release(
     reason: Annotated[str, typer.Option(help="Kept in the history.")],
     as_json: JsonFlag = False,
 ) -> None:
-    """Vouch that nothing is left of an attempt that has ended: its task may run again (operators).
+    """Release an ended attempt that left nothing running: its task may run again (operators).
 
-    Nobody asks its cell. If its container does run on, the task runs twice.
+    The cell is not asked. If the container is still running, the task runs twice.
     """
     with connect() as session:
         attempt = session.release_attempt(uid, reason=reason)

@@ -1,4 +1,4 @@
-"""`cellrun history`: what happened to a job, a task or an attempt, why, by whom, how long."""
+"""`cellrun history`: show what happened to a job, a task or an attempt."""
 
 from collections.abc import Iterable
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`cellrun login`: keeps the address and the token for the commands that follow."""
+"""`cellrun login`: store the address and the token for later commands."""
 
 import os
 import sys

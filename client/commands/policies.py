@@ -1,4 +1,4 @@
-"""`cellrun pools`, `quota`: what operators allow; they change it with `--set`."""
+"""`cellrun pools`, `quota`: show limits; operators change them with `--set`."""
 
 from collections.abc import Iterable, Mapping
 from copy import deepcopy

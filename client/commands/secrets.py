@@ -21,7 +21,7 @@ Project = Annotated[
 ]
 
 app = typer.Typer(
-    help="Write, list and delete the secrets of a project; nobody reads their values.",
+    help="Write, list and delete the secrets of a project; values cannot be read back.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -90,7 +90,7 @@ def delete_secret(
 
 
 def is_terminal() -> bool:
-    """Whether somebody is there to be asked."""
+    """Return whether the command can prompt on a terminal."""
     return sys.stdin.isatty()
 
 

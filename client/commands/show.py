@@ -1,4 +1,4 @@
-"""`cellrun jobs`, `job`, `explain`, `cells`: what there is, and why."""
+"""`cellrun jobs`, `job`, `explain`, `cells`: show objects and why tasks wait."""
 
 from itertools import islice
 from typing import Annotated

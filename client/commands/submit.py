@@ -1,4 +1,4 @@
-"""`cellrun submit` and `cellrun run`: from a file, or from the command line alone."""
+"""`cellrun submit` and `cellrun run`: submit a job from a file or from command-line options."""
 
 import re
 import secrets

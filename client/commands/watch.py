@@ -1,4 +1,4 @@
-"""`cellrun wait` and `cellrun logs`: from now to the end of a job."""
+"""`cellrun wait` and `cellrun logs`: follow a job until it ends."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Who may come in: users and their API tokens, of which only the beginning is known."""
+"""Admin pages of users and their API tokens, of which only the beginning is shown."""
 
 from typing import Any
 

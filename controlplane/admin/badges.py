@@ -1,4 +1,4 @@
-"""Small pieces of pages: state badges in their colours, counts, links, lengths of time."""
+"""Render small page elements: state badges, counts, links and durations."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime

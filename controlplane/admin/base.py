@@ -136,7 +136,7 @@ class ReadOnlyAdmin(StyledAdmin):
         return super().get_queryset(request).defer(*self.defer_fields)
 
     def facts(self, obj: Any) -> list[tuple[str, Any]]:
-        """What the page says of a row: names and values; empty values are left out."""
+        """Return the names and values that the page shows for a row, without empty values."""
         raise NotImplementedError
 
     def sections(self, obj: Any) -> list["Section"]:

@@ -1,4 +1,4 @@
-"""Cells: what they have and hold, and what operators order of them."""
+"""Admin pages of cells: resources, usage and operators' actions."""
 
 from collections.abc import Callable
 from functools import partial
@@ -77,7 +77,7 @@ class CellAdmin(ReadOnlyAdmin):
         """How many attempts hold its capacity."""
         return int(cell.shown_held)  # type: ignore[attr-defined]
 
-    @admin.display(description="last heard")
+    @admin.display(description="last heartbeat")
     def last_heard(self, cell: Cell) -> SafeString | str:
         """When it last spoke to us."""
         return instant(cell.lease.last_heard_at) if hasattr(cell, "lease") else "never"
@@ -156,7 +156,7 @@ class CellAdmin(ReadOnlyAdmin):
         }
 
     def facts(self, obj: Cell) -> list[tuple[str, Any]]:
-        """What it offers and when it was heard."""
+        """Return the cell's resources and its last heartbeat."""
         lease = getattr(obj, "lease", None)
         used = load_usage([obj.pk]).get(obj.pk, {})
         return [
@@ -171,7 +171,7 @@ class CellAdmin(ReadOnlyAdmin):
             ("incarnation", obj.incarnation),
             ("enrolled", instant(obj.enrolled_at)),
             ("registered", instant(obj.registered_at)),
-            ("last heard", instant(lease.last_heard_at) if lease else "never"),
+            ("last heartbeat", instant(lease.last_heard_at) if lease else "never"),
             ("lease until", instant(lease.expires_at) if lease else None),
             ("ordered", obj.ordered_state if obj.state != obj.ordered_state else None),
             ("drained by", instant(obj.drain_deadline_at)),

@@ -1,4 +1,4 @@
-"""Fields of forms: amounts of resources as people write them, and plugins that are installed."""
+"""Form fields for amounts of resources and for installed plugins."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What operators must see of the system itself: alerts, dead letters, what was done for good."""
+"""Admin pages of alerts, dead letters and the audit log."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar

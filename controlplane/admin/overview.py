@@ -1,4 +1,4 @@
-"""The first page: how much waits and runs, how the cells are, whether the ticks beat."""
+"""Render the overview page: pending and running work, cells and ticks."""
 
 from datetime import datetime
 from typing import Any

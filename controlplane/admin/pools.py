@@ -1,4 +1,4 @@
-"""Pools: how work is given to a set of cells, and how the pool stands just now."""
+"""Admin pages of pools: policy and current state."""
 
 from typing import Any, ClassVar, cast
 
@@ -172,9 +172,9 @@ class PoolAdmin(StyledAdmin):
         question = ActionConfirmation(
             action="confirm_losses",
             title="Confirm the loss of their silent cells?",
-            text="More than half of their cells fell silent at once, so nobody was given up. Now"
-            " those that are silent are lost and their tasks run elsewhere, also if they still run"
-            " there. Cells that are heard from now on are not meant.",
+            text="More than half of their cells fell silent at once, so none was marked lost. On"
+            " confirmation, the silent cells are lost and their tasks run elsewhere, even if they"
+            " still run there. Cells that report from now on are not affected.",
             button="Confirm the loss",
             done="Losses confirmed",
             act=confirm,
@@ -208,7 +208,7 @@ class PoolAdmin(StyledAdmin):
     def waits_for(self, pool: Pool) -> SafeString | str:
         """How many tasks wait for what."""
         rows = [(waits.tasks, waits.code, waits.text) for waits in self._use(pool).waiting]
-        columns = ("tasks", "reason", "what most of them are told")
+        columns = ("tasks", "reason", "most frequent message")
         return small_table(columns, rows) if rows else "nothing"
 
     def _meter(self, pool: Pool, name: str) -> SafeString | str:

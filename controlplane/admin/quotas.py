@@ -1,4 +1,4 @@
-"""Quotas: what a user, project or domain may have at once, and what of it is used."""
+"""Admin pages of quotas: limits and usage of users, projects and domains."""
 
 from typing import Any, ClassVar
 

@@ -1,4 +1,4 @@
-"""Secrets: which there are, who wrote them and when; a value is written here, and never shown."""
+"""Admin pages of secrets: list and write them; values are never shown."""
 
 from typing import Any, cast
 

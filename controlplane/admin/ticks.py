@@ -1,4 +1,4 @@
-"""The ticks: when each last ran, how long its phases took, what it did; and its noted runs."""
+"""Admin pages of ticks: last run, duration of the phases, results, recorded runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar

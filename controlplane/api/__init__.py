@@ -1,1 +1,1 @@
-"""REST doors: parse, call one command or query, render."""
+"""REST endpoints: parse a request, call one command or query, and render the result."""

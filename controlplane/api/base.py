@@ -1,4 +1,4 @@
-"""What every view of the API has in common: bearer tokens, scopes, problem documents."""
+"""Provide the base views of the API: bearer tokens, scopes and problem documents."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -53,7 +53,7 @@ class BearerAuthentication(BaseAuthentication):
 
 
 class MaySubmit(BasePermission):
-    """Whoever has a token may look; who changes something needs a scope."""
+    """Allow reads with any token; changes need a scope."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         """Whether the token's scopes allow the request."""
@@ -73,7 +73,7 @@ class MayOperate(BasePermission):
 
 
 class ReadOrOperate(MayOperate):
-    """Whoever has a token may look; only operators change something."""
+    """Allow reads with any token, and changes by operators only."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         """Whether nothing is changed, or the token is an operator's."""

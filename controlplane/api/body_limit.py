@@ -1,4 +1,4 @@
-"""No body larger than is taken reaches Django, whose server would put it on disk first, whole."""
+"""Reject oversized bodies in front of Django, which would first write them to disk."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any

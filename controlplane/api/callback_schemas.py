@@ -1,4 +1,4 @@
-"""What is answered of callbacks."""
+"""Define the response documents of callbacks."""
 
 from datetime import datetime
 from typing import Literal

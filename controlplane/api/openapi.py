@@ -1,4 +1,4 @@
-"""The OpenAPI description: views say what they take and answer, models what it looks like."""
+"""Build the OpenAPI description from the views and the document models."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -57,7 +57,7 @@ BYTES = {"application/octet-stream": {"type": "string", "format": "binary"}}
 
 
 class BearerScheme(OpenApiAuthenticationExtension):
-    """Tells the description how callers say who they are."""
+    """Describe the authentication of callers in the OpenAPI document."""
 
     target_class = "controlplane.api.base.BearerAuthentication"
     name = "token"

@@ -1,4 +1,4 @@
-"""Long lists in pages: `limit`, and an opaque `next` that goes on where the page ends."""
+"""Paginate long lists with `limit` and an opaque `next` cursor."""
 
 import base64
 import binascii

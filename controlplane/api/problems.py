@@ -1,4 +1,4 @@
-"""Every error is answered as a problem document (RFC 9457) that names the fields and the limits."""
+"""Render every error as a problem document (RFC 9457) that names the fields and the limits."""
 
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus

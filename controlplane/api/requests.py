@@ -1,4 +1,4 @@
-"""Reads what callers send: a bounded body in JSON or YAML, and the parameters of the query."""
+"""Read requests: a bounded body in JSON or YAML, and query parameters."""
 
 from collections.abc import Collection
 from typing import Any, TypeVar
@@ -63,7 +63,7 @@ def read_part(request: Request, model: type[M]) -> M:
 
 
 def check_named(field: str, said: str | None, *names: str) -> None:
-    """What a body says of itself, if it does, is what its address says. Raises InvalidSpec."""
+    """Raise InvalidSpec unless the name in a body, if given, matches the name in its URL."""
     if said is not None and said not in names:
         raise InvalidSpec([Fault(field, f"must be {names[0]}, as in the address")])
 
@@ -136,7 +136,7 @@ class Parameters:
             raise BadQuery(name, f"must be some of {', '.join(Lifecycle)}") from None
 
     def claim(self, name: str = "claim") -> UUID | None:
-        """The claim of whoever resolves a task."""
+        """Return the claim of the caller that resolves a task."""
         if name not in self._found:
             return None
         try:

@@ -1,4 +1,4 @@
-"""How documents leave: as JSON, instants in RFC 3339, without a serializer in between."""
+"""Render documents as JSON without a serializer; instants are in RFC 3339."""
 
 import json
 from datetime import UTC, datetime

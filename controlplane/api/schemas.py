@@ -1,4 +1,4 @@
-"""The documents that the API takes and answers, as the OpenAPI description shows them."""
+"""Define the request and response documents of the API for the OpenAPI description."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -68,7 +68,7 @@ class PoolRequest(Model):
         default=8, description="Null: any number."
     )
     starvation_seconds: Annotated[int, Field(ge=0, le=MAX_SECONDS)] | None = Field(
-        default=300, description="Null: nobody reserves a place."
+        default=300, description="Null: no capacity is reserved."
     )
     mass_loss: Literal["hold", "proceed"] = Field(
         default="hold",
@@ -389,7 +389,7 @@ class Change(ResponseModel):
     at: datetime = Field(description="As `last_at`.")
     first_at: datetime
     last_at: datetime
-    count: int = Field(description="Of how many rows this tells.")
+    count: int = Field(description="Number of rows that this entry summarizes.")
     tasks: int = Field(description="Of how many tasks.")
     seconds: float | None = Field(
         description="How long it stayed in `to_state`; of several rows, all stays together. Null"
@@ -423,7 +423,7 @@ class Cell(ResponseModel):
     clock_ahead_seconds: float | None = Field(
         description="By its own estimate, of our clock; below 0, it is behind."
     )
-    silent: bool = Field(description="Not heard for two heartbeats, and not given up yet.")
+    silent: bool = Field(description="No report for two heartbeats, and not yet lost.")
 
 
 class Pool(ResponseModel):

@@ -1,4 +1,4 @@
-"""What is taken and answered of secrets. No fault that is told of a body repeats a value."""
+"""Define the documents of secrets. Validation errors never repeat a value of the body."""
 
 import base64
 import binascii

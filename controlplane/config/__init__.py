@@ -1,1 +1,1 @@
-"""Assembly: what is started, with which settings. May import anything; nobody imports it."""
+"""Assembly of processes and settings. It may import any package; no package imports it."""

@@ -1,4 +1,4 @@
-"""What runs by the clock: each tick, how often, on which queue."""
+"""Define the schedule of the ticks: interval and queue of each."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""The inbox's Celery app: the control plane's, with the consumer step that takes what cells say."""
+"""The inbox's Celery app: the control plane's app with the consumer step for cell reports."""
 
 from controlplane.config.celery import app
 

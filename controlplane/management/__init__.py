@@ -1,1 +1,1 @@
-"""Commands for `manage.py`: thin doors, like the API."""
+"""Management commands: each calls one command or query, like the API."""

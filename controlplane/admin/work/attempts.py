@@ -1,4 +1,4 @@
-"""Attempts: one try at a task on one cell, with its container and its end; `release attempt`."""
+"""Admin pages of attempts: cell, container and outcome; `release attempt`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""Callbacks: whom an end is told to, how far that has come, and each try."""
+"""Admin pages of callbacks: receiver, state and each delivery attempt."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -61,7 +61,7 @@ class CallbackAdmin(ReadOnlyAdmin):
     defer_fields: ClassVar = ("job__spec", "job__annotation", "task__group__launch")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Callback]:
-        """What belongs to a deleted job is seen by nobody."""
+        """Exclude callbacks of deleted jobs."""
         return super().get_queryset(request).filter(job__deleted_at=None)
 
     def get_search_results(
@@ -80,7 +80,7 @@ class CallbackAdmin(ReadOnlyAdmin):
         """Its id."""
         return callback.pk
 
-    @admin.display(description="tells of")
+    @admin.display(description="subject")
     def about(self, callback: Callback) -> SafeString | str:
         """The task, or the job, that ended."""
         return about(callback)
@@ -111,8 +111,8 @@ class CallbackAdmin(ReadOnlyAdmin):
         question = ActionConfirmation(
             action="deliver_again",
             title="Deliver these callbacks again?",
-            text="Each is tried at once, and for another day if need be, also one that was"
-            " delivered: its receiver may be told twice.",
+            text="Each callback is sent at once and retried for up to one day, even if it was"
+            " delivered before: its receiver may get it twice.",
             button="Deliver again",
             done="Callbacks to be delivered again",
             act=repeat,
@@ -135,7 +135,7 @@ class CallbackAdmin(ReadOnlyAdmin):
         """Of what, to whom, and until when."""
         is_open = obj.state in _OPEN
         return [
-            ("tells of", about(obj)),
+            ("subject", about(obj)),
             ("receiver", obj.host),
             ("address", obj.url),
             ("tries", obj.tries),
@@ -169,7 +169,7 @@ class CallbackAdmin(ReadOnlyAdmin):
 
 
 def about(callback: Callback) -> SafeString | str:
-    """A link to what it tells of."""
+    """Return a link to the job or task of the callback."""
     task = callback.task
     if task is None:
         return page_link("job", callback.job_id, callback.job)
@@ -188,7 +188,7 @@ def callback_section(found: QuerySet[Callback]) -> list[Section]:
     return [
         Table(
             "Callbacks" if len(rows) < _SHOWN_CALLBACKS else f"Callbacks (the newest {len(rows)})",
-            columns=("callback", "tells of", "receiver", "state", "tries", "next try", "over"),
+            columns=("callback", "subject", "receiver", "state", "tries", "next try", "over"),
             rows=[
                 (
                     page_link("callback", item.pk, item.pk),

@@ -1,4 +1,4 @@
-"""Jobs: what was submitted, how far it is, and what may be done: cancel, retry, delete."""
+"""Admin pages of jobs: show progress; cancel, retry, delete."""
 
 import json
 from collections.abc import Mapping
@@ -62,7 +62,7 @@ class JobAdmin(ReadOnlyAdmin):
     actions = ("cancel_jobs", "retry_jobs", "delete_jobs")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
-        """What was deleted is seen by nobody."""
+        """Exclude deleted jobs."""
         return super().get_queryset(request).filter(deleted_at=None)
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
@@ -154,7 +154,7 @@ class JobAdmin(ReadOnlyAdmin):
 
     @admin.action(description="Delete job", permissions=["operate"])
     def delete_jobs(self, request: HttpRequest, rows: QuerySet[Job]) -> HttpResponse | None:
-        """Hide jobs that have ended, for ever."""
+        """Hide jobs that have ended. This cannot be undone."""
 
         def delete(job: Job) -> None:
             delete_job(job_id=job.pk, actor=str(request.user), now=clock.now())
@@ -162,8 +162,8 @@ class JobAdmin(ReadOnlyAdmin):
         question = ActionConfirmation(
             action="delete_jobs",
             title="Delete these jobs?",
-            text="Nobody sees them any more, nor their tasks, attempts, history and output. This"
-            " cannot be undone. Jobs that have not ended stay.",
+            text="The jobs are hidden, with their tasks, attempts, history and output. This"
+            " cannot be undone. Jobs that have not ended are kept.",
             button="Delete jobs",
             done="Jobs deleted",
             act=delete,
@@ -207,8 +207,8 @@ class JobAdmin(ReadOnlyAdmin):
             ("all released", instant(obj.settled_at)),
             ("kept for", length(obj.ttl_seconds)),
             ("deleted by itself", instant(obj.expires_at)),
-            ("told when", _TOLD_WHEN.get(CallbackOn(obj.callback_on))),
-            ("told to", obj.callback_url),
+            ("callback on", _TOLD_WHEN.get(CallbackOn(obj.callback_on))),
+            ("callback URL", obj.callback_url),
         ]
 
     def sections_at(self, obj: Job, query: Mapping[str, str]) -> list[Section]:

@@ -1,4 +1,4 @@
-"""One-off tasks: those of Diego's door, by guid, with who is resolving each."""
+"""Admin pages of one-off tasks: by guid, with the claim that is resolving each."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ from controlplane.models import OneOff
 
 
 class ResolvingFilter(admin.SimpleListFilter):
-    """Those that somebody is resolving, found by a partial index."""
+    """Select one-off tasks that are being resolved, by a partial index."""
 
     title = "lifecycle"
     parameter_name = "resolving"
@@ -79,7 +79,7 @@ class OneOffAdmin(ReadOnlyAdmin):
 
     @admin.display(description="claimed")
     def claimed(self, one_off: OneOff) -> SafeString | str:
-        """Since when somebody is resolving it."""
+        """Return when resolving began."""
         return instant(one_off.claimed_at)
 
     def change_view(
@@ -89,7 +89,7 @@ class OneOffAdmin(ReadOnlyAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        """The page of its task, which says everything."""
+        """Return a link to the page of its task."""
         if request.method not in ("GET", "HEAD") or not object_id.isdigit():
             return super().change_view(request, object_id, form_url, extra_context)
         address = reverse("admin:controlplane_task_change", args=[object_id])

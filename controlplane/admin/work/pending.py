@@ -1,4 +1,4 @@
-"""Why tasks and groups wait, on the operators' pages: in the words that API and command use."""
+"""Show pending reasons of tasks and groups in the words of the API and the command."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime

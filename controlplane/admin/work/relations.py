@@ -1,4 +1,4 @@
-"""What a job has to do with other jobs, as a table on its page."""
+"""Render the related jobs of a job as a table on its page."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any

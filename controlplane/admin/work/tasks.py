@@ -65,7 +65,7 @@ class TaskAdmin(ReadOnlyAdmin):
     defer_fields: ClassVar = ("job__spec", "job__annotation", "group__launch")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Task]:
-        """What belongs to a deleted job is seen by nobody."""
+        """Exclude tasks of deleted jobs."""
         return super().get_queryset(request).filter(job__deleted_at=None)
 
     def get_search_results(

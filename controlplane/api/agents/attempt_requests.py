@@ -1,4 +1,4 @@
-"""What cells ask web for: each request is signed, and about an attempt of that cell's own."""
+"""Endpoints for signed requests of cells about their own attempts."""
 
 import hashlib
 from uuid import UUID

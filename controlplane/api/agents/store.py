@@ -1,4 +1,4 @@
-"""Where cells fetch what their tasks read: by signed link, and nothing else is needed."""
+"""Serve the inputs of tasks to cells by signed link, without further authentication."""
 
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice

@@ -1,4 +1,4 @@
-"""The doors of callbacks: how their tries went, trying again, and the key that signs them."""
+"""Endpoints of callbacks: list delivery attempts, retry them, and return the signing key."""
 
 from django.conf import settings
 from django.http import HttpResponse
@@ -20,7 +20,7 @@ from controlplane.queries.callbacks import callbacks
 
 
 class _SubmitToRead(MaySubmit):
-    """A token that may only look is not told what its user's receivers trust."""
+    """Deny read-only tokens, since the key signs callbacks that receivers trust."""
 
     message = "this needs a token of the scope submit"
 

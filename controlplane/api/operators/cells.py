@@ -1,4 +1,4 @@
-"""The doors of cells: look; and what operators do with one."""
+"""Endpoints of cells: list, show, and the operators' actions."""
 
 from collections.abc import Callable
 from functools import partial

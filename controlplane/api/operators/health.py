@@ -1,4 +1,4 @@
-"""Whether this process lives (/healthz) and whether the system can work (/readyz), for machines."""
+"""Report liveness of the process (/healthz) and readiness of the system (/readyz)."""
 
 import json
 from datetime import datetime, timedelta

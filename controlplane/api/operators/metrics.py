@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, read from the database: every web process says the same."""
+"""Serve Prometheus metrics from the database, so that every web process returns the same."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The doors of pools: everybody looks, operators make and change them."""
+"""Endpoints of pools: every user reads them; operators create and change them."""
 
 from django.http import HttpResponse
 from rest_framework.permissions import IsAuthenticated

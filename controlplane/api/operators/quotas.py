@@ -1,4 +1,4 @@
-"""The doors of quotas: everybody looks at limits and usage, operators set limits."""
+"""Endpoints of quotas: every user reads limits and usage; operators set limits."""
 
 from django.http import HttpResponse
 from rest_framework.permissions import IsAuthenticated

@@ -1,4 +1,4 @@
-"""The doors of secrets: who may submit writes and deletes them; nobody reads their values."""
+"""Endpoints of secrets: submitters write and delete them; values are never returned."""
 
 from django.http import HttpResponse
 from rest_framework.request import Request
@@ -95,7 +95,7 @@ def _read_value(request: Request) -> bytes:
     try:
         return read_part(request, SecretRequest).content()
     except UnreadableDocument:
-        text = "the body is not read here; why is not told, since that could tell of the value"
+        text = "the body cannot be parsed; details are omitted because they could reveal the value"
         raise UnreadableDocument(text) from None
     except InvalidSpec as error:
         faults = [

@@ -1,4 +1,4 @@
-"""What attempts left: cells bring it in pieces, everybody who sees the job lists and reads it."""
+"""Endpoints of artifacts: cells upload them in pieces; users list and read them."""
 
 import re
 from typing import Any

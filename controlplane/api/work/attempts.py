@@ -1,4 +1,4 @@
-"""The doors of attempts: look, read output, release; and the one through which cells bring it."""
+"""Endpoints of attempts: show, read output, release; cells upload output here."""
 
 import hashlib
 from uuid import UUID

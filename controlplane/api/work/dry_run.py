@@ -1,4 +1,4 @@
-"""The door that says where a job would go now, and changes nothing."""
+"""Endpoint that forecasts the placement of a job without changing anything."""
 
 from dataclasses import asdict
 

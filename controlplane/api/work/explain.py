@@ -1,4 +1,4 @@
-"""The door that says why a task waits, or where it is."""
+"""Endpoint that explains why a task waits, or where it runs."""
 
 from django.http import HttpResponse
 from rest_framework.request import Request

@@ -1,4 +1,4 @@
-"""The doors of the history: what happened to a job, a task or an attempt, when, why, by whom."""
+"""Endpoints of the history of jobs, tasks and attempts."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""The doors of jobs: submit, list, look, cancel, retry, delete."""
+"""Endpoints of jobs: submit, list, show, cancel, retry, delete."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The doors of tasks: desire one, list, look, cancel; claim a completed one-off task, delete it."""
+"""Endpoints of tasks: list, show, cancel; create, claim and delete one-off tasks."""
 
 from django.http import HttpResponse
 from rest_framework.request import Request

@@ -1,4 +1,4 @@
-"""`make down`: stops the stack that runs in CELLRUN_HOME, wherever it was started."""
+"""`make down`: stop the stack that runs in CELLRUN_HOME."""
 
 import os
 import signal

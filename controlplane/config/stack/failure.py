@@ -1,5 +1,5 @@
-"""What went wrong with the stack, in a sentence for the person who started it."""
+"""Define the error that reports to the user why the stack failed."""
 
 
 class StackError(Exception):
-    """The stack cannot go on; the message says why and what to do about it."""
+    """The stack cannot continue; the message names the cause and the remedy."""

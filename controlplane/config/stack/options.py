@@ -1,4 +1,4 @@
-"""What the caller of `make up` may choose, read from the environment and refused by name."""
+"""Read and validate the options of `make up` from the environment."""
 
 import os
 from collections.abc import Mapping

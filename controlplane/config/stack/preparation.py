@@ -1,4 +1,4 @@
-"""What must be true before the processes start: database, tables, accounts, enrolled cells."""
+"""Prepare the database, tables, accounts and enrolled cells before the processes start."""
 
 import json
 import subprocess
@@ -66,7 +66,7 @@ def _create_database(plan: StackPlan) -> None:
 
 
 def _bring_up_to_date(plan: StackPlan) -> str:
-    """Return what the step printed, or raise StackError with all that it said."""
+    """Return the output of the step, or raise StackError with it."""
     secret = plan.credentials
     environment = {
         **inherited_environment(),

@@ -1,4 +1,4 @@
-"""Waits until the whole stack works: web answers, Flower answers, every cell is READY."""
+"""Wait until the stack is ready: web and Flower respond, and every cell is READY."""
 
 import json
 import time

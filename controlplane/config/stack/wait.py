@@ -1,4 +1,4 @@
-"""`make wait`: returns once the stack that is being started in CELLRUN_HOME works."""
+"""`make wait`: return once the stack in CELLRUN_HOME is ready."""
 
 import json
 import time
