@@ -105,12 +105,14 @@ tools: setup
 	@test "$(ENGINE)" = none || $(STACK) registry || true
 	@test "$(ENGINE)" = none || $(STACK) dropbear
 
-lock: setup ## compile requirements/*.txt from requirements/*.in; UPGRADE=1 takes newer versions
+lock: setup ## compile requirements/*.txt from pyproject.toml; UPGRADE=1 takes newer versions
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check uv
-	@for set in dev run cell; do \
+	@compile() { \
 		$(BIN)/uv pip compile --quiet --generate-hashes --universal --python-version 3.11 \
 			--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) \
-			$$(test $$set = dev || echo --constraints requirements/dev.txt) \
-			requirements/$$set.in --output-file requirements/$$set.txt || exit 1; \
-	done
+			pyproject.toml --output-file "requirements/$$1.txt" "$${@:2}"; \
+	}; \
+	compile dev --extra control --extra cell --group dev; \
+	compile run --extra control --extra cell --constraints requirements/dev.txt; \
+	compile cell --extra cell --constraints requirements/dev.txt
 	@echo "locked: commit requirements/*.txt"

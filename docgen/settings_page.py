@@ -1,7 +1,7 @@
 """docs/settings.md: every setting with its default, what it expects and what it means.
 
-Names and defaults are read from the two modules that read the environment; what the control plane
-expects is what it says when it refuses a value.
+Names and defaults of the control plane come from the fields of its settings, those of a cell from
+its module. What the control plane expects comes from the errors with which it refuses values.
 """
 
 import ast
@@ -10,7 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from controlplane.config.env import InvalidSettings, load_settings
+from controlplane.config.env import (
+    SETTING_NAMES,
+    ControlPlaneSettings,
+    InvalidSettings,
+    load_settings,
+)
 from controlplane.contract.settings_names import CELL, CONTROL_PLANE, STACK
 from docgen.tables import table
 
@@ -38,7 +43,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_HOME": "Folder for state outside the database.",
         "CELLRUN_LEASE_SECONDS": "Lease of a cell after its last heartbeat; at least twice the"
         " heartbeat.",
-        "CELLRUN_LOG_LEVEL": "Log level. Logs are JSON lines on standard error (a cell: text).",
+        "CELLRUN_LOG_LEVEL": "Log level. Logs are JSON lines on standard error.",
         "CELLRUN_MAX_ARTIFACT_MIB": "Maximum size of one attempt's artifacts in the control"
         " plane's store.",
         "CELLRUN_MAX_BODY_BYTES": "The largest request body.",
@@ -159,7 +164,7 @@ def write() -> str:
                 " `CELLRUN_…` name and an invalid value are\nerrors; all errors are reported at"
                 " once. One environment may contain the settings of control plane and cells.",
                 "## Control plane",
-                _table(control, defaults("controlplane/config/env.py"), expects),
+                _table(control, control_plane_defaults(), expects),
                 "Error messages do not repeat values that contain a password (`DATABASE_URL`,"
                 " `CELERY_BROKER_URL`, `CELLRUN_SECRET_KEY`\nand its fallbacks). Missing settings"
                 " are taken from the stack that runs in `CELLRUN_HOME`, if any.",
@@ -199,6 +204,20 @@ def _shown(default: str | None) -> str:
     return f"`{default}`" if default else "none"
 
 
+def control_plane_defaults() -> dict[str, str]:
+    """Return setting -> default, as written in the environment."""
+    found: dict[str, str] = {}
+    for name, known in SETTING_NAMES.items():
+        default = ControlPlaneSettings.model_fields[known].default
+        if isinstance(default, bool):
+            found[name] = str(default).lower()
+        elif isinstance(default, float):
+            found[name] = f"{default:g}"
+        elif isinstance(default, int | str | tuple):
+            found[name] = str(default) if default != () else ""
+    return found
+
+
 def defaults(file: str) -> dict[str, str]:
     """Setting -> default, as far as it is written as a plain text in the reading module."""
     found: dict[str, str] = {}
@@ -209,13 +228,9 @@ def defaults(file: str) -> dict[str, str]:
         if not isinstance(texts[0], str) or not re.fullmatch(r"[A-Z]+_[A-Z_]+", texts[0]):
             continue
         for text in texts[1:]:
-            if isinstance(text, str) and texts[0] not in MUST_BE_SET:
+            if isinstance(text, str):
                 found[texts[0]] = text
     return found
-
-
-# Read with an empty default, which is then refused.
-MUST_BE_SET = frozenset({"DATABASE_URL", "CELERY_BROKER_URL", "CELLRUN_SECRET_KEY"})
 
 
 def control_plane_expects(names: tuple[str, ...]) -> dict[str, str]:

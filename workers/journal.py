@@ -5,11 +5,12 @@ share a file (`JournalFile`), so that one fsync serves all; each has its own `Ce
 """
 
 import json
-import logging
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+import structlog
 
 from controlplane.contract.fields import compact_json
 from controlplane.contract.messages.orders import (
@@ -24,7 +25,7 @@ from controlplane.contract.messages.phases import PhaseChange, read_phases, shor
 from controlplane.contract.messages.reports import AttemptReport, read_report
 from workers.journal_file import NO_ROOM, Store
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 # A file is written anew when it has grown at least so far beyond what it was when last written.
 COMPACT_BYTES = 16 << 20
@@ -137,7 +138,7 @@ class JournalFile:
             if error.errno not in NO_ROOM:
                 raise
             if not self.is_stuck:
-                log.error("the journal has no room: %s", error)
+                log.error("journal_full", error=str(error))
             self.is_stuck = True
             return False
         self._buffer.clear()
@@ -156,7 +157,7 @@ class JournalFile:
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            log.warning("the journal is not compacted: %s", error)
+            log.warning("journal_not_compacted", error=str(error))
             self._compact_at = self._store.size() + COMPACT_BYTES
 
     def compact(self) -> None:

@@ -6,7 +6,6 @@ and an answer with another size says where to go on. So nothing is kept here bet
 """
 
 import hashlib
-import logging
 import shutil
 import threading
 import time
@@ -16,11 +15,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import requests
+import structlog
 
 from controlplane.contract.wire import keys
 from workers import clock
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 STREAMS = ("stdout", "stderr")
 ROUND_SECONDS = 0.5  # how often new output is sent: who follows sees a line in less than a second
@@ -113,7 +113,7 @@ class LogShipper:
                 if self._send_some(upload, rest):
                     break
         except UploadDeferred as error:
-            log.info("the end of the output of attempt %s is sent later: %s", uid, error)
+            log.info("last_output_delayed", cell=self._cell, attempt=uid, error=str(error))
 
     def close(self) -> None:
         """Stop sending; what is unsent is sent by the next process of this cell."""
@@ -136,9 +136,9 @@ class LogShipper:
                 pause = self._round_seconds
             except UploadDeferred as error:
                 pause = min(pause * 2, MAX_PAUSE_SECONDS)
-                log.warning("output waits for the control plane: %s", error)
+                log.warning("output_delayed", cell=self._cell, error=str(error))
             except Exception:
-                log.exception("unexpected failure while sending output")
+                log.exception("output_round_failed", cell=self._cell)
 
     def send_round(self) -> None:
         """Offer what is new of every attempt, one chunk of each in turn. Raises UploadDeferred."""
@@ -248,7 +248,7 @@ class LogShipper:
                 if upload.folder.exists():  # without output there may be none
                     (upload.folder / SHIPPED).touch()
             except OSError:
-                log.info("the output folder of attempt %s is gone", upload.uid)
+                log.info("output_folder_missing", cell=self._cell, attempt=upload.uid)
 
 
 def upload_headers(key: bytes, cell: str, url: str, body: bytes, at: int) -> dict[str, str]:

@@ -4,7 +4,6 @@ Each attempt has a folder of its own here, and it goes when the attempt is remov
 that was killed left is removed by its successor; what a machine left that lost its power is gone.
 """
 
-import logging
 import os
 import shutil
 import stat
@@ -13,7 +12,9 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-log = logging.getLogger(__name__)
+import structlog
+
+log = structlog.get_logger(__name__)
 
 MEMORY = Path("/dev/shm")  # a tmpfs wherever Linux is; also in most containers
 IN_MEMORY = ("tmpfs", "ramfs")
@@ -76,7 +77,7 @@ class SecretFolder:
                 return
             for left in self._folder.iterdir():
                 if not (work / left.name).exists():
-                    log.warning("secrets of attempt %s, which is gone, are removed", left.name)
+                    log.warning("orphaned_secrets_removed", attempt=left.name)
                     shutil.rmtree(left, ignore_errors=True)
             self._drop_if_empty()
 

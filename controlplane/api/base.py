@@ -103,7 +103,6 @@ class ApiView(APIView):
     renderer_classes = (JSONRenderer,)
     parser_classes = ()
     content_negotiation_class = FirstRenderer
-    filter_backends = ()
 
     def get_exception_handler(self) -> Callable[[Exception, Any], HttpResponse]:
         """Ours, instead of the framework's."""

@@ -1,37 +1,38 @@
 """The control plane's environment as one frozen, typed object, refused at start if it is wrong.
 
-Every setting is read here and nowhere else. A CELLRUN_* name that nobody knows, and a value that
-is not what its name expects, are refused by name, all of them at once.
+Every setting is a field here and nowhere else: `lease_seconds` is CELLRUN_LEASE_SECONDS. Unknown
+CELLRUN_* names, and values that are not what their names expect, are refused by name, all of them
+at once.
 """
 
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Annotated, Literal, LiteralString, get_args
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core.core_schema import ValidationInfo
 
 from controlplane.contract.settings_names import unknown_names
 from controlplane.domain.callbacks.addresses import Network
 from controlplane.domain.callbacks.delivery import MAX_TRY_SECONDS
 
-T = TypeVar("T")
-
 MIN_SECRET_KEY_LENGTH = 32
 """Every cell's key is derived from it: 32 characters is what HMAC-SHA256 can make use of."""
 
-PROCESSES = (
-    "web",
-    "placement",
-    "convergence",
-    "inbox",
-    "callbacks",
-    "beat",
-    "flower",
-    "command",
-)
+Process = Literal[
+    "web", "placement", "convergence", "inbox", "callbacks", "beat", "flower", "command"
+]
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+
+
+LEASE_TOO_SHORT: LiteralString = "lease_too_short"
 
 
 class InvalidSettings(Exception):
@@ -50,190 +51,6 @@ class Database:
     options: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class ControlPlaneSettings:
-    """All settings of the control plane. Lengths of time are in seconds."""
-
-    home: Path
-    secret_key: str = field(repr=False)
-    secret_key_fallbacks: tuple[str, ...] = field(repr=False)
-    database: Database
-    broker_url: str = field(repr=False)
-    public_url: str
-    flower_url: str
-    artifact_root: Path
-    allowed_hosts: tuple[str, ...]
-    process: str
-    debug: bool
-    log_level: str
-    advisory_locks: bool
-    heartbeat_seconds: float
-    lease_seconds: float
-    start_seconds: float
-    sync_seconds: float
-    placement_interval_seconds: float
-    convergence_interval_seconds: float
-    one_off_scheduling_seconds: float
-    max_tasks_per_job: int
-    max_unfinished_tasks_per_user: int
-    max_body_bytes: int
-    max_artifact_mib: int
-    audit_days: int
-    callback_allowed_networks: tuple[Network, ...]
-    callback_seconds: float
-    callbacks_at_once: int
-    callbacks_per_host: int
-
-
-def load_settings(environ: Mapping[str, str]) -> ControlPlaneSettings:
-    """Return the settings that `environ` describes, or raise InvalidSettings naming each fault.
-
-    What the environment leaves open is taken from the stack that runs in CELLRUN_HOME, if one
-    does: so `manage.py` in a shell speaks to the same database as `make up`.
-    """
-    faults = [f"{name}: unknown setting" for name in unknown_names(environ)]
-    home = Path(environ.get("CELLRUN_HOME") or ".cellrun").absolute()
-    reader = _Reader({**_running_stack(home), **environ}, faults)
-    public_url = reader.read("CELLRUN_PUBLIC_URL", "http://127.0.0.1:8000", _http_url)
-    if environ.get("CELLRUN_PROCESS") == "flower" and not environ.get("FLOWER_BASIC_AUTH"):
-        faults.append("FLOWER_BASIC_AUTH: Flower needs a login, as user:password")
-    heartbeat = reader.read("CELLRUN_HEARTBEAT_SECONDS", "5", _seconds)
-    lease = reader.read("CELLRUN_LEASE_SECONDS", "30", _seconds)
-    values: dict[str, Any] = {
-        "home": home,
-        "secret_key": reader.read("CELLRUN_SECRET_KEY", "", _secret_key),
-        # Former keys: what they signed or sealed is still read.
-        "secret_key_fallbacks": reader.read("CELLRUN_SECRET_KEY_FALLBACKS", "", _secret_keys),
-        "database": reader.read("DATABASE_URL", "", _database),
-        "broker_url": reader.read("CELERY_BROKER_URL", "", _redis_url),
-        "public_url": public_url,
-        # Where people's browsers find Flower; without it pages do not link there.
-        "flower_url": reader.read("CELLRUN_FLOWER_URL", "", _optional_http_url),
-        "artifact_root": reader.read("CELLRUN_ARTIFACT_ROOT", str(home / "artifacts"), _folder),
-        "allowed_hosts": reader.read("CELLRUN_ALLOWED_HOSTS", _local_hosts(public_url), _words),
-        "process": reader.read("CELLRUN_PROCESS", "command", _one_of(*PROCESSES)),
-        "debug": reader.read("CELLRUN_DEBUG", "false", _boolean),
-        "log_level": reader.read(
-            "CELLRUN_LOG_LEVEL", "INFO", _one_of("DEBUG", "INFO", "WARNING", "ERROR")
-        ),
-        "advisory_locks": reader.read("CELLRUN_ADVISORY_LOCKS", "true", _boolean),
-        "heartbeat_seconds": heartbeat,
-        "lease_seconds": lease,
-        "start_seconds": reader.read("CELLRUN_START_SECONDS", "60", _seconds),
-        "sync_seconds": reader.read("CELLRUN_SYNC_SECONDS", "1", _seconds),
-        "placement_interval_seconds": reader.read(
-            "CELLRUN_PLACEMENT_INTERVAL_SECONDS", "1", _seconds
-        ),
-        "convergence_interval_seconds": reader.read(
-            "CELLRUN_CONVERGENCE_INTERVAL_SECONDS", "5", _seconds
-        ),
-        "one_off_scheduling_seconds": reader.read(
-            "CELLRUN_ONE_OFF_SCHEDULING_SECONDS", "1800", _seconds
-        ),
-        "max_tasks_per_job": reader.read("CELLRUN_MAX_TASKS_PER_JOB", "10000", _count),
-        "max_unfinished_tasks_per_user": reader.read(
-            "CELLRUN_MAX_UNFINISHED_TASKS_PER_USER", "16000", _count
-        ),
-        "max_body_bytes": reader.read("CELLRUN_MAX_BODY_BYTES", str(4 * 1024 * 1024), _count),
-        "max_artifact_mib": reader.read("CELLRUN_MAX_ARTIFACT_MIB", "10240", _count),
-        "audit_days": reader.read("CELLRUN_AUDIT_DAYS", "365", _days),
-        "callback_allowed_networks": reader.read(
-            "CELLRUN_CALLBACK_ALLOWED_NETWORKS", "", _networks
-        ),
-        "callback_seconds": reader.read("CELLRUN_CALLBACK_SECONDS", "10", _try_seconds),
-        "callbacks_at_once": reader.read("CELLRUN_CALLBACKS_AT_ONCE", "256", _at_once),
-        "callbacks_per_host": reader.read("CELLRUN_CALLBACKS_PER_HOST", "8", _at_once),
-    }
-    # One lost heartbeat, or one late one, must never cost a lease.
-    if heartbeat and lease and lease < 2 * heartbeat:
-        faults.append(
-            f"CELLRUN_LEASE_SECONDS: expected at least twice CELLRUN_HEARTBEAT_SECONDS"
-            f" ({2 * heartbeat:g}), not {lease:g}"
-        )
-    if faults:
-        raise InvalidSettings("\n".join(["settings refused:", *("  " + f for f in faults)]))
-    return ControlPlaneSettings(**values)
-
-
-class _Reader:
-    """Reads one name after another and gathers what is wrong instead of stopping at the first."""
-
-    def __init__(self, environ: Mapping[str, str], faults: list[str]) -> None:
-        self._environ = environ
-        self._faults = faults
-
-    def read(self, name: str, default: str, parse: Callable[[str], T]) -> T | None:
-        text = self._environ.get(name, "") or default
-        try:
-            return parse(text)
-        except ValueError as fault:
-            # Values are not repeated when they may hold a password.
-            shown = "" if name in _SECRETS or not text else f", not {text!r}"
-            self._faults.append(f"{name}: expected {fault}{shown}")
-            return None
-
-
-_SECRETS = (
-    "CELLRUN_SECRET_KEY",
-    "CELLRUN_SECRET_KEY_FALLBACKS",
-    "DATABASE_URL",
-    "CELERY_BROKER_URL",
-)
-
-
-def _running_stack(home: Path) -> dict[str, str]:
-    """Return where the stack that runs in `home` keeps its database and broker; {} if none does."""
-    found: dict[str, str] = {}
-    try:
-        found["CELLRUN_SECRET_KEY"] = (home / "secret-key").read_text().strip()
-        lines = (home / "run" / "env").read_text().splitlines()
-    except OSError:
-        return found
-    for line in lines:
-        name, _, value = line.removeprefix("export ").partition("=")
-        if name in ("DATABASE_URL", "CELERY_BROKER_URL"):
-            found[name] = "".join(shlex.split(value))
-        elif name == "CELLRUN_URL":
-            found["CELLRUN_PUBLIC_URL"] = "".join(shlex.split(value))
-    return found
-
-
-def _local_hosts(public_url: str | None) -> str:
-    host = urlsplit(public_url or "").hostname or "localhost"
-    return ",".join(dict.fromkeys(["localhost", "127.0.0.1", host]))
-
-
-def _seconds(text: str) -> float:
-    expected = "a number of seconds above 0 and at most 86400"
-    try:
-        number = float(text)
-    except ValueError:
-        raise ValueError(expected) from None
-    if not 0 < number <= 86_400:
-        raise ValueError(expected)
-    return number
-
-
-def _try_seconds(text: str) -> float:
-    # It must be over, and noted, before its claim is taken back.
-    expected = f"a number of seconds above 0 and at most {MAX_TRY_SECONDS:g}"
-    try:
-        number = float(text)
-    except ValueError:
-        raise ValueError(expected) from None
-    if not 0 < number <= MAX_TRY_SECONDS:
-        raise ValueError(expected)
-    return number
-
-
-def _at_once(text: str) -> int:
-    # Each is a connection of this process.
-    expected = "a whole number from 1 to 1000"
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1000:
-        raise ValueError(expected)
-    return int(text)
-
-
 def _networks(text: str) -> tuple[Network, ...]:
     try:
         return tuple(ip_network(word.strip()) for word in text.split(",")) if text else ()
@@ -241,33 +58,16 @@ def _networks(text: str) -> tuple[Network, ...]:
         raise ValueError("networks such as 10.0.0.0/8, separated by commas") from None
 
 
-def _days(text: str) -> int:
-    expected = "a whole number of days from 1 to 36500"
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 36_500:
-        raise ValueError(expected)
-    return int(text)
-
-
-def _count(text: str) -> int:
-    expected = "a whole number from 1 to 1000000000"
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1_000_000_000:
-        raise ValueError(expected)
-    return int(text)
+def _digits(text: str) -> str:
+    if not text.isascii() or not text.isdigit():
+        raise PydanticCustomError("digits", "digits")
+    return text
 
 
 def _boolean(text: str) -> bool:
     if text not in ("true", "false"):
         raise ValueError("true or false")
     return text == "true"
-
-
-def _one_of(*words: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in words:
-            raise ValueError("one of " + ", ".join(words))
-        return text
-
-    return parse
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -316,10 +116,6 @@ def _http_url(text: str) -> str:
     return text.rstrip("/")
 
 
-def _optional_http_url(text: str) -> str:
-    return _http_url(text) if text else ""
-
-
 def _redis_url(text: str) -> str:
     expected = "an address like redis://host:6379/0"
     parts = _split(text, expected)
@@ -346,6 +142,180 @@ def _database(text: str) -> Database:
         port=options.pop("port", "") or str(parts.port or ""),
         options=options,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the values of a type are, in the words in which another one is refused."""
+
+    text: str
+
+
+Seconds = Annotated[
+    float,
+    Field(gt=0, le=86_400, allow_inf_nan=False),
+    Expected("a number of seconds above 0 and at most 86400"),
+]
+# A try must be over, and noted, before its claim is taken back.
+TrySeconds = Annotated[
+    float,
+    Field(gt=0, le=MAX_TRY_SECONDS, allow_inf_nan=False),
+    Expected(f"a number of seconds above 0 and at most {MAX_TRY_SECONDS:g}"),
+]
+Count = Annotated[
+    int,
+    BeforeValidator(_digits),
+    Field(ge=1, le=1_000_000_000),
+    Expected("a whole number from 1 to 1000000000"),
+]
+# Each is a connection of one process.
+AtOnce = Annotated[
+    int, BeforeValidator(_digits), Field(ge=1, le=1000), Expected("a whole number from 1 to 1000")
+]
+Days = Annotated[
+    int,
+    BeforeValidator(_digits),
+    Field(ge=1, le=36_500),
+    Expected("a whole number of days from 1 to 36500"),
+]
+Switch = Annotated[bool, BeforeValidator(_boolean)]
+Folder = Annotated[Path, BeforeValidator(_folder)]
+HttpUrl = Annotated[str, BeforeValidator(_http_url)]
+
+
+class ControlPlaneSettings(BaseModel):
+    """All settings of the control plane. Lengths of time are in seconds."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        arbitrary_types_allowed=True,
+        alias_generator=lambda name: f"CELLRUN_{name.upper()}",
+    )
+
+    home: Path
+    secret_key: Annotated[str, BeforeValidator(_secret_key)] = Field(repr=False)
+    # Former keys: what they signed or sealed is still read.
+    secret_key_fallbacks: Annotated[tuple[str, ...], BeforeValidator(_secret_keys)] = Field(
+        default=(), repr=False
+    )
+    database: Annotated[Database, BeforeValidator(_database)] = Field(
+        alias="DATABASE_URL", repr=False
+    )
+    broker_url: Annotated[str, BeforeValidator(_redis_url)] = Field(
+        alias="CELERY_BROKER_URL", repr=False
+    )
+    public_url: HttpUrl = "http://127.0.0.1:8000"
+    # Where people's browsers find Flower; without it pages do not link there.
+    flower_url: HttpUrl = ""
+    artifact_root: Folder = Field(default_factory=lambda read: read["home"] / "artifacts")
+    allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_words)] = Field(
+        default_factory=lambda read: _local_hosts(read["public_url"])
+    )
+    process: Annotated[Process, Expected("one of " + ", ".join(get_args(Process)))] = "command"
+    debug: Switch = False
+    log_level: Annotated[LogLevel, Expected("one of " + ", ".join(get_args(LogLevel)))] = "INFO"
+    advisory_locks: Switch = True
+    heartbeat_seconds: Seconds = 5.0
+    lease_seconds: Seconds = Field(default=30.0, validate_default=True)
+    start_seconds: Seconds = 60.0
+    sync_seconds: Seconds = 1.0
+    placement_interval_seconds: Seconds = 1.0
+    convergence_interval_seconds: Seconds = 5.0
+    one_off_scheduling_seconds: Seconds = 1800.0
+    max_tasks_per_job: Count = 10_000
+    max_unfinished_tasks_per_user: Count = 16_000
+    max_body_bytes: Count = 4 * 1024 * 1024
+    max_artifact_mib: Count = 10_240
+    audit_days: Days = 365
+    callback_allowed_networks: Annotated[tuple[Network, ...], BeforeValidator(_networks)] = ()
+    callback_seconds: TrySeconds = 10.0
+    callbacks_at_once: AtOnce = 256
+    callbacks_per_host: AtOnce = 8
+
+    @field_validator("lease_seconds")
+    @classmethod
+    def check_lease(cls, lease: float, info: ValidationInfo) -> float:
+        """One lost heartbeat, or one late one, must never cost a lease."""
+        heartbeat = info.data.get("heartbeat_seconds")
+        if heartbeat is not None and lease < 2 * heartbeat:
+            least = f"at least twice CELLRUN_HEARTBEAT_SECONDS ({2 * heartbeat:g})"
+            raise PydanticCustomError(LEASE_TOO_SHORT, f"{least}, not {lease:g}")
+        return lease
+
+
+SETTING_NAMES: Mapping[str, str] = MappingProxyType(
+    {known.alias: name for name, known in ControlPlaneSettings.model_fields.items() if known.alias}
+)
+"""Name of a setting -> its field."""
+
+
+def load_settings(environ: Mapping[str, str]) -> ControlPlaneSettings:
+    """Return the settings that `environ` describes, or raise InvalidSettings naming each fault.
+
+    What the environment leaves open is taken from the stack that runs in CELLRUN_HOME, if one
+    does: so `manage.py` in a shell speaks to the same database as `make up`.
+    """
+    faults = [f"{name}: unknown setting" for name in unknown_names(environ)]
+    home = Path(environ.get("CELLRUN_HOME") or ".cellrun").absolute()
+    if environ.get("CELLRUN_PROCESS") == "flower" and not environ.get("FLOWER_BASIC_AUTH"):
+        faults.append("FLOWER_BASIC_AUTH: Flower needs a login, as user:password")
+    found = {**_running_stack(home), **environ}
+    # What must be set is refused as any other value that is not what its name expects.
+    texts = {
+        name: found.get(name, "")
+        for name, known in SETTING_NAMES.items()
+        if found.get(name) or ControlPlaneSettings.model_fields[known].is_required()
+    }
+    try:
+        settings = ControlPlaneSettings.model_validate({**texts, "CELLRUN_HOME": str(home)})
+    except ValidationError as error:
+        faults += [
+            _describe(fault, texts)
+            for fault in error.errors(include_url=False)
+            # A default that follows from a setting which is itself refused.
+            if fault["type"] != "default_factory_not_called"
+        ]
+    if faults:
+        raise InvalidSettings("\n".join(["settings refused:", *("  " + f for f in faults)]))
+    return settings
+
+
+def _describe(fault: ErrorDetails, texts: Mapping[str, str]) -> str:
+    """Return "NAME: expected ..., not ..."; a value that may hold a password is not repeated."""
+    place = str(fault["loc"][0])  # the setting, or, where a default is wrong, the field
+    known = ControlPlaneSettings.model_fields[SETTING_NAMES.get(place, place)]
+    name = str(known.alias)
+    if fault["type"] == LEASE_TOO_SHORT:
+        return f"{name}: expected {fault['msg']}"
+    if fault["type"] == "value_error":  # it says itself what is expected
+        words = str(fault["ctx"]["error"])
+    else:
+        words = next(item.text for item in known.metadata if isinstance(item, Expected))
+    text = texts.get(name) or ""
+    shown = f", not {text!r}" if text and known.repr else ""
+    return f"{name}: expected {words}{shown}"
+
+
+def _running_stack(home: Path) -> dict[str, str]:
+    """Return where the stack that runs in `home` keeps its database and broker; {} if none does."""
+    found: dict[str, str] = {}
+    try:
+        found["CELLRUN_SECRET_KEY"] = (home / "secret-key").read_text().strip()
+        lines = (home / "run" / "env").read_text().splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        name, _, value = line.removeprefix("export ").partition("=")
+        if name in ("DATABASE_URL", "CELERY_BROKER_URL"):
+            found[name] = "".join(shlex.split(value))
+        elif name == "CELLRUN_URL":
+            found["CELLRUN_PUBLIC_URL"] = "".join(shlex.split(value))
+    return found
+
+
+def _local_hosts(public_url: str) -> tuple[str, ...]:
+    host = urlsplit(public_url).hostname or "localhost"
+    return tuple(dict.fromkeys(["localhost", "127.0.0.1", host]))
 
 
 def load_from_process() -> ControlPlaneSettings:

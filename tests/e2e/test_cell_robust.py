@@ -25,7 +25,7 @@ from tests.e2e.work import session_of, wait_for_end
 pytestmark = pytest.mark.stack
 
 OWN = "far-away"
-BEGINS_ANEW = "the process begins anew"
+BEGINS_ANEW = "process_restarting"
 # Longer than it takes to notice a dead connection, and a consumer that takes nothing.
 SHORT = {
     "CELLRUN_HEARTBEAT_SECONDS": "1",

@@ -79,6 +79,12 @@ def test_malformed_value_is_refused_by_name_and_says_what_was_expected(
     assert expected in message
 
 
+def test_a_default_that_does_not_fit_another_setting_is_refused_by_name() -> None:
+    assert refusal(CELLRUN_HEARTBEAT_SECONDS="20").splitlines()[1:] == [
+        "  CELLRUN_LEASE_SECONDS: expected at least twice CELLRUN_HEARTBEAT_SECONDS (40), not 30"
+    ]
+
+
 def test_all_faults_are_told_at_once() -> None:
     message = refusal(CELLRUN_DEBUG="1", CELLRUN_FOO="2", CELLRUN_SECRET_KEY="")
     for name in ("CELLRUN_DEBUG", "CELLRUN_FOO", "CELLRUN_SECRET_KEY"):

@@ -1,7 +1,6 @@
 """The scenarios' stages: the loop on PostgreSQL, beside cells that are played or run programs."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,9 @@ def stage(loop: Loop) -> Iterator[Stage]:
 def live(loop: Loop, live_server: LiveServer, tmp_path: Path) -> Iterator[LiveStage]:
     """An empty installation with one user and its web, in the machine's time."""
     found = LiveStage(loop.owner, loop.wire, loop.inbox, url=live_server.url, home=tmp_path)
-    with override_settings(CELLRUN=replace(settings.CELLRUN, public_url=live_server.url)):
+    with override_settings(
+        CELLRUN=settings.CELLRUN.model_copy(update={"public_url": live_server.url})
+    ):
         yield found
         found.close()
 

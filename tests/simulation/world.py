@@ -4,7 +4,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime
 from random import Random
 from typing import Any
@@ -119,7 +118,7 @@ class World:
         attempt_uids.use(self.rng.randbytes)
         try:
             with (
-                override_settings(CELLRUN=replace(settings.CELLRUN, **profile)),
+                override_settings(CELLRUN=settings.CELLRUN.model_copy(update=profile)),
                 connection.execute_wrapper(self._watch),
                 _errors_kept(self.errors),
             ):

@@ -1,21 +1,22 @@
 """What a cell has yet to do with its driver: in line until what it rests on is safe on disk."""
 
-import logging
 from collections.abc import Callable
 from functools import partial
+
+from structlog.stdlib import BoundLogger
 
 from controlplane.contract.messages.orders import StopAttempt
 from workers.attempt.events import Launch
 from workers.drivers.base import Driver
 
-log = logging.getLogger(__name__)
-
 
 class DeferredActions:
     """In the order in which they were noted, but that stops come last: they wait for nothing."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, log: BoundLogger) -> None:
+        """`log`: bound to the cell."""
         self._driver = driver
+        self._log = log
         self._deeds: list[Callable[[], None]] = []
         self._stops: list[Callable[[], None]] = []
 
@@ -47,4 +48,4 @@ class DeferredActions:
             try:
                 deed()
             except Exception:  # a driver's fault must not keep the others from being served
-                log.exception("the driver failed to do what it was told")
+                self._log.exception("driver_action_failed")

@@ -49,6 +49,11 @@ class AttemptEntry:
         """The attempt's uid."""
         return self.run.uid
 
+    @property
+    def ids(self) -> dict[str, Any]:
+        """The ids under which its log lines are found."""
+        return {"job": self.spec.job_id, "task": self.run.task_id, "attempt": self.uid}
+
     def order_to_move(self, *, force: bool = False) -> StopAttempt:
         """The cell's own order to end it here."""
         return StopAttempt(self.uid, "drained", self.spec.stop_grace_seconds, force)

@@ -6,12 +6,13 @@ everything that was noted together. Time comes in with `ClockReading`; a simulat
 code.
 """
 
-import logging
 import uuid
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+
+import structlog
 
 from controlplane.contract.messages.orders import Orders, RegistrationResult, StopAttempt, Sync
 from controlplane.contract.messages.reports import AttemptReport, Goodbye, Heartbeat, HeldAttempt
@@ -45,7 +46,7 @@ from workers.drivers.base import Driver
 from workers.guard.link import GuardLink
 from workers.journal import CellJournal, JournaledAttempt
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 _BLAME = "handling it crashed the cell"
 # Messages with orders that are kept until the cell is registered; Sync repeats what comes on top.
@@ -75,14 +76,15 @@ class Cell:
     ) -> None:
         """`guard`: without one, exclusive orders are refused."""
         self.config = config
+        self._log = log.bind(cell=config.name)
         self._draw_incarnation = draw_incarnation
         self.journal = journal
         self.driver = driver
-        self.lease = Lease()
+        self.lease = Lease(self._log)
         self.books = AttemptTable()
-        self.exclusives = Exclusives(guard)
+        self.exclusives = Exclusives(guard, self._log)
         self.outbox = Outbox(config, journal)
-        self.deeds = DeferredActions(driver)
+        self.deeds = DeferredActions(driver, self._log)
         self.ended: list[AttemptEntry] = []
         self.is_registered = False
         self.is_leaving = False
@@ -130,7 +132,7 @@ class Cell:
         for uid, item in list(memory.attempts.items()):
             spec = memory.specs.get(item.run.spec_id)
             if spec is None:
-                log.error("spec of attempt %s is not in the journal", uid)
+                self._log.error("spec_not_in_journal", task=item.run.task_id, attempt=uid)
                 continue
             book = self.books.open(item.run, spec)
             book.stop, book.is_moving = item.stop, item.is_moving
@@ -241,10 +243,10 @@ class Cell:
         if self.is_registered or answer.register_seq != self._register_seq:
             return
         if answer.verdict == "draw_anew":
-            log.warning("cell %s draws a new incarnation: %s", self.name, answer.why)
+            self._log.warning("incarnation_rejected", why=answer.why)
             self._begin_drawing()
         elif answer.verdict == "accepted":
-            log.info("cell %s is registered: %s", self.name, answer.why)
+            self._log.info("cell_registered", why=answer.why)
             self.is_registered = True
             self.journal.accepted()
             self._heartbeat_seconds = answer.heartbeat_seconds
@@ -260,7 +262,7 @@ class Cell:
             for orders in early:
                 self._take_orders(orders, now)
         else:
-            log.warning("cell %s is refused: %s", self.name, answer.why)
+            self._log.warning("registration_refused", why=answer.why)
 
     def _take_sync(self, sync: Sync, now: ClockReading) -> None:
         if not self.lease.has_sent(sync.heartbeat_seq):
@@ -291,7 +293,7 @@ class Cell:
         for run in orders.runs:
             spec = specs.get(run.spec_id) or self.journal.memory.specs.get(run.spec_id)
             if spec is None:
-                log.warning("order %s lacks its spec", run.uid)
+                self._log.warning("order_without_spec", task=run.task_id, attempt=run.uid)
                 continue
             self._take_run(self.books.prepare(run, spec), now)
         for stop in orders.stops:
@@ -308,7 +310,7 @@ class Cell:
             return
         why = self._why_not(book, now)
         if why is not None:
-            log.warning("attempt %s is refused: %s", uid, why)
+            self._log.warning("attempt_refused", **book.ids, why=why)
             never = self._was_never_here(uid)
             self._remember_ended(uid, book.run.start_before, never_created=never)
             self.reporter.say(refusal(uid, why, now.wall, never_created=never))
@@ -444,7 +446,7 @@ class Cell:
             self._next_beat = now.boot
         folders = [uid for uid in seen.folders if self.books.find(uid) is None][:MAX_SWEPT]
         for uid in (uid for uid in folders if uid not in strangers):
-            log.info("the folder of attempt %s is removed", uid)
+            self._log.info("orphaned_folder_removed", attempt=uid)
             self.deeds.remove(uid)
 
     def _is_over(self, uid: str) -> bool:
@@ -453,7 +455,7 @@ class Cell:
 
     def _remove_strangers(self, uids: Iterable[str], now: ClockReading) -> None:
         for uid in uids:
-            log.warning("container of attempt %s is left over, and is removed", uid)
+            self._log.warning("orphaned_container_removed", attempt=uid)
             # An order for it may yet come, again: it was started once, and that was enough.
             if self.books.find(uid) is None:
                 self._remember_ended(uid, now.wall)
@@ -462,7 +464,7 @@ class Cell:
     def _look_whether_fit(self) -> None:
         unfit = "the disk of its folder is full" if self.journal.lacks_room() else ""
         if unfit != self.unfit:
-            log.warning("%s", unfit or "the disk has room again")
+            self._log.warning("cell_unfit" if unfit else "cell_fit", why=unfit)
         self.unfit = unfit
 
     # ------------------------------------------------------------------ identity
@@ -493,8 +495,8 @@ class Cell:
         for reports in self.reporter.unheard():  # who waits for a word of this incarnation has it
             self.outbox.send(reports.body())
         self.journal.begin(self._draw_incarnation())
-        self.books, self.lease = AttemptTable(), Lease()
+        self.books, self.lease = AttemptTable(), Lease(self._log)
         self.outbox.begin()
         self.reporter = Reporter(self.outbox.numbers, acked=0)
         self.is_drawing_anew = False
-        log.info("cell %s begins incarnation %s", self.name, self.incarnation)
+        self._log.info("incarnation_started", incarnation=self.incarnation)

@@ -4,8 +4,9 @@ The list is written anew when an attempt comes or goes, and when the lease is re
 cell that has none.
 """
 
-import logging
 from collections.abc import Iterable
+
+from structlog.stdlib import BoundLogger
 
 from workers.agent.attempts import AttemptEntry
 from workers.agent.lease import Lease
@@ -13,14 +14,16 @@ from workers.attempt.events import Permit
 from workers.guard.link import GuardLink
 from workers.guard.watchlist import ExclusiveAttempt, Watchlist
 
-log = logging.getLogger(__name__)
-
 
 class Exclusives:
-    """`link`: None for a cell that can have no guard, and so no exclusive attempts."""
+    """`link`: None for a cell that can have no guard, and so no exclusive attempts.
 
-    def __init__(self, link: GuardLink | None) -> None:
+    `log`: bound to the cell.
+    """
+
+    def __init__(self, link: GuardLink | None, log: BoundLogger) -> None:
         self._link = link
+        self._log = log
         self._attempts: dict[str, ExclusiveAttempt] = {}
         self._strangers: dict[str, ExclusiveAttempt] = {}
         self._deadline = 0.0
@@ -98,7 +101,7 @@ class Exclusives:
             self._link.write(Watchlist(number, self._link.boot_id, watched))
         except OSError as error:
             # What is not on the list is not started, and what is keeps the deadline it had.
-            log.error("the guard cannot be told: %s", error)
+            self._log.error("watchlist_not_written", error=str(error))
             return
         self._is_dirty = False
         if watched:

@@ -4,12 +4,14 @@ The lease runs from the moment the cell *sent* the heartbeat that was answered, 
 not stop while the machine sleeps; so it is over here before it is for the control plane.
 """
 
-import logging
 from collections import OrderedDict, deque
+
+import structlog
+from structlog.stdlib import BoundLogger
 
 from workers.agent.inputs import ClockReading
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 # Answers to older heartbeats than these tell nothing new.
 _REMEMBERED = 64
@@ -22,7 +24,9 @@ CLOCK_SECONDS = 2.0
 class Lease:
     """All instants: seconds since boot, but for `server_time`, which is seconds since 1970."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: BoundLogger = log) -> None:
+        """`log`: bound to the cell."""
+        self._log = log
         self.expires_at = 0.0
         self.seconds = 0.0
         self._sent: OrderedDict[int, float] = OrderedDict()
@@ -64,7 +68,7 @@ class Lease:
         ahead = self.clock_ahead or 0.0
         is_off = abs(ahead) >= CLOCK_SECONDS
         if is_off and not self._is_off:
-            log.warning("the clock here is %+.1f s off the control plane's", ahead)
+            self._log.warning("clock_is_off", ahead_seconds=ahead)
         self._is_off = is_off
 
     @property

@@ -1,15 +1,16 @@
 """Orders as they arrive at a cell: checked and read, or dropped and counted by reason."""
 
-import logging
 from collections import Counter
 from collections.abc import Callable
+
+import structlog
 
 from controlplane.contract.fields import MalformedMessage
 from controlplane.contract.messages.orders import Order, read_order
 from controlplane.contract.wire import envelope, keys
 from controlplane.contract.wire.envelope import BadMac
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 SHOWN_CHARS = 200
 
@@ -45,4 +46,5 @@ class OrderReader:
 
     def _drop(self, reason: str, error: Exception) -> None:
         self.dropped[reason] += 1
-        log.warning("order dropped (%s): %s", reason, str(error)[:SHOWN_CHARS])
+        error_text = str(error)[:SHOWN_CHARS]
+        log.warning("order_dropped", cell=self._name, reason=reason, error=error_text)

@@ -5,16 +5,17 @@ which alone knows its books, decides. Engines list what carries this installatio
 labels, and the folder is the cell's own: nothing of anybody else is ever seen.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import structlog
 
 from workers.agent.inputs import ScanResult
 from workers.attempt.runtime import EngineAway
 from workers.drivers.base import Driver
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 60.0
 # Until the first look has come to something: only then does a cell know what was never here.
@@ -54,7 +55,7 @@ class Reaper:
         try:
             containers = [item.uid for item in self._driver.find()]
         except EngineAway as error:
-            log.warning("nobody can look for what is left over: %s", error)
+            log.warning("leftovers_not_listed", error=str(error))
             return None
         return ScanResult(tuple(containers), tuple(folders))
 
@@ -64,7 +65,7 @@ class Reaper:
             try:
                 seen = self.look()
             except Exception:  # it looks again, whatever it was
-                log.exception("the look for what is left over failed")
+                log.exception("leftovers_check_failed")
                 seen = None
             if seen is not None and not self._closed.is_set():
                 self._tell(seen)

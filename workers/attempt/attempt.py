@@ -1,6 +1,5 @@
 """One attempt in charge: what its steps share, and the one stop order that all threads agree on."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -8,6 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import structlog
+from structlog.stdlib import BoundLogger
 
 from controlplane.contract.messages.launch_context import LaunchContext
 from controlplane.contract.states import Phase
@@ -30,7 +32,7 @@ from workers.log_uploads import LogShipper
 from workers.remote_files import Storage
 from workers.secret_folder import SecretFolder
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 TURN_SECONDS = 0.2  # how often an attempt that waits before its start checks for a stop order
 
@@ -47,6 +49,7 @@ class DriverContext:
     inputs, the outputs, or the checkpoint of one attempt may have.
     """
 
+    cell: str
     engine: Engine
     tell: Listener
     home: Path
@@ -131,6 +134,15 @@ class AttemptRun:
         return self.launch.uid
 
     @property
+    def log(self) -> BoundLogger:
+        """The log, bound to this attempt, its task, its job and its cell."""
+        order = self.launch
+        bound: BoundLogger = log.bind(
+            job=order.spec.job_id, task=order.run.task_id, attempt=order.uid, cell=self.around.cell
+        )
+        return bound
+
+    @property
     def never_created(self) -> bool:
         """Whether it is sure that there never was a container."""
         return self.is_uncreated and not self.may_exist
@@ -204,7 +216,7 @@ class AttemptRun:
         except FileExistsError:
             return
         except OSError as error:  # a full disk must not keep it running
-            log.warning("why attempt %s is stopped is not written down: %s", self.uid, error)
+            self.log.warning("stop_reason_not_kept", error=str(error))
 
     def recall_limit(self) -> None:
         """An earlier process of the cell began to stop it for a limit: that is why it ends.

@@ -8,17 +8,18 @@ What was seen last is kept in the workspace, so that a new process of the cell g
 """
 
 import json
-import logging
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import structlog
+
 from workers.attempt.attempt import AttemptRun
 from workers.attempt.capture import STREAMS
 from workers.attempt.runtime import EngineAway, EngineError
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 CPU_SHARE = 0.01
 SENT_BYTES = 256
 SHORTEST_LOOK, LONGEST_LOOK = 1.0, 15.0
@@ -97,4 +98,4 @@ def _keep(path: Path, look: ActivitySample) -> None:
         fresh.write_text(json.dumps(asdict(look)), encoding="ascii")
         os.replace(fresh, path)
     except OSError as error:
-        log.warning("what %s did last is not kept: %s", path.parent.name, error)
+        log.warning("activity_not_kept", attempt=path.parent.name, error=str(error))

@@ -4,7 +4,6 @@ A step returns, or raises AttemptFailed, which ends the attempt; whatever happen
 is told, and not before it is sure that nothing of the attempt runs or will run.
 """
 
-import logging
 from collections.abc import Callable
 
 from controlplane.contract.fields import clean_text
@@ -43,7 +42,6 @@ from workers.attempt.steps.wait import wait_for_end
 from workers.attempt.steps.workspace import look_whether_begun, make_workspace
 from workers.attempt.usage import note_use
 
-log = logging.getLogger(__name__)
 Step = Callable[[AttemptRun], None]
 
 BUILD: tuple[Step, ...] = (
@@ -97,7 +95,7 @@ def run(attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
         except DriverClosed:
             raise
         except Exception as error:
-            log.exception("unexpected failure in attempt %s", attempt.uid)
+            attempt.log.exception("attempt_failed_unexpectedly")
             message = f"{type(error).__name__}: {error}"
             ended = _failed(attempt, AttemptFailed(FailureKind.SYSTEM, ENGINE, message))
         attempt.tell(ended)
@@ -198,7 +196,7 @@ def _failed(attempt: AttemptRun, failure: AttemptFailed) -> EndedEvent:
     try:
         attempt.around.shipper.finish(attempt.uid, 0.0)
     except Exception:  # its end is told whatever becomes of its output
-        log.exception("the output of attempt %s is not sent to its end", attempt.uid)
+        attempt.log.exception("output_not_sent")
     return EndedEvent(
         attempt.uid,
         attempt.around.now(),

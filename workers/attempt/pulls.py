@@ -3,14 +3,15 @@
 One that nobody waits for any more is broken off at its next sign of life.
 """
 
-import logging
 import threading
 from collections.abc import Callable
+
+import structlog
 
 from controlplane.contract.messages.launch_context import Registry
 from workers.attempt.runtime import Engine, EngineAway, EngineError
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 class PullAbandoned(Exception):
@@ -40,7 +41,7 @@ class Pull:
         except (EngineAway, EngineError) as error:
             self.error = error
         except PullAbandoned:
-            log.info("the pull of %s is broken off: nobody waits for it", self.image)
+            log.info("pull_cancelled", image=self.image)
         except Exception as error:
             self.error = EngineError(f"{type(error).__name__}: {error}")
         finally:

@@ -3,13 +3,14 @@
 import collections
 import heapq
 import itertools
-import logging
 import queue
 import threading
 import time
 from collections.abc import Callable
 
-log = logging.getLogger(__name__)
+import structlog
+
+log = structlog.get_logger(__name__)
 Work = Callable[[], None]
 
 
@@ -47,7 +48,7 @@ class DaemonPool:
             try:
                 work()
             except Exception:
-                log.exception("unexpected failure in %s", self._name)
+                log.exception("work_failed", pool=self._name)
             with self._lock:
                 self._free += 1
 
@@ -112,7 +113,7 @@ class Timer:
             try:
                 work()
             except Exception:
-                log.exception("unexpected failure in a timer")
+                log.exception("timer_failed")
 
     def _next(self) -> Work | None:
         with self._changed:

@@ -4,7 +4,6 @@ Plain process tasks take a shorter way while nothing goes wrong (workers.drivers
 """
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -24,8 +23,6 @@ from workers.attempt.steps.clean import remove_all
 from workers.attempt.threads import DaemonPool, ThreadGate, Timer
 from workers.drivers.process.engine import ProcessEngine
 from workers.drivers.process.fast_path import PlainProcesses
-
-log = logging.getLogger(__name__)
 
 # Attempts that are built at once, of those where that takes a moment: a thread each for hundreds of
 # them, which all want to run, took three times their CPU time (measured).
@@ -243,7 +240,7 @@ class PipelineDriver:
             if signal_name != "KILL":
                 again = None
         except (EngineAway, EngineError) as error:
-            log.warning("attempt %s did not get SIG%s: %s", attempt.uid, signal_name, error)
+            attempt.log.warning("signal_failed", signal=signal_name, error=str(error))
         if again is not None and not attempt.ended:
             work = again
             self._timer.call_in(AGAIN_SECONDS, lambda: self._stopping.submit(work))

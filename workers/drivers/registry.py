@@ -85,6 +85,7 @@ def make_pipeline(
     )
     secrets.sweep(work)
     around = DriverContext(
+        cell=config.name,
         engine=engine,
         tell=tell,
         home=config.home,

@@ -1,15 +1,16 @@
-"""`python -m workers.guard HOME DRIVER LOCK`: the guard of one cell, as `link` starts it.
+"""`python -m workers.guard HOME DRIVER LOCK CELL`: the guard of one cell, as `link` starts it.
 
 LOCK is the descriptor of the guard's lock, held by whoever starts it. It ends by itself when
 nothing exclusive is left and no cell lives; asked to end (SIGTERM), as soon as nothing is left.
 """
 
-import logging
 import os
 import signal
 import sys
 import threading
 from pathlib import Path
+
+import structlog
 
 from workers import clock
 from workers.drivers.docker.driver import DockerEngine
@@ -18,8 +19,9 @@ from workers.guard.decisions import Guard
 from workers.guard.engine_control import ContainerEngineControl, KillableEngine
 from workers.guard.folder import GuardFolder
 from workers.guard.watchlist import GuardStatus, Watchlist
+from workers.logs import configure_logging
 
-log = logging.getLogger("workers.guard")
+log = structlog.get_logger("workers.guard")
 
 # Between two looks at the list: what an exclusive start waits for its guard.
 POLL_SECONDS = 0.1
@@ -31,15 +33,15 @@ CALL_SECONDS = 5.0
 
 def main(arguments: list[str]) -> int:
     """Guard until there is nothing to guard; the exit code."""
-    home, driver, lock = Path(arguments[0]), arguments[1], int(arguments[2])
-    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
+    home, driver, lock, cell = Path(arguments[0]), arguments[1], int(arguments[2]), arguments[3]
+    configure_logging("INFO", process="guard", cell=cell)
     os.set_inheritable(lock, False)
     dismissed = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: dismissed.set())
-    log.info("guard %d begins", os.getpid())
+    log.info("guard_started", pid=os.getpid())
     GuardLoop(GuardFolder(home), _reach(driver, home), lock, dismissed).serve()
-    log.info("guard %d ends", os.getpid())
+    log.info("guard_stopped", pid=os.getpid())
     return 0
 
 
@@ -104,12 +106,12 @@ class GuardLoop:
 
     def _say(self, word: GuardStatus) -> None:
         for uid in word.struck.keys() - self._struck:
-            log.info("the lease is over for attempt %s", uid)
+            log.info("lease_expired", attempt=uid)
         self._struck = set(word.struck)
         try:
             self._folder.say(word)
         except OSError as error:
-            log.error("the guard cannot say its word: %s", error)
+            log.error("report_not_written", error=str(error))
 
 
 if __name__ == "__main__":

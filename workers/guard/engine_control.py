@@ -6,7 +6,6 @@ gone. There is none where the engine is another machine's, or the container anot
 """
 
 import contextlib
-import logging
 import os
 import select
 import signal
@@ -16,11 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import structlog
+
 from workers.attempt.runtime import ContainerStatus, ContainerView, EngineAway, EngineError
 from workers.attempt.threads import DaemonPool
 from workers.guard.decisions import ContainerFacts
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 # Between two looks at a container whose lease is not over.
 LOOK_SECONDS = 1.0
@@ -110,7 +111,7 @@ class ContainerEngineControl:
             try:
                 work(uid)
             except (EngineAway, EngineError) as error:
-                log.warning("%s at attempt %s: %s", what, uid, error)
+                log.warning("engine_call_failed", call=what, attempt=uid, error=str(error))
             finally:
                 with self._lock:
                     self._busy.discard(call)
@@ -142,7 +143,7 @@ class ContainerEngineControl:
             return
         if view.life is ContainerStatus.CREATED:
             # Whoever was about to start it comes too late.
-            log.info("attempt %s is removed before it was started", uid)
+            log.info("removed_before_start", attempt=uid)
             self._reach.remove(uid)
         else:
             self._reach.signal(uid, "KILL")

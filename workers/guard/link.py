@@ -8,7 +8,6 @@ wants to end lets go of the lock before it looks at the list for the last time.
 """
 
 import contextlib
-import logging
 import os
 import subprocess
 import sys
@@ -16,12 +15,14 @@ import time
 from pathlib import Path
 from typing import Protocol
 
+import structlog
+
 from workers import clock
 from workers.attempt.events import Permit
 from workers.guard.folder import GuardFolder
 from workers.guard.watchlist import GuardStatus, Watchlist, permit
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 # A guard that ends right after its start is broken: it is not started again at once.
 PAUSE_SECONDS = 5.0
@@ -69,8 +70,9 @@ class ProcessLink:
 
     wakes_at = float("inf")
 
-    def __init__(self, home: Path, driver: str) -> None:
-        """`home` is the cell's; `driver` is docker or process."""
+    def __init__(self, home: Path, driver: str, cell: str = "") -> None:
+        """`home` is the cell's; `driver` is docker or process; `cell` is for the guard's log."""
+        self._cell = cell
         self.boot_id = clock.boot_id()
         self._home = home
         self._driver = driver
@@ -105,7 +107,7 @@ class ProcessLink:
             finally:
                 os.close(lock)
         except OSError as error:
-            log.error("the guard cannot be started: %s", error)
+            log.error("guard_not_started", error=str(error))
             return False
 
     def permit(self, uid: str) -> Permit:
@@ -126,13 +128,13 @@ class ProcessLink:
             end = clock.boot_seconds() + DISMISS_SECONDS
             while not self._is_alone():
                 if clock.boot_seconds() > end:
-                    log.warning("the guard takes its time to end")
+                    log.warning("guard_still_running")
                     return
                 time.sleep(_POLL_SECONDS)
             if self._process is not None:
                 self._process.wait(DISMISS_SECONDS)
         except (OSError, subprocess.TimeoutExpired) as error:
-            log.error("the guard cannot be dismissed: %s", error)
+            log.error("guard_not_dismissed", error=str(error))
 
     def _is_alone(self) -> bool:
         """Whether no guard lives."""
@@ -149,7 +151,7 @@ class ProcessLink:
         if self._process is not None:  # it has let go of the lock, so it is ending
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(ENDING_SECONDS)
-        command = ["-m", "workers.guard", str(self._home), self._driver, str(lock)]
+        command = ["-m", "workers.guard", str(self._home), self._driver, str(lock), self._cell]
         environment = {name: v for name, v in os.environ.items() if not name.startswith(_OURS)}
         with self._folder.open_log() as output:
             self._process = subprocess.Popen(
@@ -161,5 +163,5 @@ class ProcessLink:
                 pass_fds=(lock,),
                 start_new_session=True,
             )
-        log.info("the guard is process %d", self._process.pid)
+        log.info("guard_started", pid=self._process.pid)
         return True

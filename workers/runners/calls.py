@@ -1,11 +1,12 @@
 """Calls of other people's code, few at a time, each for a limited time: one that hangs is left."""
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-log = logging.getLogger(__name__)
+import structlog
+
+log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 CALLS_AT_ONCE = 8
@@ -53,7 +54,7 @@ class RunnerCalls:
             with self._lock:
                 if made.leave():
                     self._left_behind += 1
-                    log.error("%s did not return within %g s; its thread is left", what, seconds)
+                    log.error("runner_call_hung", call=what, seconds=seconds)
                     raise CallTimedOut(f"it did not return within {seconds:g} s")
         return made.outcome()
 

@@ -1,6 +1,5 @@
 """Runners by name: the two that are cells' own, and those of installed packages."""
 
-import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,10 +8,12 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any
 
+import structlog
+
 from controlplane.contract.messages.orders import OWN_TASK_TYPES
 from workers.runners.interface import Runner
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 GROUP = "cellrun.runners"
 ALL = "all"
@@ -61,7 +62,7 @@ def find_runners() -> Mapping[str, Runner]:
     found = look_around()
     for item in found:
         if item.runner is None:
-            log.error("runner %s (%s) is not used: %s", item.name, item.value, item.fault)
+            log.error("runner_not_used", runner=item.name, source=item.value, why=item.fault)
     return MappingProxyType({item.name: item.runner for item in found if item.runner is not None})
 
 

@@ -5,11 +5,11 @@ worker; here the entry is dropped and the worker goes on. The control plane has 
 `controlplane.config.broker`: no module serves both sides but those that know only the wire.
 """
 
-import logging
 import threading
 from queue import Empty
 from typing import Any
 
+import structlog
 from celery.app.amqp import AMQP
 from celery.worker.state import maybe_shutdown
 from kombu.connection import Connection
@@ -18,7 +18,7 @@ from redis.exceptions import DataError, RedisError
 
 from controlplane.contract.wire.broker import bound_entry, find_refusal
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 RETRY_SECONDS_MAX = 5
 """Kombu would let the pauses between two tries grow to 30 s, the length of a cell's lease."""
@@ -59,7 +59,7 @@ class CellChannel(kombu_redis.Channel):
             if isinstance(error, OF_THE_BROKER) and not isinstance(error, DataError):
                 raise
             text = f"{type(error).__name__}: {error}"[:SHOWN_CHARS]
-            log.warning("message dropped, it cannot be read: %s", text)
+            log.warning("message_dropped", error=text)
             return True
 
 
@@ -72,7 +72,7 @@ class CellTransport(kombu_redis.Transport):
         """Deliver a message, or drop it by what `find_refusal` finds."""
         refusal = find_refusal(message)
         if refusal is not None:
-            log.warning("message dropped unread: %s", refusal)
+            log.warning("message_dropped", error=refusal)
             return
         super()._deliver(message, queue)  # type: ignore[no-untyped-call]
 

@@ -4,13 +4,13 @@ Nothing is retried here: what the control plane did not hear it does not acknowl
 said again.
 """
 
-import logging
 from collections.abc import Sequence
 from typing import Protocol
 
 import redis
+import structlog
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 _TIMEOUT_SECONDS = 1.0
 
@@ -38,4 +38,4 @@ class RedisBrokerClient:
         try:
             pipeline.execute()
         except redis.RedisError as error:
-            log.warning("%d messages are lost: %s", len(messages), error)
+            log.warning("messages_lost", count=len(messages), error=str(error))

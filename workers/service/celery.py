@@ -1,9 +1,9 @@
 """The cell's Celery app: orders arrive as tasks, the worker shows in Flower as `cell@<name>`."""
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
+import structlog
 from celery import Celery
 from kombu import Queue
 
@@ -11,7 +11,7 @@ from controlplane.contract.fields import MalformedMessage
 from controlplane.contract.wire import envelope, queues
 from workers.service.broker import RETRY_SECONDS_MAX, PromptAmqp
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 # So long after an answer of Redis was due, kombu gives its connection up and makes another.
 HEALTH_SECONDS = 5
@@ -66,7 +66,7 @@ def register_orders(app: Celery, take: Callable[[str, str], None]) -> None:
                 raise MalformedMessage("an order is a text")
             take(envelope.parse(text).cell, text)
         except MalformedMessage as error:
-            log.warning("order dropped: %s", error)
+            log.warning("order_dropped", error=str(error))
 
 
 def worker_arguments(hostname: str) -> list[str]:

@@ -5,15 +5,15 @@ within seconds; other causes were seen in each of its versions). Heartbeats with
 nothing: the control plane may be away. Orders that lie in the cell's own queue do.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 
 import redis
+import structlog
 
 from workers import clock
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 5.0
 # Longer than kombu needs to find out about a dead connection; shorter than a lease.
@@ -81,8 +81,8 @@ class ConsumerWatch:
         while not self._closed.wait(self._look_seconds):
             try:
                 if self.look(clock.boot_seconds()):
-                    log.error("orders wait at the broker and none is taken")
+                    log.error("consumer_stuck")
                     self._since = None
                     self._on_stuck()
             except Exception:  # it looks again, whatever it was
-                log.exception("the look for orders that wait failed")
+                log.exception("consumer_check_failed")

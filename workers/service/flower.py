@@ -5,17 +5,17 @@ on for a second is announced while it runs. They are sent in groups, from a thre
 are for eyes: they may be lost.
 """
 
-import logging
 import queue
 import threading
 from typing import Any
 
+import structlog
 from celery import Celery
 
 from controlplane.contract.states import TaskState
 from workers.agent.attempts import AttemptEntry
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 # Grouped events cost 6 µs each instead of 190 (measured); this is how long a group is gathered.
 FLUSH_SECONDS = 0.25
@@ -75,7 +75,7 @@ class FlowerEvents:
         try:
             self._waiting.put_nowait((kind, fields))
         except queue.Full:
-            log.debug("an event is dropped")
+            log.debug("flower_event_dropped")
 
     def _run(self) -> None:
         while not self._stopping.wait(FLUSH_SECONDS):
@@ -95,7 +95,7 @@ class FlowerEvents:
                 dispatcher.send(kind, **fields)
             dispatcher.flush()
         except Exception as error:  # events are for eyes: a broker that is away costs nothing else
-            log.info("events are lost: %s", error)
+            log.info("flower_events_lost", error=str(error))
             self._dispatcher = None
 
     def _connect(self) -> Any:

@@ -4,13 +4,14 @@ A process usually hosts one cell; a fleet hosts many, for scale tests. Orders co
 thread, events from drivers' threads; both only put them in line here.
 """
 
-import logging
 import os
 import queue
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
+
+import structlog
 
 from controlplane.contract.messages.reports import MAX_REPORTS
 from workers import clock
@@ -22,7 +23,7 @@ from workers.attempt.runtime import EngineAway
 from workers.journal import JournalFile
 from workers.service.bus import BrokerClient
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 # Reports wait so long for company; it is the price of one message for many.
 COALESCE_SECONDS = 0.02
@@ -152,7 +153,7 @@ class CellHost:
             self._journals.sync()
         except BaseException:
             # A cell without its loop is a zombie with a heartbeat: better no process at all.
-            log.exception("the cell's loop failed")
+            log.exception("cell_loop_failed")
             os._exit(70)
 
     def _round(self, timeout: float) -> None:
@@ -282,7 +283,7 @@ class CellHost:
             cell.evacuate()
         while not all(cell.is_empty for cell in self._cells.values()):
             if clock.boot_seconds() > deadline:
-                log.warning("evacuation took too long; the rest is left to its successor")
+                log.warning("evacuation_incomplete")
                 break
             if not is_forced and clock.boot_seconds() > until:
                 is_forced = True
@@ -298,7 +299,7 @@ class CellHost:
                 while any(cell.driver.find()) and clock.boot_seconds() < deadline:
                     self._round(_REMOVAL_LOOK_SECONDS)
             except EngineAway as error:
-                log.warning("what was evacuated may be left on the engine: %s", error)
+                log.warning("evacuated_not_removed", error=str(error))
 
     @staticmethod
     def _last_words(cells: Sequence[Cell]) -> list[tuple[str, str]]:
@@ -327,5 +328,5 @@ def without_the_past(batch: list[Incoming]) -> list[Incoming]:
 
 def restart_process() -> None:
     """Begin anew in this very process, as after a kill: under a new incarnation, or unstuck."""
-    log.warning("the process begins anew")
+    log.warning("process_restarting")
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

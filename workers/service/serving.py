@@ -4,7 +4,6 @@
 """
 
 import fcntl
-import logging
 import os
 import queue
 import sys
@@ -13,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import structlog
 from celery.signals import worker_shutting_down
 
 from workers import clock
@@ -26,13 +26,14 @@ from workers.guard.link import GuardLink, ProcessLink
 from workers.guard.local import LocalGuardLink
 from workers.journal import JournalFile
 from workers.journal_file import FileStore
+from workers.logs import configure_logging
 from workers.service.bus import RedisBrokerClient
 from workers.service.celery import make_app, register_orders, worker_arguments
 from workers.service.consumer_watchdog import ConsumerWatch
 from workers.service.flower import FlowerEvents
 from workers.service.host import CellHost, ScheduledComponent
 
-log = logging.getLogger("workers")
+log = structlog.get_logger("workers")
 
 # How long a successor may take: a restart by a supervisor, an upgrade of the package.
 EXPECTED_SECONDS = 120
@@ -53,8 +54,8 @@ def serve(
     `name`: the worker's, as Flower shows it. `clockwork`: what the loop drives beside its cells.
     """
     config = configs[0]
-    logging.basicConfig(
-        level=config.log_level, format=f"%(asctime)s %(levelname)s {name} %(message)s"
+    configure_logging(
+        config.log_level, process=name, cell=config.name if len(configs) == 1 else None
     )
     config.home.mkdir(parents=True, exist_ok=True)
     if _lock_journal(config.home / "journal.lock") is None:
@@ -109,7 +110,7 @@ def _run(
     for watcher in watchers:
         watcher.start()
     for cell in cells:
-        log.info("cell %s serves incarnation %s", cell.name, cell.incarnation)
+        log.info("cell_started", cell=cell.name, incarnation=cell.incarnation)
     try:
         app.worker_main(worker_arguments(name))
         leaver.ask()
@@ -177,4 +178,4 @@ def make_link(config: CellConfig, driver: Driver) -> GuardLink:
             boot=clock.boot_seconds,
             boot_id=clock.boot_id(),
         )
-    return ProcessLink(config.home, config.driver)
+    return ProcessLink(config.home, config.driver, config.name)

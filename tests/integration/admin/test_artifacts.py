@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.django_db
 def test_what_an_attempt_left_can_be_opened(
     operator: Client, settings: Any, tmp_path: Path
 ) -> None:
-    settings.CELLRUN = replace(settings.CELLRUN, artifact_root=tmp_path)
+    settings.CELLRUN = settings.CELLRUN.model_copy(update={"artifact_root": tmp_path})
     attempt = Attempt.objects.order_by("-uid")[0]
     prefix = find_prefix(attempt.uid)
     assert prefix is not None

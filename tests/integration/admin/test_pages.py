@@ -1,7 +1,6 @@
 """Every page of the operators' site is drawn from real rows and says what it must."""
 
 import re
-from dataclasses import replace
 from datetime import timedelta
 from html import unescape
 from typing import Any
@@ -260,7 +259,7 @@ def test_attempts_link_to_flower_where_it_is_known(operator: Client, settings: A
     attempt = Attempt.objects.first()
     assert attempt is not None
     assert "Flower" not in page(operator, address_of(Attempt, attempt))
-    known = replace(settings.CELLRUN, flower_url="http://flower:5555")
+    known = settings.CELLRUN.model_copy(update={"flower_url": "http://flower:5555"})
     settings.CELLRUN = known
     assert f"http://flower:5555/task/{attempt.pk}" in page(operator, address_of(Attempt, attempt))
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,7 @@ def tenancy(db: None, settings: Any, tmp_path: Path) -> None:
 
 def change_setting(settings: Any, **values: Any) -> None:
     """Change some of the typed settings for this test."""
-    settings.CELLRUN = replace(settings.CELLRUN, **values)
+    settings.CELLRUN = settings.CELLRUN.model_copy(update=values)
 
 
 def make_caller(name: str, *scopes: str) -> Caller:

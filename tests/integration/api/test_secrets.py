@@ -5,7 +5,6 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -325,5 +324,5 @@ def test_all_are_sealed_anew_page_by_page(
 
 
 def test_the_keys_are_in_no_settings_that_are_shown(settings: Any) -> None:
-    shown = repr(replace(settings.CELLRUN, secret_key_fallbacks=(VALUE * 3,)))
+    shown = repr(settings.CELLRUN.model_copy(update={"secret_key_fallbacks": (VALUE * 3,)}))
     assert VALUE not in shown

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -388,7 +387,7 @@ def test_two_plans_at_once_place_a_task_once(loop: Loop) -> None:
 def test_two_submissions_at_once_stay_within_a_users_cap_together(
     loop: Loop, settings: Any
 ) -> None:
-    settings.CELLRUN = replace(settings.CELLRUN, max_unfinished_tasks_per_user=3)
+    settings.CELLRUN = settings.CELLRUN.model_copy(update={"max_unfinished_tasks_per_user": 3})
 
     def submit() -> int:
         try:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -55,7 +54,7 @@ def forever() -> bool:
 @pytest.fixture(autouse=True)
 def own_root(tmp_path: Path) -> Iterator[None]:
     """Files of other tests are nobody's here."""
-    with override_settings(CELLRUN=replace(settings.CELLRUN, artifact_root=tmp_path)):
+    with override_settings(CELLRUN=settings.CELLRUN.model_copy(update={"artifact_root": tmp_path})):
         yield
 
 

@@ -4,7 +4,6 @@ import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -306,7 +305,7 @@ def test_a_retry_stays_below_the_cap_of_its_owner(loop: Loop, settings: Any) -> 
     cell = loop.cell()
     job = loop.submit(groups=[group("main", replicas=3)])
     play(loop, cell, job, "main.0", "main.1")
-    settings.CELLRUN = replace(settings.CELLRUN, max_unfinished_tasks_per_user=1)
+    settings.CELLRUN = settings.CELLRUN.model_copy(update={"max_unfinished_tasks_per_user": 1})
     with pytest.raises(JobsRefused, match="would make 2 unfinished tasks of user owner"):
         retry(job)
     assert Job.objects.count() == 1

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -30,7 +29,7 @@ DAY = timedelta(days=1)
 @pytest.fixture(autouse=True)
 def own_root(tmp_path: Path) -> Iterator[None]:
     """Keep the files of other tests out."""
-    with override_settings(CELLRUN=replace(settings.CELLRUN, artifact_root=tmp_path)):
+    with override_settings(CELLRUN=settings.CELLRUN.model_copy(update={"artifact_root": tmp_path})):
         yield
 
 

@@ -3,6 +3,8 @@
 from types import SimpleNamespace
 from typing import cast
 
+import structlog
+
 from workers.attempt.attempt import AttemptRun
 from workers.attempt.runtime import ContainerStatus, ContainerView, EngineAway
 from workers.attempt.steps.clean import make_sure_it_is_over
@@ -20,6 +22,12 @@ def test_whatever_an_engine_answers_it_is_asked_until_nothing_runs() -> None:
     engine = SimpleNamespace(
         remove=remove, view=lambda uid: ContainerView(ContainerStatus.RUNNING, "id")
     )
-    attempt = SimpleNamespace(may_exist=True, uid="uid", engine=engine, rest=rests.append)
+    attempt = SimpleNamespace(
+        may_exist=True,
+        uid="uid",
+        engine=engine,
+        rest=rests.append,
+        log=structlog.get_logger(),
+    )
     make_sure_it_is_over(cast("AttemptRun", attempt))
     assert (answers, len(rests)) == ([], 2)

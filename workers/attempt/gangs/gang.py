@@ -4,7 +4,6 @@ While somebody is still to come it is asked each second, then each five: who was
 cell is seen by the rest. When web is away the files stay as they are, and it is asked less often.
 """
 
-import logging
 import os
 import socket
 import threading
@@ -13,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import structlog
+
 from controlplane.contract.fields import MalformedMessage
 from controlplane.contract.messages.gang import Gang, GangMember, read_gang
 from workers.attempt.attempt import AttemptRun
@@ -20,7 +21,7 @@ from workers.attempt.gangs import files
 from workers.attempt.gangs.files import KEY_FILE, see_peers, split_address
 from workers.control_api import ControlPlaneRefused, ControlPlaneUnavailable
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 FIRST_SECONDS = (0.2, 0.4, 0.8)  # the members of a small gang come within a second
 SOON_SECONDS, LATER_SECONDS = 1.0, 5.0
@@ -71,7 +72,7 @@ class GangSupervisor:
                     news.spread(gang, members)
                 took = time.monotonic() - began
             except Exception:  # the next answer may do better, and nobody else asks
-                log.exception("what is heard of the gang of job %s is not told", job_id)
+                log.exception("gang_not_updated", job=job_id)
             has_new.wait(max(pace.after(gang), took * LEISURE))
 
     def _living(self, job_id: int) -> list[AttemptRun]:
@@ -146,10 +147,10 @@ def ask_for_gang(members: list[AttemptRun]) -> Gang | None:
         try:
             return read_gang(attempt.around.web.ask(attempt.uid, "gang"))
         except (ControlPlaneUnavailable, MalformedMessage) as error:
-            log.warning("nothing is heard of the gang of attempt %s: %s", attempt.uid, error)
+            attempt.log.warning("gang_not_read", error=str(error))
             return None
         except ControlPlaneRefused as error:
-            log.info("nothing is told to attempt %s of its gang: %s", attempt.uid, error)
+            attempt.log.info("gang_request_refused", error=str(error))
     return None
 
 
@@ -165,7 +166,7 @@ def keep_up(attempt: AttemptRun, told: GangStatus) -> bool:
         write_files(attempt, told, me)
     except OSError as error:
         if not attempt.ended:
-            log.warning("the gang files of attempt %s are not written: %s", attempt.uid, error)
+            attempt.log.warning("gang_files_not_written", error=str(error))
         return False
     return True
 

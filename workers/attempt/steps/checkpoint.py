@@ -5,7 +5,6 @@ while the program runs: of a folder that changes meanwhile a copy would be worth
 lost with its machine begins where its last attempt that ended elsewhere left off.
 """
 
-import logging
 from contextlib import suppress
 from functools import partial
 
@@ -21,7 +20,6 @@ from workers.attempt.steps.inputs import checked_path
 from workers.attempt.steps.outputs import save, tried
 from workers.attempt.transfer.transfers import DiskAllowance, OutputTransfer, fetch, remember_base
 
-log = logging.getLogger(__name__)
 # A stopped attempt keeps its place until this is over; 60 s after its grace its cell would be
 # taken for one that does not stop what it is told to.
 KEEP_SECONDS = 40.0
@@ -104,7 +102,7 @@ def keep_checkpoint(attempt: AttemptRun) -> None:
         raise
     except Exception as failure:  # whatever it is: the end itself is told
         words = clean_text(getattr(failure, "message", str(failure)), MESSAGE_CHARS)
-        log.warning("the checkpoint of attempt %s is not kept: %s", attempt.uid, words)
+        attempt.log.warning("checkpoint_lost", error=words)
         attempt.usage["checkpoint_lost"] = words
     finally:
         with suppress(OSError):

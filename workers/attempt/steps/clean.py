@@ -1,16 +1,17 @@
 """Nothing of the attempt is left: first no running process; when asked, no container at all."""
 
-import logging
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import structlog
+
 from workers.attempt.attempt import AttemptRun, DriverClosed
 from workers.attempt.runtime import ContainerStatus, Engine, EngineAway, EngineError
 from workers.attempt.steps.inspect_container import PATIENCE_SECONDS, look
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 def make_sure_it_is_over(attempt: AttemptRun) -> None:
@@ -26,7 +27,7 @@ def make_sure_it_is_over(attempt: AttemptRun) -> None:
         except DriverClosed:
             raise
         except Exception as error:  # also what nobody thought of: without this no end is told
-            log.warning("attempt %s is not removed yet: %s", attempt.uid, error)
+            attempt.log.warning("container_not_removed", error=str(error))
             attempt.rest(PATIENCE_SECONDS[min(tries, len(PATIENCE_SECONDS) - 1)])
             tries += 1
 
@@ -56,7 +57,7 @@ def remove_all(engine: Engine, uid: str, workspace: Path, pause: Callable[[float
             delete_folder(workspace)
             return True
         except (EngineAway, EngineError) as error:
-            log.warning("attempt %s is not removed yet: %s", uid, error)
+            log.warning("container_not_removed", attempt=uid, error=str(error))
         if pause(seconds):
             break
     return False

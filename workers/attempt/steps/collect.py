@@ -1,14 +1,11 @@
 """What the ended process left is kept: the rest of its output, and the head of its result file."""
 
-import logging
-
 from controlplane.contract.messages.reports import RESULT_BYTES, head_of_result
 from workers.attempt.attempt import AttemptRun
 from workers.attempt.capture import Capture, CaptureSuperseded, DiskFull
 from workers.attempt.runtime import EngineAway, EngineError, NoSuchContainer
 from workers.attempt.steps.inspect_container import PATIENCE_SECONDS
 
-log = logging.getLogger(__name__)
 FLUSH_SECONDS = 5.0  # an end waits so long for its output to arrive; the rest goes on behind it
 
 
@@ -28,10 +25,10 @@ def _copy_rest(attempt: AttemptRun, capture: Capture) -> None:
         except CaptureSuperseded:
             return
         except (EngineError, DiskFull) as error:
-            log.warning("the last output of attempt %s was not read: %s", attempt.uid, error)
+            attempt.log.warning("output_not_read", error=str(error))
             return
         except EngineAway as error:
-            log.warning("the last output of attempt %s was not read: %s", attempt.uid, error)
+            attempt.log.warning("output_not_read", error=str(error))
             attempt.rest(seconds)
 
 
@@ -51,6 +48,6 @@ def _read(attempt: AttemptRun, path: str) -> bytes | None:
         except NoSuchContainer:
             return None
         except (EngineAway, EngineError) as error:
-            log.warning("the result of attempt %s was not read: %s", attempt.uid, error)
+            attempt.log.warning("result_not_read", error=str(error))
             attempt.rest(seconds)
     return None

@@ -1,6 +1,5 @@
 """The attempt waits for its process, through a restart of the engine, while its output is kept."""
 
-import logging
 import threading
 from dataclasses import replace
 
@@ -15,8 +14,6 @@ from workers.attempt.runtime import (
     NoSuchContainer,
 )
 from workers.attempt.steps.inspect_container import PATIENCE_SECONDS, look_long
-
-log = logging.getLogger(__name__)
 
 SHORT_SECONDS = 0.5  # a process that ends sooner has its output read once, at its end
 LONG_SECONDS = 30.0  # then look again: an engine may forget a waiter
@@ -84,7 +81,7 @@ def _was_told_to_end(attempt: AttemptRun, view: ContainerView) -> bool:
     except EngineAway:
         return view.exit_code == SIGTERMED  # it is about to end, with all that it has
     except EngineError as error:
-        log.info("nobody knows who ended attempt %s: %s", attempt.uid, error)
+        attempt.log.info("cause_of_end_unknown", error=str(error))
         return False
 
 

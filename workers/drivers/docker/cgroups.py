@@ -7,16 +7,17 @@ runs; see `CgroupSamples`.
 """
 
 import hashlib
-import logging
 import os
 import threading
 from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from workers.attempt.runtime import ContainerView, ResourceUsage
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 ROOT = Path("/sys/fs/cgroup")
 # Where the engine has its containers. If it was told another place, containers are to stay there.
@@ -117,7 +118,7 @@ class Cgroups:
             except FileNotFoundError:
                 continue
             except OSError as error:  # a process may be on its way out: the reaper comes again
-                log.debug("the control group %s stays: %s", name, error)
+                log.debug("cgroup_not_removed", cgroup=str(name), error=str(error))
 
     def _folder(self, controller: Path, uid: str) -> Path:
         return controller / ENGINES / self._name(uid)

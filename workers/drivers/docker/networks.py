@@ -4,19 +4,19 @@ The engine takes two networks of one name, and lets one go that only created con
 So what is there is told by labels, and all that make, join and remove do so one after the other.
 """
 
-import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
+import structlog
 from docker.errors import APIError, DockerException
 
 from workers.attempt.events import Launch
 from workers.drivers.docker.subnets import RANGE, free_subnets, ipam_of, is_exhausted, is_taken
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 GANG_LABEL = "cellrun.gang"
 MAX_HOST_NAME = 63  # of bytes, in Linux
@@ -113,7 +113,7 @@ class GangNetworks:
         try:
             api.remove_network(network_id)
         except Exception as error:  # the next look tries again
-            log.warning("the network %s is not removed yet: %s", network_id, error)
+            log.warning("network_not_removed", network=network_id, error=str(error))
 
 
 def member_name(launch: Launch) -> str:

@@ -6,13 +6,14 @@ what was stopped before, what left output or a result to be collected, the loss 
 """
 
 import collections
-import logging
 import os
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+
+import structlog
 
 from controlplane.contract.states import Phase
 from workers.attempt.attempt import AttemptRun, DriverClosed, DriverContext
@@ -23,7 +24,7 @@ from workers.attempt.threads import Timer
 from workers.drivers.process.engine import ProcessEngine
 from workers.drivers.process.spawner_client import TaskMirror
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 MAX_LIVES = 4096  # the spawner has two pipes for each
 # What the spawner has not answered yet: it is busy with them for some 20 ms, and a bit more than
@@ -111,7 +112,7 @@ class PlainProcesses:
         try:
             attempt.mark_running(view, None)
         except DriverClosed:
-            log.debug("attempt %s runs on", uid)
+            attempt.log.debug("left_running")
 
     def hear_said(self, uid: str) -> None:
         """Send its output, as it comes."""
@@ -184,7 +185,7 @@ class PlainProcesses:
             if requests and not (is_there and self._engine.link.send(requests)):
                 self._take_back(fresh, forgotten)
         except EngineAway:
-            log.debug("the spawner hung up")  # which is heard soon
+            log.debug("spawner_disconnected")  # which is heard soon
 
     def _take_back(self, fresh: list[AttemptRun], forgotten: list[str]) -> None:
         """It could not be said: there is no spawner yet, or it has much to read already."""
@@ -210,7 +211,7 @@ class PlainProcesses:
         try:
             self._engine.link.connect()
         except EngineAway as error:
-            log.warning("%s", error)
+            log.warning("spawner_unavailable", error=str(error))
             with self._lock:
                 waiting, self._waiting = list(self._waiting.values()), collections.OrderedDict()
             for attempt in waiting:

@@ -8,7 +8,6 @@ predecessor left before it answers.
 import contextlib
 import itertools
 import json
-import logging
 import os
 import select
 import socket
@@ -23,8 +22,6 @@ from typing import Any, Protocol
 
 import workers
 from workers.attempt.runtime import EngineAway
-
-log = logging.getLogger(__name__)
 
 READY_SECONDS = 20.0  # for a spawner to come up, or an answer, on a machine under load
 LOOK_SECONDS = 0.01  # between tries to connect to one that is just starting

@@ -4,7 +4,6 @@ There is no container: see `runner_life` for what takes its place.
 """
 
 import errno
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -40,8 +39,6 @@ from workers.runners.calls import RunnerCalls
 from workers.runners.interface import CALL_SECONDS, AbortResult, Context, Runner, RunnerObservation
 from workers.runners.records import RunnerRecord, StateNotStorable
 from workers.runners.requests import RunnerCallTarget, describe_task
-
-log = logging.getLogger(__name__)
 
 BRIEFING_SECONDS = 5.0  # between questions for the briefing of an attempt that goes on
 _NEEDLESS = (ensure_image, await_permit, start_container)
@@ -155,7 +152,7 @@ class RunnerDriver(PipelineDriver):
         except AttemptFailed as failure:
             ended = self._failed(attempt, failure)
         except Exception as error:
-            log.exception("unexpected failure in attempt %s", attempt.uid)
+            attempt.log.exception("attempt_failed_unexpectedly")
             code = error.errno if isinstance(error, OSError) else None
             reason = DISK if code in (errno.ENOSPC, errno.EDQUOT) else ENGINE
             words = f"{type(error).__name__}: {error}"
@@ -192,7 +189,7 @@ class RunnerDriver(PipelineDriver):
                 except DriverClosed:
                     raise
                 except Exception as error:
-                    log.warning("attempt %s is aborted without secrets: %s", attempt.uid, error)
+                    attempt.log.warning("aborted_without_secrets", error=str(error))
             abort_for(attempt, self._asked(attempt), failure)
         return failed(attempt, failure)
 

@@ -5,7 +5,6 @@ last: with these a successor of a killed cell goes on, or ends what nobody knows
 """
 
 import json
-import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -31,8 +30,6 @@ from workers.drivers.runner.reconcile_loop import Paths, Wake
 from workers.runners import records
 from workers.runners.interface import Stop
 from workers.runners.requests import RunnerCallTarget
-
-log = logging.getLogger(__name__)
 
 UNKNOWN = "unknown"  # why an attempt is aborted that its cell does not know
 

@@ -3,7 +3,6 @@
 Each answer of the runner is safe on disk before the next call, and before anybody hears of it.
 """
 
-import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,8 +24,6 @@ from workers.runners.calls import CallsExhausted, CallTimedOut
 from workers.runners.interface import FailureOrigin, RunnerPhase, Stop
 from workers.runners.records import RunnerRecord, StateNotStorable
 from workers.runners.requests import RunnerCallTarget
-
-log = logging.getLogger(__name__)
 
 # An abort is never given up: as long as it is not done, what runs outside holds its place.
 ABORT_PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -181,7 +178,7 @@ def _look_until_end(attempt: RunnerAttempt, asked: RunnerCallTarget) -> None:
         except DriverClosed:
             raise
         except CallsExhausted as error:
-            log.warning("attempt %s is not looked at: %s", attempt.uid, error)
+            attempt.log.warning("reconcile_delayed", error=str(error))
             attempt.wake.wait(EXHAUSTED_SECONDS)
             continue
         except (CallTimedOut, StateNotStorable) as error:
@@ -190,7 +187,7 @@ def _look_until_end(attempt: RunnerAttempt, asked: RunnerCallTarget) -> None:
         except Exception as error:  # other people's code, or a full disk
             faults += 1
             words = f"{type(error).__name__}: {error}"
-            log.warning("the runner of attempt %s failed: %s", attempt.uid, words, exc_info=True)
+            attempt.log.warning("runner_failed", error=words, exc_info=True)
             asked.log.err(f"[cellrun: its runner failed: {words}]")
             if faults > len(pauses):
                 _give_up(attempt, asked, f"reconcile failed {faults} times in a row: {words}")
@@ -238,7 +235,7 @@ def _abort_until_done(attempt: RunnerAttempt, asked: RunnerCallTarget) -> None:
             kept, pause = asked.abort(attempt.kept, stop)
         except Exception as error:
             words = f"abort: {type(error).__name__}: {error}"
-            log.warning("attempt %s is not aborted: %s", attempt.uid, words)
+            attempt.log.warning("abort_failed", error=words)
             asked.log.err(f"[cellrun: {words}]")
             attempt.wake.wait(ABORT_PAUSES[min(tries, len(ABORT_PAUSES) - 1)])
             tries += 1
@@ -253,7 +250,7 @@ def _keep_at_last(attempt: RunnerAttempt, kept: RunnerRecord) -> None:
     try:
         attempt.keep(kept)
     except OSError as error:
-        log.error("the state of attempt %s is not kept: %s", attempt.uid, error)
+        attempt.log.error("runner_state_not_kept", error=str(error))
         attempt.recall(kept)
 
 
@@ -267,7 +264,7 @@ def recall_at_last(attempt: RunnerAttempt) -> RunnerRecord | None:
                 return None
             kept = records.read(attempt.paths.kept)
         except OSError as error:
-            log.error("what was kept of attempt %s cannot be read: %s", attempt.uid, error)
+            attempt.log.error("runner_state_unreadable", error=str(error))
             attempt.wake.wait(ABORT_PAUSES[min(tries, len(ABORT_PAUSES) - 1)])
             tries += 1
             continue
@@ -284,7 +281,7 @@ def abort_for(attempt: RunnerAttempt, asked: RunnerCallTarget, failure: AttemptF
     except DriverClosed:
         raise
     except Exception:  # then no stop forces the abort, which goes on all the same
-        log.exception("attempt %s cannot be stopped as it should", attempt.uid)
+        attempt.log.exception("stop_not_taken")
     if not attempt.kept.phase.is_end and not attempt.kept.stopped_for:
         if failure.kind is None:
             _keep_at_last(attempt, replace(attempt.kept, stopped_for=failure.reason or FAILED))
@@ -376,7 +373,7 @@ def wait_for_briefing(attempt: RunnerAttempt, read: Callable[[], None], pause: f
         except AttemptFailed as failure:
             if failure.kind is None:
                 return
-            log.warning("attempt %s waits for its briefing: %s", attempt.uid, failure.message)
+            attempt.log.warning("briefing_delayed", error=failure.message)
             if failure.kind is FailureKind.USER or isinstance(
                 failure.__cause__, ControlPlaneRefused
             ):
