@@ -131,7 +131,7 @@ class ReadOnlyAdmin(StyledAdmin):
         """Never: retention deletes."""
         return False
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+    def get_queryset(self, request: HttpRequest) -> Any:
         """Without what no list shows."""
         return super().get_queryset(request).defer(*self.defer_fields)
 

@@ -86,10 +86,7 @@ def overview_context(request: HttpRequest, context: dict[str, Any]) -> dict[str,
     context["more_alerts"] = max(0, found.open_alerts - _NEWEST_ALERTS)
     context["alerts_address"] = reverse("admin:controlplane_alert_changelist") + "?open=yes"
     jobs = list(
-        Job.objects.filter(deleted_at=None)
-        .defer("spec")
-        .select_related("pool")
-        .order_by("-id")[:_NEWEST_JOBS]
+        Job.objects.visible().defer("spec").select_related("pool").order_by("-id")[:_NEWEST_JOBS]
     )
     counts = count_tasks_of_jobs([job.pk for job in jobs])
     context["jobs"] = [

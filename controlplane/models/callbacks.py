@@ -4,6 +4,7 @@ from django.db import models
 from django.db.models import Q
 
 from controlplane.domain.state.states import CallbackState
+from controlplane.models.querysets import JobPartQuerySet
 
 
 class Callback(models.Model):
@@ -49,6 +50,8 @@ class Callback(models.Model):
     created_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True, blank=True)
     last_error = models.TextField(default="", blank=True)
+
+    objects = JobPartQuerySet.as_manager()
 
     class Meta:
         constraints = (

@@ -8,6 +8,7 @@ from django.db.models import Q
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import JOB_STATES, Band, CallbackOn, Exclusive
 from controlplane.models.choices import TERMINAL_NUMBERS, finished_iff_terminal
+from controlplane.models.querysets import JobPartQuerySet, JobQuerySet
 from controlplane.spec.job import DEFAULT_TTL_SECONDS
 
 _JOB_STATES = [(int(state), state.name) for state in sorted(JOB_STATES)]
@@ -142,6 +143,8 @@ class Job(models.Model):
         max_length=260, default="", blank=True, help_text="Its host:port, in one spelling."
     )
 
+    objects = JobQuerySet.as_manager()
+
     class Meta:
         constraints = (
             models.UniqueConstraint(
@@ -211,6 +214,8 @@ class JobDependency(models.Model):
     until = models.CharField(max_length=9)
     met_at = models.DateTimeField(null=True, blank=True)
     failed_at = models.DateTimeField(null=True, blank=True)
+
+    objects = JobPartQuerySet.as_manager()
 
     class Meta:
         verbose_name_plural = "job dependencies"

@@ -7,6 +7,7 @@ from django.db.models import Q
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import ACTIVE
 from controlplane.models.choices import TASK_STATES, finished_iff_terminal
+from controlplane.models.querysets import JobPartQuerySet
 
 
 class Task(models.Model):
@@ -58,6 +59,8 @@ class Task(models.Model):
     updated_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
+
+    objects = JobPartQuerySet.as_manager()
 
     class Meta:
         constraints = (

@@ -11,7 +11,7 @@ from controlplane.domain.state.job_rollup import GroupRow, JobRow
 from controlplane.domain.state.states import CallbackOn
 from controlplane.queries.sql import rows
 
-HAS_RUN = f"({{task}}.started_at IS NOT NULL OR {{task}}.state = {int(TaskState.SUCCEEDED)})"
+HAS_RUN = f"({{task}}.started_at IS NOT NULL OR {{task}}.state = {TaskState.SUCCEEDED:d})"
 """Whether a task was RUNNING at some time, or has succeeded; a start is kept whatever follows."""
 
 _STARTS = f"""
@@ -53,7 +53,7 @@ def _load_jobs(job_ids: Iterable[int], lock: str) -> dict[int, JobRow]:
         """,
         [sorted(set(job_ids))],
     )
-    return {row[0]: _job_row(row) for row in found}
+    return {row.job_id: row for row in map(_job_row, found)}
 
 
 def load_groups(job_ids: Sequence[int]) -> dict[int, list[GroupRow]]:
@@ -67,8 +67,8 @@ def load_groups(job_ids: Sequence[int]) -> dict[int, list[GroupRow]]:
         [list(job_ids)],
     )
     groups: dict[int, list[GroupRow]] = {}
-    for row in found:
-        groups.setdefault(row[0], []).append(_group_row(row[1:]))
+    for job_id, *row in found:
+        groups.setdefault(job_id, []).append(_group_row(row))
     _count_starts(groups)
     return groups
 
@@ -131,12 +131,13 @@ def find_open_dependencies(job_ids: Sequence[int]) -> list[tuple[int, int, str]]
 
 
 def _job_row(row: tuple[Any, ...]) -> JobRow:
-    ending_as = None if row[5] is None else TaskState(row[5])
-    columns = [row[0], TaskState(row[1]), *row[2:5], ending_as, *row[6:-1], CallbackOn(row[-1])]
-    return JobRow(*columns)
+    job_id, state, minimum, explicit, failures, ending_as, *others, callback_on = row
+    ends = None if ending_as is None else TaskState(ending_as)
+    plain = (minimum, explicit, failures, ends, *others, CallbackOn(callback_on))
+    return JobRow(job_id, TaskState(state), *plain)
 
 
-def _group_row(row: tuple[Any, ...]) -> GroupRow:
+def _group_row(row: Sequence[Any]) -> GroupRow:
     group_id, name, counts, minimum, depends_on, startable_at, excused, once, is_rest = row
     return GroupRow(
         facts=GroupFacts(

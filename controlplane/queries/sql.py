@@ -1,8 +1,10 @@
-"""Plain SQL for hot paths: rows as tuples, arrays as parameters, no ORM objects."""
+"""Plain SQL: rows as tuples or named tuples, arrays as parameters, no ORM objects."""
 
 import json
+from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
@@ -10,27 +12,45 @@ from uuid import UUID
 from django.db import connection
 from psycopg.types.datetime import TimestamptzLoader
 
+Parameters = Sequence[Any] | dict[str, Any]
+"""Values of a statement. Lists among them are PostgreSQL arrays."""
 
-def rows(statement: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> list[tuple[Any, ...]]:
-    """All rows that `statement` returns. Lists among `parameters` are PostgreSQL arrays."""
+Row = Any
+"""A named tuple. Its fields are the columns of the statement that returned it."""
+
+
+def rows(statement: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
+    """Return all rows of `statement` as plain tuples: to unpack, and for thousands of rows."""
     with connection.cursor() as cursor:
-        # The driver's own reader of instants: Django's, which is Python, takes ten times as long.
-        cursor.cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
-        cursor.execute(statement, _with_literals(parameters))
+        _run(cursor, statement, parameters)
         return list(cursor.fetchall())
 
 
-def execute(statement: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> int:
-    """Run `statement`; how many rows it touched. Lists among `parameters` are PostgreSQL arrays."""
+def named_rows(statement: str, parameters: Parameters = ()) -> list[Row]:
+    """Return all rows of `statement` with their columns as fields; AS names an expression."""
+    with connection.cursor() as cursor:
+        _run(cursor, statement, parameters)
+        make = _row_class(tuple([column.name for column in cursor.description]))._make
+        return [make(row) for row in cursor.fetchall()]
+
+
+def first_row(statement: str, parameters: Parameters = ()) -> Row | None:
+    """Return the first row of `statement` with its columns as fields; None if it has no row."""
+    found = named_rows(statement, parameters)
+    return found[0] if found else None
+
+
+def scalar(statement: str, parameters: Parameters = ()) -> Any:
+    """Return the first column of the first row of `statement`; None if it has no row."""
+    found = rows(statement, parameters)
+    return found[0][0] if found else None
+
+
+def execute(statement: str, parameters: Parameters = ()) -> int:
+    """Run `statement` and return how many rows it touched."""
     with connection.cursor() as cursor:
         cursor.execute(statement, _with_literals(parameters))
         return int(cursor.rowcount)
-
-
-def column_names(statement: str) -> list[str]:
-    """What the columns of a SELECT are called, each of which says so by AS."""
-    columns = statement.split("FROM")[0].split(",")
-    return [column.rsplit(" AS ", 1)[1].strip(' "\n') for column in columns]
 
 
 def decoded(value: Any) -> Any:
@@ -56,7 +76,18 @@ def array_literal(values: Sequence[Any]) -> str:
     return "{" + ",".join([written[value] for value in values]) + "}"
 
 
-def _with_literals(parameters: Sequence[Any] | dict[str, Any]) -> Sequence[Any] | dict[str, Any]:
+def _run(cursor: Any, statement: str, parameters: Parameters) -> None:
+    # The driver's own reader of instants: Django's, which is Python, takes ten times as long.
+    cursor.cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
+    cursor.execute(statement, _with_literals(parameters))
+
+
+@cache
+def _row_class(columns: tuple[str, ...]) -> Any:
+    return namedtuple("Row", columns)
+
+
+def _with_literals(parameters: Parameters) -> Parameters:
     if isinstance(parameters, dict):
         return {
             name: array_literal(value) if isinstance(value, list) else value

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from controlplane.queries.sql import rows
+from controlplane.queries.sql import first_row, rows, scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +30,15 @@ def load_tick(name: str) -> TickFacts:
         SELECT mark, started_at, finished_at, covered_at, hold_until FROM controlplane_tickstate
         WHERE name = %s
         """
-    found = rows(statement, [name])
-    return TickFacts(*found[0]) if found else TickFacts()
+    found = first_row(statement, [name])
+    return TickFacts(**found._asdict()) if found else TickFacts()
 
 
 def load_heard_at() -> datetime | None:
     """Until when the inbox has brought back what convergence sent through each of its shards."""
-    found = rows(
+    heard_at: datetime | None = scalar(
         "SELECT min(COALESCE(heard_at, sent_at - interval '1 year')) FROM controlplane_inboxprobe"
     )
-    heard_at: datetime | None = found[0][0]
     return heard_at
 
 
@@ -59,4 +58,4 @@ def load_silence(*, lost: bool) -> tuple[int, datetime | None]:
 
 def try_lock(key: int) -> bool:
     """Take the advisory lock until the end of the transaction, if it is free."""
-    return bool(rows("SELECT pg_try_advisory_xact_lock(%s)", [key])[0][0])
+    return bool(scalar("SELECT pg_try_advisory_xact_lock(%s)", [key]))

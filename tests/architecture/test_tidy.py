@@ -25,6 +25,10 @@ STATE_TABLES = re.compile(
     r"UPDATE\s+controlplane_(?:task|attempt|job|cell)\b(?P<set>.*?)(?:\bFROM\b|\bWHERE\b|$)",
     re.DOTALL | re.IGNORECASE,
 )
+STATE_NUMBER = re.compile(
+    r"\b(?:\w+_)?(?:state|ending_as)\s*(?:=|<>|!=|<=?|>=?|(?:NOT\s+)?IN\s*\()\s*\d|\bcounts\[\d",
+    re.IGNORECASE,
+)
 
 
 def ours(*, tests: bool = True) -> list[Source]:
@@ -159,6 +163,40 @@ def test_the_state_detector_sees_every_way_to_write() -> None:
     assert found("x = 'UPDATE controlplane_job SET name = 1 WHERE state = 3'") == ""
     assert found("Task.objects.filter(state=3)") == ""
     assert found("seen.update(other=1)") == ""
+
+
+def test_sql_writes_states_by_name() -> None:
+    """As `{S.PENDING:d}` or `counts[{S.PENDING + 1}]`, so that a search for a state finds it."""
+    literal = [
+        f"{source.path}:{node.lineno} writes {found}"
+        for source in ours(tests=False)
+        if source.path.startswith("controlplane/")
+        for node in ast.walk(source.tree)
+        if (found := state_number(node))
+    ]
+    assert literal == []
+
+
+def state_number(node: ast.AST) -> str:
+    """Return the state that `node`, a part of a text, writes as a number; empty if none."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        found = STATE_NUMBER.search(node.value)
+        return found[0] if found else ""
+    return ""
+
+
+def test_the_number_detector_sees_every_way_to_write() -> None:
+    def found(code: str) -> str:
+        return " ".join(filter(None, (state_number(node) for node in ast.walk(ast.parse(code)))))
+
+    assert found("x = 'WHERE t.state = 1 AND x'") == "state = 1"
+    assert found("x = f'WHERE {y} AND state <> 1'") == "state <> 1"
+    assert found("x = 'WHERE t.state NOT IN (4, 5)'") == "state NOT IN (4"
+    assert found("x = 'SET ending_as=6'") == "ending_as=6"
+    assert found("x = 'WHERE to_state >= 4'") == "to_state >= 4"
+    assert found("x = 'sum(g.counts[2])'") == "counts[2"
+    assert found("x = f'WHERE state = {S.PENDING:d} AND g.counts[{S.PENDING + 1}] > 0'") == ""
+    assert found("x = 'WHERE state = %s AND c.state = ANY(%s)'") == ""
 
 
 def test_no_committed_file_names_an_index_or_a_registry() -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from controlplane.contract.states import FailureKind, TaskState
-from controlplane.queries.sql import array_literal, execute, rows
+from controlplane.queries.sql import array_literal, execute, first_row, named_rows, rows, scalar
 
 QUOTED = ["", "NULL", "null", None, 'a"b', "a\\b", "{a,b}", "a,b", " a ", "a\nb", "\U0001f600%s"]
 EARLY = datetime(1970, 1, 1, tzinfo=UTC)
@@ -58,3 +58,19 @@ def test_enumerations_are_written_as_what_they_are_made_of() -> None:
 def test_what_has_no_place_in_an_array_is_refused() -> None:
     with pytest.raises(TypeError, match="bytes"):
         array_literal([b"x"])
+
+
+@pytest.mark.django_db
+def test_columns_are_fields_of_named_rows() -> None:
+    statement = 'SELECT n AS index, n * 2 AS "group" FROM generate_series(1, %s) AS n'
+    assert [(row.index, row.group) for row in named_rows(statement, [2])] == [(1, 2), (2, 4)]
+    assert first_row(statement, [2]) == (1, 2)
+    assert first_row(statement, [0]) is None
+    assert scalar(statement, [2]) == 1
+    assert scalar(statement, [0]) is None
+
+
+@pytest.mark.django_db
+def test_a_column_without_a_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="identifiers"):
+        named_rows("SELECT 1 + 1")

@@ -37,8 +37,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "what-runs-once-is-evicted",
         f"{_Q}placement/running_attempts.py",
-        "j.coscheduled, NOT g.at_most_once, a.state = 9,",
-        "j.coscheduled, true, a.state = 9,",
+        "j.coscheduled, NOT g.at_most_once, a.state = {S.ASSIGNED:d},",
+        "j.coscheduled, true, a.state = {S.ASSIGNED:d},",
         "what may begin only once is evicted, and never begins again",
         needs="bands+at_most_once",
         within=30,

@@ -98,8 +98,8 @@ S2_5 = of_row(
     (
         "result-of-a-failure",
         f"{QUERIES}views/tasks.py",
-        '"result": task["result"] if succeeded else None,',
-        '"result": task["result"],',
+        '"result": task.result if succeeded else None,',
+        '"result": task.result,',
         "what a failed program left is taken for a result",
         "a_result_is_told_only_of_what_succeeded",
     ),
@@ -122,8 +122,8 @@ S2_5 = of_row(
     (
         "cell-forgotten",
         f"{QUERIES}views/tasks.py",
-        '"cell_id": None if waits else task["cell"],',
-        '"cell_id": None if waits or ended else task["cell"],',
+        '"cell_id": None if waits else task.cell,',
+        '"cell_id": None if waits or ended else task.cell,',
         "nobody knows where it ran",
         "the_cell_is_told_while_it_runs_and_kept",
     ),

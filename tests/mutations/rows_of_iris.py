@@ -70,8 +70,8 @@ S0_2 = of_row(
     (
         "attempts-not-numbered",
         f"{COMMANDS}state/apply_sql.py",
-        "state = 9, attempt_number = i.number,",
-        "state = 9, attempt_number = 0,",
+        "state = {S.ASSIGNED:d}, attempt_number = i.number,",
+        "state = {S.ASSIGNED:d}, attempt_number = 0,",
         "attempts of a task cannot be told apart",
         "each_attempt_is_a_row_of_its_own_with_its_number",
     ),
@@ -384,8 +384,8 @@ S0_7 = of_row(
     (
         "once-is-preempted",
         f"{QUERIES}placement/running_attempts.py",
-        "j.coscheduled, NOT g.at_most_once, a.state = 9,",
-        "j.coscheduled, true, a.state = 9,",
+        "j.coscheduled, NOT g.at_most_once, a.state = {S.ASSIGNED:d},",
+        "j.coscheduled, true, a.state = {S.ASSIGNED:d},",
         "what may run only once is preempted, and never runs again",
         "what_runs_at_most_once_is_never_preempted",
     ),
@@ -438,8 +438,8 @@ S0_8 = of_row(
     (
         "deadline-after-the-start",
         f"{QUERIES}convergence/unplaced.py",
-        "t.state = 1 AND t.started_at IS NULL",
-        "t.state = 1",
+        "t.state = {S.PENDING:d} AND t.started_at IS NULL",
+        "t.state = {S.PENDING:d}",
         "a task that ran before runs out of time while it waits to be tried again",
         "a_task_that_ran_before_has_no_deadline_any_more",
     ),

@@ -251,8 +251,8 @@ S3_6 = of_row(
     (
         "orders-wait-for-ever",
         f"{QUERIES}convergence/unanswered.py",
-        "WHERE a.released_at IS NULL AND a.state = 9 AND a.start_before <= %(now)s",
-        "WHERE a.released_at IS NULL AND a.state = 2 AND a.start_before <= %(now)s",
+        "WHERE a.released_at IS NULL AND a.state = {S.ASSIGNED:d} AND a.start_before <= %(now)s",
+        "WHERE a.released_at IS NULL AND a.state = {S.BUILDING:d} AND a.start_before <= %(now)s",
         "a task whose order was lost is assigned for ever",
         "an_order_without_an_answer_is_given_up_and_told",
     ),

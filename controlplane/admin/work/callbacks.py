@@ -62,7 +62,7 @@ class CallbackAdmin(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Callback]:
         """Exclude callbacks of deleted jobs."""
-        return super().get_queryset(request).filter(job__deleted_at=None)
+        return super().get_queryset(request).visible()
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Callback], search_term: str

@@ -63,7 +63,7 @@ class JobAdmin(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
         """Exclude deleted jobs."""
-        return super().get_queryset(request).filter(deleted_at=None)
+        return super().get_queryset(request).visible()
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """Also the children of one job, which its page links to."""

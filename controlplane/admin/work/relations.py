@@ -38,7 +38,7 @@ def relations_section(job: Job) -> Table:
 
 
 def _visible(found: Any) -> list[Job]:
-    return list(found.filter(deleted_at=None).only("name", "state").order_by("id")[: _SHOWN + 1])
+    return list(found.visible().only("name", "state").order_by("id")[: _SHOWN + 1])
 
 
 def _by_id(job_ids: Iterable[int | None]) -> list[Job]:
@@ -66,9 +66,7 @@ def _dependencies(job: Job) -> Iterator[_Row]:
 
 def _dependants(job: Job) -> Iterator[_Row]:
     # Only those that are open: of them there is an index.
-    found = JobDependency.objects.filter(
-        on_job_id=job.pk, job__deleted_at=None, met_at=None, failed_at=None
-    )
+    found = JobDependency.objects.visible().filter(on_job_id=job.pk, met_at=None, failed_at=None)
     found = found.select_related("job").defer("job__spec", "job__annotation")
     for item in found.order_by("id")[:_SHOWN]:
         yield (

@@ -66,7 +66,7 @@ class TaskAdmin(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Task]:
         """Exclude tasks of deleted jobs."""
-        return super().get_queryset(request).filter(job__deleted_at=None)
+        return super().get_queryset(request).visible()
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Task], search_term: str

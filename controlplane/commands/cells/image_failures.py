@@ -9,6 +9,7 @@ from django.db import transaction
 
 from controlplane.commands.state.apply import clear_alerts, raise_alerts
 from controlplane.commands.state.transactions import run_in_transaction
+from controlplane.contract.states import TaskState as S
 from controlplane.domain.cells.image_backoff import (
     FIRST_HOLD,
     FORGOTTEN_AFTER,
@@ -72,9 +73,9 @@ def _find_waiting(images: Sequence[str]) -> dict[str, list[int]]:
     groups: dict[str, list[int]] = defaultdict(list)
     if images:
         for group_id, image in rows(
-            """
+            f"""
             SELECT g.id, g.launch ->> 'image' FROM controlplane_job j
-            JOIN controlplane_taskgroup g ON g.job_id = j.id AND g.counts[2] > 0
+            JOIN controlplane_taskgroup g ON g.job_id = j.id AND g.counts[{S.PENDING + 1}] > 0
             WHERE j.finished_at IS NULL AND g.launch ->> 'image' = ANY(%s::text[]) ORDER BY g.id
             """,
             [list(images)],
@@ -101,10 +102,10 @@ def _hold(
 def _hold_tasks(group_ids: Sequence[int], until: datetime) -> int:
     """Who is changed by somebody else just now has his turn in the next tick."""
     return execute(
-        """
+        f"""
         WITH waiting AS MATERIALIZED (
             SELECT t.id FROM controlplane_task t
-            WHERE t.state = 1 AND NOT t.attempt_open
+            WHERE t.state = {S.PENDING:d} AND NOT t.attempt_open
               AND (t.not_before IS NULL OR t.not_before < %s)
               AND t.group_id = ANY(%s::bigint[])
             ORDER BY t.id LIMIT %s FOR NO KEY UPDATE OF t SKIP LOCKED
@@ -140,11 +141,11 @@ def _forget(now: datetime) -> None:
 
 def _let_go(image: str, until: datetime) -> None:
     execute(
-        """
+        f"""
         WITH held AS MATERIALIZED (
             SELECT t.id FROM controlplane_task t
             JOIN controlplane_taskgroup g ON g.id = t.group_id
-            WHERE t.state = 1 AND t.not_before = %s AND g.launch ->> 'image' = %s
+            WHERE t.state = {S.PENDING:d} AND t.not_before = %s AND g.launch ->> 'image' = %s
             ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
         )
         UPDATE controlplane_task t SET not_before = NULL FROM held WHERE t.id = held.id

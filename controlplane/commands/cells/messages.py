@@ -34,7 +34,7 @@ from controlplane.queries.attempts.group_specs import GroupSpecs, load_group_spe
 from controlplane.queries.cells.sync import CellStatus, load_standings, load_wanted
 from controlplane.queries.convergence.cell_health import count_overdue_stops
 from controlplane.queries.policy import load_policy
-from controlplane.queries.sql import execute, rows
+from controlplane.queries.sql import execute, scalar
 
 # What a cell that is registered has left behind; a twin that is still there raises its own again.
 _ALERTS_OF_ABSENCE = ("cell_lost", "cell_twin", "registration_failed")
@@ -278,20 +278,20 @@ def _count_strangers(cell: Cell, address: CellAddress, register: Register) -> in
 
 def _last_seq(cell: Cell) -> int:
     """The highest number that its present incarnation is known to have drawn."""
-    found = rows(
+    drawn = scalar(
         """
         SELECT GREATEST(heartbeat_seq, acked_seq) FROM controlplane_celllease
         WHERE cell_id = %s AND incarnation = %s
         """,
         [cell.pk, cell.incarnation],
     )
-    return max(int(cell.register_seq), found[0][0] if found else 0)
+    return max(int(cell.register_seq), drawn or 0)
 
 
 def _pool_of(cell: Cell, name: str) -> int:
     """The pool that the cell asks for, if it exists; else the one it is in."""
-    found = rows("SELECT id FROM controlplane_pool WHERE name = %s", [name])
-    return int(found[0][0]) if found else int(cell.pool_id)
+    pool_id = scalar("SELECT id FROM controlplane_pool WHERE name = %s", [name])
+    return int(cell.pool_id if pool_id is None else pool_id)
 
 
 def _open_lease(cell_id: int, incarnation: str, seq: int, *, renewed: bool, now: datetime) -> None:

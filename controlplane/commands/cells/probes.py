@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from controlplane.contract.wire import broker
 from controlplane.contract.wire.queues import INBOX_QUEUES
 from controlplane.outbox import transport
-from controlplane.queries.sql import execute, rows
+from controlplane.queries.sql import execute, scalar
 
 
 def send_probes(*, now: datetime) -> None:
@@ -51,5 +51,5 @@ def find_deaf_since(*, now: datetime, patience: timedelta) -> bool:
     statement = """
         SELECT count(*) FROM controlplane_inboxprobe WHERE heard_at > %s AND heard_at <= %s
         """
-    found = rows(statement, [now - patience, now + patience])
-    return bool(found[0][0] < len(INBOX_QUEUES))
+    heard = scalar(statement, [now - patience, now + patience])
+    return bool(heard < len(INBOX_QUEUES))

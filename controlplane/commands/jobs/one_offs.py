@@ -12,7 +12,7 @@ from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.queries.locks import lock_jobs
-from controlplane.queries.sql import execute, rows
+from controlplane.queries.sql import execute, first_row, rows
 from controlplane.queries.views.tasks import is_task
 
 _CLAIM = timedelta(seconds=Policy().claim_seconds)
@@ -37,10 +37,12 @@ def claim_task(*, task_id: int, by: str, now: datetime) -> UUID:
     )
     if claimed:
         return claim
-    found = rows("SELECT guid, claimed_by FROM controlplane_oneoff WHERE task_id = %s", [task_id])
-    if not found:
+    held = first_row(
+        "SELECT guid, claimed_by FROM controlplane_oneoff WHERE task_id = %s", [task_id]
+    )
+    if held is None:
         raise _no_one_off(task_id)
-    raise Conflict(_not_claimed(*found[0]))
+    raise Conflict(_not_claimed(held.guid, held.claimed_by))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +106,11 @@ def check_claim_of_job(*, job_id: int, claim: UUID | None, now: datetime) -> Non
 
     Until the end of the transaction, no one else can claim it. Raises Conflict.
     """
-    found = rows(f"{_CLAIMED} WHERE job_id = %s FOR UPDATE", [job_id])
-    if found:
-        guid, present, claimed_at = found[0]
-        _check_claim(guid, present, claimed_at, claim, now)
+    held = first_row(f"{_CLAIMED} WHERE job_id = %s FOR UPDATE", [job_id])
+    if held is not None:
+        _check_claim(held.guid, held.claim, held.claimed_at, claim, now)
         if claim is None:
-            text = f"task {guid} is RESOLVING: its job is deleted by that claim alone"
+            text = f"task {held.guid} is RESOLVING: its job is deleted by that claim alone"
             raise Conflict(text)
     elif claim is not None:
         raise Conflict(f"job {job_id} is not that of a one-off task: it has no claim")

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from controlplane.contract.states import TaskState as S
 from controlplane.domain.state.effects import ExplainGroup, ExplainShape, NominateTasks
 from controlplane.domain.state.states import CellState
 from controlplane.queries.sql import execute
@@ -49,7 +50,7 @@ def nominate(nominations: Sequence[NominateTasks], *, now: datetime) -> None:
     if not nominations:
         return
     execute(
-        """
+        f"""
         UPDATE controlplane_task t
         SET nominated_cell_id = n.cell_id, nominated_until = n.until
         FROM (
@@ -64,13 +65,13 @@ def nominate(nominations: Sequence[NominateTasks], *, now: datetime) -> None:
             JOIN LATERAL (
                 SELECT id, row_number() OVER (ORDER BY avoid_cell_ids IS NOT NULL, index) AS n
                 FROM controlplane_task
-                WHERE group_id = i.group_id AND state = 1 AND NOT attempt_open
+                WHERE group_id = i.group_id AND state = {S.PENDING:d} AND NOT attempt_open
                   AND nominated_cell_id IS NULL AND (not_before IS NULL OR not_before <= %s)
                   AND shape_id = (SELECT shape_id FROM controlplane_taskgroup g
                                   WHERE g.id = i.group_id)
             ) found ON found.n > i.first AND found.n <= i.last
         ) n
-        WHERE t.id = n.id AND t.state = 1 AND t.nominated_cell_id IS NULL
+        WHERE t.id = n.id AND t.state = {S.PENDING:d} AND t.nominated_cell_id IS NULL
         """,
         [
             [item.group_id for item in nominations],
@@ -88,11 +89,11 @@ def clear_nominations(*, now: datetime) -> int:
     It waits for no lock, since it takes none on jobs; called outside of transactions that do.
     """
     return execute(
-        """
+        f"""
         WITH over AS MATERIALIZED (
             SELECT t.id FROM controlplane_task t
             WHERE nominated_cell_id IS NOT NULL AND (
-                nominated_until <= %s OR state <> 1 OR NOT EXISTS (
+                nominated_until <= %s OR state <> {S.PENDING:d} OR NOT EXISTS (
                     SELECT FROM controlplane_cell c
                     WHERE c.id = t.nominated_cell_id AND c.state = %s)
             )

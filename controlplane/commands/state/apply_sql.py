@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from types import MappingProxyType
 
+from controlplane.contract.states import TaskState as S
 from controlplane.domain.integrity.recount import WrongFlag
 
 
@@ -225,7 +226,7 @@ WITH hidden AS (
 SELECT id FROM hidden ORDER BY id
 """
 
-CHOOSE_TASKS = """
+CHOOSE_TASKS = f"""
 SELECT p.n, t.id, t.job_id, t.group_id, t.attempt_number, t.index
 FROM unnest(%(group_id)s::bigint[], %(avoid)s::text[], %(nominated)s::bigint[],
             %(prefer)s::bigint[], %(count)s::integer[])
@@ -233,7 +234,8 @@ FROM unnest(%(group_id)s::bigint[], %(avoid)s::text[], %(nominated)s::bigint[],
 JOIN controlplane_taskgroup g ON g.id = p.group_id,
 LATERAL (
     SELECT id, job_id, group_id, attempt_number, index FROM controlplane_task
-    WHERE shape_id = g.shape_id AND group_id = p.group_id AND state = 1 AND NOT attempt_open
+    WHERE shape_id = g.shape_id AND group_id = p.group_id
+      AND state = {S.PENDING:d} AND NOT attempt_open
       AND avoid_cell_ids IS NOT DISTINCT FROM p.avoid::bigint[]
       AND nominated_cell_id IS NOT DISTINCT FROM p.nominated
       AND prefer_cell_id IS NOT DISTINCT FROM p.prefer
@@ -243,23 +245,24 @@ LATERAL (
 ORDER BY p.n, t.index
 """
 
-PLACE_TASKS = """
+PLACE_TASKS = f"""
 WITH placed AS (
     UPDATE controlplane_task t SET
-        state = 9, attempt_number = i.number, attempt_uid = i.uid, attempt_open = true,
+        state = {S.ASSIGNED:d}, attempt_number = i.number, attempt_uid = i.uid, attempt_open = true,
         not_before = NULL, nominated_cell_id = NULL, nominated_until = NULL,
         updated_at = %(now)s
     FROM unnest(%(task_id)s::bigint[], %(number)s::integer[], %(uid)s::uuid[])
          AS i(task_id, number, uid)
-    WHERE t.id = i.task_id AND t.state = 1 AND NOT t.attempt_open
+    WHERE t.id = i.task_id AND t.state = {S.PENDING:d} AND NOT t.attempt_open
     RETURNING t.id
 ), attempted AS (
     INSERT INTO controlplane_attempt
         (uid, task_id, group_id, job_id, cell_id, incarnation, number, state, phase, phase_number,
          report_seq, charged, charge, start_before, stop_reason, container_id, failure_kind, reason,
          message, result_truncated, created_at, state_since, release_kind)
-    SELECT i.uid, i.task_id, i.group_id, i.job_id, i.cell_id, i.incarnation, i.number, 9, '', 0,
-           0, '', 0, %(start_before)s, '', '', '', '', '', false, %(now)s, %(now)s, ''
+    SELECT i.uid, i.task_id, i.group_id, i.job_id, i.cell_id, i.incarnation, i.number,
+           {S.ASSIGNED:d}, '', 0, 0, '', 0, %(start_before)s, '', '', '', '', '', false,
+           %(now)s, %(now)s, ''
     FROM unnest(
         %(uid)s::uuid[], %(task_id)s::bigint[], %(group_id)s::bigint[], %(job_id)s::bigint[],
         %(cell_id)s::bigint[], %(incarnation)s::text[], %(number)s::integer[]
@@ -270,7 +273,9 @@ WITH placed AS (
     INSERT INTO controlplane_transition
         (job_id, task_id, attempt_uid, from_state, to_state, attempt_state, reason, message,
          actor, at)
-    SELECT job_id, task_id, uid, 1, 9, 9, 'placed', '', %(actor)s, %(now)s FROM attempted
+    SELECT job_id, task_id, uid, {S.PENDING:d}, {S.ASSIGNED:d}, {S.ASSIGNED:d}, 'placed', '',
+           %(actor)s, %(now)s
+    FROM attempted
 )
 SELECT id FROM placed
 """

@@ -11,7 +11,7 @@ from controlplane.contract.artifacts import CHECKPOINT, path_of, prefix_of
 from controlplane.contract.states import TaskState
 from controlplane.domain.cells.signed_links import is_link_valid, link_key
 from controlplane.domain.errors import Conflict, NotFound
-from controlplane.queries.sql import decoded, rows
+from controlplane.queries.sql import Row, decoded, first_row, named_rows, rows
 from controlplane.storage import artifacts as kept
 from controlplane.storage import store
 from controlplane.storage.store import LogPiece
@@ -52,10 +52,10 @@ def iterate_results(group_id: int) -> Iterator[bytes]:
             [groups, int(TaskState.SUCCEEDED), after, _PAGE],
         )
         for index, result in found:
+            after = index
             yield json.dumps({"name": str(index), "content": result}).encode() + b"\n"
         if len(found) < _PAGE:
             return
-        after = found[-1][0]
 
 
 def _find_chain(group_id: int) -> list[int]:
@@ -100,7 +100,7 @@ def find_start(uid: UUID, stream: str, *, after: int, tail: int | None) -> int:
 
 ARTIFACT_PATH = "/api/v1/store/artifacts/"
 _PREFIX_COLUMNS = """
-SELECT a.uid, d.name, p.name, a.job_id, a.task_id FROM controlplane_attempt a
+SELECT a.uid, d.name AS domain, p.name AS project, a.job_id, a.task_id FROM controlplane_attempt a
 JOIN controlplane_job j ON j.id = a.job_id
 JOIN controlplane_project p ON p.id = j.project_id
 JOIN controlplane_domain d ON d.id = p.domain_id
@@ -117,8 +117,8 @@ class ExternalArtifact(Conflict):
 
 def find_prefix(uid: UUID) -> str | None:
     """Below what an attempt leaves what it leaves; None: there is no such attempt."""
-    found = rows(f"{_PREFIX_COLUMNS} WHERE a.uid = %s", [uid])
-    return _prefix(found[0]) if found else None
+    row = first_row(f"{_PREFIX_COLUMNS} WHERE a.uid = %s", [uid])
+    return None if row is None else _prefix(row)
 
 
 def is_over(uid: UUID) -> bool:
@@ -143,27 +143,33 @@ def is_purged(uid: UUID) -> bool:
 
 def find_prefixes_of_tasks(task_ids: Sequence[int], limit: int) -> dict[UUID, tuple[int, str]]:
     """The job and the prefix of up to `limit` attempts of the tasks."""
-    found = rows(f"{_PREFIX_COLUMNS} WHERE a.task_id = ANY(%s) LIMIT %s", [list(task_ids), limit])
-    return {row[0]: (row[3], _prefix(row)) for row in found}
+    statement = f"{_PREFIX_COLUMNS} WHERE a.task_id = ANY(%s) LIMIT %s"
+    found = named_rows(statement, [list(task_ids), limit])
+    return {row.uid: (row.job_id, _prefix(row)) for row in found}
 
 
-def _prefix(row: tuple[Any, ...]) -> str:
-    uid, domain, project, job_id, task_id = row
-    return prefix_of(domain=domain, project=project, job=job_id, task=task_id, attempt=str(uid))
+def _prefix(row: Row) -> str:
+    return prefix_of(
+        domain=row.domain,
+        project=row.project,
+        job=row.job_id,
+        task=row.task_id,
+        attempt=str(row.uid),
+    )
 
 
 def list_artifacts(uid: UUID) -> list[dict[str, Any]]:
     """What an attempt left: name, size, sha256 and uri of each, by name. Raises NotFound."""
-    found = rows(
+    row = first_row(
         """
-        SELECT a.details -> 'outputs' FROM controlplane_attempt a
+        SELECT a.details -> 'outputs' AS outputs FROM controlplane_attempt a
         JOIN controlplane_job j ON j.id = a.job_id WHERE a.uid = %s AND j.deleted_at IS NULL
         """,
         [uid],
     )
-    if not found:
+    if row is None:
         raise NotFound(f"there is no attempt {uid}")
-    told = (item for item in decoded(found[0][0]) or [] if _fetchable(uid, item) is not None)
+    told = (item for item in decoded(row.outputs) or [] if _fetchable(uid, item) is not None)
     return sorted(told, key=lambda item: str(item["name"]))
 
 
@@ -189,7 +195,7 @@ def find_output_base(uid: UUID, launch: Mapping[str, Any]) -> str | None:
 
 def find_checkpoint(task_id: int, number: int) -> dict[str, Any] | None:
     """What the last attempt before `number` left for the next: its uri, size and sha256."""
-    found = rows(
+    row = first_row(
         """
         SELECT a.uid, kept.item FROM controlplane_attempt a,
                jsonb_array_elements(a.details -> 'outputs') AS kept (item)
@@ -198,7 +204,7 @@ def find_checkpoint(task_id: int, number: int) -> dict[str, Any] | None:
         """,
         [task_id, number, CHECKPOINT],
     )
-    return _fetchable(*found[0]) if found else None
+    return None if row is None else _fetchable(row.uid, row.item)
 
 
 def iterate_outputs(group_id: int, name: str, link: Callable[[str], str]) -> Iterator[bytes]:
@@ -219,12 +225,12 @@ def iterate_outputs(group_id: int, name: str, link: Callable[[str], str]) -> Ite
             [groups, int(TaskState.SUCCEEDED), after, _OUTPUTS_PAGE],
         )
         for index, uid, items in found:
+            after = index
             lines = _lines_of(index, uid, decoded(items) or [], name, link)
             if lines:
                 yield lines
         if len(found) < _OUTPUTS_PAGE:
             return
-        after = found[-1][0]
 
 
 def _lines_of(

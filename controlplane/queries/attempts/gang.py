@@ -11,23 +11,23 @@ from controlplane.contract.states import STATE_OF, TaskState
 from controlplane.contract.wire.keys import derive_key
 from controlplane.domain.errors import NotFound
 from controlplane.domain.state.states import ACTIVE
-from controlplane.queries.sql import decoded, rows
+from controlplane.queries.sql import decoded, named_rows, rows, scalar
 
 _DONE = (TaskState.RUNNING, TaskState.SUCCEEDED)
 
 
 def find_gang_of(uid: UUID) -> int:
     """The job of an attempt that has not ended, if that is a gang. Raises NotFound."""
-    found = rows(
+    job_id = scalar(
         """
         SELECT a.job_id FROM controlplane_attempt a JOIN controlplane_job j ON j.id = a.job_id
         WHERE a.uid = %s AND a.finished_at IS NULL AND j.coscheduled
         """,
         [uid],
     )
-    if not found:
+    if job_id is None:
         raise NotFound(f"there is no attempt {uid} of a gang that has not ended")
-    return int(found[0][0])
+    return int(job_id)
 
 
 def load_gang(job_id: int, *, with_key: bool = False) -> Gang:
@@ -59,20 +59,26 @@ def load_gang(job_id: int, *, with_key: bool = False) -> Gang:
 
 def _load_groups(job_id: int) -> tuple[dict[int, GangGroup], dict[int, int], int]:
     """The groups and their minima by id, and the minimum of all."""
-    found = rows(
+    found = named_rows(
         """
-        SELECT g.id, g.name, g.task_type, g.launch -> 'network', g.launch -> 'ports',
-               g.min_available, j.min_available
+        SELECT g.id, g.name, g.task_type, g.launch -> 'network' AS network,
+               g.launch -> 'ports' AS ports, g.min_available, j.min_available AS of_all
         FROM controlplane_taskgroup g JOIN controlplane_job j ON j.id = g.job_id
         WHERE g.job_id = %s ORDER BY g.position
         """,
         [job_id],
     )
     groups = {
-        group_id: GangGroup(name, kind, decoded(network) or "default", tuple(decoded(ports) or ()))
-        for group_id, name, kind, network, ports, _, _ in found
+        row.id: GangGroup(
+            row.name,
+            row.task_type,
+            decoded(row.network) or "default",
+            tuple(decoded(row.ports) or ()),
+        )
+        for row in found
     }
-    return groups, {row[0]: row[5] for row in found}, found[0][6] if found else 0
+    minima = {row.id: row.min_available for row in found}
+    return groups, minima, found[0].of_all if found else 0
 
 
 def _load_members(job_id: int) -> list[tuple[int, int, int, int, str | None, str | None]]:

@@ -14,7 +14,7 @@ from controlplane.domain.jobs.secrets import read_registry
 from controlplane.queries.attempts.artifacts import find_checkpoint, find_output_base
 from controlplane.queries.attempts.gang import load_gang
 from controlplane.queries.attempts.group_specs import links_at
-from controlplane.queries.sql import decoded, rows
+from controlplane.queries.sql import decoded, first_row, scalar
 from controlplane.queries.tenancy.secrets import open_secrets
 
 
@@ -79,7 +79,7 @@ def _load_checkpoint(asked: LaunchContextFacts) -> dict[str, Any] | None:
 
 
 def _load_asked(uid: UUID) -> LaunchContextFacts:
-    found = rows(
+    found = first_row(
         """
         SELECT a.uid, a.number, a.task_id, a.group_id, a.job_id, j.project_id, g.task_type,
                t.index, g.launch
@@ -91,11 +91,9 @@ def _load_asked(uid: UUID) -> LaunchContextFacts:
         """,
         [uid],
     )
-    if not found:
+    if found is None:
         raise NotFound(f"there is no attempt {uid} that has not ended")
-    *plain, launch = found[0]
-    names = ("uid", "number", "task_id", "group_id", "job_id", "project_id", "task_type", "index")
-    return LaunchContextFacts(**dict(zip(names, plain, strict=True)), launch=decoded(launch))
+    return LaunchContextFacts(**found._asdict() | {"launch": decoded(found.launch)})
 
 
 def _load_plugin_state(asked: LaunchContextFacts) -> dict[str, Any] | None:
@@ -104,7 +102,7 @@ def _load_plugin_state(asked: LaunchContextFacts) -> dict[str, Any] | None:
     Attempts that ended before they reported a state, such as refused or drained ones, are passed
     over. A user failure clears the state (Flyte: in-place restart): none from before it comes back.
     """
-    found = rows(
+    kept = scalar(
         """
         SELECT CASE WHEN NOT clears THEN kept END FROM (
             SELECT number, details -> 'plugin_state' AS kept,
@@ -115,4 +113,4 @@ def _load_plugin_state(asked: LaunchContextFacts) -> dict[str, Any] | None:
         """,
         [int(S.FAILED), FailureKind.SYSTEM, asked.task_id, asked.number],
     )
-    return decoded(found[0][0]) if found and found[0][0] is not None else None
+    return None if kept is None else decoded(kept)

@@ -7,7 +7,7 @@ from typing import Any
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import NotFound
-from controlplane.queries.sql import column_names, decoded, rows
+from controlplane.queries.sql import Row, decoded, first_row, named_rows, rows, scalar
 from controlplane.queries.views.jobs import is_job, load_status_counts
 
 # Of a callback that is looked at, so many of its last tries are shown.
@@ -34,11 +34,9 @@ owners AS (
 """
 
 _TASK_COLUMNS = """
-SELECT k.id AS callback, t.id AS task, t.job_id AS job, g.name AS "group", t.index AS index,
-       t.state AS state, t.failure_reason AS failure_reason, a.exit_code AS exit_code,
-       a.result AS result, a.result_truncated AS result_truncated, c.name AS cell_id,
-       t.started_at AS started_at, t.finished_at AS finished_at, j.annotation AS annotation,
-       j.created_at AS created_at, j.is_one_off AS is_one_off, o.guid AS guid
+SELECT k.id AS callback, t.id AS task, t.job_id AS job, g.name AS "group", t.index, t.state,
+       t.failure_reason, a.exit_code, a.result, a.result_truncated, c.name AS cell_id,
+       t.started_at, t.finished_at, j.annotation, j.created_at, j.is_one_off, o.guid
 FROM controlplane_callback k
 JOIN controlplane_task t ON t.id = k.task_id
 JOIN controlplane_taskgroup g ON g.id = t.group_id
@@ -49,20 +47,16 @@ LEFT JOIN controlplane_cell c ON c.id = a.cell_id
 WHERE k.id = ANY(%s)
 """
 _JOB_COLUMNS = """
-SELECT k.id AS callback, j.id AS job, j.guid AS guid, j.name AS name, j.state AS state,
-       j.failure_reason AS failure_reason, j.annotation AS annotation, j.labels AS labels,
-       j.created_at AS created_at, j.started_at AS started_at, j.finished_at AS finished_at,
-       j.settled_at AS settled_at
+SELECT k.id AS callback, j.id AS job, j.guid, j.name, j.state, j.failure_reason, j.annotation,
+       j.labels, j.created_at, j.started_at, j.finished_at, j.settled_at
 FROM controlplane_callback k JOIN controlplane_job j ON j.id = k.job_id
 WHERE k.id = ANY(%s) AND k.task_id IS NULL
 """
 _COLUMNS = """
-SELECT k.id AS id, k.job_id AS job, k.task_id AS task, k.url AS url, k.state AS state,
-       k.tries AS tries, k.due_at AS due_at, k.give_up_at AS give_up_at, k.created_at AS created_at,
-       k.ended_at AS ended_at, k.last_error AS last_error
+SELECT k.id, k.job_id AS job, k.task_id AS task, k.url, k.state, k.tries, k.due_at, k.give_up_at,
+       k.created_at, k.ended_at, k.last_error
 FROM controlplane_callback k JOIN controlplane_job j ON j.id = k.job_id AND j.deleted_at IS NULL
 """
-_NAMES_OF_TRIES = ("number", "began_at", "ended_at", "status", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +70,7 @@ class CallbackSubjects:
 def is_any_due(now: datetime) -> bool:
     """Whether some callback waits for no more than to be tried."""
     statement = f"WITH RECURSIVE {_OWNERS} SELECT EXISTS (SELECT 1 FROM late)"
-    return bool(rows(statement, {"now": now})[0][0])
+    return bool(scalar(statement, {"now": now}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +108,13 @@ def find_receivers(now: datetime, *, behind: str) -> Receivers:
                 WHERE k.state = 'waiting' AND k.owner_id = l.owner_id AND k.due_at <= %(now)s
                 ORDER BY k.due_at, k.id LIMIT %(oldest)s) o
         )
-        SELECT owner_id, host, (SELECT min(host) FROM walk WHERE n = %(hosts)s) FROM found
+        SELECT owner_id, host, (SELECT min(host) FROM walk WHERE n = %(hosts)s) AS left_off
+        FROM found
         """
     parameters = {"now": now, "behind": behind, "hosts": _HOSTS_AT_ONCE, "oldest": _OLDEST}
-    found = rows(statement, parameters)
-    left_off = (found[0][2] or "") if found else ""
-    return Receivers([row[0] for row in found], [row[1] for row in found], left_off)
+    found = named_rows(statement, parameters)
+    left_off = (found[0].left_off or "") if found else ""
+    return Receivers([row.owner_id for row in found], [row.host for row in found], left_off)
 
 
 def list_waiting_hosts(limit: int) -> list[str]:
@@ -139,8 +134,8 @@ def list_waiting_hosts(limit: int) -> list[str]:
 
 def load_subjects(callback_ids: Sequence[int]) -> CallbackSubjects:
     """What each of the callbacks tells of, as it is now; what has gone is left out."""
-    tasks = _named(_TASK_COLUMNS, [list(callback_ids)])
-    jobs = _named(_JOB_COLUMNS, [list(callback_ids)])
+    tasks = [row._asdict() for row in named_rows(_TASK_COLUMNS, [list(callback_ids)])]
+    jobs = [row._asdict() for row in named_rows(_JOB_COLUMNS, [list(callback_ids)])]
     counts = load_status_counts([job["job"] for job in jobs]) if jobs else {}
     for task in tasks:
         succeeded = task["state"] == TaskState.SUCCEEDED
@@ -161,7 +156,7 @@ def load_subjects(callback_ids: Sequence[int]) -> CallbackSubjects:
 def list_callbacks(job_id: int, *, before: int | None, limit: int) -> list[dict[str, Any]]:
     """At most `limit` callbacks of a job, newest first, with their last tries. Raises NotFound."""
     statement = f"{_COLUMNS} WHERE k.job_id = %s AND (%s OR k.id < %s) ORDER BY k.id DESC LIMIT %s"
-    found = _named(statement, [job_id, before is None, before or 0, limit])
+    found = named_rows(statement, [job_id, before is None, before or 0, limit])
     if not found and not is_job(job_id):
         raise NotFound(f"there is no job {job_id}")
     return _with_tries(found)
@@ -169,42 +164,40 @@ def list_callbacks(job_id: int, *, before: int | None, limit: int) -> list[dict[
 
 def get_callback(callback_id: int) -> dict[str, Any]:
     """One callback, with its last tries. Raises NotFound."""
-    found = _named(f"{_COLUMNS} WHERE k.id = %s", [callback_id])
-    if not found:
+    row = first_row(f"{_COLUMNS} WHERE k.id = %s", [callback_id])
+    if row is None:
         raise NotFound(f"there is no callback {callback_id}")
-    return _with_tries(found)[0]
+    return _with_tries([row])[0]
 
 
 def find_callback_owner(callback_id: int) -> int:
     """Id of the user whose callback it is. Raises NotFound."""
-    found = rows(
+    owner_id = scalar(
         """
         SELECT j.owner_id FROM controlplane_callback k
         JOIN controlplane_job j ON j.id = k.job_id AND j.deleted_at IS NULL WHERE k.id = %s
         """,
         [callback_id],
     )
-    if not found:
+    if owner_id is None:
         raise NotFound(f"there is no callback {callback_id}")
-    return int(found[0][0])
+    return int(owner_id)
 
 
-def _with_tries(callbacks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    found = rows(
+def _with_tries(callbacks: Sequence[Row]) -> list[dict[str, Any]]:
+    found = named_rows(
         """
         SELECT d.callback_id, d.number, d.began_at, d.ended_at, d.status, d.error
         FROM unnest(%s::bigint[]) AS k(id), LATERAL (
             SELECT * FROM controlplane_delivery WHERE callback_id = k.id ORDER BY id DESC LIMIT %s
         ) d ORDER BY d.callback_id, d.id DESC
         """,
-        [[callback["id"] for callback in callbacks], SHOWN_TRIES],
+        [[callback.id for callback in callbacks], SHOWN_TRIES],
     )
     tries: dict[int, list[dict[str, Any]]] = {}
-    for callback_id, *facts in found:
-        tries.setdefault(callback_id, []).append(dict(zip(_NAMES_OF_TRIES, facts, strict=True)))
-    return [{**callback, "deliveries": tries.get(callback["id"], [])} for callback in callbacks]
-
-
-def _named(statement: str, parameters: Sequence[Any]) -> list[dict[str, Any]]:
-    names = column_names(statement)
-    return [dict(zip(names, row, strict=True)) for row in rows(statement, parameters)]
+    for row in found:
+        facts = row._asdict()
+        tries.setdefault(facts.pop("callback_id"), []).append(facts)
+    return [
+        {**callback._asdict(), "deliveries": tries.get(callback.id, [])} for callback in callbacks
+    ]

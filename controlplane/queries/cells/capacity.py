@@ -61,8 +61,9 @@ def _cells(condition: str, parameters: Sequence[Any]) -> list[CellFacts]:
         """,
         [sorted(CONTAINER_DRIVERS), *parameters],
     )
-    used = load_usage([row[0] for row in found])
-    preparing = _count_preparing([row[0] for row in found if row[8] is not None])
+    used = load_usage([cell_id for cell_id, *_ in found])
+    limited = [cell_id for cell_id, *_, most in found if most is not None]
+    preparing = _count_preparing(limited)
     return [
         CellFacts(
             cell_id=cell_id,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from controlplane.queries.convergence.endings import UNSUCCESSFUL
-from controlplane.queries.sql import rows
+from controlplane.queries.sql import rows, scalar
 
 EXPIRED_JOBS = """
     FROM controlplane_job j
@@ -82,7 +82,7 @@ def list_expired_jobs(
 ) -> ExpiredJobs:
     """Those among the next `limit` jobs kept for their time, from the oldest or from `after` on."""
     at, job_id = after or ("-infinity", 0)
-    [(free, *reached)] = rows(
+    [(free, last_at, last_id)] = rows(
         f"""
         WITH page AS MATERIALIZED (
             SELECT j.id, j.expires_at, j.is_one_off {EXPIRED_JOBS}
@@ -98,7 +98,7 @@ def list_expired_jobs(
         """,
         {"now": now, "limit": limit, "at": at, "id": job_id},
     )
-    return ExpiredJobs(free, None if reached[0] is None else (reached[0], reached[1]))
+    return ExpiredJobs(free, None if last_at is None else (last_at, last_id))
 
 
 def pick_expired_jobs(job_ids: Sequence[int], now: datetime) -> list[int]:
@@ -115,9 +115,9 @@ def list_deleted_jobs(after: int, limit: int) -> list[int]:
 
 def find_reader(job_id: int) -> int | None:
     """A retry of the job that has not finished, and so reads what it left still."""
-    found = rows(
+    reader = scalar(
         f"SELECT r.id FROM controlplane_job j, LATERAL ({READS_FROM}) r WHERE j.id = %s "
         "ORDER BY r.id LIMIT 1",
         [job_id],
     )
-    return int(found[0][0]) if found else None
+    return None if reader is None else int(reader)

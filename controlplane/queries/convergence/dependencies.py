@@ -8,7 +8,7 @@ from controlplane.queries.locks import HAS_RUN
 from controlplane.queries.sql import rows
 
 # Arrays count from 1 there, and states from 0.
-_HAS_ENDED = " AND ".join(f"d.counts[{int(state) + 1}] = 0" for state in sorted(OPEN))
+_HAS_ENDED = " AND ".join(f"d.counts[{state + 1}] = 0" for state in sorted(OPEN))
 
 # Of a group that has ended. The same rule as `domain.state.dependencies.standing`.
 _HAS_FAILED = f"""
@@ -46,8 +46,8 @@ WAITING_JOBS = f"""
 
 def find_pending_of_groups(group_ids: Sequence[int], limit: int) -> list[int]:
     """PENDING tasks of groups."""
-    statement = """
-        SELECT id FROM controlplane_task WHERE group_id = ANY(%s) AND state = 1
+    statement = f"""
+        SELECT id FROM controlplane_task WHERE group_id = ANY(%s) AND state = {TaskState.PENDING:d}
         ORDER BY id LIMIT %s
         """
     return [task_id for (task_id,) in rows(statement, [list(group_ids), limit])]

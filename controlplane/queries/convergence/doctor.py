@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
+from controlplane.contract.states import TaskState as S
 from controlplane.domain.convergence.owners import OTHER_OWNERS, OwnerFacts
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.integrity.doctor import (
@@ -12,7 +13,7 @@ from controlplane.domain.integrity.doctor import (
     OpenTask,
     tell_instant,
 )
-from controlplane.domain.state.states import TIMED_QUARANTINES, Quarantine
+from controlplane.domain.state.states import OPEN, TIMED_QUARANTINES, Quarantine
 from controlplane.queries.callbacks.unreachable import (
     MOST_COUNTED,
     find_unreached,
@@ -27,6 +28,7 @@ from controlplane.queries.task_facts import load_facts_of_tasks
 from controlplane.queries.ticks import TickFacts, load_tick
 
 _PAGE = 1_000
+_OPEN = ", ".join(f"{state:d}" for state in sorted(OPEN))
 
 # Of an attempt that is unreleased, else of the task itself, as its owner in domain counts it.
 _TASKS = f"""
@@ -43,9 +45,9 @@ _TASKS = f"""
                     AND (c.state = 'LOST' OR a.incarnation <> c.incarnation) THEN a.releasable_at
                WHEN a.finished_at IS NOT NULL AND a.stop_forced_at IS NULL THEN {FORCED_AT}
                WHEN a.finished_at IS NOT NULL THEN {SUSPECTED_AT}
-               WHEN a.state = 9 AND NOT g.at_most_once THEN a.start_before
-               WHEN a.state = 2 THEN {BUILD_ENDS_AT}
-               WHEN a.state = 3 THEN
+               WHEN a.state = {S.ASSIGNED:d} AND NOT g.at_most_once THEN a.start_before
+               WHEN a.state = {S.BUILDING:d} THEN {BUILD_ENDS_AT}
+               WHEN a.state = {S.RUNNING:d} THEN
                    a.started_at + make_interval(secs => g.timeout_seconds + %(grace)s)
            END,
            COALESCE(c.state = 'QUARANTINED', false)
@@ -55,7 +57,7 @@ _TASKS = f"""
     JOIN controlplane_pool p ON p.id = j.pool_id
     LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid AND a.released_at IS NULL
     LEFT JOIN controlplane_cell c ON c.id = a.cell_id
-    WHERE t.id > %(after)s AND (t.state IN (1, 2, 3, 9) OR t.attempt_open)
+    WHERE t.id > %(after)s AND (t.state IN ({_OPEN}) OR t.attempt_open)
     ORDER BY t.id LIMIT %(page)s
     """
 
@@ -74,13 +76,14 @@ def load_open_tasks(policy: Policy) -> Iterator[OpenTask]:
                 "grace": policy.timeout_grace,
             },
         )
-        facts = {item.task_id: item for item in load_facts_of_tasks([row[0] for row in found])}
+        task_ids = [task_id for task_id, *_ in found]
+        facts = {item.task_id: item for item in load_facts_of_tasks(task_ids)}
         for task_id, *flags, since, due_at, is_quarantined in found:
+            after = task_id
             if task_id in facts:
                 yield OpenTask(OwnerFacts(facts[task_id], *flags), since, due_at, is_quarantined)
         if len(found) < _PAGE:
             return
-        after = found[-1][0]
 
 
 def find_unwell(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:

@@ -4,7 +4,7 @@ from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import JOB_STATES, TERMINAL
 
 UNSUCCESSFUL = ", ".join(
-    str(int(state)) for state in sorted((JOB_STATES & TERMINAL) - {TaskState.SUCCEEDED})
+    f"{state:d}" for state in sorted((JOB_STATES & TERMINAL) - {TaskState.SUCCEEDED})
 )
 
 ORPHANED_JOBS = f"""

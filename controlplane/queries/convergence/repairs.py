@@ -11,7 +11,7 @@ from controlplane.domain.state.states import JOB_STATES, TERMINAL
 from controlplane.queries.integrity.recount import MOST_JOBS, MOST_TASKS
 from controlplane.queries.sql import rows
 
-_ENDED = ", ".join(str(int(state)) for state in sorted(JOB_STATES & TERMINAL))
+_ENDED = ", ".join(f"{state:d}" for state in sorted(JOB_STATES & TERMINAL))
 
 # By its states, as the index of the few that are not settled says it.
 UNSETTLED_JOBS = f"""

@@ -1,5 +1,7 @@
 """Rule 3: containers that take too long to come into being."""
 
+from controlplane.contract.states import TaskState as S
+
 _START_PERIOD = "COALESCE((g.launch #>> '{health_check,start_period_seconds}')::float8, 0)"
 
 BUILD_ENDS_AT = f"""
@@ -24,5 +26,5 @@ STUCK_BUILDS = f"""
     JOIN controlplane_cell c ON c.id = a.cell_id
     JOIN controlplane_pool p ON p.id = c.pool_id
     JOIN controlplane_taskgroup g ON g.id = a.group_id
-    WHERE a.released_at IS NULL AND a.state = 2 AND {BUILD_ENDS_AT} <= %(now)s
+    WHERE a.released_at IS NULL AND a.state = {S.BUILDING:d} AND {BUILD_ENDS_AT} <= %(now)s
     """

@@ -1,5 +1,7 @@
 """Rule 5: tasks that found no place in time."""
 
+from controlplane.contract.states import TaskState as S
+
 # A job's own timeout wins. For other jobs the timeout that their pool has now counts, and for
 # one-off tasks of a pool that has none, the installation's, which stands in the group.
 DEADLINE = """
@@ -21,7 +23,7 @@ _POOLS = f"""
            {_JUDGED} - make_interval(secs => pending_timeout_seconds) AS judged_starts
     FROM controlplane_pool OFFSET 0
     """
-_WAITS = "t.state = 1 AND t.started_at IS NULL"
+_WAITS = f"t.state = {S.PENDING:d} AND t.started_at IS NULL"
 
 # The first branch goes from the groups that wait, which the index of waiting tasks has, to their
 # deadlines. OFFSET keeps that order: most deadlines belong to what is over. The job is read only
@@ -31,7 +33,7 @@ UNPLACED = f"""
     FROM (
         SELECT t.id AS task_id, t.job_id, t.attempt_uid AS uid
         FROM (SELECT shape_id, group_id FROM controlplane_task
-              WHERE state = 1 AND NOT attempt_open GROUP BY shape_id, group_id) w
+              WHERE state = {S.PENDING:d} AND NOT attempt_open GROUP BY shape_id, group_id) w
         JOIN controlplane_shape s ON s.id = w.shape_id
         JOIN ({_POOLS}) p ON p.id = s.pool_id
         CROSS JOIN LATERAL (

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from controlplane.domain.state.states import OPEN
-from controlplane.queries.sql import rows
+from controlplane.queries.sql import first_row, rows, scalar
 
 _OPEN = tuple(sorted(int(state) for state in OPEN))
 
@@ -19,14 +19,16 @@ class JobEnding:
 
 def load_ending(job_id: int) -> JobEnding | None:
     """How the job ends; None if it is not ending, or has ended."""
-    found = rows(
+    row = first_row(
         """
         SELECT ending_reason, failure_reason, ending_force FROM controlplane_job
         WHERE id = %s AND ending_as IS NOT NULL AND finished_at IS NULL
         """,
         [job_id],
     )
-    return JobEnding(*found[0]) if found else None
+    if row is None:
+        return None
+    return JobEnding(row.ending_reason, row.failure_reason, row.ending_force)
 
 
 def find_ending_page(job_id: int, limit: int) -> list[int]:
@@ -39,5 +41,5 @@ def find_ending_page(job_id: int, limit: int) -> list[int]:
 
 def find_job_of_task(task_id: int) -> int | None:
     """The job of a task; None if there is no such task."""
-    found = rows("SELECT job_id FROM controlplane_task WHERE id = %s", [task_id])
-    return int(found[0][0]) if found else None
+    job_id = scalar("SELECT job_id FROM controlplane_task WHERE id = %s", [task_id])
+    return None if job_id is None else int(job_id)

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from controlplane.domain.hooks.interface import HookEvent, LifeEvent
-from controlplane.queries.sql import rows
+from controlplane.queries.sql import Row, named_rows, rows
 
 _MOMENTS = frozenset(HookEvent)
 
@@ -23,10 +23,10 @@ class DueCall:
 
 def load_due_calls(call_ids: Sequence[int]) -> list[DueCall]:
     """The calls `call_ids`, in that order."""
-    found = rows(
+    found = named_rows(
         """
-        SELECT h.id, h.kind, h.moment, h.at, a.uid, a.number, j.id, j.name, g.name, t.id, t.index,
-               c.name
+        SELECT h.id, h.kind, h.moment, h.at, a.uid, a.number, j.id AS job_id, j.name AS job,
+               g.name AS "group", t.id AS task_id, t.index, c.name AS cell
         FROM controlplane_hookcall h
         LEFT JOIN (controlplane_attempt a
             JOIN controlplane_task t ON t.id = a.task_id
@@ -37,25 +37,24 @@ def load_due_calls(call_ids: Sequence[int]) -> list[DueCall]:
         """,
         [list(call_ids)],
     )
-    calls = {row[0]: DueCall(row[0], row[1], _event(row)) for row in found}
+    calls = {row.id: DueCall(row.id, row.kind, _event(row)) for row in found}
     return [calls[call_id] for call_id in call_ids if call_id in calls]
 
 
-def _event(row: tuple[Any, ...]) -> LifeEvent | None:
-    _, _, moment, at, uid, number, job_id, job, group, task_id, index, cell = row
-    if uid is None or moment not in _MOMENTS:
+def _event(row: Row) -> LifeEvent | None:
+    if row.uid is None or row.moment not in _MOMENTS:
         return None
     return LifeEvent(
-        moment=HookEvent(moment),
-        at=at,
-        job_id=job_id,
-        job=job,
-        group=group,
-        task_id=task_id,
-        index=index,
-        attempt=str(uid),
-        number=number,
-        cell=cell,
+        moment=HookEvent(row.moment),
+        at=row.at,
+        job_id=row.job_id,
+        job=row.job,
+        group=row.group,
+        task_id=row.task_id,
+        index=row.index,
+        attempt=str(row.uid),
+        number=row.number,
+        cell=row.cell,
     )
 
 

@@ -1,7 +1,7 @@
 """One-off tasks and their guids: which task an address means, and who has a guid."""
 
 from controlplane.domain.errors import NotFound
-from controlplane.queries.sql import rows
+from controlplane.queries.sql import scalar
 
 
 def find_task_id(reference: int | str) -> int:
@@ -11,15 +11,15 @@ def find_task_id(reference: int | str) -> int:
     """
     if isinstance(reference, int):
         return reference
-    found = rows("SELECT task_id FROM controlplane_oneoff WHERE guid = %s", [reference])
-    if not found:
+    task_id = scalar("SELECT task_id FROM controlplane_oneoff WHERE guid = %s", [reference])
+    if task_id is None:
         raise NotFound(f"there is no task {reference}")
-    return int(found[0][0])
+    return int(task_id)
 
 
 def find_holder(guid: str, project_id: int) -> str | None:
     """Who has the guid: a one-off task of any project, or a job of this one."""
-    found = rows(
+    holder = scalar(
         """
         SELECT 'task ' || task_id FROM controlplane_oneoff WHERE guid = %(guid)s
         UNION ALL
@@ -29,4 +29,4 @@ def find_holder(guid: str, project_id: int) -> str | None:
         """,
         {"guid": guid, "project": project_id},
     )
-    return str(found[0][0]) if found else None
+    return None if holder is None else str(holder)

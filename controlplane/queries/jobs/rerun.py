@@ -8,7 +8,7 @@ from typing import Any
 from controlplane.contract.states import TaskState
 from controlplane.domain.jobs.rerun import GroupRemainder, RerunDependency
 from controlplane.domain.state.states import TERMINAL
-from controlplane.queries.sql import decoded, rows
+from controlplane.queries.sql import decoded, first_row, rows, scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +26,24 @@ class RetriedJob:
 
 def find_retried(job_id: int) -> RetriedJob | None:
     """The job, unless it is not there or was deleted."""
-    found = rows(
+    row = first_row(
         """
         SELECT id, project_id, owner_id, pool_id, min_available, parent_id, spec
         FROM controlplane_job WHERE id = %s AND deleted_at IS NULL
         """,
         [job_id],
     )
-    if not found:
+    if row is None:
         return None
-    key, project_id, owner_id, pool_id, minimum, parent_id, document = found[0]
-    return RetriedJob(key, project_id, owner_id, pool_id, minimum, parent_id, decoded(document))
+    return RetriedJob(
+        job_id=row.id,
+        project_id=row.project_id,
+        owner_id=row.owner_id,
+        pool_id=row.pool_id,
+        min_available=row.min_available,
+        parent_id=row.parent_id,
+        document=decoded(row.spec),
+    )
 
 
 def find_family(job_id: int) -> set[int]:
@@ -60,7 +67,7 @@ def find_family(job_id: int) -> set[int]:
 
 def find_newest_retry(job_id: int) -> int | None:
     """The newest of the retries of a job, and of theirs; None: there is none."""
-    found = rows(
+    newest = scalar(
         """
         WITH RECURSIVE retry (id) AS (
             SELECT id FROM controlplane_job WHERE retry_of_id = %s
@@ -71,7 +78,7 @@ def find_newest_retry(job_id: int) -> int | None:
         """,
         [job_id],
     )
-    return None if found[0][0] is None else int(found[0][0])
+    return None if newest is None else int(newest)
 
 
 def load_awaited(job_id: int) -> list[RerunDependency]:

@@ -8,7 +8,7 @@ from controlplane.domain.constraints import Tags
 from controlplane.domain.placement.model.snapshot import CellFacts
 from controlplane.domain.state.states import OPEN, TERMINAL, CellState
 from controlplane.models import Domain, Pool, Project
-from controlplane.queries.sql import decoded, rows
+from controlplane.queries.sql import decoded, rows, scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,9 @@ def find_guids(guids: Sequence[tuple[int, str]]) -> Mapping[tuple[int, str], Kno
         """,
         [[project for project, _ in guids], [guid for _, guid in guids]],
     )
-    return {(row[0], row[1]): KnownJob(row[2], row[3]) for row in found}
+    return {
+        (project_id, guid): KnownJob(job_id, digest) for project_id, guid, job_id, digest in found
+    }
 
 
 def find_referenced(project_ids: Iterable[int], ids: Iterable[int]) -> dict[int, int]:
@@ -188,7 +190,7 @@ def find_settling_named(
 
     Not those that were deleted: nobody can wait for what is not there.
     """
-    ended = ", ".join(str(int(state)) for state in sorted(TERMINAL))
+    ended = ", ".join(f"{state:d}" for state in sorted(TERMINAL))
     condition = f"state IN ({ended}) AND settled_at IS NULL AND deleted_at IS NULL"
     return _find_named(condition, owner_id, names)
 
@@ -213,12 +215,12 @@ def _find_named(
 
 
 # Arrays of PostgreSQL begin at 1, counts at state 0.
-_OPEN_COUNT = " + ".join(f"g.counts[{int(state) + 1}]" for state in sorted(OPEN))
+_OPEN_COUNT = " + ".join(f"g.counts[{state + 1}]" for state in sorted(OPEN))
 
 
 def count_open_tasks_of(user_id: int) -> int:
     """Tasks of a user's unfinished jobs that have not ended."""
-    found = rows(
+    found = scalar(
         f"""
         SELECT coalesce(sum({_OPEN_COUNT}), 0)
         FROM controlplane_job j JOIN controlplane_taskgroup g ON g.job_id = j.id
@@ -226,4 +228,4 @@ def count_open_tasks_of(user_id: int) -> int:
         """,
         [user_id],
     )
-    return int(found[0][0])
+    return int(found)

@@ -24,7 +24,7 @@ WHERE j.owner_id = ANY(%(user)s) OR j.project_id = ANY(%(project)s) OR p.domain_
 GROUP BY 1, 2, 3, 4
 """
 _WAITING = f"""
-SELECT j.owner_id, j.project_id, p.domain_id, sum(g.counts[{int(TaskState.PENDING) + 1}])::bigint
+SELECT j.owner_id, j.project_id, p.domain_id, sum(g.counts[{TaskState.PENDING + 1}])::bigint
 FROM controlplane_job j
 JOIN controlplane_taskgroup g ON g.job_id = j.id
 JOIN controlplane_project p ON p.id = j.project_id

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from controlplane.contract.states import TaskState as S
 from controlplane.domain.placement.model.snapshot import EvictableAttempt, ReleasingCapacity
 from controlplane.domain.scopes import Scope, ScopeKind
 from controlplane.domain.state.states import Band
-from controlplane.queries.sql import decoded, rows
+from controlplane.queries.sql import decoded, rows, scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class CellAttempts:
 
 def is_any_below(cell_ids: Sequence[int], band: Band) -> bool:
     """Whether something less important than `band` runs on the cells."""
-    found = rows(
+    found = scalar(
         """
         SELECT EXISTS (
             SELECT FROM (
@@ -34,17 +35,17 @@ def is_any_below(cell_ids: Sequence[int], band: Band) -> bool:
         """,
         [list(cell_ids), int(band)],
     )
-    return bool(found[0][0])
+    return bool(found)
 
 
 def load_held(cell_ids: Sequence[int]) -> CellAttempts:
     """All unreleased attempts on the cells, and elsewhere those of gangs with members on them."""
     found = rows(
-        """
+        f"""
         SELECT a.task_id, a.job_id, a.group_id, a.cell_id, j.band, g.resources, j.owner_id,
                j.project_id, p.domain_id, COALESCE(a.started_at, a.created_at),
                COALESCE((g.launch->>'stop_grace_seconds')::float8, 10),
-               j.coscheduled, NOT g.at_most_once, a.state = 9,
+               j.coscheduled, NOT g.at_most_once, a.state = {S.ASSIGNED:d},
                COALESCE(a.started_at, a.created_at) + make_interval(secs => g.timeout_seconds),
                a.finished_at IS NOT NULL
         FROM controlplane_attempt a
@@ -106,10 +107,10 @@ def load_held(cell_ids: Sequence[int]) -> CellAttempts:
 def count_without_room(group_ids: Iterable[int], *, now: datetime) -> dict[int, int]:
     """By group, the tasks that could be placed now and for which no room is kept."""
     found = rows(
-        """
+        f"""
         SELECT group_id, count(*) FROM controlplane_task
-        WHERE group_id = ANY(%s) AND state = 1 AND NOT attempt_open AND nominated_cell_id IS NULL
-          AND (not_before IS NULL OR not_before <= %s)
+        WHERE group_id = ANY(%s) AND state = {S.PENDING:d} AND NOT attempt_open
+          AND nominated_cell_id IS NULL AND (not_before IS NULL OR not_before <= %s)
         GROUP BY group_id
         """,
         [sorted(set(group_ids)), now],

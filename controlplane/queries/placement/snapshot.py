@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Any
 
+from controlplane.contract.states import TaskState as S
 from controlplane.domain.constraints import Constraint
 from controlplane.domain.placement.cycle.prefilter import PrefilterResult
 from controlplane.domain.placement.model.policy import PoolPolicy
@@ -26,7 +27,7 @@ from controlplane.queries.cells.capacity import load_cells, load_usage
 from controlplane.queries.locks import load_groups
 from controlplane.queries.placement.quotas import load_quotas
 from controlplane.queries.placement.running_attempts import is_any_below
-from controlplane.queries.sql import decoded, rows
+from controlplane.queries.sql import decoded, rows, scalar
 
 # Tasks placed in one pass: 50 orders a message with 100 cells, and half a second of locks.
 TASKS_PER_PASS = 5_000
@@ -57,14 +58,14 @@ def load_waiting_shapes(now: datetime) -> list[WaitingShapes]:
     may not start yet for other reasons is found out when its rows are read.
     """
     found = rows(
-        """
+        f"""
         SELECT s.pool_id, s.id, s.band, s.owner_id, s.project_id, p.domain_id, w.count,
                s.resources, s.task_type, s.constraints, s.placement_tags, s.coscheduled,
                s.allow_unsatisfiable, s.pending_reason,
                EXISTS (SELECT FROM controlplane_task WHERE nominated_cell_id IS NOT NULL)
         FROM (
             SELECT shape_id, count(*) FROM controlplane_task
-            WHERE state = 1 AND NOT attempt_open
+            WHERE state = {S.PENDING:d} AND NOT attempt_open
               AND (not_before IS NULL OR not_before <= %s) GROUP BY shape_id
         ) w
         JOIN controlplane_shape s ON s.id = w.shape_id
@@ -113,20 +114,21 @@ def _amounts(found: Mapping[str, Any]) -> dict[str, int]:
 
 def is_anything_placeable(now: datetime) -> bool:
     """Whether `load_waiting_shapes` finds something: the one cheap statement of an idle tick."""
-    statement = """
+    statement = f"""
         SELECT EXISTS (
-            SELECT 1 FROM controlplane_task WHERE state = 1 AND NOT attempt_open
+            SELECT 1 FROM controlplane_task WHERE state = {S.PENDING:d} AND NOT attempt_open
             AND (not_before IS NULL OR not_before <= %s))
         """
-    return bool(rows(statement, [now])[0][0])
+    return bool(scalar(statement, [now]))
 
 
 def is_anything_pending() -> bool:
     """Whether some task waits, even if it may not be placed just now."""
-    statement = """
-        SELECT EXISTS (SELECT 1 FROM controlplane_task WHERE state = 1 AND NOT attempt_open)
+    statement = f"""
+        SELECT EXISTS (
+            SELECT 1 FROM controlplane_task WHERE state = {S.PENDING:d} AND NOT attempt_open)
         """
-    return bool(rows(statement)[0][0])
+    return bool(scalar(statement))
 
 
 def load_policy(pool_id: int) -> tuple[str, PoolPolicy]:
@@ -214,9 +216,9 @@ def _load_owner_usage(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
 def _load_nominations(cell_ids: Sequence[int]) -> tuple[Nomination, ...]:
     """What is kept for whom on the cells, and when it should come free at the latest."""
     kept = rows(
-        """
+        f"""
         SELECT nominated_cell_id, group_id, count(*), min(nominated_until) FROM controlplane_task
-        WHERE nominated_cell_id = ANY(%s) AND state = 1 GROUP BY 1, 2 ORDER BY 1, 2
+        WHERE nominated_cell_id = ANY(%s) AND state = {S.PENDING:d} GROUP BY 1, 2 ORDER BY 1, 2
         """,
         [list(cell_ids)],
     )
@@ -240,7 +242,7 @@ def _load_nominations(cell_ids: Sequence[int]) -> tuple[Nomination, ...]:
     )
 
 
-_ROWS = """
+_ROWS = f"""
 SELECT j.band, (j.coscheduled AND j.started_at IS NOT NULL) AS first, g.job_id, g.position,
        w.shape_id, w.group_id, w.count, j.parent_id IS NOT NULL,
        GREATEST(g.startable_at, w.since), g.timeout_seconds, w.avoid_cell_ids,
@@ -249,7 +251,7 @@ FROM (
     SELECT shape_id, group_id, avoid_cell_ids, nominated_cell_id, prefer_cell_id, count(*),
            min(updated_at) AS since
     FROM controlplane_task
-    WHERE state = 1 AND NOT attempt_open AND shape_id = ANY(%(shapes)s)
+    WHERE state = {S.PENDING:d} AND NOT attempt_open AND shape_id = ANY(%(shapes)s)
       AND (not_before IS NULL OR not_before <= %(now)s)
     GROUP BY shape_id, group_id, avoid_cell_ids, nominated_cell_id, prefer_cell_id
 ) w
@@ -257,7 +259,7 @@ JOIN controlplane_taskgroup g ON g.id = w.group_id
 JOIN controlplane_job j ON j.id = g.job_id
 WHERE j.ending_as IS NULL AND NOT j.is_bouncing AND g.startable_at <= %(now)s
   AND (NOT %(only_jobs)s OR g.job_id = ANY(%(jobs)s))
-ORDER BY w.nominated_cell_id IS NULL, {order} LIMIT %(limit)s
+ORDER BY w.nominated_cell_id IS NULL, {{order}} LIMIT %(limit)s
 """
 # Which rows are read, if there are more than are looked at in one pass; those for whom room is kept
 # come first of all, or it would be kept for nobody.
@@ -314,11 +316,11 @@ def _may_be_served(snapshot: PoolSnapshot, heads: Collection[int]) -> bool:
     if policy.starvation_seconds is None:
         return False
     # Groups are numbered as they come: nobody waits for longer than the first one of his shape.
-    statement = """
+    statement = f"""
         SELECT EXISTS (
             SELECT FROM unnest(%s::bigint[]) s (id), LATERAL (
                 SELECT group_id FROM controlplane_task
-                WHERE shape_id = s.id AND state = 1 AND NOT attempt_open
+                WHERE shape_id = s.id AND state = {S.PENDING:d} AND NOT attempt_open
                 ORDER BY shape_id, group_id, index LIMIT 1
             ) first
             JOIN controlplane_taskgroup g ON g.id = first.group_id
@@ -326,7 +328,7 @@ def _may_be_served(snapshot: PoolSnapshot, heads: Collection[int]) -> bool:
             WHERE LEAST(j.created_at, g.startable_at) <= %s)
         """
     latest = snapshot.now - timedelta(seconds=policy.starvation_seconds)
-    return bool(rows(statement, [sorted(heads), latest])[0][0])
+    return bool(scalar(statement, [sorted(heads), latest]))
 
 
 _PLACE = itemgetter(0, 2, 3)  # band, job, position; the sort is stable

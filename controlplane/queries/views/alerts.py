@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from controlplane.queries.sql import rows
+from controlplane.queries.sql import scalar
 
 
 def find_alert_text(kind: str, *, since: datetime) -> str | None:
@@ -11,5 +11,5 @@ def find_alert_text(kind: str, *, since: datetime) -> str | None:
         SELECT text FROM controlplane_alert
         WHERE kind = %s AND cleared_at IS NULL AND last_raised_at > %s LIMIT 1
         """
-    found = rows(statement, [kind, since])
-    return str(found[0][0]) if found else None
+    text = scalar(statement, [kind, since])
+    return None if text is None else str(text)

@@ -11,14 +11,15 @@ from controlplane.contract.states import TaskState
 from controlplane.domain.cells.keys import cell_key
 from controlplane.domain.errors import NotFound
 from controlplane.domain.state.states import REASONS, TERMINAL, Reason
-from controlplane.queries.sql import decoded, rows
+from controlplane.queries.sql import Row, decoded, first_row, named_rows, rows
 from controlplane.queries.views.tasks import is_task
 
 _COLUMNS = """
-SELECT a.uid, a.task_id, a.job_id, a.number, a.state, a.phase, a.progress, c.name, a.container_id,
+SELECT a.uid, a.task_id, a.job_id, a.number, a.state, a.phase, a.progress, c.name AS cell,
+       a.container_id,
        a.exit_code, a.failure_kind, a.reason, a.message, a.usage, a.created_at, a.started_at,
        a.finished_at, a.released_at, a.release_kind,
-       a.details -> 'addresses', a.details ->> 'plugin_phase'
+       a.details -> 'addresses' AS addresses, a.details ->> 'plugin_phase' AS plugin_phase
 FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
 JOIN controlplane_job j ON j.id = a.job_id
 """
@@ -34,7 +35,7 @@ class Uploader:
 
 def list_attempts(task_id: int, *, before: int | None, limit: int) -> list[dict[str, Any]]:
     """At most `limit` attempts of a task before number `before`, newest first. Raises NotFound."""
-    found = rows(
+    found = named_rows(
         f"""
         {_COLUMNS} WHERE a.task_id = %s AND j.deleted_at IS NULL
           AND (%s::int IS NULL OR a.number < %s)
@@ -62,53 +63,53 @@ def find_newest_attempts(task_ids: Sequence[int], *, each: int) -> list[UUID]:
 
 def get_attempt(uid: UUID, *, though_deleted: bool = False) -> dict[str, Any]:
     """One attempt. Raises NotFound. `though_deleted`: also of a deleted job, for operators."""
-    found = rows(
+    row = first_row(
         f"{_COLUMNS} WHERE a.uid = %s AND (%s OR j.deleted_at IS NULL)", [uid, though_deleted]
     )
-    if not found:
+    if row is None:
         raise NotFound(f"there is no attempt {uid}")
-    return _document(found[0])
+    return _document(row)
 
 
 def find_uploader(cell: str, uid: UUID) -> Uploader | None:
     """The key of an enrolled cell, and whether the attempt is its own; None: not enrolled."""
-    found = rows(
+    row = first_row(
         """
         SELECT c.key_salt, EXISTS (
             SELECT FROM controlplane_attempt a WHERE a.uid = %s AND a.cell_id = c.id
-        ) FROM controlplane_cell c WHERE c.name = %s
+        ) AS owns_attempt FROM controlplane_cell c WHERE c.name = %s
         """,
         [uid, cell],
     )
-    if not found:
+    if row is None:
         return None
-    salt, owns_attempt = found[0]
-    return Uploader(cell_key(settings.SECRET_KEY, name=cell, salt=salt), owns_attempt)
+    key = cell_key(settings.SECRET_KEY, name=cell, salt=row.key_salt)
+    return Uploader(key, row.owns_attempt)
 
 
-def _document(row: tuple[Any, ...]) -> dict[str, Any]:
-    state = TaskState(row[4])
+def _document(row: Row) -> dict[str, Any]:
+    state = TaskState(row.state)
     return {
-        "uid": row[0],
-        "task": row[1],
-        "job": row[2],
-        "number": row[3],
+        "uid": row.uid,
+        "task": row.task_id,
+        "job": row.job_id,
+        "number": row.number,
         "state": state.name,
-        "phase": row[5] or None,
-        "progress": row[6],
-        "plugin_phase": row[20],
-        "cell_id": row[7],
-        "container_id": row[8] or None,
-        "addresses": decoded(row[19]) or {},
-        "exit_code": row[9],
-        "failure_kind": row[10] or None,
-        "failure_reason": _failure_reason(state, row[11], row[12]),
-        "usage": decoded(row[13]),
-        "created_at": row[14],
-        "started_at": row[15],
-        "finished_at": row[16],
-        "released_at": row[17],
-        "release_kind": row[18] or None,
+        "phase": row.phase or None,
+        "progress": row.progress,
+        "plugin_phase": row.plugin_phase,
+        "cell_id": row.cell,
+        "container_id": row.container_id or None,
+        "addresses": decoded(row.addresses) or {},
+        "exit_code": row.exit_code,
+        "failure_kind": row.failure_kind or None,
+        "failure_reason": _failure_reason(state, row.reason, row.message),
+        "usage": decoded(row.usage),
+        "created_at": row.created_at,
+        "started_at": row.started_at,
+        "finished_at": row.finished_at,
+        "released_at": row.released_at,
+        "release_kind": row.release_kind or None,
     }
 
 

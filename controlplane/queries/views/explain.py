@@ -5,14 +5,14 @@ from typing import Any
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.placement.reasons.pending import whereabouts
-from controlplane.queries.sql import rows
+from controlplane.queries.sql import first_row, scalar
 from controlplane.queries.views.queue_position import find_queue_place
 from controlplane.queries.views.tasks import get_task_with_reasons
 
-_KEPT = """
+_KEPT = f"""
 SELECT t.nominated_until, c.name FROM controlplane_task t
 JOIN controlplane_cell c ON c.id = t.nominated_cell_id
-WHERE t.id = %s AND t.state = 1 AND t.nominated_until > %s
+WHERE t.id = %s AND t.state = {TaskState.PENDING:d} AND t.nominated_until > %s
 """
 
 # When the last pass began that looked at all that waits in the job's pool.
@@ -41,10 +41,9 @@ def explain_task(task_id: int, *, now: datetime) -> dict[str, Any]:
         document |= {"text": reason["text"], "reason": reason, "also": []}
         return {**document, "queue": None, "considered_at": None, "nomination": None}
     place = find_queue_place(task_id, now=now)
-    found = rows(_COVERED, [task["job"]])
-    covered_at = found[0][0] if found else None
+    covered_at = scalar(_COVERED, [task["job"]])
     was_seen = covered_at is not None and covered_at >= task["updated_at"]
-    kept = rows(_KEPT, [task_id, now])
+    kept = first_row(_KEPT, [task_id, now])
     return {
         **document,
         "text": reasons[0]["text"],
@@ -52,5 +51,5 @@ def explain_task(task_id: int, *, now: datetime) -> dict[str, Any]:
         "also": reasons[1:],
         "queue": None if place is None else place.as_document(),
         "considered_at": covered_at if was_seen else None,
-        "nomination": {"cell": kept[0][1], "until": kept[0][0]} if kept else None,
+        "nomination": {"cell": kept.name, "until": kept.nominated_until} if kept else None,
     }

@@ -9,7 +9,7 @@ from uuid import UUID
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import NotFound
 from controlplane.domain.timeline import Change, TimelineEntry, first_entries, measure
-from controlplane.queries.sql import rows
+from controlplane.queries.sql import Row, first_row, named_rows, rows, scalar
 from controlplane.queries.views.jobs import is_job
 
 # Read at first for merged entries, which may be of many changes each; four times as much each time
@@ -54,11 +54,11 @@ def find_task_history(
 
     Its submission, which the job's history has for all tasks in one row, is its first change.
     """
-    found = rows("SELECT job_id FROM controlplane_task WHERE id = %s", [task_id])
-    if not found or not is_job(found[0][0]):
+    job_id = scalar("SELECT job_id FROM controlplane_task WHERE id = %s", [task_id])
+    if job_id is None or not is_job(job_id):
         raise NotFound(f"there is no task {task_id}")
     course = _HistoryScope(
-        "task_id = %(task)s", {"task": task_id}, task_id=task_id, submitted_with=found[0][0]
+        "task_id = %(task)s", {"task": task_id}, task_id=task_id, submitted_with=job_id
     )
     return _part(course, before, limit, merged)
 
@@ -75,18 +75,18 @@ def find_attempt_history(
 
     `though_deleted`: also of a deleted job, for operators.
     """
-    found = rows(
+    found = first_row(
         """
-        SELECT a.task_id, min(h.id), max(h.id) FROM controlplane_attempt a
+        SELECT a.task_id, min(h.id) AS first, max(h.id) AS last FROM controlplane_attempt a
         JOIN controlplane_job j ON j.id = a.job_id
         LEFT JOIN controlplane_transition h ON h.task_id = a.task_id AND h.attempt_uid = a.uid
         WHERE a.uid = %s AND (%s OR j.deleted_at IS NULL) GROUP BY a.task_id
         """,
         [uid, though_deleted],
     )
-    if not found:
+    if found is None:
         raise NotFound(f"there is no attempt {uid}")
-    task_id, first, last = found[0]
+    task_id, first, last = found
     if last is None:
         return HistoryPage((), None)
     # What befell its task meanwhile is read too, and left out: it tells how long a state lasted.
@@ -173,11 +173,12 @@ UNION ALL SELECT * FROM (
 
 def _read(course: _HistoryScope, start: int, count: int) -> list[Change]:
     """The rows before `start`, newest first. A job follows the report that stands before it."""
-    found = rows(
+    found = named_rows(
         f"""
-        SELECT h.id, h.job_id, h.task_id, g.name || '.' || t.index, h.attempt_uid,
-               CASE WHEN h.attempt_uid IS NOT NULL THEN a.number END, c.name, h.from_state,
-               h.to_state, h.attempt_state, h.reason, h.message, h.actor, h.at
+        SELECT h.id, h.job_id, h.task_id, g.name || '.' || t.index AS task_name, h.attempt_uid,
+               CASE WHEN h.attempt_uid IS NOT NULL THEN a.number END AS attempt_number,
+               c.name AS cell, h.from_state, h.to_state, h.attempt_state, h.reason, h.message,
+               h.actor, h.at
         FROM (
             SELECT * FROM (
                 SELECT id, job_id, task_id, attempt_uid, from_state, to_state, attempt_state,
@@ -226,10 +227,27 @@ def _left_at(
     return left
 
 
-def _change(row: tuple[Any, ...]) -> Change:
-    values = list(row)
-    values[7:10] = [None if number is None else TaskState(number) for number in row[7:10]]
-    return Change(*values)
+def _change(row: Row) -> Change:
+    return Change(
+        id=row.id,
+        job_id=row.job_id,
+        task_id=row.task_id,
+        task_name=row.task_name,
+        attempt_uid=row.attempt_uid,
+        attempt_number=row.attempt_number,
+        cell=row.cell,
+        from_state=_state(row.from_state),
+        to_state=_state(row.to_state),
+        attempt_state=_state(row.attempt_state),
+        reason=row.reason,
+        message=row.message,
+        actor=row.actor,
+        at=row.at,
+    )
+
+
+def _state(number: int | None) -> TaskState | None:
+    return None if number is None else TaskState(number)
 
 
 def _name(state: TaskState | None) -> str | None:

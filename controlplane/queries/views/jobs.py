@@ -1,6 +1,6 @@
 """Jobs as everybody sees them: newest first, with the counts of their tasks.
 
-A deleted job is seen by nobody, here or in the other queries that people's doors call.
+Queries for people exclude deleted jobs, here and in the other modules of views.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from controlplane.contract.states import TaskState
 from controlplane.domain.errors import NotFound
 from controlplane.domain.state.states import Band
 from controlplane.queries.jobs.dependencies import DependencyFacts, load_dependencies
-from controlplane.queries.sql import decoded, rows
+from controlplane.queries.sql import Row, decoded, first_row, named_rows, rows
 
 # A thousand jobs of 4 MiB would be an answer of 4 GB: in lists, larger specs are left out.
 LISTED_SPEC_BYTES = 4_096
@@ -39,13 +39,16 @@ class JobOwner:
 
 
 _COLUMNS = """
-j.id, j.guid, j.name, d.name, p.name, pool.name, j.band, j.kind, j.state, j.ending_as,
-j.failure_reason, j.min_available, j.max_task_failures, j.labels, j.annotation, j.created_at,
-j.started_at, j.finished_at, j.settled_at, j.coscheduled, j.is_bouncing,
-(SELECT o.id FROM controlplane_job o WHERE o.id = j.parent_id AND o.deleted_at IS NULL),
-(SELECT o.id FROM controlplane_job o WHERE o.id = j.retry_of_id AND o.deleted_at IS NULL),
+j.id, j.guid, j.name, d.name AS domain, p.name AS project, pool.name AS pool, j.band, j.kind,
+j.state, j.ending_as, j.failure_reason, j.min_available, j.max_task_failures, j.labels,
+j.annotation, j.created_at, j.started_at, j.finished_at, j.settled_at, j.coscheduled, j.is_bouncing,
+(SELECT o.id FROM controlplane_job o WHERE o.id = j.parent_id AND o.deleted_at IS NULL)
+    AS parent,
+(SELECT o.id FROM controlplane_job o WHERE o.id = j.retry_of_id AND o.deleted_at IS NULL)
+    AS retry_of,
 CASE WHEN j.is_watched THEN (SELECT count(*) FROM controlplane_job o
                              WHERE o.parent_id = j.id AND o.deleted_at IS NULL) ELSE 0 END
+    AS children
 """
 _TABLES = """
 FROM controlplane_job j
@@ -62,10 +65,10 @@ def list_jobs(wanted: JobFilter, *, before: int | None, limit: int) -> list[dict
     if before is not None:
         conditions.append("j.id < %s")
         parameters.append(before)
-    found = rows(
+    found = named_rows(
         f"""
         SELECT {_COLUMNS},
-               CASE WHEN pg_column_size(j.spec) <= {LISTED_SPEC_BYTES} THEN j.spec END
+               CASE WHEN pg_column_size(j.spec) <= {LISTED_SPEC_BYTES} THEN j.spec END AS spec
         {_TABLES} WHERE {" AND ".join(conditions)} ORDER BY j.id DESC LIMIT %s
         """,
         [*parameters, limit],
@@ -83,7 +86,7 @@ def get_job(job_id: int, *, though_deleted: bool = False) -> dict[str, Any]:
 
 def load_jobs(job_ids: Sequence[int], *, though_deleted: bool = False) -> list[dict[str, Any]]:
     """The jobs `job_ids`, each with its whole spec, in that order; unknown ones are left out."""
-    found = rows(
+    found = named_rows(
         f"SELECT {_COLUMNS}, j.spec {_TABLES} WHERE j.id = ANY(%s)"
         " AND (%s OR j.deleted_at IS NULL)",
         [list(job_ids), though_deleted],
@@ -96,7 +99,7 @@ def find_owner(job_id: int, *, though_stopping: bool = False) -> JobOwner:
     """Whose the job is; `though_stopping`: also if it is deleted, while a container of it is not
     gone. Raises NotFound.
     """
-    found = rows(
+    row = first_row(
         """
         SELECT id, owner_id FROM controlplane_job j WHERE id = %s AND (deleted_at IS NULL OR %s
             AND EXISTS (SELECT 1 FROM controlplane_attempt a
@@ -104,9 +107,9 @@ def find_owner(job_id: int, *, though_stopping: bool = False) -> JobOwner:
         """,
         [job_id, though_stopping],
     )
-    if not found:
+    if row is None:
         raise NotFound(f"there is no job {job_id}")
-    return JobOwner(*found[0])
+    return JobOwner(row.id, row.owner_id)
 
 
 def is_job(job_id: int) -> bool:
@@ -134,13 +137,11 @@ def _conditions(wanted: JobFilter) -> tuple[list[str], list[Any]]:
     return conditions, parameters
 
 
-def _documents(
-    found: Sequence[tuple[Any, ...]], *, largest: int | None = None
-) -> list[dict[str, Any]]:
-    job_ids = [row[0] for row in found]
+def _documents(found: Sequence[Row], *, largest: int | None = None) -> list[dict[str, Any]]:
+    job_ids = [row.id for row in found]
     groups, waits = _load_groups(job_ids, largest), load_dependencies(job_ids)
     return [
-        _document(row, groups.get(row[0], ()), [_wait(item) for item in waits.get(row[0], ())])
+        _document(row, groups.get(row.id, ()), [_wait(item) for item in waits.get(row.id, ())])
         for row in found
     ]
 
@@ -153,22 +154,26 @@ class _Group:
     counts: Sequence[int]
 
 
-_SHOWN = ("name", "tasks", "min_available", "network", "prepared")
-
-
 def _load_groups(job_ids: Sequence[int], largest: int | None) -> dict[int, list[_Group]]:
-    found = rows(
+    found = named_rows(
         """
-        SELECT job_id, counts, name, task_count, min_available, launch ->> 'network',
+        SELECT job_id, name, counts, task_count, min_available, launch ->> 'network' AS network,
                CASE WHEN %s::int IS NULL OR pg_column_size(prepared) <= %s THEN prepared END
+                   AS prepared
         FROM controlplane_taskgroup WHERE job_id = ANY(%s) ORDER BY job_id, position
         """,
         [largest, largest, list(job_ids)],
     )
     groups: dict[int, list[_Group]] = {}
-    for job_id, counts, *values in found:
-        shown = dict(zip(_SHOWN, (*values[:-1], decoded(values[-1])), strict=True))
-        groups.setdefault(job_id, []).append(_Group(shown, counts))
+    for row in found:
+        shown = {
+            "name": row.name,
+            "tasks": row.task_count,
+            "min_available": row.min_available,
+            "network": row.network,
+            "prepared": decoded(row.prepared),
+        }
+        groups.setdefault(row.job_id, []).append(_Group(shown, row.counts))
     return groups
 
 
@@ -197,35 +202,35 @@ def _wait(item: DependencyFacts) -> dict[str, Any]:
 
 
 def _document(
-    row: tuple[Any, ...], groups: Sequence[_Group], waits_for: list[dict[str, Any]]
+    row: Row, groups: Sequence[_Group], waits_for: list[dict[str, Any]]
 ) -> dict[str, Any]:
     return {
-        "id": row[0],
-        "guid": row[1],
-        "name": row[2],
-        "domain": row[3],
-        "project": row[4],
-        "pool": row[5],
-        "band": Band(row[6]).name.lower(),
-        "kind": row[7],
-        "state": TaskState(row[8]).name,
-        "ending_as": None if row[9] is None else TaskState(row[9]).name,
-        "failure_reason": row[10],
-        "min_available": row[11],
-        "max_task_failures": row[12],
+        "id": row.id,
+        "guid": row.guid,
+        "name": row.name,
+        "domain": row.domain,
+        "project": row.project,
+        "pool": row.pool,
+        "band": Band(row.band).name.lower(),
+        "kind": row.kind,
+        "state": TaskState(row.state).name,
+        "ending_as": None if row.ending_as is None else TaskState(row.ending_as).name,
+        "failure_reason": row.failure_reason,
+        "min_available": row.min_available,
+        "max_task_failures": row.max_task_failures,
         "task_status_count": {group.shown["name"]: _status_count(group.counts) for group in groups},
         "groups": [group.shown for group in groups],
-        "coscheduled": row[19],
-        "bouncing": row[20],
-        "parent": row[21],
-        "children": row[23],
-        "retry_of": row[22],
+        "coscheduled": row.coscheduled,
+        "bouncing": row.is_bouncing,
+        "parent": row.parent,
+        "children": row.children,
+        "retry_of": row.retry_of,
         "waits_for": waits_for,
-        "labels": decoded(row[13]),
-        "annotation": row[14],
-        "created_at": row[15],
-        "started_at": row[16],
-        "finished_at": row[17],
-        "settled_at": row[18],
-        "spec": decoded(row[24]),
+        "labels": decoded(row.labels),
+        "annotation": row.annotation,
+        "created_at": row.created_at,
+        "started_at": row.started_at,
+        "finished_at": row.finished_at,
+        "settled_at": row.settled_at,
+        "spec": decoded(row.spec),
     }

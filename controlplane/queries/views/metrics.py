@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import OPEN, CellState
-from controlplane.queries.sql import decoded, rows
+from controlplane.queries.sql import decoded, named_rows, rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def load_figures() -> Iterator[Figure]:
 def _open_tasks() -> Iterator[Figure]:
     states = sorted(OPEN)
     # Arrays of PostgreSQL begin at 1, counts at state 0.
-    sums = ", ".join(f"coalesce(sum(g.counts[{int(state) + 1}]), 0)" for state in states)
+    sums = ", ".join(f"coalesce(sum(g.counts[{state + 1}]), 0)" for state in states)
     # In each job's row `finished_at` is empty while it lives: a partial index finds those.
     statement = f"""
         SELECT pool.name, count(DISTINCT j.id), {sums}
@@ -56,31 +56,45 @@ def _cells() -> Iterator[Figure]:
 
 
 def _ticks() -> Iterator[Figure]:
-    found = rows(
+    found = named_rows(
         """
-        SELECT name, extract(epoch FROM clock_timestamp() - finished_at),
-               extract(epoch FROM finished_at), extract(epoch FROM finished_at - started_at),
+        SELECT name, extract(epoch FROM clock_timestamp() - finished_at) AS age_seconds,
+               extract(epoch FROM finished_at) AS last_run_timestamp_seconds,
+               extract(epoch FROM finished_at - started_at) AS duration_seconds,
                lag_seconds, phases, counts
         FROM controlplane_tickstate WHERE finished_at IS NOT NULL ORDER BY name
         """
     )
     gauges = (
-        ("cellrun_tick_age_seconds", "Seconds since a tick was last through."),
-        ("cellrun_tick_last_run_timestamp_seconds", "When a tick was last through."),
-        ("cellrun_tick_duration_seconds", "How long the last run of a tick took."),
-        ("cellrun_tick_lag_seconds", "How much later than it should the last run began."),
+        ("cellrun_tick_age_seconds", "age_seconds", "Seconds since a tick was last through."),
+        (
+            "cellrun_tick_last_run_timestamp_seconds",
+            "last_run_timestamp_seconds",
+            "When a tick was last through.",
+        ),
+        (
+            "cellrun_tick_duration_seconds",
+            "duration_seconds",
+            "How long the last run of a tick took.",
+        ),
+        (
+            "cellrun_tick_lag_seconds",
+            "lag_seconds",
+            "How much later than it should the last run began.",
+        ),
     )
-    for place, (name, text) in enumerate(gauges, start=1):
+    for name, column, text in gauges:
         for row in found:
-            yield Figure(name, text, {"tick": row[0]}, float(row[place]))
-    for tick, *_, phases, _ in found:
-        for phase, took in sorted(decoded(phases).items()):
-            text, labels = "Of the last run, by phase.", {"tick": tick, "phase": phase}
+            labels, value = {"tick": row.name}, float(getattr(row, column))
+            yield Figure(name, text, labels, value)
+    for row in found:
+        for phase, took in sorted(decoded(row.phases).items()):
+            text, labels = "Of the last run, by phase.", {"tick": row.name, "phase": phase}
             yield Figure("cellrun_tick_phase_milliseconds", text, labels, float(took))
-    for tick, *_, counts in found:
-        for what, number in sorted(decoded(counts).items()):
+    for row in found:
+        for what, number in sorted(decoded(row.counts).items()):
             if isinstance(number, int | float):
-                text, labels = "What the last run did.", {"tick": tick, "what": what}
+                text, labels = "What the last run did.", {"tick": row.name, "what": what}
                 yield Figure("cellrun_tick_count", text, labels, float(number))
 
 

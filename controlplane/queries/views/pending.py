@@ -4,17 +4,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from controlplane.contract.states import TaskState as S
 from controlplane.domain.placement.reasons.explain import Reason
 from controlplane.domain.placement.reasons.pending import PendingTaskFacts, pending_reasons
 from controlplane.queries.jobs.dependencies import load_dependencies
-from controlplane.queries.sql import column_names, decoded, rows
+from controlplane.queries.sql import Row, decoded, named_rows
 
-_SHARED = """g.startable_at AS startable_at, g.depends_on AS depends_on, j.id AS job,
-j.waits_for_jobs AS waits_for_jobs, j.is_bouncing AS is_bouncing, j.start_after AS start_after,
+_SHARED = """g.startable_at, g.depends_on, j.id AS job, j.waits_for_jobs, j.is_bouncing,
+j.start_after,
 CASE WHEN s.pending_reason IS NULL THEN g.pending_reason ELSE s.pending_reason END AS found,
 i.image AS held_image"""
 
-TASK_COLUMNS = f"t.not_before AS not_before, t.attempt_open AS attempt_open, {_SHARED}"
+TASK_COLUMNS = f"t.not_before, t.attempt_open, {_SHARED}"
 """What `explain_tasks` reads, of a task t, its group g and its job j, beside TASK_JOINS."""
 
 TASK_JOINS = """
@@ -27,16 +28,16 @@ LEFT JOIN LATERAL (
 """
 
 _TASKS = f"""
-SELECT t.id AS id, {TASK_COLUMNS}
+SELECT t.id, {TASK_COLUMNS}
 FROM controlplane_task t
 JOIN controlplane_taskgroup g ON g.id = t.group_id
 JOIN controlplane_job j ON j.id = t.job_id
 {TASK_JOINS}
-WHERE t.id = ANY(%s) AND t.state = 1
+WHERE t.id = ANY(%s) AND t.state = {S.PENDING:d}
 """
 # Of a group only what concerns all of its tasks: an image that is held, but no other wait.
 _GROUPS = f"""
-SELECT g.id AS id, i.held_until AS not_before, false AS attempt_open, {_SHARED}
+SELECT g.id, i.held_until AS not_before, false AS attempt_open, {_SHARED}
 FROM controlplane_taskgroup g
 JOIN controlplane_job j ON j.id = g.job_id
 LEFT JOIN controlplane_shape s ON s.id = g.shape_id
@@ -58,21 +59,17 @@ def load_group_reasons(group_ids: Iterable[int], *, now: datetime) -> dict[int, 
     return _load(_GROUPS, group_ids, now)
 
 
-def explain_tasks(
-    waiting: Sequence[Mapping[str, Any]], *, now: datetime
-) -> dict[int, list[Reason]]:
+def explain_tasks(waiting: Sequence[Row], *, now: datetime) -> dict[int, list[Reason]]:
     """By id, all that stands against each task (or group) of which the columns above are given."""
-    waits = _load_waits({row["job"] for row in waiting if row["waits_for_jobs"]})
+    waits = _load_waits({row.job for row in waiting if row.waits_for_jobs})
     return {
-        row["id"]: pending_reasons(_waiting(row, waits.get(row["job"], ())), now=now)
-        for row in waiting
+        row.id: pending_reasons(_waiting(row, waits.get(row.job, ())), now=now) for row in waiting
     }
 
 
 def _load(statement: str, ids: Iterable[int], now: datetime) -> dict[int, list[Reason]]:
-    wanted, names = sorted(set(ids)), column_names(statement)
-    found = rows(statement, [wanted]) if wanted else []
-    return explain_tasks([dict(zip(names, row, strict=True)) for row in found], now=now)
+    wanted = sorted(set(ids))
+    return explain_tasks(named_rows(statement, [wanted]) if wanted else [], now=now)
 
 
 def _load_waits(job_ids: set[int]) -> dict[int, list[dict[str, Any]]]:
@@ -88,15 +85,15 @@ def _load_waits(job_ids: set[int]) -> dict[int, list[dict[str, Any]]]:
     }
 
 
-def _waiting(row: Mapping[str, Any], waits_for: Sequence[Mapping[str, Any]]) -> PendingTaskFacts:
+def _waiting(row: Row, waits_for: Sequence[Mapping[str, Any]]) -> PendingTaskFacts:
     return PendingTaskFacts(
-        not_before=row["not_before"],
-        attempt_open=row["attempt_open"],
-        startable_at=row["startable_at"],
-        depends_on=decoded(row["depends_on"]),
-        found=decoded(row["found"]),
+        not_before=row.not_before,
+        attempt_open=row.attempt_open,
+        startable_at=row.startable_at,
+        depends_on=decoded(row.depends_on),
+        found=decoded(row.found),
         waits_for=waits_for,
-        is_bouncing=row["is_bouncing"],
-        start_after=row["start_after"],
-        held_image=row["held_image"],
+        is_bouncing=row.is_bouncing,
+        start_after=row.start_after,
+        held_image=row.held_image,
     )

@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import Any
 
+from controlplane.contract.states import TaskState as S
 from controlplane.domain.placement.reasons.queue_position import (
     QueuedGroup,
     QueuePlace,
@@ -14,8 +15,8 @@ from controlplane.queries.sql import rows
 # Of so many groups each is looked at; of more, only the counts of their shapes (an estimate).
 MAX_GROUPS = 2_000
 
-_WAITS = """
-t.state = 1 AND NOT t.attempt_open AND (t.not_before IS NULL OR t.not_before <= %(now)s)
+_WAITS = f"""
+t.state = {S.PENDING:d} AND NOT t.attempt_open AND (t.not_before IS NULL OR t.not_before <= %(now)s)
 """
 _MAY_START = "j.ending_as IS NULL AND NOT j.is_bouncing AND g.startable_at <= %(now)s"
 
@@ -76,8 +77,12 @@ def find_queue_place(task_id: int, *, now: datetime) -> QueuePlace | None:
     listed = rows(_GROUPS, {"now": now, "limit": MAX_GROUPS + 1})
     if len(listed) > MAX_GROUPS:
         return _estimate(sequencer, {**asked, "band": band}, job, before)
-    columns = {"groups": [row[1] for row in listed], "counts": [row[2] for row in listed]}
-    groups = [QueuedGroup(Band(row[0]), *row[1:]) for row in rows(_OF_POOL, {**asked, **columns})]
+    columns = {
+        "groups": [group_id for _, group_id, _ in listed],
+        "counts": [count for _, _, count in listed],
+    }
+    found = rows(_OF_POOL, {**asked, **columns})
+    groups = [QueuedGroup(Band(number), *rest) for number, *rest in found]
     return find_place(groups, own, before, sequencer)
 
 

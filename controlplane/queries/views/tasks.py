@@ -1,6 +1,6 @@
 """Tasks as everybody sees them: with what their present attempt came to, or why they wait."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,21 +11,16 @@ from controlplane.domain.errors import NotFound
 from controlplane.domain.jobs.one_offs import Lifecycle, lifecycle_of, nanoseconds_of
 from controlplane.domain.placement.reasons.explain import Reason
 from controlplane.domain.state.states import ACTIVE, TERMINAL
-from controlplane.queries.sql import column_names, rows
+from controlplane.queries.sql import Row, first_row, named_rows, rows, scalar
 from controlplane.queries.views.jobs import is_job
 from controlplane.queries.views.pending import TASK_COLUMNS, TASK_JOINS, explain_tasks
 
 _COLUMNS = f"""
-SELECT t.id AS id, g.name AS "group", t.index AS index, t.state AS state_number,
-       t.attempt_number AS attempt_number, t.attempt_uid AS attempt_uid,
-       t.failure_reason AS failure_reason, t.failure_count AS failure_count,
-       t.preemption_count AS preemption_count, t.system_failure_count AS system_failure_count,
-       t.updated_at AS updated_at, t.started_at AS started_at, t.finished_at AS finished_at,
-       j.annotation AS annotation, j.created_at AS created_at, a.stop_reason AS stop_reason,
-       a.exit_code AS exit_code, a.failure_kind AS failure_kind, a.result AS result,
-       a.result_truncated AS result_truncated, c.name AS cell,
-       o.guid AS guid, o.domain AS domain, o.claimed_at AS claimed_at,
-       o.claim_ended_at AS claim_ended_at, {TASK_COLUMNS}
+SELECT t.id, g.name AS "group", t.index, t.state, t.attempt_number, t.attempt_uid,
+       t.failure_reason, t.failure_count, t.preemption_count, t.system_failure_count,
+       t.updated_at, t.started_at, t.finished_at, j.annotation, j.created_at, a.stop_reason,
+       a.exit_code, a.failure_kind, a.result, a.result_truncated, c.name AS cell,
+       o.guid, o.domain, o.claimed_at, o.claim_ended_at, {TASK_COLUMNS}
 FROM controlplane_task t
 JOIN controlplane_taskgroup g ON g.id = t.group_id
 JOIN controlplane_job j ON j.id = t.job_id
@@ -37,14 +32,13 @@ LEFT JOIN controlplane_oneoff o ON o.task_id = t.id
 MAX_ID = (1 << 63) - 1
 # After that a claim is over, whether or not convergence has let go of it.
 _CLAIM = timedelta(seconds=Policy().claim_seconds)
-_NAMES = column_names(_COLUMNS)
 
 
 def list_tasks(
     job_id: int, *, states: Sequence[TaskState], after: int | None, limit: int, now: datetime
 ) -> list[dict[str, Any]]:
     """At most `limit` tasks of a job behind task `after`, by group and index. Raises NotFound."""
-    found = rows(
+    found = named_rows(
         f"""
         {_COLUMNS} WHERE t.job_id = %s AND t.id > %s AND (%s OR t.state = ANY(%s))
           AND j.deleted_at IS NULL
@@ -77,17 +71,16 @@ def find_tasks(
     resolving = Lifecycle.RESOLVING in wanted.lifecycles
     cell_id = None
     if wanted.cell is not None:
-        known = rows("SELECT id FROM controlplane_cell WHERE name = %s", [wanted.cell])
-        if not known:
+        cell_id = scalar("SELECT id FROM controlplane_cell WHERE name = %s", [wanted.cell])
+        if cell_id is None:
             return []
-        cell_id = known[0][0]
     # What only one-off tasks can be is looked for among them, by an index of its own; and what only
     # those can be that have an attempt now, among such attempts.
     among = wanted.domain is not None or set(wanted.lifecycles) == {Lifecycle.RESOLVING}
     now_on_cells = ""
     if _states_of(wanted) <= ACTIVE:
         now_on_cells = "JOIN controlplane_attempt n ON n.task_id = t.id AND n.released_at IS NULL"
-    found = rows(
+    found = named_rows(
         f"""
         {_COLUMNS} WHERE t.id = ANY(ARRAY(
             SELECT t.id FROM controlplane_task t {now_on_cells}
@@ -137,7 +130,7 @@ def _conditions(wanted: TaskFilter) -> Iterator[str]:
             yield "o.claim IS NOT NULL"
     if wanted.cell is not None:
         yield (
-            f"t.state <> {int(TaskState.PENDING)} AND EXISTS (SELECT FROM controlplane_attempt a"
+            f"t.state <> {TaskState.PENDING:d} AND EXISTS (SELECT FROM controlplane_attempt a"
             " WHERE a.uid = t.attempt_uid AND a.cell_id = %(cell_id)s)"
         )
 
@@ -152,11 +145,11 @@ def get_task_with_reasons(task_id: int, *, now: datetime) -> tuple[dict[str, Any
     return _explained([_find(task_id)], now)[0]
 
 
-def _find(task_id: int) -> tuple[Any, ...]:
-    found = rows(f"{_COLUMNS} WHERE t.id = %s AND j.deleted_at IS NULL", [task_id])
-    if not found:
+def _find(task_id: int) -> Row:
+    task = first_row(f"{_COLUMNS} WHERE t.id = %s AND j.deleted_at IS NULL", [task_id])
+    if task is None:
         raise NotFound(f"there is no task {task_id}")
-    return found[0]
+    return task
 
 
 def is_task(task_id: int) -> bool:
@@ -170,9 +163,10 @@ def is_task(task_id: int) -> bool:
 
 def name_tasks(task_ids: Sequence[int]) -> list[dict[str, Any]]:
     """{"task", "name", "job", "cell"} of each, by id: which task of which job is where."""
-    found = rows(
+    found = named_rows(
         """
-        SELECT t.id, g.name || '.' || t.index, t.job_id, c.name FROM controlplane_task t
+        SELECT t.id AS task, g.name || '.' || t.index AS name, t.job_id AS job, c.name AS cell
+        FROM controlplane_task t
         JOIN controlplane_taskgroup g ON g.id = t.group_id
         LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid
         LEFT JOIN controlplane_cell c ON c.id = a.cell_id
@@ -180,91 +174,88 @@ def name_tasks(task_ids: Sequence[int]) -> list[dict[str, Any]]:
         """,
         [list(task_ids)],
     )
-    return [dict(zip(("task", "name", "job", "cell"), row, strict=True)) for row in found]
+    return [row._asdict() for row in found]
 
 
 def find_task_owner(task_id: int) -> int:
     """Id of the user whose task it is. Raises NotFound."""
-    found = rows(
+    owner_id = scalar(
         """
         SELECT j.owner_id FROM controlplane_task t JOIN controlplane_job j ON j.id = t.job_id
         WHERE t.id = %s AND j.deleted_at IS NULL
         """,
         [task_id],
     )
-    if not found:
+    if owner_id is None:
         raise NotFound(f"there is no task {task_id}")
-    return int(found[0][0])
+    return int(owner_id)
 
 
-def _documents(found: Sequence[tuple[Any, ...]], now: datetime) -> list[dict[str, Any]]:
-    return [document for document, _ in _explained(found, now)]
+def _documents(tasks: Sequence[Row], now: datetime) -> list[dict[str, Any]]:
+    return [document for document, _ in _explained(tasks, now)]
 
 
-def _explained(
-    found: Sequence[tuple[Any, ...]], now: datetime
-) -> list[tuple[dict[str, Any], list[Reason]]]:
+def _explained(tasks: Sequence[Row], now: datetime) -> list[tuple[dict[str, Any], list[Reason]]]:
     """Each task with all that stands against it, if it is pending."""
-    tasks = [dict(zip(_NAMES, row, strict=True)) for row in found]
-    pending = [task for task in tasks if task["state_number"] == TaskState.PENDING]
+    pending = [task for task in tasks if task.state == TaskState.PENDING]
     explained = explain_tasks(pending, now=now)
-    reasons = [explained.get(task["id"], []) for task in tasks]
+    reasons = [explained.get(task.id, []) for task in tasks]
     documents = (_document(task, why, now) for task, why in zip(tasks, reasons, strict=True))
     return list(zip(documents, reasons, strict=True))
 
 
-def _document(task: Mapping[str, Any], reasons: Sequence[Reason], now: datetime) -> dict[str, Any]:
-    state = TaskState(task["state_number"])
+def _document(task: Row, reasons: Sequence[Reason], now: datetime) -> dict[str, Any]:
+    state = TaskState(task.state)
     ended, succeeded = state in TERMINAL, state is TaskState.SUCCEEDED
     waits = state is TaskState.PENDING
-    is_resolving = task["claimed_at"] is not None and task["claimed_at"] > now - _CLAIM
+    is_resolving = task.claimed_at is not None and task.claimed_at > now - _CLAIM
     updated_at = _updated_at(task, is_resolving=is_resolving)
     return {
-        "id": task["id"],
-        "guid": task["guid"] or str(task["id"]),
-        "domain": task["domain"],
-        "job": task["job"],
-        "group": task["group"],
-        "index": task["index"],
+        "id": task.id,
+        "guid": task.guid or str(task.id),
+        "domain": task.domain,
+        "job": task.job,
+        "group": task.group,
+        "index": task.index,
         "state": state.name,
         "state_number": int(state),
         "lifecycle": Lifecycle.RESOLVING if is_resolving else lifecycle_of(state),
-        "stopping": bool(task["attempt_open"] and task["stop_reason"]),
+        "stopping": bool(task.attempt_open and task.stop_reason),
         "pending_reason": reasons[0] if reasons else None,
-        "not_before": task["not_before"] if waits else None,
-        "attempt_number": task["attempt_number"],
-        "attempt_uid": task["attempt_uid"],
-        "cell_id": None if waits else task["cell"],
+        "not_before": task.not_before if waits else None,
+        "attempt_number": task.attempt_number,
+        "attempt_uid": task.attempt_uid,
+        "cell_id": None if waits else task.cell,
         "failed": ended and not succeeded,
-        "failure_reason": task["failure_reason"],
-        "failure_kind": (task["failure_kind"] or None) if ended and not succeeded else None,
-        "exit_code": task["exit_code"] if ended else None,
-        "result": task["result"] if succeeded else None,
-        "result_truncated": bool(succeeded and task["result_truncated"]),
-        "annotation": task["annotation"],
-        "failure_count": task["failure_count"],
-        "preemption_count": task["preemption_count"],
-        "system_failure_count": task["system_failure_count"],
+        "failure_reason": task.failure_reason,
+        "failure_kind": (task.failure_kind or None) if ended and not succeeded else None,
+        "exit_code": task.exit_code if ended else None,
+        "result": task.result if succeeded else None,
+        "result_truncated": bool(succeeded and task.result_truncated),
+        "annotation": task.annotation,
+        "failure_count": task.failure_count,
+        "preemption_count": task.preemption_count,
+        "system_failure_count": task.system_failure_count,
         "cache_status": "DISABLED",
         "cache_key": None,
-        "created_at": task["created_at"],
-        "created_at_ns": nanoseconds_of(task["created_at"]),
+        "created_at": task.created_at,
+        "created_at_ns": nanoseconds_of(task.created_at),
         "updated_at": updated_at,
         "updated_at_ns": nanoseconds_of(updated_at),
-        "first_completed_at": task["finished_at"],
-        "first_completed_at_ns": nanoseconds_of(task["finished_at"]),
-        "started_at": task["started_at"],
-        "finished_at": task["finished_at"],
+        "first_completed_at": task.finished_at,
+        "first_completed_at_ns": nanoseconds_of(task.finished_at),
+        "started_at": task.started_at,
+        "finished_at": task.finished_at,
     }
 
 
-def _updated_at(task: Mapping[str, Any], *, is_resolving: bool) -> datetime:
+def _updated_at(task: Row, *, is_resolving: bool) -> datetime:
     """When the task or its lifecycle last changed: RESOLVING changes only the one-off task's row.
 
     A claim that is over ended in time, whether or not convergence has removed it.
     """
-    claimed_at = task["claimed_at"]
+    claimed_at = task.claimed_at
     if claimed_at is not None and not is_resolving:
         claimed_at += _CLAIM
-    changes = (task["updated_at"], task["claim_ended_at"], claimed_at)
+    changes = (task.updated_at, task.claim_ended_at, claimed_at)
     return max(at for at in changes if at is not None)

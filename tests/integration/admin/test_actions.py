@@ -94,7 +94,7 @@ def test_what_cannot_be_done_is_said_and_the_rest_is_done(operator: Client) -> N
     job = Job.objects.get()
     text = text_of(act(operator, JOBS, "delete_jobs", job.pk, confirmed="yes"))
     assert "has not ended" in text
-    assert Job.objects.filter(pk=job.pk, deleted_at=None).exists()
+    assert Job.objects.visible().filter(pk=job.pk).exists()
 
 
 def test_a_lost_cell_is_what_was_ordered_when_it_is_back(operator: Client) -> None:

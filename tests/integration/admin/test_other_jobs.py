@@ -113,7 +113,7 @@ def test_the_job_of_a_one_off_task_is_not_deleted_around_its_claim(operator: Cli
     assert "Delete job" not in page_of(operator, job)
     refused = text_of(act(operator, JOBS, "delete_jobs", job.pk, confirmed="yes"))
     assert "task one is not RESOLVING: claim it first" in refused
-    assert Job.objects.filter(pk=job.pk, deleted_at=None).exists()
+    assert Job.objects.visible().filter(pk=job.pk).exists()
 
 
 def test_delete_asks_first_and_hides_the_job_with_all_that_it_has(operator: Client) -> None:

@@ -33,13 +33,13 @@ def test_a_list_has_addresses_and_phase_and_loads_nothing_else(
 ) -> None:
     loaded: list[Any] = []
 
-    def rows(statement: str, values: list[Any]) -> list[tuple[Any, ...]]:
+    def named_rows(statement: str, values: list[Any]) -> list[Any]:
         found = original(statement, values)
         loaded.extend(found)
         return found
 
-    original = attempts.rows
-    monkeypatch.setattr(attempts, "rows", rows)
+    original = attempts.named_rows
+    monkeypatch.setattr(attempts, "named_rows", named_rows)
     (told,) = submitter.get(f"/tasks/{attempt.task_id}/attempts").json["results"]
     assert (told["addresses"], told["plugin_phase"]) == (DETAILS["addresses"], "halfway")
     assert loaded

@@ -163,7 +163,7 @@ def stop(dice: random.Random) -> None:
 
 def take_up(dice: random.Random) -> None:
     """Somebody retries a job that ended, or deletes it."""
-    ended = Job.objects.filter(deleted_at=None).exclude(finished_at=None).order_by("-id")
+    ended = Job.objects.visible().exclude(finished_at=None).order_by("-id")
     ids = list(ended.values_list("id", flat=True)[:10])
     if not ids:
         return
@@ -179,7 +179,7 @@ def ask(loop: Loop) -> Work:
     """Somebody submits what depends on, descends from, or replaces what is there."""
 
     def submit(dice: random.Random) -> None:
-        found = Job.objects.filter(deleted_at=None).order_by("-id")
+        found = Job.objects.visible().order_by("-id")
         ids = list(found.values_list("id", flat=True)[:6])
         body: dict[str, Any] = {
             "name": dice.choice("abc"),
