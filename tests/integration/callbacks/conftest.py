@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from dataclasses import replace
 from ipaddress import ip_network
 from typing import Any
 
@@ -37,8 +36,8 @@ def allowed(settings: Any) -> Callable[..., None]:
 
     def allow(**changes: Any) -> None:
         networks = (ip_network("127.0.0.0/8"),)
-        settings.CELLRUN = replace(
-            settings.CELLRUN, **{"callback_allowed_networks": networks, **changes}
+        settings.CELLRUN = settings.CELLRUN.model_copy(
+            update={"callback_allowed_networks": networks, **changes}
         )
 
     allow()

@@ -7,7 +7,6 @@ is how it must hold anyway. How much they do is counted in rounds, not in second
 import os
 import random
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -179,7 +178,7 @@ def play(loop: Loop, seed: int, pools: int, rounds: int) -> None:
 def test_four_workers_place_within_every_limit(
     loop: Loop, settings: Any, pools: int, locks: bool
 ) -> None:
-    settings.CELLRUN = replace(django_settings.CELLRUN, advisory_locks=locks)
+    settings.CELLRUN = django_settings.CELLRUN.model_copy(update={"advisory_locks": locks})
     play(loop, BASE, pools, IN_TEST)
 
 
@@ -189,5 +188,5 @@ def test_four_workers_place_within_every_limit(
 def test_four_workers_place_within_every_limit_for_long(
     loop: Loop, settings: Any, pools: int, locks: bool
 ) -> None:
-    settings.CELLRUN = replace(django_settings.CELLRUN, advisory_locks=locks)
+    settings.CELLRUN = django_settings.CELLRUN.model_copy(update={"advisory_locks": locks})
     play(loop, BASE + 1, pools, IN_SOAK)

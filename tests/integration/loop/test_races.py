@@ -9,7 +9,6 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -114,7 +113,7 @@ def test_eight_on_the_same_jobs_for_long(loop: Loop, seed: int) -> None:
 
 @pytest.mark.parametrize("locks", [True, False])
 def test_two_of_each_tick_place_nothing_twice(loop: Loop, settings: Any, locks: bool) -> None:
-    settings.CELLRUN = replace(django_settings.CELLRUN, advisory_locks=locks)
+    settings.CELLRUN = django_settings.CELLRUN.model_copy(update={"advisory_locks": locks})
     hands = cells_of(loop, 3, cpu=4000)
     crowd = Crowd(BASE)
     crowd.add(place, place, cascade, cascade, ask(loop), look, *map(tell, hands))
