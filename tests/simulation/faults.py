@@ -227,9 +227,21 @@ def roll_journal_back(faults: Faults) -> None:
     machine = faults.machine()
     faults.world.are_journals_harmed = True
     machine.kill()
-    if machine.disk.roll_back():
+    if machine.restore_journal(lambda incarnation: _known_seq(machine.name, incarnation)):
         faults.note(f"{machine.label} gets an older journal")
     faults.back_later(machine)
+
+
+def _known_seq(name: str, incarnation: str) -> int:
+    found = rows(
+        """
+        SELECT GREATEST(c.register_seq, l.heartbeat_seq, l.acked_seq) FROM controlplane_cell c
+        JOIN controlplane_celllease l ON l.cell_id = c.id AND l.incarnation = c.incarnation
+        WHERE c.name = %s AND c.incarnation = %s
+        """,
+        [name, incarnation],
+    )
+    return int(found[0][0]) if found else 0
 
 
 def add_twin(faults: Faults) -> None:

@@ -6,6 +6,7 @@ The process does what `workers.service.host.CellHost` does, round by round, with
 Cell, CellJournal, Reporter, Lease and MemoryDriver; it can be killed at any point of a round.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.simulation.stores import Disk
 from tests.simulation.timeline import Killed, Timeline
 from workers.agent.cell import Cell
 from workers.agent.inputs import ClockReading, Happening, OrderMessage, ScanResult
+from workers.agent.reporting import SequenceNumbers
 from workers.attempt.events import DriverEvent, FoundContainer, Launch, Permit
 from workers.attempt.runtime import EngineAway
 from workers.config import CellConfig
@@ -87,6 +89,8 @@ class Machine:
         self.is_cut_off = False
         self.is_retired = False
         self.wrong: list[str] = []
+        # How often restored journals that no message can expose lack the start of an attempt.
+        self.forgotten: Counter[str] = Counter()
         self.doom = ""
         self.is_engine_away = False
         self.on_killed: Callable[[], None] = lambda: None
@@ -172,6 +176,22 @@ class Machine:
         """It goes down and is never started again, by nobody."""
         self.crash()
         self.is_retired = True
+
+    def restore_journal(self, known_seq: Callable[[str], int]) -> bool:
+        """Put an older copy of the journal in place; False if there is none.
+
+        `known_seq`: the newest number that the control plane has of an incarnation. The numbers
+        count the journal's entries: without one behind the copy's entries, the copy cannot be told
+        from the newest journal, and what was started since is started again if it is ordered again.
+        """
+        if not self.disk.roll_back():
+            return False
+        memory = JournalFile(self.disk).journal(self.name).memory
+        first_behind = SequenceNumbers(lambda: memory.written + 1).draw()
+        if known_seq(memory.incarnation) < first_behind:
+            known = memory.attempts.keys() | memory.done.keys()
+            self.forgotten.update(uid for uid in self.engine.starts if uid not in known)
+        return True
 
     def _begin_guard(self, watchlist: Watchlist) -> LocalGuardLink:
         return LocalGuardLink(

@@ -1,9 +1,7 @@
-"""The cell: takes orders, keeps its attempts, and tells what became of them until it is heard.
+"""Take orders, keep attempts, and report their progress until the reports are acknowledged.
 
-Single-threaded and driven from outside: `note` each thing that happened, then `sync` the journal,
-then `act`. Nothing is done or said before what it rests on is safe on disk, and one fsync serves
-everything that was noted together. Time comes in with `ClockReading`; a simulation drives the same
-code.
+Single-threaded: `note` events, `sync` the journal, then `act`. Effects follow the fsync of what
+they depend on. Time comes in with `ClockReading`, so a simulation drives the same code.
 """
 
 import uuid
