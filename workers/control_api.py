@@ -7,7 +7,7 @@ import requests
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from controlplane.contract.messages.launch_context import LaunchContext, read_briefing
+from controlplane.contract.messages.launch_context import LaunchContext
 from controlplane.contract.wire import keys
 from workers import clock
 from workers.log_uploads import upload_headers
@@ -55,7 +55,7 @@ class Web:
 
     def briefing(self, uid: str) -> LaunchContext:
         """The briefing of an attempt. Raises ControlPlaneUnavailable, ControlPlaneRefused."""
-        return read_briefing(self.ask(uid, "briefing"))
+        return LaunchContext.read(self.ask(uid, "briefing"))
 
     def ask(self, uid: str, what: str, body: bytes = b"") -> object:
         """Return the opened JSON response to a request about an attempt.

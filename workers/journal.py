@@ -12,17 +12,14 @@ from typing import Any
 
 import structlog
 
-from controlplane.contract.fields import compact_json
+from controlplane.contract.codec import compact_json
 from controlplane.contract.messages.orders import (
     GroupSpec,
     RunAttempt,
     StopAttempt,
-    read_run,
-    read_spec,
-    read_stop,
 )
 from controlplane.contract.messages.phases import PhaseChange, read_phases, shorten, unite
-from controlplane.contract.messages.reports import AttemptReport, read_report
+from controlplane.contract.messages.reports import AttemptReport
 from workers.journal_file import NO_ROOM, Store
 
 log = structlog.get_logger(__name__)
@@ -343,10 +340,10 @@ def _apply(memory: JournalState, kind: str, rest: list[Any]) -> None:
         case "acked", [acked]:
             memory.acked = max(memory.acked, acked)
         case "spec", [body]:
-            spec = read_spec(body)
+            spec = GroupSpec.read(body)
             memory.specs[spec.id] = spec
         case "take", [body]:
-            run = read_run(body)
+            run = RunAttempt.read(body)
             memory.attempts.setdefault(run.uid, JournaledAttempt(run))
         case "done", [uid, until, *never]:
             memory.attempts.pop(uid, None)
@@ -363,18 +360,18 @@ def _apply_to_attempt(memory: JournalState, kind: str, rest: list[Any]) -> None:
         case "crash", [uid] if uid in memory.attempts:
             memory.attempts[uid].crashes += 1
         case "phases", [uid, count, items]:
-            _add_phases(memory, uid, count, read_phases({"phases": items}, "phases"))
+            _add_phases(memory, uid, count, read_phases(items))
         case "reach", [uid, stage] if uid in memory.attempts:
             memory.attempts[uid].crashes = 0
             memory.attempts[uid].stage = stage
         case "stop", [body]:
-            stop = read_stop(body)
+            stop = StopAttempt.read(body)
             if stop.uid in memory.attempts:
                 memory.attempts[stop.uid].stop = stop
         case "move", [uid] if uid in memory.attempts:
             memory.attempts[uid].is_moving = True
         case "end", [body]:
-            report = read_report(body)
+            report = AttemptReport.read(body)
             if report.uid in memory.attempts:
                 memory.attempts[report.uid].end = report
 

@@ -28,7 +28,7 @@ from controlplane.commands.cells.probes import hear_probes
 from controlplane.commands.state.apply import raise_alerts
 from controlplane.commands.state.dead_letters import add_dead_letter
 from controlplane.commands.state.transactions import run_in_transaction
-from controlplane.contract.fields import clean_text
+from controlplane.contract.codec import clean_text
 from controlplane.contract.messages.reports import Goodbye
 from controlplane.domain.cells.keys import CellAddress
 from controlplane.domain.state.effects import RaiseAlert

@@ -16,7 +16,7 @@ import structlog
 
 from controlplane.commands.attempts.reports import Acknowledgement, ReceivedReport
 from controlplane.commands.cells.messages import Beat
-from controlplane.contract.fields import MalformedMessage
+from controlplane.contract.codec import MalformedMessage
 from controlplane.contract.messages.reports import (
     Goodbye,
     Heartbeat,
@@ -222,7 +222,7 @@ def _newest(items: list[T], sender: Callable[[T], CellAddress], drops: "_DropCou
 
 
 def _sort(message: Envelope, address: CellAddress, found: SortedBatch) -> None:
-    body = read_message(message.body())
+    body = read_message(message.content())
     match body:
         case Register():
             spoken = message.version == VERSION

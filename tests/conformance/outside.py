@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
-from controlplane.contract.fields import compact_json
+from controlplane.contract.codec import compact_json
 from controlplane.contract.messages.launch_context import LaunchContext
 from controlplane.contract.wire import keys
 from controlplane.domain.cells import sealing

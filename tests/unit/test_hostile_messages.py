@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.contract.fields import MalformedMessage
+from controlplane.contract.codec import MalformedMessage
 from controlplane.contract.messages.orders import RegistrationResult
 from controlplane.contract.messages.reports import (
     MAX_REPORTS,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.contract.fields import clean_text
+from controlplane.contract.codec import clean_text
 from controlplane.contract.messages.orders import GroupSpec, RunAttempt, StopAttempt
 from controlplane.contract.messages.phases import (
     MAX_PHASES,

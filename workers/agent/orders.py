@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import structlog
 
-from controlplane.contract.fields import MalformedMessage
+from controlplane.contract.codec import MalformedMessage
 from controlplane.contract.messages.orders import Order, read_order
 from controlplane.contract.wire import envelope, keys
 from controlplane.contract.wire.envelope import BadMac
@@ -42,7 +42,7 @@ class OrderReader:
         message.check(self._key)
         if message.cell != self._name or message.incarnation != self._incarnation():
             raise MalformedMessage(f"an order for {message.cell} {message.incarnation}")
-        return read_order(message.body())
+        return read_order(message.content())
 
     def _drop(self, reason: str, error: Exception) -> None:
         self.dropped[reason] += 1

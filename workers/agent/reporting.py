@@ -10,7 +10,7 @@ new.
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from controlplane.contract.fields import compact_json
+from controlplane.contract.codec import compact_json
 from controlplane.contract.messages.phases import PhaseChange
 from controlplane.contract.messages.reports import MAX_REPORTS, AttemptReport, Reports
 

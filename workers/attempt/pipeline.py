@@ -6,7 +6,7 @@ is told, and not before it is sure that nothing of the attempt runs or will run.
 
 from collections.abc import Callable
 
-from controlplane.contract.fields import clean_text
+from controlplane.contract.codec import clean_text
 from controlplane.contract.messages.reports import MESSAGE_CHARS
 from controlplane.contract.states import FailureKind, Phase
 from workers.attempt.attempt import AttemptRun, DriverClosed

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from controlplane.contract.fields import MalformedMessage, as_object
-from workers.guard.watchlist import GuardStatus, Watchlist, read_watchlist, read_word
+from controlplane.contract.codec import MalformedMessage
+from workers.guard.watchlist import GuardStatus, Watchlist
 
 T = TypeVar("T")
 # A log that is longer begins anew with the next guard.
@@ -29,11 +29,11 @@ class GuardFolder:
 
     def read_watchlist(self) -> Watchlist:
         """The list; an empty one if there is none that can be read."""
-        return self._read("watchlist", read_watchlist) or Watchlist()
+        return self._read("watchlist", Watchlist.read) or Watchlist()
 
     def find_watchlist(self) -> Watchlist | None:
         """The list; None if there is none that can be read."""
-        return self._read("watchlist", read_watchlist)
+        return self._read("watchlist", Watchlist.read)
 
     def write_watchlist(self, watchlist: Watchlist) -> None:
         """Put another list in its place. Raises OSError."""
@@ -41,7 +41,7 @@ class GuardFolder:
 
     def read_word(self) -> GuardStatus:
         """What the guard said last; an empty one if it never did."""
-        return self._read("word", read_word) or GuardStatus()
+        return self._read("word", GuardStatus.read) or GuardStatus()
 
     def say(self, word: GuardStatus) -> None:
         """Put another word in its place. Raises OSError."""
@@ -66,7 +66,7 @@ class GuardFolder:
 
     def _read(self, name: str, read: Callable[[Mapping[str, Any]], T]) -> T | None:
         try:
-            return read(as_object(json.loads((self._folder / name).read_bytes())))
+            return read(json.loads((self._folder / name).read_bytes()))
         except (OSError, MalformedMessage, ValueError):
             return None
 

@@ -6,9 +6,9 @@ they say only that they are past.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated
 
-from controlplane.contract import fields
+from controlplane.contract.codec import Document, Key
 from workers.attempt.events import Permit
 
 # Of the lease is kept for the kill itself, and for the pace of whoever carries it out.
@@ -21,8 +21,10 @@ SILENCE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class ExclusiveAttempt:
+class ExclusiveAttempt(Document):
     """One exclusive attempt. `deadline`: when the lease of its cell is over."""
+
+    AS_LIST = True
 
     deadline: float
     lease_seconds: float
@@ -42,33 +44,20 @@ class ExclusiveAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Watchlist:
+class Watchlist(Document):
     """The exclusive attempts of a cell, by uid. `number` grows with each list; 0: none yet.
 
     `is_last`: the cell ends, and its guard need not wait to see it gone.
     """
 
     number: int = 0
-    boot_id: str = ""
+    boot_id: Annotated[str, Key("boot")] = ""
     attempts: Mapping[str, ExclusiveAttempt] = field(default_factory=dict)
-    is_last: bool = False
-
-    def body(self) -> dict[str, Any]:
-        """As JSON."""
-        attempts = {
-            uid: [item.deadline, item.lease_seconds, item.grace_seconds, item.stop_signal]
-            for uid, item in self.attempts.items()
-        }
-        return {
-            "number": self.number,
-            "boot": self.boot_id,
-            "attempts": attempts,
-            "last": self.is_last,
-        }
+    is_last: Annotated[bool, Key("last")] = False
 
 
 @dataclass(frozen=True, slots=True)
-class GuardStatus:
+class GuardStatus(Document):
     """What the guard says: up to which list it has read, and at what instant it said so.
 
     `struck`: whom it told to end, or will before anything else, and from when it kills. `over`: of
@@ -76,52 +65,10 @@ class GuardStatus:
     """
 
     number: int = 0
-    boot_id: str = ""
+    boot_id: Annotated[str, Key("boot")] = ""
     at: float = 0.0
     struck: Mapping[str, float] = field(default_factory=dict)
     over: frozenset[str] = frozenset()
-
-    def body(self) -> dict[str, Any]:
-        """As JSON."""
-        return {
-            "number": self.number,
-            "boot": self.boot_id,
-            "at": self.at,
-            "struck": dict(self.struck),
-            "over": sorted(self.over),
-        }
-
-
-def read_watchlist(body: Mapping[str, Any]) -> Watchlist:
-    """A list as it was written. Raises Malformed."""
-    attempts = {}
-    for uid, item in fields.mapping(body, "attempts").items():
-        match item:
-            case [float() | int() as deadline, float() | int() as lease, grace, str() as stop] if (
-                isinstance(grace, float | int)
-            ):
-                attempts[uid] = ExclusiveAttempt(deadline, lease, grace, stop)
-            case _:
-                raise fields.MalformedMessage(f"attempt {uid} is not as it should be")
-    return Watchlist(
-        fields.whole(body, "number"),
-        fields.text(body, "boot"),
-        attempts,
-        fields.flag(body, "last", False),
-    )
-
-
-def read_word(body: Mapping[str, Any]) -> GuardStatus:
-    """A word as it was written. Raises Malformed."""
-    struck = {uid: float(at) for uid, at in fields.mapping(body, "struck").items()}
-    over = frozenset(fields.listing(body, "over", str))
-    return GuardStatus(
-        fields.whole(body, "number"),
-        fields.text(body, "boot"),
-        fields.number(body, "at"),
-        struck,
-        over,
-    )
 
 
 def permit(watchlist: Watchlist, word: GuardStatus, uid: str, now: float) -> Permit:

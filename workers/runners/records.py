@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from controlplane.contract.fields import clean_text, compact_json
+from controlplane.contract.codec import clean_text, compact_json
 from controlplane.contract.messages.reports import MESSAGE_CHARS, RESULT_BYTES
 from workers.runners.interface import (
     MAX_STATE_BYTES,

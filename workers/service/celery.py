@@ -7,7 +7,7 @@ import structlog
 from celery import Celery
 from kombu import Queue
 
-from controlplane.contract.fields import MalformedMessage
+from controlplane.contract.codec import MalformedMessage
 from controlplane.contract.wire import envelope, queues
 from workers.service.broker import RETRY_SECONDS_MAX, PromptAmqp
 

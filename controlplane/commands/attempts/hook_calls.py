@@ -12,7 +12,7 @@ from controlplane.commands.hooks.registry import call_at, describe_failure
 from controlplane.commands.state.apply import apply_changes, raise_alerts
 from controlplane.commands.state.dispatch import send_after_commit
 from controlplane.commands.state.transactions import for_each_batch
-from controlplane.contract.fields import clean_text
+from controlplane.contract.codec import clean_text
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.effects import EndJob, RaiseAlert
 from controlplane.domain.state.states import Reason

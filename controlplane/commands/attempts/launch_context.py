@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from controlplane.contract.fields import compact_json
+from controlplane.contract.codec import compact_json
 from controlplane.contract.wire import keys
 from controlplane.domain.cells.sealing import NONCE_BYTES, seal
 from controlplane.queries.attempts.launch_context import load_briefing

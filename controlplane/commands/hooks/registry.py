@@ -11,7 +11,7 @@ import structlog
 
 from controlplane import plugins
 from controlplane.commands.hooks.bounded_calls import BoundedCalls
-from controlplane.contract.fields import clean_text
+from controlplane.contract.codec import clean_text
 from controlplane.domain.hooks import BUILT_IN
 from controlplane.domain.hooks.batch import BatchHook
 from controlplane.domain.hooks.interface import (

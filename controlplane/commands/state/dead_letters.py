@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from controlplane.contract.fields import clean_text
+from controlplane.contract.codec import clean_text
 from controlplane.models import DeadLetter
 
 

@@ -5,33 +5,23 @@ Cells poll web for it while members run, since addresses are known only once the
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Self, cast
 
-from controlplane.contract import fields
-from controlplane.contract.fields import MalformedMessage
-from controlplane.contract.states import STATE_OF, TaskState
+from controlplane.contract.codec import Document, Key, MalformedMessage
+from controlplane.contract.states import TaskState
 
 # A member in one of these may still move, or come.
 _OPEN = (TaskState.PENDING, TaskState.ASSIGNED, TaskState.BUILDING)
 
 
 @dataclass(frozen=True, slots=True)
-class GangGroup:
+class GangGroup(Document):
     """What the members of one group share. `network` and `ports` as in its GroupSpec."""
 
     name: str
     task_type: str = "container"
     network: str = "default"
     ports: tuple[str, ...] = ()
-
-    def body(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "name": self.name,
-            "task_type": self.task_type,
-            "network": self.network,
-            "ports": list(self.ports),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +48,11 @@ class GangMember:
 
 
 @dataclass(frozen=True, slots=True)
-class GangKey:
+class GangKey(Document):
     """The ed25519 key pair of a gang in OpenSSH formats, shared by all members."""
 
     private: str = field(repr=False)
     public: str
-
-    def body(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {"private": self.private, "public": self.public}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,68 +83,56 @@ class Gang:
         """Return the JSON form; each group once."""
         shared = {member.group.name: member.group for member in self.members}
         place = {name: position for position, name in enumerate(shared)}
-        return fields.without_none(
-            {
-                "groups": [group.body() for group in shared.values()],
-                "members": [
-                    [
-                        place[member.group.name],
-                        member.index,
-                        int(member.state),
-                        member.number,
-                        member.cell,
-                        dict(member.addresses),
-                    ]
-                    for member in self.members
-                ],
-                "ready": self.is_ready,
-                "key": None if self.key is None else self.key.body(),
-            }
+        rows = tuple(
+            _MemberRow(place[m.group.name], m.index, m.state, m.number, m.cell, m.addresses)
+            for m in self.members
         )
+        body = _GangBody(tuple(shared.values()), rows, self.is_ready, self.key).body()
+        return cast("dict[str, Any]", body)
 
-
-def read_gang(item: Any) -> Gang:
-    """Return a gang. Raise Malformed."""
-    body = fields.as_object(item)
-    groups = fields.listing(body, "groups", _read_group)
-    rows = fields.listing(body, "members", lambda row: row)
-    key = fields.mapping(body, "key", None)
-    return Gang(
-        members=tuple(_read_member(row, rank, groups) for rank, row in enumerate(rows)),
-        is_ready=fields.flag(body, "ready", False),
-        key=None
-        if key is None
-        else GangKey(fields.text(key, "private"), fields.text(key, "public")),
-    )
-
-
-def _read_group(item: Any) -> GangGroup:
-    body = fields.as_object(item)
-    return GangGroup(
-        name=fields.text(body, "name"),
-        task_type=fields.text(body, "task_type", "container"),
-        network=fields.text(body, "network", "default"),
-        ports=fields.listing(body, "ports", fields.as_text),
-    )
-
-
-def _read_member(item: Any, rank: int, groups: tuple[GangGroup, ...]) -> GangMember:
-    match item:
-        case [
-            int(position),
-            int(index),
-            int(state),
-            int(number),
-            str() | None as cell,
-            dict(addresses),
-        ] if 0 <= position < len(groups) and state in STATE_OF:
-            return GangMember(
-                rank=rank,
-                group=groups[position],
-                index=index,
-                state=STATE_OF[state],
-                number=number,
-                cell=cell,
-                addresses={name: fields.as_text(text) for name, text in addresses.items()},
+    @classmethod
+    def read(cls, item: Any) -> Self:
+        """Return the gang in decoded JSON. Raise MalformedMessage."""
+        body = _GangBody.read(item)
+        members = [
+            GangMember(
+                rank,
+                body.groups[row.group],
+                row.index,
+                row.state,
+                row.number,
+                row.cell,
+                row.addresses,
             )
-    raise MalformedMessage("a member is [group, index, state, number, cell, addresses]")
+            for rank, row in enumerate(body.members)
+        ]
+        return cls(tuple(members), body.is_ready, body.key)
+
+
+@dataclass(frozen=True, slots=True)
+class _MemberRow(Document):
+    """A member, of the group at the position `group`; its rank is its own position."""
+
+    AS_LIST = True
+
+    group: int
+    index: int
+    state: TaskState
+    number: int
+    cell: str | None = None
+    addresses: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _GangBody(Document):
+    groups: tuple[GangGroup, ...]
+    members: tuple[_MemberRow, ...]
+    is_ready: Annotated[bool, Key("ready")] = False
+    key: GangKey | None = None
+
+    def checked(self) -> Self:
+        """Check that every member is of a listed group."""
+        for position, row in enumerate(self.members):
+            if not 0 <= row.group < len(self.groups):
+                raise MalformedMessage("is not the position of a group", f"members[{position}][0]")
+        return self

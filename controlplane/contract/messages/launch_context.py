@@ -9,25 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controlplane.contract import fields
+from controlplane.contract.codec import Document
 
 MAX_PLUGIN_STATE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Registry:
+class Registry(Document):
     """Credentials for the registry of an image."""
 
     username: str
     password: str = field(repr=False)
 
-    def body(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {"username": self.username, "password": self.password}
-
 
 @dataclass(frozen=True, slots=True)
-class LaunchContext:
+class LaunchContext(Document):
     """The launch context of one attempt.
 
     `missing`: secrets that the task names and that are not set. `unusable`: secrets that do not fit
@@ -46,39 +42,3 @@ class LaunchContext:
     checkpoint: Mapping[str, Any] | None = None
     plugin_state: Mapping[str, Any] | None = None
     gang: Mapping[str, Any] | None = field(default=None, repr=False)
-
-    def body(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return fields.without_none(
-            {
-                "secrets": dict(self.secrets) or None,
-                "missing": list(self.missing) or None,
-                "unusable": list(self.unusable) or None,
-                "registry": None if self.registry is None else self.registry.body(),
-                "output_base": self.output_base,
-                "checkpoint": self.checkpoint,
-                "plugin_state": self.plugin_state,
-                "gang": self.gang,
-            }
-        )
-
-
-def read_briefing(item: Any) -> LaunchContext:
-    """Return a briefing. Raise Malformed."""
-    body = fields.as_object(item)
-    registry = fields.mapping(body, "registry", None)
-    return LaunchContext(
-        secrets={
-            name: fields.as_text(value)
-            for name, value in fields.mapping(body, "secrets", {}).items()
-        },
-        missing=fields.listing(body, "missing", fields.as_text),
-        unusable=fields.listing(body, "unusable", fields.as_text),
-        registry=None
-        if registry is None
-        else Registry(fields.text(registry, "username"), fields.text(registry, "password")),
-        output_base=fields.text(body, "output_base", None),
-        checkpoint=fields.mapping(body, "checkpoint", None),
-        plugin_state=fields.mapping(body, "plugin_state", None),
-        gang=fields.mapping(body, "gang", None),
-    )

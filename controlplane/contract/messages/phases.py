@@ -5,13 +5,13 @@ than a report may carry, the oldest and the newest stay, and the gap in their nu
 were left out. Numbers make the history idempotent: each change is written once.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from itertools import pairwise
+from typing import Annotated, Any, Self
 
-from controlplane.contract import fields
-from controlplane.contract.fields import MalformedMessage
+from controlplane.contract.codec import Document, Instant, MalformedMessage, Text, read_items
 from controlplane.contract.states import Phase
 
 # Of one attempt. A runner that reports a new phase each second would otherwise fill the history.
@@ -21,6 +21,7 @@ MAX_REPORTED = 32
 # The oldest of them, if there are more: how it began.
 _OLDEST = 8
 PHASE_CHARS = 200
+_PHASES = frozenset(phase.value for phase in Phase)
 
 
 class PhaseKind(StrEnum):
@@ -32,17 +33,23 @@ class PhaseKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseChange:
+class PhaseChange(Document):
     """One change: the `number`th of its attempt, `at` seconds since 1970 by the cell's clock."""
 
-    number: int
-    at: float
-    kind: PhaseKind
-    text: str
+    AS_LIST = True
 
-    def body(self) -> list[Any]:
-        """Return it as JSON."""
-        return [self.number, self.at, self.kind, self.text]
+    number: int
+    at: Instant
+    kind: PhaseKind
+    text: Annotated[str, Text(PHASE_CHARS)]
+
+    def checked(self) -> Self:
+        """Check the range of the number, and the name of a phase of BUILDING."""
+        if not 1 <= self.number <= MAX_PHASES:
+            raise MalformedMessage(f"is not from 1 to {MAX_PHASES}", "number")
+        if self.kind is PhaseKind.PHASE and self.text not in _PHASES:
+            raise MalformedMessage(f"{self.text!r} is not a phase", "text")
+        return self
 
 
 def shorten(changes: tuple[PhaseChange, ...]) -> tuple[PhaseChange, ...]:
@@ -58,35 +65,11 @@ def unite(*parts: Iterable[PhaseChange]) -> tuple[PhaseChange, ...]:
     return tuple(found[number] for number in sorted(found))
 
 
-def read_phases(body: Mapping[str, Any], name: str) -> tuple[PhaseChange, ...]:
-    """Read the changes in the field `name`; absent means none. Raise Malformed."""
-    if body.get(name) is None:
-        return ()
-    items = fields.listing(body, name, lambda item: item, MAX_REPORTED)
-    found: list[PhaseChange] = []
-    for position, item in enumerate(items):
-        try:
-            change = _read_phase(item)
-            if found and change.number <= found[-1].number:
-                raise MalformedMessage(f"number {change.number} does not follow {found[-1].number}")
-        except MalformedMessage as error:
-            raise MalformedMessage(f"{name}[{position}]: {error}") from None
-        found.append(change)
-    return tuple(found)
-
-
-def _read_phase(item: Any) -> PhaseChange:
-    if not isinstance(item, list) or len(item) < 4:
-        raise MalformedMessage("a phase is [number, at, kind, text]")
-    body = dict(zip(("number", "at", "kind", "text"), item, strict=False))
-    number = fields.whole(body, "number")
-    if not 1 <= number <= MAX_PHASES:
-        raise MalformedMessage(f"number is not from 1 to {MAX_PHASES}")
-    try:
-        kind = PhaseKind(fields.text(body, "kind"))
-        text = fields.text(body, "text", limit=PHASE_CHARS)
-        if kind is PhaseKind.PHASE:
-            text = Phase(text).value
-    except ValueError as error:
-        raise MalformedMessage(str(error)) from None
-    return PhaseChange(number, fields.instant(body, "at"), kind, text)
+def read_phases(items: Any) -> tuple[PhaseChange, ...]:
+    """Return changes whose numbers increase. Raise MalformedMessage."""
+    changes = read_items(PhaseChange.read, MAX_REPORTED, items)
+    for position, (before, after) in enumerate(pairwise(changes), 1):
+        if after.number <= before.number:
+            text = f"number {after.number} does not follow {before.number}"
+            raise MalformedMessage(text, f"[{position}]")
+    return changes

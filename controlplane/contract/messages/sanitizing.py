@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from controlplane.contract.fields import clean_text, compact_json
+from controlplane.contract.codec import clean_text, compact_json
 from controlplane.contract.messages.launch_context import MAX_PLUGIN_STATE_BYTES
 
 MAX_BYTES = MAX_PLUGIN_STATE_BYTES

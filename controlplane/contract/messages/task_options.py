@@ -1,10 +1,8 @@
 """Options of a task beside its program, as sent to a cell: secrets, outputs, mounts, tmpfs."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from controlplane.contract import fields
+from controlplane.contract.codec import Document
 
 # Docker's default set without MKNOD, NET_RAW, SETFCAP, SETPCAP and AUDIT_WRITE: enough to start as
 # root, give files away and change to another user. Every container has them.
@@ -22,90 +20,34 @@ USUAL_CAPABILITIES = (
 
 
 @dataclass(frozen=True, slots=True)
-class SecretUse:
+class SecretUse(Document):
     """The secret `name`, as the variable `env` or as a file at `path`; its value comes sealed."""
 
     name: str
     env: str | None = None
     path: str | None = None
 
-    def body(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return fields.without_none({"name": self.name, "env": self.env, "path": self.path})
-
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class Output(Document):
     """The file or folder at `path` is kept as artifact `name` when the task has succeeded."""
 
     path: str
     name: str
 
-    def body(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {"path": self.path, "name": self.name}
-
 
 @dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(Document):
     """The host's `source` stands at `target` in the container; only what the pool allows."""
 
     source: str
     target: str
     read_only: bool = True
 
-    def body(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {"source": self.source, "target": self.target, "read_only": self.read_only}
-
 
 @dataclass(frozen=True, slots=True)
-class Tmpfs:
+class Tmpfs(Document):
     """A folder in memory at `path`, which counts as memory of the task."""
 
     path: str
     size_mib: int
-
-    def body(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {"path": self.path, "size_mib": self.size_mib}
-
-
-def read_secret_use(item: Any) -> SecretUse:
-    """Return a use of a secret. Raise Malformed."""
-    body = fields.as_object(item)
-    return SecretUse(
-        name=fields.text(body, "name"),
-        env=fields.text(body, "env", None),
-        path=fields.text(body, "path", None),
-    )
-
-
-def read_output(item: Any) -> Output:
-    """Return an output. Raise Malformed."""
-    body = fields.as_object(item)
-    return Output(path=fields.text(body, "path"), name=fields.text(body, "name"))
-
-
-def read_mount(item: Any) -> Mount:
-    """Return a mount. Raise Malformed."""
-    body = fields.as_object(item)
-    return Mount(
-        source=fields.text(body, "source"),
-        target=fields.text(body, "target"),
-        read_only=fields.flag(body, "read_only", True),
-    )
-
-
-def read_tmpfs(item: Any) -> Tmpfs:
-    """Return a folder in memory. Raise Malformed."""
-    body = fields.as_object(item)
-    return Tmpfs(path=fields.text(body, "path"), size_mib=fields.whole(body, "size_mib"))
-
-
-Wish = SecretUse | Output | Mount | Tmpfs
-
-
-def bodies(wishes: tuple[Wish, ...]) -> list[Mapping[str, Any]] | None:
-    """Return the JSON form; None if there is none."""
-    return [wish.body() for wish in wishes] or None

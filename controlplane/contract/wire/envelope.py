@@ -3,9 +3,9 @@
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Self
 
-from controlplane.contract.fields import MalformedMessage, as_object, compact_json, text, whole
+from controlplane.contract.codec import Document, Key, MalformedMessage, Text, compact_json
 from controlplane.contract.wire import keys
 
 VERSION = 1
@@ -18,18 +18,26 @@ class BadMac(MalformedMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(Document):
     """One message in transit.
 
     `seq` increases within an incarnation; it is 0 in messages from the control plane to a cell.
     """
 
-    version: int
-    cell: str
-    incarnation: str
+    version: Annotated[int, Key("v")]
+    cell: Annotated[str, Text(63)]
+    incarnation: Annotated[str, Key("inc"), Text(64)]
     seq: int
     mac: str
     payload: str
+
+    def checked(self) -> Self:
+        """Check the version and the form of the MAC."""
+        if self.version not in (VERSION, VERSION - 1):
+            raise MalformedMessage(f"version {self.version} is not supported")
+        if not _MAC.fullmatch(self.mac):
+            raise MalformedMessage("is not 64 hex digits", "mac")
+        return self
 
     def _signed_text(self) -> str:
         return f"{self.version}\n{self.cell}\n{self.incarnation}\n{self.seq}\n{self.payload}"
@@ -39,12 +47,9 @@ class Envelope:
         if not keys.is_signed(key, self._signed_text(), self.mac):
             raise BadMac(f"bad MAC on a message of cell {self.cell!r}")
 
-    def body(self) -> dict[str, Any]:
-        """Return the payload, decoded. Raise Malformed."""
-        try:
-            return dict(as_object(json.loads(self.payload)))
-        except (ValueError, RecursionError) as error:
-            raise MalformedMessage("the payload is not a JSON object") from error
+    def content(self) -> dict[str, Any]:
+        """Return the payload, decoded. Raise MalformedMessage."""
+        return _decode(self.payload, "the payload is not a JSON object")
 
 
 def seal(key: bytes, *, cell: str, incarnation: str, seq: int, body: dict[str, Any]) -> str:
@@ -59,24 +64,14 @@ def parse(raw: str | bytes) -> Envelope:
     """Return the envelope in `raw`, its MAC not yet checked. Raise Malformed."""
     if len(raw) > MAX_BYTES:
         raise MalformedMessage(f"a message of {len(raw)} bytes is over the limit of {MAX_BYTES}")
+    return Envelope.read(_decode(raw, "not a JSON object"))
+
+
+def _decode(text: str | bytes, error: str) -> dict[str, Any]:
     try:
-        head = as_object(json.loads(raw))
-    except (ValueError, RecursionError) as error:
-        raise MalformedMessage("not a JSON object") from error
-    version = whole(head, "v")
-    if version not in (VERSION, VERSION - 1):
-        raise MalformedMessage(f"version {version} is not spoken here")
-    mac = text(head, "mac", limit=65)
-    if not _MAC.fullmatch(mac):
-        raise MalformedMessage("mac is not 64 hex digits")
-    payload = head.get("payload")
-    if not isinstance(payload, str):
-        raise MalformedMessage("payload is not str")
-    return Envelope(
-        version=version,
-        cell=text(head, "cell", limit=63),
-        incarnation=text(head, "inc", limit=64),
-        seq=whole(head, "seq"),
-        mac=mac,
-        payload=payload,
-    )
+        found = json.loads(text)
+    except (ValueError, RecursionError) as cause:
+        raise MalformedMessage(error) from cause
+    if not isinstance(found, dict):
+        raise MalformedMessage(error)
+    return found

@@ -1,23 +1,15 @@
 """What cells are told of groups: their definitions, with signed links to what their tasks read."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
 from django.conf import settings
 
 from controlplane import clock
-from controlplane.contract.messages.health import read_health_check
 from controlplane.contract.messages.orders import GroupSpec, Input
-from controlplane.contract.messages.task_options import (
-    read_mount,
-    read_output,
-    read_secret_use,
-    read_tmpfs,
-)
 from controlplane.domain.cells.signed_links import VALID_SECONDS, link_key, sign_link
 from controlplane.queries.attempts.artifacts import fetchable_path
 from controlplane.queries.sql import decoded, rows
@@ -25,15 +17,6 @@ from controlplane.queries.sql import decoded, rows
 INPUT_PATH = "/api/v1/store/inputs/"
 RESULTS_PATH = "/api/v1/store/results/"
 OUTPUTS_PATH = "/api/v1/store/outputs/"
-
-_WISHES: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
-    {
-        "secrets": read_secret_use,
-        "outputs": read_output,
-        "mounts": read_mount,
-        "tmpfs": read_tmpfs,
-    }
-)
 
 # What is looked at when a cell asks for the briefing of an attempt.
 _NOT_TOLD = ("inputs", "output_base")
@@ -121,25 +104,13 @@ def _group_spec(
         for key, value in launch.items()
         if key not in _NOT_TOLD and (value or key in _KNOWN)
     }
-    told["command"] = tuple(told["command"])
-    if told["entrypoint"] is not None:
-        told["entrypoint"] = tuple(told["entrypoint"])
-    told["ports"] = tuple(told.get("ports", ()))
-    told["capabilities"] = tuple(told.get("capabilities", ()))
-    for wish, read in _WISHES.items():
-        told[wish] = tuple(map(read, told.get(wish, ())))
-    told["health_check"] = read_health_check(told.get("health_check"))
+    unknown = told.keys() - _KNOWN
+    if unknown:
+        raise ValueError(f"unknown: {', '.join(sorted(unknown))}")
+    identity = {"id": group_id, "job_id": job_id, "job_name": job_name, "group": name}
+    spec = GroupSpec.read({**told, **identity, "replicas": replicas, "resources": resources})
     inputs = tuple(_input(item, job_id, link, sources) for item in launch["inputs"])
-    return GroupSpec(
-        id=group_id,
-        job_id=job_id,
-        job_name=job_name,
-        group=name,
-        replicas=replicas,
-        resources=resources,
-        inputs=inputs,
-        **told,
-    )
+    return replace(spec, inputs=inputs)
 
 
 def _input(

@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from controlplane import clock
-from controlplane.contract.messages.gang import Gang, GangKey, read_gang
-from controlplane.contract.messages.launch_context import read_briefing
+from controlplane.contract.messages.gang import Gang, GangKey
+from controlplane.contract.messages.launch_context import LaunchContext
 from controlplane.contract.states import TaskState as S
 from controlplane.contract.wire import keys
 from controlplane.models import Attempt, Cell, Job, Task
@@ -68,13 +68,13 @@ def opened(cell: Cell, uid: object, answer: Answer, what: str = "gang") -> objec
 def told(cell: Cell, attempt: Attempt) -> Gang:
     answer = ask(cell, attempt.uid)
     assert answer.status == 200
-    return read_gang(opened(cell, attempt.uid, answer))
+    return Gang.read(opened(cell, attempt.uid, answer))
 
 
 def briefed(cell: Cell, attempt: Attempt) -> GangKey:
     answer = ask(cell, attempt.uid, "briefing")
     assert answer.status == 200
-    gang = read_gang(read_briefing(opened(cell, attempt.uid, answer, "briefing")).gang)
+    gang = Gang.read(LaunchContext.read(opened(cell, attempt.uid, answer, "briefing")).gang)
     assert gang.key is not None
     assert [member.rank for member in gang.members] == list(range(len(gang.members)))
     return gang.key

@@ -13,7 +13,7 @@ from django.core.management import CommandError, call_command
 
 from controlplane import clock
 from controlplane.api.secret_schemas import StoredSecret
-from controlplane.contract.messages.launch_context import LaunchContext, Registry, read_briefing
+from controlplane.contract.messages.launch_context import LaunchContext, Registry
 from controlplane.contract.wire import keys
 from controlplane.domain.cells.sealing import NotOpened, rest_key, unseal
 from controlplane.models import Attempt, Cell, Domain, Job, Project, Secret, Task
@@ -48,7 +48,7 @@ def briefed(cell: Cell, uid: object) -> LaunchContext:
     about = keys.about_answer(
         cell=cell.name, attempt=str(uid), door="briefing", mac=answer.asked["X-Cellrun-Mac"]
     ).encode()
-    return read_briefing(
+    return LaunchContext.read(
         json.loads(opener.decrypt(answer.content[:12], answer.content[12:], about))
     )
 

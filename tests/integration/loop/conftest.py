@@ -116,7 +116,7 @@ class Hand:
         (text,), _, _ = json.loads(base64.b64decode(json.loads(message)["body"]))
         opened = envelope.parse(text)
         opened.check(keys.mac_key(self.key, keys.TO_CELL))
-        return read_order(opened.body())
+        return read_order(opened.content())
 
 
 def _fields(report: AttemptReport) -> dict[str, Any]:

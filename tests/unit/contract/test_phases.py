@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.contract.fields import MalformedMessage, compact_json
+from controlplane.contract.codec import MalformedMessage, compact_json
 from controlplane.contract.messages.phases import (
     MAX_PHASES,
     MAX_REPORTED,
@@ -17,7 +17,7 @@ from controlplane.contract.messages.phases import (
     shorten,
     unite,
 )
-from controlplane.contract.messages.reports import AttemptReport, read_report
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import Phase, TaskState
 
 
@@ -32,7 +32,7 @@ def test_a_report_has_its_changes_when_it_is_read_back() -> None:
         PhaseChange(9, 3.0, PhaseKind.RUNNER, "step 1"),
     )
     report = AttemptReport("u", 7, TaskState.BUILDING, phases=phases)
-    assert read_report(report.body()) == report
+    assert AttemptReport.read(report.body()) == report
 
 
 def test_a_report_without_changes_takes_no_room_for_them() -> None:
@@ -40,13 +40,13 @@ def test_a_report_without_changes_takes_no_room_for_them() -> None:
 
 
 def test_what_a_newer_cell_adds_to_a_change_is_ignored() -> None:
-    assert read_phases({"phases": [[1, 2.0, "phase", "creating", {"more": 1}]]}, "phases") == (
+    assert read_phases([[1, 2.0, "phase", "creating", {"more": 1}]]) == (
         PhaseChange(1, 2.0, PhaseKind.PHASE, "creating"),
     )
 
 
 def test_a_long_text_is_cut_and_an_instant_that_is_none_is_put_right() -> None:
-    ((first),) = read_phases({"phases": [[1, -5, "runner", "x\0" * PHASE_CHARS * 2]]}, "phases")
+    ((first),) = read_phases([[1, -5, "runner", "x\0" * PHASE_CHARS * 2]])
     assert (first.at, first.text) == (0.0, "x" * PHASE_CHARS)
 
 
@@ -72,14 +72,14 @@ def test_a_long_text_is_cut_and_an_instant_that_is_none_is_put_right() -> None:
 def test_a_malformed_change_is_refused_with_its_place(item: Any) -> None:
     body = {**AttemptReport("u", 7, TaskState.BUILDING).body()}
     body["phases"] = [[1, 1.0, "phase", "preparing"], item]
-    with pytest.raises(MalformedMessage, match=r"^phases\[1\]: "):
-        read_report(body)
+    with pytest.raises(MalformedMessage, match=r"^phases\[1\][. ]"):
+        AttemptReport.read(body)
 
 
 @pytest.mark.parametrize("phases", ["x", {}, 5, [[1, 1.0, "phase", "pulling"]] * 40])
 def test_a_malformed_list_is_refused_by_its_name(phases: Any) -> None:
     with pytest.raises(MalformedMessage, match=r"^phases "):
-        read_phases({"phases": phases}, "phases")
+        AttemptReport.read({**AttemptReport("u", 7, TaskState.BUILDING).body(), "phases": phases})
 
 
 @given(st.integers(0, 3 * MAX_REPORTED))
@@ -92,7 +92,7 @@ def test_as_many_as_a_report_may_carry_stay_the_oldest_and_the_newest(count: int
     assert kept[:8] == every[:8]
     assert kept[-1:] == every[-1:]
     assert kept[8:] == every[count - len(kept[8:]) :]
-    assert read_phases({"phases": [item.body() for item in kept]}, "phases") == kept
+    assert read_phases([item.body() for item in kept]) == kept
 
 
 def test_the_largest_report_of_changes_is_some_kilobytes() -> None:

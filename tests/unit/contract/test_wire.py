@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.contract import fields
 from controlplane.contract.artifacts import path_of
-from controlplane.contract.fields import MalformedMessage
+from controlplane.contract.codec import MalformedMessage, clean_text
 from controlplane.contract.messages import orders, reports
 from controlplane.contract.messages.health import HealthCheck
 from controlplane.contract.states import FailureKind, Phase, TaskState
@@ -28,7 +27,7 @@ def test_an_envelope_comes_back_as_it_went() -> None:
     message = envelope.parse(sealed({"type": "x"}))
     message.check(KEY)
     assert (message.cell, message.incarnation, message.seq) == ("a", "one", 4)
-    assert message.body() == {"type": "x"}
+    assert message.content() == {"type": "x"}
 
 
 @pytest.mark.parametrize(
@@ -126,7 +125,7 @@ ODD: Any = [float("nan"), float("inf"), "a\x00b\ud800", {"\x00k": [1, None, True
 @pytest.mark.parametrize("name", ["usage", "plugin_state"])
 def test_what_no_database_stores_does_not_lose_the_end_of_an_attempt(name: str) -> None:
     body = REPORT.body() | {name: {"odd": ODD}}
-    read = reports.read_report(json.loads(json.dumps(body)))
+    read = reports.AttemptReport.read(json.loads(json.dumps(body)))
     assert read.state is REPORT.state
     assert getattr(read, name) == {"odd": [None, None, "ab?", {"k": [1, None, True, "?"]}]}
 
@@ -138,7 +137,7 @@ def test_what_no_database_stores_does_not_lose_the_end_of_an_attempt(name: str) 
 def test_what_is_too_much_is_left_out_of_a_report_and_the_rest_counts(
     name: str, value: Any
 ) -> None:
-    read = reports.read_report(REPORT.body() | {name: value})
+    read = reports.AttemptReport.read(REPORT.body() | {name: value})
     assert getattr(read, name) is None
     assert (read.state, read.message) == (REPORT.state, REPORT.message)
 
@@ -148,7 +147,7 @@ def test_a_path_of_the_store_is_believed_only_of_the_attempt_itself() -> None:
     own, elsewhere = path_of("u", "a b"), "s3://bucket/a"
     foreign = [path_of("v", "a b"), path_of("u", "c"), "/api/v1/store/results/1", "//host/a"]
     outputs = [{**kept, "uri": uri} for uri in (*foreign, own, elsewhere)]
-    read = reports.read_report(REPORT.body() | {"outputs": outputs})
+    read = reports.AttemptReport.read(REPORT.body() | {"outputs": outputs})
     assert [item["uri"] for item in read.outputs or ()] == [own, elsewhere]
 
 
@@ -195,16 +194,20 @@ def test_what_is_seldom_true_is_left_out_when_it_is_not() -> None:
 
 def test_unknown_fields_of_a_newer_version_are_ignored() -> None:
     body = {**REPORT.body(), "colour": "blue"}
-    assert reports.read_report(body) == REPORT
+    assert reports.AttemptReport.read(body) == REPORT
 
 
 def test_text_that_postgresql_cannot_store_is_made_storable() -> None:
-    assert fields.clean_text("a\x00b\ud800c") == "ab?c"
+    assert clean_text("a\x00b\ud800c") == "ab?c"
 
 
 def test_instants_outside_our_century_are_clamped() -> None:
-    assert fields.instant({"at": -5.0}, "at") == 0.0
-    assert fields.instant({"at": 1e20}, "at") < 1e10
+    early, late = (
+        reports.AttemptReport.read({**REPORT.body(), "started_at": at}) for at in (-5.0, 1e20)
+    )
+    assert early.started_at == 0.0
+    assert late.started_at is not None
+    assert late.started_at < 1e10
 
 
 def test_a_key_survives_its_text_and_a_broken_one_is_refused() -> None:

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from controlplane.contract.fields import MalformedMessage
-from controlplane.contract.messages.gang import Gang, GangGroup, GangKey, GangMember, read_gang
+from controlplane.contract.codec import MalformedMessage
+from controlplane.contract.messages.gang import Gang, GangGroup, GangKey, GangMember
 from controlplane.contract.messages.launch_context import LaunchContext
 from controlplane.contract.states import TaskState as S
 from workers.attempt.gangs.files import (
@@ -40,7 +40,7 @@ def test_a_gang_reads_back_as_it_was_told() -> None:
         is_ready=True,
         key=GangKey("secret", "open"),
     )
-    assert read_gang(json.loads(json.dumps(gang.body()))) == gang
+    assert Gang.read(json.loads(json.dumps(gang.body()))) == gang
     assert "secret" not in repr(gang)
 
 
@@ -49,7 +49,7 @@ def test_a_gang_reads_back_as_it_was_told() -> None:
 )
 def test_a_gang_that_makes_no_sense_is_refused(row: object) -> None:
     with pytest.raises(MalformedMessage):
-        read_gang({"groups": [WORKER.body()], "members": [row]})
+        Gang.read({"groups": [WORKER.body()], "members": [row]})
 
 
 def test_it_is_settled_when_nobody_is_still_to_come() -> None:

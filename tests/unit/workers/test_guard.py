@@ -12,8 +12,6 @@ from workers.guard.watchlist import (
     GuardStatus,
     Watchlist,
     permit,
-    read_watchlist,
-    read_word,
 )
 
 HERE, BEFORE = "this boot", "another boot"
@@ -251,6 +249,6 @@ def test_list_and_word_come_back_as_they_were_written() -> None:
     watchlist = Watchlist(
         3, HERE, {"u": ITEM, "v": ExclusiveAttempt(1.0, 2.0, 3.0, "INT")}, is_last=True
     )
-    assert read_watchlist(watchlist.body()) == watchlist
+    assert Watchlist.read(watchlist.body()) == watchlist
     word = GuardStatus(3, HERE, 1.5, {"u": 98.5}, frozenset({"v"}))
-    assert read_word(word.body()) == word
+    assert GuardStatus.read(word.body()) == word

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import structlog
 
-from controlplane.contract.fields import MalformedMessage
-from controlplane.contract.messages.gang import Gang, GangMember, read_gang
+from controlplane.contract.codec import MalformedMessage
+from controlplane.contract.messages.gang import Gang, GangMember
 from workers.attempt.attempt import AttemptRun
 from workers.attempt.gangs import files
 from workers.attempt.gangs.files import KEY_FILE, see_peers, split_address
@@ -145,7 +145,7 @@ def ask_for_gang(members: list[AttemptRun]) -> Gang | None:
     """
     for attempt in members:
         try:
-            return read_gang(attempt.around.web.ask(attempt.uid, "gang"))
+            return Gang.read(attempt.around.web.ask(attempt.uid, "gang"))
         except (ControlPlaneUnavailable, MalformedMessage) as error:
             attempt.log.warning("gang_not_read", error=str(error))
             return None

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 
 from controlplane.contract.artifacts import CHECKPOINT
-from controlplane.contract.fields import clean_text
+from controlplane.contract.codec import clean_text
 from controlplane.contract.messages.reports import MESSAGE_CHARS
 from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import AttemptRun, DriverClosed

@@ -3,8 +3,8 @@
 import errno
 from dataclasses import replace
 
-from controlplane.contract.fields import MalformedMessage
-from controlplane.contract.messages.gang import Gang, GangMember, read_gang
+from controlplane.contract.codec import MalformedMessage
+from controlplane.contract.messages.gang import Gang, GangMember
 from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import AttemptRun
 from workers.attempt.gangs import files, gang
@@ -41,7 +41,7 @@ def join_gang(attempt: AttemptRun) -> None:
 
 def _read(attempt: AttemptRun) -> tuple[Gang, GangMember]:
     try:
-        told = read_gang(attempt.briefing.gang)
+        told = Gang.read(attempt.briefing.gang)
     except MalformedMessage as error:
         raise AttemptFailed(FailureKind.SYSTEM, WEB, f"gang: {error}") from error
     me = gang.find_self(attempt, told)

@@ -1,6 +1,6 @@
 """What the order did not carry is here: secrets, the last checkpoint, the state of a runner."""
 
-from controlplane.contract.fields import MalformedMessage
+from controlplane.contract.codec import MalformedMessage
 from controlplane.contract.messages.launch_context import LaunchContext
 from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import AttemptRun

@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from controlplane.contract.fields import MalformedMessage
+from controlplane.contract.codec import MalformedMessage
 from controlplane.contract.messages.launch_context import Registry
-from controlplane.contract.messages.orders import read_run, read_spec
+from controlplane.contract.messages.orders import GroupSpec, RunAttempt
 from workers.attempt.capture import Capture
 from workers.attempt.disk import bytes_below
 from workers.attempt.events import FoundContainer, Launch
@@ -149,7 +149,7 @@ class RunnerEngine:
     def _ordered(self, uid: str) -> Launch:
         try:
             body = json.loads(self._paths(uid).order.read_text(encoding="utf-8"))
-            return Launch(read_run(body["run"]), read_spec(body["spec"]), body["env"])
+            return Launch(RunAttempt.read(body["run"]), GroupSpec.read(body["spec"]), body["env"])
         except (OSError, ValueError, KeyError, MalformedMessage) as error:
             raise EngineError(f"its order cannot be read: {error}") from error
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from controlplane.contract import states
-from controlplane.contract.fields import clean_text
+from controlplane.contract.codec import clean_text
 from controlplane.contract.messages.reports import MESSAGE_CHARS, RUNNER_FINAL, head_of_result
 from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import AttemptRun, DriverClosed, DriverContext
