@@ -353,8 +353,8 @@ def _read_clamped(read: Read, kind: Any, clamp: Clamp, item: Any) -> Any:
 
 
 def _read_member(members: Mapping[Any, Enum], title: str, item: Any) -> Enum:
-    member = members.get(item) if type(item) in (str, int) else None
-    if member is None:
+    member = members.get(item) if isinstance(item, str | int) else None
+    if member is None or isinstance(item, bool):
         raise MalformedMessage(f"{item!r} is not a {title}")
     return member
 

@@ -1,0 +1,157 @@
+"""Declared documents come back as they went; what is malformed is refused with its path."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Annotated, Any, Self
+
+import pytest
+
+from controlplane.contract.codec import (
+    Clamp,
+    Document,
+    Instant,
+    Key,
+    MalformedMessage,
+    MaxItems,
+    Text,
+    read_typed,
+)
+
+
+class Size(IntEnum):
+    SMALL = 1
+    LARGE = 2
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+@dataclass(frozen=True, slots=True)
+class Point(Document):
+    AS_LIST = True
+
+    x: int
+    y: float
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Document):
+    name: Annotated[str, Text(5)]
+    size: Size = Size.SMALL
+    colour: Colour | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel(Document):
+    TYPE = "parcel"
+
+    number: Annotated[int, Key("no")]
+    parts: Annotated[tuple[Part, ...], MaxItems(3)] = ()
+    points: tuple[Point, ...] = ()
+    labels: Mapping[str, int] = field(default_factory=dict)
+    by_name: Mapping[str, Part] = field(default_factory=dict)
+    sent_at: Instant | None = None
+    share: Annotated[int, Clamp(0, 100)] | None = None
+    is_fragile: bool = False
+    is_open: bool = True
+    lid: Part | None = None
+    tags: frozenset[str] = frozenset()
+
+    def checked(self) -> Self:
+        """Refuse one number."""
+        if self.number == 13:
+            raise MalformedMessage("is unlucky", "no")
+        return self
+
+
+FULL = Parcel(
+    number=7,
+    parts=(Part("bolt", Size.LARGE, Colour.RED), Part("nut")),
+    points=(Point(1, 2.5, "n"), Point(3, 4.0)),
+    labels={"a": 1},
+    by_name={"b": Part("cap")},
+    sent_at=5.0,
+    share=0,
+    is_fragile=True,
+    is_open=False,
+    lid=Part("lid"),
+    tags=frozenset({"z", "a"}),
+)
+
+
+def test_the_json_has_the_declared_keys() -> None:
+    assert FULL.body() == {
+        "type": "parcel",
+        "no": 7,
+        "parts": [{"name": "bolt", "size": 2, "colour": "red"}, {"name": "nut", "size": 1}],
+        "points": [[1, 2.5, "n"], [3, 4.0, None]],
+        "labels": {"a": 1},
+        "by_name": {"b": {"name": "cap", "size": 1}},
+        "sent_at": 5.0,
+        "share": 0,
+        "is_fragile": True,
+        "is_open": False,
+        "lid": {"name": "lid", "size": 1},
+        "tags": ["a", "z"],
+    }
+
+
+def test_a_document_comes_back_as_it_went() -> None:
+    assert Parcel.read(FULL.body()) == FULL
+    assert read_typed(FULL.body(), {"parcel": Parcel}) == FULL
+
+
+def test_nothing_and_empty_defaults_are_not_written() -> None:
+    assert Parcel(7).body() == {"type": "parcel", "no": 7, "is_open": True}
+    assert Parcel.read({"no": 7}) == Parcel(7)
+    assert Parcel.read({"no": 7, "labels": None, "is_open": None}) == Parcel(7)
+
+
+def test_unknown_fields_and_items_of_a_newer_version_are_ignored() -> None:
+    body = {"no": 7, "newer": {"x": 1}, "points": [[1, 2, None, "newer"]]}
+    assert Parcel.read(body) == Parcel(7, points=(Point(1, 2.0),))
+
+
+def test_texts_are_cleaned_and_numbers_clamped() -> None:
+    body = {"no": 1, "lid": {"name": "a\x00b\ud800cdef"}, "share": 900, "sent_at": -3}
+    parcel = Parcel.read(body)
+    assert (parcel.lid, parcel.share, parcel.sent_at) == (Part("ab?cd"), 100, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ("parcel", "is not an object"),
+        ({}, "no is missing"),
+        ({"no": "7"}, "no is not a whole number"),
+        ({"no": True}, "no is not a whole number"),
+        ({"no": 1 << 63}, "no is out of range"),
+        ({"no": 13}, "no is unlucky"),
+        ({"no": 1, "is_open": 1}, "is_open is not true or false"),
+        ({"no": 1, "parts": {}}, "parts is not a list"),
+        ({"no": 1, "parts": [{"name": "a"}] * 4}, "parts has more than 3 items"),
+        ({"no": 1, "parts": [{"name": "a"}, {}]}, "parts[1].name is missing"),
+        ({"no": 1, "parts": [{"name": 5}]}, "parts[0].name is not a text"),
+        ({"no": 1, "lid": {"name": "a", "size": 3}}, "lid.size 3 is not a Size"),
+        ({"no": 1, "lid": {"name": "a", "size": True}}, "lid.size True is not a Size"),
+        ({"no": 1, "lid": {"name": "a", "size": []}}, "lid.size [] is not a Size"),
+        ({"no": 1, "points": [[1]]}, "points[0] is not [x, y, note]"),
+        ({"no": 1, "points": [[1, "2", None]]}, "points[0].y is not a number"),
+        ({"no": 1, "points": [[1, float("nan"), None]]}, "points[0].y is not a number"),
+        ({"no": 1, "labels": {"a": "x"}}, "labels.'a' is not a whole number"),
+        ({"no": 1, "by_name": {"b": {}}}, "by_name.'b'.name is missing"),
+    ],
+)
+def test_a_malformed_document_is_refused_with_its_path(body: Any, error: str) -> None:
+    with pytest.raises(MalformedMessage) as raised:
+        Parcel.read(body)
+    assert str(raised.value) == error
+
+
+@pytest.mark.parametrize("body", [None, [], {}, {"type": 5}, {"type": []}, {"type": "letter"}])
+def test_an_unknown_type_is_refused(body: Any) -> None:
+    with pytest.raises(MalformedMessage, match="unknown message type"):
+        read_typed(body, {"parcel": Parcel})
