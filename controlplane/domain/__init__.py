@@ -1,1 +1,1 @@
-"""Decisions, pure: data in, data out. No Django, no I/O, no clock, no randomness."""
+"""Domain logic as pure functions: no Django, I/O, clock or randomness."""

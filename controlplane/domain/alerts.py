@@ -1,7 +1,7 @@
 """Alerts that close automatically because no other component would resolve them."""
 
 QUIET_SECONDS = {
-    # Tried again with each pass, tick or registration: what was not found so for as long is over.
+    # Raised again by each pass, tick or registration while the cause lasts.
     "plugin_failed": 600,
     "pool_skipped": 600,
     "no_room_made": 600,
@@ -11,11 +11,12 @@ QUIET_SECONDS = {
     "cell_twin": 600,
     "cell_flooding": 600,
     "inbox_batch_lost": 600,
-    # Whoever raised them closes them, sooner: but that process may die, or have no more work.
+    # The component that raised them closes them earlier, unless its process died or has no work.
     "rule_failed": 600,
     "tick_late": 600,
     "files_not_deleted": 600,
-    # An event, over as soon as it is told: open for a day, so that somebody sees it.
+    # A single event: open for a day, so that an operator sees it.
     "repaired": 86_400,
 }
-"""By kind, after how long without being raised again. Any other is closed by whoever raised it."""
+"""By kind: seconds without a new raise until the alert closes. The component that raised any other
+alert closes it."""

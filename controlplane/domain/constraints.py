@@ -14,9 +14,7 @@ _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?", re.ASCII)
 
 
 class Operator(StrEnum):
-    """Comparison operators for labels. The last four compare numbers; the two before take no
-    value.
-    """
+    """Comparison operators for labels: EXISTS and NOT_EXISTS take no value, GT to LE numbers."""
 
     EQ = "eq"
     NE = "ne"
@@ -44,12 +42,12 @@ class Constraint:
 
     @classmethod
     def read(cls, written: Mapping[str, Any]) -> "Constraint":
-        """Return the constraint that `written` (from `as_dict`) was."""
+        """Return the constraint from the result of `as_dict`."""
         operator = Operator(written["op"])
         return cls(written["key"], operator, tuple(written["values"]), written["required"])
 
     def as_dict(self) -> dict[str, Any]:
-        """As it is kept: {key, op, values, required}."""
+        """Return the constraint as stored: {key, op, values, required}."""
         return {
             "key": self.key,
             "op": self.op.value,
@@ -58,7 +56,7 @@ class Constraint:
         }
 
     def __str__(self) -> str:
-        """In words: "zone in (a, b)", "memory_gb >= 64", "ssd exists"."""
+        """Return the constraint as text: "zone in (a, b)", "memory_gb >= 64", "ssd exists"."""
         match self.op:
             case Operator.EXISTS:
                 return f"{self.key} exists"
@@ -85,9 +83,7 @@ def is_number(text: str) -> bool:
 
 
 def is_met(constraint: Constraint, labels: Mapping[str, str]) -> bool:
-    """Return whether a cell with `labels` meets the constraint; a label it lacks is equal to
-    nothing.
-    """
+    """Return whether a cell with `labels` meets the constraint; a missing label equals nothing."""
     label = labels.get(constraint.key)
     match constraint.op:
         case Operator.EXISTS:
@@ -120,7 +116,7 @@ class Tags:
 
     @classmethod
     def read(cls, written: Sequence[str]) -> "Tags":
-        """From ["a", "b?"]: a is required, b optional."""
+        """Return the tags in ["a", "b?"]: a is required, b optional."""
         return cls(
             frozenset(tag for tag in written if not tag.endswith("?")),
             frozenset(tag[:-1] for tag in written if tag.endswith("?")),

@@ -1,4 +1,4 @@
-"""Whom a quota is for, what it allows, and what of it is used."""
+"""Quotas: scopes, limits and current usage."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ScopeKind(StrEnum):
-    """The three that may have a quota."""
+    """Kinds of scopes that may have a quota."""
 
     USER = "user"
     PROJECT = "project"
@@ -23,10 +23,10 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class ScopeLimits:
-    """What a scope may have at once. None, and a resource that is not named: as much as it likes.
+    """Limits of a scope's concurrent usage. None, or a resource that is missing: unlimited.
 
-    `resources`: in cpu_millis, memory_mib, disk_mib, gpu and named units. `pending_tasks`: so many
-    of its waiting tasks take part in placement. `weight`: its share under fair_share.
+    `resources`: in cpu_millis, memory_mib, disk_mib, gpu and named units. `pending_tasks`: maximum
+    of its waiting tasks that take part in placement. `weight`: its share under fair_share.
     """
 
     resources: Mapping[str, int] = field(default_factory=dict)
@@ -38,11 +38,11 @@ class ScopeLimits:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The limits of a scope, with what its unreleased attempts hold.
+    """The limits of a scope, and the resources that its unreleased attempts hold.
 
-    `name`: as people know it ("alice", "default/default"). `jobs`: ids of the jobs that hold
-    something, `leaving_jobs`: of those all of whose attempts have ended; both are read only where
-    `running_jobs` is limited.
+    `name`: display name ("alice", "default/default"). `jobs`: ids of jobs with unreleased attempts,
+    `leaving_jobs`: the subset with ended attempts only; both are set only if `running_jobs` is
+    limited.
     """
 
     scope: Scope

@@ -1,9 +1,8 @@
-"""The history as people read it: how long each state lasted, and what repeats as one entry.
+"""The history for display: how long each state lasted, with repeated changes merged.
 
-Storage keeps every change for itself. Here changes become entries, and nothing gets lost on the
-way: each change is in exactly one entry, and what befell a task stays in its order. Two things
-are merged: the same change of several tasks within a second (a thousand tasks placed at once), and
-a round that repeats (seven times placed and refused). Changes come newest first, as they are read.
+Each change is in exactly one entry, and the changes of a task keep their order. Merged are the same
+change of several tasks within a second (a thousand tasks placed at once), and a round that repeats
+(placed and refused seven times). Changes are sorted newest first.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,15 +15,15 @@ from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import REASONS, Reason
 
 CELL = "cell"
-"""Who is said to have reported; which cell that was, the attempt knows."""
+"""The actor of a change that a cell reported; the attempt names the cell."""
 CONTROL_PLANE = frozenset({"placement", "convergence", "submission", "recount"})
 USER = "user"
 
-# What one pass of placement or one batch of reports changes is one moment to a reader.
+# Changes of one placement pass or one batch of reports are shown as simultaneous.
 _MOMENT = timedelta(seconds=1)
 # The stages of an attempt, from its placing to its release, with its phases and failed tries.
 _LONGEST_ROUND = 14
-# Two rounds are read faster one after the other.
+# Two equal rounds are not merged.
 _ROUNDS = 3
 _NAMED = 3
 
@@ -33,8 +32,8 @@ _NAMED = 3
 class Change:
     """One row of the history. `task_id` is None where the job itself moved.
 
-    `seconds`: how long it stayed in the state that it entered; None while it is still there, and
-    where it entered none.
+    `seconds`: duration of the state that was entered; None if it still lasts, or if no state was
+    entered.
     """
 
     id: int
@@ -55,7 +54,7 @@ class Change:
 
     @property
     def enters(self) -> bool:
-        """Return whether a state was entered. Else a phase began, or an attempt was released."""
+        """Return whether a state was entered; else a phase began, or an attempt was released."""
         return self.to_state is not None and self.to_state is not self.from_state
 
     @property
@@ -67,12 +66,12 @@ class Change:
 
     @property
     def who(self) -> str:
-        """Return a user's name, a cell's name, or the part of the control plane."""
+        """Return the name of the user, the cell, or the control-plane component."""
         return self.cell or self.actor if self.actor == CELL else self.actor
 
     @property
     def sentence(self) -> str:
-        """Return the reason in words."""
+        """Return the text of the reason."""
         return REASONS[Reason(self.reason)] if self.reason in set(Reason) else self.reason
 
 
@@ -84,57 +83,57 @@ class TimelineEntry:
 
     @property
     def newest(self) -> Change:
-        """Return the change that stands for all: states, reason and kind of actor are the same."""
+        """Return the newest change; all have the same states, reason and kind of actor."""
         return self.changes[0]
 
     @property
     def count(self) -> int:
-        """Return how many changes it is."""
+        """Return the number of changes."""
         return len(self.changes)
 
     @property
     def tasks(self) -> int:
-        """Of how many tasks; 0: it is the job's own."""
+        """Return the number of tasks; 0: a change of the job."""
         return len({change.task_id for change in self.changes} - {None})
 
     @property
     def first_at(self) -> datetime:
-        """Return when the earliest of them was."""
+        """Return the time of the earliest change."""
         return min(change.at for change in self.changes)
 
     @property
     def last_at(self) -> datetime:
-        """Return when the latest of them was."""
+        """Return the time of the latest change."""
         return max(change.at for change in self.changes)
 
     @property
     def seconds(self) -> float | None:
-        """Return how long all stays that are over took together; None: none is over."""
+        """Return the total duration of the states that are over; None: none is over."""
         known = self._stays()
         return sum(known) if known else None
 
     @property
     def longest_seconds(self) -> float | None:
-        """Return the longest of these stays."""
+        """Return the longest of these durations."""
         return max(self._stays(), default=None)
 
     @property
     def still(self) -> int:
-        """Return how many are in the state that they entered to this moment."""
+        """Return how many are still in the state that they entered."""
         return sum(change.enters and change.seconds is None for change in self.changes)
 
     @property
     def message(self) -> str:
-        """Return what was said; the newest few where it differs."""
+        """Return the message, or the newest few if they differ."""
         return _few((change.message for change in self.changes), "; ")
 
     @property
     def who(self) -> str:
-        """Who did it; the newest few where they differ."""
+        """Return the actor, or the newest few if they differ."""
         return _few((change.who for change in self.changes), ", ")
 
     def shared(self, read: Callable[[Change], Any]) -> Any:
-        """Return what `read` says of all changes alike; None where it differs."""
+        """Return the result of `read` if it is equal for all changes, else None."""
         found = {read(change) for change in self.changes}
         return found.pop() if len(found) == 1 else None
 
@@ -145,11 +144,11 @@ class TimelineEntry:
 def measure(
     changes: Iterable[Change], left_at: dict[int | None, datetime] | None = None
 ) -> list[Change]:
-    """Return the changes with how long each state lasted.
+    """Return the changes with the duration of each state.
 
-    `left_at`: by task (None: the job), when what is newest here was left for what is newer still.
-    It is brought on to the oldest change, for whoever goes on with what is older. A report may tell
-    late of an earlier instant; then what came before was over by then as well.
+    `left_at`: by task (None: the job), when the state of the newest change was left; updated to the
+    oldest change, for the next call with older changes. A late report may have an earlier time;
+    then the changes before it end at that time, too.
     """
     until = {} if left_at is None else left_at
     measured = []
@@ -165,20 +164,20 @@ def measure(
 
 
 def first_entries(changes: Sequence[Change], limit: int) -> list[TimelineEntry]:
-    """At most `limit` entries, made of the newest changes without a gap, so that a page can end.
+    """Return at most `limit` entries of the newest changes without a gap, as one page.
 
-    There are fewer if what comes next are rounds that do not fit.
+    There are fewer if the next round does not fit.
     """
     crowds, starts = _crowds(changes)
     used = shown = 0
     rounds = []
-    for length, times in _rounds([_likeness(crowd[0]) for crowd in crowds], limit):
+    for length, times in _rounds([_merge_key(crowd[0]) for crowd in crowds], limit):
         if shown + length > limit:
             break
         rounds.append((length, times))
         shown, used = shown + length, used + length * times
     if used < len(crowds):
-        # The first that is left out may be newer than some of a crowd before it: cut there.
+        # The first omitted change may be newer than changes of an earlier crowd: cut there.
         crowds, _ = _crowds(changes[: starts[used]])
     entries, place = [], 0
     for length, times in rounds:
@@ -190,7 +189,7 @@ def first_entries(changes: Sequence[Change], limit: int) -> list[TimelineEntry]:
 
 
 class _MergeKey(NamedTuple):
-    """What changes have in common that are shown as one."""
+    """The fields that are equal in changes that are merged."""
 
     is_of_job: bool
     from_state: TaskState | None
@@ -198,11 +197,11 @@ class _MergeKey(NamedTuple):
     attempt_state: TaskState | None
     reason: str
     actor: str
-    said: str | None
+    note: str | None
 
 
-def _likeness(change: Change) -> _MergeKey:
-    """Return what moves nothing only says something, so that is told apart too."""
+def _merge_key(change: Change) -> _MergeKey:
+    """Return the merge key; it has the message only if no state was entered."""
     return _MergeKey(
         change.task_id is None,
         change.from_state,
@@ -215,22 +214,21 @@ def _likeness(change: Change) -> _MergeKey:
 
 
 def _crowds(changes: Sequence[Change]) -> tuple[list[list[Change]], list[int]]:
-    """Return the same changes of different tasks at one moment together, and where each crowd
-    begins.
+    """Return simultaneous equal changes of different tasks as crowds, and where each crowd begins.
 
-    A change joins no crowd that would take it past a newer change of its own task, or of its job.
+    A change joins no crowd before a newer change of its own task or job.
     """
     crowds: list[list[Change]] = []
     starts: list[int] = []
     latest: dict[_MergeKey, int] = {}
     passed: dict[int | None, int] = {}
     for position, change in enumerate(changes):
-        likeness = _likeness(change)
-        place = latest.get(likeness, -1)
+        key = _merge_key(change)
+        place = latest.get(key, -1)
         behind = max(passed.get(change.task_id, -1), passed.get(None, -1))
         is_far = place <= behind or abs(crowds[place][0].at - change.at) > _MOMENT
         if is_far:
-            place = latest[likeness] = len(crowds)
+            place = latest[key] = len(crowds)
             crowds.append([])
             starts.append(position)
         crowds[place].append(change)
@@ -239,13 +237,13 @@ def _crowds(changes: Sequence[Change]) -> tuple[list[list[Change]], list[int]]:
 
 
 def _rounds(keys: Sequence[_MergeKey], limit: int) -> Iterable[tuple[int, int]]:
-    """Return how many entries a round has, and how often it comes in a row, from the newest on."""
+    """Yield the entries of each round and its consecutive repetitions, newest first."""
     start = 0
     while start < len(keys):
         best = (1, 1)
         for length in range(1, min(_LONGEST_ROUND, limit, len(keys) - start) + 1):
             first = keys[start : start + length]
-            # A round of several changes is a life of an attempt: its oldest is the placing.
+            # A round of several changes is one attempt: its oldest change is the placement.
             if length > 1 and first[-1].reason != Reason.PLACED:
                 continue
             times = 1

@@ -111,7 +111,7 @@ def test_who_acts_and_when_is_told_of_each_kind_of_task(well: Loop) -> None:
     assert ", in " in said["stopping"][1]
     assert said["pending"] == ("placement", "each pass; declared: PENDING without a deadline")
     assert said["dated"][0] == "placement"
-    assert said["behind"] == ("convergence, rule 7", "looked at each tick")
+    assert said["behind"] == ("convergence, rule 7", "checked in each tick")
     assert ask()[0] == 0
     Attempt.objects.filter(pk=of["overrun"].pk).update(started_at=ago(1_000))
     assert "overdue since" in listed()[found["overrun"]["subject"]]["acts"]

@@ -100,8 +100,8 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         f"{_D}convergence/endings.py",
-        "cause = ChangeCause(told, message, force=force, failure_reason=REASONS[told])",
-        "cause = ChangeCause(told, message, force=force)",
+        "cause = ChangeCause(shown, message, force=force, failure_reason=REASONS[shown])",
+        "cause = ChangeCause(shown, message, force=force)",
         "the sentence of the reason is also what a change without a text of its own gives",
     ),
     Equivalent(

@@ -46,8 +46,8 @@ S1_2 = of_row(
     (
         "progress-is-history",
         REPORTS,
-        "if not passed and said.phase and said.phase != attempt.phase:",
-        "if not passed and said.phase:",
+        "if not passed and reported.phase and reported.phase != attempt.phase:",
+        "if not passed and reported.phase:",
         "each percent of a pull is a line",
         "every_change_and_every_phase_is_a_line_of_its_own",
     ),

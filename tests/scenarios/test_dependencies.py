@@ -222,7 +222,7 @@ def test_a_group_whose_dependency_can_no_longer_hold_is_killed_with_the_reason(
     stage.fail(other)
     stage.settle()
     assert stage.states(job) == ["SUCCEEDED", "FAILED", "KILLED"]
-    assert stage.tasks(job)[2].failure_reason == "what it depends on can no longer hold"
+    assert stage.tasks(job)[2].failure_reason == "a dependency of its group can no longer be met"
 
 
 def test_groups_that_wait_for_each_other_in_a_circle_are_refused(stage: Stage) -> None:

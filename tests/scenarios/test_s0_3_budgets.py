@@ -79,7 +79,7 @@ CAUSES: dict[str, tuple[dict[str, object], str, str]] = {
     "killed from outside": (
         {"exit_code": 137, "failure_kind": "outside", "reason": "killed_outside"},
         "preemption",
-        "its container was stopped by somebody else",
+        "its container was stopped from outside",
     ),
     "vanished": (
         {"failure_kind": "outside", "reason": "vanished"},

@@ -436,7 +436,7 @@ def test_a_cell_that_left_in_order_is_no_alarm(stage: Stage, ordered: str) -> No
     tick(stage, 200)
     cell = Cell.objects.get()
     assert cell.state == "LOST"
-    assert cell.state_reason.startswith("left in order, silent since ")
+    assert cell.state_reason.startswith("shut down in order, silent since ")
     assert ("cell_lost", "cell-1") not in alerts()
 
 

@@ -1,1 +1,1 @@
-"""Callbacks: where they may go, how they are signed, and when they are retried."""
+"""Callbacks: permitted addresses, signatures and retries."""

@@ -13,13 +13,13 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _CARRIER = ipaddress.ip_network("100.64.0.0/10")  # shared address space (RFC 6598)
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-# What the library calls global in some of its versions and is not: translation within a network
-# (RFC 8215), documentation (RFC 9637), and what protocols have for themselves (RFC 6890).
+# Networks that are global in some versions of the library: translation within a network (RFC 8215),
+# documentation (RFC 9637), and protocol assignments (RFC 6890).
 _NOT_GLOBAL = tuple(
     ipaddress.ip_network(text) for text in ("64:ff9b:1::/48", "3fff::/20", "192.0.0.0/24")
 )
-# Public by its number, yet each machine of a cloud finds its own host there: Azure's WireServer,
-# with settings and certificates. What other clouds have for that is link-local, shared or private.
+# A public address that reaches a virtual machine's own host: Azure's WireServer, with settings
+# and certificates. Such services of other clouds have link-local, shared or private addresses.
 _OF_CLOUDS = (ipaddress.ip_address("168.63.129.16"),)
 _COMPATIBLE = ipaddress.ip_network("::/96")  # IPv4-compatible, long deprecated (RFC 4291)
 _PRIVATE = tuple(
@@ -54,7 +54,7 @@ def refuse_url(url: str, allowed: Sequence[Network]) -> str | None:
 
 
 def address_of(url: str) -> Address | None:
-    """Return the address that the host of `url` spells; None: it is a name."""
+    """Return the address that is the host of `url`; None: it is a name."""
     return read_address(_host_of(url))
 
 
@@ -63,10 +63,9 @@ def _host_of(url: str) -> str:
 
 
 def receiver_of(url: str) -> str:
-    """Return the receiver of a checked `url` as host:port, the same for all its spellings; empty:
-    none.
+    """Return the receiver of a checked `url` as normalized host:port, or "".
 
-    Tries are bounded for each receiver: another spelling may not be another receiver.
+    Tries are limited per receiver, so different spellings must have the same receiver.
     """
     parts, host = urlsplit(url), _host_of(url)
     if not host:
@@ -80,7 +79,7 @@ def receiver_of(url: str) -> str:
 
 
 def _inside(address: Address) -> ipaddress.IPv4Address | None:
-    """Return the IPv4 address to which an IPv6 address leads."""
+    """Return the IPv4 address that is embedded in an IPv6 address."""
     if isinstance(address, ipaddress.IPv4Address):
         return None
     if address.ipv4_mapped is not None or address.sixtofour is not None:
@@ -94,7 +93,7 @@ def _inside(address: Address) -> ipaddress.IPv4Address | None:
 
 
 def _kind_of(address: Address) -> str | None:
-    """Return what keeps `address` from being one of the Internet's; None: nothing does."""
+    """Return the kind of a non-public `address`; None: it is public."""
     kinds = {
         "unspecified": address.is_unspecified,
         "loopback": address.is_loopback,

@@ -11,30 +11,28 @@ from controlplane.contract.wire.keys import derive_key
 from controlplane.domain.jobs.one_offs import nanoseconds_of
 
 GIVE_UP_AFTER = timedelta(days=1)
-"""As long as a job's receiver may be away; a one-off task, and its callback, go sooner."""
+"""Maximum outage of a job's receiver; a one-off task and its callback are deleted earlier."""
 
 CLAIM_SECONDS = 30.0
-"""Longer than any try: whoever has not told by then how it went is gone (Diego: 30 s)."""
+"""Longer than any try: a worker without a result by then is gone (Diego: 30 s)."""
 
 MAX_TRY_SECONDS = 20.0
-"""So a try, and what is written of it, ends within its claim."""
+"""A try, and the storage of its result, ends within its claim."""
 
 FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 900.0
 JITTER = 0.25
-"""Up to this part is taken off, so that what failed together does not return together."""
+"""Maximum fraction taken off each wait, so that callbacks do not return simultaneously."""
 
 POSTPONED_SECONDS = 1.0
-"""Somebody else resolves the task at this moment: a claim of that kind is short."""
+"""Wait while a client resolves the task; such a claim is short."""
 
 _GOLDEN = 0.6180339887498949
 _MAX_ERROR = 500
 
 
 def wait_seconds(tries: int, *, callback_id: int) -> float:
-    """Return seconds from the end of try number `tries` (from 1) to the next: 1, 2, 4, … to 15
-    min.
-    """
+    """Return seconds from the end of try `tries` (from 1) to the next: 1, 2, 4, … to 15 min."""
     full = min(FIRST_WAIT_SECONDS * 2.0 ** min(max(tries - 1, 0), 32), LONGEST_WAIT_SECONDS)
     fraction = ((callback_id + 7 * tries) * _GOLDEN) % 1.0
     return full * (1.0 - JITTER * fraction)
@@ -46,7 +44,7 @@ def is_delivered(status: int | None) -> bool:
 
 
 def one_line(text: str) -> str:
-    """Return an error as an operator reads it in a table; the database takes no NUL."""
+    """Return an error text on one line, without NUL, which the database rejects."""
     return " ".join(text.replace("\0", " ").split())[:_MAX_ERROR]
 
 
@@ -57,9 +55,7 @@ def callback_key(secret_key: str, *, user_id: int) -> bytes:
 
 
 def sign(key: bytes, body: bytes, *, at: datetime) -> str:
-    """Return the value of X-Cellrun-Signature: when it was signed, and the MAC of that and the
-    body.
-    """
+    """Return the value of X-Cellrun-Signature: the time, and the MAC of time and body."""
     seconds = int(at.timestamp())
     mac = hmac.new(key, f"{seconds}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={seconds},v1={mac}"
@@ -68,7 +64,7 @@ def sign(key: bytes, body: bytes, *, at: datetime) -> str:
 def request_headers(
     key: bytes, body: bytes, callback_id: int, number: int, at: datetime
 ) -> dict[str, str]:
-    """Return what is sent with `body` in a callback's try `number`."""
+    """Return the headers of a callback's try `number`."""
     return {
         "Content-Type": "application/json",
         "User-Agent": "cellrun",

@@ -11,7 +11,7 @@ from controlplane.domain.state.states import ORDERED_STATES, CellState, Quaranti
 FLOOD = "cell_flooding"
 
 FLOOD_QUARANTINE_SECONDS = 60.0
-"""Extended while the flood lasts; a cell that stopped takes work again soon."""
+"""Extended while the flood lasts."""
 
 _QUARANTINED = frozenset({CellState.QUARANTINED})
 
@@ -28,10 +28,9 @@ def decide_fitness(
 ) -> ChangeCell | None:
     """Decide the state of a cell from its heartbeat.
 
-    A cell that reports itself unhealthy (`unfit`: why) gets no work until it reports otherwise. The
-    same holds for a cell that is out of sync (`is_estranged`) until its unknown attempts are gone.
-    `cause`, `until`: of its current quarantine; unknown attempts do not end a quarantine for
-    failures before its time.
+    A cell that reports itself unhealthy (`unfit`: reason) gets no work until it reports that it is
+    healthy, a cell with unknown attempts (`is_estranged`) until these are gone. `cause`, `until`:
+    of its current quarantine; the end of unknown attempts does not shorten one for failures.
     """
     if state is CellState.READY and unfit:
         ready = frozenset({CellState.READY})
@@ -39,22 +38,22 @@ def decide_fitness(
     if state is not CellState.QUARANTINED or unfit:
         return None
     if cause == Quarantine.UNFIT:
-        why = "it says that it takes work again"
+        why = "it reported that it takes work again"
         return ChangeCell(cell_id, _QUARANTINED, ordered, why, cause_before=Quarantine.UNFIT)
     if cause != Quarantine.STRANGERS or is_estranged:
         return None
-    why = "what it must not have is gone"
+    why = "its unknown attempts are gone"
     lifted = ChangeCell(cell_id, _QUARANTINED, ordered, why, cause_before=Quarantine.STRANGERS)
     if until is None:
         return lifted
-    why = f"{why}, but whatever was sent there failed before"
+    why = f"{why}, but all recent attempts on it failed"
     return replace(
         lifted, state=CellState.QUARANTINED, reason=why, cause=Quarantine.FAILURES, until=until
     )
 
 
 def keep_for_stops(change: ChangeCell, overdue: int) -> ChangeCell:
-    """Return a change that extends the quarantine, since stops are `overdue`."""
+    """Return a change that extends the quarantine because stops are `overdue`."""
     return replace(
         change,
         state=CellState.QUARANTINED,
@@ -66,13 +65,13 @@ def keep_for_stops(change: ChangeCell, overdue: int) -> ChangeCell:
 def decide_flooding(flooding: Mapping[tuple[int, str], int], *, now: datetime) -> Effects:
     """Quarantine cells that send too many messages, with an alert for each.
 
-    `flooding`: by cell id and name, the number of messages. A cell that is QUARANTINED for
-    something else stays so; a quarantine for flooding is extended.
+    `flooding`: the number of messages, by cell id and name. A quarantine for flooding is extended,
+    another one stays as it is.
     """
     cells, alerts = [], []
     until = now + timedelta(seconds=FLOOD_QUARANTINE_SECONDS)
     for (cell_id, name), messages in flooding.items():
-        reason = f"it floods the control plane: as much as {messages} messages in five seconds"
+        reason = f"it floods the control plane: up to {messages} messages in 5 s"
         begun = ChangeCell(
             cell_id,
             frozenset(ORDERED_STATES),

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-# So many cells must have failed to pull it, each of them in the last while.
+# Number of cells that must have failed to pull the image within `WITHIN`.
 CELLS = 3
 WITHIN = timedelta(minutes=10)
 FIRST_HOLD = timedelta(seconds=60)
 LONGEST_HOLD = timedelta(minutes=10)
-# Whatever failed longer ago is forgotten.
+# Older failures are ignored.
 FORGOTTEN_AFTER = timedelta(hours=1)
 
 
@@ -34,7 +34,7 @@ def held_until(failures: Iterable[PullFailures], *, now: datetime) -> datetime |
     recent = [item for item in failures if item.failed_at > now - WITHIN]
     if len(recent) < CELLS:
         return None
-    # As many cells as it takes have been through so many rounds, the first one not counted.
+    # At least CELLS cells had so many rounds after their first.
     again = sorted((item.count for item in recent), reverse=True)[CELLS - 1] - 1
     hold = min(FIRST_HOLD * 2 ** min(again, 16), LONGEST_HOLD)
     until = max(item.failed_at for item in recent) + hold

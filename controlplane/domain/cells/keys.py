@@ -1,7 +1,4 @@
-"""A cell's key and address; the key is derived from the installation's secret.
-
-Nothing secret is stored with the cell.
-"""
+"""A cell's key and address; the key is derived from the installation's secret, not stored."""
 
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -11,7 +8,7 @@ from controlplane.contract.wire.keys import derive_key
 
 @dataclass(frozen=True, slots=True)
 class CellAddress:
-    """Where one incarnation of a cell is reached, and with which key."""
+    """Address and key of one incarnation of a cell."""
 
     cell_id: int
     name: str
@@ -19,12 +16,12 @@ class CellAddress:
     key: bytes = field(repr=False)
 
 
-# Each pass of placement needs the keys of all cells that it gives work.
+# Each placement pass needs the keys of all cells that receive work.
 @lru_cache(maxsize=4096)
 def cell_key(secret_key: str, *, name: str, salt: str) -> bytes:
     """Return the key of the cell `name`.
 
-    `salt`: hex, drawn when it was enrolled. A new salt makes a new key.
+    `salt`: hex, random, created on enrolment. A new salt makes a new key.
     """
     info = b"cellrun cell " + name.encode()
     return derive_key(secret_key.encode(), salt=bytes.fromhex(salt), info=info)

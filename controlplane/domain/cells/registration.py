@@ -1,4 +1,4 @@
-"""Registration: tell a restarted cell from a successor, a duplicate cell and an outdated process.
+"""Registration: detect restarted, succeeding and duplicate cells and outdated processes.
 
 A cell that registers with unknown attempts is READY only when these are gone.
 """
@@ -10,11 +10,11 @@ from controlplane.domain.state.states import CellState, Quarantine
 
 
 class RegistrationDecision(StrEnum):
-    """The answer to a Register."""
+    """The decision about a Register message."""
 
     ACCEPTED = "accepted"
     DRAW_ANEW = "draw_anew"  # stop everything, begin a new incarnation
-    REFUSED = "refused"  # try again later: somebody else has the name
+    REFUSED = "refused"  # another process has the name: retry later
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,7 @@ def decide_registration(
 
     `spoken`: the control plane supports the cell's wire version. `ordered_state`: the state that an
     operator ordered, which is restored. `strangers`: the number of its attempts that are not of
-    this incarnation. An existing quarantine takes precedence, and does not end before these are
-    gone.
+    this incarnation; an existing quarantine stays, and ends only when these are gone.
     """
     if not known_incarnation:
         return _accept("first registration", ordered_state, spoken, strangers)
@@ -59,9 +58,7 @@ def decide_registration(
         why = "this incarnation was declared lost; its attempts run elsewhere"
         return Registration(RegistrationDecision.DRAW_ANEW, why, known_state)
     if seq < known_seq:
-        why = (
-            "older than what is known of this incarnation: its journal was restored or rolled back"
-        )
+        why = "older than this incarnation's known state: its journal was restored or rolled back"
         return Registration(RegistrationDecision.DRAW_ANEW, why, known_state)
     is_kept = known_state is CellState.QUARANTINED
     return _accept("restarted", known_state if is_kept else ordered_state, spoken, strangers)
@@ -71,7 +68,7 @@ def _accept(why: str, state: CellState, spoken: bool, strangers: int) -> Registr
     if not spoken:
         return Registration(
             RegistrationDecision.ACCEPTED,
-            "cordoned: it speaks too old a version",
+            "cordoned: its wire version is no longer supported",
             CellState.CORDONED,
         )
     if strangers and state in (CellState.READY, CellState.QUARANTINED):

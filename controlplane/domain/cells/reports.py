@@ -24,7 +24,7 @@ from controlplane.domain.state.states import ATTEMPT_STATES, PROGRESS, TERMINAL,
 from controlplane.domain.state.task_changes import ChangeCause, change_task, keep_task, release_task
 from controlplane.domain.state.transitions import Event, is_legal
 
-_ENDS = TERMINAL & ATTEMPT_STATES  # UNSCHEDULABLE is no word of a cell
+_ENDS = TERMINAL & ATTEMPT_STATES  # a cell never reports UNSCHEDULABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +64,20 @@ def decide_report(
         return IgnoredReport("other_incarnation")
     if report.seq <= attempt.report_seq:
         return IgnoredReport("not_newer")
-    said = _facts_said(report, attempt, now)
+    reported = _facts_of(report, attempt, now)
     passed = new_phases(report, attempt, now)
     if attempt.state in TERMINAL:
-        return _after_its_end(facts, attempt, report, said, passed, now)
+        return _after_its_end(facts, attempt, report, reported, passed, now)
     if report.state not in _ENDS and PROGRESS.get(report.state, -1) < PROGRESS[attempt.state]:
         return IgnoredReport("regression")
     if report.state is attempt.state:
-        return _progress(facts, attempt, said, passed, now)
+        return _progress(facts, attempt, reported, passed, now)
     event, cause = _meaning(*_event(report, attempt), facts, attempt, report, hook)
     if report.never_created and report.gone:
         cause = replace(cause, never_created=True)
     if not is_legal(facts.state, event):
         return IgnoredReport("illegal")
-    return change_task(facts, event, cause, now=now, report=said, passed=passed)
+    return change_task(facts, event, cause, now=now, report=reported, passed=passed)
 
 
 def _meaning(
@@ -89,9 +89,9 @@ def _meaning(
     hook: Hook,
 ) -> tuple[Event, ChangeCause]:
     """Classify the end of an attempt by the hook of its job's kind."""
-    if event not in _ASKED:
+    if event not in _CLASSIFIED_BY_HOOK:
         return event, cause
-    # The report that it was RUNNING may have been lost, or come together with this one.
+    # The RUNNING report may be lost, or arrive together with this one.
     was_running = attempt.state is TaskState.RUNNING or report.started_at is not None
     end = AttemptEnd(event, was_running, report.exit_code, report.uid, facts.task_id, facts.job_id)
     meant = meaning_of(end, hook, facts.state)
@@ -104,39 +104,43 @@ def _after_its_end(
     facts: TaskFacts,
     attempt: AttemptFacts,
     report: AttemptReport,
-    said: ChangeAttempt,
+    reported: ChangeAttempt,
     passed: tuple[PhaseStep, ...],
     now: datetime,
 ) -> ChangeTask | IgnoredReport:
-    """Release an attempt that the control plane ended, and keep the phases that came before."""
+    """Release an attempt that the control plane ended, and record its earlier phases."""
     if attempt.released_at is not None:
         return IgnoredReport("already_ended")
     steps = phase_steps(facts.state, attempt.state, passed)
     if report.gone and report.state in TERMINAL:
-        change = release_task(facts, ReleaseKind.CONFIRMED, Reason.RELEASED, now=now, report=said)
+        change = release_task(
+            facts, ReleaseKind.CONFIRMED, Reason.RELEASED, now=now, report=reported
+        )
         return replace(change, steps=(*steps, *change.steps))
     if not steps:
         return IgnoredReport("already_ended")
     change = keep_task(facts, now=now)
     assert change.attempt is not None
-    kept = replace(change.attempt, report_seq=said.report_seq, phase_number=said.phase_number)
+    kept = replace(
+        change.attempt, report_seq=reported.report_seq, phase_number=reported.phase_number
+    )
     return replace(change, steps=steps, attempt=kept)
 
 
 def _progress(
     facts: TaskFacts,
     attempt: AttemptFacts,
-    said: ChangeAttempt,
+    reported: ChangeAttempt,
     passed: tuple[PhaseStep, ...],
     now: datetime,
 ) -> ChangeTask:
-    if not passed and said.phase and said.phase != attempt.phase:
-        passed = (PhaseStep(now, Reason.BUILDING, said.phase),)
+    if not passed and reported.phase and reported.phase != attempt.phase:
+        passed = (PhaseStep(now, Reason.BUILDING, reported.phase),)
     steps = phase_steps(facts.state, attempt.state, passed)
-    return replace(keep_task(facts, now=now), steps=steps, attempt=said)
+    return replace(keep_task(facts, now=now), steps=steps, attempt=reported)
 
 
-def _facts_said(report: AttemptReport, attempt: AttemptFacts, now: datetime) -> ChangeAttempt:
+def _facts_of(report: AttemptReport, attempt: AttemptFacts, now: datetime) -> ChangeAttempt:
     """Return the report's facts as columns.
 
     A cell's clock is accepted only between creation and now.
@@ -180,13 +184,13 @@ def _details(report: AttemptReport) -> Mapping[str, Any] | None:
     return {name: value for name, value in found.items() if value is not None} or None
 
 
-def _start(attempt: AttemptFacts, told: datetime | None) -> datetime:
+def _start(attempt: AttemptFacts, started_at: datetime | None) -> datetime:
     """Return the earliest reported start; ends before it are not accepted.
 
-    The engine's time, which comes with the end, may be earlier than the cell's.
+    The engine's time, which is reported with the end, may be earlier than the cell's.
     """
-    told_starts = [at for at in (attempt.started_at, told) if at is not None]
-    return min(told_starts, default=attempt.created_at)
+    starts = [at for at in (attempt.started_at, started_at) if at is not None]
+    return min(starts, default=attempt.created_at)
 
 
 def _instant(seconds: float | None, earliest: datetime, latest: datetime) -> datetime | None:
@@ -195,8 +199,8 @@ def _instant(seconds: float | None, earliest: datetime, latest: datetime) -> dat
     return max(min(datetime.fromtimestamp(seconds, UTC), latest), earliest)
 
 
-# Of these ends the kind of the job may make something else; others were ordered, or are no ends.
-_ASKED = frozenset(
+# The ends that the kind of the job may change; other ends were ordered.
+_CLASSIFIED_BY_HOOK = frozenset(
     {Event.EXITED_ZERO, Event.USER_FAILED, Event.SYSTEM_FAILED, Event.VANISHED},
 )
 _ORDERED_BY_LIMIT = {
@@ -251,7 +255,7 @@ _USER_REASONS = {
 }
 
 
-_TOLD_IN_FULL = frozenset(
+_SHOWN_IN_FULL = frozenset(
     {
         Reason.IMAGE_ERROR,
         Reason.COMMAND_ERROR,
@@ -271,9 +275,9 @@ def _failure(
         reason = Reason.STOPPED_OUTSIDE if outside else Reason.CONTAINER_VANISHED
         return Event.VANISHED, ChangeCause(reason, message, release=release)
     reason = _USER_REASONS.get(report.reason or "exit", Reason.USER_ERROR)
-    # Diego's clients read "exit status 1"; a program that never ran has a message instead.
+    # Diego's clients expect "exit status 1"; a program that never ran has a message instead.
     text = f"exit status {report.exit_code}" if reason is Reason.EXIT_STATUS else None
-    if reason in _TOLD_IN_FULL and message:
+    if reason in _SHOWN_IN_FULL and message:
         text = message
     is_permanent = report.reason in PERMANENT
     cause = ChangeCause(
@@ -281,7 +285,7 @@ def _failure(
         message,
         release=release,
         failure_reason=text,
-        # A runner knows what no retry can cure (Flyte: a permanent failure).
+        # A runner may report a failure that no retry can fix (Flyte: a permanent failure).
         is_final=report.reason == RUNNER_FINAL,
         is_permanent=is_permanent,
         elsewhere=is_permanent or report.reason == NOT_HERE,

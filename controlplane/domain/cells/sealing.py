@@ -13,23 +13,25 @@ _AT_REST = b"cellrun secrets at rest"
 
 
 class NotOpened(Exception):
-    """The value was sealed with another key, for something else, or was changed."""
+    """The value was sealed with another key or for another use, or was changed."""
 
 
 def rest_key(secret_key: str) -> bytes:
-    """Return the key of what an installation keeps sealed in its database."""
+    """Return the key for values that an installation stores sealed in its database."""
     return keys.derive_key(secret_key.encode(), salt=b"cellrun", info=_AT_REST)
 
 
 def seal(key: bytes, value: bytes, *, about: str, nonce: bytes) -> bytes:
-    """`value` sealed with `key` (32 bytes); `nonce`: 12 bytes never used before with that key."""
+    """Return `value` sealed with `key` (32 bytes); `nonce`: 12 bytes, unique for that key."""
     return nonce + ChaCha20Poly1305(key).encrypt(nonce, value, about.encode())
 
 
 def unseal(key: bytes, sealed: bytes, *, about: str) -> bytes:
-    """Return what `seal` was given. Raise NotOpened."""
+    """Return the value that `seal` sealed. Raise NotOpened."""
     nonce, rest = sealed[:NONCE_BYTES], sealed[NONCE_BYTES:]
     try:
         return ChaCha20Poly1305(key).decrypt(nonce, rest, about.encode())
     except (InvalidTag, ValueError) as error:
-        raise NotOpened("the value was not sealed for this") from error
+        raise NotOpened(
+            "the value was not sealed with this key for this use, or was changed"
+        ) from error

@@ -1,11 +1,11 @@
-"""Signed links: the bearer may GET that path, and no other, until the link expires."""
+"""Signed links: the bearer may GET exactly that path until the link expires."""
 
 from urllib.parse import urlencode
 
 from controlplane.contract.wire import keys
 
 _INFO = b"cellrun signed links"
-# The placing of a group, resends included, is over long before; a link that leaks is not for ever.
+# Longer than the placement of a group, including resends; limits the use of a leaked link.
 VALID_SECONDS = 24 * 3600
 
 
@@ -15,13 +15,13 @@ def link_key(secret_key: str) -> bytes:
 
 
 def sign_link(key: bytes, path: str, *, expires: int) -> str:
-    """`path` with its signature; `expires`: seconds since 1970."""
+    """Return `path` with its signature; `expires`: seconds since 1970."""
     mac = keys.sign(key, _signed_text(path, expires))
     return f"{path}?{urlencode({'expires': expires, 'signature': mac})}"
 
 
 def is_link_valid(key: bytes, path: str, *, expires: str, signature: str, at: float) -> bool:
-    """Return whether `signature` was made for `path` and `expires`, which is later than `at`."""
+    """Return whether `signature` fits `path` and `expires`, and `expires` is not before `at`."""
     if not (expires.isascii() and expires.isdigit() and len(expires) <= 12):
         return False
     if not (signature.isascii() and int(expires) >= at):

@@ -1,4 +1,4 @@
-"""Synchronisation: compare expected and held attempts. Only it resends orders and stops."""
+"""Synchronisation of expected and held attempts: the only place that resends orders and stops."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from controlplane.contract.messages.orders import RunAttempt, StopAttempt
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import TERMINAL
 
-# An order this young may still be on its way; resending it would only be noise.
+# A younger order may still be in flight and is not resent.
 IN_FLIGHT = timedelta(seconds=5)
 
 
@@ -42,8 +42,8 @@ def decide_sync(
 ) -> SyncResponse:
     """Compare the expected with the `held` attempts and return what to send.
 
-    The cell keeps listed attempts that it is not told to stop. An attempt that ended is stopped
-    even if it was not listed.
+    The cell keeps held attempts without a stop. An attempt that ended is stopped even if it is not
+    held.
     """
     wanted = {item.uid for item in unreleased if item.state not in TERMINAL}
     runs = tuple(
@@ -56,7 +56,7 @@ def decide_sync(
             item.start_before.timestamp(),
         )
         for item in unreleased
-        # What was created later than now was so before the clock was put back.
+        # A creation time in the future means that the clock was set back.
         if item.uid in wanted and item.uid not in held and abs(now - item.created_at) >= IN_FLIGHT
     )
     ended = {item.uid: _stop(item) for item in unreleased if item.state in TERMINAL}

@@ -21,7 +21,7 @@ from controlplane.domain.state.states import (
 UNCONFIRMED = "stop_unconfirmed"
 FAILING = "cell_failing"
 SUSPICIONS = (UNCONFIRMED, FAILING)
-"""The kinds of the alerts; none of either is open about a cell that is not QUARANTINED."""
+"""Kinds of alerts that are open only while their cell is QUARANTINED."""
 
 _SUSPECT = frozenset(ORDERED_STATES)
 _SUSPECTED = frozenset({CellState.QUARANTINED})
@@ -66,20 +66,18 @@ def decide_stuck_stops(stuck: Iterable[StuckCell], *, now: datetime) -> Effects:
 
 
 def tell_overdue(count: int) -> str:
-    """Return a sentence with the number of overdue stops."""
+    """Return a text with the number of overdue stops."""
     return "1 stop is not confirmed" if count == 1 else f"{count} stops are not confirmed"
 
 
 def decide_failing(failing: Iterable[tuple[int, str]], *, now: datetime, policy: Policy) -> Effects:
-    """Quarantine `failing` cells (id and name), whose recent attempts all failed for system
-    reasons.
+    """Quarantine `failing` cells (id and name), on which all recent attempts had system failures.
 
-    The failures must be of several jobs and images: otherwise the image or its registry may be at
-    fault.
+    The failures are of several jobs and images; else the image or its registry may be the cause.
     """
     cells, alerts = [], []
     until = now + timedelta(seconds=policy.quarantine)
-    reason = f"the last {policy.failures_in_a_row} attempts there failed for reasons of the system"
+    reason = f"the last {policy.failures_in_a_row} attempts on it were system failures"
     for cell_id, name in failing:
         change = ChangeCell(
             cell_id,
@@ -96,7 +94,7 @@ def decide_failing(failing: Iterable[tuple[int, str]], *, now: datetime, policy:
 
 @dataclass(frozen=True, slots=True)
 class ClearedCell:
-    """A cell whose quarantine is over, or (`stays`) only its alert for overdue stops."""
+    """A cell that may leave quarantine, or (`stays`) only lose its alert for overdue stops."""
 
     cell_id: int
     name: str
@@ -106,7 +104,7 @@ class ClearedCell:
 
 
 def decide_cleared(cells: Iterable[ClearedCell], *, now: datetime) -> list[ChangeCell]:
-    """Restore the ordered state of cells that confirmed their stops or whose time is over.
+    """Restore the ordered state of cells with confirmed stops or an expired quarantine.
 
     Cells that are QUARANTINED for another cause stay so.
     """

@@ -17,7 +17,7 @@ def decide_drained(facts: TaskFacts, *, now: datetime) -> ChangeTask:
 
 def _is_evictable(facts: TaskFacts, now: datetime) -> bool:
     attempt = unreleased(facts)
-    # What must not run twice leaves by finishing, however long that takes.
+    # Tasks that run at most once are not evicted.
     return attempt is not None and attempt.state in ACTIVE and not facts.at_most_once
 
 

@@ -9,12 +9,12 @@ from controlplane.domain.state.states import REASONS, Reason
 from controlplane.domain.state.task_changes import ChangeCause, change_task
 from controlplane.domain.state.transitions import Event
 
-# A place stays kept so long after whoever leaves it should have gone.
+# A reservation lasts this long after the stop of the attempt should have completed.
 NOMINATION_SECONDS = 30.0
 
 
 def decide_hopeless(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """Rule 7: end a task whose dependency failed. The job is not KILLED by that."""
+    """Rule 7: end a task after its dependency failed. This does not make the job KILLED."""
     cause = ChangeCause(Reason.DEPENDENCY_FAILED, by_dependency=True)
     return change_task(facts, Event.KILLED, cause, now=now)
 
@@ -23,8 +23,8 @@ def decide_ended(
     facts: TaskFacts, *, reason: Reason, message: str, force: bool, now: datetime
 ) -> ChangeTask:
     """Rule 8: end the open tasks of an ending job (Iris: siblings in a gang WORKER_FAILED)."""
-    told = Reason.JOB_ENDED if reason is Reason.TASKS_DECIDED else reason
-    cause = ChangeCause(told, message, force=force, failure_reason=REASONS[told])
+    shown = Reason.JOB_ENDED if reason is Reason.TASKS_DECIDED else reason
+    cause = ChangeCause(shown, message, force=force, failure_reason=REASONS[shown])
     event = Event.GANG_BROKEN if reason is Reason.GANG_SIBLING_FAILED else Event.KILLED
     return change_task(facts, event, cause, now=now)
 

@@ -25,16 +25,16 @@ from controlplane.domain.state.states import (
 from controlplane.domain.state.task_changes import ChangeCause, change_task, keep_task, release_task
 from controlplane.domain.state.transitions import Event
 
-# So much later than its lease is over by our count may an exclusive task run elsewhere.
+# An exclusive task may run elsewhere this long after its cell was declared lost.
 EXCLUSIVE_MARGIN_SECONDS = 10.0
 HELD = "exclusive_held"
 """The kind of the alert about an attempt that only its cell or an operator can release."""
 
 LOST = "cell_lost"
 MASS_LOSS = "mass_loss"
-"""The kinds of the alerts about a cell that is lost, and about a pool whose loss is held back."""
+"""Kinds of the alerts about a lost cell, and about a pool with suppressed losses."""
 
-# Fewer cells that fall silent at once may well have died one by one.
+# With fewer silent cells, independent failures are assumed.
 _MASS_CELLS = 3
 
 _LIVING = frozenset(CellState) - {CellState.LOST}
@@ -44,8 +44,8 @@ _LIVING = frozenset(CellState) - {CellState.LOST}
 class CellLosses:
     """The decision of rule 1: lost cells, and pools whose losses are suppressed.
 
-    `alarms`: those of `cells` that need an alert; `held`: pools whose losses are suppressed from
-    now on; `back`: pools of which enough cells send heartbeats again.
+    `alarms`: those of `cells` that need an alert; `held`: pools with losses that are suppressed
+    from now on; `back`: pools of which enough cells send heartbeats again.
     """
 
     cells: list[ChangeCell] = field(default_factory=list)
@@ -59,20 +59,19 @@ def decide_lost(
 ) -> CellLosses:
     """Decide which cells are lost.
 
-    The caller has verified that the control plane receives messages.
-
-    `pools`: of the leases, and those whose losses are suppressed.
+    The caller has verified that the control plane receives messages. `pools`: of the leases, and
+    those with suppressed losses.
     """
     losses = CellLosses()
     over = [lease for lease in leases if _is_over(lease, now, policy)]
     for pool in pools:
-        _judge_pool(
+        _decide_pool(
             pool, [lease for lease in over if lease.pool_id == pool.pool_id], losses, now, policy
         )
     return losses
 
 
-def _judge_pool(
+def _decide_pool(
     pool: PoolSilence,
     over: Sequence[LeaseFacts],
     losses: CellLosses,
@@ -82,14 +81,14 @@ def _judge_pool(
     certain = [
         lease
         for lease in over
-        # The machine of one that is replaced is back: no network keeps the old life from us.
+        # A replacing incarnation proves that the machine is reachable: no network fault.
         if lease.has_left or lease.is_replaced or _is_confirmed(lease, pool, now)
     ]
     doubtful = [lease for lease in over if lease not in certain]
     _lose(certain, losses)
     if not _is_mass(pool):
         if pool.held_at is not None:
-            # Who returns does not do so in one tick: the others have a lease more for it.
+            # Cells return over several ticks: the others get one more lease.
             losses.back.append(pool)
         else:
             _lose(doubtful, losses)
@@ -97,7 +96,7 @@ def _judge_pool(
     held_at = pool.held_at
     if held_at is None and not doubtful:
         return
-    if held_at is None or held_at > now:  # later than now: the clock was put back
+    if held_at is None or held_at > now:  # later than now: the clock was set back
         losses.held.append(pool)
         held_at = now
     if pool.mass_loss is MassLoss.PROCEED:
@@ -110,17 +109,17 @@ def mass_alert(pool: PoolSilence, now: datetime) -> RaiseAlert:
     """Return the alert for suppressed losses: extent, start, and what to do."""
     since = pool.silent_since or now
     then = (
-        "They are given up a lease later, unless they are heard again"
+        "They are declared lost one lease later, unless they send heartbeats again"
         if pool.mass_loss is MassLoss.PROCEED
-        else "None is given up: if they will not come back, confirm the loss"
-        f" (POST /api/v1/pools/{pool.name}/confirm-loss), and their tasks run elsewhere. One that"
-        " comes back without its journal is lost as ever, and then taken anew"
+        else "None is declared lost: if they will not return, confirm the loss"
+        f" (POST /api/v1/pools/{pool.name}/confirm-loss), and their tasks run elsewhere. A cell"
+        " that returns without its journal is declared lost, and then accepted as a new incarnation"
     )
     return RaiseAlert(
         MASS_LOSS,
         pool.name,
         f"{pool.silent} of the {pool.cells} cells of pool {pool.name} are silent, the first since"
-        f" {since:%Y-%m-%d %H:%M:%S} UTC: rather the network than all of them. {then}",
+        f" {since:%Y-%m-%d %H:%M:%S} UTC: probably a network fault. {then}",
     )
 
 
@@ -144,7 +143,7 @@ def _is_confirmed(lease: LeaseFacts, pool: PoolSilence, now: datetime) -> bool:
 def _lose(leases: Iterable[LeaseFacts], losses: CellLosses) -> None:
     for lease in leases:
         since = f"since {lease.last_heard_at.isoformat(timespec='seconds')}"
-        reason = f"left in order, silent {since}" if lease.has_left else f"silent {since}"
+        reason = f"shut down in order, silent {since}" if lease.has_left else f"silent {since}"
         losses.cells.append(ChangeCell(lease.cell_id, _LIVING, CellState.LOST, reason))
         if not lease.has_left:
             losses.alarms.append(lease.cell_id)
@@ -153,8 +152,8 @@ def _lose(leases: Iterable[LeaseFacts], losses: CellLosses) -> None:
 def decide_lost_attempt(facts: TaskFacts, *, now: datetime) -> ChangeTask:
     """Release the attempt on a lost cell; its task is requeued and charged to preemption.
 
-    An exclusive attempt is released only after its guard must have ended it, by any clock; a strict
-    one only after its cell or an operator confirms the end.
+    An exclusive attempt is released only after its guard must have ended it, with clock drift; a
+    strict one only after its cell or an operator confirms the end.
     """
     attempt = facts.attempt
     assert attempt is not None
@@ -165,7 +164,7 @@ def decide_lost_attempt(facts: TaskFacts, *, now: datetime) -> ChangeTask:
         return change_task(facts, Event.CELL_LOST, cause, now=now)
     releasable_at = attempt.releasable_at
     if releasable_at is None and facts.exclusive is Exclusive.LEASE:
-        # The lease, as we count it, was over before the cell was lost; this comes on top.
+        # Added to the lease, which expired before the cell was declared lost.
         releasable_at = now + timedelta(seconds=EXCLUSIVE_MARGIN_SECONDS)
     if attempt.state in TERMINAL:
         change = keep_task(facts, now=now)

@@ -39,10 +39,10 @@ class OwnerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """One row: as long as `what` is so, `who` looks at it, for `longest`, and `then`?
+    """One row: while `what` holds, `who` acts within `longest`; the result is `then`.
 
-    `rule`: the name of the rule of convergence, if it is one's. `is_bounded`: it ends by itself
-    when the clock advances, whatever cells and people do. `holds`: of tasks, when.
+    `rule`: the name of the convergence rule, if there is one. `is_bounded`: it ends as the clock
+    advances, without any cell or operator. `holds`: the condition for tasks.
     """
 
     what: str
@@ -68,9 +68,9 @@ def _is_held_strictly(task: OwnerFacts) -> bool:
     return task.is_cell_lost and _is_stopping(task) and is_strict
 
 
-_TICK = "looked at each tick"
-_PASS = "looked at each pass"
-_BEAT = "looked at with each heartbeat"
+_TICK = "checked in each tick"
+_PASS = "checked in each pass"
+_BEAT = "checked with each heartbeat"
 
 TASK_OWNERS: tuple[Owner, ...] = (
     Owner(
@@ -83,9 +83,9 @@ TASK_OWNERS: tuple[Owner, ...] = (
     ),
     Owner(
         "strictly exclusive, its attempt ended, its cell lost",
-        "its cell, should it return, or an operator; an alert is open",
-        "declared: nobody else knows that its container is gone",
-        "released, then as any other",
+        "its cell, if it returns, or an operator; an alert is open",
+        "declared: only these can confirm that its container is gone",
+        "released, then as any other task",
         rule="held_attempts",
         is_bounded=False,
         holds=_is_held_strictly,
@@ -111,13 +111,13 @@ TASK_OWNERS: tuple[Owner, ...] = (
         "Sync, which repeats the forced stop with each heartbeat; convergence, rule 6",
         "stop grace + 60 s, at least 30 s after it was forced; then its cell is QUARANTINED and an"
         " alert raised",
-        "released by its cell's word, its loss, or an operator",
+        "released by its cell, the loss of its cell, or an operator",
         rule="stuck_stops",
         is_bounded=False,
         holds=_is_stopping,
     ),
     Owner(
-        "active, and its gang is going back to wait",
+        "active, and its gang is being requeued",
         "convergence, rule 8",
         _TICK,
         "PENDING, free",
@@ -130,7 +130,7 @@ TASK_OWNERS: tuple[Owner, ...] = (
         "ASSIGNED",
         "convergence, rule 2",
         "`start_before`, 60 s",
-        "PENDING, free, its attempt stopped; often in a row: the system budget",
+        "PENDING, free, its attempt stopped; from the fifth consecutive time: the system budget",
         rule="unanswered",
         holds=lambda task: task.attempt is S.ASSIGNED and not task.facts.at_most_once,
     ),
@@ -138,7 +138,7 @@ TASK_OWNERS: tuple[Owner, ...] = (
         "ASSIGNED, at most once",
         "its cell, which refuses after `start_before`; if it is silent, rule 1",
         _BEAT,
-        "as its cell says",
+        "as its cell reports",
         rule="silent_leases",
         is_bounded=False,
         holds=lambda task: task.attempt is S.ASSIGNED,
@@ -171,7 +171,7 @@ TASK_OWNERS: tuple[Owner, ...] = (
         holds=lambda task: task.attempt is S.RUNNING,
     ),
     Owner(
-        "PENDING, its job waits for others",
+        "PENDING, its job waits for other jobs",
         "convergence, rule 7",
         _TICK,
         "may start, or is KILLED with its job",
@@ -180,7 +180,7 @@ TASK_OWNERS: tuple[Owner, ...] = (
         holds=lambda task: task.facts.state is S.PENDING and task.waits_for_jobs,
     ),
     Owner(
-        "PENDING, its group waits for others",
+        "PENDING, its group waits for other groups",
         "convergence, rule 7",
         _TICK,
         "may start, or is KILLED",
@@ -191,7 +191,7 @@ TASK_OWNERS: tuple[Owner, ...] = (
     Owner(
         "PENDING, never started, with a deadline",
         "placement; convergence, rule 5",
-        "`scheduling_timeout_seconds`, and a pass that has looked at it since",
+        "`scheduling_timeout_seconds`, and a pass that has considered it since",
         "UNSCHEDULABLE",
         rule="unplaced",
         holds=lambda task: task.facts.state is S.PENDING and task.has_deadline,
@@ -206,11 +206,11 @@ TASK_OWNERS: tuple[Owner, ...] = (
         holds=lambda task: task.facts.state is S.PENDING,
     ),
 )
-"""In order: the first that holds. A task that none holds for is terminal and released."""
+"""In order: the first that holds applies. Without one, the task is terminal and released."""
 
 OTHER_OWNERS: tuple[Owner, ...] = (
     Owner(
-        "a job that its parent's end takes along",
+        "a job with a parent that has ended",
         "convergence, rule 8",
         _TICK,
         "ends KILLED",
@@ -218,30 +218,30 @@ OTHER_OWNERS: tuple[Owner, ...] = (
     ),
     Owner(
         "a job that has ended, its attempts released",
-        "whoever released the last; convergence",
+        "the release of its last attempt; convergence",
         _TICK,
         "settled",
         rule="unsettled_jobs",
     ),
     Owner(
-        "a count, a flag or a state that does not follow from what it is derived from",
+        "a count, a flag or a state that differs from its derived value",
         "convergence, rule 12",
-        "looked at page by page: 200 jobs in each 10th tick, if they are open or ended in the last"
+        "checked page by page: 200 jobs in each 10th tick, if they are open or ended in the last"
         " day",
-        "put right, and an alert raised; what cannot be is told",
+        "repaired, and an alert raised; if it cannot be repaired, only the alert",
         rule="recount",
         is_bounded=False,
     ),
     Owner(
-        "a row whose job, or whose task, is not there",
+        "a row without its job or task",
         "convergence, rule 12",
-        "looked at page by page: 20,000 rows in each 10th tick",
-        "gone, and an alert raised",
+        "checked page by page: 20,000 rows in each 10th tick",
+        "deleted, and an alert raised",
         rule="orphans",
         is_bounded=False,
     ),
     Owner(
-        "an alert about a strictly exclusive attempt, which is released",
+        "an alert about a strictly exclusive attempt that is released",
         "convergence",
         _TICK,
         "cleared",
@@ -250,97 +250,97 @@ OTHER_OWNERS: tuple[Owner, ...] = (
     Owner(
         "an image that cells could not pull",
         "convergence",
-        "its tasks wait 1 to 10 min from the last failure on three cells",
+        "its tasks wait 1 to 10 min after the last failure on three cells",
         "forgotten once an attempt with it runs, or an hour after the last failure",
         rule="images",
     ),
     Owner(
         "a one-off task that is RESOLVING",
-        "whoever claimed it; convergence, rule 10",
+        "the client that claimed it; convergence, rule 10",
         "30 s",
         "COMPLETED again",
         rule="resolving",
     ),
     Owner(
-        "a callback that somebody is trying to deliver",
-        "whoever claimed it; convergence, rule 10",
+        "a callback that a worker is trying to deliver",
+        "the worker that claimed it; convergence, rule 10",
         "30 s",
         "tried again",
         rule="claimed_callbacks",
     ),
     Owner(
-        "an alert about what is tried again and again",
+        "an alert about an action that is retried",
         "convergence, rule 12",
-        "10 min after it was last found so; a repair: a day",
+        "10 min after it was last raised; about a repair: a day",
         "closed",
         rule="quiet_alerts",
     ),
     Owner(
         "a settled job, or a one-off task that has ended",
         "convergence, rule 11",
-        "its `ttl_seconds_after_finished`; a one-off task 120 s; as long as something refers to it",
+        "its `ttl_seconds_after_finished`; a one-off task 120 s; longer while a row refers to it",
         "deleted",
         rule="expired_jobs",
     ),
     Owner(
-        "a line of the audit, a run of a tick, a dead letter, an alert that is over",
+        "an audit entry, a tick run, a dead letter, a closed alert",
         "convergence, rule 11",
         "`CELLRUN_AUDIT_DAYS`, a day, 30 days, 30 days",
-        "gone",
+        "deleted",
         rule="old_records",
     ),
     Owner(
-        "a file of an attempt of which there is no row",
+        "a file of an attempt without a row",
         "convergence, rule 11",
-        "looked at once a day, for a part of a second in each 10th tick, when it is a day old",
-        "gone",
+        "checked once a day, for a part of a second in each 10th tick, when it is a day old",
+        "deleted",
         rule="strays",
         is_bounded=False,
     ),
-    Owner("a deleted job, settled", "convergence, rule 11", _TICK, "gone", rule="deleted_jobs"),
+    Owner("a deleted job, settled", "convergence, rule 11", _TICK, "deleted", rule="deleted_jobs"),
     Owner(
         "a cell that is silent",
         "convergence, rule 1",
-        "its lease, 37.5 s, and 3 ticks in which it would have been heard",
+        "its lease, 37.5 s, and 3 ticks that could have received its heartbeats",
         "LOST",
         rule="silent_leases",
     ),
     Owner(
-        "a pool more than half of which, and at least 3 cells, fell silent at once",
+        "a pool of which more than half of the cells, at least 3, became silent at once",
         "convergence, rule 1; an operator, if its `mass_loss` is `hold`",
-        "declared: until they are heard again or an operator confirms; `proceed`: a lease more",
-        "its silent cells have a lease more; confirmed, or `proceed`: LOST",
+        "declared: until they send heartbeats or an operator confirms; `proceed`: one more lease",
+        "its silent cells have one more lease; confirmed, or `proceed`: LOST",
         rule="held_losses",
         is_bounded=False,
     ),
     Owner(
-        "a READY cell on which everything fails",
+        "a READY cell on which all attempts fail",
         "convergence, rule 6",
-        "looked at each tick: 10 system failures in a row, of 3 jobs and 3 images",
+        "checked in each tick: 10 consecutive system failures, of 3 jobs and 3 images",
         "QUARANTINED for 10 min, and an alert raised",
         rule="failing_cells",
         is_bounded=False,
     ),
     Owner(
         "a QUARANTINED cell",
-        "convergence, rule 6; of one that says itself that it takes no work, its heartbeats",
+        "convergence, rule 6; if it reported itself unhealthy, its heartbeats",
         _TICK,
-        "what was ordered of it, once it has confirmed its stops, its time is over, or it is fit",
+        "the ordered state, once its stops are confirmed, its time is over, or it is healthy",
         rule="cleared_cells",
         is_bounded=False,
     ),
     Owner(
         "an attempt on a DRAINING cell",
         "its program; convergence, with rule 5",
-        "looked at each tick: until the deadline of the drain, 1 h unless the operator says",
-        "evicted, and not charged",
+        "checked in each tick: until the deadline of the drain, 1 h by default",
+        "evicted, without charge",
         rule="drained",
         is_bounded=False,
     ),
     Owner(
         "a LOST cell",
-        "whoever starts it",
-        "declared: it holds nothing that waits for it",
+        "an operator, who starts it",
+        "declared: no task waits for it",
         "READY, in a new incarnation",
         is_bounded=False,
     ),
@@ -348,12 +348,12 @@ OTHER_OWNERS: tuple[Owner, ...] = (
         "a CORDONED or DRAINING cell",
         "an operator",
         "declared",
-        "READY, by the operator's word",
+        "READY, by the operator's order",
         is_bounded=False,
     ),
 )
 
 
 def find_owner(task: OwnerFacts) -> Owner | None:
-    """Who sees to the task; None: nobody has to, since it is terminal and released."""
+    """Return the owner of the task; None: it is terminal and released."""
     return next((owner for owner in TASK_OWNERS if owner.holds and owner.holds(task)), None)

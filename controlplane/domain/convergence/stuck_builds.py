@@ -12,9 +12,7 @@ from controlplane.domain.state.transitions import Event
 
 
 def decide_stuck_build(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """End an attempt that is BUILDING beyond the pool's pull or create timeout: a system
-    failure.
-    """
+    """End an attempt that is BUILDING beyond the pool's timeouts, as a system failure."""
     return change_task(facts, Event.SYSTEM_FAILED, ChangeCause(Reason.BUILD_TIMEOUT), now=now)
 
 

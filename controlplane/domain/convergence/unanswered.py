@@ -12,16 +12,14 @@ from controlplane.domain.state.transitions import Event
 
 
 def decide_unanswered(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """End an ASSIGNED attempt past `start_before`. It is not released: the order may still
-    arrive.
-    """
+    """End an ASSIGNED attempt past `start_before`, unreleased: the order may still arrive."""
     return change_task(facts, Event.START_EXPIRED, ChangeCause(Reason.START_EXPIRED), now=now)
 
 
 def _is_unanswered(facts: TaskFacts, now: datetime) -> bool:
     attempt = unreleased(facts)
     if attempt is None or facts.at_most_once:
-        return False  # an order that must not run twice waits for its cell's word, or its loss
+        return False  # waits for the report or the loss of its cell
     return attempt.state is S.ASSIGNED and attempt.start_before <= now
 
 

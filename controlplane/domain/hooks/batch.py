@@ -8,7 +8,7 @@ class BatchHook:
     """The default kind."""
 
     def prepare(self, terms: GroupTerms) -> GroupTerms:
-        """As they are. Raise Refusal of what other kinds are for."""
+        """Return the terms unchanged. Raise Refusal for fields of other kinds."""
         for field in ("idle_timeout_seconds", "lifetime_seconds"):
             if getattr(terms, field) is not None:
                 raise Refusal(field, "means something only for kind interactive")
@@ -17,5 +17,5 @@ class BatchHook:
         return terms
 
     def on_end(self, end: AttemptEnd) -> Event:
-        """Return what was told."""
+        """Return the reported event."""
         return end.event

@@ -1,4 +1,4 @@
-"""Inputs of hook calls, and what orders contain of a group; pure."""
+"""Inputs of hook calls, and the parts of an order that hooks affect; pure."""
 
 from typing import Any
 
@@ -12,16 +12,16 @@ from controlplane.spec.services import HealthCheck as HealthCheckSpec
 
 def told_of(group: TaskGroupSpec) -> dict[str, Any]:
     """Return the limits, ports and health check of an order, without those that are not set."""
-    told: dict[str, Any] = {
+    options: dict[str, Any] = {
         name: getattr(group, name)
         for name in ("timeout_seconds", "idle_timeout_seconds", "lifetime_seconds")
         if getattr(group, name) is not None
     }
     if group.ports:
-        told["ports"] = list(group.ports)
+        options["ports"] = list(group.ports)
     if group.health_check is not None:
-        told["health_check"] = _health_check_of(group.health_check).body()
-    return told
+        options["health_check"] = _health_check_of(group.health_check).body()
+    return options
 
 
 def _health_check_of(check: HealthCheckSpec) -> HealthCheck:
@@ -37,7 +37,7 @@ def _health_check_of(check: HealthCheckSpec) -> HealthCheck:
 
 
 def longest_of(group: TaskGroupSpec) -> float | None:
-    """Return how long an attempt may be RUNNING at most; None: for ever."""
+    """Return how long an attempt may be RUNNING at most, in seconds; None: without limit."""
     limits = (group.timeout_seconds, group.lifetime_seconds)
     return min((limit for limit in limits if limit is not None), default=None)
 
@@ -61,8 +61,6 @@ _ENDS = frozenset(
 
 
 def meaning_of(end: AttemptEnd, hook: Hook, state: TaskState) -> Event:
-    """Return what the hook makes of an end of a task in `state`; what was told, if that cannot
-    be.
-    """
+    """Return the hook's event for an end in `state`, or the reported one if it is illegal."""
     event = hook.on_end(end)
     return event if event in _ENDS and is_legal(state, event) else end.event

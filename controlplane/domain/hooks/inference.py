@@ -8,7 +8,7 @@ class InferenceHook:
     """Services, which do not end by themselves."""
 
     def prepare(self, terms: GroupTerms) -> GroupTerms:
-        """As they are. Raise Refusal without a health check, or with limits of other kinds."""
+        """Return the terms. Raise Refusal without a health check, or for limits of other kinds."""
         if not terms.has_health_check:
             raise Refusal("health_check", "is required for kind inference")
         for field in ("idle_timeout_seconds", "lifetime_seconds"):
@@ -17,9 +17,10 @@ class InferenceHook:
         return terms
 
     def on_end(self, end: AttemptEnd) -> Event:
-        """Its program ended: free, if it was RUNNING; else it failed, even with exit status 0.
+        """Return HEALTH_FAILED, which is free of charge, for a program that ended while RUNNING.
 
-        Killed from outside counts as its end, too. A failure of the engine stays what it is.
+        A kill from outside counts as an end. Before RUNNING, exit status 0 is a failure, too. A
+        failure of the engine stays unchanged.
         """
         ended = end.event in (Event.EXITED_ZERO, Event.USER_FAILED)
         killed = end.event is Event.VANISHED and end.exit_code is not None

@@ -8,13 +8,11 @@ class InteractiveHook:
     """Sessions: with an idle limit and a lifetime, if the submitter gives them."""
 
     def prepare(self, terms: GroupTerms) -> GroupTerms:
-        """As they are. Raise Refusal of a health check."""
+        """Return the terms unchanged. Raise Refusal for a health check."""
         if terms.has_health_check:
             raise Refusal("health_check", "means something only for kind inference")
         return terms
 
     def on_end(self, end: AttemptEnd) -> Event:
-        """Return what was told; an end by idleness or lifetime is none that a hook is asked
-        about.
-        """
+        """Return the reported event; an end by idleness or lifetime does not call the hook."""
         return end.event

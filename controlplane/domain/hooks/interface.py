@@ -1,7 +1,7 @@
 """Interface of hooks: a job's kind (`kind: batch`) adapts the lifecycle of its tasks.
 
-Source: Backend.AI, whose sessions are batch, interactive or inference, each with a hook of its own
-that is called before scheduling, where it "can modify session configuration", and in their life.
+Source: Backend.AI: batch, interactive and inference sessions have a hook each, which is called
+before scheduling, where it "can modify session configuration", and during their lifecycle.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class HookUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GroupOrigin:
-    """Where a group comes from: what a hook may read and not change. `labels`: of its job."""
+    """The origin of a group, which a hook may read but not change. `labels`: of its job."""
 
     job: str = ""
     group: str = ""
@@ -44,10 +44,10 @@ class GroupOrigin:
 class GroupTerms:
     """The terms of a group that its job's kind may refuse, or change before anything is placed.
 
-    `timeout_seconds`: of an attempt. `idle_timeout_seconds`, `lifetime_seconds`: after which its
-    cell ends it. `has_health_check`: it is RUNNING only once that passed. `ports`: by name. The
-    others have the form that they have in a job document, and its limits; `constraints` and
-    `placement_tags` are those in force, whether the job or the group names them.
+    `timeout_seconds`: of an attempt. `idle_timeout_seconds`, `lifetime_seconds`: after which the
+    cell ends an attempt. `has_health_check`: an attempt is RUNNING only once the check passed.
+    `ports`: names. The other fields have the format and limits of the job document; `constraints`
+    and `placement_tags` are the effective ones of job and group.
     """
 
     timeout_seconds: float | None = None
@@ -67,8 +67,8 @@ class GroupTerms:
 class AttemptEnd:
     """The end of an attempt as its cell reported it.
 
-    EXITED_ZERO, USER_FAILED, SYSTEM_FAILED or VANISHED. `was_running`: it had been RUNNING before.
-    `exit_code`: None if no program of it ended. `attempt`: its uid.
+    `event`: EXITED_ZERO, USER_FAILED, SYSTEM_FAILED or VANISHED. `was_running`: it was RUNNING
+    before. `exit_code`: None if no program ended. `attempt`: its uid.
     """
 
     event: Event
@@ -88,7 +88,7 @@ class HookEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LifeEvent:
-    """What has become of an attempt, at an instant. `attempt`: its uid; `index`: of its task."""
+    """A lifecycle event of an attempt. `attempt`: its uid; `index`: of its task."""
 
     moment: HookEvent
     at: datetime
@@ -104,7 +104,7 @@ class LifeEvent:
 
 @dataclass(frozen=True, slots=True)
 class EndOfJob:
-    """What a hook answers that ends the job of an attempt: it FAILED, because of `text`."""
+    """A hook's result that ends the job of the attempt as FAILED, with `text` as the message."""
 
     text: str
 
@@ -113,16 +113,14 @@ class Hook(Protocol):
     """One kind of job. It may also have the methods of `PlacedHook` and `StartedHook`."""
 
     def prepare(self, terms: GroupTerms) -> GroupTerms:
-        """Return the terms as they are for this kind. Raise Refusal, or ValueError."""
+        """Return the terms for this kind. Raise Refusal or ValueError."""
 
     def on_end(self, end: AttemptEnd) -> Event:
-        """Return what the end means for the task: an event for which the transition table has a
-        row.
-        """
+        """Return the event for the task: one with a row in the transition table."""
 
 
 class PlacedHook(Protocol):
-    """A kind that is called when an attempt has its cell."""
+    """A kind that is called when an attempt was placed on a cell."""
 
     def on_placed(self, event: LifeEvent) -> EndOfJob | None:
         """Act on the placement; at least once for each attempt."""

@@ -1,7 +1,7 @@
 """Preparation of a job by its hook: changed terms are validated like a submission; pure.
 
-The hook changes the submitted terms, never the result of an earlier call: the job is stored as it
-was submitted, and a retry prepares it again.
+The hook receives the submitted terms, never the result of an earlier call: the job is stored as
+submitted, and a retry prepares it again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ _LISTED_MAPPINGS = ("constraints", "mounts")
 
 @dataclass(frozen=True, slots=True)
 class PreparedJob:
-    """The job to be scheduled. `changes`: of each group, in order; `faults`: why it is refused."""
+    """The job to be scheduled. `changes`: of each group; `faults`: reasons of rejection."""
 
     spec: JobSpec
     changes: Sequence[Changes] = ()
@@ -41,14 +41,14 @@ class PreparedJob:
 def prepare_job(spec: JobSpec, hook: Hook, *, is_short: bool) -> PreparedJob:
     """Let the hook of the job's kind refuse or change the terms of each group.
 
-    What it sets must meet all that a submission must.
+    Changed terms must be valid like submitted ones.
     """
     groups: list[TaskGroupSpec] = []
     changes: list[Changes] = []
     faults: list[Fault] = []
     for position, group in enumerate(spec.groups):
         try:
-            wanted = _ask(spec, group, hook)
+            wanted = _call_prepare(spec, group, hook)
         except _GroupRefused as refused:
             prefix = "" if refused.is_of_job else _prefix_of(position, is_short)
             faults.append(Fault(f"{prefix}{refused.field}", str(refused)))
@@ -75,7 +75,7 @@ def prepare_job(spec: JobSpec, hook: Hook, *, is_short: bool) -> PreparedJob:
 
 
 def name_kind(fault: Fault, prepared: PreparedJob, *, is_short: bool) -> Fault:
-    """Say that the kind set the field of the fault, if it did."""
+    """Return the fault, with the kind in its text if the kind set the field."""
     for position, changed in enumerate(prepared.changes):
         for name in changed:
             path = field_path(("groups", position, name), is_short=is_short)
@@ -85,9 +85,7 @@ def name_kind(fault: Fault, prepared: PreparedJob, *, is_short: bool) -> Fault:
 
 
 def terms_of(spec: JobSpec, group: TaskGroupSpec) -> GroupTerms:
-    """Return the terms of a group as it was submitted, such that nothing in them can be written
-    to.
-    """
+    """Return the submitted terms of a group, read-only."""
     origin = GroupOrigin(
         spec.name, group.name, spec.domain, spec.project, spec.pool, MappingProxyType(spec.labels)
     )
@@ -115,17 +113,17 @@ class _GroupRefused(Exception):
         self.is_of_job = is_of_job
 
 
-def _ask(spec: JobSpec, group: TaskGroupSpec, hook: Hook) -> Changes:
-    """Return the fields that the hook changes. Raise _Refused."""
+def _call_prepare(spec: JobSpec, group: TaskGroupSpec, hook: Hook) -> Changes:
+    """Return the fields that the hook changes. Raise _GroupRefused."""
     terms = terms_of(spec, group)
     try:
         return _compare(terms, hook.prepare(terms))
     except Refusal as refusal:
         raise _GroupRefused(refusal.field, str(refusal)) from None
     except ValueError as error:
-        text = f"{spec.kind} does not take group {group.name}: {error}"
+        text = f"the hook {spec.kind} rejected group {group.name}: {error}"
     except HookUnavailable as error:
-        text = f"the hook {spec.kind} did not answer for group {group.name}: {error}"
+        text = f"the hook {spec.kind} did not return for group {group.name}: {error}"
     except Exception as error:  # a hook of another package
         text = f"the hook {spec.kind} failed at group {group.name}: {error!r}"
     raise _GroupRefused("kind", text, is_of_job=True)
@@ -135,7 +133,7 @@ def _compare(before: GroupTerms, after: GroupTerms) -> Changes:
     if after is before:
         return {}
     if not isinstance(after, GroupTerms):
-        raise TypeError(f"prepare answered no Terms, but {type(after).__name__}")
+        raise TypeError(f"prepare returned {type(after).__name__} instead of GroupTerms")
     changed: dict[str, Any] = {}
     for name in (*_SCALARS, *_LISTS, *_MAPPINGS, *_LISTED_MAPPINGS):
         value = getattr(after, name)
@@ -156,7 +154,7 @@ def _compare(before: GroupTerms, after: GroupTerms) -> Changes:
 
 
 def _change(group: TaskGroupSpec, wanted: Changes) -> tuple[TaskGroupSpec, Changes]:
-    """Return the group with what is wanted, and that as it is shown. Raise InvalidSpec."""
+    """Return the group with the wanted fields, and these for display. Raise InvalidSpec."""
     if not wanted:
         return group, {}
     parsed = parse_part(TaskGroupSpec, {"name": group.name, **wanted})

@@ -29,14 +29,14 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         4,
-        "An attempt is released only after its end, and then says by whom.",
+        "An attempt is released only after its end, and then has a release kind.",
         "domain.changes; constraint attempt_released_after_its_end",
         attempts.released_in_order,
     ),
     Invariant(
         5,
         "The instants of an attempt are in order: created, started, finished, released.",
-        "domain.reports (a cell's clock is believed only between creation and now)",
+        "domain.reports (a cell's clock is accepted only between creation and now)",
         attempts.instants_in_order,
     ),
     Invariant(
@@ -78,7 +78,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         12,
-        "Links lead somewhere: task, group, job and cell of every row exist and agree.",
+        "The task, group, job and cell of every row exist and agree.",
         "commands.submission_rows, commands.effects (these columns have no foreign keys)",
         attempts.linked,
     ),
@@ -91,26 +91,26 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         14,
-        "What is delivered at most once has no attempt after one that had a container.",
+        "A task that runs at most once has no attempt after one that had a container.",
         "domain.transitions (is_final)",
         attempts.at_most_once_kept,
     ),
     Invariant(
         15,
-        "What is strictly exclusive is never released by the loss of its cell.",
+        "A strictly exclusive attempt is never released by the loss of its cell.",
         "domain.convergence.lost_cells",
         attempts.strict_not_lost,
     ),
     Invariant(
         20,
-        "A group has as many tasks as it says, each with an index of its own below its replicas:"
-        " all of them, but in the retry of another job.",
+        "A group has `task_count` tasks, each with a different index below its replicas: all"
+        " indices, except in the retry of another job.",
         "commands.submission_rows; constraint task_index_unique_in_group",
         jobs.groups_complete,
     ),
     Invariant(
         21,
-        "The counts of a group are those of its tasks' states.",
+        "The counts of a group equal the number of its tasks in each state.",
         _EFFECTS,
         jobs.counts_right,
     ),
@@ -122,7 +122,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         23,
-        "A job's state follows from its tasks' states, or is the end that it was given.",
+        "A job's state follows from its tasks' states, or is the end that was ordered.",
         "domain.jobs, domain.rollup",
         jobs.follows_from_tasks,
     ),
@@ -140,20 +140,19 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         26,
-        "Nothing is placed before its group may start, or after its job has ended.",
+        "No attempt is placed before its group may start, or after its job has ended.",
         "queries.placement, commands.placement",
         jobs.placed_when_it_might,
     ),
     Invariant(
         27,
-        "A gang with a member that holds a place meets its minima, or is going back to wait, or"
-        " ends.",
+        "A gang with an active member meets its minima, or is being requeued, or ends.",
         "domain.gangs, domain.jobs; commands.placement (whole or not at all)",
         jobs.gangs_whole,
     ),
     Invariant(
         28,
-        "Nothing of a job may start while the job waits for others.",
+        "No group of a job may start while the job waits for other jobs.",
         "domain.jobs.newly_startable",
         jobs.blocked_not_startable,
     ),
@@ -179,13 +178,13 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         41,
-        "Terminal is final: nothing ever left a terminal state.",
+        "Terminal states are final: no task or job ever left one.",
         "domain.transitions",
         history.final,
     ),
     Invariant(
         42,
-        "Every change of a task is one that the transition table has.",
+        "Every change of a task has a row in the transition table.",
         "domain.transitions",
         history.legal,
     ),
@@ -197,24 +196,24 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         44,
-        "The history has the placing of every attempt, and its end.",
+        "The history has the placement of every attempt, and its end.",
         _EFFECTS,
         history.attempts_recorded,
     ),
 )
 
 
-def find_violations(ledger: IntegrityRows) -> list[InvariantViolation]:
-    """Return all that contradicts an invariant, by number."""
+def find_violations(records: IntegrityRows) -> list[InvariantViolation]:
+    """Return all violations, ordered by invariant number."""
     return [
         InvariantViolation(invariant.number, subject, text)
         for invariant in INVARIANTS
-        for subject, text in invariant.find(ledger)
+        for subject, text in invariant.find(records)
     ]
 
 
 def render_document() -> str:
-    """docs/invariants.md."""
+    """Return the text of docs/invariants.md."""
     rows = "\n".join(
         f"| INV-{item.number} | {item.statement} | {item.upheld_by} |" for item in INVARIANTS
     )
@@ -227,26 +226,26 @@ def render_document() -> str:
 
 _INTRODUCTION = """# Invariants
 
-What is true of the rows after every transaction, whatever was lost, late or killed. This page is
-made of `controlplane/domain/integrity` by `make docs`.
+Statements that hold for the rows after every transaction, whatever was lost, late or killed. `make
+docs` generates this page from `controlplane/domain/integrity`.
 
-The simulation (`tests/simulation`) checks all of them as it goes, and truths that no row knows, by
-the containers that the machines really made:
+The simulation (`tests/simulation`) checks all of them while it runs, and further ones by the
+containers that the machines created:
 
-* no attempt's container is ever started twice, and no second container is ever made for a task that
-  runs at most once;
+* no attempt's container is ever started twice, and no second container is ever created for a task
+  that runs at most once;
 * a container runs only as long as its attempt is not released, unless its cell was declared lost or
   an operator released it; rows of a deleted job stay as long as one of its containers runs;
-* no container is made before what its group or job waits for came true on the machines, nor beside
-  one of a job that its own replaced, nor for a gang below its minima that is not going back;
-* a gang is placed with its minima or not at all, each time, and when it fell below them, not before
-  every member has gone back;
-* a claim of a one-off task has one winner until it is let go or its 30 s are over, and its guid has
-  one task that is not deleted; nobody is told of an end twice but after a delivery that was lost
-  with its process, and everybody who asked is;
-* nothing is deleted for its age that another job waits for, hangs on or reads from, and most of a
-  pool is not lost at once unless an operator says so;
-* once faults stop, every job ends as it must, and is settled; what has expired is gone.
+* no container is created before the dependencies of its group and job are met on the machines, nor
+  beside one of a job that was replaced, nor for a gang below its minima that is not being requeued;
+* a gang is always placed with its minima or not at all, and after it fell below them, not before
+  every member was requeued;
+* a one-off task has one claim until that is released or its 30 s are over, and its guid has one
+  task that is not deleted; every requested callback is delivered, and delivered again only after a
+  delivery that was lost with its process;
+* no job is deleted for its age while another job waits for it, depends on it or reads from it, and
+  most cells of a pool are not declared lost at once unless an operator confirms it;
+* once faults stop, every job ends in the expected state and is settled; expired data is deleted.
 
 Outages of the control plane (ten minutes), of its inbox or of the broker (five) with two hundred
 tasks running lose no cell and fail no task, in virtual time and with real processes.

@@ -8,18 +8,18 @@ from controlplane.contract.states import TaskState as S
 from controlplane.domain.convergence.owners import Owner, OwnerFacts, find_owner
 
 USUAL_SECONDS = 60.0
-"""Nothing that goes on is listed before it has been so for as long: an order may take it."""
+"""Seconds that a situation must last to be listed: an order may take as long."""
 
 TICK_LATE_SECONDS = 60.0
-"""An idle placement notes itself every 10 s; readiness says no after as long."""
+"""An idle placement records its pass every 10 s; readiness fails after this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorEntry:
     """One line of the diagnosis.
 
-    `acts`: when the owner acts, as text. `needs_person`: no component will act. `count`: so many
-    alike; `since`: the longest of them.
+    `acts`: when the owner acts, as text. `needs_person`: no component will act. `count`: number of
+    equal situations; `since`: start of the longest.
     """
 
     subject: str
@@ -35,8 +35,8 @@ class DoctorEntry:
 class OpenTask:
     """A task with the facts that determine its owner. `since`: when its situation began.
 
-    `due_at`: when its owner acts, by the clock; None: an event must occur first.
-    `is_cell_quarantined`: its cell already is.
+    `due_at`: when its owner acts; None: an event must occur first. `is_cell_quarantined`: its cell
+    is QUARANTINED.
     """
 
     at: OwnerFacts
@@ -95,22 +95,22 @@ def _is_unusual(task: OpenTask, owner: Owner, now: datetime) -> bool:
 def _when(task: OpenTask, owner: Owner, now: datetime, interval: float) -> tuple[str, bool]:
     """Return when the owner acts, and whether an operator must act."""
     is_unconfirmed = owner.rule == "stuck_stops" and task.is_cell_quarantined
-    if is_unconfirmed and task.due_at is not None:  # its cell may be so for another reason
+    if is_unconfirmed and task.due_at is not None:  # the quarantine may have another cause
         is_unconfirmed = task.due_at <= now
     if owner.rule == "held_attempts" or is_unconfirmed:
-        return "an operator must: `cellrun release`, once its container is surely gone", True
+        return "an operator must: `cellrun release`, once its container is certainly gone", True
     if owner.rule == "placement":
         return "each pass; declared: PENDING without a deadline", False
     if task.due_at is None:
         return owner.longest, False
     late = (now - task.due_at).total_seconds()
     if late > TICK_LATE_SECONDS:
-        return f"overdue since {task.due_at:%H:%M:%S}: convergence does not do it", True
+        return f"overdue since {task.due_at:%H:%M:%S}: convergence did not act", True
     return tell_instant(task.due_at, now=now, interval=interval), False
 
 
 def tell_instant(due_at: datetime, *, now: datetime, interval: float) -> str:
-    """Return when a rule acts whose bound expires at `due_at`."""
+    """Return as text when a rule acts that is due at `due_at`."""
     if due_at <= now:
         return f"in the next tick, within {interval:g} s"
     return f"at {due_at:%H:%M:%S}, in {(due_at - now).total_seconds():.0f} s"

@@ -20,19 +20,19 @@ class WrongFlag(Enum):
 
     HELD = "set attempt_open"
     FREE = "clear attempt_open"
-    ADRIFT = "send the task back to wait"
+    ADRIFT = "requeue the task"
     WATCHED = "set is_watched"
     BLOCKED = "set waits_for_jobs"
-    MET = "note that a dependency came true"
-    VAIN = "note that a dependency cannot come true"
-    NOTHING = "tell it"
+    MET = "mark a dependency as met"
+    VAIN = "mark a dependency as failed"
+    NOTHING = "report it"
 
 
 @dataclass(frozen=True, slots=True)
 class TaskCounts:
-    """Counts of a group's tasks by state, and how many were killed by a dependency.
+    """Counts of a group's tasks by state. `excused`: tasks killed by a dependency.
 
-    The latter do not make their job KILLED.
+    Excused tasks do not make their job KILLED.
     """
 
     counts: Mapping[S, int]
@@ -41,12 +41,10 @@ class TaskCounts:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A stored value that differs from the derived one.
+    """A stored value that differs from the derived one. `group_id` None: a job's state, or a flag.
 
-    `group_id` is None: the job's state, or a flag.
-
-    A terminal state is not reverted: such a difference cannot be repaired. `flag`: the repair for
-    the row `row_id`, if it is neither counts nor a state.
+    A terminal state is not reverted, so the difference cannot be repaired. `flag`: the repair for
+    the row `row_id`, if the value is neither counts nor a state.
     """
 
     job_id: int
@@ -59,7 +57,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class HeldTask:
-    """A task whose `attempt_open` contradicts its attempts."""
+    """A task with an `attempt_open` that contradicts its attempts."""
 
     task_id: int
     job_id: int
@@ -70,7 +68,7 @@ class HeldTask:
 
 @dataclass(frozen=True, slots=True)
 class OpenDependency:
-    """An open dependency and the progress of the other job; None: that job is gone."""
+    """An open dependency and the milestones of the other job; None: that job was deleted."""
 
     dependency_id: int
     job_id: int
@@ -80,18 +78,18 @@ class OpenDependency:
 
 
 def find_wrong_tasks(tasks: Iterable[HeldTask]) -> list[Difference]:
-    """Return tasks whose `attempt_open` is wrong, or that are active without an attempt."""
+    """Return tasks with a wrong `attempt_open`, or active ones without an attempt."""
     found = []
     for task in tasks:
         name = f"task {task.task_id} ({task.state.name})"
         if task.is_held and task.attempt_open:
             flag, text = WrongFlag.NOTHING, "is held by an attempt that is not its present one"
         elif task.is_held:
-            flag, text = WrongFlag.HELD, "says that no attempt holds it, one does"
+            flag, text = WrongFlag.HELD, "attempt_open is false, but an attempt is not released"
         elif task.state in ACTIVE:
             flag, text = WrongFlag.ADRIFT, "has no attempt"
         else:
-            flag, text = WrongFlag.FREE, "says that an attempt holds it, none does"
+            flag, text = WrongFlag.FREE, "attempt_open is true, but all attempts are released"
         is_mendable = flag is not WrongFlag.NOTHING
         found.append(
             Difference(task.job_id, None, f"{name}: {text}", is_mendable, flag, task.task_id)
@@ -102,16 +100,16 @@ def find_wrong_tasks(tasks: Iterable[HeldTask]) -> list[Difference]:
 def find_wrong_links(
     *, unwatched: Iterable[int], unblocked: Mapping[int, bool], waits: Iterable[OpenDependency]
 ) -> list[Difference]:
-    """Return jobs whose dependency flags are wrong.
+    """Return jobs with wrong dependency flags.
 
     `unwatched`: jobs that others depend on and that lack the flag. `unblocked`: jobs that wait for
-    others and lack the flag, and whether that is still harmless: no task may start yet.
+    others and lack the flag, and whether no task may start yet.
     """
     found = [
         Difference(
             job_id,
             None,
-            f"job {job_id}: does not say that others look at it",
+            f"job {job_id}: is_watched is false, but other jobs depend on it",
             True,
             WrongFlag.WATCHED,
             job_id,
@@ -119,15 +117,15 @@ def find_wrong_links(
         for job_id in unwatched
     ]
     for job_id, is_harmless in unblocked.items():
-        text = f"job {job_id}: does not say that it waits for others"
+        text = f"job {job_id}: waits_for_jobs is false, but it waits for other jobs"
         flag = WrongFlag.BLOCKED if is_harmless else WrongFlag.NOTHING
         found.append(Difference(job_id, None, text, is_harmless, flag, job_id))
     for wait in waits:
         stands = _standing_of(wait)
         if stands is not DependencyStatus.OPEN:
             flag = WrongFlag.MET if stands is DependencyStatus.SATISFIED else WrongFlag.VAIN
-            what = f"it waits until job {wait.on_job_id} has {wait.until}, which"
-            so = "it has" if flag is WrongFlag.MET else "can no longer be"
+            what = f"its dependency on job {wait.on_job_id} (until {wait.until})"
+            so = "is met, but open" if flag is WrongFlag.MET else "cannot be met, but is open"
             text = f"job {wait.job_id}: {what} {so}"
             found.append(Difference(wait.job_id, None, text, True, flag, wait.dependency_id))
     return found
@@ -136,7 +134,7 @@ def find_wrong_links(
 def _standing_of(wait: OpenDependency) -> DependencyStatus:
     """Return the status of a dependency.
 
-    A job is deleted only once it has settled; how it ended is no longer known.
+    A job is deleted only after it settled; the state that it ended in is no longer known.
     """
     if wait.other is not None:
         return job_standing(wait.other, wait.until)
@@ -149,7 +147,7 @@ def send_back(facts: TaskFacts, *, now: datetime) -> ChangeTask:
 
     A task that runs at most once ends WORKER_FAILED instead, since its outcome is unknown.
     """
-    cause = ChangeCause(Reason.CONTAINER_VANISHED, "its attempt was not there")
+    cause = ChangeCause(Reason.CONTAINER_VANISHED, "its attempt was missing")
     change = change_task(facts, Event.VANISHED, cause, now=now)
     return replace(change, counters=facts.counters)
 
@@ -172,17 +170,17 @@ def find_differences(
 
 
 def _wrong_counts(group: GroupRow, counted: TaskCounts) -> list[str]:
-    said, found = _in_words(group.facts.counts), _in_words(counted.counts)
-    texts = [] if said == found else [f"counts {said}, its tasks are {found}"]
+    stored, found = _in_words(group.facts.counts), _in_words(counted.counts)
+    texts = [] if stored == found else [f"counts {stored}, its tasks are {found}"]
     if group.killed_by_dependency != counted.excused:
-        says = f"says that a dependency killed {group.killed_by_dependency}"
-        texts.append(f"{says}, it killed {counted.excused}")
+        stored_killed = f"killed_by_dependency is {group.killed_by_dependency}"
+        texts.append(f"{stored_killed}, a dependency killed {counted.excused}")
     return texts
 
 
 def _wrong_state(job: JobRow, groups: Sequence[GroupRow], now: datetime) -> list[Difference]:
     has_ended = job.state in TERMINAL
-    # Looked at once more as if it had not ended: terminal is final, and would say nothing.
+    # Derived as if the job had not ended, since `roll_job` returns an ended job unchanged.
     follows = roll_job(replace(job, state=S.RUNNING) if has_ended else job, groups, now=now)
     if follows.state is not job.state:
         text = f"is {job.state.name}, {follows.state.name} follows from its tasks"
@@ -194,5 +192,5 @@ def _wrong_state(job: JobRow, groups: Sequence[GroupRow], now: datetime) -> list
 
 
 def _in_words(counts: Mapping[S, int]) -> str:
-    told = [f"{counts[state]} {state.name}" for state in S if counts.get(state)]
-    return ", ".join(told) or "none"
+    parts = [f"{counts[state]} {state.name}" for state in S if counts.get(state)]
+    return ", ".join(parts) or "none"

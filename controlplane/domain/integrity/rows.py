@@ -1,4 +1,4 @@
-"""Rows that invariants are checked on: whole jobs with all that belongs to them, and cells."""
+"""Rows that invariants are checked on: complete jobs, and cells."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -111,7 +111,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class CellRecord:
-    """A cell; `used`: what unreleased attempts of its present incarnation hold of it."""
+    """A cell; `used`: the amounts that unreleased attempts of its present incarnation hold."""
 
     id: int
     name: str
@@ -123,7 +123,7 @@ class CellRecord:
 
 @dataclass(frozen=True)
 class IntegrityRows:
-    """All rows of some jobs, and some cells. `known_cells`: the ids of all cells there are."""
+    """All rows of some jobs, and some cells. `known_cells`: the ids of all cells."""
 
     jobs: Sequence[JobRecord] = ()
     groups: Sequence[GroupRecord] = ()
@@ -195,7 +195,7 @@ class InvariantViolation:
 
 
 Finding = tuple[str, str]
-"""Subject, and what is wrong with it."""
+"""Subject and text of a violation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Jobs: what a submission becomes, what is refused, reruns and one-off tasks."""
+"""Jobs: submission, rejection, reruns and one-off tasks."""

@@ -24,7 +24,7 @@ def find_policy_faults(
     privileged_allowed: bool,
     is_short: bool,
 ) -> list[Fault]:
-    """Return what `spec` requests of hosts beyond the pool's policy, each with the allowed values.
+    """Return a fault for each host access in `spec` that the pool's policy does not allow.
 
     `allowed_mounts`: of the pool, {path, read_only}, each with everything below it.
     """

@@ -16,7 +16,7 @@ class Lifecycle(StrEnum):
     PENDING = "PENDING"
     RUNNING = "RUNNING"
     COMPLETED = "COMPLETED"
-    RESOLVING = "RESOLVING"  # completed, and claimed by whoever deals with it
+    RESOLVING = "RESOLVING"  # completed, and claimed by a client
 
 
 def lifecycle_of(state: TaskState) -> Lifecycle:
@@ -32,7 +32,5 @@ def nanoseconds_of(at: datetime) -> int: ...
 @overload
 def nanoseconds_of(at: None) -> None: ...
 def nanoseconds_of(at: datetime | None) -> int | None:
-    """Return nanoseconds since 1970: whole microseconds, which are all that is kept, times
-    1,000.
-    """
+    """Return nanoseconds since 1970, in steps of a stored microsecond."""
     return None if at is None else (at - _EPOCH) // timedelta(microseconds=1) * 1_000

@@ -1,6 +1,6 @@
-"""Retrying a job: a new one of the tasks that did not succeed; pure.
+"""Retry of a job: a new job of the tasks that did not succeed; pure.
 
-Group, index and replicas of a task stay what they were; minima are less by what succeeded.
+Tasks keep their group, index and replicas; the minima are reduced by the tasks that succeeded.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,15 +14,15 @@ from controlplane.domain.state.states import TERMINAL
 from controlplane.spec import JobSpec
 from controlplane.spec.parts import JobDependency
 
-# What a new job must not inherit: it has a guid of its own or none, and nobody's name to take.
+# Fields that the new job does not inherit: it replaces no job, and its guid is its own.
 _NOT_KEPT = ("guid", "existing_job_policy")
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRemainder:
-    """What is left of a group: the `indices` of its `task_count` tasks that did not succeed.
+    """The rest of a group: the `indices` of its `task_count` tasks that did not succeed.
 
-    `is_traceable`: its other replicas belong to jobs that are still there, as do their results.
+    `is_traceable`: the jobs of its other replicas, with their results, are not deleted.
     """
 
     task_count: int
@@ -32,7 +32,7 @@ class GroupRemainder:
 
     @property
     def succeeded(self) -> int:
-        """Return tasks that are not tried again."""
+        """Return the number of tasks that are not retried."""
         return self.task_count - len(self.indices)
 
     @property
@@ -45,7 +45,7 @@ class GroupRemainder:
 class RerunDependency:
     """A job that the retried one waited for. `retried_by`: the newest retry of that job, if any.
 
-    `is_there`: it is not deleted. Neither met nor failed: the dependency was still open.
+    `is_there`: the job is not deleted. Neither met nor failed: the dependency was still open.
     """
 
     on_job_id: int
@@ -74,25 +74,29 @@ def check_retry(
 ) -> None:
     """Check that `job` may be retried now. Raise Conflict.
 
-    `relatives`: other retries of it, or of the same job. Two of them never work on the same tasks.
+    `relatives`: other retries of it, or of the same job. Two of them never run the same tasks.
     """
     if job.state not in TERMINAL:
-        raise Conflict(f"job {job.job_id} has not ended: retry it then, or cancel it first")
+        raise Conflict(
+            f"job {job.job_id} has not ended: retry it after its end, or cancel it first"
+        )
     if not any(group.indices for group in left.values()):
         raise Conflict(f"there is nothing to retry: all tasks of job {job.job_id} succeeded")
     for one in (job, *relatives):
         if one.state not in TERMINAL:
             raise Conflict(f"job {one.job_id} retries the same tasks and has not ended yet")
         if one.settled_at is None:
-            text = f"containers of job {one.job_id} are still being stopped: retry once it settled"
+            text = (
+                f"containers of job {one.job_id} are still being stopped: retry once it is settled"
+            )
             raise Conflict(text)
     for group in spec.groups:
         read = {item.from_.group for item in group.inputs if item.from_ is not None}
         for name in sorted(read) if left[group.name].indices else ():
             if not left[name].is_traceable:
                 text = (
-                    f"group {group.name} reads the results of group {name}, which went with a job"
-                    " that was deleted: submit the job anew"
+                    f"group {group.name} reads the results of group {name}, which were deleted"
+                    " with their job: submit the job again"
                 )
                 raise Conflict(text)
 
@@ -106,7 +110,7 @@ def plan_remainder(
 ) -> Remainder:
     """Return the new job's groups and minima; `min_available`: the retried job's.
 
-    Every group stays, though nothing may be left of it: others name it.
+    A group without remaining tasks stays, because other groups may name it.
     """
     kept = [
         replace(group, indices=rest.indices, min_available=rest.minimum)
@@ -116,7 +120,7 @@ def plan_remainder(
     minimum = max(min_available - succeeded, sum(group.min_available for group in kept))
     tolerated = spec.max_task_failures
     if tolerated is None:
-        # Without a written minimum all that is left must succeed, and this is 0.
+        # Without an explicit minimum all remaining tasks must succeed, and this is 0.
         tolerated = sum(len(group.indices) for group in kept) - minimum
     return Remainder(kept, minimum, tolerated)
 
@@ -132,9 +136,9 @@ def carry_over(job_id: int, awaited: Iterable[RerunDependency]) -> list[JobDepen
         if item.is_met:
             continue
         if item.until == "settled":
-            # A replacement that was ended while it waited for the containers of what it replaced.
+            # The replacement ended while it waited for the containers of the replaced job.
             text = f"containers of job {item.on_job_id}, which job {job_id} replaced, are still"
-            raise Conflict(f"{text} being stopped: retry once it settled")
+            raise Conflict(f"{text} being stopped: retry once it is settled")
         on_job_id = item.retried_by if item.is_failed and item.retried_by else item.on_job_id
         if on_job_id == item.on_job_id and not item.is_there:
             raise Conflict(f"job {job_id} depends on job {item.name}, which was deleted")
@@ -153,7 +157,7 @@ def retried_spec(
 
 
 def retried_document(document: Mapping[str, Any], spec: JobSpec) -> dict[str, Any]:
-    """Return the document of the new job, whose `spec` is given, based on the old one."""
+    """Return the document of the new job with `spec`, based on the old `document`."""
     kept = {name: value for name, value in document.items() if name not in _NOT_KEPT}
     depends_on = [{"job": item.job, "until": item.until} for item in spec.depends_on]
     for name, value in (("depends_on", depends_on), ("parent", spec.parent)):

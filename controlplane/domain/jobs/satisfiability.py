@@ -1,9 +1,9 @@
 """Satisfiability: reject jobs that could not be placed even on empty cells.
 
-A limit that the job alone exceeds leads to rejection: a task larger than the largest cell that may
-run it, more tokens than the pool has, more than a quota allows at all. A shortage that more cells
-could resolve is accepted and waits: a gang larger than the pool, constraints that no cell meets.
-The texts are those of placement.
+A job is rejected if it alone exceeds a limit: a task larger than the largest cell that may run it,
+more tokens than the pool has, or more than a quota allows. A job that more cells could satisfy is
+accepted and waits: a gang larger than the pool, or constraints that no cell meets. The texts are
+those of placement.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +23,8 @@ from controlplane.spec import Fault, JobSpec, TaskGroupSpec
 from controlplane.spec.faults import Place
 from controlplane.spec.parsing import field_path
 
-# Those of a pool's validators that refuse by a limit alone.
-_JUDGES = ("user_quota", "project_quota", "domain_quota", "concurrency")
+# The validators that reject by a limit alone.
+_LIMIT_VALIDATORS = ("user_quota", "project_quota", "domain_quota", "concurrency")
 _WRITTEN = {"cpu_millis": "cpu", "memory_mib": "memory", "disk_mib": "disk"}
 HINT = " (allow_unsatisfiable: true takes the job anyway)"
 
@@ -33,9 +33,9 @@ Finding = tuple[Place, str]
 
 @dataclass(frozen=True, slots=True)
 class OfferedPool:
-    """All cells a pool ever had, as empty cells in any state.
+    """All cells that ever registered in a pool, in any state, as empty cells.
 
-    No cells: none ever registered, or each task is already known to fit some of them.
+    No cells: none ever registered, or each task is already known to fit on one.
     """
 
     name: str
@@ -47,7 +47,7 @@ class OfferedPool:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionCandidate:
-    """A submitted job, and the quotas that it would count against."""
+    """A submitted job, and the quotas that apply to it."""
 
     position: int
     spec: JobSpec
@@ -58,21 +58,21 @@ class AdmissionCandidate:
 def find_unsatisfiable(
     jobs: Sequence[AdmissionCandidate], pool: OfferedPool
 ) -> list[tuple[int, Fault]]:
-    """Return the faults of those of `jobs`, all of `pool`, that can never run: (position, fault).
+    """Return (position, fault) for each of `jobs`, all of `pool`, that can never run.
 
     A job with `allow_unsatisfiable` is accepted.
     """
-    judged = [
+    checked = [
         (job, [shape_of(job.spec, group) for group in job.spec.groups])
         for job in jobs
         if not job.spec.allow_unsatisfiable
     ]
-    court = _PoolCandidates(pool, [shape for _, shapes in judged for shape in shapes])
+    candidates = _PoolCandidates(pool, [shape for _, shapes in checked for shape in shapes])
     found: dict[tuple[int, Fault], None] = {}
-    for job, shapes in judged:
-        findings = list(court.judge_tasks(job, shapes))
+    for job, shapes in checked:
+        findings = list(candidates.check_tasks(job, shapes))
         if not findings and job.spec.coscheduled:
-            findings = list(court.judge_gang(job, shapes))
+            findings = list(candidates.check_gang(job, shapes))
         for place, text in findings:
             field = field_path(place, is_short=job.is_short)
             found[job.position, Fault(field, f"{text}{HINT}")] = None
@@ -97,20 +97,20 @@ def shape_of(spec: JobSpec, group: TaskGroupSpec) -> ShapeFacts:
 
 
 class _PoolCandidates:
-    """One pool, and the shapes of all jobs that are judged together."""
+    """One pool, and the shapes of all jobs that are checked together."""
 
     def __init__(self, pool: OfferedPool, shapes: Sequence[ShapeFacts]) -> None:
         self._pool = pool
         self._tokens = pool.tokens or {}
-        self._board = CapacityMatrix(pool.cells, shapes, self._tokens)
+        self._matrix = CapacityMatrix(pool.cells, shapes, self._tokens)
         self._snapshot = PoolSnapshot(0, pool.name, pool.now, PoolPolicy(), pool.cells, ())
 
     # -------------------------------------------------------------------------- one task
 
-    def judge_tasks(
+    def check_tasks(
         self, job: AdmissionCandidate, shapes: Sequence[ShapeFacts]
     ) -> Iterator[Finding]:
-        """Return the violations of a single task of each group."""
+        """Yield the violations of a single task of each group."""
         for position, shape in enumerate(shapes):
             place: Place = ("groups", position)
             for name, text in self._short_tokens(shape.resources):
@@ -121,15 +121,15 @@ class _PoolCandidates:
             yield from self._cells_for(shape, place)
 
     def _cells_for(self, shape: ShapeFacts, place: Place) -> Iterator[Finding]:
-        usable = self._board.usable(shape)
-        # Where no cell has the type, the labels and the tags, one may come that has.
+        usable = self._matrix.usable(shape)
+        # If no cell has the task type, labels and tags, a matching cell may register later.
         if usable.any() and not self._room(shape, usable):
-            reason = explain.explain_misfit(shape, self._snapshot, self._board, usable)
+            reason = explain.explain_misfit(shape, self._snapshot, self._matrix, usable)
             name = next(iter(reason["shortfall"]))
             yield (*place, *_place_of(name)), str(reason["text"])
 
     def _room(self, shape: ShapeFacts, usable: Mask) -> int:
-        return int(self._board.room_when_empty(self._board.vector(shape.resources), usable).sum())
+        return int(self._matrix.room_when_empty(self._matrix.vector(shape.resources), usable).sum())
 
     # -------------------------------------------------------------------------- limits
 
@@ -147,23 +147,23 @@ class _PoolCandidates:
         *,
         tasks: int = 1,
     ) -> Iterator[ValidationFailure]:
-        """Return the quota violations of `tasks` tasks at once if the quotas were unused."""
+        """Yield the quota violations of `tasks` concurrent tasks with unused quotas."""
         quotas = [
             QuotaState(quota.scope.kind, quota.title, quota.limits, {}, 0, 0)
             for quota in job.quotas
         ]
         now = self._pool.now
         request = Request(shape, tasks, resources, quotas, now, now, is_whole=True)
-        for name in _JUDGES:
+        for name in _LIMIT_VALIDATORS:
             if quotas and name in self._pool.validators:
                 yield from BUILT_IN[name]().check(request).violations
 
     # -------------------------------------------------------------------------- gangs
 
-    def judge_gang(
+    def check_gang(
         self, job: AdmissionCandidate, shapes: Sequence[ShapeFacts]
     ) -> Iterator[Finding]:
-        """Return the violations of the minima of a gang whose tasks could each run alone."""
+        """Yield the violations of the minima of a gang."""
         gang = _GangMinima(job.spec, shapes)
         amounts = {name: gang.least(name) for shape in shapes for name in shape.resources}
         for _, text in self._short_tokens(amounts):
@@ -175,7 +175,7 @@ class _PoolCandidates:
 
 
 class _GangMinima:
-    """The minima of a gang: `minimum` members of all its groups, of each at least its own."""
+    """The minima of a gang: `minimum` members in all, and at least the minimum of each group."""
 
     def __init__(self, spec: JobSpec, shapes: Sequence[ShapeFacts]) -> None:
         self.shapes = shapes
@@ -185,7 +185,7 @@ class _GangMinima:
         self.place = _place_of_minimum(spec)
 
     def least(self, name: str) -> int:
-        """Return the least of a resource that so many members hold together."""
+        """Return the smallest amount of a resource that `minimum` members hold together."""
         total, left = 0, self.minimum
         for amount, least, _ in self._by_size(name):
             total, left = total + amount * least, left - least
@@ -195,20 +195,20 @@ class _GangMinima:
         return total
 
     def _by_size(self, name: str) -> list[tuple[int, int, int]]:
-        """(amount of each, minimum, replicas) of the groups, those that ask for least first."""
+        """Return (amount per task, minimum, replicas) of the groups, sorted by amount."""
         amounts = [shape.resources.get(name, 0) for shape in self.shapes]
         return sorted(zip(amounts, self._minima, self._replicas, strict=True))
 
 
 def _place_of(what: str) -> Place:
-    """Return where in a group stands what a limit is about."""
+    """Return the field of a group that a limit refers to."""
     if what in ("running_tasks", "running_jobs"):
         return ("replicas",)
     return ("resources", _WRITTEN.get(what, what))
 
 
 def _place_of_minimum(spec: JobSpec) -> Place:
-    """Return the field that makes a gang as large as it is."""
+    """Return the field that determines the minimum of a gang."""
     if spec.min_available is not None:
         return ("min_available",)
     position = max(range(len(spec.groups)), key=spec.minima().__getitem__)

@@ -1,27 +1,25 @@
-"""Secrets: a name in a project and some bytes, sealed for that row only."""
+"""Secrets: named values of a project, each sealed for its own row."""
 
 import json
 
 from controlplane.contract.messages.launch_context import Registry
 
 MAX_VALUE_BYTES = 64 * 1024
-"""Keys, tokens and certificates are smaller; what is larger is an input."""
+"""Keys, tokens and certificates are smaller; larger values belong into an input."""
 
 
 def about_secret(project_id: int, name: str) -> str:
-    """Return what a sealed value is bound to: copied into another row, it cannot be opened
-    there.
-    """
+    """Return the context that a sealed value is bound to: it cannot be opened in another row."""
     return f"secret {project_id} {name}"
 
 
 def registry_value(registry: Registry) -> bytes:
-    """Return the value of a secret that is a login to a registry of images."""
+    """Return the value of a secret with a login to an image registry."""
     return json.dumps(registry.body(), separators=(",", ":")).encode()
 
 
 def read_registry(value: bytes) -> Registry | None:
-    """Return the login that a value is, however it was written; None: it is none."""
+    """Return the registry login in `value`; None: it has another format."""
     try:
         body = json.loads(value)
     except (ValueError, RecursionError):

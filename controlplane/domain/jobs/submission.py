@@ -14,8 +14,8 @@ from controlplane.domain.state.states import Band, Exclusive
 from controlplane.spec import Fault, JobSpec, TaskGroupSpec
 from controlplane.spec.files import body_of
 
-# Fields that a cell is told as they are; inputs and quantities need a hand.
-_TOLD = (
+# Fields that an order contains unchanged; inputs and quantities are converted.
+_COPIED = (
     "task_type",
     "image",
     "command",
@@ -36,18 +36,16 @@ _TOLD = (
     "privileged",
     "capabilities",
 )
-# Those that are kept only where they are asked for: few are, and every group has a row.
-_RARE = ("registry_secret", "checkpoint_path", "output_base", "privileged", "capabilities")
-_WISHES = ("secrets", "outputs", "mounts", "tmpfs")
+# Fields that are stored only if set, because few groups use them.
+_STORED_IF_SET = ("registry_secret", "checkpoint_path", "output_base", "privileged", "capabilities")
+_OPTIONS = ("secrets", "outputs", "mounts", "tmpfs")
 
 
 _EXCLUSIVE = {False: Exclusive.NO, True: Exclusive.LEASE, "strict": Exclusive.STRICT}
 
 
 class JobsRefused(CellrunError):
-    """Rejection of a submission, as a whole, for faults of some jobs. `faults`: (position,
-    fault).
-    """
+    """Rejection of a whole submission for faults of some jobs. `faults`: (position, fault)."""
 
     def __init__(self, faults: Sequence[tuple[int, Fault]]) -> None:
         super().__init__("; ".join(str(fault) for _, fault in faults))
@@ -58,13 +56,13 @@ class GuidTaken(Conflict):
     """A different job has the guid of the job at `position` already."""
 
     def __init__(self, position: int, guid: str, job_id: int | None) -> None:
-        whose = "another job of the same submission" if job_id is None else f"job {job_id}"
-        super().__init__(f"guid {guid} belongs to {whose}, which was submitted differently")
+        owner = "another job of the same submission" if job_id is None else f"job {job_id}"
+        super().__init__(f"guid {guid} belongs to {owner}, which was submitted differently")
         self.position = position
 
 
 class TaskGuidTaken(Conflict):
-    """Another one-off task, or a job, has the guid already; `holder` says which."""
+    """Another one-off task or a job (`holder`) has the guid already."""
 
     def __init__(self, guid: str, holder: str | None) -> None:
         super().__init__(f"guid {guid} belongs to {holder or 'another task'} already")
@@ -82,7 +80,7 @@ class NameTaken(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class PlannedGroup:
-    """A row of the groups, all but its ids. `contents`: what the inputs named in `launch` hold.
+    """A group row without its ids. `contents`: of the inputs in `launch`, by SHA-256.
 
     `prepared`: the fields that the job's kind set.
     """
@@ -111,9 +109,7 @@ class PlannedGroup:
 
 
 def digest_of(body: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the body as JSON text, and its digest: equal for equal jobs in any order or
-    language.
-    """
+    """Return the body as canonical JSON text, and the SHA-256 digest of that text."""
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return text, hashlib.sha256(text.encode()).hexdigest()
 
@@ -130,11 +126,10 @@ def plan_groups(
     timeout_seconds: float | None,
     changes: Sequence[Mapping[str, Any]] = (),
 ) -> list[PlannedGroup]:
-    """Return the groups of a job submitted at `now`, its scheduling timeout being
-    `timeout_seconds`.
+    """Return the groups of a job submitted at `now` with a scheduling timeout in seconds.
 
-    What waits for other jobs may not start yet, and has no deadline. `changes`: what the job's kind
-    set in `spec`, by group.
+    A group that waits for other groups or jobs may not start yet, and has no deadline. `changes`:
+    fields that the job's kind set, by group.
     """
     planned = [
         _plan_group(spec, group, position, minimum, now, timeout_seconds)
@@ -192,7 +187,7 @@ def _plan_group(
 
 
 def constraints_of(spec: JobSpec, group: TaskGroupSpec) -> tuple[Constraint, ...]:
-    """Return what the group asks of the labels of cells, as placement knows it."""
+    """Return the label constraints of the group for placement."""
     return tuple(
         Constraint(item.key, Operator(item.op), tuple(item.values), item.required)
         for item in spec.constraints_of(group)
@@ -200,7 +195,7 @@ def constraints_of(spec: JobSpec, group: TaskGroupSpec) -> tuple[Constraint, ...
 
 
 def waits_for_jobs(spec: JobSpec) -> bool:
-    """Return whether the job begins by waiting for others: those it depends on, or replaces."""
+    """Return whether the job waits for jobs that it depends on or replaces."""
     return bool(spec.depends_on) or spec.existing_job_policy == "replace"
 
 
@@ -209,11 +204,13 @@ def launch_of(
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Return the launch data of `group` for its cell, and the contents of its inputs by SHA-256."""
     launch: dict[str, Any] = {
-        name: getattr(group, name) for name in _TOLD if name not in _RARE or getattr(group, name)
+        name: getattr(group, name)
+        for name in _COPIED
+        if name not in _STORED_IF_SET or getattr(group, name)
     }
     launch |= {
         name: [body_of(item) for item in getattr(group, name)]
-        for name in _WISHES
+        for name in _OPTIONS
         if getattr(group, name)
     }
     if is_gang:
@@ -234,8 +231,8 @@ def launch_of(
             contents[digest] = content
             inputs.append({"path": item.path, "sha256": digest})
         elif item.url is not None:
-            told = {"path": item.path, "url": item.url}
-            inputs.append(told | ({"sha256": item.sha256} if item.sha256 else {}))
+            source = {"path": item.path, "url": item.url}
+            inputs.append(source | ({"sha256": item.sha256} if item.sha256 else {}))
     launch["inputs"] = inputs
     return launch, contents
 

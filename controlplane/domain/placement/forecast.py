@@ -1,8 +1,8 @@
-"""Forecast: where a job would be placed now, by a pass with it at the end of the queue; pure.
+"""Forecast: the placement of a job by a pass with the job at the end of the queue; pure.
 
-The pass is that of the ticks, with the job's groups as further rows, under numbers that no row has:
-those of groups are negative, that of the job is the largest. The shapes are real, so that equal
-tasks are placed together.
+The pass is the same as in ticks, with the job's groups as further rows. Their ids are unused: those
+of groups are negative, the id of the job is the largest. The shapes are real, so that equal tasks
+are placed together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,17 +35,17 @@ from controlplane.domain.placement.reasons.pending import pending_reasons
 from controlplane.domain.state.gangs import GangGroupFacts
 
 JOB_ID = (1 << 62) - 1
-"""Behind every job that there is."""
+"""Larger than the id of any job."""
 
-# What `pending` tells with the names of what is waited for.
-_TOLD_BETTER = frozenset({WAITING_FOR_DEPENDENCY, WAITING_FOR_START_TIME})
+# Violations that `pending` explains with more detail.
+_EXPLAINED_BY_PENDING = frozenset({WAITING_FOR_DEPENDENCY, WAITING_FOR_START_TIME})
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateGroup:
     """A group that is not submitted yet, with `tasks` of the shape. `group_id`: negative.
 
-    `startable_at`: None: a dependency is open.
+    `startable_at` None: a dependency is open.
     """
 
     group_id: int
@@ -72,10 +72,10 @@ class ForecastJob:
 
 @dataclass(frozen=True, slots=True)
 class GroupForecast:
-    """What would become of a group: tasks by cell, and why the `waiting` others would wait.
+    """The forecast of a group: tasks by cell, and the reason for the `waiting` others.
 
-    `is_refused`: for good, they would end UNSCHEDULABLE. `also`: what else stands against them.
-    `kept`: on which cells others would have to make room for them.
+    `is_refused`: the others would end UNSCHEDULABLE. `also`: further reasons. `kept`: the cells on
+    which running tasks would be preempted for them.
     """
 
     name: str
@@ -88,7 +88,7 @@ class GroupForecast:
 
 
 def add_shapes(waiting: Sequence[ShapeFacts], candidate: ForecastJob) -> list[ShapeFacts]:
-    """Return the waiting shapes with those of the candidate, which have no reasons yet."""
+    """Return the waiting shapes and those of the candidate, which have no reasons yet."""
     shapes = {shape.shape_id: shape for shape in waiting}
     for group in candidate.groups:
         there = shapes.get(group.shape.shape_id)
@@ -100,7 +100,7 @@ def add_shapes(waiting: Sequence[ShapeFacts], candidate: ForecastJob) -> list[Sh
 def add_rows(
     facts: PassFacts, candidate: ForecastJob, snapshot: PoolSnapshot, screened: PrefilterResult
 ) -> PassFacts:
-    """Return the rows of a pass with the startable ones of the candidate last in its band."""
+    """Return the rows of a pass, with the candidate's startable rows last in its band."""
     groups = [
         group
         for group in candidate.groups
@@ -161,9 +161,7 @@ def read_off(
     plan: PlacementPlan,
     kept: Mapping[int, Mapping[str, int]],
 ) -> list[GroupForecast]:
-    """Return what the plan says of each group of the candidate; `kept`: room made for it, by
-    group.
-    """
+    """Return the forecast of each group from the plan; `kept`: room made for it, by group."""
     names = {cell.cell_id: cell.name for cell in snapshot.cells}
     cells: dict[int, dict[str, int]] = {group.group_id: {} for group in candidate.groups}
     placements = plan.placements
@@ -173,7 +171,7 @@ def read_off(
         if group_id in cells:
             there = cells[group_id]
             there[names[cell_id]] = there.get(names[cell_id], 0) + count
-    found, ledger = _Found(screened, plan), QuotaAccounting(snapshot)
+    found, accounting = _Found(screened, plan), QuotaAccounting(snapshot)
     forecasts = []
     for group in candidate.groups:
         placed = dict(sorted(cells[group.group_id].items()))
@@ -182,7 +180,7 @@ def read_off(
         if waiting:
             reason = found.of(group)
             if not _may_start(group, snapshot.now):
-                reason = _objections(group, snapshot, ledger, plugins) or reason
+                reason = _objections(group, snapshot, accounting, plugins) or reason
             first, *also = _reasons(candidate, group, reason, snapshot.now)
             is_refused = group.group_id in found.rejected
             one = replace(one, reason=first, also=also, is_refused=is_refused)
@@ -227,19 +225,17 @@ def _reasons(
 
 
 def _objections(
-    group: CandidateGroup, snapshot: PoolSnapshot, ledger: QuotaAccounting, plugins: Plugins
+    group: CandidateGroup, snapshot: PoolSnapshot, accounting: QuotaAccounting, plugins: Plugins
 ) -> Reason | None:
-    """Return what validators have against one task of a group that may not start, but for just
-    that.
-    """
+    """Return the other violations of one task of a group that may not start yet."""
     request = Request(
         shape=group.shape,
         tasks=1,
         resources=group.shape.resources,
-        quotas=ledger.quotas_of(group.shape),
+        quotas=accounting.quotas_of(group.shape),
         now=snapshot.now,
         startable_at=group.startable_at,
     )
     _, violations = check_all(plugins.validators, request)
-    others = [item for item in violations if item.code not in _TOLD_BETTER]
+    others = [item for item in violations if item.code not in _EXPLAINED_BY_PENDING]
     return explain_violations(others) if others else None

@@ -1,1 +1,1 @@
-"""States: the transition table, effects, and what a change of a task means for its job."""
+"""States: the transition table, effects, and the rollup from tasks to jobs."""

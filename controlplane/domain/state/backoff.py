@@ -1,4 +1,4 @@
-"""How long a requeued task waits: min(base * 2^n, cap), less a jitter of its own."""
+"""Backoff of a requeued task: min(base * 2^n, cap), less a jitter per task."""
 
 from controlplane.domain.state.transitions import BackoffKind, Counters
 
@@ -6,8 +6,7 @@ FAILURE_BASE_SECONDS = 1.0
 CRASH_BASE_SECONDS = 1.0
 SYSTEM_BASE_SECONDS = 5.0
 CAP_SECONDS = 300.0
-# Up to this part of the wait is taken off, so that tasks which failed together do not return
-# together.
+# Maximum fraction taken off the wait, so that tasks do not return simultaneously.
 JITTER = 0.25
 _GOLDEN = 0.6180339887498949
 

@@ -1,4 +1,4 @@
-"""When groups and jobs may start: once what each depends on has started, succeeded or finished."""
+"""Dependencies: groups and jobs start once others have started, succeeded or finished."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from controlplane.domain.state.states import OPEN, TERMINAL
 
 
 class DependencyStatus(Enum):
-    """How a dependency stands."""
+    """Status of a dependency."""
 
     SATISFIED = "satisfied"
     OPEN = "open"
@@ -20,7 +20,7 @@ class DependencyStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JobMilestones:
-    """How far a job has come, as jobs that depend on it see it."""
+    """The progress of a job that dependent jobs wait for."""
 
     state: S
     started_at: datetime | None
@@ -28,10 +28,10 @@ class JobMilestones:
 
 
 def job_standing(job: JobMilestones, until: str) -> DependencyStatus:
-    """Return how "`job` until `until`" stands.
+    """Return the status of the dependency "`job` until `until`".
 
-    started: a task of it ran, or it succeeded without; succeeded; finished: however it ended;
-    settled: it ended, and no container of it is left.
+    started: a task of it ran, or it succeeded without; succeeded; finished: ended in any state;
+    settled: it ended, and all its containers are gone.
     """
     match until:
         case "started":
@@ -50,11 +50,10 @@ def job_standing(job: JobMilestones, until: str) -> DependencyStatus:
 
 
 def standing(group: GroupFacts, until: str) -> DependencyStatus:
-    """Return how "`group` until `until`" stands.
+    """Return the status of the dependency "`group` until `until`".
 
-    started: as many tasks as the group's minimum, and at least one, were RUNNING at some time,
-    whatever became of them; succeeded: none is open and as many as the minimum succeeded; finished:
-    none is open.
+    started: the group's minimum of tasks, and at least one, were RUNNING at some time; succeeded:
+    none is open and at least the minimum succeeded; finished: none is open.
     """
     is_open = any(group.counts.get(state, 0) for state in OPEN)
     match until:
@@ -71,7 +70,7 @@ def standing(group: GroupFacts, until: str) -> DependencyStatus:
 
 
 def dependencies_of(group: GroupFacts, groups: Mapping[str, GroupFacts]) -> DependencyStatus:
-    """Return how all dependencies of `group` stand: impossible if one is, satisfied if all are."""
+    """Return the status of all dependencies: impossible if one is, satisfied if all are."""
     standings = [standing(groups[name], until) for name, until in group.depends_on]
     if DependencyStatus.IMPOSSIBLE in standings:
         return DependencyStatus.IMPOSSIBLE

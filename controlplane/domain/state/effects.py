@@ -1,7 +1,7 @@
-"""What decisions come to: plain, frozen instructions, which only `commands.state.apply` applies.
+"""Effects: frozen instructions of decisions, which only `commands.state.apply` applies.
 
-Each names the state it expects to find; where the database has moved on, the effect is stale, is
-counted, and changes nothing.
+Each names the state that it expects. If the row has another state, the effect is stale: it is
+counted and changes nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from controlplane.domain.state.transitions import Counters
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One row of history: a task and its attempt moved, because of `reason`."""
+    """One row of history: a change of a task and its attempt, because of `reason`."""
 
     task_from: TaskState
     task_to: TaskState
@@ -59,7 +59,7 @@ class ChangeAttempt:
 
 @dataclass(frozen=True, slots=True)
 class ChangeTask:
-    """A task and its attempt move together; if `task_from == task_to`, only the attempt."""
+    """Change a task and its attempt; if `task_from == task_to`, only the attempt."""
 
     job_id: int
     group_id: int
@@ -83,7 +83,7 @@ class ChangeTask:
 
 @dataclass(frozen=True, slots=True)
 class PlaceTasks:
-    """`counts[i]` waiting tasks of group `group_ids[i]` go to cell `cell_ids[i]`."""
+    """Place `counts[i]` waiting tasks of group `group_ids[i]` on cell `cell_ids[i]`."""
 
     group_ids: Sequence[int] = ()
     cell_ids: Sequence[int] = ()
@@ -95,7 +95,7 @@ class PlaceTasks:
 
 @dataclass(frozen=True, slots=True)
 class EndJob:
-    """The job must end as `state`: nothing of it is placed any more, its open tasks are ended."""
+    """End the job as `state`: none of its tasks is placed any more, and open ones are ended."""
 
     job_id: int
     state: TaskState
@@ -106,7 +106,7 @@ class EndJob:
 
 @dataclass(frozen=True, slots=True)
 class ExplainShape:
-    """Why the tasks of a shape wait; None: none does."""
+    """Record the reason why the tasks of a shape wait; None: none waits."""
 
     shape_id: int
     reason: Mapping[str, Any] | None
@@ -114,7 +114,7 @@ class ExplainShape:
 
 @dataclass(frozen=True, slots=True)
 class ExplainGroup:
-    """Why the tasks of a group wait, as part of a gang."""
+    """Record the reason why the tasks of a group of a gang wait."""
 
     group_id: int
     reason: Mapping[str, Any]
@@ -122,7 +122,7 @@ class ExplainGroup:
 
 @dataclass(frozen=True, slots=True)
 class RejectGroup:
-    """The waiting tasks of a group can never be placed: they end UNSCHEDULABLE."""
+    """End the waiting tasks of a group, which can never be placed, as UNSCHEDULABLE."""
 
     group_id: int
     reason: Mapping[str, Any]
@@ -130,7 +130,7 @@ class RejectGroup:
 
 @dataclass(frozen=True, slots=True)
 class NominateTasks:
-    """Keep room for `count` waiting tasks of a group on a cell, until `until`."""
+    """Reserve room for `count` waiting tasks of a group on a cell, until `until`."""
 
     group_id: int
     cell_id: int
@@ -140,11 +140,11 @@ class NominateTasks:
 
 @dataclass(frozen=True, slots=True)
 class ChangeCell:
-    """A cell moves from one of `states` to `state`.
+    """Move a cell from one of `states` to `state`.
 
-    `ordered`: what an operator wants it to be from now on, with the deadline of a drain. `cause`
-    and `until`: of a quarantine; `cause_before`: of the one that it has to be in, if it matters.
-    `trusted_at`: what failed there before is of the past.
+    `ordered`: the state that an operator ordered, with the deadline of a drain. `cause` and
+    `until`: of a quarantine; `cause_before`: expected cause of its current quarantine, or None.
+    `trusted_at`: earlier failures on the cell no longer count.
     """
 
     cell_id: int
@@ -161,7 +161,7 @@ class ChangeCell:
 
 @dataclass(frozen=True, slots=True)
 class RaiseAlert:
-    """An operator should look; raised once while it is open."""
+    """Raise an alert for operators, once while it is open."""
 
     kind: str
     subject: str
@@ -170,7 +170,7 @@ class RaiseAlert:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """All that one decision comes to."""
+    """All effects of one decision."""
 
     changes: Sequence[ChangeTask] = ()
     endings: Sequence[EndJob] = ()

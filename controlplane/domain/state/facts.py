@@ -1,4 +1,4 @@
-"""What decisions are made from: frozen rows, read in one go, complete for the decision at hand."""
+"""Facts: frozen rows that a decision is made from, read in one snapshot."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Resources = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class AttemptFacts:
-    """The present attempt of a task. Unreleased, or the last one."""
+    """The present attempt of a task: the unreleased one, or else the last."""
 
     uid: UUID
     cell_id: int
@@ -50,10 +50,10 @@ class TaskFacts:
 
 @dataclass(frozen=True, slots=True)
 class LeaseFacts:
-    """What is known of a cell's lease. `silent_ticks`: ticks that found the cell silent since.
+    """A cell's lease. `silent_ticks`: ticks that found the cell silent since its last message.
 
-    `has_left`: it said that it leaves for good, and nothing of it is left to be confirmed;
-    `is_replaced`: another incarnation of the cell asked for its place since it was last heard.
+    `has_left`: it announced its final exit, and no attempt of it is left to be confirmed;
+    `is_replaced`: another incarnation of the cell tried to register since the last message.
     """
 
     cell_id: int
@@ -70,11 +70,11 @@ class LeaseFacts:
 
 @dataclass(frozen=True, slots=True)
 class PoolSilence:
-    """How many cells of a pool are silent, and what was decided about that.
+    """The number of silent cells of a pool, and the decision about them.
 
     `cells`: those that count: not LOST, DRAINING, gone in order, given up by an operator, or silent
-    and replaced; `silent`: so many of them are, the first of them since `silent_since`. `held_at`:
-    since when their loss is held back; `confirmed_at`: who was last heard before then may be lost.
+    and replaced; `silent`: the silent ones of these, the first since `silent_since`. `held_at`:
+    since when losses are suppressed; `confirmed_at`: cells without a message since may be lost.
     """
 
     pool_id: int
@@ -89,10 +89,10 @@ class PoolSilence:
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """A group as its dependants see it.
+    """A group, with the facts that its dependants need.
 
-    `ran`: its tasks that were RUNNING at some time, or succeeded; counted only while another group
-    waits for it to start. `is_rest`: some of its tasks succeeded in the job that this one retries.
+    `ran`: number of tasks that were RUNNING at some time, or succeeded; counted only while another
+    group waits for its start. `is_rest`: some tasks succeeded in the job that this one retries.
     """
 
     group_id: int

@@ -1,4 +1,4 @@
-"""What the moves of tasks mean for the counts of their groups, before the jobs follow."""
+"""Update of the counts of groups after state changes of their tasks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,14 +15,14 @@ Move = tuple[int, int, S, S, bool]
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """What is known of jobs besides the moves of their tasks."""
+    """Facts about jobs besides the state changes of their tasks."""
 
     endings: Mapping[int, EndJob] = field(default_factory=dict)
     starts: Mapping[int, datetime] = field(default_factory=dict)
     unblocked: frozenset[int] = frozenset()
 
     def add_to(self, job: JobRow) -> JobRow:
-        """Return the job with what is given."""
+        """Return the job with its start, its ending and its cleared flag."""
         job_id = job.job_id
         if job.started_at is None and job_id in self.starts:
             job = replace(job, started_at=self.starts[job_id])
@@ -40,7 +40,7 @@ class JobContext:
 
 
 def first_starts(changes: Sequence[ChangeTask]) -> dict[int, datetime]:
-    """Return by job, the earliest start among `changes`."""
+    """Return the earliest start among `changes`, by job."""
     starts: dict[int, datetime] = {}
     for change in changes:
         if change.started_at is not None:
@@ -50,7 +50,7 @@ def first_starts(changes: Sequence[ChangeTask]) -> dict[int, datetime]:
 
 
 def move_counts(groups: Mapping[int, list[GroupRow]], moves: Sequence[Move]) -> None:
-    """Move the counts of the groups (by job, in place) as their tasks moved."""
+    """Update the counts of the groups (by job, in place) by `moves`."""
     shifts: dict[int, dict[S, int]] = {}
     excused: dict[int, int] = {}
     for _, group_id, old, new, by_dependency in moves:

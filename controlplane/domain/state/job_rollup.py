@@ -1,4 +1,4 @@
-"""What follows for a job when its tasks have moved: its state, its end, which groups may start."""
+"""Rollup of a job from its tasks: its state, its end, and the groups that may start."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from controlplane.domain.state.states import REASONS, TERMINAL, CallbackOn, Reas
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A group of the job, its counts after the change."""
+    """A group of the job with its counts after the change."""
 
     facts: GroupFacts
     killed_by_dependency: int = 0
@@ -53,7 +53,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class StartableGroup:
-    """A group whose dependencies hold now: it may start from `at` and must before `deadline`."""
+    """A group with satisfied dependencies: it may start from `at`, and must before `deadline`."""
 
     group_id: int
     at: datetime
@@ -61,9 +61,7 @@ class StartableGroup:
 
 
 def roll_job(job: JobRow, groups: Sequence[GroupRow], *, now: datetime) -> JobRow:
-    """Return the job as it follows from its groups' counts; terminal is final, and so is a given
-    end.
-    """
+    """Return the job derived from its groups' counts; a terminal state or ordered end stays."""
     if job.state in TERMINAL:
         return job
     job = _judge_gang(job, groups)
@@ -73,7 +71,7 @@ def roll_job(job: JobRow, groups: Sequence[GroupRow], *, now: datetime) -> JobRo
     if job.ending_as is None and follows in TERMINAL and not all_ended:
         job = replace(job, ending_as=follows, ending_reason=Reason.TASKS_DECIDED, is_bouncing=False)
     if not all_ended:
-        # While it ends it stays RUNNING, whichever of its tasks are ended first.
+        # An ending job stays RUNNING, in whatever order its tasks end.
         stays = job.ending_as is not None and job.state is S.RUNNING
         state = S.RUNNING if stays or follows is S.RUNNING else S.PENDING
         return replace(job, state=state)
@@ -83,13 +81,13 @@ def roll_job(job: JobRow, groups: Sequence[GroupRow], *, now: datetime) -> JobRo
 
 
 def _judge_gang(job: JobRow, groups: Sequence[GroupRow]) -> JobRow:
-    """Return a gang below its minima goes back to wait; one that can never meet them again ends."""
+    """Requeue a gang below its minima, or end one that can no longer meet them."""
     if not job.coscheduled or job.ending_as is not None:
         return replace(job, is_bouncing=False)
     gang = gang_of(groups)
     verdict = judge_gang(gang, job.min_available)
     if verdict is GangVerdict.BROKEN:
-        # Its siblings count as WORKER_FAILED before the job is looked at, whoever ends them when.
+        # The siblings count as WORKER_FAILED, although they are ended only later.
         left = [without_the_open(group.facts.counts) for group in groups]
         ending_as = job_state(_tally(job, groups, left))
         reason = Reason.GANG_SIBLING_FAILED
@@ -127,9 +125,9 @@ def _tally(job: JobRow, groups: Sequence[GroupRow], counts: Sequence[Mapping[S, 
 def newly_startable(
     job: JobRow, groups: Sequence[GroupRow], *, now: datetime
 ) -> tuple[StartableGroup, ...]:
-    """Return the waiting groups whose dependencies hold.
+    """Return the waiting groups with satisfied dependencies.
 
-    None while the job waits for others, or ends.
+    There is none while the job waits for other jobs, or ends.
     """
     if job.state in TERMINAL or job.ending_as is not None or job.waits_for_jobs:
         return ()
@@ -143,18 +141,18 @@ def newly_startable(
 
 
 def has_follow_up(job: JobRow) -> bool:
-    """Return whether convergence has to go on with the job, or with those that look at it."""
+    """Return whether convergence must process the job, or jobs that depend on it."""
     is_ending = job.ending_as is not None and job.finished_at is None
     return is_ending or job.is_bouncing or job.is_watched
 
 
 def milestones_of(job: JobRow) -> JobMilestones:
-    """Return how far the job has come."""
+    """Return the milestones of the job."""
     return JobMilestones(job.state, job.started_at, job.settled_at)
 
 
 def impossible_groups(groups: Mapping[str, GroupFacts]) -> tuple[GroupFacts, ...]:
-    """Return the groups with open tasks that wait for something that can no longer come true."""
+    """Return the groups with open tasks and a dependency that can no longer be met."""
     return tuple(
         group
         for group in groups.values()
@@ -193,7 +191,7 @@ def _why(job: JobRow, groups: Sequence[GroupRow], state: S, tally: JobTally) -> 
 
 
 def _lack(job: JobRow, groups: Sequence[GroupRow]) -> str:
-    """Return the first group below its minimum, if minima decide how the job ends."""
+    """Return the text about the first group below its minimum, if minima decide the end."""
     for group in groups if job.explicit_minimum else ():
         facts = group.facts
         succeeded = facts.counts.get(S.SUCCEEDED, 0)

@@ -1,7 +1,7 @@
-"""The phases that a report adds to the history of its attempt, each with its own time.
+"""Phases that a report adds to the history of its attempt, each with its own time.
 
-Each change has a number; the attempt's row has that of the newest that is in the history. So a
-report that comes twice, or late, adds nothing, and a gap shows how many changes were left out.
+Each change has a number; the attempt's row has the number of the newest change in the history. A
+repeated or late report adds nothing, and a gap shows how many changes were left out.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _LAST = " (the last phase that is kept)"
 
 @dataclass(frozen=True, slots=True)
 class PhaseStep:
-    """One row of history to be: what the attempt passed through, and when."""
+    """A future row of history: a phase of the attempt and its time."""
 
     at: datetime
     reason: Reason
@@ -34,9 +34,9 @@ class PhaseStep:
 def new_phases(
     report: AttemptReport, attempt: AttemptFacts, now: datetime
 ) -> tuple[PhaseStep, ...]:
-    """Return what `report` adds to the history of `attempt`, oldest first.
+    """Return the phases that `report` adds to the history of `attempt`, oldest first.
 
-    A cell's clock is believed between the attempt's creation and `now`, and never to go back.
+    A cell's clock is limited to the time between the attempt's creation and `now`, ascending.
     """
     if not report.phases:
         return ()
@@ -60,16 +60,16 @@ def phase_number(report: AttemptReport) -> int | None:
 
 
 class PhaseSequence:
-    """The steps of a task and its attempt, in order, from the state that they are in."""
+    """The steps of a task and its attempt, in order, from their current state."""
 
     def __init__(self, state: TaskState, ran_at: datetime | None) -> None:
-        """`ran_at`: when the attempt became RUNNING, if the report says so and it is new."""
+        """`ran_at`: when the attempt became RUNNING, if that is new in the report."""
         self.state = state
         self.steps: list[Step] = []
         self._ran_at = None if state is TaskState.RUNNING else ran_at
 
     def pass_through(self, passed: tuple[PhaseStep, ...]) -> None:
-        """Add the rows of phases, and that of the start before what a running attempt reported."""
+        """Add the rows of phases, and the start before the phases of a running attempt."""
         for item in passed:
             is_of_building = item.reason is Reason.BUILDING
             if self._ran_at is not None and item.at > self._ran_at and not is_of_building:
@@ -82,7 +82,7 @@ class PhaseSequence:
             )
 
     def start(self) -> None:
-        """Add the row of the start, if it is new and not there yet."""
+        """Add the row of the start, once."""
         if self._ran_at is not None:
             running = TaskState.RUNNING
             at = max(self._ran_at, self.steps[-1].at) if self.steps else self._ran_at

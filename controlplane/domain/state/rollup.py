@@ -13,7 +13,7 @@ from controlplane.domain.state.states import ACTIVE, TERMINAL
 
 @dataclass(frozen=True, slots=True)
 class GroupTally:
-    """One group. `killed_by_dependency`: killed only because a group of this job failed them."""
+    """One group. `killed_by_dependency`: tasks killed because another group of the job failed."""
 
     counts: Mapping[S, int]
     min_available: int
@@ -22,7 +22,7 @@ class GroupTally:
 
 @dataclass(frozen=True, slots=True)
 class JobTally:
-    """All that the rollup looks at. `explicit_minimum`: a minimum is written, at any level."""
+    """The input of the rollup. `explicit_minimum`: job or group has an explicit minimum."""
 
     groups: Sequence[GroupTally]
     min_available: int
@@ -31,14 +31,12 @@ class JobTally:
     ever_started: bool
 
     def count(self, *states: S) -> int:
-        """Return tasks of the job in any of `states`."""
+        """Return the number of tasks of the job in any of `states`."""
         return sum(group.counts.get(state, 0) for group in self.groups for state in states)
 
 
 def job_state(tally: JobTally) -> S:
-    """Return the state that follows from the counts; if it is terminal, tasks still open must
-    end.
-    """
+    """Return the state derived from the counts; if it is terminal, open tasks must end."""
     replicas = tally.count(*S)
     succeeded, failed = tally.count(S.SUCCEEDED), tally.count(S.FAILED)
     excused = sum(group.killed_by_dependency for group in tally.groups)

@@ -1,7 +1,7 @@
 """The states of jobs, tasks, attempts and cells, sets of them, and the reasons for changes.
 
-The numbers of the task states are Iris's and live in `controlplane.contract.states`, since they
-travel.
+The numbers of the task states are Iris's, defined in `controlplane.contract.states`, since messages
+contain them.
 """
 
 from enum import IntEnum, StrEnum
@@ -22,7 +22,7 @@ ACTIVE = frozenset({TaskState.ASSIGNED, TaskState.BUILDING, TaskState.RUNNING})
 OPEN = ACTIVE | {TaskState.PENDING}
 ATTEMPT_STATES = frozenset(TaskState) - {TaskState.PENDING, TaskState.UNSCHEDULABLE}
 
-# Order of life: a report of an earlier stage never takes an attempt back (Iris: no regression).
+# Order of states: a report of an earlier state changes nothing (Iris: no regression).
 PROGRESS = {TaskState.ASSIGNED: 0, TaskState.BUILDING: 1, TaskState.RUNNING: 2}
 
 COLOURS = {
@@ -53,7 +53,7 @@ JOB_STATES = frozenset(
 
 
 class CellState(StrEnum):
-    """Only a READY cell takes work; docs/states.md says what the others mean."""
+    """Cell states, explained in docs/states.md; only a READY cell takes work."""
 
     READY = "READY"
     CORDONED = "CORDONED"
@@ -63,33 +63,33 @@ class CellState(StrEnum):
 
 
 ORDERED_STATES = (CellState.READY, CellState.CORDONED, CellState.DRAINING)
-"""What operators order; a cell that was LOST or QUARANTINED is that again."""
+"""States that operators order; restored after LOST or QUARANTINED."""
 
 
 class Quarantine(StrEnum):
-    """What a cell is QUARANTINED for, and who lifts it."""
+    """Causes of a quarantine, with its end."""
 
-    STOPS = "stops"  # it does not confirm stops: until it does
-    FAILURES = "failures"  # whatever was sent there failed: for some minutes
-    UNFIT = "unfit"  # it says itself that it takes no work: until it says that it does
-    STRANGERS = "strangers"  # it came with attempts that it must not have: until they are gone
-    FLOODING = "flooding"  # it sends far more messages than it has to say: a minute beyond the last
+    STOPS = "stops"  # stops are not confirmed: until they are
+    FAILURES = "failures"  # all recent attempts on it failed: for some minutes
+    UNFIT = "unfit"  # it reported itself unhealthy: until it reports that it is healthy
+    STRANGERS = "strangers"  # it registered with unknown attempts: until they are gone
+    FLOODING = "flooding"  # it sends too many messages: until a minute after the last
 
 
 TIMED_QUARANTINES = (Quarantine.FAILURES, Quarantine.FLOODING)
-"""Those that end at an instant; all others end when their cause does."""
+"""Causes with an end time; others end with their cause."""
 
 
 class ReleaseKind(StrEnum):
-    """Who says that an attempt holds no capacity any more."""
+    """Why an attempt no longer holds capacity."""
 
-    CONFIRMED = "confirmed"  # its cell: the container is gone and will not come
-    CELL_LOST = "cell_lost"  # nobody: the cell is lost, and that is the declared risk
-    OPERATOR = "operator"  # a person, by hand
+    CONFIRMED = "confirmed"  # its cell confirmed that no container exists or will be created
+    CELL_LOST = "cell_lost"  # its cell is lost; the container may still run
+    OPERATOR = "operator"  # an operator released it
 
 
 class RetryBudget(StrEnum):
-    """Which retry budget an end is charged to."""
+    """Retry budgets that an end is charged to."""
 
     FAILURE = "failure"
     PREEMPTION = "preemption"
@@ -100,19 +100,19 @@ class Exclusive(StrEnum):
     """Whether two attempts of one task may never run at the same time, even across a partition."""
 
     NO = ""
-    LEASE = "lease"  # the loss of its cell releases it, some time after its guard has ended it
-    STRICT = "strict"  # only its cell's word, or an operator's, releases it
+    LEASE = "lease"  # released some time after the loss of its cell, once its guard has ended it
+    STRICT = "strict"  # released only by its cell or an operator
 
 
 class MassLoss(StrEnum):
-    """What becomes of a pool of which more than half of the cells fall silent at once."""
+    """Policy of a pool for the case that more than half of its cells become silent at once."""
 
-    HOLD = "hold"  # nothing, until they return or an operator confirms
-    PROCEED = "proceed"  # they are lost, one more lease later
+    HOLD = "hold"  # keep them until they return or an operator confirms the loss
+    PROCEED = "proceed"  # declare them lost after one more lease
 
 
 class CallbackOn(StrEnum):
-    """Whose end is told to a job's callback."""
+    """The ends that a job's callback reports."""
 
     NOTHING = ""
     TASK = "task"
@@ -120,12 +120,12 @@ class CallbackOn(StrEnum):
 
 
 class CallbackState(StrEnum):
-    """How far a callback has come."""
+    """State of the delivery of a callback."""
 
     WAITING = "waiting"  # for its next try
-    CLAIMED = "claimed"  # somebody is trying now
-    DELIVERED = "delivered"  # its receiver said so, by a status from 200 to 299
-    ABANDONED = "abandoned"  # its time was over
+    CLAIMED = "claimed"  # a worker is trying now
+    DELIVERED = "delivered"  # its receiver returned a status from 200 to 299
+    ABANDONED = "abandoned"  # not delivered in time
 
 
 class Band(IntEnum):
@@ -137,7 +137,7 @@ class Band(IntEnum):
 
 
 class Reason(StrEnum):
-    """Why a state changed. The sentence of each, in `REASONS`, is what API, admin and docs show."""
+    """Reasons of state changes. API, admin and docs show the text of each in `REASONS`."""
 
     SUBMITTED = "submitted"
     PLACED = "placed"
@@ -193,42 +193,42 @@ REASONS: dict[Reason, str] = {
     Reason.BUILDING: "the cell prepares its container",
     Reason.RUNNER_PHASE: "its runner reported another phase",
     Reason.TRY_FAILED: "a stage failed on its cell, which tries it again",
-    Reason.PHASES_LEFT_OUT: "phases that followed each other too fast were left out",
+    Reason.PHASES_LEFT_OUT: "some phases in quick succession were left out",
     Reason.STARTED: "its program runs",
     Reason.SUCCEEDED: "its program ended with exit status 0",
     Reason.EXIT_STATUS: "its program ended with a non-zero exit status",
     Reason.OUT_OF_MEMORY: "out of memory",
     Reason.IMAGE_ERROR: "its image does not exist, may not be read, or is malformed",
     Reason.COMMAND_ERROR: "its command does not exist, or cannot be executed",
-    Reason.USER_ERROR: "what was submitted cannot be run",
+    Reason.USER_ERROR: "the submitted task cannot be run",
     Reason.SYSTEM_FAILURE: "the cell's engine, registry or disk failed",
     Reason.REFUSED: "the cell refused it",
     Reason.START_EXPIRED: "not started within time limit",
     Reason.CELL_LOST: "cell disappeared before completion",
     Reason.CONTAINER_VANISHED: "its container vanished",
-    Reason.STOPPED_OUTSIDE: "its container was stopped by somebody else",
+    Reason.STOPPED_OUTSIDE: "its container was stopped from outside",
     Reason.PREEMPTED: "preempted by more important work",
     Reason.DRAINED: "moved away because its cell is being drained",
     Reason.CANCELLED: "task was cancelled",
     Reason.TIMEOUT: "exceeded its time limit",
-    Reason.IDLE_TIMEOUT: "nothing happened in it for as long as its idle limit",
-    Reason.LIFETIME_OVER: "its lifetime was over",
+    Reason.IDLE_TIMEOUT: "it was idle for longer than its idle timeout",
+    Reason.LIFETIME_OVER: "its lifetime has ended",
     Reason.JOB_ENDED: "its job ended",
     Reason.PARENT_ENDED: "the parent of its job ended",
-    Reason.DEPENDENCY_FAILED: "what it depends on can no longer hold",
-    Reason.JOB_DEPENDENCY_FAILED: "a job that it depends on can no longer come as far as it must",
+    Reason.DEPENDENCY_FAILED: "a dependency of its group can no longer be met",
+    Reason.JOB_DEPENDENCY_FAILED: "a dependency on another job can no longer be met",
     Reason.REPLACED: "replaced by a later job of the same name",
     Reason.SCHEDULING_DEADLINE: "could not be placed within the scheduling timeout",
     Reason.REJECTED: "can never be placed",
     Reason.CACHE_HIT: "its result was found in the cache",
     Reason.HEALTH_CHECK_FAILED: "its health check failed",
-    Reason.ENDED_EARLY: "its program ended with exit status 0, and was to go on",
+    Reason.ENDED_EARLY: "its program ended with exit status 0, but must keep running",
     Reason.GANG_SIBLING_FAILED: "another member of its gang failed",
-    Reason.GANG_BOUNCED: "its gang fell below the minimum and starts anew",
-    Reason.LEASE_OVER: "ended by its guard before its cell's lease was over",
+    Reason.GANG_BOUNCED: "its gang fell below the minimum and is started again",
+    Reason.LEASE_OVER: "ended by its guard before its cell's lease expired",
     Reason.BUILD_TIMEOUT: "pulling or creating its container took too long",
     Reason.STOPPED_UNASKED: "its cell stopped it without an order",
-    Reason.STOP_FORCED: "its stop was not confirmed in time: its container is killed at once",
+    Reason.STOP_FORCED: "its stop was not confirmed in time, so its container is killed at once",
     Reason.RELEASED: "its container is confirmed gone",
     Reason.RELEASED_BY_OPERATOR: "released by an operator",
     Reason.TASKS_DECIDED: "follows from the states of its tasks",
@@ -236,13 +236,13 @@ REASONS: dict[Reason, str] = {
     Reason.ENDED_BY_HOOK: "the hook of its kind ended its job",
 }
 
-# Only where it is another than the reason's: what Diego's clients look for, and short.
+# Only where it differs from the text of the reason: short texts that Diego's clients expect.
 FAILURE_REASONS: dict[Reason, str] = {
     Reason.SCHEDULING_DEADLINE: REASONS[Reason.START_EXPIRED],
 }
-"""What a task that failed is told to have failed of; elsewhere, that is the text of the reason."""
+"""The failure reason of a task, if it differs from the text of the reason."""
 
 
 def failure_reason_of(reason: Reason) -> str:
-    """Return the short text for a task that ended for `reason`, where nothing closer is known."""
+    """Return the short text for a task that ended for `reason`."""
     return FAILURE_REASONS.get(reason, REASONS[reason])

@@ -1,4 +1,4 @@
-"""From an event to what it changes: the one way from the transition table to an effect."""
+"""Conversion of events to effects by the transition table."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -25,16 +25,16 @@ from controlplane.domain.state.transitions import (
 )
 
 MOST_AVOIDED = 16
-"""A task avoids so many cells at most: those that failed it last."""
+"""Maximum number of cells that a task avoids: those on which it failed last."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeCause:
-    """Why, and what else is known. `release`: the container is known to be gone.
+    """The reason of a change, and further facts. `release`: set if the container is gone.
 
-    `never_created`: its cell says that there never was one. `is_final`: a failure that no retry
-    would cure; `is_permanent`: the same, unless the limits of the task include such failures.
-    `elsewhere`: a retry belongs on another cell, whatever the table prefers.
+    `never_created`: its cell reported that it created no container. `is_final`: no retry can fix
+    the failure; `is_permanent`: the same, unless the limits of the task include such failures.
+    `elsewhere`: a retry avoids the cell, even if the table prefers it.
     """
 
     reason: Reason
@@ -58,14 +58,14 @@ def change_task(
     report: ChangeAttempt | None = None,
     passed: tuple[PhaseStep, ...] = (),
 ) -> ChangeTask:
-    """Return what `event` makes of the task, as its cell reported with `report`.
+    """Return the change that `event` makes, with the reported facts of `report`.
 
-    `passed`: the phases that the attempt passed through before. Raise IllegalTransition.
+    `passed`: earlier phases of the attempt. Raise IllegalTransition.
     """
     attempt = facts.attempt if facts.attempt and facts.attempt.released_at is None else None
     started_at = _started_at(facts, report)
     finished_at = (report.finished_at if report else None) or now
-    # What waits does not run, though its last attempt did.
+    # The start time of a waiting task belongs to its last attempt.
     is_active = facts.state in ACTIVE
     ran = (finished_at - started_at).total_seconds() if started_at and is_active else 0.0
     outcome = advance(
@@ -124,10 +124,7 @@ def release_task(
     report: ChangeAttempt | None = None,
     message: str = "",
 ) -> ChangeTask:
-    """Return the ended attempt of the task gives back its capacity.
-
-    Facts of `report` are taken once.
-    """
+    """Return the change that releases the ended attempt, with the facts of `report`."""
     attempt = facts.attempt
     assert attempt is not None, "there is nothing to release"
     base = report or ChangeAttempt(attempt.uid, attempt.state, attempt.state)
@@ -148,9 +145,7 @@ def release_task(
 
 
 def keep_task(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """Return a change that leaves the task as it is, for what concerns its unreleased attempt
-    alone.
-    """
+    """Return a change that keeps the task and affects only its attempt."""
     attempt = facts.attempt
     assert attempt is not None, "there is no attempt to change"
     return ChangeTask(
@@ -167,7 +162,7 @@ def keep_task(facts: TaskFacts, *, now: datetime) -> ChangeTask:
 
 
 def _limits(limits: RetryLimits, cause: ChangeCause) -> RetryLimits:
-    """Return the limits that hold for an end by `cause`: no retry of what no retry can cure."""
+    """Return the limits for an end by `cause`: no retry if none can fix the failure."""
     if cause.is_final or (cause.is_permanent and not limits.permanent):
         return replace(limits, failure=0)
     return limits
@@ -176,12 +171,10 @@ def _limits(limits: RetryLimits, cause: ChangeCause) -> RetryLimits:
 def _avoided(
     facts: TaskFacts, event: Event, cause: ChangeCause, outcome: TransitionResult, ran: float
 ) -> tuple[int, ...]:
-    """Return the cells on which the system failed the task since it last worked, the latest
-    last.
-    """
+    """Return the cells of system failures since the task last worked, the latest last."""
     avoids = outcome.avoids_cell or (outcome.prefers_cell and cause.elsewhere)
     if not avoids and not facts.avoid_cell_ids:
-        return ()  # as nearly always
+        return ()  # the usual case
     is_over = outcome.task in TERMINAL or (works_again(event, ran) and not cause.elsewhere)
     known = () if is_over else facts.avoid_cell_ids
     if not avoids or facts.attempt is None:
@@ -191,7 +184,7 @@ def _avoided(
 
 
 def _kind_of(outcome: TransitionResult) -> FailureKind | None:
-    """Return what a charge to the system budget is called where no cell has named it."""
+    """Return the failure kind of a charge to the system budget without a reported kind."""
     return FailureKind.SYSTEM if outcome.charged is RetryBudget.SYSTEM else None
 
 
@@ -209,7 +202,7 @@ def _steps(
     report: ChangeAttempt | None,
     passed: tuple[PhaseStep, ...],
 ) -> tuple[Step, ...]:
-    """Return the rows of history, in order; of a short life, which is one report, all of them."""
+    """Return the rows of history, in order, including states that were never reported."""
     has_run = outcome.attempt in TERMINAL or outcome.attempt is TaskState.RUNNING
     walk = PhaseSequence(facts.state, report.started_at if report is not None and has_run else None)
     walk.pass_through(passed)

@@ -1,8 +1,7 @@
-"""Every legal change of a task and its attempt: one table, one function; nothing else decides.
+"""The transition table: every legal change of a task and its attempt.
 
-Rule 1: whatever concerns states stands in `TRANSITIONS`. Rule 2: an event without a row is refused
-(`IllegalTransition`) and leaves everything as it was. `docs/states.md` is generated from the table,
-and the database repeats its invariants as constraints.
+An event without a row in `TRANSITIONS` is rejected (`IllegalTransition`) and changes nothing.
+`docs/states.md` is generated from the table; database constraints enforce its invariants, too.
 
 Sources: Iris "Task States Reference" for states, numbers and the two budgets; Flyte for consecutive
 system failures (default 3); Diego for attempts that are refused or expire before they start.
@@ -17,16 +16,15 @@ from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import IllegalTransition
 from controlplane.domain.state.states import ACTIVE, RetryBudget
 
-# From the fifth refusal in a row on, refusals are charged: a cell that refuses for ever must not
-# turn a task round for ever.
+# From the fifth consecutive refusal on, refusals are charged, which limits the requeueing.
 FREE_REFUSALS = 4
-# An attempt that stayed RUNNING this long shows that the system and the task work: it breaks a row
-# of system failures, of refusals and of crashes.
+# An attempt that was RUNNING this long resets the counts of consecutive system failures, refusals
+# and crashes.
 HEALTHY_RUN_SECONDS = 60.0
 
 
 class Event(StrEnum):
-    """What happened to a task or its attempt."""
+    """An event of a task or its attempt."""
 
     PLACED = "placed"
     CACHE_HIT = "cache_hit"
@@ -50,7 +48,7 @@ class Event(StrEnum):
 
 
 class BackoffKind(StrEnum):
-    """Which back-off a requeued task waits (see `retry`)."""
+    """Kinds of backoff of a requeued task (see `backoff`)."""
 
     NONE = "none"
     FAILURE = "failure"
@@ -62,7 +60,7 @@ class BackoffKind(StrEnum):
 class TransitionRule:
     """One row. The task becomes `task`; PENDING while `budget` lasts, or always with `requeue`.
 
-    `exhausts`: all that is left of the budget is charged, and 1 more, so that it never lasts.
+    `exhausts`: the rest of the budget plus 1 is charged, so that the task is never requeued.
     """
 
     task: S
@@ -79,7 +77,7 @@ class TransitionRule:
 class RetryLimits:
     """The retry limits of a task (Iris: failure 0, preemption 100; Flyte: system 3).
 
-    `permanent`: also a failure that no other attempt can cure is tried again within them.
+    `permanent`: permanent failures are retried, too, within these limits.
     """
 
     failure: int = 0
@@ -90,9 +88,9 @@ class RetryLimits:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a task has used up. The totals only grow; the last three count consecutive ends.
+    """The used budgets of a task. The totals only grow; the last three count consecutive ends.
 
-    `consecutive_crashes`: of a service, ends after it was RUNNING, which no budget limits.
+    `consecutive_crashes`: ends of a service after it was RUNNING, which no budget limits.
     """
 
     failure: int = 0
@@ -105,7 +103,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class TransitionResult:
-    """What an event makes of a task and its attempt, and how much of which budget that costs."""
+    """The states of a task and its attempt after an event, and the charge to a budget."""
 
     task: S
     attempt: S | None
@@ -127,7 +125,7 @@ _ROWS: tuple[tuple[frozenset[S], Event, TransitionRule], ...] = (
     (frozenset({S.ASSIGNED}), Event.BUILDING, TransitionRule(S.BUILDING, S.BUILDING)),
     (frozenset({S.ASSIGNED, S.BUILDING}), Event.STARTED, TransitionRule(S.RUNNING, S.RUNNING)),
     (ACTIVE, Event.EXITED_ZERO, TransitionRule(S.SUCCEEDED, S.SUCCEEDED)),
-    # Its image and inputs are there already (Flyte: restarted in place).
+    # Prefers the cell, which has its image and inputs (Flyte: restarted in place).
     (
         ACTIVE,
         Event.USER_FAILED,
@@ -175,7 +173,7 @@ _ROWS: tuple[tuple[frozenset[S], Event, TransitionRule], ...] = (
     (ACTIVE, Event.DRAINED, TransitionRule(S.PREEMPTED, S.PREEMPTED, requeue=True)),
     (frozenset({S.PENDING}), Event.KILLED, TransitionRule(S.KILLED)),
     (ACTIVE, Event.KILLED, TransitionRule(S.KILLED, S.KILLED)),
-    # Also where the report that it was RUNNING never came: only what was RUNNING ends so.
+    # Also from ASSIGNED and BUILDING, if the RUNNING report was lost.
     (
         ACTIVE,
         Event.HEALTH_FAILED,
@@ -209,15 +207,16 @@ def advance(
     ran_seconds: float = 0.0,
     is_final: bool = False,
 ) -> TransitionResult:
-    """Return what `event` makes of a task in `state` whose attempt was RUNNING for `ran_seconds`.
+    """Return the result of `event` for a task in `state`, after `ran_seconds` of RUNNING.
 
-    `is_final`: the task is never tried again, whatever is left of its budgets (Diego: at most
-    once). Raise IllegalTransition when the table has no such row.
+    `is_final`: the task is not retried, even if its budgets allow it (Diego: at most once). Raise
+    IllegalTransition if the table has no row for the event.
     """
     try:
         rule = TRANSITIONS[state, event]
     except KeyError:
-        raise IllegalTransition(f"{event} does not happen to a task that is {state.name}") from None
+        text = f"event {event} is not allowed for a task in state {state.name}"
+        raise IllegalTransition(text) from None
     counters = _count(counters, event, ran_seconds)
     budget = _budget(rule, counters)
     charge = 0
@@ -242,9 +241,7 @@ def advance(
 
 
 def works_again(event: Event, ran_seconds: float) -> bool:
-    """Return whether an end shows that the system worked: its own program ended it, or ran long
-    enough.
-    """
+    """Return whether an end shows that the system works: the program ended, or ran long enough."""
     return ran_seconds >= HEALTHY_RUN_SECONDS or event in (Event.EXITED_ZERO, Event.USER_FAILED)
 
 
@@ -261,7 +258,7 @@ def _count(counters: Counters, event: Event, ran_seconds: float) -> Counters:
     elif is_healthy:
         counters = replace(counters, consecutive_crashes=0)
     if not counters.system_row and not counters.refusal_row:
-        return counters  # no row has begun that the event could end
+        return counters  # nothing to reset
     if works_again(event, ran_seconds):
         return replace(counters, system_row=0, refusal_row=0)
     if event in (Event.BUILDING, Event.STARTED):

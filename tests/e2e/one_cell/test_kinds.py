@@ -86,7 +86,7 @@ def test_a_service_is_restarted_for_ever_and_counts_nothing(
     ("limit", "script", "text"),
     [
         ("idle_timeout_seconds", "sleep 300", "nothing happened in it for as long as its idle"),
-        ("lifetime_seconds", "while :; do echo x; sleep 0.1; done", "its lifetime was over"),
+        ("lifetime_seconds", "while :; do echo x; sleep 0.1; done", "its lifetime has ended"),
     ],
 )
 def test_a_session_ends_by_its_limit_and_is_not_tried_again(

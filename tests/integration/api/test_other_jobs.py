@@ -57,7 +57,7 @@ def test_what_cannot_be_retried_is_refused_with_the_reason(submitter: Caller, ki
     open_ = submitter.post(f"/jobs/{job_id}/retry")
     assert (open_.status, open_.json["detail"]) == (
         409,
-        f"job {job_id} has not ended: retry it then, or cancel it first",
+        f"job {job_id} has not ended: retry it after its end, or cancel it first",
     )
     assert submitter.post("/jobs/4711/retry").status == 404
     assert submitter.post(f"/jobs/{killed}/retry", {"force": True}).faults == {

@@ -56,7 +56,8 @@ def test_a_job_is_retried_and_deleted(command: CliRunner, session: Session) -> N
     refused = call(command, "retry", str(job_id))
     assert (refused.exit_code, refused.stderr) == (
         2,
-        f"cellrun: Conflict: job {job_id} has not ended: retry it then, or cancel it first [409]\n",
+        f"cellrun: Conflict: job {job_id} has not ended: retry it after its end, or cancel it first"
+        " [409]\n",
     )
     session.cancel_job(job_id)
     made = call(command, "retry", str(job_id), "--key", "again")

@@ -170,7 +170,7 @@ def test_a_fault_of_what_was_submitted_is_not_laid_to_the_kind(
     ("act", "words"),
     [
         (raising, "the hook probe failed at group b: RuntimeError('no luck')"),
-        (lambda terms: None, "prepare answered no Terms, but NoneType"),
+        (lambda terms: None, "prepare returned NoneType instead of GroupTerms"),
         (lambda terms: terms.env.update(A="1"), "the hook probe failed at group b"),
     ],
 )
@@ -191,7 +191,7 @@ def test_a_hook_that_is_slow_at_a_submission_refuses_it_and_no_other(
     probe.acts["prepare"] = waiting(never)
     answer = submitter.post("/jobs", SHORT)
     assert answer.status == 422
-    expected = "the hook probe did not answer for group main: it took longer than 0.05 s"
+    expected = "the hook probe did not return for group main: it took longer than 0.05 s"
     assert answer.faults == {"kind": expected}
     for kind in ("plain", "batch"):
         assert submitter.post("/jobs", {**SHORT, "kind": kind}).status == 201

@@ -155,7 +155,7 @@ def test_results_that_went_with_a_deleted_job_are_missed_at_once(loop: Loop) -> 
     with pytest.raises(Conflict, match="group total reads the results of group prepare, which"):
         retry(second)
     loop.converge()
-    with pytest.raises(Conflict, match="submit the job anew"):
+    with pytest.raises(Conflict, match="submit the job again"):
         retry(second)
 
 

@@ -28,11 +28,11 @@ def test_retry_says_what_became_of_it(environment: Api) -> None:
 
 
 def test_what_is_in_the_way_of_a_retry_is_one_line(environment: Api) -> None:
-    said = {"title": "Conflict", "detail": "job 7 has not ended: retry it then"}
+    said = {"title": "Conflict", "detail": "job 7 has not ended: retry it after its end"}
     environment.answer("POST /api/v1/jobs/7/retry", said, 409)
     result = call("retry", "7")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == "cellrun: Conflict: job 7 has not ended: retry it then [409]\n"
+    assert result.stderr == "cellrun: Conflict: job 7 has not ended: retry it after its end [409]\n"
 
 
 @pytest.mark.parametrize("typed", ["n\n", ""])

@@ -136,7 +136,7 @@ def test_a_cell_that_left_in_order_is_lost_without_an_alarm() -> None:
     for pool in (POOL, MOST, replace(MOST, held_at=NOW)):
         losses = decide(replace(LEASE, has_left=True), pool)
         assert [change.reason for change in losses.cells] == [
-            "left in order, silent since 2030-01-01T00:01:00+00:00"
+            "shut down in order, silent since 2030-01-01T00:01:00+00:00"
         ]
         assert losses.alarms == []
 

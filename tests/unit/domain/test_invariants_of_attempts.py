@@ -49,7 +49,7 @@ def test_inv_3_active_together(state: S) -> None:
         return found(inv.active_together, tasks=[row], attempts=held)
 
     present = task(state, attempt_uid=uid(1))
-    wrong = [("task 3", f"{state.name}, but its attempts say otherwise")]
+    wrong = [("task 3", f"{state.name}, but its attempts are not")]
     assert of(present, attempt(state)) == []
     assert of(present, attempt(state), released(F, 2)) == []
     assert of(present) == wrong
@@ -69,7 +69,7 @@ def test_inv_4_released_after_the_end_by_somebody() -> None:
         assert of(released(F, release_kind=kind)) == []
         assert of(attempt(release_kind=kind)) == [(A1, "has a release kind but is not released")]
     assert of(attempt()) == []
-    assert of(released(F, release_kind="")) == [(A1, "released (by nobody) in FAILED")]
+    assert of(released(F, release_kind="")) == [(A1, "released (no release kind) in FAILED")]
     assert of(released(F, release_kind="x")) == [(A1, "released (x) in FAILED")]
     for state in sorted(ACTIVE):
         assert of(released(state)) == [(A1, f"released (confirmed) in {state.name}")]

@@ -198,7 +198,7 @@ def test_inv_27_a_gang_is_whole_or_on_its_way() -> None:
         return found(inv.gangs_whole, jobs=[row], groups=groups, tasks=tasks(*states))
 
     gang: dict[str, Any] = {"coscheduled": True, "min_available": 2}
-    broken = [("job 1", "a gang below its minima, and it is not going back to wait")]
+    broken = [("job 1", "a gang below its minima, and it is not being requeued")]
     assert of(job(**gang), R, R) == []
     assert of(job(**gang), P, P) == []
     assert of(job(**gang), R, P) == broken
@@ -314,8 +314,8 @@ def test_inv_44_every_attempt_is_in_the_history() -> None:
     end = step(2, A, F, attempt_uid=uid(1), attempt_state=F, reason="exit_status")
     assert of(attempt(A), placed) == []
     assert of(attempt(F), placed, end) == []
-    assert of(attempt(A)) == [(A1, "its placing is not in the history")]
-    assert of(attempt(F), end) == [(A1, "its placing is not in the history")]
+    assert of(attempt(A)) == [(A1, "its placement is not in the history")]
+    assert of(attempt(F), end) == [(A1, "its placement is not in the history")]
     lost = [(A1, "its end is not in the history")]
     assert of(attempt(F), placed) == lost
     assert of(attempt(K), placed, end) == lost

@@ -109,7 +109,7 @@ def test_what_has_ended_and_is_settled_may_be_retried() -> None:
 @pytest.mark.parametrize(
     ("job", "relatives", "found", "why"),
     [
-        (replace(OPEN, job_id=7), (), left(1, 1, 0), "job 7 has not ended: retry it then"),
+        (replace(OPEN, job_id=7), (), left(1, 1, 0), "job 7 has not ended: retry it after its end"),
         (replace(OPEN, state=S.RUNNING), (), left(1, 1, 0), "job 9 has not ended"),
         (ENDED, (), left(1, 1), "nothing to retry: all tasks of job 7 succeeded"),
         (replace(ENDED, settled_at=None), (), left(1, 1, 0), "containers of job 7 are still"),

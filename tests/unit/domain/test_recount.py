@@ -51,7 +51,7 @@ def test_who_is_excused_decides_how_the_job_ended() -> None:
     counts = {S.KILLED: 1, S.SUCCEEDED: 1}
     assert texts(ended, a_group(counts), counts) == []
     assert texts(ended, a_group(counts), counts, excused=1) == [
-        "group 12 (main): says that a dependency killed 0, it killed 1",
+        "group 12 (main): killed_by_dependency is 0, a dependency killed 1",
         "job 7: is KILLED, FAILED follows from its tasks",
     ]
 

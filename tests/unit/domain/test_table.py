@@ -252,5 +252,5 @@ def test_sixty_seconds_of_running_break_the_rows(ran_seconds: float, left: tuple
 
 
 def test_a_state_is_told_when_an_event_is_refused() -> None:
-    with pytest.raises(Exception, match="placed does not happen to a task that is RUNNING"):
+    with pytest.raises(Exception, match="event placed is not allowed for a task in state RUNNING"):
         after((S.RUNNING, Event.PLACED))

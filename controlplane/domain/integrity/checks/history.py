@@ -10,27 +10,27 @@ from controlplane.domain.state.transitions import TRANSITIONS
 _REASONS = {reason.value for reason in Reason}
 
 
-def connected(ledger: IntegrityRows) -> Iterator[Finding]:
+def connected(records: IntegrityRows) -> Iterator[Finding]:
     """INV-40."""
-    for task in ledger.tasks:
-        steps = ledger.steps_of_task.get(task.id, [])
-        # A task is PENDING from its job's submission on, which stands in the job's history.
+    for task in records.tasks:
+        steps = records.steps_of_task.get(task.id, [])
+        # A task is PENDING from the submission of its job, which is in the job's history.
         yield from _gaps(f"task {task.id}", steps, begins=S.PENDING, ends=task.state)
-    for job in ledger.jobs:
-        steps = ledger.steps_of_job.get(job.id, [])
+    for job in records.jobs:
+        steps = records.steps_of_job.get(job.id, [])
         yield from _gaps(f"job {job.id}", steps, begins=None, ends=job.state)
 
 
-def final(ledger: IntegrityRows) -> Iterator[Finding]:
+def final(records: IntegrityRows) -> Iterator[Finding]:
     """INV-41."""
-    for step in ledger.steps:
+    for step in records.steps:
         if step.from_state in TERMINAL and step.to_state is not step.from_state:
             yield _subject(step), f"left {_name(step.from_state)} for {_name(step.to_state)}"
 
 
-def legal(ledger: IntegrityRows) -> Iterator[Finding]:
+def legal(records: IntegrityRows) -> Iterator[Finding]:
     """INV-42."""
-    for step in ledger.steps:
+    for step in records.steps:
         if step.task_id is None or step.from_state in (None, step.to_state):
             continue
         if (step.from_state, step.to_state) not in _LEGAL:
@@ -38,24 +38,24 @@ def legal(ledger: IntegrityRows) -> Iterator[Finding]:
             yield _subject(step), text
 
 
-def reasoned(ledger: IntegrityRows) -> Iterator[Finding]:
+def reasoned(records: IntegrityRows) -> Iterator[Finding]:
     """INV-43."""
-    for step in ledger.steps:
+    for step in records.steps:
         if step.reason not in _REASONS:
             yield _subject(step), f"step {step.id} has the unknown reason {step.reason!r}"
 
 
-def attempts_recorded(ledger: IntegrityRows) -> Iterator[Finding]:
+def attempts_recorded(records: IntegrityRows) -> Iterator[Finding]:
     """INV-44."""
-    placed = {step.attempt_uid for step in ledger.steps if step.reason == Reason.PLACED}
+    placed = {step.attempt_uid for step in records.steps if step.reason == Reason.PLACED}
     ended = {
         (step.attempt_uid, step.attempt_state)
-        for step in ledger.steps
+        for step in records.steps
         if step.attempt_state in TERMINAL
     }
-    for attempt in ledger.attempts:
+    for attempt in records.attempts:
         if attempt.uid not in placed:
-            yield f"attempt {attempt.uid}", "its placing is not in the history"
+            yield f"attempt {attempt.uid}", "its placement is not in the history"
         if attempt.state in TERMINAL and (attempt.uid, attempt.state) not in ended:
             yield f"attempt {attempt.uid}", "its end is not in the history"
 

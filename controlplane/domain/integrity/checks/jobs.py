@@ -10,41 +10,41 @@ from controlplane.domain.state.rollup import GroupTally, JobTally, job_state
 from controlplane.domain.state.states import JOB_STATES, OPEN, TERMINAL, Reason
 
 
-def groups_complete(ledger: IntegrityRows) -> Iterator[Finding]:
+def groups_complete(records: IntegrityRows) -> Iterator[Finding]:
     """INV-20."""
-    for group in ledger.groups:
-        indices = sorted(task.index for task in ledger.tasks_of_group.get(group.id, ()))
+    for group in records.groups:
+        indices = sorted(task.index for task in records.tasks_of_group.get(group.id, ()))
         is_apart = len(set(indices)) == len(indices) and set(indices) <= set(range(group.replicas))
         if len(indices) != group.task_count or not is_apart:
             yield f"group {group.id}", f"{group.task_count} tasks expected, there are {indices}"
 
 
-def counts_right(ledger: IntegrityRows) -> Iterator[Finding]:
+def counts_right(records: IntegrityRows) -> Iterator[Finding]:
     """INV-21."""
-    for group in ledger.groups:
-        found = Counter(task.state for task in ledger.tasks_of_group.get(group.id, ()))
-        said = {state: group.counts[state] for state in S if group.counts[state]}
-        if said != dict(found) or sum(group.counts) != group.task_count:
-            yield f"group {group.id}", f"counts {_names(said)}, tasks {_names(found)}"
+    for group in records.groups:
+        found = Counter(task.state for task in records.tasks_of_group.get(group.id, ()))
+        stored = {state: group.counts[state] for state in S if group.counts[state]}
+        if stored != dict(found) or sum(group.counts) != group.task_count:
+            yield f"group {group.id}", f"counts {_names(stored)}, tasks {_names(found)}"
 
 
-def excused_right(ledger: IntegrityRows) -> Iterator[Finding]:
+def excused_right(records: IntegrityRows) -> Iterator[Finding]:
     """INV-22."""
     excused: Counter[int] = Counter()
-    for task_id, steps in ledger.steps_of_task.items():
-        task = ledger.task_of.get(task_id)
+    for task_id, steps in records.steps_of_task.items():
+        task = records.task_of.get(task_id)
         if task is not None and any(step.reason == Reason.DEPENDENCY_FAILED for step in steps):
             excused[task.group_id] += 1
-    for group in ledger.groups:
+    for group in records.groups:
         if group.killed_by_dependency != excused[group.id]:
             text = f"killed_by_dependency is {group.killed_by_dependency}, not {excused[group.id]}"
             yield f"group {group.id}", text
 
 
-def follows_from_tasks(ledger: IntegrityRows) -> Iterator[Finding]:
+def follows_from_tasks(records: IntegrityRows) -> Iterator[Finding]:
     """INV-23."""
-    for job in ledger.jobs:
-        follows = job_state(_tally(job, ledger))
+    for job in records.jobs:
+        follows = job_state(_tally(job, records))
         if job.state not in JOB_STATES:
             yield f"job {job.id}", f"a job is never {job.state.name}"
         elif job.state in TERMINAL:
@@ -58,20 +58,20 @@ def follows_from_tasks(ledger: IntegrityRows) -> Iterator[Finding]:
             yield f"job {job.id}", f"{job.state.name}, but a task of it is or was active"
 
 
-def ends_with_its_tasks(ledger: IntegrityRows) -> Iterator[Finding]:
+def ends_with_its_tasks(records: IntegrityRows) -> Iterator[Finding]:
     """INV-24."""
-    for job in ledger.jobs:
-        is_open = any(task.state in OPEN for task in ledger.tasks_of_job.get(job.id, ()))
+    for job in records.jobs:
+        is_open = any(task.state in OPEN for task in records.tasks_of_job.get(job.id, ()))
         if is_open == (job.finished_at is not None):
             yield f"job {job.id}", f"finished at {job.finished_at}, tasks open: {is_open}"
         if (job.finished_at is not None) != (job.state in TERMINAL):
             yield f"job {job.id}", f"{job.state.name}, finished at {job.finished_at}"
 
 
-def settled_without_attempts(ledger: IntegrityRows) -> Iterator[Finding]:
+def settled_without_attempts(records: IntegrityRows) -> Iterator[Finding]:
     """INV-25."""
-    holding = {attempt.job_id for attempt in ledger.attempts if attempt.released_at is None}
-    for job in ledger.jobs:
+    holding = {attempt.job_id for attempt in records.attempts if attempt.released_at is None}
+    for job in records.jobs:
         if job.settled_at is None:
             continue
         if job.finished_at is None or job.settled_at < job.finished_at:
@@ -80,10 +80,10 @@ def settled_without_attempts(ledger: IntegrityRows) -> Iterator[Finding]:
             yield f"job {job.id}", "settled, but an attempt of it is not released"
 
 
-def placed_when_it_might(ledger: IntegrityRows) -> Iterator[Finding]:
+def placed_when_it_might(records: IntegrityRows) -> Iterator[Finding]:
     """INV-26."""
-    for attempt in ledger.attempts:
-        group, job = ledger.group_of.get(attempt.group_id), ledger.job_of.get(attempt.job_id)
+    for attempt in records.attempts:
+        group, job = records.group_of.get(attempt.group_id), records.job_of.get(attempt.job_id)
         if group is None or job is None:
             continue
         if group.startable_at is None or attempt.created_at < group.startable_at:
@@ -93,56 +93,56 @@ def placed_when_it_might(ledger: IntegrityRows) -> Iterator[Finding]:
             yield f"attempt {attempt.uid}", f"placed after job {job.id} had ended"
 
 
-def gangs_whole(ledger: IntegrityRows) -> Iterator[Finding]:
+def gangs_whole(records: IntegrityRows) -> Iterator[Finding]:
     """INV-27."""
-    for job in ledger.jobs:
+    for job in records.jobs:
         if not job.coscheduled or job.is_bouncing or job.ending_as or job.state in TERMINAL:
             continue
         gang = [
             GangGroupFacts(
-                Counter(task.state for task in ledger.tasks_of_group.get(group.id, ())),
+                Counter(task.state for task in records.tasks_of_group.get(group.id, ())),
                 group.min_available,
                 not group.at_most_once,
             )
-            for group in ledger.groups_of_job.get(job.id, ())
+            for group in records.groups_of_job.get(job.id, ())
         ]
         if any(group.movable for group in gang) and not meets_minima(gang, job.min_available):
-            yield f"job {job.id}", "a gang below its minima, and it is not going back to wait"
+            yield f"job {job.id}", "a gang below its minima, and it is not being requeued"
 
 
-def blocked_not_startable(ledger: IntegrityRows) -> Iterator[Finding]:
+def blocked_not_startable(records: IntegrityRows) -> Iterator[Finding]:
     """INV-28."""
-    blocked = {job.id for job in ledger.jobs if job.waits_for_jobs}
-    for group in ledger.groups:
+    blocked = {job.id for job in records.jobs if job.waits_for_jobs}
+    for group in records.groups:
         if group.job_id in blocked and group.startable_at is not None:
             yield f"group {group.id}", f"may start, but job {group.job_id} waits for others"
 
 
-def never_over_committed(ledger: IntegrityRows) -> Iterator[Finding]:
+def never_over_committed(records: IntegrityRows) -> Iterator[Finding]:
     """INV-30."""
-    for cell in ledger.cells:
+    for cell in records.cells:
         for name, amount in sorted(cell.used.items()):
             if amount > cell.capacity.get(name, 0):
                 text = f"{amount} of {cell.capacity.get(name, 0)} {name} are taken"
                 yield f"cell {cell.id} ({cell.name})", text
 
 
-def lease_of_its_incarnation(ledger: IntegrityRows) -> Iterator[Finding]:
+def lease_of_its_incarnation(records: IntegrityRows) -> Iterator[Finding]:
     """INV-31."""
-    for cell in ledger.cells:
+    for cell in records.cells:
         if (cell.lease_incarnation or "") != cell.incarnation:
             text = f"incarnation {cell.incarnation!r}, its lease's is {cell.lease_incarnation!r}"
             yield f"cell {cell.id} ({cell.name})", text
 
 
-def _tally(job: JobRecord, ledger: IntegrityRows) -> JobTally:
+def _tally(job: JobRecord, records: IntegrityRows) -> JobTally:
     groups = tuple(
         GroupTally(
-            counts=Counter(task.state for task in ledger.tasks_of_group.get(group.id, ())),
+            counts=Counter(task.state for task in records.tasks_of_group.get(group.id, ())),
             min_available=group.min_available,
             killed_by_dependency=group.killed_by_dependency,
         )
-        for group in ledger.groups_of_job.get(job.id, ())
+        for group in records.groups_of_job.get(job.id, ())
     )
     return JobTally(
         groups=groups,
