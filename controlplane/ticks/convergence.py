@@ -9,7 +9,7 @@ from django.conf import settings
 from controlplane import clock
 from controlplane.commands.cells.probes import find_deaf_since, send_probes
 from controlplane.commands.convergence.lost_cells import count_silence
-from controlplane.commands.convergence.memory import Memory
+from controlplane.commands.convergence.rule import Memory
 from controlplane.commands.convergence.rules import RULES
 from controlplane.commands.convergence.runner import RuleRunner
 from controlplane.commands.state.tick_alerts import TickAlerts

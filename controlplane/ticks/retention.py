@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from celery import shared_task
 
 from controlplane import clock
-from controlplane.commands.convergence.memory import Memory
+from controlplane.commands.convergence.rule import Memory
 from controlplane.commands.convergence.rules import RULES
 from controlplane.commands.convergence.runner import RuleRunner
 from controlplane.commands.state.tick_runs import take_wake

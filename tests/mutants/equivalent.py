@@ -129,9 +129,9 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "every row of that table says when it holds, and a test has it; the guard is for types",
     ),
     Equivalent(
-        f"{_D}convergence/unplaced.py",
-        "facts, Event.DEADLINE_PASSED, ChangeCause(Reason.SCHEDULING_DEADLINE), now=now",
-        "facts, Event.REJECTED, ChangeCause(Reason.SCHEDULING_DEADLINE), now=now",
+        f"{_D}convergence/task_rules.py",
+        "_end(Event.DEADLINE_PASSED, Reason.SCHEDULING_DEADLINE),",
+        "_end(Event.REJECTED, Reason.SCHEDULING_DEADLINE),",
         "the table has the same row for both; they differ in docs/states.md",
     ),
 )

@@ -15,7 +15,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "claims-are-over-at-once",
-        f"{_C}convergence/resolutions.py",
+        f"{_C}convergence/housekeeping.py",
         "timedelta(seconds=look.policy.claim_seconds)",
         "timedelta(seconds=0)",
         "a claim is given to another one while its winner has time left",
@@ -91,7 +91,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a-lost-try-is-the-last-one",
-        f"{_C}convergence/resolutions.py",
+        f"{_C}convergence/housekeeping.py",
         "        WHERE state = 'claimed' AND claimed_until <= %s ORDER BY id",
         "        WHERE state = 'claimed' AND claimed_until > %s ORDER BY id",
         "nobody is told any more what a process that was killed was about to tell",

@@ -80,7 +80,7 @@ def decide(owner: Owner, task: OwnerFacts, now: datetime) -> ChangeTask:
     if owner.rule == "bouncing_jobs":
         return decide_bounced(task.facts, stop_seconds=10.0, now=now)
     rule = RULES[owner.rule]
-    assert rule.holds(task.facts, now), f"{owner.what}: {owner.rule} does not hold"
+    assert rule.is_due(task.facts, now), f"{owner.what}: {owner.rule} does not hold"
     return rule.decide(task.facts, now=now)
 
 

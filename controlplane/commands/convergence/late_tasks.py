@@ -8,8 +8,8 @@ from controlplane.commands.convergence.rule import RuleContext
 from controlplane.commands.state.apply import apply_changes
 from controlplane.commands.state.dispatch import send_after_commit
 from controlplane.commands.state.transactions import for_each_batch
-from controlplane.domain.convergence.task_rule import TaskRule
-from controlplane.queries.convergence.due import DueTask, find_candidates, pick_candidates
+from controlplane.domain.convergence.task_rules import TaskRule
+from controlplane.queries.convergence.late_tasks import DueTask, find_candidates, pick_candidates
 from controlplane.queries.locks import lock_jobs
 from controlplane.queries.task_facts import load_facts_of_tasks
 
@@ -63,7 +63,7 @@ def apply_task_rule(rule: TaskRule, candidates: Sequence[DueTask], look: RuleCon
         changes = [
             rule.decide(facts, now=look.now)
             for facts in load_facts_of_tasks(list(attempts))
-            if rule.holds(facts, look.now)
+            if rule.is_due(facts, look.now)
             and (facts.attempt is None or facts.attempt.uid == attempts[facts.task_id])
         ]
         applied = apply_changes(changes, jobs=jobs, now=look.now, actor="convergence")

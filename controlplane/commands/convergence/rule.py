@@ -4,11 +4,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from controlplane.commands.convergence.memory import Memory
+from controlplane.commands.convergence.orphan_files import StoreWalk
+from controlplane.commands.state.tick_alerts import TickAlerts
 from controlplane.domain.convergence.policy import Policy
 
 # Jobs looked at by one rule in one tick.
 JOBS_PER_TICK = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Facts that save a process repeated work: its task owns them, rules get them with each look.
+
+    A new process begins without; everything that must outlive it is in the database.
+    """
+
+    alerts: TickAlerts = field(default_factory=TickAlerts)
+    store_walk: StoreWalk = field(default_factory=StoreWalk)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,35 +1,23 @@
 """The rules of convergence in order; the order is the specification."""
 
 from controlplane.commands.convergence import (
-    alerts,
     cell_health,
     deletion,
     dependencies,
     endings,
-    images,
+    housekeeping,
     lost_cells,
     orphans,
     repairs,
-    resolutions,
 )
 from controlplane.commands.convergence.late_tasks import EndLateTasks
 from controlplane.commands.convergence.rule import ConvergenceRule
-from controlplane.domain.convergence import (
-    drained,
-    overruns,
-    stuck_builds,
-    unanswered,
-    unconfirmed_stops,
-    unplaced,
-)
-from controlplane.domain.convergence import (
-    lost_cells as attempts_of_lost_cells,
-)
-from controlplane.domain.convergence.task_rule import TaskRule
+from controlplane.domain.convergence import task_rules
+from controlplane.domain.convergence.task_rules import TaskRule
 
 
-def _late(number: int, rule: TaskRule) -> ConvergenceRule:
-    return ConvergenceRule(number, rule.name, (rule.name,), EndLateTasks(rule), waits=True)
+def _late(rule: TaskRule) -> ConvergenceRule:
+    return ConvergenceRule(rule.number, rule.name, (rule.name,), EndLateTasks(rule), waits=True)
 
 
 RULES: tuple[ConvergenceRule, ...] = (
@@ -40,16 +28,16 @@ RULES: tuple[ConvergenceRule, ...] = (
         lost_cells.lose_silent_cells,
         waits=True,
     ),
-    _late(1, attempts_of_lost_cells.RULE),
+    _late(task_rules.ATTEMPTS_OF_LOST_CELLS),
     ConvergenceRule(
         1, "held_attempts", ("held_attempts", "freed_attempts"), lost_cells.watch_held_attempts
     ),
-    _late(2, unanswered.RULE),
-    _late(3, stuck_builds.RULE),
-    _late(4, overruns.RULE),
-    _late(5, drained.RULE),
-    _late(5, unplaced.RULE),
-    _late(6, unconfirmed_stops.RULE),
+    _late(task_rules.UNANSWERED),
+    _late(task_rules.STUCK_BUILDS),
+    _late(task_rules.OVERRUNS),
+    _late(task_rules.DRAINED),
+    _late(task_rules.UNPLACED),
+    _late(task_rules.UNCONFIRMED_STOPS),
     ConvergenceRule(
         6,
         "stuck_stops",
@@ -57,7 +45,7 @@ RULES: tuple[ConvergenceRule, ...] = (
         cell_health.judge_cells,
         waits=True,
     ),
-    ConvergenceRule(6, "images", ("images",), images.hold),
+    ConvergenceRule(6, "images", ("images",), housekeeping.hold_images_back),
     ConvergenceRule(
         7, "dependencies", ("blocked_jobs", "waiting_jobs"), dependencies.follow, on_wake=True
     ),
@@ -68,7 +56,9 @@ RULES: tuple[ConvergenceRule, ...] = (
         endings.go_on,
         on_wake=True,
     ),
-    ConvergenceRule(10, "resolutions", ("resolving", "claimed_callbacks"), resolutions.let_go),
+    ConvergenceRule(
+        10, "resolutions", ("resolving", "claimed_callbacks"), housekeeping.release_claims
+    ),
     ConvergenceRule(11, "expiry", ("expired_jobs",), deletion.delete_expired_jobs, waits=True),
     # Always: files may be left of what was deleted before.
     ConvergenceRule(11, "deletion", ("deleted_jobs",), deletion.purge, waits=True, always=True),
@@ -77,6 +67,6 @@ RULES: tuple[ConvergenceRule, ...] = (
     ConvergenceRule(12, "settling", ("unsettled_jobs",), repairs.settle),
     ConvergenceRule(12, "recount", ("recount",), repairs.recount, is_repair=True),
     ConvergenceRule(12, "orphans", ("orphans",), orphans.remove, is_repair=True),
-    ConvergenceRule(12, "alerts", ("quiet_alerts",), alerts.close_quiet),
+    ConvergenceRule(12, "alerts", ("quiet_alerts",), housekeeping.close_quiet_alerts),
 )
 """Rule 9 is of the cache, which there is not yet."""

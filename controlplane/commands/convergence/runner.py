@@ -9,8 +9,7 @@ from datetime import datetime
 import structlog
 from django.db import DatabaseError, Error, connection
 
-from controlplane.commands.convergence.memory import Memory
-from controlplane.commands.convergence.rule import ConvergenceRule, RuleContext
+from controlplane.commands.convergence.rule import ConvergenceRule, Memory, RuleContext
 from controlplane.commands.state.tick_alerts import raise_repair
 from controlplane.domain.convergence.policy import Policy
 from controlplane.queries.convergence.due import find_due

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from controlplane.domain.convergence.policy import Policy
-from controlplane.domain.convergence.task_rule import TaskRule
 from controlplane.domain.state.effects import ChangeCell, ChangeTask, RaiseAlert
 from controlplane.domain.state.facts import AttemptFacts, LeaseFacts, PoolSilence, TaskFacts
 from controlplane.domain.state.states import (
@@ -198,6 +197,3 @@ def is_lost_attempt_due(facts: TaskFacts, now: datetime) -> bool:
 
 def _is_releasable(attempt: AttemptFacts, now: datetime) -> bool:
     return attempt.releasable_at is not None and attempt.releasable_at <= now
-
-
-RULE = TaskRule("attempts_of_lost_cells", decide_lost_attempt, is_lost_attempt_due)

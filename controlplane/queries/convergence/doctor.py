@@ -21,8 +21,7 @@ from controlplane.queries.callbacks.unreachable import (
 )
 from controlplane.queries.convergence.cell_health import FORCED_AT, SUSPECTED_AT
 from controlplane.queries.convergence.due import find_due
-from controlplane.queries.convergence.stuck_builds import BUILD_ENDS_AT
-from controlplane.queries.convergence.unplaced import DEADLINE
+from controlplane.queries.convergence.late_tasks import BUILD_ENDS_AT, DEADLINE
 from controlplane.queries.sql import rows
 from controlplane.queries.task_facts import load_facts_of_tasks
 from controlplane.queries.ticks import TickFacts, load_tick

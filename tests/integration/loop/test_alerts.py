@@ -11,9 +11,8 @@ from django.db import connection, transaction
 from django.db.models import F
 
 from controlplane import clock
-from controlplane.commands.convergence.alerts import close_quiet
-from controlplane.commands.convergence.memory import Memory
-from controlplane.commands.convergence.rule import RuleContext
+from controlplane.commands.convergence.housekeeping import close_quiet_alerts
+from controlplane.commands.convergence.rule import Memory, RuleContext
 from controlplane.commands.state.alerts import close_alert
 from controlplane.commands.state.apply import raise_alerts
 from controlplane.commands.state.tick_alerts import TickAlerts
@@ -165,7 +164,7 @@ def test_an_alert_that_is_raised_again_while_it_is_being_closed_stays_open(loop:
     def close() -> None:
         try:
             closed.append(
-                close_quiet(RuleContext(clock.now(), Policy(), frozenset()))["alerts_closed"]
+                close_quiet_alerts(RuleContext(clock.now(), Policy(), frozenset()))["alerts_closed"]
             )
         finally:
             connection.close()

@@ -20,10 +20,11 @@ from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.messages.reports import AttemptReport, Goodbye, Heartbeat
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.convergence import drained
 from controlplane.domain.convergence.policy import Policy
+from controlplane.domain.convergence.task_rules import DRAINED
 from controlplane.models import Alert, Attempt, Cell, CellLease, Job, Task
-from controlplane.queries.convergence.due import SOURCES, find_candidates
+from controlplane.queries.convergence.due import SOURCES
+from controlplane.queries.convergence.late_tasks import find_candidates
 from controlplane.queries.convergence.parameters import parameters_of
 from controlplane.queries.views.cells import get_cell
 from tests.integration.loop.conftest import Hand, Loop
@@ -117,7 +118,7 @@ def test_nothing_is_evicted_once_the_drain_was_called_off(loop: Loop) -> None:
     found = find_candidates("drained", now=now, covered_at=None, policy=Policy())
     assert len(found) == 1
     uncordon_cell(name="cell-1", actor="me", now=clock.now())
-    assert apply_task_rule(drained.RULE, found, RuleContext(now, Policy(), frozenset())) == 0
+    assert apply_task_rule(DRAINED, found, RuleContext(now, Policy(), frozenset())) == 0
     assert Task.objects.get().state == S.RUNNING
 
 

@@ -15,8 +15,7 @@ import pytest
 from django.db import connection
 
 from controlplane import clock
-from controlplane.commands.convergence.memory import Memory
-from controlplane.commands.convergence.rule import RuleContext
+from controlplane.commands.convergence.rule import Memory, RuleContext
 from controlplane.commands.convergence.rules import RULES
 from controlplane.models import Alert, InboxProbe
 from controlplane.queries.convergence.due import SOURCES, find_due

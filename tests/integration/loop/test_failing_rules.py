@@ -20,8 +20,8 @@ from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import Phase
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.convergence import stuck_builds, unanswered
 from controlplane.domain.convergence.policy import Policy
+from controlplane.domain.convergence.task_rules import STUCK_BUILDS, UNANSWERED
 from controlplane.domain.state.effects import ChangeTask
 from controlplane.domain.state.job_rollup import impossible_groups, newly_startable
 from controlplane.domain.state.states import OPEN
@@ -64,12 +64,12 @@ def test_jobs_that_fail_each_time_do_not_stand_in_front_of_others(loop: Loop) ->
     def decide(facts, *, now) -> ChangeTask:
         if facts.job_id in poisoned:
             raise ValueError("poisoned")
-        return unanswered.decide_unanswered(facts, now=now)
+        return UNANSWERED.decide(facts, now=now)
 
-    rule = EndLateTasks(replace(unanswered.RULE, decide=decide))
+    rule = EndLateTasks(replace(UNANSWERED, decide=decide))
     assert rule(RuleContext(clock.now(), Policy(page=2), frozenset())) == {"unanswered": 3}
     assert Alert.objects.filter(kind="job_skipped", cleared_at=None).count() == len(poisoned)
-    assert EndLateTasks(unanswered.RULE)(RuleContext(clock.now(), Policy(page=2), frozenset())) == {
+    assert EndLateTasks(UNANSWERED)(RuleContext(clock.now(), Policy(page=2), frozenset())) == {
         "unanswered": 4
     }
 
@@ -84,10 +84,10 @@ def test_a_report_that_came_after_the_look_begins_the_time_of_a_build_anew(loop:
     found = find_candidates("stuck_builds", now=look.now, covered_at=None, policy=look.policy)
     assert [item.uid for item in found] == [attempt.uid]
     cell.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase=Phase.CREATING))
-    assert apply_task_rule(stuck_builds.RULE, found, look) == 0
+    assert apply_task_rule(STUCK_BUILDS, found, look) == 0
     assert loop.states(job) == ["BUILDING"]
     Attempt.objects.update(state_since=clock.now() - HOUR)
-    assert apply_task_rule(stuck_builds.RULE, found, look) == 1
+    assert apply_task_rule(STUCK_BUILDS, found, look) == 1
 
 
 @contextmanager

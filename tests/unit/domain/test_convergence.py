@@ -17,7 +17,6 @@ from controlplane.domain.convergence.cell_health import (
     decide_failing,
     decide_stuck_stops,
 )
-from controlplane.domain.convergence.drained import decide_drained
 from controlplane.domain.convergence.endings import decide_bounced, decide_ended, decide_hopeless
 from controlplane.domain.convergence.lost_cells import (
     EXCLUSIVE_MARGIN_SECONDS,
@@ -30,12 +29,15 @@ from controlplane.domain.convergence.lost_cells import (
     is_lost_attempt_due,
     mass_alert,
 )
-from controlplane.domain.convergence.overruns import decide_overrun
 from controlplane.domain.convergence.policy import Policy
-from controlplane.domain.convergence.stuck_builds import decide_stuck_build
-from controlplane.domain.convergence.unanswered import decide_unanswered
-from controlplane.domain.convergence.unconfirmed_stops import decide_unconfirmed_stop
-from controlplane.domain.convergence.unplaced import decide_unplaced
+from controlplane.domain.convergence.task_rules import (
+    DRAINED,
+    OVERRUNS,
+    STUCK_BUILDS,
+    UNANSWERED,
+    UNCONFIRMED_STOPS,
+    UNPLACED,
+)
 from controlplane.domain.state.effects import ChangeAttempt, ChangeTask, Step
 from controlplane.domain.state.facts import AttemptFacts, LeaseFacts, PoolSilence, TaskFacts
 from controlplane.domain.state.states import (
@@ -313,7 +315,7 @@ def test_a_strict_attempt_that_stays_is_brought_before_an_operator() -> None:
 
 
 def test_an_order_without_an_answer_ends_free_and_is_stopped() -> None:
-    change = decide_unanswered(task(S.ASSIGNED, attempt(S.ASSIGNED)), now=NOW)
+    change = UNANSWERED.decide(task(S.ASSIGNED, attempt(S.ASSIGNED)), now=NOW)
     assert (change.task_to, of(change).state_to) == (S.PENDING, S.WORKER_FAILED)
     assert (of(change).charged, of(change).release) == (None, None)
     assert (of(change).stop_reason, why(change)) == (Reason.START_EXPIRED, Reason.START_EXPIRED)
@@ -321,27 +323,27 @@ def test_an_order_without_an_answer_ends_free_and_is_stopped() -> None:
 
 
 def test_a_build_that_takes_too_long_is_a_system_failure() -> None:
-    change = decide_stuck_build(task(S.BUILDING, attempt(S.BUILDING)), now=NOW)
+    change = STUCK_BUILDS.decide(task(S.BUILDING, attempt(S.BUILDING)), now=NOW)
     assert (change.task_to, of(change).state_to) == (S.PENDING, S.FAILED)
     assert (of(change).charged, why(change)) == (RetryBudget.SYSTEM, Reason.BUILD_TIMEOUT)
     assert (of(change).release, of(change).stop_reason) == (None, Reason.BUILD_TIMEOUT)
 
 
 def test_a_task_past_its_timeout_is_killed() -> None:
-    change = decide_overrun(task(S.RUNNING, attempt()), now=NOW)
+    change = OVERRUNS.decide(task(S.RUNNING, attempt()), now=NOW)
     assert (change.task_to, of(change).state_to) == (S.KILLED, S.KILLED)
     assert (of(change).stop_reason, why(change)) == (Reason.TIMEOUT, Reason.TIMEOUT)
 
 
 def test_a_task_past_its_lifetime_is_killed_for_that() -> None:
     facts = replace(task(S.RUNNING, attempt()), timeout_is_lifetime=True)
-    change = decide_overrun(facts, now=NOW)
+    change = OVERRUNS.decide(facts, now=NOW)
     assert (change.task_to, of(change).state_to) == (S.KILLED, S.KILLED)
     assert (of(change).stop_reason, why(change)) == (Reason.LIFETIME_OVER, Reason.LIFETIME_OVER)
 
 
 def test_a_task_past_its_scheduling_deadline_is_unschedulable() -> None:
-    change = decide_unplaced(task(S.PENDING), now=NOW)
+    change = UNPLACED.decide(task(S.PENDING), now=NOW)
     assert (change.task_to, why(change)) == (S.UNSCHEDULABLE, Reason.SCHEDULING_DEADLINE)
 
 
@@ -350,18 +352,18 @@ HOLDS = {rule.name: rule for rule in TASK_RULES}
 
 
 def holding(facts: TaskFacts) -> list[str]:
-    return [rule.name for rule in TASK_RULES if rule.holds(facts, NOW)]
+    return [rule.name for rule in TASK_RULES if rule.is_due(facts, NOW)]
 
 
 def test_the_rules_stand_in_the_order_of_the_specification() -> None:
     assert [(rule.name, rule.decide) for rule in TASK_RULES] == [
         ("attempts_of_lost_cells", decide_lost_attempt),
-        ("unanswered", decide_unanswered),
-        ("stuck_builds", decide_stuck_build),
-        ("overruns", decide_overrun),
-        ("drained", decide_drained),
-        ("unplaced", decide_unplaced),
-        ("unconfirmed_stops", decide_unconfirmed_stop),
+        ("unanswered", UNANSWERED.decide),
+        ("stuck_builds", STUCK_BUILDS.decide),
+        ("overruns", OVERRUNS.decide),
+        ("drained", DRAINED.decide),
+        ("unplaced", UNPLACED.decide),
+        ("unconfirmed_stops", UNCONFIRMED_STOPS.decide),
     ]
 
 
@@ -376,7 +378,7 @@ def test_each_state_of_an_attempt_has_its_rule(state: S) -> None:
 @pytest.mark.parametrize("state", sorted(ATTEMPT_STATES & TERMINAL))
 def test_an_unconfirmed_stop_is_forced_once_and_nothing_else_changes(state: S) -> None:
     facts = task(S.PENDING, attempt(state), counters=Counters(1, 2, 3))
-    change = decide_unconfirmed_stop(facts, now=NOW)
+    change = UNCONFIRMED_STOPS.decide(facts, now=NOW)
     assert (change.task_from, change.task_to, change.counters) == (
         S.PENDING,
         S.PENDING,
@@ -392,7 +394,7 @@ def test_an_unconfirmed_stop_is_forced_once_and_nothing_else_changes(state: S) -
 def test_an_order_may_be_answered_until_its_instant() -> None:
     due = [attempt(S.ASSIGNED, start_before=NOW + n * SECOND) for n in (-1, 0, 1)]
     rule = HOLDS["unanswered"]
-    assert [rule.holds(task(S.ASSIGNED, one), NOW) for one in due] == [True, True, False]
+    assert [rule.is_due(task(S.ASSIGNED, one), NOW) for one in due] == [True, True, False]
 
 
 def test_an_order_that_must_not_run_twice_waits_for_its_cells_word() -> None:

@@ -1,18 +1,41 @@
-"""Rule 10: claims that nobody followed up are let go."""
+"""Abandoned claims, images that cells could not pull, and quiet alerts."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from django.db import transaction
 
+from controlplane.commands.cells.image_failures import hold_images
 from controlplane.commands.convergence.rule import RuleContext
+from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.callbacks.delivery import CLAIM_SECONDS, wait_seconds
+from controlplane.queries.convergence.housekeeping import QUIET_ALERTS
+from controlplane.queries.convergence.parameters import parameters_of
 from controlplane.queries.sql import execute, rows
+
+
+def close_quiet_alerts(look: RuleContext) -> Mapping[str, int]:
+    """Close those that were not raised again for as long as `domain.alerts` says."""
+    # Looked at again under its lock: one that is raised meanwhile stays.
+    statement = f"""
+        WITH quiet AS MATERIALIZED (
+            SELECT a.id {QUIET_ALERTS} ORDER BY a.id FOR NO KEY UPDATE OF a
+        )
+        UPDATE controlplane_alert a SET cleared_at = %(now)s FROM quiet WHERE a.id = quiet.id
+        """
+    parameters = parameters_of(look.now, look.covered_at, look.policy)
+    return {"alerts_closed": run_in_transaction(lambda: execute(statement, parameters))}
+
+
+def hold_images_back(look: RuleContext) -> Mapping[str, int]:
+    """Hold, and let go, the tasks of images that failed."""
+    return {"held_by_images": hold_images(now=look.now)}
+
 
 LOST = "whoever tried has not told how it went"
 
 
-def let_go(look: RuleContext) -> Mapping[str, int]:
+def release_claims(look: RuleContext) -> Mapping[str, int]:
     """RESOLVING for too long is COMPLETED again (Diego: 30 s); a lost try is tried again."""
     before = look.now - timedelta(seconds=look.policy.claim_seconds)
     resolving = execute(
@@ -28,11 +51,11 @@ def let_go(look: RuleContext) -> Mapping[str, int]:
         [before, look.now - before],
     )
     with transaction.atomic():
-        lost = _take_from_the_dead(look.now)
+        lost = _fail_lost_tries(look.now)
     return {"claims_let_go": resolving, "tries_lost": lost}
 
 
-def _take_from_the_dead(now: datetime) -> int:
+def _fail_lost_tries(now: datetime) -> int:
     """Tries of which nobody told count as failed ones: another is waited for, or there is none."""
     held = rows(
         """

@@ -1,0 +1,170 @@
+"""Rules 1 to 6: the tasks whose time limits have passed, a statement for each rule."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import starmap
+from types import MappingProxyType
+from uuid import UUID
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.convergence.policy import Policy
+from controlplane.queries.convergence.cell_health import UNCONFIRMED_STOPS
+from controlplane.queries.convergence.lost_cells import ATTEMPTS_OF_LOST_CELLS
+from controlplane.queries.convergence.parameters import parameters_of
+from controlplane.queries.sql import rows
+
+UNANSWERED = f"""
+    FROM controlplane_attempt a JOIN controlplane_taskgroup g ON g.id = a.group_id
+    WHERE a.released_at IS NULL AND a.state = {S.ASSIGNED:d} AND a.start_before <= %(now)s
+      AND NOT g.at_most_once
+    """
+
+_START_PERIOD = "COALESCE((g.launch #>> '{health_check,start_period_seconds}')::float8, 0)"
+
+BUILD_ENDS_AT = f"""
+    LEAST(a.state_since + make_interval(secs => CASE a.phase
+        WHEN 'pulling' THEN p.pull_timeout_seconds
+        -- It may wait for its turn in the cell behind pulls and creations of others.
+        WHEN 'preparing' THEN NULL
+        WHEN 'checking' THEN p.create_timeout_seconds + {_START_PERIOD}
+        ELSE p.create_timeout_seconds END),
+    -- Each of the four phases once: who goes back and forth between them does not come to an end.
+    a.start_before + make_interval(
+        secs => p.pull_timeout_seconds + 3 * p.create_timeout_seconds + {_START_PERIOD}))
+    """
+"""Until when an attempt `a` of group `g` in pool `p` may be BUILDING, in its phase and in all.
+
+`state_since` is when the attempt entered its phase, as the control plane learned it. `preparing`
+has no limit of its own: that of the whole build holds.
+"""
+
+STUCK_BUILDS = f"""
+    FROM controlplane_attempt a
+    JOIN controlplane_cell c ON c.id = a.cell_id
+    JOIN controlplane_pool p ON p.id = c.pool_id
+    JOIN controlplane_taskgroup g ON g.id = a.group_id
+    WHERE a.released_at IS NULL AND a.state = {S.BUILDING:d} AND {BUILD_ENDS_AT} <= %(now)s
+    """
+
+OVERRUNS = f"""
+    FROM controlplane_attempt a JOIN controlplane_taskgroup g ON g.id = a.group_id
+    WHERE a.released_at IS NULL AND a.state = {S.RUNNING:d} AND g.timeout_seconds IS NOT NULL
+      AND a.started_at + make_interval(secs => g.timeout_seconds + %(grace)s) <= %(now)s
+    """
+
+DRAINED = """
+    FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
+    JOIN controlplane_taskgroup g ON g.id = a.group_id
+    WHERE a.released_at IS NULL AND a.finished_at IS NULL AND NOT g.at_most_once
+      AND c.ordered_state = 'DRAINING' AND c.drain_deadline_at <= %(now)s
+      AND c.state <> 'LOST' AND a.incarnation = c.incarnation
+    """
+
+# A job's own timeout wins. For other jobs the timeout that their pool has now counts, and for
+# one-off tasks of a pool that has none, the installation's, which stands in the group.
+DEADLINE = """
+    CASE WHEN g.deadline_at IS NULL OR j.is_one_off THEN COALESCE(
+        g.startable_at + make_interval(secs => p.pending_timeout_seconds), g.deadline_at)
+    ELSE g.deadline_at END
+    """
+"""The scheduling deadline of group `g` of job `j` in pool `p`."""
+
+# Deadlines are judged up to the last pass that looked at all that waits in the pool. The instant
+# of that pass is in the future if the clock was put back.
+_JUDGED = """
+    CASE WHEN %(covered)s::timestamptz IS NOT NULL
+         THEN LEAST(%(covered)s::timestamptz, %(now)s, uncovered_since) END
+    """
+# OFFSET has the instants computed once for each pool, not for each group.
+_POOLS = f"""
+    SELECT id, pending_timeout_seconds, {_JUDGED} AS judged,
+           {_JUDGED} - make_interval(secs => pending_timeout_seconds) AS judged_starts
+    FROM controlplane_pool OFFSET 0
+    """
+_WAITS = f"t.state = {S.PENDING:d} AND t.started_at IS NULL"
+
+# The first branch goes from the groups that wait, which the index of waiting tasks has, to their
+# deadlines. OFFSET keeps that order: most deadlines belong to what is over. The job is read only
+# for groups of which one of the two possible deadlines is over. The second branch goes by the index
+# of held attempts: tasks that wait again while their last attempt is not released.
+UNPLACED = f"""
+    FROM (
+        SELECT t.id AS task_id, t.job_id, t.attempt_uid AS uid
+        FROM (SELECT shape_id, group_id FROM controlplane_task
+              WHERE state = {S.PENDING:d} AND NOT attempt_open GROUP BY shape_id, group_id) w
+        JOIN controlplane_shape s ON s.id = w.shape_id
+        JOIN ({_POOLS}) p ON p.id = s.pool_id
+        CROSS JOIN LATERAL (
+            SELECT g.id, g.job_id, g.deadline_at, g.startable_at FROM controlplane_taskgroup g
+            WHERE g.id = w.group_id
+              AND (g.deadline_at <= p.judged OR g.startable_at <= p.judged_starts)
+            OFFSET 0) g
+        JOIN controlplane_job j ON j.id = g.job_id AND {DEADLINE} <= p.judged
+        JOIN controlplane_task t ON t.shape_id = w.shape_id AND t.group_id = g.id
+        WHERE {_WAITS} AND NOT t.attempt_open
+        UNION ALL
+        SELECT t.id, t.job_id, t.attempt_uid
+        FROM controlplane_attempt h JOIN controlplane_task t ON t.id = h.task_id
+        JOIN controlplane_taskgroup g ON g.id = t.group_id
+        JOIN controlplane_job j ON j.id = t.job_id
+        JOIN ({_POOLS}) p ON p.id = j.pool_id
+        WHERE {DEADLINE} <= p.judged AND {_WAITS}
+          AND t.attempt_open AND h.released_at IS NULL AND h.finished_at IS NOT NULL
+    ) a
+    JOIN controlplane_job j ON j.id = a.job_id
+    WHERE j.ending_as IS NULL
+    """
+
+CANDIDATES = MappingProxyType(
+    {
+        "attempts_of_lost_cells": ATTEMPTS_OF_LOST_CELLS,
+        "unanswered": UNANSWERED,
+        "stuck_builds": STUCK_BUILDS,
+        "overruns": OVERRUNS,
+        "drained": DRAINED,
+        "unplaced": UNPLACED,
+        "unconfirmed_stops": UNCONFIRMED_STOPS,
+    }
+)
+"""The candidates of each rule of `domain.convergence.task_rules`, by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueTask:
+    """A task that a rule may have to end, with the attempt that is looked at."""
+
+    job_id: int
+    task_id: int
+    uid: UUID | None
+
+
+def find_candidates(
+    rule: str, *, now: datetime, covered_at: datetime | None, policy: Policy, after: int = 0
+) -> list[DueTask]:
+    """The rule's candidates behind the task `after`, one page; whoever decides picks again."""
+    statement = f"""
+        SELECT a.job_id, a.task_id, a.uid {CANDIDATES[rule]} AND a.task_id > %(after)s
+        ORDER BY a.task_id LIMIT %(page)s
+        """
+    parameters = {**parameters_of(now, covered_at, policy), "after": after}
+    return list(starmap(DueTask, rows(statement, parameters)))
+
+
+def pick_candidates(
+    rule: str,
+    task_ids: Sequence[int],
+    *,
+    now: datetime,
+    covered_at: datetime | None,
+    policy: Policy,
+) -> dict[int, UUID | None]:
+    """Those of some tasks, the locks of whose jobs are held, that are candidates still.
+
+    With the attempt that is looked at: a report may have come in between.
+    """
+    statement = f"""
+        SELECT a.task_id, a.uid {CANDIDATES[rule]} AND a.task_id = ANY(%(ids)s::bigint[])
+        """
+    parameters = {**parameters_of(now, covered_at, policy), "ids": list(task_ids)}
+    return dict(rows(statement, parameters))
