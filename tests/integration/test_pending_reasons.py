@@ -223,7 +223,7 @@ def stands_behind(stage: Stage) -> tuple[Task, str]:
 def meets_broken_plugin(stage: Stage) -> tuple[Task, str]:
     Pool.objects.update(validators=["broken"])
     stage.cell()
-    return waiting(stage, stage.submit_small()), "validator broken failed: an operator has to look"
+    return waiting(stage, stage.submit_small()), "validator broken failed: an operator must fix"
 
 
 SCENES: dict[str, tuple[Scene, ...]] = {

@@ -55,7 +55,7 @@ S3_2 = of_row(
     (
         "quotas-bind-every-pool",
         f"{PLACEMENT}model/policy.py",
-        "resources=limits.resources if _OF_RESOURCES[kind] in self.validators else {},",
+        "resources=limits.resources if _RESOURCE_VALIDATORS[kind] in self.validators else {},",
         "resources=limits.resources,",
         "a pool plans what is then refused, again and again, and nobody is told why it waits",
         "a_pool_without_the_validator_of_a_quota_is_not_held_to_it",
