@@ -1,22 +1,22 @@
-"""Checked reading of decoded JSON: the right type, or Malformed with the field's name."""
+"""Checked access to decoded JSON: the expected type, or MalformedMessage with the field's name."""
 
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-MAX_TEXT = 16 * 1024  # longest free text taken from a cell, characters
+MAX_TEXT = 16 * 1024  # maximum characters of a free text from a cell
 _EARLIEST = 0.0
-_LATEST = 4102444800.0  # 2100-01-01; an instant outside is a broken clock, and is clamped
+_LATEST = 4102444800.0  # 2100-01-01; instants outside (of a broken clock) are clamped
 _MISSING = object()
 T = TypeVar("T")
 
 
 class MalformedMessage(ValueError):
-    """A message that cannot be read; it is logged and dropped, never half applied."""
+    """A malformed message; it is logged and dropped, never applied partly."""
 
 
 def clean_text(text: str, limit: int = MAX_TEXT) -> str:
-    """`text` as PostgreSQL can store it: no NUL, no lone surrogates, at most `limit` characters."""
+    """Return `text` without NUL and lone surrogates, cut to `limit` characters."""
     return text.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")[:limit]
 
 
@@ -82,35 +82,35 @@ def listing(
 
 
 def as_object(value: Any) -> Mapping[str, Any]:
-    """`value` if it is an object."""
+    """Return `value` if it is an object. Raise MalformedMessage."""
     if not isinstance(value, dict):
         raise MalformedMessage("an object was expected")
     return value
 
 
 def as_text(value: Any) -> str:
-    """`value` if it is a text."""
+    """Return `value` if it is a text. Raise MalformedMessage."""
     if not isinstance(value, str):
         raise MalformedMessage("a text was expected")
     return value
 
 
 def as_number(value: Any, name: str = "a value") -> float:
-    """`value` as float if it is a finite number."""
+    """Return `value` as float if it is a finite number. Raise MalformedMessage."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
         raise MalformedMessage(f"{name} is not a number")
     return float(value)
 
 
-# One encoder for all: `json.dumps` with separators would make one for each message.
+# Shared, since `json.dumps` with separators creates an encoder for each call.
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 def compact_json(value: Any) -> str:
-    """`value` as JSON without spaces."""
+    """Return `value` as JSON without spaces."""
     return _ENCODER.encode(value)
 
 
 def without_none(body: Mapping[str, Any]) -> dict[str, Any]:
-    """`body` without the fields that say nothing."""
+    """Return `body` without fields that are None."""
     return {name: value for name, value in body.items() if value is not None}

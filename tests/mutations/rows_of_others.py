@@ -128,8 +128,8 @@ S1_6 = of_row(
     (
         "four-by-default",
         f"{SPEC}parts.py",
-        'default=3, ge=0, le=MAX_COUNT, description="Engine',
-        'default=4, ge=0, le=MAX_COUNT, description="Engine',
+        'default=3, ge=0, le=MAX_COUNT, description="Consecutive',
+        'default=4, ge=0, le=MAX_COUNT, description="Consecutive',
         "the default is not Flyte's",
         "the_fourth_system_failure_in_a_row_is_final_by_default",
     ),

@@ -11,13 +11,13 @@ from controlplane.contract import fields
 from controlplane.contract.fields import MalformedMessage
 from controlplane.contract.states import STATE_OF, TaskState
 
-# A member in one of these may still move, or come.
+# States of members that may still change their cell.
 _OPEN = (TaskState.PENDING, TaskState.ASSIGNED, TaskState.BUILDING)
 
 
 @dataclass(frozen=True, slots=True)
 class GangGroup:
-    """What the members of one group share. `network` and `ports` as in its GroupSpec."""
+    """The shared fields of members of one group. `network` and `ports` as in its GroupSpec."""
 
     name: str
     task_type: str = "container"
@@ -53,7 +53,7 @@ class GangMember:
 
     @property
     def name(self) -> str:
-        """Return by which the others know it."""
+        """Return the name of the member."""
         return f"{self.group.name}-{self.index}"
 
 
@@ -83,11 +83,11 @@ class Gang:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether nobody is still to come: every member runs, or is over."""
+        """Return whether every member is RUNNING or has ended."""
         return not any(member.state in _OPEN for member in self.members)
 
     def find(self, group: str, index: int) -> GangMember | None:
-        """Return the member with that place in that group."""
+        """Return the member with that index in that group."""
         for member in self.members:
             if member.index == index and member.group.name == group:
                 return member
@@ -118,7 +118,7 @@ class Gang:
 
 
 def read_gang(item: Any) -> Gang:
-    """Return a gang. Raise Malformed."""
+    """Return a gang. Raise MalformedMessage."""
     body = fields.as_object(item)
     groups = fields.listing(body, "groups", _read_group)
     rows = fields.listing(body, "members", lambda row: row)

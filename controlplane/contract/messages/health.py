@@ -1,4 +1,4 @@
-"""The health check of an attempt as it is sent to a cell."""
+"""The health check of an attempt in orders."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class HealthCheck:
 
 
 def read_health_check(body: Mapping[str, Any] | None) -> HealthCheck | None:
-    """Return a health check, if there is one. Raise Malformed."""
+    """Return a health check, if there is one. Raise MalformedMessage."""
     if body is None:
         return None
     return HealthCheck(

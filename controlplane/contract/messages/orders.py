@@ -20,13 +20,13 @@ from controlplane.contract.messages.task_options import (
 )
 
 MAX_ORDER_BYTES = 64 * 1024
-# What cells run by themselves; every other task type is an installed runner's.
+# Task types that cells support without a runner.
 OWN_TASK_TYPES = ("container", "process")
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One file (or, with `bundle`, one folder of files) that is placed at `path` before the start.
+    """One file (with `bundle`: a folder of files) that is placed at `path` before the start.
 
     `url`: a signed link, or (`named`) the URL of the submitter; a bundle is JSON lines `{"name":
     ..., "content": ...}`, or with `url` and `sha256` instead of the content.
@@ -53,10 +53,10 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """What all tasks of one group share; sent once per message. Resources: MiB, cpu in millis.
+    """The shared fields of tasks of one group; sent once per message. Units: MiB, cpu in millis.
 
     `exclusive`: its containers must stop when the lease of the cell expires. `ports`: names of the
-    published ports. `idle_timeout_seconds`, `lifetime_seconds`: after which the cell ends the
+    published ports. `idle_timeout_seconds`, `lifetime_seconds`: after these the cell ends the
     attempt. `is_gang`: its tasks start together and receive each other's addresses. If
     `needs_briefing`, the cell fetches a launch context (secrets, the last checkpoint, ...) before
     the start.
@@ -102,9 +102,7 @@ class GroupSpec:
 
     @property
     def needs_briefing(self) -> bool:
-        """Return whether a cell must fetch a launch context before it runs an attempt of the
-        group.
-        """
+        """Return whether a cell must fetch a launch context before it runs an attempt."""
         return (
             bool(self.secrets or self.outputs or self.registry_secret or self.checkpoint_path)
             or self.is_gang
@@ -138,9 +136,7 @@ class GroupSpec:
 
 @dataclass(frozen=True, slots=True)
 class RunAttempt:
-    """Order to run an attempt unless the cell already has it. `start_before`: server time,
-    seconds.
-    """
+    """Order to run an attempt unless the cell has it. `start_before`: server time, seconds."""
 
     uid: str
     spec_id: int
@@ -195,7 +191,7 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationResult:
-    """Answer to Register: `verdict` is accepted, draw_anew or refused; `why` is for people."""
+    """Response to Register: `verdict` is accepted, draw_anew or refused; `why` is a text."""
 
     verdict: str
     why: str
@@ -219,7 +215,7 @@ class RegistrationResult:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Answer to a heartbeat: the attempts the cell should have, and the acknowledged reports.
+    """Response to a heartbeat: the expected attempts of the cell, and the acknowledged reports.
 
     Listed attempts that are not in `orders.stops` are kept. `draw_anew`: stop everything, then
     begin a new incarnation.
@@ -251,7 +247,7 @@ Order = Orders | RegistrationResult | Sync
 
 
 def read_order(body: Mapping[str, Any]) -> Order:
-    """Return the order in a payload. Raise Malformed."""
+    """Return the order in a payload. Raise MalformedMessage."""
     kind = fields.text(body, "type")
     try:
         reader = _READERS[kind]
@@ -287,7 +283,7 @@ _SPEC_PLAIN = (
 
 
 def read_spec(item: Any) -> GroupSpec:
-    """Return one group spec. Raise Malformed."""
+    """Return one group spec. Raise MalformedMessage."""
     body = fields.as_object(item)
     entrypoint = None
     if body.get("entrypoint") is not None:
@@ -353,7 +349,7 @@ def _read_input(item: Any) -> Input:
 
 
 def read_run(item: Any) -> RunAttempt:
-    """Return one run order. Raise Malformed."""
+    """Return one run order. Raise MalformedMessage."""
     match item:
         case [
             str(uid),
@@ -368,7 +364,7 @@ def read_run(item: Any) -> RunAttempt:
 
 
 def read_stop(item: Any) -> StopAttempt:
-    """Return one stop order. Raise Malformed."""
+    """Return one stop order. Raise MalformedMessage."""
     match item:
         case [str(uid), str(reason), float() | int() as grace, bool(force)]:
             return StopAttempt(uid, reason, fields.as_number(grace), force)

@@ -15,16 +15,16 @@ from controlplane.contract.states import STATE_OF, FailureKind, Phase, TaskState
 RESULT_BYTES = 10_240  # Diego: the first 10 KB of the result file
 MESSAGE_CHARS = 2_000
 UNFIT_CHARS = 200
-REGISTRY = "registry"  # the reason of an end: the image's registry does not answer
+REGISTRY = "registry"  # reason of an end: the image's registry does not respond
 IMAGE = "image"  # not found, not allowed, malformed, or absent and never pulled
-COMMAND = "command"  # it does not exist in the image, or cannot be executed
-SPEC = "spec"  # the engine can never accept it: user, folder, too little memory, …
+COMMAND = "command"  # not in the image, or not executable
+SPEC = "spec"  # invalid for the engine: user, folder, too little memory, …
 NOT_HERE = "not_here"  # this cell cannot run it; another cell may
-RUNNER_FINAL = "runner_final"  # its runner reports that no other attempt would do better
+RUNNER_FINAL = "runner_final"  # its runner reported that no retry can succeed
 
 PERMANENT = frozenset({IMAGE, COMMAND, SPEC})
-"""Reasons of a user failure that no other attempt of the same task can cure."""
-MAX_REPORTS = 500  # in one message: as many as the inbox applies in one batch
+"""Reasons of a user failure that no retry can fix."""
+MAX_REPORTS = 500  # in one message, which the inbox applies in one batch
 MAX_OUTPUTS = 1_000  # files that one attempt may keep
 
 _UTF_8 = codecs.getincrementaldecoder("utf-8")
@@ -33,7 +33,7 @@ _UTF_8 = codecs.getincrementaldecoder("utf-8")
 def head_of_result(content: bytes) -> tuple[str, bool]:
     """Return the first 10,240 bytes of a result as text, and whether there was more.
 
-    What is no UTF-8 is replaced; a sign that the cut would go through is left out.
+    Invalid UTF-8 is replaced; a character at the cut is dropped.
     """
     is_cut = len(content) > RESULT_BYTES
     return _UTF_8("replace").decode(content[:RESULT_BYTES], final=not is_cut), is_cut
@@ -41,7 +41,7 @@ def head_of_result(content: bytes) -> tuple[str, bool]:
 
 @dataclass(frozen=True, slots=True)
 class HeldAttempt:
-    """One attempt whose container exists on the cell or is to be created; about 30 bytes."""
+    """One attempt with an existing or planned container on the cell; about 30 bytes."""
 
     uid: str
     state: TaskState
@@ -79,7 +79,7 @@ class Register:
 class Heartbeat:
     """Liveness of a cell, with the attempts that it holds.
 
-    `unfit`: why it takes no new work; empty if it does. `clock_ahead`: the estimated seconds by
+    `unfit`: why it takes no new work; empty: it does. `clock_ahead`: the estimated seconds by
     which its clock is ahead of the control plane's.
     """
 
@@ -105,8 +105,8 @@ class AttemptReport:
 
     `addresses`: "host:port" by name of a published port. `outputs`: the outputs that were kept,
     each {name, size, sha256, uri}. `plugin_phase`, `plugin_state`: as its runner reported them.
-    `gone`: its container is gone and will not come. `never_created`: the cell knows that the
-    container never existed, neither by this process of the cell nor by an earlier one. `phases`:
+    `gone`: no container exists or will be created. `never_created`: neither this process of the
+    cell nor an earlier one created the container. `phases`:
     the changes that the control plane has not acknowledged.
     """
 
@@ -198,7 +198,7 @@ Message = Register | Heartbeat | Reports | Goodbye
 
 
 def read_message(body: Mapping[str, Any]) -> Message:
-    """Return the message in a payload. Raise Malformed."""
+    """Return the message in a payload. Raise MalformedMessage."""
     kind = fields.text(body, "type")
     try:
         reader = _READERS[kind]
@@ -208,7 +208,7 @@ def read_message(body: Mapping[str, Any]) -> Message:
 
 
 def read_state(number: Any) -> TaskState:
-    """Return a task state by its number. Raise Malformed."""
+    """Return a task state by its number. Raise MalformedMessage."""
     state = STATE_OF.get(number) if isinstance(number, int) else None
     if state is None:
         raise MalformedMessage(f"{number!r} is not a task state")
@@ -260,7 +260,7 @@ def _read_goodbye(body: Mapping[str, Any]) -> Goodbye:
 
 
 def read_report(item: Any) -> AttemptReport:
-    """Return one report. Raise Malformed."""
+    """Return one report. Raise MalformedMessage."""
     body = fields.as_object(item)
     progress = fields.whole(body, "progress", None)
     result = fields.text(body, "result", None, RESULT_BYTES)

@@ -7,7 +7,7 @@ from typing import Any
 from controlplane.contract import fields
 
 # Docker's default set without MKNOD, NET_RAW, SETFCAP, SETPCAP and AUDIT_WRITE: enough to start as
-# root, give files away and change to another user. Every container has them.
+# root, change the owner of files and switch to another user. Every container has them.
 USUAL_CAPABILITIES = (
     "CHOWN",
     "DAC_OVERRIDE",
@@ -23,7 +23,7 @@ USUAL_CAPABILITIES = (
 
 @dataclass(frozen=True, slots=True)
 class SecretUse:
-    """The secret `name`, as the variable `env` or as a file at `path`; its value comes sealed."""
+    """The secret `name`, as the variable `env` or as a file at `path`; its value is sent sealed."""
 
     name: str
     env: str | None = None
@@ -48,7 +48,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """The host's `source` stands at `target` in the container; only what the pool allows."""
+    """The host's `source`, which the pool must allow, is mounted at `target` in the container."""
 
     source: str
     target: str
@@ -72,7 +72,7 @@ class Tmpfs:
 
 
 def read_secret_use(item: Any) -> SecretUse:
-    """Return a use of a secret. Raise Malformed."""
+    """Return a use of a secret. Raise MalformedMessage."""
     body = fields.as_object(item)
     return SecretUse(
         name=fields.text(body, "name"),
@@ -82,13 +82,13 @@ def read_secret_use(item: Any) -> SecretUse:
 
 
 def read_output(item: Any) -> Output:
-    """Return an output. Raise Malformed."""
+    """Return an output. Raise MalformedMessage."""
     body = fields.as_object(item)
     return Output(path=fields.text(body, "path"), name=fields.text(body, "name"))
 
 
 def read_mount(item: Any) -> Mount:
-    """Return a mount. Raise Malformed."""
+    """Return a mount. Raise MalformedMessage."""
     body = fields.as_object(item)
     return Mount(
         source=fields.text(body, "source"),
@@ -98,7 +98,7 @@ def read_mount(item: Any) -> Mount:
 
 
 def read_tmpfs(item: Any) -> Tmpfs:
-    """Return a folder in memory. Raise Malformed."""
+    """Return a folder in memory. Raise MalformedMessage."""
     body = fields.as_object(item)
     return Tmpfs(path=fields.text(body, "path"), size_mib=fields.whole(body, "size_mib"))
 

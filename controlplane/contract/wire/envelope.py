@@ -35,12 +35,12 @@ class Envelope:
         return f"{self.version}\n{self.cell}\n{self.incarnation}\n{self.seq}\n{self.payload}"
 
     def check(self, key: bytes) -> None:
-        """Raise BadMac unless `key` made the MAC."""
+        """Check the MAC with `key`. Raise BadMac."""
         if not keys.is_signed(key, self._signed_text(), self.mac):
             raise BadMac(f"bad MAC on a message of cell {self.cell!r}")
 
     def body(self) -> dict[str, Any]:
-        """Return the payload, decoded. Raise Malformed."""
+        """Return the decoded payload. Raise MalformedMessage."""
         try:
             return dict(as_object(json.loads(self.payload)))
         except (ValueError, RecursionError) as error:
@@ -48,7 +48,7 @@ class Envelope:
 
 
 def seal(key: bytes, *, cell: str, incarnation: str, seq: int, body: dict[str, Any]) -> str:
-    """Return the text of an envelope round `body`, signed with `key`."""
+    """Return the text of an envelope around `body`, signed with `key`."""
     payload = compact_json(body)
     mac = keys.sign(key, f"{VERSION}\n{cell}\n{incarnation}\n{seq}\n{payload}")
     head = {"v": VERSION, "cell": cell, "inc": incarnation, "seq": seq, "mac": mac}
@@ -56,7 +56,7 @@ def seal(key: bytes, *, cell: str, incarnation: str, seq: int, body: dict[str, A
 
 
 def parse(raw: str | bytes) -> Envelope:
-    """Return the envelope in `raw`, its MAC not yet checked. Raise Malformed."""
+    """Return the envelope in `raw` without checking its MAC. Raise MalformedMessage."""
     if len(raw) > MAX_BYTES:
         raise MalformedMessage(f"a message of {len(raw)} bytes is over the limit of {MAX_BYTES}")
     try:
@@ -65,7 +65,7 @@ def parse(raw: str | bytes) -> Envelope:
         raise MalformedMessage("not a JSON object") from error
     version = whole(head, "v")
     if version not in (VERSION, VERSION - 1):
-        raise MalformedMessage(f"version {version} is not spoken here")
+        raise MalformedMessage(f"version {version} is not supported")
     mac = text(head, "mac", limit=65)
     if not _MAC.fullmatch(mac):
         raise MalformedMessage("mac is not 64 hex digits")
