@@ -4,16 +4,16 @@ import hashlib
 from urllib.parse import quote
 
 CHECKPOINT = "_checkpoint.tar"
-"""The name of what an attempt left for the next one of its task."""
+"""Name of the checkpoint for the next attempt of the task."""
 MAX_NAME_CHARS = 255
-PIECE_BYTES = 1024 * 1024  # of one request; a web process takes at least so much
-# What Django leaves as it is in the path of a request: signatures are made over its text.
+PIECE_BYTES = 1024 * 1024  # of one request; every web process accepts this size
+# Characters that Django does not quote in the path of a request, over which signatures are made.
 _SAFE = "/:@&+$,-_.!~*'()"
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def prefix_of(*, domain: str, project: str, job: int, task: int, attempt: str) -> str:
-    """`<shard>/<domain>/<project>/<job>/<task>/<attempt>`, which no two attempts share.
+    """Return the unique prefix `<shard>/<domain>/<project>/<job>/<task>/<attempt>` of an attempt.
 
     The shard, two base-36 digits of the attempt, spreads them over the partitions of an object
     store (Flyte).
@@ -25,10 +25,7 @@ def prefix_of(*, domain: str, project: str, job: int, task: int, attempt: str) -
 
 
 def is_name(name: str) -> bool:
-    """Return whether `name` may be that of an artifact: parts with
-
-    between, none leads elsewhere.
-    """
+    """Return whether `name` is valid for an artifact: parts between "/", without "." and ".."."""
     return (
         0 < len(name) <= MAX_NAME_CHARS
         and len(name.encode("utf-8", "surrogateescape")) <= MAX_NAME_CHARS
@@ -39,7 +36,7 @@ def is_name(name: str) -> bool:
 
 
 def path_of(attempt: str, name: str) -> str:
-    """Return the address below web at which an artifact is put and read."""
+    """Return the URL path at which an artifact is written and read."""
     return f"/api/v1/attempts/{attempt}/artifacts/{quote(name, safe=_SAFE)}"
 
 

@@ -1,8 +1,7 @@
 """Every CELLRUN_* name that exists, so that each side can reject an unknown name.
 
 One environment may hold the settings of a control plane and of a cell at once. Each side validates
-its own and accepts the other's; a name in none of these tuples is a typing mistake and is rejected
-at start.
+its own and accepts the other's; a name in none of these tuples is rejected at start.
 """
 
 from collections.abc import Iterable
@@ -82,7 +81,7 @@ STACK = (
 
 ALL_NAMES = frozenset(CONTROL_PLANE + CELL + FLEET + STACK)
 
-# A task's own environment may reach a program of ours that it runs (the command, a nested cell).
+# Variables of tasks, which may run Cellrun programs (the command, a nested cell).
 TASK_NAMES = frozenset(
     {
         "CELLRUN_ATTEMPT_NUMBER",

@@ -1,7 +1,6 @@
-"""The ten task states and their numbers, as they travel and as they are stored.
+"""The ten task states and their numbers in messages and in the database.
 
-Source of names, numbers and colours: Iris, "Task States Reference". UNSPECIFIED (0) is never
-stored.
+Source of names, numbers and colours: Iris, "Task States Reference"; without UNSPECIFIED (0).
 """
 
 from enum import IntEnum, StrEnum
@@ -23,7 +22,7 @@ class TaskState(IntEnum):
 
 
 STATE_OF = {int(state): state for state in TaskState}
-"""A state by its number; on hot paths, where calling the enumeration costs ten times as much."""
+"""States by number, for hot paths: ten times as fast as calling the enumeration."""
 
 
 class FailureKind(StrEnum):
@@ -31,11 +30,11 @@ class FailureKind(StrEnum):
 
     USER = "user"  # the task's own program, image name or memory limit
     SYSTEM = "system"  # engine, registry or disk of the cell
-    OUTSIDE = "outside"  # the container vanished or was stopped by somebody else
+    OUTSIDE = "outside"  # the container vanished or was stopped from outside
 
 
 class Phase(StrEnum):
-    """What a BUILDING attempt is doing."""
+    """Phases of a BUILDING attempt."""
 
     PULLING = "pulling"
     PREPARING = "preparing"

@@ -1,4 +1,4 @@
-"""A job as it is submitted: one model for the API, the client and the JSON Schema."""
+"""Job specification: one model for the API, the client and the JSON Schema."""
 
 from controlplane.spec.documents import guess_language, read_document
 from controlplane.spec.faults import Fault, InvalidSpec, UnreadableDocument

@@ -1,8 +1,8 @@
-"""Text to plain values: JSON, and the part of YAML that says the same things as JSON.
+"""Parsing of JSON, and of the part of YAML that is equivalent to JSON, to plain values.
 
-YAML is read by the core schema of YAML 1.2: `yes`, `on`, `12:30` and dates are texts. Aliases (with
-which a small text can describe a huge document), tags, several documents and keys that are not
-texts are refused; so is a key that stands twice, in either language.
+YAML is read by the core schema of YAML 1.2: `yes`, `on`, `12:30` and dates are texts. Aliases (a
+small text could describe a huge document), tags, several documents, keys that are not texts, and
+duplicate keys in either language are rejected.
 """
 
 import json
@@ -18,7 +18,7 @@ from controlplane.spec.faults import Place, UnreadableDocument
 
 Language = Literal["json", "yaml"]
 
-MAX_DEPTH = 64  # of lists and mappings in each other; a job needs 6
+MAX_DEPTH = 64  # of nested lists and mappings; a job needs 6
 MAX_NODES = 500_000  # 1,000 jobs of 500 values each
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -39,12 +39,12 @@ def read_document(text: str | bytes, language: Language) -> Any:
 
 
 def guess_language(text: str) -> Language:
-    """JSON if it begins as JSON does, else YAML."""
+    """Return json if the text begins like JSON, else yaml."""
     return "json" if text.lstrip()[:1] in ("{", "[") else "yaml"
 
 
 def check_plain(value: Any) -> None:
-    """Refuse what no database keeps: NUL, lone surrogates, endless nesting. UnreadableDocument."""
+    """Check that PostgreSQL can store the value. Raise UnreadableDocument."""
     level: list[Any] = [value]
     nodes = 0
     for _ in range(MAX_DEPTH):
@@ -58,9 +58,7 @@ def check_plain(value: Any) -> None:
 
 
 def find_text_fault(value: Any, place: Place = ()) -> tuple[Place, str] | None:
-    """Return where in `value` a text holds a sign that cannot be kept, and which; None if none
-    does.
-    """
+    """Return the place and fault of the first text that cannot be stored, or None."""
     if isinstance(value, str):
         text = fault_of_text(value)
         return (place, text) if text else None
@@ -76,7 +74,7 @@ def find_text_fault(value: Any, place: Place = ()) -> tuple[Place, str] | None:
 
 
 def fault_of_text(text: str) -> str:
-    """Return why `text` cannot be kept; empty if it can."""
+    """Return why `text` cannot be stored; empty if it can."""
     if "\x00" in text:
         return "a text holds the sign NUL"
     if not text.isascii():
@@ -139,14 +137,14 @@ def _read_yaml(text: str) -> Any:
 
 
 class _YamlReader:
-    """Builds the value from the parser's events, so that no more is built than is taken."""
+    """Builder of the value from the parser's events, which stops at the first unsupported one."""
 
     def __init__(self, text: str) -> None:
         self._events = yaml.parse(text, Loader=_LOADER)
         self._nodes = 0
 
     def read(self) -> Any:
-        """Return the one document."""
+        """Return the value of the only document."""
         next(self._events)  # the stream starts
         if isinstance(next(self._events), yaml.StreamEndEvent):
             return None

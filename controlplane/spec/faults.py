@@ -1,4 +1,4 @@
-"""What is wrong with a submitted document: every fault, each with its field and the limit."""
+"""Faults of a submitted document, each with its field and the limit."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from difflib import get_close_matches
 from typing import Any
 
 Place = tuple[str | int, ...]
-"""Where in the document: names of fields and positions in lists."""
+"""Path in the document: names of fields and positions in lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong, at `field`: a path like `groups[0].image`; empty: everywhere."""
+    """One fault at `field`: a path like `groups[0].image`; empty: the whole document."""
 
     field: str
     detail: str
@@ -21,7 +21,7 @@ class Fault:
 
 
 class InvalidSpec(ValueError):
-    """The document describes no job; `faults` says why, completely."""
+    """The document is not a valid job; `faults` lists all reasons."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         super().__init__("; ".join(map(str, faults)))
@@ -29,11 +29,11 @@ class InvalidSpec(ValueError):
 
 
 class UnreadableDocument(ValueError):
-    """The text is not JSON, or not YAML, or not of the kind that is taken here."""
+    """The text is not JSON or YAML, or uses an unsupported feature."""
 
 
 def path_of(place: Iterable[str | int]) -> str:
-    """`place` as people write it."""
+    """Return `place` as text: `groups[0].image`."""
     path = ""
     for step in place:
         if isinstance(step, int):
@@ -44,7 +44,7 @@ def path_of(place: Iterable[str | int]) -> str:
 
 
 def read_fault(error: Mapping[str, Any], known_fields: Mapping[str, str]) -> Fault:
-    """Return one error of pydantic in our words. `known_fields`: where other fields stand."""
+    """Return the fault of one pydantic error. `known_fields`: fields with their correct place."""
     place: Place = tuple(step for step in error["loc"] if step != "[key]")
     kind, context = error["type"], error.get("ctx") or {}
     if kind == "extra_forbidden":

@@ -1,4 +1,4 @@
-"""The kinds of value that a job is made of: names, images, paths, instants, quantities."""
+"""Field types of a job: names, images, paths, instants, quantities."""
 
 import re
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from pydantic_core import core_schema
 from controlplane.spec import quantities
 from controlplane.spec.hosts import is_in_vain, read_address
 
-MAX_COUNT = 1_000_000  # of anything that has no closer limit: far below what a column holds
+MAX_COUNT = 1_000_000  # of fields without a lower limit; fits any column
 MAX_SECONDS = 31_536_000  # one year
 MIN_SECONDS = 0.001
 
@@ -35,12 +35,12 @@ _EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Model(BaseModel):
-    """Base of all parts: unknown fields and wrong types are refused, not converted."""
+    """Base of all models: unknown fields and wrong types are rejected, not converted."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-# Matching and anchors are Rust's here: `$` is the very end, unlike Python's.
+# Pydantic matches with Rust's regex: `$` is the end of the text, unlike in Python.
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 Guid = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/+=-]{0,254}$")]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,254}$")]
@@ -92,7 +92,7 @@ def _check_file_path(text: str) -> str:
 
 
 def check_target(text: str) -> str:
-    """`text` as the place of a file in the container. Raise ValueError."""
+    """Return `text` if it is a valid path of a file in the container. Raise ValueError."""
     _check_path(text)
     for own in _OWN_PATHS:
         if text == own or text.startswith(own + "/"):
@@ -130,7 +130,7 @@ MAX_HOST_LENGTH = 253  # of any name in the DNS
 
 
 def _check_callback_url(text: str) -> str:
-    """Return the address with its scheme in small letters (RFC 3986: schemes ignore case)."""
+    """Return the address with its scheme in lower case (RFC 3986: schemes ignore case)."""
     scheme, mark, rest = text.partition("://")
     text = f"{scheme.lower()}{mark}{rest}"
     if len(text) > MAX_ADDRESS_LENGTH:
@@ -155,7 +155,7 @@ def _check_callback_url(text: str) -> str:
 
 
 def _check_host(host: str, *, in_brackets: bool) -> None:
-    """Refuse what is neither a name nor an address: each try to go there would fail."""
+    """Check that the host is a name or an address. Raise ValueError."""
     if in_brackets and not isinstance(read_address(host), IPv6Address):
         raise ValueError("must have an IPv6 address between '[' and ']'")
     if not in_brackets and is_in_vain(host):
@@ -168,7 +168,7 @@ ArtifactName = Annotated[str, Field(pattern=_ARTIFACT, max_length=200)]
 
 
 def is_artifact_name(text: str) -> bool:
-    """Return whether an output may be called so."""
+    """Return whether `text` is a valid name of an output."""
     return len(text) <= 200 and re.fullmatch(_ARTIFACT, text) is not None
 
 
@@ -207,7 +207,7 @@ Instant = Annotated[
 def quantity(
     parse: Callable[[object], int], show: Callable[[int], str], example: str
 ) -> tuple[Any, ...]:
-    """Return what makes an int field a quantity: read by `parse`, written by `show`."""
+    """Return annotations of a quantity: an int read by `parse` and written by `show`."""
     schema = {"anyOf": [{"type": "string"}, {"type": "number"}], "examples": [example]}
     return (
         BeforeValidator(parse),
@@ -224,7 +224,7 @@ SharedMemory = Annotated[int, *quantity(quantities.parse_shm, quantities.format_
 
 @dataclass(frozen=True)
 class only:  # noqa: N801  (it reads as a word in annotations)
-    """Marks a field that is not offered yet: all but its default is refused, not ignored."""
+    """Annotation of a field that is not supported yet: only its default is accepted."""
 
     default: Any
 
@@ -251,7 +251,7 @@ _GUID = TypeAdapter(Guid)
 
 
 def is_guid(text: str) -> bool:
-    """Return whether `text` is what a guid may be."""
+    """Return whether `text` is a valid guid."""
     try:
         _GUID.validate_python(text, strict=True)
     except ValidationError:

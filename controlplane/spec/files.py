@@ -1,4 +1,4 @@
-"""What stands in a task's container beside its image: secrets, outputs, mounts, room in memory."""
+"""Files of a task beside its image: secrets, outputs, mounts, tmpfs."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
@@ -25,8 +25,8 @@ MAX_MOUNTS = 32
 
 SecretName = Name
 Capability = Annotated[str, Field(pattern=r"^[A-Z][A-Z_]{1,31}$")]
-# What the engine gives by default and we do not: everybody may ask for these. All others need a
-# pool that allows privileged tasks.
+# Defaults of the engine that containers do not have here: every task may request them. All others
+# need a pool that allows privileged tasks.
 HARMLESS_CAPABILITIES = frozenset({"AUDIT_WRITE", "MKNOD", "NET_RAW", "SETFCAP", "SETPCAP"})
 
 
@@ -53,7 +53,7 @@ class Output(Model):
     )
 
     def artifact_name(self) -> str:
-        """Its name, as written or by default."""
+        """Return the explicit name, or the default."""
         return self.name or self.path.rstrip("/").rpartition("/")[2]
 
 
@@ -79,7 +79,7 @@ def check_files(
     tmpfs: Sequence[Tmpfs],
     inputs: Sequence[str],
 ) -> Iterator[tuple[Place, str]]:
-    """Return what is wrong between these fields of a group; `inputs`: their paths."""
+    """Yield the faults between these fields of a group; `inputs`: paths."""
     names: list[str] = []
     for position, output in enumerate(outputs):
         name = output.artifact_name()
@@ -123,7 +123,7 @@ def _check_places(
 
 
 def body_of(item: Any) -> dict[str, Any]:
-    """Return a wish as a cell is told it."""
+    """Return an option in the format of orders."""
     match item:
         case Secret():
             return {"name": item.name, "env": item.env, "path": item.path}
@@ -133,4 +133,4 @@ def body_of(item: Any) -> dict[str, Any]:
             return {"source": item.source, "target": item.target, "read_only": item.read_only}
         case Tmpfs():
             return {"path": item.path, "size_mib": item.size}
-    raise TypeError(f"{item!r} is no wish")
+    raise TypeError(f"{item!r} is not an option of a task")

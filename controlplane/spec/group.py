@@ -1,4 +1,4 @@
-"""What all tasks of one group share, field by field, each with its limit and its default."""
+"""Fields of a task group, with limits and defaults."""
 
 from typing import Annotated, Literal
 
@@ -159,9 +159,7 @@ class TaskGroupSpec(GroupFields):
     depends_on: list[GroupDependency] = Field(default=[], max_length=100)
 
     def dependencies(self) -> list[GroupDependency]:
-        """Return what it names, and implicitly (until succeeded) every group whose results it
-        reads.
-        """
+        """Return its dependencies, with implicit ones (until succeeded) on groups of inputs."""
         named = {item.group for item in self.depends_on}
         read = dict.fromkeys(item.from_.group for item in self.inputs if item.from_)
         implied = [GroupDependency(group=name) for name in read if name not in named]

@@ -1,4 +1,4 @@
-"""Nothing of a task is put where its mounts and rooms in memory would hide it, or lose it."""
+"""Check that no path of a task is hidden or lost by its mounts and tmpfs."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from controlplane.spec.group import TaskGroupSpec
 
 
 def check_hidden(group: TaskGroupSpec) -> Iterator[tuple[Place, str]]:
-    """Return what of `group` would lie in a folder of the host, or in one that comes and goes."""
+    """Yield the paths of `group` that lie in a mount of the host or in a tmpfs."""
     inputs = _paths("inputs", "path", [item.path for item in group.inputs])
     secrets = _paths("secrets", "path", [item.path or "" for item in group.secrets])
     outputs = _paths("outputs", "path", [item.path for item in group.outputs])

@@ -1,4 +1,4 @@
-"""Hosts in addresses: which of them spell an IP address, in whatever way, and which are names."""
+"""Hosts in URLs: distinguish IP addresses, in any spelling, from names."""
 
 import ipaddress
 
@@ -8,9 +8,7 @@ _PARTS_MAX = 4  # of an IPv4 address as inet_aton reads it
 
 
 def read_address(host: str) -> Address | None:
-    """Return the address that `host` spells, in any way that resolvers understand; None: it is a
-    name.
-    """
+    """Return the address in `host`, in any spelling that resolvers accept; None: it is a name."""
     bare = host.partition("%")[0]
     try:
         return ipaddress.ip_address(bare)
@@ -19,16 +17,14 @@ def read_address(host: str) -> Address | None:
 
 
 def is_in_vain(host: str) -> bool:
-    """Return whether `host` is of numbers alone, and yet spells no address: no name is like
-    that.
-    """
+    """Return whether `host` consists of numbers, but is no address: it cannot be a name either."""
     parts = host.rstrip(".").split(".")
     are_numbers = all(part.isdigit() or _read_number(part) is not None for part in parts)
     return are_numbers and read_address(host) is None
 
 
 def _read_legacy(text: str) -> ipaddress.IPv4Address | None:
-    """Decimal, hexadecimal, octal and shortened spellings, as inet_aton reads them."""
+    """Return an address in decimal, hexadecimal, octal or short form, as inet_aton does."""
     parts = text.rstrip(".").split(".")
     numbers = [_read_number(part) for part in parts]
     if len(parts) > _PARTS_MAX or any(number is None for number in numbers):

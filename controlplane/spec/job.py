@@ -1,4 +1,4 @@
-"""A job as it is submitted: with a list of groups, or with one group's fields at the top."""
+"""The job document: with a list of groups, or with the fields of one group at the top."""
 
 from typing import Literal
 
@@ -23,7 +23,7 @@ MAX_LABELS = 64
 MAX_ANNOTATION = 16_384
 MAX_TTL_SECONDS = 10 * MAX_SECONDS
 SHORT_FORM_GROUP = "main"
-# A week: long enough for a holiday, short enough for the tables.
+# One week.
 DEFAULT_TTL_SECONDS = 604_800
 
 
@@ -76,7 +76,7 @@ class JobFields(Defaults):
 
 
 class JobSpec(JobFields):
-    """A job with its groups; what the short form describes is one, too."""
+    """A job with its groups; the short form is converted to one."""
 
     groups: list[TaskGroupSpec] = Field(min_length=1, max_length=MAX_GROUPS)
     min_available: int | None = Field(
@@ -87,15 +87,14 @@ class JobSpec(JobFields):
     )
 
     def total_replicas(self) -> int:
-        """Return tasks of the job."""
+        """Return the number of tasks of the job."""
         return sum(group.replicas for group in self.groups)
 
     def minima(self) -> list[int]:
-        """Return how many tasks of each group must succeed, as written or by default.
+        """Return how many tasks of each group must succeed.
 
-        The default is all replicas. Where only the job has a minimum, a group needs what all the
-        others could not supply. Source: Volcano, task-level `minAvailable` and the job-level form
-        before it.
+        The default is all replicas. If only the job has a minimum, a group needs the part that the
+        other groups cannot provide. Source: Volcano, task-level and job-level `minAvailable`.
         """
         if self.min_available is None or any(g.min_available is not None for g in self.groups):
             return [g.replicas if g.min_available is None else g.min_available for g in self.groups]
@@ -103,41 +102,37 @@ class JobSpec(JobFields):
         return [max(group.replicas - spare, 0) for group in self.groups]
 
     def minimum(self) -> int:
-        """Return how many of all tasks must succeed, as written or by default."""
+        """Return how many of all tasks must succeed."""
         return sum(self.minima()) if self.min_available is None else self.min_available
 
     def has_explicit_minimum(self) -> bool:
-        """Return whether a minimum was written, at the job or at a group."""
+        """Return whether the job or a group has an explicit minimum."""
         minima = (self.min_available, *(group.min_available for group in self.groups))
         return any(minimum is not None for minimum in minima)
 
     def tolerated_failures(self) -> int:
-        """`max_task_failures`; by default replicas less an explicit minimum, else 0."""
+        """Return `max_task_failures`; by default replicas less an explicit minimum, else 0."""
         if self.max_task_failures is not None:
             return self.max_task_failures
         return self.total_replicas() - self.minimum() if self.has_explicit_minimum() else 0
 
     def runs_at_most_once(self, group: TaskGroupSpec) -> bool:
-        """Return whether the tasks of `group` are never tried again; the job's word is the
-        default.
-        """
-        said = group if "delivery" in group.model_fields_set else self
-        return said.delivery == "at_most_once"
+        """Return whether tasks of `group` run at most once; the job's value is the default."""
+        level = group if "delivery" in group.model_fields_set else self
+        return level.delivery == "at_most_once"
 
     def retries_permanent(self, group: TaskGroupSpec) -> bool:
-        """Return whether permanent failures of `group` are retried; the job's value is the
-        default.
-        """
+        """Return whether permanent failures are retried; the job's value is the default."""
         return (group if "retry_permanent" in group.model_fields_set else self).retry_permanent
 
     def exclusive_of(self, group: TaskGroupSpec) -> bool | Literal["strict"]:
-        """`exclusive` of `group`; the job's word is the default."""
+        """Return `exclusive` of `group`; the job's value is the default."""
         return (group if "exclusive" in group.model_fields_set else self).exclusive
 
     def network_of(self, group: TaskGroupSpec) -> str:
-        """Return the network of `group`, as written; by default a gang's containers have their own.
+        """Return the network of `group`; by default a gang's containers have their own.
 
-        Only containers can stand in one: a process, or what a runner runs, has its host's network.
+        Only containers can have one: a process or a runner uses its host's network.
         Source: Backend.AI, "a cluster-dedicated network is configured" for sessions of several
         kernels.
         """
@@ -146,24 +141,22 @@ class JobSpec(JobFields):
         return "gang" if self.coscheduled and group.task_type == "container" else "default"
 
     def constraints_of(self, group: TaskGroupSpec) -> list[Constraint]:
-        """Return the constraints of `group`; the job's word is the default."""
+        """Return the constraints of `group`; the job's value is the default."""
         return (group if "constraints" in group.model_fields_set else self).constraints
 
     def tags_of(self, group: TaskGroupSpec) -> list[str]:
-        """Return the placement tags of `group`; the job's word is the default."""
+        """Return the placement tags of `group`; the job's value is the default."""
         return (group if "placement_tags" in group.model_fields_set else self).placement_tags
 
     def retries_of(self, group: TaskGroupSpec) -> Retries:
-        """Return the limits of `group`: what it says itself, then what the job says, then the
-        defaults.
-        """
-        said = [item for item in (self.retries, group.retries) if item is not None]
-        merged = {name: getattr(item, name) for item in said for name in item.model_fields_set}
+        """Return the retry limits of `group`: its own, then the job's, then the defaults."""
+        levels = [item for item in (self.retries, group.retries) if item is not None]
+        merged = {name: getattr(item, name) for item in levels for name in item.model_fields_set}
         return Retries.model_construct(**merged)
 
 
 class ShortJob(JobFields, GroupFields):
-    """A job of one group, named `main`, whose fields stand at the top."""
+    """A job of one group, named `main`, with its fields at the top."""
 
     def expanded(self) -> JobSpec:
         """Return the same job with a list of groups."""
@@ -173,5 +166,5 @@ class ShortJob(JobFields, GroupFields):
         return JobSpec.model_construct(groups=[group], **job)
 
 
-# `retries` and the other shared defaults stay with the job, whose group inherits them.
+# `retries` and the other shared defaults stay at the job; the group inherits them.
 _SHORT_GROUP_FIELDS = tuple(GroupFields.model_fields.keys() - Defaults.model_fields.keys())

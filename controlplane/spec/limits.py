@@ -1,4 +1,4 @@
-"""Amounts of resources that are limited: a quota's, by the names of jobs or of cells; tokens."""
+"""Limits of resources: of quotas, by the names of jobs or of cells, and tokens of pools."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,10 +17,10 @@ from controlplane.spec import quantities
 from controlplane.spec.fields import Model
 from controlplane.spec.parts import RESOURCE_NAME
 
-# Far more than anybody has, and still exact wherever JSON is read.
+# The largest integer that every JSON parser reads exactly.
 MAX_LIMIT = (1 << 53) - 1
 MAX_NAMES = 64
-# What stands for something else: cpu, memory and disk, in the units in which they are counted.
+# Reserved names: cpu, memory and disk, with their units of placement, and gpu.
 OWN_NAMES = frozenset({"cpu", "cpu_millis", "memory", "memory_mib", "disk", "disk_mib", "gpu"})
 
 _NAME = re.compile(RESOURCE_NAME.strip("^$"), re.ASCII)
@@ -29,7 +29,7 @@ _NAME = re.compile(RESOURCE_NAME.strip("^$"), re.ASCII)
 def _cores(value: object) -> int | None:
     if value is None:
         return None
-    # A task cannot have 0, but one may be allowed none.
+    # A task cannot have 0, but a limit can.
     return 0 if str(value) in ("0", "0.0") else quantities.parse_cpu(value)
 
 
@@ -48,7 +48,7 @@ Number = Annotated[int, Field(ge=0, le=MAX_LIMIT)]
 
 
 class LimitedResources(Model):
-    """Of each resource at most so much; null, and what is not named, is not limited.
+    """Maximum of each resource; null and missing names are unlimited.
 
     Memory and disk either as in a job (`memory: 64Gi`) or as in a cell (`memory_mib: 65536`).
     Other names: named resources of cells, and tokens of pools; whole numbers.
@@ -68,12 +68,12 @@ class LimitedResources(Model):
     def _check(self) -> Self:
         for one, other in (("memory", "memory_mib"), ("disk", "disk_mib")):
             if getattr(self, one) is not None and getattr(self, other) is not None:
-                raise ValueError(f"names {one} twice: say {one} or {other}")
+                raise ValueError(f"has {one} twice: use either {one} or {other}")
         check_names(self.__pydantic_extra__ or {})
         return self
 
     def amounts(self) -> dict[str, int]:
-        """As placement counts: cpu_millis, memory_mib, disk_mib, gpu and named ones."""
+        """Return amounts for placement: cpu_millis, memory_mib, disk_mib, gpu and named ones."""
         amounts = {
             "cpu_millis": self.cpu,
             "memory_mib": self.memory if self.memory is not None else self.memory_mib,
@@ -96,10 +96,7 @@ class Tokens(RootModel[dict[str, Number]]):
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Return the names are those that something named may have.
-
-    Raise ValueError with the first fault.
-    """
+    """Check the names of named resources or tokens. Raise ValueError with the first fault."""
     for fault in _faults(list(names)):
         raise ValueError(fault)
 
@@ -115,7 +112,7 @@ def _faults(names: list[str]) -> Iterator[str]:
 
 
 def written(amounts: Mapping[str, int]) -> dict[str, str | int]:
-    """`amounts`, as placement counts them, as people write them: {"cpu": "4", "memory": "64Gi"}."""
+    """Return amounts of placement in the format of jobs: {"cpu": "4", "memory": "64Gi"}."""
     shown: dict[str, str | int] = {}
     for name in in_order(amounts):
         if name == "cpu_millis":
@@ -128,7 +125,7 @@ def written(amounts: Mapping[str, int]) -> dict[str, str | int]:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Names of resources as people look for them: cpu, memory, disk, gpu, the others by name."""
+    """Return names of resources for display: cpu, memory, disk, gpu, the others by name."""
     found = set(names)
     first = [name for name in ("cpu_millis", "memory_mib", "disk_mib", "gpu") if name in found]
     return [*first, *sorted(found - {*first})]

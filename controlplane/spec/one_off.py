@@ -1,4 +1,4 @@
-"""A one-off task as Diego's clients desire one: guid, domain, definition; the job it becomes."""
+"""One-off tasks in the format of Diego's clients (guid, domain, definition), as jobs."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from controlplane.spec.job import MAX_ANNOTATION, JobSpec
 from controlplane.spec.parsing import MAX_FAULTS, parse_job
 from controlplane.spec.parts import Retries
 
-# Diego: it deletes what has completed so long ago, resolved or not.
+# Seconds after completion until the task is deleted, resolved or not (Diego).
 TTL_SECONDS = 120
 ONE_OFF_GUID = r"[A-Za-z0-9_-]{1,255}"
 
@@ -34,7 +34,7 @@ OneOffDomain = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,255}$")]
 
 
 class OneOffDefinition(GroupFields):
-    """What a one-off task runs, where, and whom it tells: a group's fields, of which it is one."""
+    """Definition of a one-off task: the fields of a group of one task, and a callback."""
 
     replicas: Literal[1] = 1
     min_available: None = None
@@ -52,7 +52,7 @@ class OneOffDefinition(GroupFields):
 
 
 class OneOffRequest(Model):
-    """A one-off task: it runs once, and is gone two minutes after it has completed."""
+    """A one-off task: it runs once, and is deleted two minutes after it has completed."""
 
     guid: OneOffGuid = Field(description="Of no other task in any domain; not of digits alone.")
     domain: OneOffDomain = Field(description="A label of the client's, to list its tasks by.")
@@ -61,7 +61,7 @@ class OneOffRequest(Model):
 
 @dataclass(frozen=True, slots=True)
 class OneOffSpec:
-    """A one-off task that may be submitted. `job`: what it becomes, as `document` describes it."""
+    """A valid one-off task. `job`: its job; `document`: of that job."""
 
     guid: str
     domain: str
@@ -79,22 +79,20 @@ def parse_one_off(body: object) -> OneOffSpec:
         place, text = find_text_fault(body) or ((), str(error))
         raise InvalidSpec([Fault(path_of(place), text)]) from None
     try:
-        asked = OneOffRequest.model_validate(body)
+        requested = OneOffRequest.model_validate(body)
     except ValidationError as error:
         errors = error.errors(include_url=False, include_input=False)
         raise InvalidSpec([read_fault(item, _KNOWN) for item in errors[:MAX_FAULTS]]) from None
-    document = _job_document(asked, body["definition"])
+    document = _job_document(requested, body["definition"])
     try:
         job = parse_job(document)
     except InvalidSpec as refused:
         raise InvalidSpec([fault_of_task(fault) for fault in refused.faults]) from None
-    return OneOffSpec(asked.guid, asked.domain, job, document)
+    return OneOffSpec(requested.guid, requested.domain, job, document)
 
 
 def fault_of_task(fault: Fault) -> Fault:
-    """Return a fault of the job that a one-off task becomes, at the field that its submitter
-    wrote.
-    """
+    """Return a fault of the job of a one-off task, at the submitted field."""
     if fault.field == "callback.url":
         return Fault("definition.completion_callback_url", fault.detail)
     if fault.field.partition(".")[0] in _OF_THE_JOB:
@@ -102,7 +100,7 @@ def fault_of_task(fault: Fault) -> Fault:
     return Fault(f"definition.{fault.field}", fault.detail)
 
 
-# A job has them, a definition has not.
+# Fields of a job that a definition does not have.
 _OF_THE_JOB = frozenset({"", "domain", "project", "name", "replicas"})
 _KNOWN = {
     **dict.fromkeys(OneOffDefinition.model_fields, "in the definition"),
@@ -110,19 +108,18 @@ _KNOWN = {
 }
 
 
-def _job_document(asked: OneOffRequest, definition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same as a job of one group; nothing of it is tried again unless the definition
-    says so.
+def _job_document(requested: OneOffRequest, definition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document of a job of one group, by default without retries.
 
-    The guid is not in it: a guid of Diego's may be what that of a job may not.
+    It has no guid: guids of Diego may be invalid for jobs.
     """
     own = {name: value for name, value in definition.items() if name not in _NOT_OF_A_JOB}
-    if asked.definition.completion_callback_url is not None:
-        own["callback"] = {"url": asked.definition.completion_callback_url, "on": "task"}
+    if requested.definition.completion_callback_url is not None:
+        own["callback"] = {"url": requested.definition.completion_callback_url, "on": "task"}
     return {
-        "delivery": asked.definition.delivery,
+        "delivery": requested.definition.delivery,
         **own,
-        "name": asked.guid if _NAME.fullmatch(asked.guid) else _OTHER_NAME,
+        "name": requested.guid if _NAME.fullmatch(requested.guid) else _OTHER_NAME,
         "retries": {"failure": 0, "preemption": 0, "system": 0, **(own.get("retries") or {})},
     }
 

@@ -1,4 +1,4 @@
-"""From a document to a JobSpec, or to all that is wrong with it; and the JSON Schema of a job."""
+"""Parsing of a document to a JobSpec or all its faults, and the JSON Schema of a job."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -68,7 +68,7 @@ def parse_job_text(text: str) -> JobSpec:
 
 
 def field_path(place: Place, *, is_short: bool) -> str:
-    """Return the path of a field as the submitter wrote it: the short form has no `groups[0]`."""
+    """Return the path of a field in the submitted form: the short form has no `groups[0]`."""
     return path_of(place[2:] if is_short and place[:1] == ("groups",) else place)
 
 

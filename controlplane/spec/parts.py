@@ -37,7 +37,7 @@ JobReference = Annotated[
     PlainValidator(_parse_reference),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}]}),
 ]
-"""A job by its id, or by the guid that its submitter gave it."""
+"""A job by its id or guid."""
 
 Until = Literal["started", "succeeded", "finished"]
 
@@ -52,7 +52,7 @@ def _name_pattern(schema: dict[str, Any]) -> None:
 
 
 class Resources(Model):
-    """What each task is given, and may not exceed; a small machine has room for the defaults.
+    """Resources of each task, which it may not exceed; the defaults fit a small machine.
 
     Other names: named resources of the cells, or tokens of the pool; whole numbers.
     """
@@ -68,11 +68,11 @@ class Resources(Model):
     model_config = ConfigDict(extra="allow", json_schema_extra=_name_pattern)
 
     def named(self) -> dict[str, int]:
-        """Named resources of cells, and tokens of the pool, as they are written."""
+        """Return named resources of cells and tokens of the pool, by name."""
         return self.__pydantic_extra__ or {}
 
     def amounts(self) -> dict[str, int]:
-        """As placement counts: cpu_millis, memory_mib, disk_mib, gpu, named ones; none that is 0.
+        """Return non-zero amounts for placement: cpu_millis, memory_mib, disk_mib, gpu and named.
 
         A name that the job's pool lists among its tokens is a token.
         """
@@ -87,19 +87,19 @@ class Resources(Model):
 
 
 class Retries(Model):
-    """How often a task is tried again, by reason (Iris: 0 and 100; Flyte: 3)."""
+    """Number of retries, by reason (Iris: 0 and 100; Flyte: 3)."""
 
     failure: int = Field(default=0, ge=0, le=MAX_COUNT, description="Its own program failed.")
     preemption: int = Field(
         default=100, ge=0, le=MAX_COUNT, description="It was evicted, or its cell lost."
     )
     system: int = Field(
-        default=3, ge=0, le=MAX_COUNT, description="Engine or registry failed, in a row."
+        default=3, ge=0, le=MAX_COUNT, description="Consecutive failures of engine or registry."
     )
 
 
 class GroupResult(Model):
-    """What another group's succeeded tasks left: either their results, or one of their outputs."""
+    """Files of another group's succeeded tasks: either their results, or one of their outputs."""
 
     group: Name
     result: Literal[True] | None = None
@@ -113,11 +113,11 @@ class GroupResult(Model):
 
 
 class Input(Model):
-    """What must stand at `path` before the start: a text, a file from elsewhere, or a folder.
+    """A text, a downloaded file, or a folder that is placed at `path` before the start.
 
-    The folder holds another group's results, in files named by task index, or an output of each, in
-    folders named by it. The reader waits for the other group to succeed, unless its `depends_on`
-    says otherwise.
+    The folder contains another group's results, in files named by task index, or an output of each
+    task, in folders named by task index. The group waits for the other one to succeed, unless
+    `depends_on` has another condition.
     """
 
     path: TargetPath
@@ -130,21 +130,21 @@ class Input(Model):
 
 
 class GroupDependency(Model):
-    """A group of the same job that must come first."""
+    """Dependency on a group of the same job."""
 
     group: Name
     until: Until = "succeeded"
 
 
 class JobDependency(Model):
-    """Another job of the same project that must come first."""
+    """Dependency on another job of the same project."""
 
     job: JobReference
     until: Until = "succeeded"
 
 
 class Cache(Model):
-    """Whether a result may be taken from the cache."""
+    """Use of cached results."""
 
     enabled: Annotated[bool, only(False)] = False
     serialize: Annotated[bool, only(False)] = False
@@ -154,7 +154,7 @@ class Cache(Model):
 
 
 class Callback(Model):
-    """Whom to tell when a task or the job ended."""
+    """Callback to send after the end of each task or of the job."""
 
     url: CallbackUrl | None = Field(
         default=None, description="http or https; it is sent a POST, signed, until it answers 2xx."

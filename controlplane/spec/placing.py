@@ -1,4 +1,4 @@
-"""What a job asks of its cells besides room: constraints on labels, tags; and rules of both."""
+"""Placement constraints and tags of a job, and their rules."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -53,7 +53,7 @@ PlacementTags = Annotated[list[Name], Field(max_length=MAX_TAGS)]
 
 
 def check_constraints(constraints: Sequence[Constraint]) -> Iterator[tuple[Place, str]]:
-    """Return what is wrong between the fields of each constraint."""
+    """Yield the faults between the fields of each constraint."""
     for position, item in enumerate(constraints):
         place: Place = ("constraints", position, "values")
         if item.op in WITHOUT_VALUE:
@@ -69,7 +69,7 @@ def check_constraints(constraints: Sequence[Constraint]) -> Iterator[tuple[Place
 
 
 def check_resources(resources: Resources) -> Iterator[tuple[Place, str]]:
-    """Return what is wrong with the names of named resources."""
+    """Yield the faults of the names of named resources."""
     names = list(resources.named())
     for name in names:
         if name in _WRITTEN:
@@ -81,7 +81,7 @@ def check_resources(resources: Resources) -> Iterator[tuple[Place, str]]:
 
 
 def check_tags(tags: Sequence[str]) -> Iterator[tuple[Place, str]]:
-    """Tags that are named twice."""
+    """Yield a fault for each duplicate tag."""
     for position, tag in enumerate(tags):
         if tag in tags[:position]:
             yield ("placement_tags", position), f"{tag} is named twice"

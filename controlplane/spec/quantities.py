@@ -1,7 +1,7 @@
-"""Quantities as Kubernetes writes them ("0.5", "500m", "64Mi"), read and written.
+"""Parsing and formatting of quantities in the syntax of Kubernetes ("0.5", "500m", "64Mi").
 
-cpu is kept in thousandths of a core; memory and disk in MiB. What does not come out even is rounded
-up, as Kubernetes does.
+cpu is stored in thousandths of a core, memory and disk in MiB. Fractions are rounded up, as in
+Kubernetes.
 """
 
 import re
@@ -33,7 +33,7 @@ _QUANTITY = re.compile(
 _MEBIBYTE = 2**20
 
 MIN_CPU_MILLIS = 10  # an engine takes no CPU limit below 0.01
-MAX_CPU_MILLIS = 100_000_000  # 100,000 cores; an octillion would only be a slip
+MAX_CPU_MILLIS = 100_000_000  # 100,000 cores
 MIN_MEMORY_MIB = 6  # an engine starts no container with less
 MAX_MIB = 2**30  # 1Pi
 
@@ -57,7 +57,7 @@ def parse_memory(value: object) -> int:
 
 
 def parse_disk(value: object) -> int:
-    """Return MiB in `value`, maybe 0; a bare number is bytes. Raise ValueError naming the limit."""
+    """Return MiB in `value`, from 0; a bare number is bytes. Raise ValueError naming the limit."""
     mebibytes = _whole(_amount(value, example='"100Mi"') / _MEBIBYTE)
     if mebibytes > MAX_MIB:
         raise ValueError("must be at least 0 and at most 1Pi (a bare number is bytes)")
@@ -73,12 +73,12 @@ def parse_shm(value: object) -> int:
 
 
 def format_cpu(millis: int) -> str:
-    """`millis` as cores: "0.5"."""
+    """Return `millis` as cores: "0.5"."""
     return f"{millis / 1000:.3f}".rstrip("0").rstrip(".")
 
 
 def format_mib(mebibytes: int) -> str:
-    """`mebibytes` in the largest unit that leaves it whole: "64Mi", "2Gi"."""
+    """Return `mebibytes` in the largest unit without a fraction: "64Mi", "2Gi"."""
     for unit, size in (("Ti", 2**20), ("Gi", 2**10)):
         if mebibytes and mebibytes % size == 0:
             return f"{mebibytes // size}{unit}"

@@ -1,4 +1,4 @@
-"""The rules between the fields of a job: all are checked, each fault has its place."""
+"""Rules between the fields of a job; each fault has its place."""
 
 import json
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ from controlplane.spec.parts import GroupResult
 from controlplane.spec.placing import check_constraints, check_resources, check_tags
 from controlplane.spec.services import check_services
 
-# An order that carries the definition of a group is a message of at most 64 KiB.
+# An order contains the definition of a group and has at most 64 KiB.
 MAX_DEFINITION_BYTES = 32 * 1024
 
 Finding = tuple[Place, str]
 
 _CARRIED = ("image", "command", "entrypoint", "workdir", "user", "env", "result_file")
-# What a plain process has no use for would be ignored silently: so it is refused.
+# Rejected for plain processes, which would ignore them.
 _CONTAINER_ONLY = (
     "image",
     "entrypoint",
@@ -38,7 +38,7 @@ _PROCESS_ONLY = ("health_check", "idle_timeout_seconds", "ports")
 
 
 def find_faults(job: JobSpec) -> Iterator[Finding]:
-    """Return everything that is wrong between the fields of `job`."""
+    """Yield all faults between the fields of `job`."""
     names = [group.name for group in job.groups]
     for position, group in enumerate(job.groups):
         place: Place = ("groups", position)
@@ -68,7 +68,7 @@ def _rules_of_group(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
     if group.min_available is not None and group.min_available > group.replicas:
         yield ("min_available",), f"must be at most replicas, which is {group.replicas}"
     if job.runs_at_most_once(group) and job.retries_of(group).failure > 0:
-        yield ("retries", "failure"), "must be 0 for what is delivered at most once"
+        yield ("retries", "failure"), "must be 0 with delivery at_most_once"
     if job.coscheduled and group.dependencies():
         text = "groups of a coscheduled job start together: they cannot wait for each other"
         yield ("depends_on",), text
@@ -95,14 +95,14 @@ def _check_task_type(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
     if not group.command:
         yield ("command",), "is required for task_type process"
     for name in _CONTAINER_ONLY:
-        # A process has its host's network, which is what `default` means for it.
-        is_said = name == "network" and group.network == "default"
-        if getattr(group, name) != GroupFields.model_fields[name].default and not is_said:
+        # `default` is the host's network for a process.
+        is_host_network = name == "network" and group.network == "default"
+        if getattr(group, name) != GroupFields.model_fields[name].default and not is_host_network:
             yield (name,), "means nothing for task_type process"
 
 
 def _check_runner(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
-    """Return what a runner needs, it says itself; but it has no process on the cell."""
+    """Yield fields that a runner, which has no process on the cell, cannot support."""
     for name in _PROCESS_ONLY:
         if getattr(group, name):
             yield (name,), f"means nothing for task_type {group.task_type}"
@@ -169,7 +169,7 @@ def _check_size(group: TaskGroupSpec) -> Iterator[Finding]:
     carried = [getattr(group, name) for name in _CARRIED] + [item.path for item in group.inputs]
     if group.health_check is not None:
         carried.append(group.health_check.command)
-    # Encoded twice, as the payload of a message is.
+    # Encoded twice, like the payload of a message.
     size = len(json.dumps(json.dumps(carried)))
     if size > MAX_DEFINITION_BYTES:
         largest = max(_CARRIED, key=lambda name: len(json.dumps(getattr(group, name))))
@@ -215,14 +215,14 @@ def _check_cycles(job: JobSpec) -> Iterator[Finding]:
         waiting = {name: needed for name, needed in waiting.items() if name not in ready}
     if not waiting:
         return
-    circle = _find_circle(waiting)
-    position = [group.name for group in job.groups].index(circle[0])
-    text = "goes round in a circle: " + " needs ".join([*circle, circle[0]])
+    cycle = _find_cycle(waiting)
+    position = [group.name for group in job.groups].index(cycle[0])
+    text = "is a cycle: " + " needs ".join([*cycle, cycle[0]])
     yield ("groups", position, "depends_on"), text
 
 
-def _find_circle(waiting: dict[str, set[str]]) -> list[str]:
-    """Return one circle among groups of which each needs another one of them."""
+def _find_cycle(waiting: dict[str, set[str]]) -> list[str]:
+    """Return one cycle of groups that depend on each other."""
     path = [min(waiting)]
     while True:
         following = min(waiting[path[-1]] & set(waiting))

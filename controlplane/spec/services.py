@@ -1,4 +1,4 @@
-"""What interactive jobs and services ask for: published ports, a health check, and its rules."""
+"""Published ports and health checks of interactive jobs and services, with their rules."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated
@@ -17,14 +17,14 @@ Ports = Annotated[list[PortName], Field(max_length=MAX_PORTS)]
 
 
 class HttpCheck(Model):
-    """A GET that must be answered with a status from 200 to 399."""
+    """A GET request that must return a status from 200 to 399."""
 
     port: PortName = Field(description="One of the group's ports.")
     path: str = Field(default="/", pattern=r"^/[!-~]{0,1023}$")
 
 
 class HealthCheck(Model):
-    """What tells that a program serves: a command of its container, or a GET at a port of it."""
+    """Health check: a command in the container, or a GET request to one of its ports."""
 
     command: list[str] | None = Field(
         default=None, min_length=1, max_length=1_000, description="Exit status 0 passes."
@@ -35,7 +35,10 @@ class HealthCheck(Model):
         default=5.0, ge=0.1, le=MAX_CHECK_SECONDS, description="Of one check."
     )
     retries: int = Field(
-        default=3, ge=1, le=MAX_CHECK_RETRIES, description="So many failures in a row end it."
+        default=3,
+        ge=1,
+        le=MAX_CHECK_RETRIES,
+        description="Consecutive failures that end the attempt.",
     )
     start_period_seconds: float = Field(
         default=60.0,
@@ -51,7 +54,7 @@ Limit = Annotated[float, Field(ge=1, le=MAX_SECONDS)]
 def check_services(
     ports: Sequence[str], check: HealthCheck | None, network: str | None
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Return what is wrong between these fields of a group."""
+    """Yield the faults between these fields of a group."""
     for position, name in enumerate(ports):
         if name in ports[:position]:
             yield ("ports", position), f"{name} is named twice"

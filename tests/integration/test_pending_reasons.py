@@ -169,7 +169,7 @@ def depends_on_job(stage: Stage) -> tuple[Task, str]:
 
 def starts_later(stage: Stage) -> tuple[Task, str]:
     stage.cell()
-    return waiting(stage, stage.submit_small(start_after=LATER)), "is not to start before 2040"
+    return waiting(stage, stage.submit_small(start_after=LATER)), "must not start before 2040"
 
 
 def waits_for_gang(stage: Stage) -> tuple[Task, str]:
@@ -223,7 +223,7 @@ def stands_behind(stage: Stage) -> tuple[Task, str]:
 def meets_broken_plugin(stage: Stage) -> tuple[Task, str]:
     Pool.objects.update(validators=["broken"])
     stage.cell()
-    return waiting(stage, stage.submit_small()), "validator broken failed: an operator has to look"
+    return waiting(stage, stage.submit_small()), "validator broken failed: an operator must fix"
 
 
 SCENES: dict[str, tuple[Scene, ...]] = {

@@ -230,7 +230,7 @@ def test_groups_that_wait_for_each_other_in_a_circle_are_refused(stage: Stage) -
         stage.group("a", depends_on=[{"group": "b"}]),
         stage.group("b", depends_on=[{"group": "a"}]),
     ]
-    with pytest.raises(InvalidSpec, match="goes round in a circle: a needs b needs a"):
+    with pytest.raises(InvalidSpec, match="is a cycle: a needs b needs a"):
         stage.submit(groups=groups)
     assert not Job.objects.exists()
 

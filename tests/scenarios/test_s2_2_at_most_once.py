@@ -100,7 +100,7 @@ def test_an_order_without_an_answer_ends_with_the_loss_of_its_cell(stage: Stage)
 
 
 def test_retries_of_failures_are_refused(stage: Stage) -> None:
-    with pytest.raises(InvalidSpec, match="must be 0 for what is delivered at most once"):
+    with pytest.raises(InvalidSpec, match="must be 0 with delivery at_most_once"):
         stage.submit_small(**ONCE, retries={"failure": 1})
 
 

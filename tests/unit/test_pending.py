@@ -67,7 +67,7 @@ ALL = PendingTaskFacts(
         (
             {"not_before": None, "attempt_open": False, "startable_at": NOW, "found": None},
             "queue_position",
-            "no placement pass has looked at it yet",
+            "no placement pass has considered it yet",
         ),
     ],
 )
@@ -97,7 +97,7 @@ def test_what_is_waited_for_is_told_as_figures_too() -> None:
     }
     soon = pending_reason(replace(waiting, startable_at=LATER), now=NOW)
     assert soon["until"] == "2030-01-01T00:01:00.000+00:00"
-    assert soon["text"] == "is not to start before 2030-01-01T00:01:00.000+00:00"
+    assert soon["text"] == "must not start before 2030-01-01T00:01:00.000+00:00"
     assert pending_reason(ALL, now=NOW)["until"] == "2030-01-01T00:01:00.000+00:00"
 
 

@@ -10,13 +10,13 @@ from typing import Annotated, Any, Self, cast
 from controlplane.contract.codec import Document, Key, MalformedMessage
 from controlplane.contract.states import TaskState
 
-# A member in one of these may still move, or come.
+# States of members that may still change their cell.
 _OPEN = (TaskState.PENDING, TaskState.ASSIGNED, TaskState.BUILDING)
 
 
 @dataclass(frozen=True, slots=True)
 class GangGroup(Document):
-    """What the members of one group share. `network` and `ports` as in its GroupSpec."""
+    """The shared fields of members of one group. `network` and `ports` as in its GroupSpec."""
 
     name: str
     task_type: str = "container"
@@ -43,7 +43,7 @@ class GangMember:
 
     @property
     def name(self) -> str:
-        """Return by which the others know it."""
+        """Return the name of the member."""
         return f"{self.group.name}-{self.index}"
 
 
@@ -69,11 +69,11 @@ class Gang:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether nobody is still to come: every member runs, or is over."""
+        """Return whether every member is RUNNING or has ended."""
         return not any(member.state in _OPEN for member in self.members)
 
     def find(self, group: str, index: int) -> GangMember | None:
-        """Return the member with that place in that group."""
+        """Return the member with that index in that group."""
         for member in self.members:
             if member.index == index and member.group.name == group:
                 return member

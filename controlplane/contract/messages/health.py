@@ -1,4 +1,4 @@
-"""The health check of an attempt as it is sent to a cell."""
+"""The health check of an attempt in orders."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,7 @@
 """The launch context of attempts, which a cell fetches before it runs them.
 
-It contains secrets and the last checkpoint. It does not travel through the broker and is not kept
-in the cell's journal: the cell fetches it from web, signed, sealed with a key of its own
+It contains secrets and the last checkpoint. It is not sent through the broker and not stored in the
+cell's journal: the cell fetches it from web by a signed request, sealed with its own key
 (`keys.SEAL`).
 """
 
@@ -26,8 +26,8 @@ class Registry(Document):
 class LaunchContext(Document):
     """The launch context of one attempt.
 
-    `missing`: secrets that the task names and that are not set. `unusable`: secrets that do not fit
-    their use: a `registry_secret` without a login. `secrets`: values by name, base64.
+    `missing`: secrets of the task that are not set. `unusable`: secrets of the wrong format: a
+    `registry_secret` without a login. `secrets`: values by name, base64.
     `output_base`: the address below which only this attempt keeps its outputs and checkpoint.
     `checkpoint`: the address of the newest checkpoint of earlier attempts, with its manifest.
     `plugin_state`: the newest that an earlier attempt reported since the last user failure. `gang`:

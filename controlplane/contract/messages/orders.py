@@ -9,13 +9,13 @@ from controlplane.contract.messages.health import HealthCheck
 from controlplane.contract.messages.task_options import Mount, Output, SecretUse, Tmpfs
 
 MAX_ORDER_BYTES = 64 * 1024
-# What cells run by themselves; every other task type is an installed runner's.
+# Task types that cells support without a runner.
 OWN_TASK_TYPES = ("container", "process")
 
 
 @dataclass(frozen=True, slots=True)
 class Input(Document):
-    """One file (or, with `bundle`, one folder of files) that is placed at `path` before the start.
+    """One file (with `bundle`: a folder of files) that is placed at `path` before the start.
 
     `url`: a signed link, or (`named`) the URL of the submitter; a bundle is JSON lines `{"name":
     ..., "content": ...}`, or with `url` and `sha256` instead of the content.
@@ -30,10 +30,10 @@ class Input(Document):
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec(Document):
-    """What all tasks of one group share; sent once per message. Resources: MiB, cpu in millis.
+    """The shared fields of tasks of one group; sent once per message. Units: MiB, cpu in millis.
 
     `exclusive`: its containers must stop when the lease of the cell expires. `ports`: names of the
-    published ports. `idle_timeout_seconds`, `lifetime_seconds`: after which the cell ends the
+    published ports. `idle_timeout_seconds`, `lifetime_seconds`: after these the cell ends the
     attempt. `is_gang`: its tasks start together and receive each other's addresses. If
     `needs_briefing`, the cell fetches a launch context (secrets, the last checkpoint, ...) before
     the start.
@@ -79,9 +79,7 @@ class GroupSpec(Document):
 
     @property
     def needs_briefing(self) -> bool:
-        """Return whether a cell must fetch a launch context before it runs an attempt of the
-        group.
-        """
+        """Return whether a cell must fetch a launch context before it runs an attempt."""
         return (
             bool(self.secrets or self.outputs or self.registry_secret or self.checkpoint_path)
             or self.is_gang
@@ -91,9 +89,7 @@ class GroupSpec(Document):
 
 @dataclass(frozen=True, slots=True)
 class RunAttempt(Document):
-    """Order to run an attempt unless the cell already has it. `start_before`: server time,
-    seconds.
-    """
+    """Order to run an attempt unless the cell has it. `start_before`: server time, seconds."""
 
     AS_LIST = True
 
@@ -130,7 +126,7 @@ class Orders(Document):
 
 @dataclass(frozen=True, slots=True)
 class RegistrationResult(Document):
-    """Answer to Register: `verdict` is accepted, draw_anew or refused; `why` is for people."""
+    """Response to Register: `verdict` is accepted, draw_anew or refused; `why` is a text."""
 
     TYPE = "registered"
 
@@ -144,7 +140,7 @@ class RegistrationResult(Document):
 
 @dataclass(frozen=True, slots=True)
 class Sync(Document):
-    """Answer to a heartbeat: the attempts the cell should have, and the acknowledged reports.
+    """Response to a heartbeat: the expected attempts of the cell, and the acknowledged reports.
 
     Listed attempts that are not in `orders.stops` are kept. `draw_anew`: stop everything, then
     begin a new incarnation.

@@ -1,8 +1,8 @@
-"""The phases that an attempt passed through, as its cell reports them: numbered, with their times.
+"""Phases of an attempt as its cell reports them: numbered, with their times.
 
-A report carries the changes that the control plane has not acknowledged yet. Where there are more
-than a report may carry, the oldest and the newest stay, and the gap in their numbers shows how many
-were left out. Numbers make the history idempotent: each change is written once.
+A report contains the changes that the control plane has not acknowledged yet. If there are too many
+for a report, the oldest and the newest stay, and the gap in their numbers shows how many were left
+out. Numbers make the history idempotent: each change is written once.
 """
 
 from collections.abc import Iterable
@@ -14,11 +14,11 @@ from typing import Annotated, Any, Self
 from controlplane.contract.codec import Document, Instant, MalformedMessage, Text, read_items
 from controlplane.contract.states import Phase
 
-# Of one attempt. A runner that reports a new phase each second would otherwise fill the history.
+# Of one attempt, so that a runner with frequent phases does not fill the history.
 MAX_PHASES = 256
-# In one report: some seconds between two acknowledgements, of an attempt in a hurry.
+# In one report: changes between two acknowledgements.
 MAX_REPORTED = 32
-# The oldest of them, if there are more: how it began.
+# Number of the oldest changes that stay, if there are more.
 _OLDEST = 8
 PHASE_CHARS = 200
 _PHASES = frozenset(phase.value for phase in Phase)
@@ -28,8 +28,8 @@ class PhaseKind(StrEnum):
     """The subject of a change, which determines the meaning of its text."""
 
     PHASE = "phase"  # the phase of BUILDING that the attempt entered
-    RUNNER = "runner"  # the phase of its runner, in the runner's words
-    TRY = "try"  # which try of a stage failed, of how many, and why
+    RUNNER = "runner"  # the phase that its runner reported
+    TRY = "try"  # the number of the failed try, of how many, and why
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class PhaseChange(Document):
 
 
 def shorten(changes: tuple[PhaseChange, ...]) -> tuple[PhaseChange, ...]:
-    """Return as many of `changes` as a report may carry: the oldest few and the newest."""
+    """Return the changes that fit a report: the oldest few and the newest."""
     if len(changes) <= MAX_REPORTED:
         return changes
     return (*changes[:_OLDEST], *changes[_OLDEST - MAX_REPORTED :])

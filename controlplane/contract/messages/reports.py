@@ -24,16 +24,16 @@ from controlplane.contract.states import FailureKind, Phase, TaskState
 RESULT_BYTES = 10_240  # Diego: the first 10 KB of the result file
 MESSAGE_CHARS = 2_000
 UNFIT_CHARS = 200
-REGISTRY = "registry"  # the reason of an end: the image's registry does not answer
+REGISTRY = "registry"  # reason of an end: the image's registry does not respond
 IMAGE = "image"  # not found, not allowed, malformed, or absent and never pulled
-COMMAND = "command"  # it does not exist in the image, or cannot be executed
-SPEC = "spec"  # the engine can never accept it: user, folder, too little memory, …
+COMMAND = "command"  # not in the image, or not executable
+SPEC = "spec"  # invalid for the engine: user, folder, too little memory, …
 NOT_HERE = "not_here"  # this cell cannot run it; another cell may
-RUNNER_FINAL = "runner_final"  # its runner reports that no other attempt would do better
+RUNNER_FINAL = "runner_final"  # its runner reported that no retry can succeed
 
 PERMANENT = frozenset({IMAGE, COMMAND, SPEC})
-"""Reasons of a user failure that no other attempt of the same task can cure."""
-MAX_REPORTS = 500  # in one message: as many as the inbox applies in one batch
+"""Reasons of a user failure that no retry can fix."""
+MAX_REPORTS = 500  # in one message, which the inbox applies in one batch
 MAX_OUTPUTS = 1_000  # files that one attempt may keep
 
 _UTF_8 = codecs.getincrementaldecoder("utf-8")
@@ -42,7 +42,7 @@ _UTF_8 = codecs.getincrementaldecoder("utf-8")
 def head_of_result(content: bytes) -> tuple[str, bool]:
     """Return the first 10,240 bytes of a result as text, and whether there was more.
 
-    What is no UTF-8 is replaced; a sign that the cut would go through is left out.
+    Invalid UTF-8 is replaced; a character at the cut is dropped.
     """
     is_cut = len(content) > RESULT_BYTES
     return _UTF_8("replace").decode(content[:RESULT_BYTES], final=not is_cut), is_cut
@@ -66,7 +66,7 @@ CleanMapping = Annotated[Mapping[str, Any], Reader(clean_mapping)]
 
 @dataclass(frozen=True, slots=True)
 class HeldAttempt(Document):
-    """One attempt whose container exists on the cell or is to be created; about 30 bytes."""
+    """One attempt with an existing or planned container on the cell; about 30 bytes."""
 
     AS_LIST = True
 
@@ -94,7 +94,7 @@ class Register(Document):
 class Heartbeat(Document):
     """Liveness of a cell, with the attempts that it holds.
 
-    `unfit`: why it takes no new work; empty if it does. `clock_ahead`: the estimated seconds by
+    `unfit`: why it takes no new work; empty: it does. `clock_ahead`: the estimated seconds by
     which its clock is ahead of the control plane's.
     """
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from controlplane.contract.codec import Document
 
 # Docker's default set without MKNOD, NET_RAW, SETFCAP, SETPCAP and AUDIT_WRITE: enough to start as
-# root, give files away and change to another user. Every container has them.
+# root, change the owner of files and switch to another user. Every container has them.
 USUAL_CAPABILITIES = (
     "CHOWN",
     "DAC_OVERRIDE",
@@ -21,7 +21,7 @@ USUAL_CAPABILITIES = (
 
 @dataclass(frozen=True, slots=True)
 class SecretUse(Document):
-    """The secret `name`, as the variable `env` or as a file at `path`; its value comes sealed."""
+    """The secret `name`, as the variable `env` or as a file at `path`; its value is sent sealed."""
 
     name: str
     env: str | None = None
@@ -38,7 +38,7 @@ class Output(Document):
 
 @dataclass(frozen=True, slots=True)
 class Mount(Document):
-    """The host's `source` stands at `target` in the container; only what the pool allows."""
+    """The host's `source`, which the pool must allow, is mounted at `target` in the container."""
 
     source: str
     target: str

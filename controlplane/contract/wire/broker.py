@@ -12,10 +12,10 @@ from typing import Any
 from controlplane.contract.wire.envelope import MAX_BYTES
 
 MAX_BODY_CHARS = 4 * MAX_BYTES
-"""The longest body of a message. Quoting an envelope doubles it at most, base64 adds a third."""
+"""Maximum length of a body: quoting at most doubles an envelope, base64 adds a third."""
 
 MAX_ENTRY_BYTES = MAX_BODY_CHARS + 64 * 1024
-"""The longest entry of a list: a body with its headers and properties."""
+"""Maximum length of a list entry: a body with its headers and properties."""
 
 _NO_MESSAGE = b"null"
 
@@ -23,7 +23,7 @@ _NO_MESSAGE = b"null"
 def bound_entry(reply: Any) -> tuple[Any, Any] | None:
     """Return the reply to BRPOP, with an oversized entry replaced by one that is dropped.
 
-    A long entry is not decoded: as objects it takes twenty times its length.
+    A long entry is not decoded: as objects it would take twenty times its length.
     """
     if not reply:
         return None
@@ -34,12 +34,12 @@ def bound_entry(reply: Any) -> tuple[Any, Any] | None:
 def find_refusal(message: Any) -> str | None:
     """Return why a message from Redis is dropped before decoding, or None if it is accepted.
 
-    Neither side compresses. Kombu would decompress what a `compression` header names, or a content
-    encoding that is a codec of Python's, without a limit and before any MAC is checked: 400 kB
-    become 1.2 GB. An odd delivery tag or route would make Redis' client fail, and end the worker.
+    Neither side compresses. Kombu would apply a `compression` header, or a content encoding that is
+    a codec of Python, without a limit and before any MAC is checked: 400 kB become 1.2 GB. An
+    invalid delivery tag or route would make Redis' client fail and end the worker.
     """
     if not isinstance(message, dict) or not isinstance(message.get("headers", {}), dict | None):
-        return f"it is not a message of kombu's, or has more than {MAX_ENTRY_BYTES} bytes"
+        return f"it is not a kombu message, or has more than {MAX_ENTRY_BYTES} bytes"
     headers = message.get("headers") or {}
     if "compression" in headers:
         return "it is compressed"
@@ -93,7 +93,7 @@ def task_message(queue: str, task: str, args: list[Any], *, expires: str | None 
 
 
 def plain_message(queue: str, text: str) -> str:
-    """Return a message for `queue` whose body is `text`."""
+    """Return a message for `queue` with the body `text`."""
     return _message(queue, json.dumps(text), {}, correlation_id=None)
 
 

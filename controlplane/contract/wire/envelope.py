@@ -43,7 +43,7 @@ class Envelope(Document):
         return f"{self.version}\n{self.cell}\n{self.incarnation}\n{self.seq}\n{self.payload}"
 
     def check(self, key: bytes) -> None:
-        """Raise BadMac unless `key` made the MAC."""
+        """Check the MAC with `key`. Raise BadMac."""
         if not keys.is_signed(key, self._signed_text(), self.mac):
             raise BadMac(f"bad MAC on a message of cell {self.cell!r}")
 
@@ -53,7 +53,7 @@ class Envelope(Document):
 
 
 def seal(key: bytes, *, cell: str, incarnation: str, seq: int, body: dict[str, Any]) -> str:
-    """Return the text of an envelope round `body`, signed with `key`."""
+    """Return the text of an envelope around `body`, signed with `key`."""
     payload = compact_json(body)
     mac = keys.sign(key, f"{VERSION}\n{cell}\n{incarnation}\n{seq}\n{payload}")
     head = {"v": VERSION, "cell": cell, "inc": incarnation, "seq": seq, "mac": mac}
@@ -61,7 +61,7 @@ def seal(key: bytes, *, cell: str, incarnation: str, seq: int, body: dict[str, A
 
 
 def parse(raw: str | bytes) -> Envelope:
-    """Return the envelope in `raw`, its MAC not yet checked. Raise Malformed."""
+    """Return the envelope in `raw` without checking its MAC. Raise MalformedMessage."""
     if len(raw) > MAX_BYTES:
         raise MalformedMessage(f"a message of {len(raw)} bytes is over the limit of {MAX_BYTES}")
     return Envelope.read(_decode(raw, "not a JSON object"))

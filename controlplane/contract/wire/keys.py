@@ -1,4 +1,4 @@
-"""Keys of one cell, derived from one secret: one per direction, so messages cannot be reflected."""
+"""Keys of one cell, derived from one secret: one per direction, against reflected messages."""
 
 import base64
 import binascii
@@ -18,7 +18,7 @@ class MalformedKey(ValueError):
 
 
 def derive_key(secret: bytes, *, salt: bytes, info: bytes) -> bytes:
-    """HKDF-SHA256 (RFC 5869) of `secret`, one block: 32 bytes."""
+    """Return one block (32 bytes) of HKDF-SHA256 (RFC 5869) of `secret`."""
     extracted = hmac.new(salt, secret, hashlib.sha256).digest()
     return hmac.new(extracted, info + b"\x01", hashlib.sha256).digest()
 
@@ -30,14 +30,12 @@ def mac_key(cell_key: bytes, direction: bytes) -> bytes:
 
 
 def about_answer(*, cell: str, attempt: str, door: str, mac: str) -> str:
-    """Return what the sealed answer to a cell's question is bound to: the very request, by its
-    MAC.
-    """
+    """Return the context of a sealed response to a cell, with the MAC of the request."""
     return f"{cell} {attempt} {door} {mac}"
 
 
 def encode_key(cell_key: bytes) -> str:
-    """Return the text form of a cell key, as it is printed and kept in a key file."""
+    """Return the text form of a cell key for printing and key files."""
     return base64.urlsafe_b64encode(cell_key).decode()
 
 
@@ -53,7 +51,7 @@ def decode_key(text: str) -> bytes:
 
 
 def sign(key: bytes, text: str) -> str:
-    """Hex MAC of `text`."""
+    """Return the MAC of `text` in hex."""
     return hmac.new(key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
 

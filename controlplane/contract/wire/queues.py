@@ -8,12 +8,10 @@ INBOX_QUEUES = tuple(f"inbox.{shard}" for shard in range(INBOX_SHARDS))
 
 
 def inbox_queue(cell: str) -> str:
-    """Return the inbox queue of a cell: always the same one, so that its messages keep their
-    order.
-    """
+    """Return the inbox queue of a cell: always the same, to keep its messages in order."""
     return INBOX_QUEUES[zlib.crc32(cell.encode()) % INBOX_SHARDS]
 
 
 def cell_queue(cell: str, incarnation: str) -> str:
-    """Return the queue on which one incarnation of a cell takes orders."""
+    """Return the queue from which one incarnation of a cell receives orders."""
     return f"cell.{cell}.{incarnation}"

@@ -1,7 +1,7 @@
-"""What a pass looked at, as JSON, and the pass decided again from it; pure.
+"""Replay: the recorded input of a pass as JSON, and the pass computed again from it; pure.
 
-A bad decision that is seen in production becomes a test: its record is kept with the plan that
-would have been right (docs/placement.md).
+The record of a wrong decision in production becomes a test, together with the correct plan
+(docs/placement.md).
 """
 
 import types
@@ -32,9 +32,9 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class PassRecord:
-    """What a pass looked at. `running`, `leaving`, `leaving_scopes`: who could make room.
+    """The input of a pass. `running`, `leaving`, `leaving_scopes`: the input of preemption.
 
-    `limit`: the most tasks that the pass places.
+    `limit`: maximum number of tasks that the pass places.
     """
 
     snapshot: PoolSnapshot
@@ -47,7 +47,7 @@ class PassRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What came of it. `seconds`: by step ("screen", "place", "make room"), in order."""
+    """The result of a replay. `seconds`: by step ("screen", "place", "make room"), in order."""
 
     screened: PrefilterResult
     plan: PlacementPlan
@@ -65,19 +65,19 @@ def write_record(record: PassRecord) -> dict[str, Any]:
 
 
 def read_record(document: object) -> PassRecord:
-    """Return the record that `write_record` made a document of. Raise UnreadableRecord."""
+    """Return the record in a document of `write_record`. Raise UnreadableRecord."""
     if not isinstance(document, dict) or document.get("version") != VERSION:
         raise UnreadableRecord(f"not a record of version {VERSION}")
     try:
         found = _read(PassRecord, {name: document[name] for name in document if name != "version"})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UnreadableRecord(f"the record makes no sense: {error!r}") from error
-    assert isinstance(found, PassRecord), "a record is read as one"
+        raise UnreadableRecord(f"the record is invalid: {error!r}") from error
+    assert isinstance(found, PassRecord), "the document was read as a record"
     return found
 
 
 def replay(record: PassRecord, plugins: Plugins, timer: Callable[[], float]) -> ReplayResult:
-    """Decide again. `timer`: seconds from any beginning; asked between the steps only."""
+    """Compute the pass again. `timer`: returns monotonic seconds; called between the steps only."""
     snapshot, times = record.snapshot, [timer()]
     screened = screen(snapshot, plugins)
     times.append(timer())
@@ -100,7 +100,7 @@ def replay(record: PassRecord, plugins: Plugins, timer: Callable[[], float]) -> 
 
 
 def plan_document(record: PassRecord, replayed: ReplayResult) -> dict[str, Any]:
-    """Return what was decided, in an order that does not depend on the machine; to be compared."""
+    """Return the decisions in a reproducible order, for comparison."""
     plan, waiting = replayed.plan, record.facts.waiting
     cells = {cell.cell_id: cell.name for cell in record.snapshot.cells}
     columns = plan.placements
@@ -147,7 +147,7 @@ def plan_document(record: PassRecord, replayed: ReplayResult) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """`value` in what JSON has; a mapping whose keys are no texts becomes a list of pairs."""
+    """Return `value` in JSON types; a mapping with keys that are no texts as pairs."""
     if is_dataclass(value) and not isinstance(value, type):
         return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, Enum):
@@ -166,7 +166,7 @@ def _plain(value: Any) -> Any:
 
 
 def _read(kind: Any, plain: Any) -> Any:
-    """Return the value of type `kind` that `_plain` made `plain` of."""
+    """Return the value of type `kind` from the result of `_plain`."""
     if plain is None or kind in (Any, object):
         return plain
     origin, arguments = get_origin(kind), get_args(kind)

@@ -1,8 +1,8 @@
-"""The shape of a group: all that placement looks at, in one number.
+"""The shape of a group: all properties that placement uses, as one number.
 
-Groups whose tasks fit the same places, compete for them with the same rights and count against the
-same quotas have one shape. What is proven of it is proven of all its tasks (Armada: scheduling
-keys; Kueue: KEP-9694).
+Groups have one shape if their tasks fit the same cells, have the same priority and count against
+the same quotas. A result for the shape holds for all its tasks (Armada: scheduling keys; Kueue:
+KEP-9694).
 """
 
 import hashlib
@@ -19,7 +19,7 @@ _BITS = 63  # a positive bigint
 
 @dataclass(frozen=True, slots=True)
 class ShapeKey:
-    """What makes two shapes one."""
+    """The properties that identify a shape."""
 
     pool_id: int
     band: Band
@@ -33,9 +33,7 @@ class ShapeKey:
     allow_unsatisfiable: bool = False
 
     def number(self) -> int:
-        """Return the id of the shape: 63 bits of a digest, equal for equal keys on every
-        machine.
-        """
+        """Return the id of the shape: 63 bits of a digest, equal on all machines."""
         digest = hashlib.sha256(self._text().encode()).digest()
         return int.from_bytes(digest[:8], "big") >> (64 - _BITS)
 

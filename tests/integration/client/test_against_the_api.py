@@ -125,7 +125,7 @@ def test_a_job_is_listed_shown_cancelled_and_waited_for(command: CliRunner) -> N
     assert "3 pending" in call(command, "jobs", "--state", "pending").stdout
     shown = call(command, "job", job_id)
     assert "main.2" in shown.stdout
-    assert "waits for its turn: no placement pass has looked at it yet" in shown.stdout
+    assert "waits for its turn: no placement pass has considered it yet" in shown.stdout
     explained = json.loads(call(command, "explain", job_id, "--json").stdout)
     assert explained[0]["reason"]["code"] == "queue_position"
 

@@ -204,7 +204,7 @@ def test_cells_with_room_that_prepare_enough_containers_are_told_apart_from_full
     busy = cell("a", {CPU: 9}, start_slots=0)
     assert explain({CPU: 1}, busy, cell("b", {CPU: 9}), used=[{}, {CPU: 9}]) == {
         "code": "build_slots_full",
-        "text": "1 cell with room for it prepares as many containers as it may at once",
+        "text": "1 cell with room for it already prepares its maximum number of containers",
         "cells": 1,
     }
     twice = explain({CPU: 1}, busy, cell("b", {CPU: 9}, start_slots=0))

@@ -363,7 +363,7 @@ def test_groups_that_wait_for_each_other_are_refused() -> None:
             {"name": "d", "depends_on": [{"group": "b"}]},
         )
     )
-    assert found == {"groups[1].depends_on": "goes round in a circle: b needs c needs d needs b"}
+    assert found == {"groups[1].depends_on": "is a cycle: b needs c needs d needs b"}
 
 
 @pytest.mark.parametrize("minimum", [2, 7])

@@ -1,4 +1,4 @@
-"""The queue of one band: pending rows as sequencers receive them, with their remaining tasks."""
+"""The queue of one band that sequencers receive: pending rows with their remaining tasks."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,9 +14,9 @@ from controlplane.domain.placement.model.snapshot import ShapeFacts
 
 
 class BandQueue:
-    """Rows of one band (or those of them that come first), in order of job and group.
+    """Rows of one band (or only those that come first), ordered by job and group.
 
-    `place`: where each stands among all rows of the pass. `limit`: tasks it may still place.
+    `place`: position of each among all rows of the pass. `limit`: tasks that may still be placed.
     """
 
     def __init__(
@@ -25,8 +25,8 @@ class BandQueue:
         place: Vector,
         shapes: dict[int, ShapeFacts],
         left: Vector,
-        ledger: QuotaAccounting,
-        board: CapacityMatrix,
+        accounting: QuotaAccounting,
+        matrix: CapacityMatrix,
         limit: Callable[[], int],
     ) -> None:
         self.place = place
@@ -36,41 +36,41 @@ class BandQueue:
         self.owner: Vector = rows.owner[place]
         self.left: Vector = left[place]
         for column in (self.job, self.shape, self.is_child, self.owner):
-            column.flags.writeable = False  # a sequencer reads, and changes nothing
-        self._shapes, self._ledger, self._board = shapes, ledger, board
-        self._total, self._limit, self._any_special = board.total, limit, rows.any_special
+            column.flags.writeable = False  # sequencers only read
+        self._shapes, self._accounting, self._matrix = shapes, accounting, matrix
+        self._total, self._limit, self._any_special = matrix.total, limit, rows.any_special
         self._by_shape: tuple[Vector, Vector] | None = None
 
     def __len__(self) -> int:
         return len(self.place)
 
     def share_of(self, owner: int) -> float:
-        """Return the owner's dominant share of the pool just now."""
-        return dominant_share(self._ledger.held_by(owner, self._board.names), self._total)
+        """Return the owner's current dominant share of the pool."""
+        return dominant_share(self._accounting.held_by(owner, self._matrix.names), self._total)
 
     def share_of_task(self, row: int) -> float:
-        """Return by how much one task of the row changes its owner's dominant share, at most."""
+        """Return the maximum by which one task of the row changes its owner's dominant share."""
         shape = self._shapes[int(self.shape[row])]
-        return dominant_share(self._board.vector(shape.resources), self._total)
+        return dominant_share(self._matrix.vector(shape.resources), self._total)
 
     def weight_of(self, owner: int) -> float:
         """Return the owner's weight."""
-        return self._ledger.weight_of(owner)
+        return self._accounting.weight_of(owner)
 
     def sure_room(self, rows: Vector) -> GuaranteedCapacity | None:
-        """Room for tasks of these rows; None where quotas, tokens, gangs or kept room decide, too.
+        """Return the room for tasks of these rows; None if other limits than cells apply.
 
-        A task takes of a cell at most as many places of another shape as its request is larger in
-        some resource, rounded up; and one start slot.
+        A task uses one start slot, and at most as many places of another shape as the largest
+        quotient of the requests in a resource, rounded up.
         """
         shapes = [self._shapes[shape_id] for shape_id in self.shape[rows].tolist()]
-        if self._ledger.limits_any or self._any_special or any(s.coscheduled for s in shapes):
+        if self._accounting.limits_any or self._any_special or any(s.coscheduled for s in shapes):
             return None
-        requests = np.array([self._board.vector(shape.resources) for shape in shapes])
+        requests = np.array([self._matrix.vector(shape.resources) for shape in shapes])
         asked = np.maximum(requests, 1)[:, None, :]
         larger = -(-requests[None, :, :] // asked) * (requests[:, None, :] > 0)
         room = [
-            int(self._board.room(request, self._board.usable(shape)).sum())
+            int(self._matrix.room(request, self._matrix.usable(shape)).sum())
             for request, shape in zip(requests, shapes, strict=True)
         ]
         weights = np.maximum(larger.max(axis=2, initial=0), 1)

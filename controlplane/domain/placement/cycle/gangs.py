@@ -1,9 +1,9 @@
 """Gangs: the minima of a coscheduled job are placed at once or not at all (Volcano: gang).
 
-The pool's selector places the most constrained and largest members first. Where that fails, a
-packing is searched for (`packing`), so that neither the order of groups in the job nor the selector
-decides whether a gang starts. Members beyond the minima are placed one by one. `group_by` keeps all
-of them on cells that share the value of a label.
+The pool's selector places the most constrained and largest members first. If that fails, `packing`
+searches a packing, so that neither the order of groups in the job nor the selector decides whether
+a gang starts. Members beyond the minima are placed one by one. `group_by` keeps all members on
+cells with one value of a label.
 """
 
 from collections import defaultdict
@@ -41,7 +41,7 @@ _NODES_PER_PASS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class _PassCheckpoint:
-    """The state of a pass before a try."""
+    """The state of a pass before a trial."""
 
     board: tuple[Matrix, Matrix, Vector]
     books: QuotaAccounting
@@ -51,10 +51,10 @@ class _PassCheckpoint:
 
 @dataclass(slots=True)
 class _PlacementTrial:
-    """The outcome of one try to place a gang's minima.
+    """The result of one trial to place a gang's minima.
 
-    `count`: members that were placed. `why`: the reason against the first that was not.
-    `is_refused`: a quota or the tokens prevent it on any cell.
+    `count`: number of placed members. `why`: the reason of the first unplaced one. `is_refused`: a
+    quota or the tokens prevent the placement on any cell.
     """
 
     placed: dict[int, Vector]
@@ -65,7 +65,7 @@ class _PlacementTrial:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """The more, the better; but best where it could come true once others have left."""
+        """Return the order of trials: possible on cells with less usage first, then by count."""
         why = self.why or {}
         never = why.get("code") == NO_CELL_MATCHES or bool(why.get("never_fits"))
         return not never, self.count
@@ -73,19 +73,19 @@ class _PlacementTrial:
 
 @dataclass(frozen=True, slots=True)
 class _GangRequirement:
-    """What must be placed at once of a gang: `needs` by group, and `extra` members of any group."""
+    """The members to place at once: `needs` by group, and `extra` members of any group."""
 
     needs: dict[int, int]
     extra: int
 
     @property
     def total(self) -> int:
-        """Return all members that must be placed at once."""
+        """Return the number of members that must be placed at once."""
         return sum(self.needs.values()) + self.extra
 
 
 class GangPlacer:
-    """The gangs of a pass; each is placed once, at the turn of the first of its rows."""
+    """Placer of the gangs of a pass: each is placed once, at the turn of its first row."""
 
     def __init__(self, work: Pass) -> None:
         self._work = work
@@ -93,12 +93,12 @@ class GangPlacer:
         for row, job_id in enumerate(work.waiting.job_ids if work.facts.gangs else ()):
             if job_id in work.facts.gangs:
                 self._rows[job_id].append(row)
-        # Of gangs that are alike the first tells for all: room only shrinks in a pass.
+        # Equal gangs share the reason of the first, since free capacity only shrinks in a pass.
         self._waiting: dict[object, Reason] = {}
         self._nodes = _NODES_PER_PASS
 
     def place(self, row: int) -> Sequence[int]:
-        """Place the gang that the row belongs to, as far as it goes; its rows, all dealt with."""
+        """Place the gang of the row as far as possible; return its rows, which are all done."""
         job_id = self._work.waiting.job_ids[row]
         rows = self._rows.pop(job_id, [])
         if not rows or self._work.stopped_by is not None:
@@ -123,7 +123,7 @@ class GangPlacer:
         best: _PlacementTrial | None = None
         for within in self._places(gang):
             saved = self._save()
-            tried = self._try(wanted, rows, within, self._avoids(wanted, rows, within))
+            tried = self._run_trial(wanted, rows, within, self._avoids(wanted, rows, within))
             if tried.why is None:
                 for row, given in tried.placed.items():
                     work.columns_of_gang(row, given)
@@ -155,10 +155,10 @@ class GangPlacer:
         work.kept, work.start = saved.kept, saved.start
 
     def _avoids(self, wanted: _GangRequirement, rows: Sequence[int], within: Mask | None) -> bool:
-        """Return whether the gang could ever be placed without the cells that its members avoid.
+        """Return whether the gang can be placed without the cells that its members avoid.
 
-        A gang that could not uses these cells, too, and so does a starving gang that cannot be
-        placed without them now.
+        If not even empty cells suffice, it uses the avoided cells, too; a starving gang uses them
+        if it cannot be placed now without them.
         """
         work = self._work
         if all(work.waiting.avoid_cell_ids[row] is None for row in rows):
@@ -167,22 +167,20 @@ class GangPlacer:
         if not all(work.is_starving(row) for row in rows):
             work.board.clear()
             work.kept = {}
-        tried = self._try(wanted, rows, within, avoiding=True)
+        tried = self._run_trial(wanted, rows, within, avoiding=True)
         self._restore(saved)
         return tried.why is None
 
     # ---------------------------------------------------------------------------- one try
 
-    def _try(
+    def _run_trial(
         self, wanted: _GangRequirement, rows: Sequence[int], within: Mask | None, avoiding: bool
     ) -> _PlacementTrial:
-        """Take capacity for the minima, as far as possible; changes the matrix and the quota
-        usage.
-        """
+        """Take capacity for the minima as far as possible, in the matrix and the quota usage."""
         saved = self._save()
         tried = self._by_selector(wanted, rows, within, avoiding)
         if self._lacks_ready(wanted, rows):
-            # Some members back off, or the containers of their last attempts are not gone yet.
+            # Some members back off, or their last attempts are not released yet.
             return replace(tried, why={"text": "the others are not ready yet"}, row=-1)
         if tried.why is None or tried.is_refused:
             return tried
@@ -220,7 +218,7 @@ class GangPlacer:
     ) -> _PlacementTrial:
         """Place members by the pool's selector: first on reserved capacity, then elsewhere."""
         work, tried = self._work, _PlacementTrial({})
-        for row in rows:  # what is kept for some of them stands against none of them
+        for row in rows:  # reservations of the gang must not limit its own members
             work.ledger.let_go(row)
         items = self._items(wanted, rows, within, avoiding)
         order = order_of(np.maximum(work.board.free, 0), items)
@@ -231,7 +229,7 @@ class GangPlacer:
             asked = min(needs[group], items[at].most)
             needs[group] -= asked
             self._add(tried, rows[at], items[at].usable, asked, whole=True)
-        # Members that the job's own minimum asks for: the least constrained and smallest first.
+        # Members for the job's own minimum: the least constrained and smallest first.
         for at in sorted(range(len(order)), key=lambda at: (not nominated[at], -order.index(at))):
             given = tried.placed.get(rows[at])
             left = items[at].most - (0 if given is None else int(given.sum()))
@@ -244,7 +242,7 @@ class GangPlacer:
     def _add(
         self, tried: _PlacementTrial, row: int, usable: Mask, wanted: int, *, whole: bool = False
     ) -> int:
-        """Place `wanted` tasks of a row, or record why not all; return how many were placed."""
+        """Place `wanted` tasks of a row, record a reason for the rest; return the number placed."""
         if not wanted:
             return 0
         work, shape = self._work, self._work.shape_of(row)
@@ -255,14 +253,14 @@ class GangPlacer:
             given = self._give(row, admitted, usable)
             placed = int(given.sum())
             if placed:
-                self._book(tried, row, given)
+                self._record(tried, row, given)
         if placed < wanted and tried.why is None:
             tried.row = row
             tried.is_refused = whole and why is not None
             tried.why = why or explain_misfit(shape, work.snapshot, work.board, usable)
         return placed
 
-    def _book(self, tried: _PlacementTrial, row: int, given: Vector) -> None:
+    def _record(self, tried: _PlacementTrial, row: int, given: Vector) -> None:
         work, placed = self._work, int(given.sum())
         tried.count += placed
         tried.placed[row] = given + tried.placed[row] if row in tried.placed else given
@@ -312,7 +310,7 @@ class GangPlacer:
                 tried.row, tried.why, tried.is_refused = row, why, True
                 return tried
             work.board.take(work.board.vector(shape.resources), given)
-            self._book(tried, row, given)
+            self._record(tried, row, given)
         return tried
 
     # ---------------------------------------------------------------------------- the rest
@@ -320,7 +318,7 @@ class GangPlacer:
     def _place_rest(self, rows: Sequence[int], within: Mask | None, kept: Collection[int]) -> None:
         """Place members beyond the minima, row by row, as many as fit.
 
-        `kept`: the rows with reserved capacity; it stays reserved for those that still wait.
+        `kept`: rows with reserved capacity, which stays reserved for members that still wait.
         """
         work = self._work
         for row in rows:
@@ -336,21 +334,19 @@ class GangPlacer:
                 work.ledger.keep(row, work.shape_of(row), work.waiting.job_ids[row], work.kept[row])
 
     def _places(self, gang: GangFacts) -> Iterator[Mask | None]:
-        """Return where all of the gang may be: anywhere, or on the cells of one value of its
-        label.
-        """
+        """Yield the cells for the whole gang: all (None), or those of one value of its label."""
         if not gang.group_by:
             yield None
             return
         board = self._work.board
         indices = [board.index_of[cell] for cell in gang.cell_ids if cell in board.index_of]
         for mask in board.with_label(gang.group_by).values():
-            # Members that are there already decide for all.
+            # Active members determine the value.
             if not gang.cell_ids or any(mask[index] for index in indices):
                 yield mask
 
     def _kind_of(self, gang: GangFacts, wanted: _GangRequirement, rows: Sequence[int]) -> object:
-        """Return what is the same for gangs that fit the same places; None: it is like no other."""
+        """Return a key that is equal for interchangeable gangs; None: it is unlike any other."""
         waiting = self._work.waiting
         if gang.cell_ids or self._work.is_special[rows].any() or self._work.snapshot.quotas:
             return None
@@ -368,7 +364,7 @@ class GangPlacer:
     def _note_unplaced(
         self, gang: GangFacts, tried: _PlacementTrial, wanted: _GangRequirement, rows: Sequence[int]
     ) -> None:
-        """Request preemption for all that the gang needs, if all of it is ready."""
+        """Record the gang as a preemption candidate, if enough members are ready."""
         work = self._work
         nominated = [row for row in rows if work.waiting.nominated_cell_ids[row] is not None]
         if tried.why is None or tried.row < 0 or nominated:
@@ -385,7 +381,7 @@ class GangPlacer:
     def _share(self, wanted: _GangRequirement, rows: Sequence[int]) -> dict[int, int]:
         """Choose the members for which capacity is freed, by row; none if too few are ready.
 
-        For the job's own minimum, the smallest members are chosen.
+        The smallest members are chosen for the job's own minimum.
         """
         work, needs, extra = self._work, dict(wanted.needs), wanted.extra
         shares: dict[int, int] = {}
@@ -409,7 +405,7 @@ class GangPlacer:
     def _unplaced(
         self, row: int, count: int, places: Sequence[tuple[Mask | None, bool]]
     ) -> UnplacedRow:
-        """`places`: where all of the gang may be, and whether it avoids what it would there."""
+        """`places`: cells for the whole gang, and whether it leaves out the avoided ones there."""
         work, shape = self._work, self._work.shape_of(row)
         usable = tuple(
             work.usable(shape, row, within, avoiding=avoiding) for within, avoiding in places

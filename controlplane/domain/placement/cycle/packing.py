@@ -2,8 +2,8 @@
 
 Greedy packings come first: the most constrained and largest tasks first, into cells by name or into
 the cell that they fill best (first-fit and best-fit decreasing). If none succeeds, a depth-first
-search over counts of tasks by cell follows; it visits a bounded number of nodes, so a packing
-of a large instance may be missed, but none of an instance that the search exhausts.
+search over counts of tasks by cell follows. It visits a bounded number of nodes, so it may miss a
+packing of a large instance.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,19 +14,16 @@ import numpy as np
 from controlplane.domain.placement.model.capacity_matrix import Mask
 from controlplane.domain.placement.model.interfaces import Matrix, Vector
 
-# A node takes some 10 µs. Eight tasks on four cells are exhausted by far fewer in practice.
+# A node takes about 10 µs. Eight tasks on four cells need far fewer in practice.
 MOST_NODES = 4_000
-# Larger instances, in items times cells, are left to the greedy packings: the search would spend
-# all of its nodes on variations of the last choices.
+# Larger instances, in items times cells, use greedy packings only: the search would spend all nodes
+# on variations of the last choices.
 _MOST_CHOICES = 256
 
 
 @dataclass(frozen=True, slots=True)
 class PackingItem:
-    """Tasks that are alike: `most` of them, of one group, each asking for `request`.
-
-    `usable`: the cells that may take them.
-    """
+    """At most `most` equal tasks of one group, each with `request`, on the `usable` cells."""
 
     group: int
     request: Vector
@@ -43,7 +40,7 @@ class SearchBudget:
 
 @dataclass(frozen=True, slots=True)
 class GangDemand:
-    """What must be placed at once: `needs[g]` tasks of each group g, and `total` of all groups."""
+    """Tasks to place at once: `needs[g]` of each group g, and `total` of all groups."""
 
     items: Sequence[PackingItem]
     needs: Sequence[int]
@@ -51,7 +48,7 @@ class GangDemand:
 
     @property
     def extra(self) -> int:
-        """Return tasks beyond the groups' needs, of any group."""
+        """Return the number of tasks beyond the groups' needs."""
         return max(self.total - sum(self.needs), 0)
 
 
@@ -74,7 +71,7 @@ def find_packing(free: Matrix, demand: GangDemand, budget: SearchBudget) -> list
 
 
 def rooms(free: Matrix, item: PackingItem) -> Vector:
-    """Return how many tasks of `item` each cell could take if nothing else were placed."""
+    """Return how many tasks of `item` alone each cell could take."""
     asked = item.request > 0
     if not asked.any():
         return np.where(item.usable, item.most, 0)
@@ -102,13 +99,13 @@ def _orders(free: Matrix, items: Sequence[PackingItem]) -> Iterator[list[int]]:
 
 
 def _sizes(free: Matrix, items: Sequence[PackingItem]) -> list[float]:
-    """Return the share of the largest free amount that a task of each item asks for."""
+    """Return the share of the largest free amount that a task of each item requests."""
     most = np.maximum(free.max(axis=1, initial=1), 1)
     return [float((item.request / most).max(initial=0.0)) for item in items]
 
 
 def _may_fit(free: Matrix, demand: GangDemand) -> bool:
-    """Return whether each group alone, and all groups together, might fit by their rooms."""
+    """Return whether each group alone, and the sum of all groups, could fit."""
     alone = [min(int(rooms(free, item).sum()), item.most) for item in demand.items]
     possible = [0] * len(demand.needs)
     for item, count in zip(demand.items, alone, strict=True):
@@ -153,7 +150,7 @@ def _pack_greedily(
 
 
 def _fill(free: Matrix, item: PackingItem, room: Vector, count: int, *, best_fit: bool) -> Vector:
-    """Return `count` tasks by cell, or as many as fit: cells are filled one after another."""
+    """Return up to `count` tasks by cell: cells are filled one after another."""
     if best_fit:
         most = np.maximum(free.max(axis=1, initial=1), 1)[:, None]
         order = np.argsort((free / most).sum(axis=0), kind="stable")
@@ -200,14 +197,14 @@ class _PackingSearch:
         return range(self.free.shape[1])
 
     def _next_item(self, step: int, free: list[_Amounts], needs: list[int], extra: int) -> bool:
-        """Place the items from `step` on."""
+        """Place the items from `step` on; return whether all were placed."""
         if not extra and not any(needs):
             for at in self._order[step:]:
                 self._counts[at] = [0] * len(free)
             return True
         if step == len(self._order) or not self._is_enough_left(step, free, needs, extra):
             return False
-        # Cells that the same items may use are interchangeable: only what they have left counts.
+        # Cells that the same items may use are interchangeable: only their free amounts count.
         key = (step, tuple(sorted(zip(self._classes, free, strict=True))), tuple(needs), extra)
         if key in self._failed:
             return False
@@ -251,7 +248,7 @@ class _PackingSearch:
         for amount, asked in zip(here, request, strict=True):
             if asked:
                 most = min(most, amount // asked)
-        for twin in range(cell):  # of interchangeable cells an earlier one takes no less
+        for twin in range(cell):  # an earlier interchangeable cell takes no less
             if self._classes[twin] == self._classes[cell] and self._before(free, at, twin) == here:
                 most = min(most, counts[twin])
         for count in range(most, -1, -1):
@@ -269,7 +266,7 @@ class _PackingSearch:
         return False
 
     def _before(self, free: list[_Amounts], at: int, cell: int) -> _Amounts:
-        """Return what `cell` had free before tasks of item `at` were placed on it."""
+        """Return the free amounts of `cell` before tasks of item `at` were placed on it."""
         count = self._counts[at][cell]
         pairs = zip(free[cell], self._requests[at], strict=True)
         return tuple(amount + asked * count for amount, asked in pairs)
@@ -277,7 +274,7 @@ class _PackingSearch:
     def _is_enough_left(
         self, step: int, free: list[_Amounts], needs: list[int], extra: int
     ) -> bool:
-        """Return whether what is left has room for each item alone that is still to be placed."""
+        """Return whether the free amounts have room for each remaining item alone."""
         possible = [0] * len(needs)
         for at in self._order[step:]:
             item, request = self.demand.items[at], self._requests[at]

@@ -1,6 +1,6 @@
 """State of one scheduling pass: capacity matrix, quota usage, remaining rows; places rows.
 
-Rows and their order are defined in `place`; gangs are in `gang`.
+`place` defines the order of rows; gangs are in `gangs`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,11 +38,11 @@ from controlplane.domain.placement.reasons.explain import (
 )
 from controlplane.domain.state.effects import ExplainGroup, ExplainShape, RejectGroup
 
-# A backfilled task needs so much longer than its timeout to start and to stop.
+# Time that a backfilled task needs for start and stop, beyond its timeout.
 _BACKFILL_MARGIN = timedelta(seconds=60)
-# What no cell has room for; everything else stands against a task wherever it goes.
+# Reasons about cells; all others hold for any cell.
 _MISFITS = frozenset({NO_CELL_MATCHES, INSUFFICIENT_RESOURCES, BUILD_SLOTS_FULL})
-# So many rows without room are told to whoever makes room by eviction; the others wait for them.
+# Maximum number of rows that are candidates for preemption; further ones wait.
 _MOST_UNPLACED = 200
 
 
@@ -93,9 +93,7 @@ class Pass:
         return behind[0] if behind and self.snapshot.policy.cursor else 0
 
     def place_rows(self, queue: BandQueue, shape: ShapeFacts, rows: Vector, tasks: int) -> None:
-        """Place rows: equal rows together; rows with avoided cells, nominations or job limits
-        apart.
-        """
+        """Place rows: equal rows together; with avoided cells, nominations or job limits apart."""
         is_alone = self.any_special(rows) or self.ledger.is_bound_by_jobs(shape)
         for picked in np.split(rows, len(rows)) if is_alone else (rows,):
             if tasks <= 0 or self.limit <= 0 or self.stopped_by is not None:
@@ -112,7 +110,7 @@ class Pass:
             self.stop_if_strict(picked, reason)
             self.ledger.note_waiting(shape, int(self.left[picked].sum()))
             if self.any_special(picked) or (is_alone and "violations" in reason):
-                # It says nothing of rows that avoid no cell, or whose job runs already.
+                # The reason does not hold for rows without avoided cells or of running jobs.
                 queue.close_rows(picked.tolist())
                 self.shape_reasons.setdefault(shape.shape_id, reason)
             else:
@@ -122,7 +120,7 @@ class Pass:
             self._note_unplaced(shape, picked, reason)
 
     def place_where_preferred(self, shape: ShapeFacts, rows: Vector, wanted: int) -> int:
-        """Place tasks on their preferred cells as long as these have capacity; return how many."""
+        """Place tasks on their preferred cells while these have capacity; return the number."""
         if not self.rows.any_prefers:
             return 0
         request, placed = self.board.vector(shape.resources), 0
@@ -138,7 +136,7 @@ class Pass:
         return placed
 
     def any_special(self, rows: Vector) -> bool:
-        """Return whether any of the rows avoids a cell, or has a nomination."""
+        """Return whether any of the rows avoids a cell or has a nomination."""
         return self.rows.any_special and bool(self.rows.is_special[rows].any())
 
     # ---------------------------------------------------------------------------- placing
@@ -146,9 +144,7 @@ class Pass:
     def place_run(
         self, shape: ShapeFacts, rows: Vector, wanted: int, within: Mask | None = None
     ) -> tuple[int, Reason | None]:
-        """Place up to `wanted` tasks of rows of one shape; return how many, and why not the
-        others.
-        """
+        """Place up to `wanted` tasks of one shape; return the number, and the others' reason."""
         row = int(rows[0])
         was_kept = self.lift(row)
         found = self._place_run(shape, rows, wanted, within)
@@ -184,11 +180,11 @@ class Pass:
         *,
         avoiding: bool | None = None,
     ) -> Mask:
-        """Return the cells that may take the row's tasks, of those `within`.
+        """Return the cells `within` that may take the row's tasks.
 
-        `avoiding`: whether the cells that they avoid are left out; None: if others could take one,
-        or else the latest of them, if others than that could. For what starves, the others must
-        have room now: their tasks may run for as long as it waits.
+        `avoiding`: whether avoided cells are left out; None: all of them if another cell could take
+        a task, else the latest if another cell could. For a starving row, the other cells must have
+        room now, since their tasks may run as long as it waits.
         """
         usable = self.board.usable(shape)
         if within is not None:
@@ -199,7 +195,7 @@ class Pass:
         if not avoided or avoiding is False:
             return usable
         request = self.board.vector(shape.resources)
-        # Where no other cell could ever take it, an avoided one is better than none.
+        # If no other cell could ever take a task, avoided cells are used.
         room = self.board.room if self.is_starving(row) else self.board.room_when_empty
         for indices in (avoided, avoided[-1:]):
             others = usable.copy()
@@ -209,15 +205,13 @@ class Pass:
         return usable
 
     def is_starving(self, row: int) -> bool:
-        """Return whether the tasks of the row have waited for longer than the pool's limit."""
+        """Return whether the tasks of the row have waited longer than the pool's limit."""
         return self.snapshot.policy.is_starving(self.waiting.since[row], self.snapshot.now)
 
     def admit(
         self, shape: ShapeFacts, rows: Vector, tasks: int, *, whole: bool = False
     ) -> tuple[int, Reason | None]:
-        """Return how many of the tasks the validators and the tokens admit, and what is against
-        more.
-        """
+        """Return how many tasks validators and tokens admit, and the reason against more."""
         row = int(rows[0])
         job_id = self.waiting.job_ids[row]
         request = Request(
@@ -237,7 +231,7 @@ class Pass:
         if admitted >= tasks:
             return tasks, None
         if admitted < 1 and tasks > 1 and not whole:
-            # What stands against more of them need not stand against the next one.
+            # The violation of many tasks may not hold for a single one.
             return self.admit(shape, rows, 1)
         if violations:
             reason = explain_violations(violations)
@@ -261,7 +255,7 @@ class Pass:
         self.move_on(given)
 
     def move_on(self, given: Vector) -> None:
-        """Advance the round-robin cursor behind the cell that got the last of `given`."""
+        """Set the round-robin cursor after the cell that got the last of `given`."""
         if not given.any() or not self.plugins.selector.keeps_place:
             return
         order = np.roll(np.arange(len(given)), -self.start)
@@ -269,7 +263,7 @@ class Pass:
         self.start = (int(most[-1]) + 1) % len(given)
 
     def columns_of_gang(self, row: int, given: Vector) -> None:
-        """Record placed members whose capacity and quota usage is already taken."""
+        """Record placed members; their capacity and quota usage is already charged."""
         placed = int(given.sum())
         self.left[row] -= placed
         self.limit -= placed
@@ -282,7 +276,7 @@ class Pass:
     # ---------------------------------------------------------------------------- kept room
 
     def honour_nominations(self, rows: Sequence[int]) -> None:
-        """Place nominated tasks on their reserved capacity, or keep it reserved."""
+        """Place nominated tasks on their reserved capacity; the rest of it stays reserved."""
         for row in rows:
             cell_id = self.waiting.nominated_cell_ids[row]
             if cell_id is None or cell_id not in self.board.index_of:
@@ -315,7 +309,7 @@ class Pass:
     def _backfill(
         self, shape: ShapeFacts, rows: Vector, wanted: int, usable: Mask
     ) -> Vector | None:
-        """Place tasks on reserved capacity if they are sure to end before it is needed."""
+        """Place tasks on reserved capacity if they certainly end before it is needed."""
         limits = [self.waiting.timeout_seconds[row] for row in rows.tolist()]
         if any(limit is None for limit in limits):
             return None
@@ -344,7 +338,7 @@ class Pass:
         request = self.board.vector(self.shape_of(row).resources)
         self.board.keep(cell_id, request, sign * self.kept[row])
 
-    # ---------------------------------------------------------------------------- who waits
+    # ---------------------------------------------------------------------------- waiting rows
 
     def stop_if_strict(self, rows: Vector, reason: Reason) -> None:
         """Stop the pass after an unplaced row if the pool is strict."""
@@ -375,16 +369,16 @@ class Pass:
     def plan(self, *, is_cut: bool = False) -> PlacementPlan:
         """Return the plan. `is_cut`: the time or the size limit was reached."""
         rejected = tuple(RejectGroup(group, why) for group, why in sorted(self.rejected.items()))
-        told = dict(self._told_of_shapes())
+        explained = dict(self._shape_explanations())
         return PlacementPlan(
             placements=self.columns.placements(),
             shapes=tuple(
                 ExplainShape(shape_id, reason)
-                for shape_id, reason in told.items()
+                for shape_id, reason in explained.items()
                 if reason != self.shapes[shape_id].reason
             ),
-            explained=frozenset(told),
-            groups=self._news_of_groups(),
+            explained=frozenset(explained),
+            groups=self._group_explanations(),
             rejected=rejected,
             unplaced=tuple(self.unplaced),
             complete=self.facts.is_whole and not (is_cut or self.limit <= 0),
@@ -394,27 +388,27 @@ class Pass:
         )
 
     def _cursor(self) -> str:
-        """Return the cell that got the last task, for a selector that goes on behind it."""
+        """Return the cell that got the last task, for a selector that continues after it."""
         if not self.plugins.selector.keeps_place or not self.columns.collected:
             return ""
         return self.snapshot.cells[self.start - 1].name
 
-    def _told_of_shapes(self) -> Iterator[tuple[int, Reason | None]]:
-        """Return why shapes wait. Unreached shapes keep their reason; placed ones have none."""
+    def _shape_explanations(self) -> Iterator[tuple[int, Reason | None]]:
+        """Yield the reasons of shapes; unreached ones keep theirs, placed ones have None."""
         for shape_id, left in self.rows.waiting_by_shape(self.left).items():
             shape = self.shapes[shape_id]
             if shape.coscheduled:
                 continue
             reason = self.shape_reasons.get(shape_id) if left else None
             if reason is None and not left and shape_id in self.facts.partial:
-                continue  # others of it wait that were not read
+                continue  # further rows of the shape wait that were not read
             if reason is None and left:
                 if self.stopped_by is None:
                     continue
                 reason = explain_behind(self.stopped_by)
             yield shape_id, reason
 
-    def _news_of_groups(self) -> tuple[ExplainGroup, ...]:
+    def _group_explanations(self) -> tuple[ExplainGroup, ...]:
         if not self.facts.gangs:
             return ()
         known = dict(zip(self.waiting.group_ids, self.waiting.reasons, strict=True))
@@ -436,7 +430,7 @@ class Pass:
 
 
 def is_curable(reason: Mapping[str, Any]) -> bool:
-    """Return whether preemption could resolve it: on a cell, in a quota, or of tokens."""
+    """Return whether preemption could resolve the reason: a cell, a quota or tokens."""
     if reason.get("never_fits"):
         return False
     if reason.get("code") in (INSUFFICIENT_RESOURCES, INSUFFICIENT_TOKENS):

@@ -1,4 +1,4 @@
-"""The rows of a pass as columns of numbers, made once."""
+"""The rows of a pass as columns of numbers."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,7 @@ from controlplane.domain.placement.model.snapshot import PendingRows, ShapeFacts
 
 
 class PendingColumns:
-    """Columns of equal length. `is_special`: some cell is avoided, or capacity is reserved on
-    one.
-    """
+    """Columns of equal length. `is_special`: the row avoids a cell or has a nomination."""
 
     def __init__(self, waiting: PendingRows, shapes: Sequence[ShapeFacts]) -> None:
         self.job: Vector = np.array(waiting.job_ids, dtype=np.int64)
@@ -35,7 +33,7 @@ class PendingColumns:
         return np.asarray(np.array(values, dtype=np.int64)[self._ordinal])
 
     def waiting_by_shape(self, left: Vector) -> dict[int, int]:
-        """Return how many tasks of each shape of the rows wait, if `left` of each row do."""
+        """Return the number of waiting tasks by shape; `left`: by row."""
         sums = np.bincount(self._ordinal, weights=left, minlength=len(self._ids))
         seen = np.unique(self._ordinal)
         return dict(zip(self._ids[seen].tolist(), sums[seen].astype(int).tolist(), strict=True))

@@ -1,9 +1,9 @@
 """One pass over one pool: place waiting tasks, or record why they wait; pure.
 
 Order: band, then gangs that have begun (their remaining members block the rest), then the pool's
-sequencer. A shape that was proven not to fit is skipped. The minima of a gang are placed at once or
-not at all (Volcano), further members one by one. Reserved capacity (a nomination) is unavailable to
-all except more important bands.
+sequencer. A shape without room is skipped. The minima of a gang are placed at once or not at all
+(Volcano), further members one by one. Only more important bands may use reserved capacity
+(nominations).
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from controlplane.domain.placement.plugins.sequencers.fifo import Fifo
 
 
 def never() -> bool:
-    """Return False: a pass without a deadline is never late."""
+    """Return False, for a pass without a deadline."""
     return False
 
 
@@ -34,11 +34,10 @@ def place(
     board: CapacityMatrix | None = None,
     is_late: Callable[[], bool] = never,
 ) -> PlacementPlan:
-    """Return the plan for the pool, of at most `limit` tasks, but for a gang that needs more at
-    once.
+    """Return the plan for the pool, of at most `limit` tasks unless a gang needs more at once.
 
-    `is_late`: asked before each turn; what is decided by then is kept, the rest goes on in the next
-    pass. `board`: of the snapshot, if there is one; what is placed is taken from it.
+    `is_late`: checked before each turn; if it is true, the rest is left to the next pass. `board`:
+    the capacity matrix of the snapshot, if there is one; placements are charged to it.
     """
     work = Pass(snapshot, facts, plugins, limit, board)
     gangs = GangPlacer(work)
@@ -62,7 +61,7 @@ def place(
                 if work.limit <= 0 or is_late():
                     return work.plan(is_cut=True)
                 _take_turn(work, gangs, queue, turn)
-                # Here, not at the next turn: who has none left to give need not be asked for it.
+                # Checked before the sequencer computes the next turn.
                 if work.stopped_by is not None:
                     return work.plan()
                 if work.limit <= 0 and queue.left.any():

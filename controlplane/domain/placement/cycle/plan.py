@@ -32,12 +32,12 @@ class UnplacedRow:
 
 @dataclass(frozen=True, slots=True)
 class PlacementPlan:
-    """Where tasks go, and why the others wait.
+    """Placements, and reasons of the other tasks.
 
-    `shapes`, `groups`: where the reason changed. `explained`: all shapes that the pass gave a
-    reason to, or took it back from. `complete`: all that waits was looked at. `cursor`: the cell
-    that got the last task. `board`, `ledger`: as they are after all of it, for whoever goes on from
-    there; what is kept for tasks that still wait for their room is taken there.
+    `shapes`, `groups`: changed reasons. `explained`: all shapes with a reason that the pass set or
+    cleared. `complete`: all waiting rows were considered. `cursor`: the cell that got the last
+    task. `board`, `ledger`: capacity matrix and quota usage after the pass, including reservations
+    of tasks that still wait.
     """
 
     placements: PlaceTasks
@@ -53,13 +53,13 @@ class PlacementPlan:
 
     @property
     def count(self) -> int:
-        """Return tasks placed."""
+        """Return the number of placed tasks."""
         return sum(self.placements.counts)
 
 
 @dataclass(slots=True)
 class PlacementCounts:
-    """Rows and how many of each went where: `row_counts` by row, `given` by cell, equal sums."""
+    """Placed tasks: `row_counts` by row and `given` by cell, with equal sums."""
 
     rows: Vector
     row_counts: Vector
@@ -68,26 +68,22 @@ class PlacementCounts:
 
 @dataclass(slots=True)
 class PlacementColumns:
-    """Collects placements as columns."""
+    """Collector of placements as columns."""
 
     waiting: PendingRows
     snapshot: PoolSnapshot
     collected: list[PlacementCounts] = field(default_factory=list)
 
     def add(self, rows: Vector, row_counts: Vector, given: Vector) -> None:
-        """Add placements: `row_counts[i]` tasks of `rows[i]`, distributed over cells as in
-        `given`.
-        """
+        """Add `row_counts[i]` tasks of `rows[i]`, distributed over cells as in `given`."""
         self.collected.append(PlacementCounts(rows, row_counts, given))
 
     def placements(self) -> PlaceTasks:
-        """Return one line for each row and cell: the first tasks of the rows go to the first
-        cells.
-        """
+        """Return one entry per row and cell: the first tasks are placed on the first cells."""
         if not self.collected:
             return PlaceTasks()
         used = [np.flatnonzero(item.given) for item in self.collected]
-        # Rows and cells have equal sums in each, so all of them can be laid side by side at once.
+        # Rows and cells of each item have equal sums, so all items can be concatenated.
         ends_of_rows = np.cumsum(np.concatenate([item.row_counts for item in self.collected]))
         ends_of_cells = np.cumsum(
             np.concatenate([item.given[at] for item, at in zip(self.collected, used, strict=True)])

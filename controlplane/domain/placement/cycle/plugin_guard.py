@@ -31,12 +31,12 @@ PLUGIN_FAILED = "plugin_failed"
 
 @dataclass(slots=True)
 class Faults:
-    """Faults of plugins in a pass: by plugin ("validator x"), the first error."""
+    """The first error of each plugin ("validator x") in a pass."""
 
     found: dict[str, str] = field(default_factory=dict)
 
     def note(self, plugin: str, error: str) -> None:
-        """Record the first error of each plugin."""
+        """Record the error if it is the first of the plugin."""
         self.found.setdefault(plugin, error[:500])
 
 
@@ -71,25 +71,25 @@ class _Validator:
             admitted = min(max(int(verdict.admitted), 0), request.tasks)
             violations = tuple(verdict.violations)
             if admitted < request.tasks or violations:
-                _check_told(violations)
+                _check_violations(violations)
             return ValidationResult(admitted, violations)
         except Exception as error:
             self._faults.note(f"validator {self._name}", repr(error))
-            text = f"validator {self._name} failed: an operator has to look at it"
+            text = f"validator {self._name} failed: an operator must fix or remove it"
             return ValidationResult(
                 0, (ValidationFailure(PLUGIN_FAILED, text, {"plugin": self._name}),)
             )
 
 
-def _check_told(violations: tuple[ValidationFailure, ...]) -> None:
-    """Check that required texts are present and can be stored."""
+def _check_violations(violations: tuple[ValidationFailure, ...]) -> None:
+    """Check that violations are present and can be stored. Raise ValueError or TypeError."""
     if not violations:
-        raise ValueError("it defers without saying why")
+        raise ValueError("tasks were deferred without a violation")
     for item in violations:
         if not (isinstance(item, ValidationFailure) and isinstance(item.text, str)):
-            raise TypeError("it says why otherwise than by Violation")
+            raise TypeError("a violation must be a ValidationFailure with a text")
         if "\\u0000" in json.dumps([item.code, item.text, dict(item.figures)], allow_nan=False):
-            raise ValueError("no text may hold a NUL")
+            raise ValueError("a violation must not contain a NUL character")
 
 
 class _GuardedSequencer:
@@ -110,9 +110,9 @@ class _GuardedSequencer:
                 yield Turn(rows, int(turn.tasks))
                 idle = idle + 1 if int(queue.left[rows].sum()) == before else 0
                 if idle > len(queue.left):
-                    raise ValueError("its turns do not end")
+                    raise ValueError("too many turns placed no task")
             if queue.left.any():
-                raise ValueError("it gave no turn to some that wait")
+                raise ValueError("some waiting rows got no turn")
         except Exception as error:
             self._faults.note(f"sequencer {self._name}", repr(error))
             yield from Fifo().turns(queue)
@@ -148,7 +148,7 @@ class _GuardedSelector:
                 or (given > offer.room).any()
                 or int(given.sum()) != count
             ):
-                raise ValueError(f"answered {int(given.sum())} places for {count} tasks")
+                raise ValueError(f"returned {int(given.sum())} places for {count} tasks")
             return given
         except Exception as error:
             self._faults.note(f"selector {self._name}", repr(error))

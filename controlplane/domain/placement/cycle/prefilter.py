@@ -1,7 +1,7 @@
 """Prefilter, the first step of a pass: find the shapes that could be placed at all.
 
-There are few shapes, however many tasks wait. A shape that fits nowhere, or exceeds its quota, gets
-its reason at once, and its rows are not read.
+There are few shapes, even if many tasks wait. A shape that fits nowhere or exceeds its quota gets
+its reason here, and its rows are not read.
 """
 
 from collections.abc import Sequence
@@ -25,10 +25,10 @@ from controlplane.domain.state.states import Band
 
 @dataclass(frozen=True, slots=True)
 class PrefilterResult:
-    """Shapes by what is read of them: all rows, or only the first ones, for whom room may be made.
+    """Shapes by the rows to read: all (`full`), or only the first, for preemption (`heads`).
 
-    `of_running`: only rows of jobs that run already, since no other may begin. `reasons`: of those
-    of which not all rows are read; where they changed.
+    `of_running`: only rows of running jobs, since no other may begin. `reasons`: changed reasons of
+    shapes without all rows.
     """
 
     full: frozenset[int]
@@ -40,30 +40,35 @@ class PrefilterResult:
 def screen(
     snapshot: PoolSnapshot, plugins: Plugins, board: CapacityMatrix | None = None
 ) -> PrefilterResult:
-    """Sort the shapes by what can become of them in this pass.
+    """Classify the shapes by their possible placement in this pass.
 
-    `board`: of the snapshot, to be used for `place` afterwards, too; it is only read here.
+    `board`: the capacity matrix of the snapshot, which is only read.
     """
     policy = snapshot.policy
     board = board or CapacityMatrix(snapshot.cells, snapshot.shapes, policy.tokens)
-    ledger = QuotaAccounting(snapshot)
+    accounting = QuotaAccounting(snapshot)
     full, heads, reasons = set[int](), set[int](), list[ExplainShape]()
     of_running = set[int]()
-    asked = [(shape, *_ask(shape, snapshot, ledger, plugins)) for shape in snapshot.shapes]
+    checked = [
+        (shape, *_check_one(shape, snapshot, accounting, plugins)) for shape in snapshot.shapes
+    ]
     misfits = _find_misfits(
-        [shape for shape, deferred, _ in asked if not deferred], snapshot, board
+        [shape for shape, deferred, _ in checked if not deferred], snapshot, board
     )
-    for shape, deferred, is_final in asked:
+    for shape, deferred, is_final in checked:
         reason, may_be_made = misfits.get(shape.shape_id, (deferred, not is_final))
-        # A gang says for itself why it waits, a strict pool asks who comes first, and what is
-        # rejected is rejected group by group.
+        # Gangs have their own reasons, a strict pool needs the first row, and rejections are by
+        # group: all of these need all rows.
         is_counted_out = reason is not None and not is_final
         if not is_counted_out or policy.strict_fifo or (shape.coscheduled and may_be_made):
             full.add(shape.shape_id)
             continue
         if may_be_made and _may_make_room(shape, snapshot, deferred):
             heads.add(shape.shape_id)
-        if deferred is not None and _ask(shape, snapshot, ledger, plugins, new_jobs=0)[0] is None:
+        if (
+            deferred is not None
+            and _check_one(shape, snapshot, accounting, plugins, new_jobs=0)[0] is None
+        ):
             of_running.add(shape.shape_id)
         if reason != shape.reason:
             reasons.append(ExplainShape(shape.shape_id, reason))
@@ -73,14 +78,14 @@ def screen(
 def _find_misfits(
     shapes: Sequence[ShapeFacts], snapshot: PoolSnapshot, board: CapacityMatrix
 ) -> dict[int, tuple[Reason, bool]]:
-    """Of the shapes for which no cell has room: why, and whether some could be made."""
+    """Return for shapes without room the reason, and whether preemption could make room."""
     found = [
         shape
         for shape in shapes
         if not board.has_room(board.vector(shape.resources), board.usable(shape))
     ]
     reasons = explain_misfits(found, snapshot, board)
-    return {shape.shape_id: told for shape, told in zip(found, reasons, strict=True)}
+    return {shape.shape_id: reason for shape, reason in zip(found, reasons, strict=True)}
 
 
 def outdated(
@@ -100,14 +105,13 @@ def outdated(
     )
 
 
-def latest(told: Sequence[ExplainShape], plan: PlacementPlan) -> tuple[ExplainShape, ...]:
-    """Return what changes for the shapes: of those that the pass read rows of, its word alone
-    counts.
+def latest(prefiltered: Sequence[ExplainShape], plan: PlacementPlan) -> tuple[ExplainShape, ...]:
+    """Return the changed reasons; for shapes that the pass explained, only its reasons.
 
-    `told`: what was said without their rows. It speaks of one task of a new job; rows that are read
-    all the same, as those of jobs that run, may wait for something else.
+    `prefiltered`: reasons from the prefilter, for one task of a new job; rows of running jobs may
+    have another.
     """
-    news = {item.shape_id: item for item in told if item.shape_id not in plan.explained}
+    news = {item.shape_id: item for item in prefiltered if item.shape_id not in plan.explained}
     news |= {item.shape_id: item for item in plan.shapes}
     return tuple(news[shape_id] for shape_id in sorted(news))
 
@@ -119,22 +123,20 @@ def _may_make_room(shape: ShapeFacts, snapshot: PoolSnapshot, deferred: Reason |
     return evicts or (policy.starvation_seconds is not None and deferred is None)
 
 
-def _ask(
+def _check_one(
     shape: ShapeFacts,
     snapshot: PoolSnapshot,
-    ledger: QuotaAccounting,
+    accounting: QuotaAccounting,
     plugins: Plugins,
     *,
     new_jobs: int = 1,
 ) -> tuple[Reason | None, bool]:
-    """Return what is against one task of the shape, and whether for good; `new_jobs` 1: of a new
-    job.
-    """
+    """Return the reason against one task, and whether it is final; `new_jobs`: 0 or 1."""
     request = Request(
         shape=shape,
         tasks=1,
         resources=shape.resources,
-        quotas=ledger.quotas_of(shape),
+        quotas=accounting.quotas_of(shape),
         now=snapshot.now,
         startable_at=snapshot.now,
         new_jobs=new_jobs,
@@ -142,7 +144,7 @@ def _ask(
     admitted, violations = check_all(plugins.validators, request)
     if admitted < 1 and violations:
         return explain_violations(violations), any(item.is_final for item in violations)
-    tokens = ledger.tokens_for(shape)
+    tokens = accounting.tokens_for(shape)
     if tokens is not None and tokens < 1:
-        return explain_tokens(ledger.missing_tokens(shape, 1)), False
+        return explain_tokens(accounting.missing_tokens(shape, 1)), False
     return None, False

@@ -43,10 +43,10 @@ class _QuotaAccount:
 
 
 class QuotaAccounting:
-    """Charges placements of a pass against quotas, tokens and the shares of owners.
+    """Account of the quotas, tokens and shares that placements of a pass use.
 
-    Nominated capacity is charged like placed capacity; otherwise lower bands would take what was
-    freed for the nominee.
+    Nominated capacity is charged like placed capacity; otherwise lower bands would use capacity
+    that was freed for the nominee.
     """
 
     def __init__(self, snapshot: PoolSnapshot) -> None:
@@ -58,7 +58,7 @@ class QuotaAccounting:
 
     @property
     def limits_any(self) -> bool:
-        """Return whether there are quotas or tokens at all."""
+        """Return whether there are quotas or tokens."""
         return bool(self._accounts or self._tokens)
 
     def save(self) -> "QuotaAccounting":
@@ -77,43 +77,43 @@ class QuotaAccounting:
         return [account for account in found if account is not None]
 
     def quotas_of(self, shape: ShapeFacts, job_id: int | None = None) -> list[QuotaState]:
-        """Return the same with current usage for that job, which does not block itself."""
+        """Return these quotas with current usage for that job, which does not block itself."""
         return [account.state(job_id) for account in self.accounts_of(shape)]
 
     def states(self) -> list[tuple[Scope, QuotaState]]:
-        """Return all quotas as they stand now."""
+        """Return all quotas with current usage."""
         return [(scope, account.state()) for scope, account in self._accounts.items()]
 
     def tokens_left(self) -> dict[str, int]:
-        """Return what is left of each token; below 0: its limit was lowered."""
+        """Return the rest of each token; negative after its limit was lowered."""
         return {name: most - self._tokens_used.get(name, 0) for name, most in self._tokens.items()}
 
     def limit_of(self, token: str) -> int:
-        """Return how many of a token may be held at once."""
+        """Return the limit of a token."""
         return self._tokens[token]
 
     def is_bound_by_jobs(self, shape: ShapeFacts) -> bool:
-        """Return whether it matters to which job a task belongs."""
+        """Return whether a limit of running jobs applies to the shape."""
         accounts = self.accounts_of(shape)
         return any(account.quota.limits.running_jobs is not None for account in accounts)
 
     def is_running(self, shape: ShapeFacts, job_id: int) -> bool:
         """Return whether the job has attempts or nominations.
 
-        A job all of whose attempts are terminating counts as new: otherwise it would retake the
-        capacity from which it was evicted before the preemptor.
+        A job with terminating attempts only counts as new: otherwise it would retake the capacity
+        from which it was evicted before the preemptor.
         """
         return any(account.is_running(job_id) for account in self.accounts_of(shape))
 
     def tokens_for(self, shape: ShapeFacts) -> int | None:
-        """Return how many of the shape's tasks there are tokens for; None: it needs none."""
+        """Return for how many tasks of the shape the tokens suffice; None: it needs none."""
         asked = [name for name in shape.resources if name in self._tokens]
         if not asked:
             return None
         return min(self._left(name) // shape.resources[name] for name in asked)
 
     def missing_tokens(self, shape: ShapeFacts, tasks: int) -> dict[str, tuple[int, int, int]]:
-        """Return by token that is short for `tasks` tasks: (used, requested, limit)."""
+        """Return (used, requested, limit) of each token that `tasks` tasks lack."""
         return {
             name: (self._tokens_used.get(name, 0), amount * tasks, self._tokens[name])
             for name, amount in shape.resources.items()
@@ -171,12 +171,12 @@ class QuotaAccounting:
             account.waiting += tasks
 
     def held_by(self, owner: int, names: Sequence[str]) -> Vector:
-        """Return what an owner holds of the pool, by resource."""
+        """Return the amounts that an owner holds in the pool, by resource."""
         held: Mapping[str, int] = self._owners.get(owner, {})
         return np.array([held.get(name, 0) for name in names], dtype=np.int64)
 
     def weight_of(self, owner: int) -> float:
-        """Return the weight of an owner's quota, else 1."""
+        """Return the weight of an owner's quota, by default 1."""
         account = self._accounts.get(Scope(ScopeKind.USER, owner))
         return account.quota.limits.weight if account is not None else 1.0
 

@@ -13,5 +13,5 @@ def describe_amount(name: str, amount: int) -> str:
 
 
 def describe_shortfall(lacks: Mapping[str, int]) -> str:
-    """Return the shortfall in words: "0.5 cores and 512 MiB of memory"."""
+    """Return the shortfall as text: "0.5 cores and 512 MiB of memory"."""
     return " and ".join(describe_amount(name, amount) for name, amount in lacks.items())

@@ -1,4 +1,4 @@
-"""The cells of a pool as matrices, resources x cells; what is used grows as tasks are placed."""
+"""Capacity matrix: the cells of a pool, resources x cells; usage grows as tasks are placed."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from controlplane.domain.placement.model.shares import capacity_ranks
 from controlplane.domain.placement.model.snapshot import CellFacts, ShapeFacts
 
 Mask = NDArray[np.bool_]
-# Of a matrix requests x cells so many numbers are computed in one go: they stay in the cache.
+# Numbers of a matrix requests x cells that are computed at once, to stay in the cache.
 _AT_ONCE = 1 << 14
 
 _PLENTY = int(np.iinfo(np.int32).max)
@@ -21,11 +21,11 @@ _PLENTY = int(np.iinfo(np.int32).max)
 
 @dataclass(frozen=True, slots=True)
 class FitFailure:
-    """Why no cell fits a task now.
+    """The reason why no cell fits a task now.
 
-    `fitting`: cells with capacity whose start slots are used up. `best`: the cell with the smallest
-    relative shortage, `lacks`: what it lacks. `ever`: some empty cell would fit, `but_for_kept`: it
-    would fit without reserved capacity.
+    `fitting`: cells with capacity, but without free start slots. `best`: the cell with the smallest
+    relative shortage, `lacks`: its missing amounts. `ever`: some empty cell would fit,
+    `but_for_kept`: some cell would fit without reserved capacity.
     """
 
     fitting: int
@@ -36,9 +36,10 @@ class FitFailure:
 
 
 class CapacityMatrix:
-    """The READY cells of a pool, by name. `used` may exceed `capacity`: by what is `kept` of it.
+    """The READY cells of a pool, by name.
 
-    `tokens`: names that no cell has, since they belong to the pool.
+    `used` includes the reserved `kept`, and may exceed `capacity` by it. `tokens`: names of
+    resources of the pool, which no cell has.
     """
 
     def __init__(
@@ -64,16 +65,16 @@ class CapacityMatrix:
 
     @property
     def total(self) -> Vector:
-        """Return what all cells have together, by resource."""
+        """Return the total capacity of all cells, by resource."""
         return np.asarray(self.capacity.sum(axis=1))
 
     @cached_property
     def sizes(self) -> Vector:
-        """Return rank of each cell's total capacity."""
+        """Return the rank of each cell's total capacity."""
         return capacity_ranks(self.capacity)
 
     def vector(self, request: Mapping[str, int]) -> Vector:
-        """`request` by resource, in the board's order; tokens are left out."""
+        """Return `request` by resource, in the order of the matrix, without tokens."""
         return np.array([request.get(name, 0) for name in self.names], dtype=np.int64)
 
     def usable(self, shape: ShapeFacts) -> Mask:
@@ -94,7 +95,7 @@ class CapacityMatrix:
         return mask
 
     def with_label(self, label: str) -> dict[str, Mask]:
-        """Return by value of the label, the cells that have it; values in order."""
+        """Return the cells by value of the label, sorted by value."""
         masks: dict[str, Mask] = {}
         for index, cell in enumerate(self.cells):
             value = cell.labels.get(label)
@@ -105,9 +106,7 @@ class CapacityMatrix:
 
     @property
     def free(self) -> Matrix:
-        """Return the free capacity of cells by resource; below zero if more is reserved than is
-        free.
-        """
+        """Return the free capacity by resource and cell; negative if reservations exceed it."""
         return self.capacity - self.used
 
     def room(self, request: Vector, usable: Mask, *, at_once: bool = False) -> Vector:
@@ -121,7 +120,7 @@ class CapacityMatrix:
         return np.where(usable, fits, 0)
 
     def has_room(self, request: Vector, usable: Mask) -> bool:
-        """Return whether some usable cell can take a task of `request` just now."""
+        """Return whether some usable cell can take a task of `request` now."""
         free = usable & (self.slots > 0)
         for index in request.nonzero()[0].tolist():
             free &= self.capacity[index] - self.used[index] >= request[index]
@@ -143,7 +142,7 @@ class CapacityMatrix:
             asked = np.array(requests[first : first + step])
             distance = np.zeros((len(asked), len(cells)))
             ever = _covers(capacity, asked)
-            # What fits on no empty cell lacks what it would lack there, whatever is in use now.
+            # A request that fits on no empty cell is compared with the empty cells.
             has = free if ever.all() else np.where(ever[:, None], free[:, None], capacity[:, None])
             for index in np.flatnonzero(asked.any(axis=0)).tolist():
                 lack = (asked[:, index, None] - has[index]) / most[index]
@@ -183,8 +182,7 @@ class CapacityMatrix:
         *,
         at_once: bool = False,
     ) -> Vector | None:
-        """Place up to `wanted` tasks of the shape; return how many on each cell, or None if none
-        fits.
+        """Place up to `wanted` tasks of the shape; return the number by cell, or None if none fits.
 
         Cells that meet more preferred constraints are filled first. `at_once`: see `room`.
         """
@@ -205,8 +203,8 @@ class CapacityMatrix:
     def take(self, request: Vector, given: Vector) -> None:
         """Charge `request` and a slot for each of `given` tasks by cell; negative: refund.
 
-        Slots fall below zero where a gang is placed at once: the cell gets no other new task until
-        it has prepared the members.
+        Slots become negative if a gang is placed at once: the cell gets no other new task until it
+        has prepared the members.
         """
         self.used += request[:, None] * given
         self.slots -= given
@@ -220,13 +218,13 @@ class CapacityMatrix:
         return bool((request <= free)[request > 0].all())
 
     def only(self, cell_id: int) -> Mask:
-        """Return a mask of that cell alone."""
+        """Return a mask of that cell only."""
         here = np.zeros(len(self.cells), dtype=bool)
         here[self.index_of[cell_id]] = True
         return here
 
     def keep(self, cell_id: int, request: Vector, count: int) -> None:
-        """Reserve capacity for `count` tasks on a cell, free or not; negative: give it back."""
+        """Reserve capacity for `count` tasks on a cell, even beyond it; negative: release it."""
         self.used[:, self.index_of[cell_id]] += request * count
         self.kept[:, self.index_of[cell_id]] += request * count
 
@@ -243,9 +241,7 @@ class CapacityMatrix:
         self.used, self.kept, self.slots = saved
 
     def _levels(self, shape: ShapeFacts) -> Sequence[Mask | None]:
-        """Return the cells by how many preferred constraints they meet, the most first; None:
-        all.
-        """
+        """Return the cells by number of met preferred constraints, descending; None: all cells."""
         preferred = tuple(item for item in shape.constraints if not item.required)
         if not preferred:
             return [None]
@@ -259,7 +255,7 @@ class CapacityMatrix:
 
 
 def _covers(amounts: Matrix, requests: Matrix) -> Mask:
-    """Return by request (requests x resources), whether some cell has as much as it asks for."""
+    """Return for each of `requests` (requests x resources) whether some cell has enough."""
     covered = np.ones((len(requests), amounts.shape[1]), dtype=bool)
     for index in np.flatnonzero(requests.any(axis=0)).tolist():
         covered &= amounts[index] >= requests[:, index, None]

@@ -1,8 +1,8 @@
 """Interfaces of placement plugins: three small protocols, all pure.
 
 A plugin is created without arguments, keeps no state between calls, and receives data only: neither
-a clock nor a database. docs/plugins.md shows how to write one. Source: Backend.AI (Sokovan), which
-has the same kinds; a fourth, the hook, is in `domain.hooks`.
+a clock nor a database. docs/plugins.md explains how to write one. Source: Backend.AI (Sokovan),
+which has the same kinds; a fourth, the hook, is in `domain.hooks`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,8 +27,8 @@ Matrix = NDArray[np.int64]
 class QuotaState:
     """A quota with its usage at this point of the pass. `title`: "user alice".
 
-    `leaving_jobs`: those of the `running_jobs` whose attempts are all terminating. `waiting`: tasks
-    of the scope that were admitted to this pass and could not be placed.
+    `leaving_jobs`: the `running_jobs` with terminating attempts only. `waiting`: tasks of the scope
+    that were admitted to this pass and could not be placed.
     """
 
     kind: ScopeKind
@@ -43,10 +43,10 @@ class QuotaState:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`tasks` tasks of one shape that want to be placed now. All of them, if `is_whole`.
+    """A request to place `tasks` tasks of one shape now; all or none if `is_whole`.
 
-    `resources`: of each. `new_jobs`: how many of their jobs begin with them: nothing of these runs.
-    `startable_at`: None: something that they depend on is open. `quotas`: of all their scopes.
+    `resources`: of each task. `new_jobs`: number of their jobs without running tasks.
+    `startable_at` None: a dependency is open. `quotas`: of all their scopes.
     """
 
     shape: ShapeFacts
@@ -63,7 +63,7 @@ class Request:
 class ValidationFailure:
     """One violation by a request. `is_final`: waiting cannot resolve it.
 
-    `code` and `figures` are data for programs, `text` is for people.
+    `code` and `figures` are for programs, `text` for users.
     """
 
     code: str
@@ -74,9 +74,9 @@ class ValidationFailure:
 
 @dataclass(frozen=True, slots=True)
 class ValidationResult:
-    """How many of the tasks are admitted now, and what stands against the rest.
+    """The number of tasks that are admitted now, and the violations of the others.
 
-    ADMIT is all of them, DEFER fewer; REJECT is a violation that `is_final`: the tasks end
+    ADMIT: all tasks; DEFER: fewer; REJECT: a violation that `is_final`, with which the tasks end
     UNSCHEDULABLE.
     """
 
@@ -88,16 +88,16 @@ class Validator(Protocol):
     """Decides whether tasks may be placed, independent of capacity."""
 
     def check(self, request: Request) -> ValidationResult:
-        """Return how many of `request.tasks` may be placed; all violations are told."""
+        """Return how many of `request.tasks` may be placed, with all violations."""
 
 
 # ------------------------------------------------------------------------------- sequencers
 
 
 class Queue(Protocol):
-    """The rows of one band that wait, as columns; `left` changes as the pass goes on.
+    """The waiting rows of one band, as columns, ordered by job and group.
 
-    Rows are in order of job and group. `owner`, `shape`: ids, by row.
+    `owner`, `shape`: ids, by row. `left`: remaining tasks, updated during the pass.
     """
 
     job: Vector
@@ -107,26 +107,24 @@ class Queue(Protocol):
     left: Vector
 
     def share_of(self, owner: int) -> float:
-        """Return the owner's dominant share of the pool just now: 0.25 is a quarter of some
-        resource.
-        """
+        """Return the owner's current dominant share of the pool, from 0 to 1."""
 
     def share_of_task(self, row: int) -> float:
-        """Return by how much one task of the row changes its owner's dominant share, at most."""
+        """Return the maximum by which one task of the row changes its owner's dominant share."""
 
     def weight_of(self, owner: int) -> float:
-        """Return the owner's weight, 1 unless a quota says otherwise."""
+        """Return the owner's weight, by default 1."""
 
     def sure_room(self, rows: Vector) -> "GuaranteedCapacity | None":
-        """Room for tasks of these rows; None: it is not cells alone that limit them."""
+        """Return the room for tasks of these rows; None: other limits than cells apply, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuaranteedCapacity:
-    """Room for tasks of some rows, in whatever order they are placed.
+    """Room for tasks of some rows, independent of the order of placement.
 
-    `counts` tasks of the rows are sure to find it if `total` of them at most, and if of each row
-    with a count the sum of `weights[row] * counts` is at most `room[row]`.
+    `counts` tasks of the rows fit if their sum is at most `total`, and for each row with a count
+    the sum of `weights[row] * counts` is at most `room[row]`.
     """
 
     weights: Matrix
@@ -136,7 +134,7 @@ class GuaranteedCapacity:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """It is the turn of `rows`, in this order, for at most `tasks` tasks of all of them.
+    """A turn of `rows`, in this order, for at most `tasks` tasks in all.
 
     Rows of one turn have one shape.
     """
@@ -151,10 +149,10 @@ class Sequencer(Protocol):
     uses_shares: bool
 
     def turns(self, queue: Queue) -> Iterator[Turn]:
-        """Turns, until no row has anything left.
+        """Yield turns until no row has remaining tasks.
 
-        After each turn `queue.left` tells what is left: what was placed is gone from it, and rows
-        that cannot be placed in this pass have nothing left either.
+        After each turn, `queue.left` has the remaining tasks: placed tasks are subtracted, and rows
+        that cannot be placed in this pass have none.
         """
 
 
@@ -165,10 +163,10 @@ class Sequencer(Protocol):
 class CellOffer:
     """The cells that tasks of one shape may go to, in order of name.
 
-    `capacity`, `used`: resources x cells; `request`: of each task, by resource. `room`: how many
-    of the tasks each cell can take, 0 where it may not be used. `sizes`: rank of each cell's total
-    capacity in the pool, 0 the smallest, equal ones alike (`shares.capacity_ranks`). `start`: index
-    of the first cell behind the one that got the last task (round-robin).
+    `capacity`, `used`: resources x cells; `request`: of each task, by resource. `room`: number of
+    tasks that each cell can take, 0 for unusable cells. `sizes`: rank of each cell's total capacity
+    in the pool, 0 for the smallest, equal for equal cells (`shares.capacity_ranks`). `start`: index
+    of the cell after the one that got the last task (round-robin).
     """
 
     capacity: Matrix
@@ -185,9 +183,8 @@ class Selector(Protocol):
     keeps_place: bool
 
     def select(self, offer: CellOffer, count: int) -> Vector:
-        """Return how many of `count` tasks each cell takes: at most `offer.room`, all if there is
-        room.
+        """Return how many of `count` tasks each cell takes, up to `offer.room`, with sum `count`.
 
-        `count` is at most the sum of `offer.room`. Ties go by name (order), so that a plan is
-        reproducible.
+        `count` is at most the sum of `offer.room`. Ties are broken by name (order), so that a plan
+        is reproducible.
         """

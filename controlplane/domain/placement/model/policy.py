@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from controlplane.domain.scopes import ScopeKind, ScopeLimits
 
-# The built-in validators, in the order in which their findings are told.
+# The built-in validators, in the order of their findings.
 DEFAULT_VALIDATORS = (
     "dependencies",
     "start_time",
@@ -16,20 +16,20 @@ DEFAULT_VALIDATORS = (
     "domain_quota",
     "concurrency",
 )
-_OF_RESOURCES = {
+_RESOURCE_VALIDATORS = {
     ScopeKind.USER: "user_quota",
     ScopeKind.PROJECT: "project_quota",
     ScopeKind.DOMAIN: "domain_quota",
 }
-_OF_COUNTS = "concurrency"
+_COUNT_VALIDATOR = "concurrency"
 
 
 @dataclass(frozen=True, slots=True)
 class PoolPolicy:
-    """The policy of one pool, as its row says. `cursor`: the cell that round-robin used last.
+    """The policy of one pool. `cursor`: the cell that round-robin used last.
 
-    `max_building_per_cell`: of cells that run containers; None: any number. `starvation_seconds`:
-    None: nobody reserves a place. `tokens`: by name, how many may be held at once.
+    `max_building_per_cell`: of cells that run containers; None: any number. `starvation_seconds`
+    None: no capacity is reserved. `tokens`: maximum that may be held at once, by name.
     """
 
     sequencer: str = "fifo"
@@ -50,18 +50,18 @@ class PoolPolicy:
         return since <= now - timedelta(seconds=patience)
 
     def binding(self, kind: ScopeKind, limits: ScopeLimits) -> ScopeLimits:
-        """Return what of a scope's limits binds the pool: that of which it has the validator.
+        """Return the limits of a scope that the pool's validators enforce.
 
-        Of a pool without them the work counts against the quotas, but is held to none.
+        Tasks of a pool without these validators count against quotas, but are not limited by them.
         """
-        is_counted = _OF_COUNTS in self.validators
+        is_counted = _COUNT_VALIDATOR in self.validators
         return ScopeLimits(
-            resources=limits.resources if _OF_RESOURCES[kind] in self.validators else {},
+            resources=limits.resources if _RESOURCE_VALIDATORS[kind] in self.validators else {},
             running_tasks=limits.running_tasks if is_counted else None,
             running_jobs=limits.running_jobs if is_counted else None,
         )
 
     @property
     def is_bound_by_quotas(self) -> bool:
-        """Return whether any quota can bind it."""
-        return not {_OF_COUNTS, *_OF_RESOURCES.values()}.isdisjoint(self.validators)
+        """Return whether the pool enforces any quota."""
+        return not {_COUNT_VALIDATOR, *_RESOURCE_VALIDATORS.values()}.isdisjoint(self.validators)

@@ -12,9 +12,9 @@ from controlplane.domain.placement.model.interfaces import Matrix, Vector
 
 
 def utilisation(capacity: Matrix, used: Matrix) -> NDArray[np.float64]:
-    """Return by cell, its dominant share.
+    """Return the dominant share by cell.
 
-    Both: resources x cells; what a cell lacks does not count.
+    Both: resources x cells; resources without capacity are ignored.
     """
     if not capacity.size:
         return np.zeros(capacity.shape[1])
@@ -24,10 +24,10 @@ def utilisation(capacity: Matrix, used: Matrix) -> NDArray[np.float64]:
 
 
 def capacity_ranks(capacity: Matrix) -> Vector:
-    """Return, by cell, the rank of its total capacity: 0 is the smallest; equal ones share a rank.
+    """Return the rank of the total capacity by cell: 0 is the smallest; equal cells share a rank.
 
-    Total capacity is the sum, over all resources, of the cell's share of what these cells have
-    together: free of units, and computed in integers, so that equal ones are equal.
+    Total capacity is the sum, over all resources, of the cell's share in the sum of these cells. It
+    is computed in integers, so that equal cells are equal.
     """
     totals = [int(total) for total in capacity.sum(axis=1).tolist()]
     common = lcm(*(total for total in totals if total))
@@ -42,8 +42,6 @@ def capacity_ranks(capacity: Matrix) -> Vector:
 
 
 def dominant_share(amounts: Vector, total: Vector) -> float:
-    """Return the largest share of `amounts` in `total`, by resource; what nobody has does not
-    count.
-    """
+    """Return the largest share of `amounts` in `total`; resources with total 0 are ignored."""
     has = total > 0
     return float((amounts[has] / total[has]).max(initial=0.0))

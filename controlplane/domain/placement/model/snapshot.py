@@ -1,8 +1,8 @@
 """The snapshot of one pool that a pass reads: plain data, so that it can be replayed.
 
-The pass works in two steps, so that unplaceable tasks cost little: first the *shapes* that wait, of
-which there are few, are compared with the cells; then the *rows* (groups of waiting tasks) are read
-for placeable shapes only.
+The pass has two steps, so that unplaceable tasks cost little: first the few waiting *shapes* are
+compared with the cells; then the *rows* (groups of waiting tasks) are read for placeable shapes
+only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,9 @@ Resources = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class CellFacts:
-    """A cell: what it offers, and what unreleased attempts hold of it.
+    """A cell: its capacity, and the part that unreleased attempts hold.
 
-    `start_slots`: how many more containers it may begin to prepare; None: any number.
+    `start_slots`: number of further containers that it may begin to prepare; None: any number.
     """
 
     cell_id: int
@@ -42,7 +42,7 @@ class CellFacts:
 
 @dataclass(frozen=True, slots=True)
 class ShapeFacts:
-    """One shape and how many of its tasks wait. `reason`: what the last pass wrote of it."""
+    """One shape and the number of its waiting tasks. `reason`: the one of the last pass."""
 
     shape_id: int
     band: Band
@@ -59,7 +59,7 @@ class ShapeFacts:
     reason: Mapping[str, object] | None = None
 
     def scopes(self) -> tuple[Scope, ...]:
-        """Whose quotas its tasks count against."""
+        """Return the scopes with the quotas that its tasks count against."""
         return (
             Scope(ScopeKind.USER, self.owner_id),
             Scope(ScopeKind.PROJECT, self.project_id),
@@ -74,8 +74,8 @@ class PendingRows:
     A row holds the tasks of one group that avoid the same cells (in the same order, the latest
     last; None: none), or prefer the same one, and are nominated to the same one.
     `is_first`: it completes a gang that has begun. `is_child`: its job has a parent. `since`: since
-    when it could be placed. `timeout_seconds`: of its attempts; None: none. `reasons`: what the
-    last pass wrote of the group (only of gangs).
+    when it could be placed. `timeout_seconds`: of its attempts; None: none. `reasons`: of the group
+    in the last pass (only of gangs).
     """
 
     shape_ids: Sequence[int] = ()
@@ -99,7 +99,7 @@ class PendingRows:
 class GangFacts:
     """A coscheduled job with all its groups, waiting or not. `group_ids`: in the same order.
 
-    `group_by`: the label whose value its cells share. `cell_ids`: where members are now.
+    `group_by`: the label with one value for all its cells. `cell_ids`: cells of active members.
     """
 
     group_ids: tuple[int, ...]
@@ -111,9 +111,9 @@ class GangFacts:
 
 @dataclass(frozen=True, slots=True)
 class Nomination:
-    """Capacity of a cell reserved for tasks of a row, until it is used or `until` has come.
+    """Capacity of a cell reserved for tasks of a row, until it is used, at most `until`.
 
-    `begins_at`: when the attempts there must have ended; None: unknown.
+    `begins_at`: latest end of the attempts there; None: unknown.
     """
 
     cell_id: int
@@ -125,9 +125,9 @@ class Nomination:
 
 @dataclass(frozen=True, slots=True)
 class PoolSnapshot:
-    """One pool: its READY cells by name, the shapes that wait, and what is used of quotas.
+    """One pool: its READY cells by name, the waiting shapes, and the usage of quotas.
 
-    `owner_usage`: by owner, what they hold in this pool; read only for sequencers that ask for it.
+    `owner_usage`: amounts held in this pool, by owner; read only for sequencers that use shares.
     `tokens_used`: by name.
     """
 
@@ -146,10 +146,10 @@ class PoolSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class PassFacts:
-    """The second step: the rows of the shapes that may be placed, and the gangs among them.
+    """Input of the second step: the rows of the shapes that may be placed, and their gangs.
 
-    `partial`: shapes of which not all rows were read. Not `is_whole`: more waits than was read of
-    the others, too, so nothing may be said about the rest.
+    `partial`: shapes of which not all rows were read. Not `is_whole`: not all rows of the other
+    shapes were read either, so nothing is known about the rest.
     """
 
     waiting: PendingRows = PendingRows()
@@ -160,9 +160,9 @@ class PassFacts:
 
 @dataclass(frozen=True, slots=True)
 class EvictableAttempt:
-    """An attempt that may be evicted. `gang`: its job, if it goes only with all its members.
+    """An attempt that may be evicted. `gang`: its job, if it is evicted only with all members.
 
-    `is_free`: it costs its task nothing (it has not begun to build). `ends_by`: its latest end by
+    `is_free`: eviction is not charged (it has not begun to build). `ends_by`: latest end by
     timeout; None: unknown.
     """
 
@@ -185,7 +185,7 @@ class EvictableAttempt:
 
 @dataclass(frozen=True, slots=True)
 class ReleasingCapacity:
-    """Capacity of a cell held by ended attempts; it comes free without action."""
+    """Capacity of a cell held by ended attempts, which will be released."""
 
     cell_id: int
     resources: Resources

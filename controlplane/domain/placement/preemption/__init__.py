@@ -1,1 +1,1 @@
-"""Preemption and reservations: which attempts give way, and for which tasks."""
+"""Preemption and reservations: selection of attempts to evict and of tasks to make room for."""

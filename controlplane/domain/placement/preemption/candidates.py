@@ -1,7 +1,7 @@
-"""What holds a pool's cells and could be evicted, as columns, with what would be free without it.
+"""Preemption candidates of a pool as columns, with the capacity that their eviction frees.
 
-A *unit* is what is evicted whole: one attempt, or all members of a gang. What an eviction frees and
-what its preemptor takes is booked here, so that the next need of the same pass sees it.
+A *unit* is evicted whole: one attempt, or all members of a gang. The freed and the taken capacity
+of each eviction is charged here, for the next request of the same pass.
 """
 
 import copy
@@ -35,11 +35,10 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a scope may hold, and what it may still take; `scope` None: the pool, of its tokens.
+    """The limits of a scope, and the rest of them; `scope` None: the tokens of the pool.
 
-    By name of a resource, "running_tasks" or "running_jobs"; what is not named has no limit.
-    `free`: once what is leaving has left, and what is nominated has come; below 0: too much is
-    held already.
+    By name of a resource, "running_tasks" or "running_jobs"; other names have no limit. `free`:
+    after terminating attempts ended and nominated tasks were placed; negative: limit exceeded.
     """
 
     scope: Scope | None
@@ -49,11 +48,11 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class PreemptionRequest:
-    """Who asks for room: one task of a row, or `count` tasks that must be placed together.
+    """A request for room: for one task of a row, or `count` tasks that must be placed together.
 
-    `usable`: over the cells, where they may go at all; of several such sets all go within one (one
-    for each value of a gang's `group_by`). `is_new_job`: nothing of its job runs. `others`: the
-    other groups of a gang, to be placed at once with it, each with sets of the same values.
+    `usable`: masks of usable cells; all tasks are placed within one of them (one for each value of
+    a gang's `group_by`). `is_new_job`: its job has no running tasks. `others`: the other groups of
+    a gang, to be placed at once with it, with masks for the same values.
     """
 
     shape: ShapeFacts
@@ -71,13 +70,13 @@ class PreemptionRequest:
 
     @property
     def tasks(self) -> int:
-        """Return tasks of all groups."""
+        """Return the number of tasks of all groups."""
         return sum(part.count for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """What a need lacks of one allowance: `amounts` by name, each above 0."""
+    """The shortage of one allowance: `amounts` by name, each above 0."""
 
     scope: Scope | None
     amounts: Mapping[str, int]
@@ -86,7 +85,7 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True)
 class EvictableCapacity:
-    """What could be evicted, row by row: in all, and at most with one unit.
+    """Capacity that could be evicted, by row: in all, and the maximum of one unit.
 
     By the band of the unit: INTERACTIVE and BATCH.
     """
@@ -98,17 +97,17 @@ class EvictableCapacity:
 
     @property
     def total(self) -> Matrix:
-        """Of both bands."""
+        """Return the sum of both bands."""
         return self.interactive + self.batch
 
     def by_band(self) -> tuple[tuple[Matrix, Band], ...]:
-        """Return the largest, of the less important band first."""
+        """Return the largest amounts, of the less important band first."""
         return (self.largest_batch, Band.BATCH), (self.largest_interactive, Band.INTERACTIVE)
 
     def least_units(self, lacks: Matrix) -> tuple[Vector, Vector]:
-        """Fewer units than these, INTERACTIVE and BATCH, do not cover `lacks`, row by row.
+        """Return a lower bound of INTERACTIVE and BATCH units that cover `lacks`, by row.
 
-        Where an INTERACTIVE one is needed, nothing is said of BATCH ones.
+        The bound of BATCH units is 0 where an INTERACTIVE one is needed.
         """
         left = np.maximum(lacks - self.batch, 0)
         first = (-(-left // np.maximum(self.largest_interactive, 1))).max(axis=1, initial=0)
@@ -116,19 +115,17 @@ class EvictableCapacity:
         return first, np.where(first == 0, second, 0)
 
     def load(self, lacks: Matrix) -> NDArray[np.float64]:
-        """Return how many of the largest units `lacks` are, row by row, not rounded: an
-        estimate.
-        """
+        """Return an estimate of the units that cover `lacks`, by row: a multiple of the largest."""
         largest = np.maximum(self.largest_interactive, self.largest_batch)
         shares: NDArray[np.float64] = (lacks / np.maximum(largest, 1)).max(axis=1, initial=0)
         return shares
 
 
 class EvictionUnits:
-    """The units that could be evicted, and what every cell and scope has free without them.
+    """The units that could be evicted, and the free capacity of every cell and scope.
 
     By unit, in order of their first task's id: `tasks` (ids), `band`, `victims` (INTERACTIVE and
-    BATCH tasks), `ages` (microseconds in all), `stop_seconds` (of the slowest), `job`.
+    BATCH tasks), `ages` (sum in microseconds), `stop_seconds` (of the slowest), `job`.
     By entry (a unit on a cell, in order of cell): `entry_unit`, `entry_cell`, `entry_frees`.
     By cell x resource: `capacity`, `free`.
     """
@@ -183,7 +180,7 @@ class EvictionUnits:
             members[key].append(item)
         units, self._staying = list[list[EvictableAttempt]](), set[int]()
         for unit in members.values():
-            # A gang goes whole or not at all: one member that must stay keeps all of it.
+            # A gang is evicted whole: one member that must stay keeps all members.
             if all(item.is_evictable and item.band in _VICTIM_BANDS for item in unit):
                 units.append(unit)
             else:
@@ -207,7 +204,7 @@ class EvictionUnits:
         self._read_entries(units)
 
     def _read_entries(self, units: Sequence[Sequence[EvictableAttempt]]) -> None:
-        """Return what each unit frees: on each cell, and in all."""
+        """Compute the amounts that each unit frees: on each cell, and in all."""
         known = dict[int, Vector]()  # attempts of one shape usually share their mapping
         self.total = np.zeros((len(units), len(self.columns)), dtype=np.int64)
         entries: dict[tuple[int, int], Vector] = {}
@@ -228,14 +225,14 @@ class EvictionUnits:
         self.entry_unit = _column(index for _, index in order)
         shape = (len(order), len(self.names))
         frees = np.array([entries[key] for key in order], dtype=np.int64).reshape(shape)
-        self.entry_frees = np.asfortranarray(frees)  # asked resource by resource
+        self.entry_frees = np.asfortranarray(frees)  # read resource by resource
         self._starts = np.searchsorted(self.entry_cell, np.arange(len(self.cells) + 1))
         self._by_unit = np.argsort(self.entry_unit, kind="stable")
         sorted_units = self.entry_unit[self._by_unit]
         self._unit_starts = np.searchsorted(sorted_units, np.arange(len(units) + 1))
 
     def _sum_up(self, place: int) -> None:
-        """Return what units of each band hold of a cell, in all and at most in one."""
+        """Compute the amounts that units of each band hold on a cell: the sum and the largest."""
         rows = self.entries_on(place)
         rows = rows[~self.is_gone[self.entry_unit[rows]]]
         bands = self.band[self.entry_unit[rows]]
@@ -244,10 +241,10 @@ class EvictionUnits:
             self.held[index, place] = frees.sum(axis=0)
             self.largest[index, place] = frees.max(axis=0, initial=0)
 
-    # -------------------------------------------------------------------------------- asking
+    # ------------------------------------------------------------------------------- queries
 
     def request_of(self, shape: ShapeFacts) -> Vector | None:
-        """Return what one task takes of a cell; None: it asks for something that no cell has."""
+        """Return the request of one task; None: it needs a resource that no cell has."""
         tokens = self._allowances[None].limits if None in self._allowances else {}
         asked = {name for name, amount in shape.resources.items() if amount > 0}
         return self._vector(shape.resources) if asked <= {*self.names, *tokens} else None
@@ -263,13 +260,11 @@ class EvictionUnits:
         return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
     def below(self, band: Band) -> Flags:
-        """Return the units that may be evicted for `band`: of strictly lower bands, not yet
-        taken.
-        """
+        """Return the units that may be evicted for `band`: of lower bands, not yet evicted."""
         return np.asarray((self.band > band) & ~self.is_gone)
 
     def evictable(self, band: Band) -> EvictableCapacity:
-        """Return what `band` may evict of each cell."""
+        """Return the capacity of each cell that `band` may evict."""
         zero = np.zeros_like(self.free)
         interactive, batch = (victims > band for victims in _VICTIM_BANDS)
         return EvictableCapacity(
@@ -280,7 +275,7 @@ class EvictionUnits:
         )
 
     def missing(self, asked: Sequence[tuple[PreemptionRequest, int]]) -> list[Shortage]:
-        """Return what so many tasks of these groups of one job lack of quotas and tokens."""
+        """Return the shortages of quotas and tokens for these (group, tasks) of one job."""
         asks, found = self._asks(asked), []
         for scope in (None, *asked[0][0].shape.scopes()):
             free = self._free_of.get(scope, {})
@@ -304,9 +299,7 @@ class EvictionUnits:
         return asks
 
     def frees_of(self, item: Shortage, name: str) -> Vector:
-        """Return how much each unit frees of one name of an allowance; of "running_jobs":
-        nothing.
-        """
+        """Return how much each unit frees of one name of an allowance; 0 of "running_jobs"."""
         if name == RUNNING_JOBS:
             amounts = np.zeros(len(self.tasks), dtype=np.int64)
         elif name == RUNNING_TASKS:
@@ -316,9 +309,7 @@ class EvictionUnits:
         return np.where(self._is_of(item.scope), amounts, 0)
 
     def jobs_in(self, scope: Scope | None, units: Flags) -> dict[int, Vector]:
-        """Return the scope's jobs that could go whole: by job, its units, all of which are in
-        `units`.
-        """
+        """Return the units of each job in the scope of which all units are in `units`."""
         here = np.flatnonzero(self._is_of(scope) & ~self.is_gone)
         jobs: dict[int, list[int]] = defaultdict(list)
         for index in here.tolist():
@@ -334,10 +325,10 @@ class EvictionUnits:
             return np.ones(len(self.tasks), dtype=bool)
         return np.asarray(self._keys[scope.kind] == scope.key)
 
-    # ------------------------------------------------------------------------------- booking
+    # ------------------------------------------------------------------------------- changes
 
     def fork(self) -> Self:
-        """Return a copy to try things on."""
+        """Return a copy for trials."""
         other = copy.copy(self)
         other.free, other.held = self.free.copy(), self.held.copy()
         other.largest, other.is_gone = self.largest.copy(), self.is_gone.copy()
@@ -346,7 +337,7 @@ class EvictionUnits:
         return other
 
     def evict(self, units: Vector) -> None:
-        """Return the units go: what they hold is free, for whoever takes it first."""
+        """Evict the units: the amounts that they hold become free."""
         scopes = [scope for scope in self._scopes_of(units) if scope in self._free_of]
         jobs_before = {scope: self._jobs_of(scope) for scope in scopes}
         self.is_gone[units] = True
@@ -374,7 +365,7 @@ class EvictionUnits:
         return set(self.job[self._is_of(scope) & ~self.is_gone].tolist()) - self._staying
 
     def take(self, need: PreemptionRequest, counts: Mapping[tuple[int, int], int]) -> None:
-        """Return tasks of the need are to come to cells: `counts` by part and place."""
+        """Charge tasks of the request to cells: `counts` by part and place."""
         parts, tasks = need.parts, [0] * len(need.parts)
         for (part, place), count in counts.items():
             self.free[place] -= self._vector(parts[part].shape.resources) * count

@@ -1,9 +1,9 @@
-"""The cheapest set of victims that covers what is lacking: exact while that is little work.
+"""The cheapest set of victims that covers a shortage: exact for small inputs.
 
-What can be evicted comes as columns. Rows that cost and free the same are one *kind*; of a kind the
-youngest go first, so a set is one number for each kind. All such sets are compared while there are
-at most so many of them; else victims are picked one by one, by how much of the lack each covers,
-and those that turn out not to be needed are taken back.
+Candidates are rows. Rows with equal cost and freed amounts are one *kind*; the youngest of a kind
+are evicted first, so a set is one number for each kind. If there are few such sets, all are
+compared; else victims are picked one by one, by their part of the shortage, and those that are not
+needed are dropped.
 """
 
 import math
@@ -14,18 +14,18 @@ import numpy as np
 from controlplane.domain.placement.model.interfaces import Matrix, Vector
 
 Cost = tuple[int, int, int, int]
-"""What is made least, in this order: INTERACTIVE victims, BATCH victims, surplus (in millionths),
-and the running time that is lost in all (in microseconds; so the youngest go)."""
+"""Minimized in this order: INTERACTIVE victims, BATCH victims, surplus (in millionths), and the
+lost running time (in microseconds)."""
 
 MILLION = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class EvictionChoices:
-    """What can be evicted, each row whole or not at all.
+    """Candidates, of which each row is evicted whole or not at all.
 
-    `victims`: rows x 2, how many INTERACTIVE and BATCH tasks it is; `frees`: rows x dimensions;
-    `ages`: running time that is lost with it, in microseconds.
+    `victims`: rows x 2, number of INTERACTIVE and BATCH tasks; `frees`: rows x dimensions; `ages`:
+    lost running time, in microseconds.
     """
 
     victims: Matrix
@@ -35,9 +35,9 @@ class EvictionChoices:
 
 @dataclass(frozen=True, slots=True)
 class ShortfallVector:
-    """What must come free, by dimension; 0: nothing. `limits`: what a share is a share of.
+    """The amounts to free, by dimension. `limits`: the totals of shares.
 
-    `parts`: which dimensions belong together: those of the cell, and those of each scope.
+    `parts`: the dimensions of the cell, and those of each scope.
     """
 
     amounts: Vector
@@ -46,10 +46,9 @@ class ShortfallVector:
 
 
 def surplus(freed: Matrix, lacking: Matrix, limits: Matrix, parts: tuple[slice, ...]) -> Vector:
-    """Return what comes free beyond the lack, of each row, in millionths: the largest share of each
-    part.
+    """Return the surplus of each row in millionths: the sum of the largest share of each part.
 
-    A share is of the cell's capacity, or of the scope's limit; the parts are added up.
+    A share is of the cell's capacity, or of the scope's limit.
     """
     beyond = np.maximum(freed - lacking, 0) * MILLION // np.maximum(limits, 1)
     tops = [beyond[..., part].max(axis=-1, initial=0) for part in parts]
@@ -57,7 +56,7 @@ def surplus(freed: Matrix, lacking: Matrix, limits: Matrix, parts: tuple[slice, 
 
 
 def cost_of(choices: EvictionChoices, rows: Vector, lack: ShortfallVector) -> Cost:
-    """Return what it costs to evict `rows`."""
+    """Return the cost of evicting `rows`."""
     interactive, batch = choices.victims[rows].sum(axis=0).tolist()
     freed = choices.frees[rows].sum(axis=0)
     beyond = int(surplus(freed, lack.amounts, lack.limits, lack.parts))
@@ -65,9 +64,7 @@ def cost_of(choices: EvictionChoices, rows: Vector, lack: ShortfallVector) -> Co
 
 
 def dearest_first(victims: Matrix, ages: Vector, rows: Vector) -> Vector:
-    """Return rows in the order in which they are spared: INTERACTIVE, more victims, longest
-    running.
-    """
+    """Return rows by descending cost: INTERACTIVE, more victims, longest running."""
     costs = victims[rows]
     return rows[np.lexsort((rows, -ages[rows], -costs[:, 1], -costs[:, 0]))]
 
@@ -75,11 +72,10 @@ def dearest_first(victims: Matrix, ages: Vector, rows: Vector) -> Vector:
 def cheapest_cover(
     choices: EvictionChoices, lack: ShortfallVector, *, most_sets: int
 ) -> Vector | None:
-    """Return the rows to evict, the cheapest set that covers `lack`; None: all of them do not cover
-    it.
+    """Return the cheapest set of rows that covers `lack`; None: all rows do not cover it.
 
-    The best by `Cost` where there are at most `most_sets` sets to compare; else a small one of
-    which none can be left out. Of equal ones it takes the younger rows, then the first.
+    The best by `Cost` if there are at most `most_sets` sets to compare; else a small one without
+    spare rows. Ties are broken by younger rows, then by order.
     """
     lacking = np.flatnonzero(lack.amounts > 0)
     if not len(lacking):
@@ -90,10 +86,10 @@ def cheapest_cover(
         return None
     batch = useful[choices.victims[useful, 0] == 0]
     if (frees[batch].sum(axis=0) >= amounts).all():
-        useful = batch  # no INTERACTIVE task has to go
+        useful = batch  # no INTERACTIVE task is needed
     useful = useful[np.argsort(choices.ages[useful], kind="stable")]
     kinds = _kinds(choices, useful)
-    # Each kind doubles the number of sets at least.
+    # Each kind at least doubles the number of sets.
     if len(kinds) <= most_sets.bit_length():
         caps = _caps(choices, kinds, frees, amounts)
         if math.prod(cap + 1 for cap in caps) <= most_sets:
@@ -102,7 +98,7 @@ def cheapest_cover(
 
 
 def _kinds(choices: EvictionChoices, rows: Vector) -> list[list[int]]:
-    """Return rows that cost and free the same, in the order of `rows`."""
+    """Return the rows grouped by equal cost and freed amounts, in the order of `rows`."""
     alike: dict[bytes, list[int]] = {}
     table = np.hstack([choices.victims[rows], choices.frees[rows]])
     for row, key in zip(rows.tolist(), table, strict=True):
@@ -113,7 +109,7 @@ def _kinds(choices: EvictionChoices, rows: Vector) -> list[list[int]]:
 def _caps(
     choices: EvictionChoices, kinds: list[list[int]], frees: Matrix, amounts: Vector
 ) -> list[int]:
-    """More rows of a kind than these are never needed: they cover all that the kind helps with."""
+    """Return the maximum number of rows of each kind that can be needed."""
     each = frees[[kind[0] for kind in kinds]]
     most = np.where(each > 0, -(-amounts // np.maximum(each, 1)), 0).max(axis=1).tolist()
     return [min(len(kind), cap) for kind, cap in zip(kinds, most, strict=True)]
@@ -127,7 +123,7 @@ def _compare_all(
     enough = (sets @ choices.frees[first] >= lack.amounts).all(axis=1)
     sets = sets[enough]
     victims = sets @ choices.victims[first]
-    # One number to compare: an INTERACTIVE victim is more than all BATCH ones.
+    # One number for comparison: an INTERACTIVE victim costs more than all BATCH ones.
     rank = victims[:, 0] * (int(victims[:, 1].max()) + 1) + victims[:, 1]
     sets = sets[rank == rank.min()]
     if len(sets) > 1:
@@ -146,7 +142,7 @@ def _compare_all(
 def _pick_one_by_one(
     choices: EvictionChoices, amounts: Vector, frees: Matrix, rows: Vector
 ) -> Vector:
-    """INTERACTIVE ones only for what all BATCH ones leave uncovered; then back what can go back."""
+    """Pick INTERACTIVE rows only for the rest that BATCH rows leave; then drop spare rows."""
     interactive = rows[choices.victims[rows, 0] > 0]
     batch = rows[choices.victims[rows, 0] == 0]
     open_now = amounts - frees[batch].sum(axis=0)
@@ -164,7 +160,7 @@ def _pick_one_by_one(
 
 
 def _greedy(choices: EvictionChoices, frees: Matrix, rows: Vector, lacking: Vector) -> Vector:
-    """Return rows until nothing is lacking: next the one that covers most for each victim."""
+    """Return rows that cover `lacking`, by descending coverage per victim."""
     left, picked = np.maximum(lacking, 0), list[int]()
     weights = 1 / np.maximum(left, 1)
     count = np.maximum(choices.victims.sum(axis=1), 1)

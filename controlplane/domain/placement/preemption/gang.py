@@ -1,8 +1,8 @@
-"""Room for a gang: on which cells all its tasks fit at once, and which units go for them.
+"""Room for a gang: cells on which all its tasks fit at once, and the units to evict.
 
-Where few units could go, all sets of them are compared. Else the tasks find room one after another,
-each at its own best; units of which one turns out not to be needed stay, the dearest first. Tasks
-of several groups are packed as placement packs them (`packing`), so no unit goes in vain.
+With few candidates, all sets of units are compared. Else room is made for one task after another,
+each with its cheapest units; units that are not needed are dropped, the most expensive first. Tasks
+of several groups are packed as in placement (`packing`), so that no unit is evicted needlessly.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,30 +25,30 @@ from controlplane.domain.placement.preemption.cover import dearest_first, surplu
 from controlplane.domain.placement.preemption.shortfall import Shortfall
 from controlplane.domain.placement.preemption.single import EvictionPlan, find_one
 
-# So many units have 256 sets, which takes a few milliseconds.
+# This many units have 256 sets, which takes a few milliseconds.
 MOST_UNITS = 8
-# Nodes that the searches for one gang may visit, over all the sets of units that are compared.
+# Nodes that the searches for one gang may visit, over all compared sets of units.
 _MOST_NODES = 8_000
 
 _Counts = dict[tuple[int, int], int]
 
 
 def find_many(
-    occupants: EvictionUnits,
+    candidates: EvictionUnits,
     need: PreemptionRequest,
     usable: Sequence[Flags],
     *,
     most_units: int = MOST_UNITS,
 ) -> EvictionPlan | None:
-    """Return the best places for all tasks of the need; None: they do not fit at once.
+    """Return the best plan for all tasks of the request; None: they do not fit at once.
 
-    `usable`: for each part of the need, the cells it may go to.
+    `usable`: the usable cells of each part.
     """
-    requests = [occupants.request_of(part.shape) for part in need.parts]
+    requests = [candidates.request_of(part.shape) for part in need.parts]
     known = [request for request in requests if request is not None]
     if len(known) < len(requests):
         return None
-    search = _EvictionSearch(occupants, need, known, usable)
+    search = _EvictionSearch(candidates, need, known, usable)
     if not search.is_possible():
         return None
     units = search.useful()
@@ -58,44 +58,42 @@ def find_many(
 
 
 class _EvictionSearch:
-    """What stays the same while sets of units are tried."""
+    """The common state of trials with sets of units."""
 
     def __init__(
         self,
-        occupants: EvictionUnits,
+        candidates: EvictionUnits,
         need: PreemptionRequest,
         requests: Sequence[Vector],
         usable: Sequence[Flags],
     ) -> None:
-        self.occupants, self.need, self.usable = occupants, need, usable
+        self.candidates, self.need, self.usable = candidates, need, usable
         self.parts, self.requests = need.parts, requests
-        largest = np.maximum(occupants.capacity.max(axis=0, initial=1), 1)
+        largest = np.maximum(candidates.capacity.max(axis=0, initial=1), 1)
         sizes = [float((request / largest).max(initial=0)) for request in requests]
         self.order = sorted(range(len(sizes)), key=lambda part: (-sizes[part], part))
-        self.free = occupants.free
-        self.is_open = occupants.below(need.shape.band)
-        self.missing = occupants.missing([(part, part.count) for part in self.parts])
-        self.scarcity = Shortfall(occupants, self.missing, self.is_open)
+        self.free = candidates.free
+        self.is_open = candidates.below(need.shape.band)
+        self.missing = candidates.missing([(part, part.count) for part in self.parts])
+        self.shortfall = Shortfall(candidates, self.missing, self.is_open)
         self.budget = SearchBudget(_MOST_NODES)
 
     def is_possible(self) -> bool:
-        """Return whether the gang fits if all go that could."""
-        everything = self.free + self.occupants.evictable(self.need.shape.band).total
-        return self.scarcity.is_curable() and self.pack(everything) is not None
+        """Return whether the gang fits if all candidates are evicted."""
+        everything = self.free + self.candidates.evictable(self.need.shape.band).total
+        return self.shortfall.is_curable() and self.pack(everything) is not None
 
     def rooms(self, part: int, free: Matrix, places: Vector | slice = slice(None)) -> Vector:
-        """Return how many tasks of a part fit each cell (of `places`, with `free` there), at most
-        all.
-        """
+        """Return how many tasks of a part fit each cell of `places` with `free` amounts."""
         request, count = self.requests[part], self.parts[part].count
         asked = request > 0
         fits = np.maximum(free[:, asked], 0) // request[asked]
         return np.asarray(np.where(self.usable[part][places], fits.min(axis=1, initial=count), 0))
 
     def pack(self, free: Matrix, first: Sequence[int] = ()) -> _Counts | None:
-        """Return where all tasks go in `free`: to `first` as far as they fit, then by name.
+        """Return counts that place all tasks in `free`: on `first`, then on cells by name.
 
-        If parts stand in each other's way so, a packing is searched for.
+        If the parts do not fit this way, a packing is searched.
         """
         counts = self._fill(free, first)
         if counts is not None or len(self.parts) == 1:
@@ -138,37 +136,35 @@ class _EvictionSearch:
         return counts
 
     def useful(self) -> Vector:
-        """Return the units whose going might help."""
-        occupants = self.occupants
-        helps = np.zeros(len(occupants.entry_unit), dtype=bool)
+        """Return the units that free a required amount."""
+        candidates = self.candidates
+        helps = np.zeros(len(candidates.entry_unit), dtype=bool)
         for request, usable in zip(self.requests, self.usable, strict=True):
-            helps |= usable[occupants.entry_cell] & (occupants.entry_frees[:, request > 0] > 0).any(
-                axis=1
-            )
-        helps &= self.is_open[occupants.entry_unit]
-        return np.union1d(occupants.entry_unit[helps], self.scarcity.involved)
+            helps |= usable[candidates.entry_cell] & (
+                candidates.entry_frees[:, request > 0] > 0
+            ).any(axis=1)
+        helps &= self.is_open[candidates.entry_unit]
+        return np.union1d(candidates.entry_unit[helps], self.shortfall.involved)
 
     def free_without(self, units: Vector) -> Matrix:
-        """Return what cells have free once `units` have gone."""
-        free, rows = self.free.copy(), self.occupants.entries_of(units)
-        np.add.at(free, self.occupants.entry_cell[rows], self.occupants.entry_frees[rows])
+        """Return the free amounts of cells without `units`."""
+        free, rows = self.free.copy(), self.candidates.entries_of(units)
+        np.add.at(free, self.candidates.entry_cell[rows], self.candidates.entry_frees[rows])
         return free
 
     def found(self, units: Vector) -> EvictionPlan | None:
-        """Return the outcome if `units` go: the cells that they leave are filled first; None: no
-        room.
-        """
-        occupants, free = self.occupants, self.free_without(units)
-        if (self.scarcity.freed(units) < self.scarcity.amounts).any():
+        """Return the plan that evicts `units` and fills their cells first; None: no room."""
+        candidates, free = self.candidates, self.free_without(units)
+        if (self.shortfall.freed(units) < self.shortfall.amounts).any():
             return None
-        left = np.unique(occupants.entry_cell[occupants.entries_of(units)])
+        left = np.unique(candidates.entry_cell[candidates.entries_of(units)])
         counts = self.pack(free, left.tolist())
         if counts is None:
             return None
-        interactive, batch = occupants.victims[units].sum(axis=0).tolist()
+        interactive, batch = candidates.victims[units].sum(axis=0).tolist()
         beyond = self._surplus(units, free, counts)
         return EvictionPlan(
-            (interactive, batch, beyond, int(occupants.ages[units].sum())), counts, units
+            (interactive, batch, beyond, int(candidates.ages[units].sum())), counts, units
         )
 
     def _surplus(self, units: Vector, free: Matrix, counts: _Counts) -> int:
@@ -178,9 +174,9 @@ class _EvictionSearch:
             asked[np.searchsorted(places, place)] += self.requests[part] * count
         lacks = np.where(asked > 0, np.maximum(asked - self.free[places], 0), 0)
         freed = free[places] - self.free[places]
-        capacity = self.occupants.capacity[places]
+        capacity = self.candidates.capacity[places]
         total = int(surplus(freed, lacks, capacity, (slice(None),)).sum())
-        scarce = self.scarcity
+        scarce = self.shortfall
         if scarce.parts:
             freed = scarce.freed(units)
             total += int(surplus(freed, scarce.amounts, scarce.limits, tuple(scarce.parts)))
@@ -190,7 +186,7 @@ class _EvictionSearch:
         """Return the best of all sets of `units`."""
         best: EvictionPlan | None = None
         for chosen in self._by_victims(units):
-            interactive, batch = self.occupants.victims[chosen].sum(axis=0).tolist()
+            interactive, batch = self.candidates.victims[chosen].sum(axis=0).tolist()
             if best is not None and (interactive, batch) > best.cost[:2]:
                 break
             found = self.found(chosen)
@@ -202,20 +198,20 @@ class _EvictionSearch:
         """Return all sets of `units`, those with the fewest victims first."""
         numbers = np.arange(2 ** len(units))
         sets = (numbers[:, None] >> np.arange(len(units))) & 1
-        victims = sets @ self.occupants.victims[units]
+        victims = sets @ self.candidates.victims[units]
         for number in np.lexsort((victims[:, 1], victims[:, 0])).tolist():
             yield units[sets[number] > 0]
 
     def one_after_another(self) -> EvictionPlan | None:
-        """Return a set of which no unit can be spared."""
-        nobody = self.found(np.zeros(0, dtype=np.int64))
-        if nobody is not None:
-            return nobody
-        trial, units = self.occupants.fork(), list[int]()
+        """Return a plan without spare units."""
+        without_eviction = self.found(np.zeros(0, dtype=np.int64))
+        if without_eviction is not None:
+            return without_eviction
+        trial, units = self.candidates.fork(), list[int]()
         for part in self.order:
             need, left = self.parts[part], self.parts[part].count
             if not self.missing:
-                # What is free is taken at once: nobody has to go for it.
+                # Use free capacity first, which needs no eviction.
                 rooms = self.rooms(part, trial.free).tolist()
                 for place, room in enumerate(rooms):
                     if room and left:
@@ -228,28 +224,26 @@ class _EvictionSearch:
                 trial.evict(one.units)
                 trial.take(need, one.counts)
                 units += one.units.tolist()
-        return self._without_the_spare(np.array(sorted(units), dtype=np.int64))
+        return self._without_spare_units(np.array(sorted(units), dtype=np.int64))
 
-    def _without_the_spare(self, units: Vector) -> EvictionPlan | None:
+    def _without_spare_units(self, units: Vector) -> EvictionPlan | None:
         free = self.free_without(units)
         spare = int(self.rooms(0, free).sum()) - self.need.count
-        for unit in dearest_first(self.occupants.victims, self.occupants.ages, units).tolist():
-            rows = self.occupants.entries_of(np.array([unit]))
-            places = self.occupants.entry_cell[rows]
+        for unit in dearest_first(self.candidates.victims, self.candidates.ages, units).tolist():
+            rows = self.candidates.entries_of(np.array([unit]))
+            places = self.candidates.entry_cell[rows]
             before = int(self.rooms(0, free[places], places).sum())
-            free[places] -= self.occupants.entry_frees[rows]  # a unit has one entry on a cell
+            free[places] -= self.candidates.entry_frees[rows]  # a unit has one entry on a cell
             lost = before - int(self.rooms(0, free[places], places).sum())
             others = units[units != unit]
             if lost <= spare and self._fits(free, others):
                 units, spare = others, spare - lost
             else:
-                free[places] += self.occupants.entry_frees[rows]
+                free[places] += self.candidates.entry_frees[rows]
         return self.found(units)
 
     def _fits(self, free: Matrix, units: Vector) -> bool:
-        """Return whether all fit into `free`, where `units` have gone; one part has room, as we
-        know.
-        """
-        if (self.scarcity.freed(units) < self.scarcity.amounts).any():
+        """Return whether all tasks fit into `free` without `units`; a single part always does."""
+        if (self.shortfall.freed(units) < self.shortfall.amounts).any():
             return False
         return len(self.parts) == 1 or self.pack(free) is not None

@@ -1,4 +1,4 @@
-"""Making room: whose need is put to `preempt`, and for whom a place is reserved."""
+"""Making room: the requests for `preempt`, and the tasks with reservations."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -31,18 +31,18 @@ from controlplane.domain.scopes import Scope
 from controlplane.domain.state.effects import NominateTasks
 from controlplane.domain.state.states import Band
 
-# Tasks that get a place by eviction in one pass; the next ones have their turn in the next.
+# Maximum number of tasks that get room by eviction in one pass.
 EVICTIONS_PER_PASS = 100
-# Places that are reserved in one pool at once for who would starve (the design's number).
+# Maximum number of concurrent reservations for starving tasks in one pool.
 RESERVATIONS = 2
-# However impatient a pool is, a reserved place is kept at least so long.
+# Minimum duration of a reservation.
 _SHORTEST = timedelta(seconds=60)
-# The places of a gang come free one after another: a shorter time would begin that anew.
+# The cells of a gang become free one after another, which a shorter time would interrupt.
 _SHORTEST_OF_GANG = timedelta(hours=1)
 
 
 def wants_room(plan: PlacementPlan) -> list[UnplacedRow]:
-    """Who may have others evicted: who is more important than the least important."""
+    """Return the unplaced rows that may preempt: all except those of the BATCH band."""
     return [item for item in plan.unplaced if item.shape.band is not Band.BATCH]
 
 
@@ -54,8 +54,8 @@ def make_room(
     leaving: Sequence[ReleasingCapacity],
     leaving_scopes: Mapping[Scope, Mapping[str, int]],
 ) -> list[Eviction]:
-    """Whom to evict for what found no room in `plan`."""
-    board = plan.board
+    """Return the evictions for unplaced rows of `plan`."""
+    matrix = plan.board
     leaving_tokens: dict[str, int] = defaultdict(int)
     for item in leaving:
         for name, amount in item.resources.items():
@@ -63,8 +63,8 @@ def make_room(
     return choose_evictions(
         _needs(plan, waiting),
         snapshot.cells,
-        board.names,
-        board.free,
+        matrix.names,
+        matrix.free,
         running,
         leaving=leaving,
         allowances=_allowances(plan, snapshot.policy, leaving_scopes, leaving_tokens),
@@ -74,7 +74,7 @@ def make_room(
 
 
 def _needs(plan: PlacementPlan, waiting: PendingRows) -> Iterator[PreemptionRequest]:
-    """Return one for each task; one for all that must be placed together."""
+    """Yield one request per task, or one for all tasks that must be placed together."""
     for item in wants_room(plan):
         need = _need(item, waiting)
         for _ in range(1 if item.is_gang else min(item.count, EVICTIONS_PER_PASS)):
@@ -99,10 +99,9 @@ def _allowances(
     leaving_scopes: Mapping[Scope, Mapping[str, int]],
     leaving_tokens: Mapping[str, int],
 ) -> list[Allowance]:
-    """Return what each quota that binds, and the pool's tokens, have left once what is leaving has
-    left.
+    """Return the free amounts of the enforced quotas and the tokens after terminating attempts end.
 
-    What is kept for nominated tasks is taken already.
+    Nominated tasks are already charged.
     """
     found = []
     for scope, state in plan.ledger.states():
@@ -129,10 +128,10 @@ def _allowances(
 def starving(
     snapshot: PoolSnapshot, plan: PlacementPlan, waiting: PendingRows
 ) -> list[UnplacedRow]:
-    """Return the tasks and gangs that waited so long that room is reserved for them.
+    """Return the starving tasks and gangs for which room is reserved, the longest wait first.
 
-    The longest wait comes first; there are few at once. Room that is kept for others that starve
-    counts, a gang as one; that of gangs and preemptors that do not starve does not.
+    Existing reservations of starving tasks count towards the limit, a gang as one; those of gangs
+    and preemptors that do not starve do not.
     """
     if snapshot.policy.starvation_seconds is None:
         return []
@@ -166,9 +165,9 @@ def reserve(
     running: Sequence[EvictableAttempt],
     leaving: Sequence[ReleasingCapacity],
 ) -> list[NominateTasks]:
-    """Keep room for each task or gang that starves, where it could be placed first."""
+    """Reserve room for each starving task or gang, where it could be placed earliest."""
     patience = timedelta(seconds=snapshot.policy.starvation_seconds or 0)
-    board, taken, found = plan.board, set[int](), list[NominateTasks]()
+    matrix, taken, found = plan.board, set[int](), list[NominateTasks]()
     for item in starved:
         if item.is_gang:
             places = _reserve_gang(snapshot, plan, item, running, leaving, taken)
@@ -178,8 +177,8 @@ def reserve(
                 item.shape,
                 item.usable[0],
                 snapshot.cells,
-                board.names,
-                board.free,
+                matrix.names,
+                matrix.free,
                 [one for one in running if one.cell_id not in taken],
                 leaving,
                 now=snapshot.now,
@@ -203,16 +202,16 @@ def _reserve_gang(
     leaving: Sequence[ReleasingCapacity],
     taken: Collection[int],
 ) -> list[tuple[int, int, int, datetime | None]]:
-    """Return (row, cell, count, when it begins) of all members that must start at once."""
-    parts, board = (gang, *gang.others), plan.board
+    """Return (row, cell, count, earliest start) of all members that must start at once."""
+    parts, matrix = (gang, *gang.others), plan.board
     best: GangReservation | None = None
     is_free = np.array([cell.cell_id not in taken for cell in snapshot.cells], dtype=bool)
     for place in range(len(gang.usable)):
         found = choose_gang_reservation(
             [GangPart(part.shape, part.count, part.usable[place] & is_free) for part in parts],
             snapshot.cells,
-            board.names,
-            board.free,
+            matrix.names,
+            matrix.free,
             running,
             leaving,
             now=snapshot.now,

@@ -1,16 +1,16 @@
-"""Whom to evict for whom: only lower bands, only if the preemptor then fits, and as few as will do.
+"""Preemption: victims of lower bands, only if the preemptor then fits, and as few as possible.
 
-Of all sets of victims that make room it takes the one with, in this order:
+Of all sets of victims that make room, the chosen one has, in this order:
 
 1. fewest INTERACTIVE victims,
 2. fewest BATCH victims,
-3. least surplus: what comes free beyond the lack, as dominant share of the preemptor's cell; where
-   a quota or token blocks, what comes free there beyond the lack, as share of its limit, is added,
-4. the youngest: the least running time lost, of all victims together,
+3. least surplus: freed capacity beyond the shortage, as dominant share of the preemptor's cell; if
+   a quota or token blocks, the surplus there is added, as share of its limit,
+4. least running time lost, of all victims together,
 5. the first cell by name.
 
-So none of them can be left out. A gang goes whole, wherever its members are, and not at all if one
-of them must stay. Where a quota blocks, only what counts against that quota cures it.
+So no victim is spare. A gang is evicted whole, on all cells, or not at all if one member must stay.
+If a quota blocks, only attempts that count against it are victims.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,17 +31,16 @@ from controlplane.domain.placement.preemption.candidates import (
 from controlplane.domain.placement.preemption.gang import find_many
 from controlplane.domain.placement.preemption.single import EvictionPlan, find_one
 
-# A place stays kept so long after the last victim should have gone.
+# Time that a reservation outlasts the expected end of the last victim.
 NOMINATION_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """Who goes, and where the preemptor's place is kept, `until` when.
+    """The victims of a preemption, and the preemptor's reservation `until` a time.
 
-    `group_ids`, `cell_ids`, `counts`: how many tasks of which of the need's groups go where, group
-    by group, by name of the cell. `victims`: ids of tasks, in order; none: enough is leaving
-    already, and its place is only kept.
+    `group_ids`, `cell_ids`, `counts`: number of tasks by group and cell, ordered by group, then by
+    name of the cell. `victims`: ids of tasks, in order; empty if terminating attempts suffice.
     """
 
     need: PreemptionRequest
@@ -52,7 +51,7 @@ class Eviction:
     until: datetime
 
     def places(self) -> Iterator[tuple[int, int, int]]:
-        """Group, cell and how many of its tasks."""
+        """Return group, cell and number of tasks."""
         return zip(self.group_ids, self.cell_ids, self.counts, strict=True)
 
 
@@ -68,37 +67,35 @@ def choose_evictions(
     now: datetime,
     limit: int,
 ) -> list[Eviction]:
-    """Whom to evict for `needs`, which come in order of band and queue; one that fits nowhere is
-    left out.
+    """Return the evictions for `needs`, which are ordered by band and queue; others fit nowhere.
 
-    `cells`: that may take tasks, by name. `free`: resources (`names`) x cells, capacity less what
-    unreleased attempts hold and less the room that is kept for others (so it may be below 0).
-    `running`: all attempts of the pool that have not ended, whether or not they may be evicted and
-    wherever they are. `leaving`: those that have ended and are not released. `allowances`: of every
-    scope that has a limit, and of the pool, if it has tokens.
+    `cells`: READY cells, by name. `free`: resources (`names`) x cells, capacity less unreleased
+    attempts and reservations (so it may be negative). `running`: all attempts of the pool that have
+    not ended, evictable or not. `leaving`: those that have ended and are not released.
+    `allowances`: of every scope with a limit, and of the pool, if it has tokens.
 
-    What a need evicts and takes is booked: no victim is taken twice, and what it leaves over is
-    there for the next. At most `limit` tasks get a place, but for a gang that needs more at once.
+    Each eviction is charged: no victim is used twice, and surplus is free for the next request. At
+    most `limit` tasks get room unless a gang needs more at once.
     """
-    occupants: EvictionUnits | None = None
-    hopeless = set[tuple[object, ...]]()
+    candidates: EvictionUnits | None = None
+    impossible = set[tuple[object, ...]]()
     evictions, left = list[Eviction](), limit
     for need in needs:
         if left <= 0:
             break
-        if occupants is None:
-            occupants = EvictionUnits(cells, names, free, running, leaving, allowances, now)
+        if candidates is None:
+            candidates = EvictionUnits(cells, names, free, running, leaving, allowances, now)
         kind = _kind_of(need)
-        if kind in hopeless or (evictions and need.tasks > left):
+        if kind in impossible or (evictions and need.tasks > left):
             continue
-        found = _find(occupants, need)
+        found = _find(candidates, need)
         if found is None:
-            # What is free and what may be evicted only shrinks: it fits no later one either.
-            hopeless.add(kind)
+            # Free and evictable capacity only shrink: equal later requests do not fit either.
+            impossible.add(kind)
             continue
-        evictions.append(_eviction(occupants, need, found, now))
-        occupants.evict(found.units)
-        occupants.take(need, found.counts)
+        evictions.append(_eviction(candidates, need, found, now))
+        candidates.evict(found.units)
+        candidates.take(need, found.counts)
         left -= need.tasks
     return evictions
 
@@ -111,12 +108,12 @@ def _kind_of(need: PreemptionRequest) -> tuple[object, ...]:
     return need.is_new_job and need.job_id, parts
 
 
-def _find(occupants: EvictionUnits, need: PreemptionRequest) -> EvictionPlan | None:
+def _find(candidates: EvictionUnits, need: PreemptionRequest) -> EvictionPlan | None:
     if need.tasks == 1:
-        founds = [find_one(occupants, need, usable) for usable in need.usable]
+        founds = [find_one(candidates, need, usable) for usable in need.usable]
     else:
         ways = zip(*(part.usable for part in need.parts), strict=True)
-        founds = [find_many(occupants, need, usable) for usable in ways]
+        founds = [find_many(candidates, need, usable) for usable in ways]
     return min(
         (found for found in founds if found is not None),
         key=lambda found: found.rank,
@@ -125,16 +122,16 @@ def _find(occupants: EvictionUnits, need: PreemptionRequest) -> EvictionPlan | N
 
 
 def _eviction(
-    occupants: EvictionUnits, need: PreemptionRequest, found: EvictionPlan, now: datetime
+    candidates: EvictionUnits, need: PreemptionRequest, found: EvictionPlan, now: datetime
 ) -> Eviction:
     units = found.units.tolist()
     places = sorted(found.counts)
-    stop_seconds = max((occupants.stop_seconds[unit] for unit in units), default=0.0)
+    stop_seconds = max((candidates.stop_seconds[unit] for unit in units), default=0.0)
     return Eviction(
         need=need,
         group_ids=tuple(need.parts[part].group_id for part, _ in places),
-        cell_ids=tuple(occupants.cells[place].cell_id for _, place in places),
+        cell_ids=tuple(candidates.cells[place].cell_id for _, place in places),
         counts=tuple(found.counts[key] for key in places),
-        victims=tuple(sorted(task for unit in units for task in occupants.tasks[unit])),
+        victims=tuple(sorted(task for unit in units for task in candidates.tasks[unit])),
         until=now + timedelta(seconds=stop_seconds + NOMINATION_SECONDS),
     )

@@ -1,4 +1,4 @@
-"""Choose where room is kept for tasks that waited too long, so that small ones do not pass them."""
+"""Reservations for starving tasks, so that smaller tasks do not overtake them forever."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -35,12 +35,11 @@ def choose_reservation(
     *,
     now: datetime,
 ) -> tuple[int, datetime | None] | None:
-    """Return the cell where a task of the shape could be first, and when; None: it fits on no empty
-    one.
+    """Return the cell with the earliest start of a task, and that time; None: it fits on no cell.
 
-    Of the `usable` cells that are large enough: the one that is known to be free for it first, by
-    the timeouts of what runs there; those of which that is not known last, the one that lacks the
-    least share first; then by name. `free`: resources (`names`) x cells.
+    Of the `usable` cells that are large enough, the one with the earliest start by the timeouts of
+    its attempts is chosen; cells with unknown times come last, by least missing share; then by
+    name. `free`: resources (`names`) x cells.
     """
     request = np.array([shape.resources.get(name, 0) for name in names], dtype=np.int64)
     runs: dict[int, list[EvictableAttempt]] = defaultdict(list)
@@ -71,7 +70,7 @@ def choose_reservation(
 def _begins_at(
     lacks: np.ndarray, runs: Sequence[EvictableAttempt], names: Sequence[str], now: datetime
 ) -> datetime | None:
-    """Return when what runs will have left enough, by its timeouts; None: nobody knows."""
+    """Return when enough attempts will have ended by their timeouts; None: unknown."""
     if (lacks <= 0).all():
         return now
     ending = [(one.ends_by, one) for one in runs if one.ends_by is not None]
@@ -84,7 +83,7 @@ def _begins_at(
 
 @dataclass(frozen=True, slots=True)
 class GangPart:
-    """Members of a gang that are alike, and the cells that may take them."""
+    """Equal members of a gang, and the cells that may take them."""
 
     shape: ShapeFacts
     count: int
@@ -93,9 +92,9 @@ class GangPart:
 
 @dataclass(frozen=True, slots=True)
 class GangReservation:
-    """Where a gang could start first: `counts` of each part by cell.
+    """The earliest placement of a gang: `counts` of each part by cell.
 
-    `begins_at`: when what runs there has ended at the latest; None: not known.
+    `begins_at`: latest end of the attempts there; None: unknown.
     """
 
     counts: Sequence[Vector]
@@ -104,7 +103,7 @@ class GangReservation:
 
     @property
     def rank(self) -> tuple[bool, float, int]:
-        """The earlier, the better; then the fewer cells have to become empty."""
+        """Return the order: earlier start first, then fewer cells that must become empty."""
         waits = 0.0 if self.begins_at is None else self.begins_at.timestamp()
         return self.begins_at is None, waits, self.waited_for
 
@@ -119,10 +118,10 @@ def choose_gang_reservation(
     *,
     now: datetime,
 ) -> GangReservation | None:
-    """Return where all members fit first; None if they would not fit even on empty cells.
+    """Return the earliest placement of all members; None: they do not fit on empty cells.
 
-    The earliest moment at which enough of what runs must have ended, by its timeouts, wins. If no
-    such moment is known, as few cells as possible are left to become empty, the least used first.
+    The earliest time at which enough attempts must have ended by their timeouts is chosen. If there
+    is none, as few cells as possible must become empty, the least used first.
     `free`: resources (`names`) x cells.
     """
     place_of = {cell.cell_id: place for place, cell in enumerate(cells)}
@@ -185,7 +184,7 @@ def _request(shape: ShapeFacts, names: Sequence[str]) -> Vector:
 
 
 def _first(most: int, holds: Callable[[int], bool]) -> int | None:
-    """Return the least number from 0 to `most` for which `holds`, which goes on holding."""
+    """Return the least number from 0 to `most` for which the monotonic `holds` is true."""
     if not holds(most):
         return None
     low, high = 0, most

@@ -1,4 +1,4 @@
-"""What a need lacks of quotas and tokens, and what each unit that could go frees of it."""
+"""Shortfall of a request in quotas and tokens, and the amounts that units free of it."""
 
 from collections.abc import Sequence
 
@@ -16,21 +16,20 @@ from controlplane.domain.state.states import Band
 
 
 class Shortfall:
-    """The lack as dimensions, one for each name of each scope that blocks.
+    """The shortfall as dimensions, one for each name of each blocking scope.
 
-    `amounts`, `limits`: by dimension; `frees`: units x dimensions, nothing for units that may not
-    go; `parts`: the dimensions of each scope; `involved`: the units that free anything of it.
-    `bundle`: by unit; units of one bundle (a job that goes whole, since jobs are lacking) have one
-    number.
+    `amounts`, `limits`: by dimension; `frees`: units x dimensions, 0 for units that may not be
+    evicted; `parts`: the dimensions of each scope; `involved`: the units that free a part of it.
+    `bundle`: by unit, equal for units of a job that must be evicted whole.
     """
 
-    # By dimension of running jobs: the number of each unit's job, and of how many units it is.
+    # By dimension of running jobs: the number of each unit's job, and its count of units.
     _jobs: dict[int, tuple[Vector, Vector]]
 
     def __init__(
-        self, occupants: EvictionUnits, missing: Sequence[Shortage], is_open: Flags
+        self, candidates: EvictionUnits, missing: Sequence[Shortage], is_open: Flags
     ) -> None:
-        units = len(occupants.tasks)
+        units = len(candidates.tasks)
         self.bundle = np.arange(units)
         self.parts: list[slice] = []
         self._jobs = {}
@@ -38,9 +37,9 @@ class Shortfall:
         for item in missing:
             first = len(amounts)
             for name, amount in item.amounts.items():
-                column = np.where(is_open, occupants.frees_of(item, name), 0)
+                column = np.where(is_open, candidates.frees_of(item, name), 0)
                 if name == RUNNING_JOBS:
-                    jobs = [*occupants.jobs_in(item.scope, is_open).values()]
+                    jobs = [*candidates.jobs_in(item.scope, is_open).values()]
                     number = np.full(units, len(jobs), dtype=np.int64)
                     for index, job in enumerate(jobs):
                         self.bundle[job], number[job] = job[0], index
@@ -59,11 +58,11 @@ class Shortfall:
 
     @property
     def has_bundles(self) -> bool:
-        """Return whether some units go together here that could go alone elsewhere."""
+        """Return whether some units must be evicted together with others."""
         return bool(self._jobs)
 
     def freed(self, units: Vector) -> Vector:
-        """Return what comes free, by dimension, if `units` go."""
+        """Return the amounts by dimension that the eviction of `units` frees."""
         freed = np.asarray(self.frees[units].sum(axis=0))
         for dimension, (number, sizes) in self._jobs.items():
             gone = np.bincount(number[units], minlength=len(sizes) + 1)[: len(sizes)]
@@ -71,13 +70,13 @@ class Shortfall:
         return freed
 
     def is_curable(self) -> bool:
-        """Return whether all that could go frees enough."""
+        """Return whether the eviction of all candidates frees enough."""
         return bool((self.frees.sum(axis=0) >= self.amounts).all())
 
-    def least_units(self, occupants: EvictionUnits) -> tuple[int, int]:
-        """Fewer units than these, INTERACTIVE and BATCH, do not free enough."""
+    def least_units(self, candidates: EvictionUnits) -> tuple[int, int]:
+        """Return a lower bound of INTERACTIVE and BATCH units that free enough."""
         frees = self._together
-        is_batch = (occupants.band == Band.BATCH)[:, None]
+        is_batch = (candidates.band == Band.BATCH)[:, None]
         batch, interactive = np.where(is_batch, frees, 0), np.where(is_batch, 0, frees)
         rows = [
             part[None, :]

@@ -1,1 +1,1 @@
-"""Why a task waits, as figures and as a sentence."""
+"""Pending reasons: why a task waits, as figures and as a text."""

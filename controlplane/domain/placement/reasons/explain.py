@@ -1,6 +1,6 @@
-"""Why tasks wait, as figures and as a sentence: the only place where these texts are made.
+"""Texts and figures of pending reasons; no other module builds them.
 
-A reason is {code, text, and figures}. API, admin and command show its text as it is.
+A reason is {code, text, and figures}. API, admin and command show its text unchanged.
 """
 
 from collections import defaultdict
@@ -24,21 +24,21 @@ Reason = dict[str, Any]
 
 
 def explain_misfit(
-    shape: ShapeFacts, snapshot: PoolSnapshot, board: CapacityMatrix, usable: Mask
+    shape: ShapeFacts, snapshot: PoolSnapshot, matrix: CapacityMatrix, usable: Mask
 ) -> Reason:
-    """Return why no cell takes a task of the shape now: the best cell, and what it lacks."""
+    """Return why no cell takes a task of the shape now: the best cell, and its shortfall."""
     if not usable.any():
         return explain_no_cell(shape, snapshot)
-    [found] = board.misfits([board.vector(shape.resources)], usable)
-    return _misfit(found, board)
+    [found] = matrix.misfits([matrix.vector(shape.resources)], usable)
+    return _misfit(found, matrix)
 
 
 def explain_misfits(
-    shapes: Sequence[ShapeFacts], snapshot: PoolSnapshot, board: CapacityMatrix
+    shapes: Sequence[ShapeFacts], snapshot: PoolSnapshot, matrix: CapacityMatrix
 ) -> list[tuple[Reason, bool]]:
-    """As `explain_misfit`, for each of the shapes; and whether room could be made for it."""
+    """Return `explain_misfit` for each shape, and whether preemption could make room for it."""
     by_cells: dict[int, list[int]] = defaultdict(list)
-    masks = [board.usable(shape) for shape in shapes]
+    masks = [matrix.usable(shape) for shape in shapes]
     for index, usable in enumerate(masks):
         by_cells[id(usable)].append(index)
     found: dict[int, tuple[Reason, bool]] = {}
@@ -47,21 +47,21 @@ def explain_misfits(
         if not usable.any():
             found |= {at: (explain_no_cell(shapes[at], snapshot), False) for at in indices}
             continue
-        requests = [board.vector(shapes[at].resources) for at in indices]
-        for at, misfit in zip(indices, board.misfits(requests, usable), strict=True):
-            found[at] = _misfit(misfit, board), misfit.ever
+        requests = [matrix.vector(shapes[at].resources) for at in indices]
+        for at, misfit in zip(indices, matrix.misfits(requests, usable), strict=True):
+            found[at] = _misfit(misfit, matrix), misfit.ever
     return [found[at] for at in range(len(shapes))]
 
 
-def _misfit(found: FitFailure, board: CapacityMatrix) -> Reason:
+def _misfit(found: FitFailure, matrix: CapacityMatrix) -> Reason:
     if found.fitting:
         return _slots(found.fitting)
-    missing = {name: lack for name, lack in zip(board.names, found.lacks, strict=True) if lack}
-    name, what = board.cells[found.best].name, describe_shortfall(missing)
+    missing = {name: lack for name, lack in zip(matrix.names, found.lacks, strict=True) if lack}
+    name, what = matrix.cells[found.best].name, describe_shortfall(missing)
     never, is_kept = not found.ever, found.but_for_kept
     lead = "larger than every cell of the pool" if never else "no cell has enough free"
     if is_kept:
-        lead = "no cell has enough free that is not kept for others"
+        lead = "no cell has enough free capacity that is not reserved for other tasks"
     reason = {
         "code": INSUFFICIENT_RESOURCES,
         "text": f"{lead}: {name} comes closest and lacks {what}",
@@ -74,15 +74,15 @@ def _misfit(found: FitFailure, board: CapacityMatrix) -> Reason:
 
 def _slots(count: int) -> Reason:
     text = (
-        "1 cell with room for it prepares as many containers as it may at once"
+        "1 cell with room for it already prepares its maximum number of containers"
         if count == 1
-        else f"{count} cells with room for it prepare as many containers as they may at once"
+        else f"{count} cells with room for it already prepare their maximum number of containers"
     )
     return {"code": BUILD_SLOTS_FULL, "text": text, "cells": count}
 
 
 def explain_no_cell(shape: ShapeFacts, snapshot: PoolSnapshot) -> Reason:
-    """Which condition removed how many of the ready cells, one after the other."""
+    """Return the reason with the number of ready cells that each condition removed, in order."""
     unready = {state.value: count for state, count in sorted(snapshot.unready_cells.items())}
     figures = {
         "code": NO_CELL_MATCHES,
@@ -101,9 +101,7 @@ def explain_no_cell(shape: ShapeFacts, snapshot: PoolSnapshot) -> Reason:
 
 
 def removed_by_conditions(shape: ShapeFacts, cells: Sequence[CellFacts]) -> dict[str, int]:
-    """Return by condition in words, how many of the cells it removed that those before it had
-    left.
-    """
+    """Return the number of cells that each condition (as text) removed from the rest, in order."""
     left, removed = list(cells), dict[str, int]()
 
     def keep(condition: str, kept: list[CellFacts]) -> list[CellFacts]:
@@ -124,15 +122,15 @@ def removed_by_conditions(shape: ShapeFacts, cells: Sequence[CellFacts]) -> dict
 
 
 def explain_violations(violations: Sequence[ValidationFailure]) -> Reason:
-    """Return what validators said, all of it; the code is the first one's."""
-    told = [{"code": item.code, "text": item.text, **item.figures} for item in violations]
+    """Return the reason with all violations, and the code of the first."""
+    listed = [{"code": item.code, "text": item.text, **item.figures} for item in violations]
     first = dict(violations[0].figures)
     text = "; ".join(item.text for item in violations)
-    return {**first, "code": violations[0].code, "text": text, "violations": told}
+    return {**first, "code": violations[0].code, "text": text, "violations": listed}
 
 
 def explain_tokens(missing: Mapping[str, tuple[int, int, int]]) -> Reason:
-    """Tokens that are short: (used, requested, limit) by name."""
+    """Return the reason for short tokens: (used, requested, limit) by name."""
     text = "; ".join(
         f"tokens {name}: {used} used + {requested} requested > {limit} of the pool"
         for name, (used, requested, limit) in sorted(missing.items())
@@ -149,7 +147,7 @@ def explain_gang(
 ) -> Reason:
     """Return why a gang waits: `need` members must start together, `have` of them could.
 
-    `missing`: why the next one could not; None: it waits itself, to be tried again.
+    `missing`: the reason of the next member; None: it is not ready.
     """
     why = missing["text"] if missing else "the others are not ready yet"
     where = f" on cells with one value of {group_by}" if group_by else ""
@@ -158,24 +156,24 @@ def explain_gang(
 
 
 def explain_behind(job_id: int) -> Reason:
-    """Return why a task of a strict pool was not tried: somebody before it does not fit."""
+    """Return why a task of a strict pool was not considered: an earlier job does not fit."""
     text = f"waits behind job {job_id}, which does not fit yet (the pool is strict)"
     return {"code": QUEUE_POSITION, "text": text, "behind": job_id}
 
 
 def explain_unseen() -> Reason:
-    """Return why a task waits of which nothing else is known: its turn has not come."""
-    text = "waits for its turn: no placement pass has looked at it yet"
+    """Return the reason for a task that no pass has considered yet."""
+    text = "waits for its turn: no placement pass has considered it yet"
     return {"code": QUEUE_POSITION, "text": text}
 
 
 def explain_unreached() -> Reason:
-    """Return why nothing is known of a task: the pass ended before its turn came."""
-    text = "waits for its turn: more stands before it than was looked at"
+    """Return the reason for a task that the pass did not reach."""
+    text = "waits for its turn: the pass ended before it was considered"
     return {"code": QUEUE_POSITION, "text": text}
 
 
 def explain_behind_itself() -> Reason:
-    """As `explain_behind`, where a group of the same job stands before it."""
+    """Return `explain_behind` for an earlier group of the same job."""
     text = "waits behind another group of its job, which does not fit yet (the pool is strict)"
     return {"code": QUEUE_POSITION, "text": text}

@@ -1,4 +1,4 @@
-"""Why one task waits: what concerns it alone, or what placement found for its whole shape."""
+"""Pending reasons of one task: its own, and the one that placement found for its shape."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +19,12 @@ WAITING_FOR_GANG_TO_LEAVE = "waiting_for_gang_to_leave"
 
 @dataclass(frozen=True, slots=True)
 class PendingTaskFacts:
-    """What is known of a PENDING task. `found`: what placement last said of its shape (in a
-    gang: of its group).
+    """Facts about a PENDING task. `found`: last reason of its shape (in a gang: of its group).
 
-    `waits_for`: {"job", "name", "until"} of each job that its own still waits for; `is_vain`: it
-    can no longer come (asked of jobs that are not submitted yet). `start_after`: its job's, which
-    counts while `startable_at` is not known. `held_image`: it is not before then because no cell
-    could pull its image.
+    `waits_for`: {"job", "name", "until"} of each job that its job waits for; `is_vain`: it can no
+    longer be met (only of jobs that are not submitted yet). `start_after`: of its job, used while
+    `startable_at` is unknown. `held_image`: the image that cells could not pull, if that is why it
+    waits until `not_before`.
     """
 
     not_before: datetime | None
@@ -40,12 +39,12 @@ class PendingTaskFacts:
 
 
 def pending_reason(task: PendingTaskFacts, *, now: datetime) -> Reason:
-    """{code, text, and figures}: the first that holds, from what is nearest to the task."""
+    """Return the first of `pending_reasons`: {code, text, and figures}."""
     return pending_reasons(task, now=now)[0]
 
 
 def pending_reasons(task: PendingTaskFacts, *, now: datetime) -> list[Reason]:
-    """Return all that stands against the task, what is nearest to it first; never nothing."""
+    """Return all reasons why the task waits, its own first; at least one."""
     reasons = list[Reason]()
     if task.not_before is not None and task.not_before > now:
         reasons.append(_backing_off(task.not_before, task.held_image))
@@ -64,8 +63,8 @@ def pending_reasons(task: PendingTaskFacts, *, now: datetime) -> list[Reason]:
         reasons.append(
             {
                 "code": WAITING_FOR_GANG_TO_LEAVE,
-                "text": "waits until the rest of its gang, which fell below its minimum, is back,"
-                " too",
+                "text": "waits until the other members of its gang, which fell below its minimum,"
+                " are requeued",
             }
         )
     starts_at = task.startable_at or task.start_after
@@ -77,7 +76,7 @@ def pending_reasons(task: PendingTaskFacts, *, now: datetime) -> list[Reason]:
 
 
 def whereabouts(state: TaskState, *, cell: str | None, failure_reason: str) -> Reason:
-    """Return where a task that is not pending is, or why it ended: {code, text, cell}."""
+    """Return the cell of a task that is not pending, or its end: {code, text, cell}."""
     code = state.name.lower()
     if state in TERMINAL:
         return {"code": code, "text": failure_reason or f"ended {state.name}", "cell": cell}
@@ -98,16 +97,20 @@ def _jobs(waits_for: Sequence[Mapping[str, Any]]) -> Reason:
         lost = " and ".join(
             f"job {item['name']} can no longer have {item['until']}" for item in vain
         )
-        return {"code": WAITING_FOR_JOB, "text": f"would end at once: {lost}", "jobs": _told(vain)}
+        return {
+            "code": WAITING_FOR_JOB,
+            "text": f"would end at once: {lost}",
+            "jobs": _job_figures(vain),
+        }
     wanted = " and ".join(f"job {item['name']} has {item['until']}" for item in waits_for)
     return {
         "code": WAITING_FOR_JOB,
         "text": f"waits until {wanted}",
-        "jobs": _told(waits_for),
+        "jobs": _job_figures(waits_for),
     }
 
 
-def _told(waits_for: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _job_figures(waits_for: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{"job": item["job"], "until": item["until"]} for item in waits_for]
 
 
@@ -115,7 +118,7 @@ def _dependency(depends_on: Sequence[Mapping[str, str]]) -> Reason:
     wanted = " and ".join(f"group {item['group']} has {item['until']}" for item in depends_on)
     return {
         "code": WAITING_FOR_DEPENDENCY,
-        "text": f"waits until {wanted or 'what it depends on is there'}",
+        "text": f"waits until {wanted or 'its dependencies are met'}",
         "groups": [item["group"] for item in depends_on],
     }
 
@@ -124,6 +127,6 @@ def _start_time(starts_at: datetime) -> Reason:
     start = starts_at.isoformat(timespec="milliseconds")
     return {
         "code": WAITING_FOR_START_TIME,
-        "text": f"is not to start before {start}",
+        "text": f"must not start before {start}",
         "until": start,
     }

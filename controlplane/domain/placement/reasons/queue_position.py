@@ -1,4 +1,4 @@
-"""The place of one waiting task among all that wait in its pool, as figures and as a sentence."""
+"""Queue position of one waiting task in its pool, as figures and as a text."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from typing import Any
 
 from controlplane.domain.state.states import Band
 
-# Of the other sequencers the order depends on shares, or on what another package does.
+# The order of other sequencers depends on shares, or on another package.
 _BY_JOB = frozenset({"fifo", "lifo"})
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedGroup:
-    """`count` waiting tasks of one group. `is_first`: they complete a gang that has begun."""
+    """`count` waiting tasks of one group. `is_first`: members of a gang that has begun."""
 
     band: Band
     is_first: bool
@@ -23,7 +23,7 @@ class QueuedGroup:
     job_name: str = ""
 
     def turn(self, sequencer: str) -> tuple[int, ...]:
-        """What comes first is least; gangs that have begun come in order of jobs anyway."""
+        """Return the sort key, ascending; gangs that have begun are always ordered by job."""
         if self.is_first:
             return self.band, 0, self.job_id, self.position
         job = -self.job_id if sequencer == "lifo" else self.job_id
@@ -32,9 +32,9 @@ class QueuedGroup:
 
 @dataclass(frozen=True, slots=True)
 class QueuePlace:
-    """`position` 1 is tried first, `of` tasks wait. `behind_job`: the one tried just before.
+    """Position of a task: 1 is tried first, `of` tasks wait. `behind_job`: the job before it.
 
-    `is_estimate`: the order is not that of jobs alone, or too many wait to look at each.
+    `is_estimate`: the order does not depend on jobs alone, or too many tasks wait to count each.
     """
 
     position: int
@@ -44,7 +44,7 @@ class QueuePlace:
     is_estimate: bool = False
 
     def as_document(self) -> dict[str, Any]:
-        """{position, of, behind, estimate, text}."""
+        """Return {position, of, behind, estimate, text}."""
         job, name = self.behind_job, self.behind_name
         return {
             "position": self.position,
@@ -63,9 +63,9 @@ class QueuePlace:
 def find_place(
     groups: Iterable[QueuedGroup], own: QueuedGroup, before: int, sequencer: str
 ) -> QueuePlace:
-    """Return the place of the task of `own` before which `before` tasks of its own group wait.
+    """Return the place of the task of `own` after `before` tasks of the same group.
 
-    `groups`: all that may start and wait in the pool, `own` among them.
+    `groups`: all startable groups with waiting tasks in the pool, with `own`.
     """
     mine, total, ahead = own.turn(sequencer), 0, before
     last: QueuedGroup | None = None
@@ -87,5 +87,5 @@ def find_place(
 
 
 def is_by_job(sequencer: str) -> bool:
-    """Return whether the order of a pool's sequencer is that of its jobs."""
+    """Return whether a sequencer orders by job."""
     return sequencer in _BY_JOB

@@ -103,8 +103,8 @@ def turn(rows: Any, tasks: Any = 9) -> Callable[[Queue], Iterator[Turn]]:
         (fail, "gone wrong"),
         (lambda _: None, "not iterable"),
         (lambda _: [None], "no attribute"),
-        (lambda _: [], "no turn to some that wait"),
-        (endless, "do not end"),
+        (lambda _: [], "waiting rows got no turn"),
+        (endless, "placed no task"),
         (writes, "read-only"),
         (turn(np.array([0, 2])), "one shape"),
         (turn(np.array([0, 0])), "each once"),
@@ -114,7 +114,7 @@ def turn(rows: Any, tasks: Any = 9) -> Callable[[Queue], Iterator[Turn]]:
         (turn(np.array([[0]])), "must have rows"),
         (turn("nonsense"), "invalid literal"),
         (turn(np.array([0]), "many"), "invalid literal"),
-        (turn(np.array([0]), -5), "no turn to some that wait"),
+        (turn(np.array([0]), -5), "waiting rows got no turn"),
     ],
 )
 def test_a_sequencer_that_does_wrong_is_replaced_by_fifo(answer: Any, fault: str) -> None:
@@ -197,9 +197,9 @@ def test_a_selector_of_other_people_that_does_right_is_asked() -> None:
         (fail, "gone wrong"),
         (lambda _: None, "NoneType"),
         (lambda _: ValidationResult("all"), "invalid literal"),  # type: ignore[arg-type]
-        (lambda _: ValidationResult(0), "without saying why"),
-        (lambda _: ValidationResult(0, ("no",)), "otherwise than by Violation"),  # type: ignore[arg-type]
-        (lambda _: ValidationResult(0, (ValidationFailure("no", None),)), "otherwise than"),  # type: ignore[arg-type]
+        (lambda _: ValidationResult(0), "without a violation"),
+        (lambda _: ValidationResult(0, ("no",)), "must be a ValidationFailure"),  # type: ignore[arg-type]
+        (lambda _: ValidationResult(0, (ValidationFailure("no", None),)), "with a text"),  # type: ignore[arg-type]
         (
             lambda _: ValidationResult(0, (ValidationFailure("no", "no", {"at": object()}),)),
             "not JSON",

@@ -1,4 +1,4 @@
-"""Selectors: which of the cells that fit take the tasks of one shape; one idea, one file."""
+"""Selectors: choose the cells for tasks of one shape."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

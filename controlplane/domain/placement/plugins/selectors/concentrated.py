@@ -1,7 +1,7 @@
-"""Concentrated: each task goes to the cell that is most utilised just now.
+"""Concentrated: place each task on the most utilised cell.
 
-Of cells that are equally utilised the one with the smaller total capacity comes first, then order
-is by name. It fills a cell before it begins the next, so that large tasks still find empty ones.
+Ties are broken by smaller total capacity, then by name. One cell is filled before the next, so that
+large tasks still find empty cells.
 Source: Backend.AI (ConcentratedSelector).
 """
 
@@ -12,12 +12,12 @@ from controlplane.domain.placement.model.shares import utilisation
 
 
 class ConcentratedSelector:
-    """Packs: the most utilised cell that still fits first."""
+    """Selector of the most utilised cell that fits."""
 
     keeps_place = False
 
     def select(self, offer: CellOffer, count: int) -> Vector:
-        """Most utilised first: a cell that takes a task stays first, and takes the next."""
+        """Return counts by descending utilisation: each cell is filled before the next."""
         order = np.lexsort((offer.sizes, -utilisation(offer.capacity, offer.used)))
         room = offer.room[order]
         before = np.cumsum(room) - room

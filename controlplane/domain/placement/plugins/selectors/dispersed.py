@@ -1,9 +1,8 @@
-"""Dispersed: each task goes to the cell that is least utilised just now (the default).
+"""Dispersed: place each task on the least utilised cell (the default).
 
-Utilisation is the cell's dominant share, before it takes the task. Of cells that are equally
-utilised the one with the larger total capacity comes first, then the one that got fewer of these
-tasks, then order is by name. All tasks of a shape are placed in one step that gives the same
-result as one by one. Source: Backend.AI (DispersedSelector).
+Utilisation is the cell's dominant share before it takes the task. Ties are broken by larger total
+capacity, then by fewer of these tasks, then by name. All tasks of a shape are placed in one step
+with the same result as one by one. Source: Backend.AI (DispersedSelector).
 
 Shares are compared as quotients in double precision. Two that differ compare as equal only if both
 capacities exceed 2**26 (64 TiB in MiB).
@@ -17,21 +16,21 @@ import numpy as np
 from controlplane.domain.placement.model.interfaces import CellOffer, Matrix, Vector
 from controlplane.domain.placement.model.shares import utilisation
 
-# Up to so many tasks the next cell is looked up one by one; above, all cells are filled to one
-# common level first, and only the rest one by one.
+# Up to this number, tasks are placed one by one; above it, all cells are first filled to a common
+# level.
 _FEW = 64
 _BISECTIONS = 40
-# Far more than the rounding of a share, far less than what a task adds to one.
+# Much larger than the rounding error of a share, much smaller than the share of a task.
 _MARGIN = 1e-9
 
 
 class DispersedSelector:
-    """Spreads the load evenly."""
+    """Selector of the least utilised cell."""
 
     keeps_place = False
 
     def select(self, offer: CellOffer, count: int) -> Vector:
-        """Least utilised first."""
+        """Return counts by ascending utilisation."""
         room = np.minimum(offer.room, count)
         given = np.zeros_like(room)
         if count > _FEW:
@@ -46,7 +45,7 @@ def _one_by_one(offer: CellOffer, given: Vector, room: Vector, count: int) -> Ve
         return more
     share = utilisation(offer.capacity, offer.used + given * offer.request[:, None])
     share[room <= 0] = np.inf
-    # Taking a task never makes a cell less utilised: only the `count` least ones can matter.
+    # A task never lowers utilisation, so only the `count` least utilised cells matter.
     if count < len(share):
         worst = share.min() if count == 1 else np.partition(share, count - 1)[count - 1]
         least = np.flatnonzero(share <= worst)
@@ -73,9 +72,7 @@ def _one_by_one(offer: CellOffer, given: Vector, room: Vector, count: int) -> Ve
 def _has_one_each(
     offer: CellOffer, given: Vector, room: Vector, cells: Vector, worst: float
 ) -> bool:
-    """Return whether, with one task more, all of `cells` come after the last of them, which is
-    `worst`.
-    """
+    """Return whether each of `cells`, with one more task, sorts after the last one (`worst`)."""
     tasks = given[cells] + 1
     share = utilisation(
         offer.capacity[:, cells], offer.used[:, cells] + tasks * offer.request[:, None]
@@ -86,7 +83,7 @@ def _has_one_each(
 
 
 class _Utilisations:
-    """Utilisations of a few cells, in plain numbers: numpy is slow where there is one of each."""
+    """Utilisations of a few cells, without numpy, which is slow for single values."""
 
     def __init__(self, offer: CellOffer, cells: Vector) -> None:
         self._used: list[list[int]] = offer.used[:, cells].T.tolist()
@@ -94,16 +91,16 @@ class _Utilisations:
         self._request: list[int] = offer.request.tolist()
 
     def with_tasks(self, place: int, tasks: int) -> float:
-        """Of the cell once it has so many of the tasks."""
+        """Return the utilisation of the cell with that number of the tasks."""
         columns = zip(self._used[place], self._request, self._capacity[place], strict=True)
         shares = ((used + tasks * each) / most if most > 0 else 0.0 for used, each, most in columns)
         return max(shares, default=0.0)
 
 
 def _common_level(offer: CellOffer, room: Vector, count: int) -> Vector:
-    """Return the tasks that all cells take below one utilisation, `count` at most in all.
+    """Return the tasks that cells take below a common utilisation, at most `count` in all.
 
-    Each of them goes before any that a cell takes at that level, whatever the ties there.
+    Tasks below that level come before any task at it, so ties do not matter.
     """
     low, high = 0.0, max(1.0, float(utilisation(offer.capacity, offer.used).max(initial=0.0)))
     asked = offer.request > 0
@@ -125,11 +122,11 @@ def _common_level(offer: CellOffer, room: Vector, count: int) -> Vector:
 def _below(
     offer: CellOffer, asked: np.ndarray, request: Matrix, room: Vector, level: float
 ) -> Vector:
-    """Return how many tasks each cell takes while it is utilised less than `level`."""
+    """Return how many tasks each cell takes while its utilisation is below `level`."""
     spare = level * offer.capacity - offer.used
     takes = np.ceil(spare[asked] / request).min(axis=0)
     if not asked.all():
-        # What a cell has none of does not count, whatever is kept there.
+        # Resources without capacity are ignored, even if they are reserved.
         above = (spare[~asked] <= 0) & (offer.capacity[~asked] > 0)
         takes[above.any(axis=0)] = 0
     return np.clip(takes, 0, room).astype(np.int64)

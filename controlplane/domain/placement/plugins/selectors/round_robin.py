@@ -1,4 +1,4 @@
-"""Round-robin: one cell after the other, by name, starting behind the last cell that got a task.
+"""Round-robin: one cell after the other, by name, starting after the last cell that got a task.
 
 The position is stored with the pool, so that it survives a restart.
 """
@@ -9,14 +9,14 @@ from controlplane.domain.placement.model.interfaces import CellOffer, Vector
 
 
 class RoundRobin:
-    """Uses all cells in turn, whatever their load."""
+    """Selector of all cells in turn, independent of their load."""
 
     keeps_place = True
 
     def select(self, offer: CellOffer, count: int) -> Vector:
-        """Whole rounds first, then one each from `offer.start` on."""
+        """Return counts: whole rounds first, then one per cell from `offer.start` on."""
         low, high = 0, int(count)
-        while low < high:  # the most rounds that are complete
+        while low < high:  # the maximum number of complete rounds
             rounds = (low + high + 1) // 2
             if int(np.minimum(offer.room, rounds).sum()) <= count:
                 low = rounds

@@ -1,4 +1,4 @@
-"""Sequencers: the order of rows within a band; one algorithm, one file."""
+"""Sequencers: the order of rows within a band."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,6 +1,6 @@
-"""DRF: the owner whose dominant share of the pool is least goes first (dominant resource fairness).
+"""DRF: the owner with the least dominant share of the pool first (dominant resource fairness).
 
-Shares are brought up to date as tasks are placed within the pass; an owner's own jobs are FIFO.
+Shares are updated during the pass; jobs of one owner are FIFO.
 """
 
 from collections.abc import Iterator
@@ -10,10 +10,10 @@ from controlplane.domain.placement.plugins.sequencers.shares import turns_by_sha
 
 
 class Drf:
-    """Equal dominant shares for all."""
+    """Sequencer for equal dominant shares."""
 
     uses_shares = True
 
     def turns(self, queue: Queue) -> Iterator[Turn]:
-        """Least share first."""
+        """Return turns, least share first."""
         return turns_by_share(queue, lambda owner: 1.0)

@@ -7,10 +7,10 @@ from controlplane.domain.placement.plugins.sequencers.shares import turns_by_sha
 
 
 class FairShare:
-    """Dominant shares in proportion to weights."""
+    """Sequencer for dominant shares in proportion to weights."""
 
     uses_shares = True
 
     def turns(self, queue: Queue) -> Iterator[Turn]:
-        """Least share per weight first."""
+        """Return turns, least share per weight first."""
         return turns_by_share(queue, queue.weight_of)

@@ -9,10 +9,10 @@ from controlplane.domain.placement.plugins.sequencers.order import turns_in
 
 
 class Fifo:
-    """Oldest job first."""
+    """Sequencer by job, oldest first."""
 
     uses_shares = False
 
     def turns(self, queue: Queue) -> Iterator[Turn]:
-        """In the order of rows, children first: what is begun is finished first."""
+        """Return turns in the order of rows, children first."""
         return turns_in(queue, np.argsort(~queue.is_child, kind="stable"))

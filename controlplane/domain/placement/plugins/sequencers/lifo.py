@@ -9,10 +9,10 @@ from controlplane.domain.placement.plugins.sequencers.order import turns_in
 
 
 class Lifo:
-    """Newest job first; the groups of one job stay in their order."""
+    """Sequencer by job, newest first; the groups of one job keep their order."""
 
     uses_shares = False
 
     def turns(self, queue: Queue) -> Iterator[Turn]:
-        """Return by job, newest first, children first of all."""
+        """Return turns by job, newest first, after all children."""
         return turns_in(queue, np.lexsort((-queue.job, ~queue.is_child)))

@@ -8,9 +8,7 @@ from controlplane.domain.placement.model.interfaces import Queue, Turn, Vector
 
 
 def turns_in(queue: Queue, order: Vector) -> Iterator[Turn]:
-    """Return one turn for each run of equal shapes in `order`; runs with nothing left are left
-    out.
-    """
+    """Yield one turn for each run of equal shapes in `order` with remaining tasks."""
     if not len(order):
         return
     bounds = np.flatnonzero(np.diff(queue.shape[order])) + 1

@@ -1,9 +1,9 @@
 """Turns of sequencers by share: the owner with the smallest share has the next turn.
 
-A turn lasts until its owner exceeds the next one, so that at equal demand no two shares differ by
-more than one task's. While capacity suffices for all owners in any order, they are raised to one
-level together, in fewer turns. The result is the same if each task counts in full; a task whose
-dominant resource is not its owner's counts for less, and catches up afterwards.
+A turn lasts until its owner exceeds the next one, so that at equal demand shares differ by at most
+one task. While capacity suffices for all owners in any order, they are raised to one level
+together, in fewer turns. The result is the same if the dominant resource of each task is the one of
+its owner; other tasks raise the share less, which later turns compensate.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from controlplane.domain.placement.model.interfaces import GuaranteedCapacity, Queue, Turn, Vector
 
 _BISECTIONS = 40
-# To raise the owners together pays if each has some turns less by it; where it does not, so many
-# turns of each pass until it is tried again.
+# Raising the owners together must save turns per owner; otherwise it is tried again only after a
+# number of turns per owner.
 _WORTH_TURNS = 3
 _PAUSE_TURNS = 8
 
 
 @dataclass(slots=True)
 class _OwnerRows:
-    """The rows of an owner in order, and the first that has anything left."""
+    """The rows of an owner in order, and the first with remaining tasks."""
 
     owner: int
     weight: float
@@ -41,17 +41,17 @@ class _OwnerRows:
         return queue.share_of(self.owner) / self.weight
 
     def each(self, queue: Queue) -> float:
-        """Return by how much the next task raises the share, at most."""
+        """Return the maximum by which the next task raises the share."""
         return queue.share_of_task(int(self.rows[self.first])) / self.weight
 
     def run(self, queue: Queue) -> Vector:
-        """Return the rows from the first on that have its shape."""
+        """Return the run of rows with the shape of the first."""
         rows = self.rows[self.first :]
         others = np.flatnonzero(queue.shape[rows] != queue.shape[rows[0]])
         return rows[: others[0]] if len(others) else rows
 
     def turn(self, queue: Queue, tasks: int) -> Turn:
-        """As many rows of the run as `tasks` tasks need."""
+        """Return a turn with the rows of the run that `tasks` tasks need."""
         rows = self.run(queue)
         ends = np.cumsum(queue.left[rows])
         last = int(np.searchsorted(ends, tasks)) + 1
@@ -59,7 +59,7 @@ class _OwnerRows:
 
 
 def turns_by_share(queue: Queue, weight_of: Callable[[int], float]) -> Iterator[Turn]:
-    """Turns of the owners, least dominant share per weight first; FIFO within an owner."""
+    """Yield turns of owners, least dominant share per weight first; FIFO within an owner."""
     lines, pause = _lines(queue, weight_of), 0
     while lines := {line.owner: line for line in lines.values() if line.skip(queue)}:
         if len(lines) > 1 and not pause:
@@ -106,10 +106,10 @@ def _one_by_one(queue: Queue, lines: dict[int, _OwnerRows], turns: int) -> Itera
 def _together(
     queue: Queue, lines: list[_OwnerRows], sure: GuaranteedCapacity | None
 ) -> tuple[list[int], bool]:
-    """Return how many tasks raise each owner to one level, the highest for which there is sure
-    room.
+    """Return the tasks that raise each owner to the highest common level with guaranteed room.
 
-    And whether that was worth asking. Who finds no room goes first: what he has besides may.
+    The second value: whether that saves turns. Owners without room for their first row get a turn
+    first, since other rows of theirs may fit.
     """
     if sure is None:
         return [0] * len(lines), False

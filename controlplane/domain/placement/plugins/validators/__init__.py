@@ -1,4 +1,4 @@
-"""Validators: whether tasks may be placed, independent of capacity; one rule, one file."""
+"""Validators: decide whether tasks may be placed, independent of capacity."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""Concurrency: how many tasks and jobs of a user, project or domain may run at once."""
+"""Concurrency: limit of running tasks and jobs of a user, project or domain."""
 
 from controlplane.domain.placement.model.interfaces import (
     QuotaState,
@@ -10,10 +10,10 @@ from controlplane.domain.placement.plugins.validators.quota import QUOTA_EXCEEDE
 
 
 class Concurrency:
-    """Defers what would be one task, or one job, too many (Backend.AI: concurrency limit)."""
+    """Defer tasks beyond a limit of running tasks or jobs (Backend.AI: concurrency limit)."""
 
     def check(self, request: Request) -> ValidationResult:
-        """By `running_tasks` and `running_jobs` of each of the quotas."""
+        """Check `running_tasks` and `running_jobs` of each quota."""
         admitted, violations = request.tasks, []
         for quota in request.quotas:
             limit = quota.limits.running_tasks

@@ -13,11 +13,11 @@ WAITING_FOR_DEPENDENCY = "waiting_for_dependency"
 
 
 class Dependencies:
-    """Defers tasks with open dependencies."""
+    """Defer tasks with open dependencies."""
 
     def check(self, request: Request) -> ValidationResult:
-        """All or nothing."""
+        """Admit all tasks or none."""
         if request.startable_at is not None:
             return ValidationResult(request.tasks)
-        text = "waits until what it depends on is there"
+        text = "waits until its dependencies are met"
         return ValidationResult(0, (ValidationFailure(WAITING_FOR_DEPENDENCY, text),))

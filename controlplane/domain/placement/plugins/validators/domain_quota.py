@@ -1,4 +1,4 @@
-"""Domain quota: what all unreleased attempts of a domain may hold of each resource."""
+"""Domain quota: limit of resources that unreleased attempts of a domain hold."""
 
 from controlplane.domain.placement.model.interfaces import Request, ValidationResult
 from controlplane.domain.placement.plugins.validators.quota import check_resources
@@ -6,8 +6,8 @@ from controlplane.domain.scopes import ScopeKind
 
 
 class DomainQuota:
-    """Defers what would exceed the domain's quota, rejects what exceeds it alone."""
+    """Defer tasks beyond the domain's quota; reject requests above the limit itself."""
 
     def check(self, request: Request) -> ValidationResult:
-        """By the resources of the domain's quota."""
+        """Check the resources of the domain's quota."""
         return check_resources(request, ScopeKind.DOMAIN)

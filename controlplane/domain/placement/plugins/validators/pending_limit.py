@@ -1,4 +1,4 @@
-"""Pending limit: only so many waiting tasks of a scope take part in placement.
+"""Pending limit: maximum number of waiting tasks of a scope that take part in placement.
 
 It keeps a scope with many submissions from filling the queue (Backend.AI: pending session limits).
 The first tasks always take part, so that a scope cannot block itself.
@@ -13,10 +13,10 @@ from controlplane.domain.placement.plugins.validators.quota import QUOTA_EXCEEDE
 
 
 class PendingLimit:
-    """Defers tasks once that many others of the scope stayed unplaced in this pass."""
+    """Defer tasks once the limit of unplaced tasks of the scope is reached in this pass."""
 
     def check(self, request: Request) -> ValidationResult:
-        """By `pending_tasks` of each of the quotas."""
+        """Check `pending_tasks` of each quota."""
         admitted, violations = request.tasks, []
         for quota in request.quotas:
             limit = quota.limits.pending_tasks

@@ -1,4 +1,4 @@
-"""Project quota: what all unreleased attempts of a project may hold of each resource."""
+"""Project quota: limit of resources that unreleased attempts of a project hold."""
 
 from controlplane.domain.placement.model.interfaces import Request, ValidationResult
 from controlplane.domain.placement.plugins.validators.quota import check_resources
@@ -6,8 +6,8 @@ from controlplane.domain.scopes import ScopeKind
 
 
 class ProjectQuota:
-    """Defers what would exceed the project's quota, rejects what exceeds it alone."""
+    """Defer tasks beyond the project's quota; reject requests above the limit itself."""
 
     def check(self, request: Request) -> ValidationResult:
-        """By the resources of the project's quota."""
+        """Check the resources of the project's quota."""
         return check_resources(request, ScopeKind.PROJECT)

@@ -1,4 +1,4 @@
-"""Common check of the three resource quotas: how many tasks fit, and the reason."""
+"""Common check of the three resource quotas."""
 
 from controlplane.domain.placement.model.amounts import describe_amount
 from controlplane.domain.placement.model.interfaces import (
@@ -13,10 +13,10 @@ QUOTA_EXCEEDED = "quota_exceeded"
 
 
 def check_resources(request: Request, kind: ScopeKind) -> ValidationResult:
-    """Return how many of the tasks the quota of `kind` has resources for.
+    """Return for how many of the tasks the quota of `kind` has resources.
 
-    What is in use comes free in time, so it defers; a request above the limit itself is final,
-    unless its submitter allowed that.
+    Used resources become free later, so tasks are deferred; a request above the limit itself is
+    final unless the submitter allowed it.
     """
     admitted, violations = request.tasks, []
     for quota in request.quotas:

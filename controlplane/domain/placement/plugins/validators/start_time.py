@@ -10,14 +10,14 @@ WAITING_FOR_START_TIME = "waiting_for_start_time"
 
 
 class StartTime:
-    """Defers tasks until their start time."""
+    """Defer tasks until their start time."""
 
     def check(self, request: Request) -> ValidationResult:
-        """All or nothing; what waits for others has no start time yet."""
+        """Admit all tasks or none; tasks with open dependencies have no start time yet."""
         if request.startable_at is None or request.startable_at <= request.now:
             return ValidationResult(request.tasks)
         start = request.startable_at.isoformat(timespec="milliseconds")
-        text = f"is not to start before {start}"
+        text = f"must not start before {start}"
         return ValidationResult(
             0, (ValidationFailure(WAITING_FOR_START_TIME, text, {"until": start}),)
         )

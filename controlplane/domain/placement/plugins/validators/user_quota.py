@@ -1,4 +1,4 @@
-"""User quota: what all unreleased attempts of a user may hold of each resource."""
+"""User quota: limit of resources that unreleased attempts of a user hold."""
 
 from controlplane.domain.placement.model.interfaces import Request, ValidationResult
 from controlplane.domain.placement.plugins.validators.quota import check_resources
@@ -6,8 +6,8 @@ from controlplane.domain.scopes import ScopeKind
 
 
 class UserQuota:
-    """Defers what would exceed the user's quota, rejects what exceeds it alone."""
+    """Defer tasks beyond the user's quota; reject requests above the limit itself."""
 
     def check(self, request: Request) -> ValidationResult:
-        """By the resources of the user's quota."""
+        """Check the resources of the user's quota."""
         return check_resources(request, ScopeKind.USER)
