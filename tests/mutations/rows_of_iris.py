@@ -141,8 +141,8 @@ S0_3 = of_row(
     (
         "ten-losses-by-default",
         f"{SPEC}parts.py",
-        'default=100, ge=0, le=MAX_COUNT, description="It was evicted',
-        'default=10, ge=0, le=MAX_COUNT, description="It was evicted',
+        'default=100, ge=0, le=MAX_COUNT, description="Evicted',
+        'default=10, ge=0, le=MAX_COUNT, description="Evicted',
         "the default is not Iris's",
         "without_a_word_a_failure_is_final_and_a_loss_may_happen_a_hundred_times",
     ),

@@ -181,7 +181,7 @@ def test_cells_whose_disks_are_gone_have_returned_and_are_held_no_more(stage: St
     pass_time(stage, 60, *hands)
     assert states() == ["READY"] * 4
     assert alerts() == [("cells_silent", "cells"), ("mass_loss", "default")]
-    assert "comes back without its journal" in Alert.objects.get(kind="mass_loss").text
+    assert "returns without its journal" in Alert.objects.get(kind="mass_loss").text
     assert begin_anew(*hands) == ["refused"] * 4
     assert states() == ["READY"] * 4
     pass_time(stage, 5, *hands)

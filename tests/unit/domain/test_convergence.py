@@ -171,7 +171,7 @@ def test_the_alert_says_how_many_since_when_and_what_to_do() -> None:
     assert "3 of the 4 cells of pool default are silent" in alert.text
     assert "since 2030-01-01 00:01:00 UTC" in alert.text
     assert "POST /api/v1/pools/default/confirm-loss" in alert.text
-    assert "a lease later" in mass_alert(replace(MOST, mass_loss=MassLoss.PROCEED), NOW).text
+    assert "one lease later" in mass_alert(replace(MOST, mass_loss=MassLoss.PROCEED), NOW).text
 
 
 @pytest.mark.parametrize("silent", [2, 0])
