@@ -114,7 +114,8 @@ class GroupFields(Defaults):
         default=None, description="A folder that is carried over from one attempt to the next."
     )
     output_base: Address | None = Field(
-        default=None, description="Where outputs are kept; default: the control plane's store."
+        default=None,
+        description="URL prefix of stored outputs; default: the control plane's store.",
     )
     result_file: FilePath | None = "/out/result"
     timeout_seconds: float | None = Field(

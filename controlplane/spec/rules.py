@@ -176,7 +176,7 @@ def _check_size(group: TaskGroupSpec) -> Iterator[Finding]:
         yield (
             (largest,),
             f"makes the group's definition {size} bytes long; at most {MAX_DEFINITION_BYTES} are"
-            " taken: send long texts as content of inputs",
+            " allowed: send long texts as content of inputs",
         )
 
 

@@ -30,7 +30,7 @@ def faults(**group: Any) -> dict[str, str]:
         ({**ROOM, "outputs": [{"path": "/fast/a"}]}, "outputs[0].path", "deleted at the end"),
         ({**ROOM, "outputs": [{"path": "/fast"}]}, "outputs[0].path", "deleted at the end"),
         ({**ROOM, "checkpoint_path": "/fast/x"}, "checkpoint_path", "deleted at the end"),
-        ({**ROOM, "result_file": "/fast/result"}, "result_file", "tmpfs at /fast/, which is deleted"),
+        ({**ROOM, "result_file": "/fast/result"}, "result_file", "tmpfs at /fast/, which is"),
         ({"tmpfs": [{"path": "/out"}]}, "result_file", "tmpfs at /out, which is deleted"),
     ],
 )

@@ -380,7 +380,7 @@ def test_the_jobs_minimum_lies_between_the_groups_sum_and_all_replicas(minimum: 
 @pytest.mark.parametrize(
     ("inputs", "place", "detail"),
     [
-        ([{"from": {"group": "q", "result": True}, "path": "/in"}], "[0].from.group", "not a group"),
+        ([{"from": {"group": "q", "result": True}, "path": "/in"}], "[0].from.group", "is not a"),
         ([{"from": {"group": "x", "result": False}, "path": "/in"}], "[0].from.result", "must be"),
         ([{"path": "/in", "content": ""}, {"path": "/in/x", "content": ""}], "[1].path", "lies in"),
         ([{"path": "/in", "content": ""}, {"path": "/in", "content": ""}], "[1].path", "another"),

@@ -273,7 +273,7 @@ class Pass:
         """Return the shape of a row."""
         return self.shapes[self.waiting.shape_ids[row]]
 
-    # ---------------------------------------------------------------------------- kept room
+    # ---------------------------------------------------------------------------- reservations
 
     def honour_nominations(self, rows: Sequence[int]) -> None:
         """Place nominated tasks on their reserved capacity; the rest of it stays reserved."""
