@@ -21,7 +21,7 @@ USER = "user"
 
 # Changes of one placement pass or one batch of reports are shown as simultaneous.
 _MOMENT = timedelta(seconds=1)
-# The stages of an attempt, from its placing to its release, with its phases and failed tries.
+# The stages of an attempt, from placement to release, with phases and failed tries.
 _LONGEST_ROUND = 14
 # Two equal rounds are not merged.
 _ROUNDS = 3

@@ -54,7 +54,7 @@ def check_plain(value: Any) -> None:
         level = [inner for item in level for inner in _inner_of(item)]
         if not level:
             return
-    raise UnreadableDocument(f"more than {MAX_DEPTH} lists and mappings in each other")
+    raise UnreadableDocument(f"more than {MAX_DEPTH} nested lists and mappings")
 
 
 def find_text_fault(value: Any, place: Place = ()) -> tuple[Place, str] | None:
@@ -68,7 +68,7 @@ def find_text_fault(value: Any, place: Place = ()) -> tuple[Place, str] | None:
     elif isinstance(value, dict):
         inner = iter(value.items())
         if any(fault_of_text(key) for key in value):
-            return place, "a name in it holds a sign that no text may hold"
+            return place, "a key contains a character that cannot be stored"
     found = (find_text_fault(item, (*place, step)) for step, item in inner)
     return next((fault for fault in found if fault), None)
 
@@ -76,12 +76,12 @@ def find_text_fault(value: Any, place: Place = ()) -> tuple[Place, str] | None:
 def fault_of_text(text: str) -> str:
     """Return why `text` cannot be stored; empty if it can."""
     if "\x00" in text:
-        return "a text holds the sign NUL"
+        return "a text contains a NUL character"
     if not text.isascii():
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:
-            return "a text holds half of a surrogate pair"
+            return "a text contains a lone surrogate"
     return ""
 
 
@@ -105,11 +105,11 @@ def _read_json(text: str) -> Any:
         where = f"line {error.lineno}, column {error.colno}"
         raise UnreadableDocument(f"not JSON: {error.msg.lower()} in {where}") from None
     except RecursionError:
-        raise UnreadableDocument("not JSON that is read here: nested too deeply") from None
+        raise UnreadableDocument("JSON that is nested too deeply") from None
     except UnreadableDocument:
         raise
     except ValueError:  # a whole number of thousands of digits
-        raise UnreadableDocument("not JSON that is read here: a number is too long") from None
+        raise UnreadableDocument("JSON with a number that is too long") from None
 
 
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -117,12 +117,12 @@ def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         keys = sorted(key for key, _ in pairs)
         twice = next(key for key, following in pairwise(keys) if key == following)
-        raise UnreadableDocument(f"the key {twice[:100]!r} stands twice in a mapping")
+        raise UnreadableDocument(f"the key {twice[:100]!r} occurs twice in a mapping")
     return found
 
 
 def _refuse_constant(name: str) -> Any:
-    raise UnreadableDocument(f"not JSON: {name} is no number")
+    raise UnreadableDocument(f"not JSON: {name} is not a number")
 
 
 def _read_yaml(text: str) -> Any:
@@ -133,7 +133,7 @@ def _read_yaml(text: str) -> Any:
         where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise UnreadableDocument(f"not YAML: {error.problem or error.context}{where}") from None
     except yaml.YAMLError:
-        raise UnreadableDocument("not YAML: a sign that YAML does not allow") from None
+        raise UnreadableDocument("not YAML: a character that YAML does not allow") from None
 
 
 class _YamlReader:
@@ -163,11 +163,11 @@ class _YamlReader:
         if self._nodes > MAX_NODES:
             raise UnreadableDocument(f"more than {MAX_NODES} values")
         if depth > MAX_DEPTH:
-            raise UnreadableDocument(f"more than {MAX_DEPTH} lists and mappings in each other")
+            raise UnreadableDocument(f"more than {MAX_DEPTH} nested lists and mappings")
         if isinstance(event, yaml.AliasEvent):
-            raise UnreadableDocument(f"YAML aliases (*{event.anchor}) are not taken: {where}")
+            raise UnreadableDocument(f"YAML aliases (*{event.anchor}) are not supported: {where}")
         if event.tag is not None:
-            raise UnreadableDocument(f"YAML tags ({event.tag[:100]}) are not taken: {where}")
+            raise UnreadableDocument(f"YAML tags ({event.tag[:100]}) are not supported: {where}")
         if isinstance(event, yaml.SequenceStartEvent):
             return list(self._items(depth))
         if isinstance(event, yaml.MappingStartEvent):
@@ -187,7 +187,7 @@ class _YamlReader:
                 raise UnreadableDocument(f"a key of a YAML mapping is not a plain text: {where}")
             if key in found:
                 raise UnreadableDocument(
-                    f"the key {key[:100]!r} stands twice in a mapping: {where}"
+                    f"the key {key[:100]!r} occurs twice in a mapping: {where}"
                 )
             found[key] = self._value(self._next(), depth + 1)
         return found

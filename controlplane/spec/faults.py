@@ -61,7 +61,7 @@ def read_fault(error: Mapping[str, Any], known_fields: Mapping[str, str]) -> Fau
 def _unknown(place: Place, known_fields: Mapping[str, str]) -> str:
     name = str(place[-1])[:100]
     if name in known_fields:
-        return f"does not belong here: it stands {known_fields[name]}"
+        return f"does not belong here, but {known_fields[name]}"
     near = get_close_matches(name, known_fields, n=1)
     return f"unknown field; did you mean {near[0]}?" if near else "unknown field"
 

@@ -45,11 +45,11 @@ class Secret(Model):
 
 
 class Output(Model):
-    """A file or folder that is kept when the task has succeeded."""
+    """A file or folder that is stored when the task has succeeded."""
 
     path: TargetPath
     name: ArtifactName | None = Field(
-        default=None, description="What it is called; default: the last part of its path."
+        default=None, description="Name of the artifact; default: the last part of its path."
     )
 
     def artifact_name(self) -> str:
@@ -66,7 +66,7 @@ class Mount(Model):
 
 
 class Tmpfs(Model):
-    """A folder in memory; what lies in it counts as memory of the task."""
+    """A folder in memory; its content counts as memory of the task."""
 
     path: TargetPath
     size: Memory = Field(default=64, description="64Mi")
@@ -89,7 +89,7 @@ def check_files(
         elif name in names:
             yield place, f"{name} is named twice"
         elif any(f"{name}/".startswith(f"{n}/") or f"{n}/".startswith(f"{name}/") for n in names):
-            yield place, f"{name} lies in another output, or holds it"
+            yield place, f"{name} lies in another output, or contains it"
         elif output.name is None and not is_artifact_name(name):
             yield place, f"{name!r} cannot be the name of an artifact: give it one"
         names.append(name)
@@ -118,7 +118,7 @@ def _check_places(
     for place, path in wanted:
         path = path.rstrip("/")
         if path in taken:
-            yield place, "is the path of something else, too"
+            yield place, "is also the path of another input, secret, mount or tmpfs"
         taken.append(path)
 
 

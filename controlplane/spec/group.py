@@ -57,33 +57,35 @@ StopSignal = Literal["TERM", "INT", "QUIT", "HUP", "KILL", "USR1", "USR2"]
 
 
 class Defaults(Model):
-    """May stand at the job, as the default of its groups, and at a group."""
+    """Fields of a group that a job may have, too, as the defaults of its groups."""
 
-    retries: Retries | None = Field(default=None, description="A group says only what differs.")
+    retries: Retries | None = Field(
+        default=None, description="A group overrides single limits of the job."
+    )
     retry_permanent: bool = Field(
         default=False,
-        description="Also what no other attempt can cure is tried again within `retries.failure`:"
-        " no such image, user or command.",
+        description="Retry permanent failures, too, within `retries.failure`: no such image, user"
+        " or command.",
     )
     constraints: Constraints = Field(
-        default=[], description="What labels a cell must have, or should. A group's replace these."
+        default=[], description="On labels of cells. Those of a group replace those of its job."
     )
     placement_tags: PlacementTags = Field(
-        default=[], description="All that a cell requires, and none that it does not know."
+        default=[], description="All required tags of a cell, and only tags that the cell has."
     )
     delivery: Literal["at_least_once", "at_most_once"] = Field(
         default="at_least_once",
-        description="at_most_once: never tried again once a container of it may have existed.",
+        description="at_most_once: no retry once a container may have existed.",
     )
     exclusive: Exclusive = Field(
         default=False,
-        description="Never two attempts of a task at the same time, even across a partition.",
+        description="Never two concurrent attempts of a task, even across a network partition.",
     )
     cache: Cache = Cache()
 
 
 class GroupFields(Defaults):
-    """A group's fields that may also stand at the top of a job which has one group."""
+    """Fields of a group that a job with one group may have at the top."""
 
     replicas: int = Field(
         default=1, ge=1, le=MAX_COUNT, description="At most 10000 tasks in a job."
@@ -109,10 +111,11 @@ class GroupFields(Defaults):
     inputs: list[Input] = Field(default=[], max_length=MAX_INPUTS)
     outputs: list[Output] = Field(default=[], max_length=MAX_OUTPUTS)
     checkpoint_path: TargetPath | None = Field(
-        default=None, description="A folder that each attempt finds as the one before left it."
+        default=None, description="A folder that is carried over from one attempt to the next."
     )
     output_base: Address | None = Field(
-        default=None, description="Where outputs are kept; default: the control plane's store."
+        default=None,
+        description="URL prefix of stored outputs; default: the control plane's store.",
     )
     result_file: FilePath | None = "/out/result"
     timeout_seconds: float | None = Field(
@@ -123,7 +126,9 @@ class GroupFields(Defaults):
     )
     stop_grace_seconds: float = Field(default=10.0, ge=0, le=MAX_GRACE_SECONDS)
     stop_signal: StopSignal = "TERM"
-    ports: Ports = Field(default=[], description="Each is published at a port of the cell's host.")
+    ports: Ports = Field(
+        default=[], description="Names; each is published at a port of the cell's host."
+    )
     pull_policy: Literal["always", "if_not_present", "never"] = "if_not_present"
     registry_secret: SecretName | None = Field(
         default=None, description="A secret {username, password} for the image's registry."
@@ -142,10 +147,11 @@ class GroupFields(Defaults):
         default=[], max_length=64, description="Added to the small set that every container has."
     )
     health_check: HealthCheck | None = Field(
-        default=None, description="Of kind inference: RUNNING from when it passed."
+        default=None, description="Of kind inference: a task is RUNNING once the check passed."
     )
     idle_timeout_seconds: Limit | None = Field(
-        default=None, description="Of kind interactive: so long without CPU, output and traffic."
+        default=None,
+        description="Of kind interactive: maximum time without CPU usage, output and traffic.",
     )
     lifetime_seconds: Limit | None = Field(
         default=None, description="Of kind interactive: of each attempt, from RUNNING."

@@ -18,14 +18,14 @@ def check_hidden(group: TaskGroupSpec) -> Iterator[tuple[Place, str]]:
     for _, target in mounts:
         for place, path in (*inputs, *secrets, *tmpfs, *mounts, *checkpoint):
             if _lies_below(path, target) or (place == ("checkpoint_path",) and _is(path, target)):
-                yield place, f"lies in the mount at {target}, where only the host puts things"
+                yield place, f"lies in the mount at {target}, which has only files of the host"
     for _, room in tmpfs:
         for place, path in inputs:
             if _lies_below(path, room):
                 yield place, f"lies in the tmpfs at {room}, which is empty at the start"
         for place, path in (*outputs, *checkpoint, *result):
             if _is(path, room) or _lies_below(path, room):
-                yield place, f"lies in the tmpfs at {room}, which is gone at the end"
+                yield place, f"lies in the tmpfs at {room}, which is deleted at the end"
 
 
 def _paths(field: str, name: str, paths: list[str]) -> list[tuple[Place, str]]:

@@ -32,7 +32,8 @@ class JobFields(Defaults):
 
     name: Name
     guid: Guid | None = Field(
-        default=None, description="The same guid and body: the same job comes back."
+        default=None,
+        description="A second submission with the same guid and body returns the same job.",
     )
     domain: Name = "default"
     project: Name = "default"
@@ -48,10 +49,10 @@ class JobFields(Defaults):
         description="Default: replicas less an explicit minimum, else 0.",
     )
     coscheduled: bool = Field(
-        default=False, description="A gang: its minima start together, or nothing of it does."
+        default=False, description="A gang: its minima start together or not at all."
     )
     group_by: LabelName | None = Field(
-        default=None, description="Of a gang: a label of which all its cells have one value."
+        default=None, description="Of a gang: a label with the same value on all its cells."
     )
     start_after: Instant | None = None
     scheduling_timeout_seconds: float | None = Field(default=None, ge=MIN_SECONDS, le=MAX_SECONDS)
@@ -64,14 +65,14 @@ class JobFields(Defaults):
     labels: dict[LabelName, LabelValue] = Field(default={}, max_length=MAX_LABELS)
     existing_job_policy: Literal["error", "keep", "replace"] | None = Field(
         default=None,
-        description="If you have an unfinished job of that name in the project. Absent: both run.",
+        description="For your unfinished job with that name in the project. Absent: both run.",
     )
     allow_unsatisfiable: bool = False
     ttl_seconds_after_finished: int = Field(
         default=DEFAULT_TTL_SECONDS,
         ge=0,
         le=MAX_TTL_SECONDS,
-        description="So long after the job has settled it is deleted, with all that it left.",
+        description="After this time the settled job is deleted, with all its data.",
     )
 
 

@@ -106,7 +106,7 @@ def _faults(names: list[str]) -> Iterator[str]:
         yield f"must have at most {MAX_NAMES} names, not {len(names)}"
     for name in names:
         if name in OWN_NAMES:
-            yield f"{name} is a name of our own{': write cpu' if name == 'cpu_millis' else ''}"
+            yield f"{name} is a reserved name{': use cpu' if name == 'cpu_millis' else ''}"
         elif not _NAME.fullmatch(name):
             yield f"{name[:100]!r}: a name must match {RESOURCE_NAME}"
 

@@ -25,7 +25,7 @@ _OTHER_NAME = "task"
 
 def _check_guid(text: str) -> str:
     if text.isdigit():
-        raise ValueError("must not be of digits alone: in an address that is the id of a task")
+        raise ValueError("must not consist of digits only: in a URL that is the id of a task")
     return text
 
 
@@ -38,23 +38,23 @@ class OneOffDefinition(GroupFields):
 
     replicas: Literal[1] = 1
     min_available: None = None
-    retries: Retries | None = Field(default=None, description="None, where nothing is said.")
+    retries: Retries | None = Field(default=None, description="Default: no retries.")
     delivery: Literal["at_least_once", "at_most_once"] = Field(
         default="at_most_once",
-        description="at_most_once: never tried again once a container of it may have existed.",
+        description="at_most_once: no retry once a container may have existed.",
     )
     pool: Name = "default"
     band: Literal["production", "interactive", "batch"] = "interactive"
     annotation: str = Field(default="", max_length=MAX_ANNOTATION)
     completion_callback_url: CallbackUrl | None = Field(
-        default=None, description="It is sent a POST, signed, once the task has completed."
+        default=None, description="Receives a signed POST request once the task has completed."
     )
 
 
 class OneOffRequest(Model):
     """A one-off task: it runs once, and is deleted two minutes after it has completed."""
 
-    guid: OneOffGuid = Field(description="Of no other task in any domain; not of digits alone.")
+    guid: OneOffGuid = Field(description="Unique in all domains; not only digits.")
     domain: OneOffDomain = Field(description="A label of the client's, to list its tasks by.")
     definition: OneOffDefinition
 

@@ -89,9 +89,9 @@ class Resources(Model):
 class Retries(Model):
     """Number of retries, by reason (Iris: 0 and 100; Flyte: 3)."""
 
-    failure: int = Field(default=0, ge=0, le=MAX_COUNT, description="Its own program failed.")
+    failure: int = Field(default=0, ge=0, le=MAX_COUNT, description="The program failed.")
     preemption: int = Field(
-        default=100, ge=0, le=MAX_COUNT, description="It was evicted, or its cell lost."
+        default=100, ge=0, le=MAX_COUNT, description="Evicted, or the cell was lost."
     )
     system: int = Field(
         default=3, ge=0, le=MAX_COUNT, description="Consecutive failures of engine or registry."
@@ -124,9 +124,9 @@ class Input(Model):
     content: str | None = None
     from_: GroupResult | None = Field(default=None, alias="from")
     url: Address | None = Field(
-        default=None, description="http, https, or what the cell has a file system for: s3, file…"
+        default=None, description="http, https, or a file system of the cell: s3, file…"
     )
-    sha256: Sha256 | None = Field(default=None, description="Of what the url gives.")
+    sha256: Sha256 | None = Field(default=None, description="Of the content of url.")
 
 
 class GroupDependency(Model):
@@ -157,8 +157,10 @@ class Callback(Model):
     """Callback to send after the end of each task or of the job."""
 
     url: CallbackUrl | None = Field(
-        default=None, description="http or https; it is sent a POST, signed, until it answers 2xx."
+        default=None,
+        description="http or https; receives signed POST requests until it returns 2xx.",
     )
     on: Literal["task", "job"] = Field(
-        default="task", description="Of each task's end, or of the job's, once it has settled."
+        default="task",
+        description="Send for the end of each task, or for the job once it has settled.",
     )

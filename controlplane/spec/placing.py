@@ -73,7 +73,7 @@ def check_resources(resources: Resources) -> Iterator[tuple[Place, str]]:
     names = list(resources.named())
     for name in names:
         if name in _WRITTEN:
-            yield ("resources", name), f"is a name of our own: write {_WRITTEN[name]}"
+            yield ("resources", name), f"is a reserved name: use {_WRITTEN[name]}"
         elif not _RESOURCE_NAME.fullmatch(name):
             yield ("resources", name), f"the name must match {RESOURCE_NAME}"
     if len(names) > MAX_NAMED:

@@ -43,14 +43,14 @@ def find_faults(job: JobSpec) -> Iterator[Finding]:
     for position, group in enumerate(job.groups):
         place: Place = ("groups", position)
         if group.name in names[:position]:
-            yield (*place, "name"), f"{group.name} is the name of another group, too"
+            yield (*place, "name"), f"{group.name} is also the name of another group"
         for found in _rules_of_group(job, group):
             yield (*place, *found[0]), found[1]
     yield from check_constraints(job.constraints)
     yield from check_tags(job.placement_tags)
     yield from _check_minimum(job)
     if job.group_by is not None and not job.coscheduled:
-        yield ("group_by",), "means something only for a coscheduled job"
+        yield ("group_by",), "is only valid for a coscheduled job"
     yield from _check_references(job)
     yield from _check_cycles(job)
 
@@ -73,7 +73,7 @@ def _rules_of_group(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
         text = "groups of a coscheduled job start together: they cannot wait for each other"
         yield ("depends_on",), text
     if group.network == "gang" and not job.coscheduled:
-        yield ("network",), "gang means something only for a coscheduled job"
+        yield ("network",), "gang is only valid for a coscheduled job"
     yield from check_files(
         group.secrets,
         group.outputs,
@@ -98,16 +98,16 @@ def _check_task_type(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
         # `default` is the host's network for a process.
         is_host_network = name == "network" and group.network == "default"
         if getattr(group, name) != GroupFields.model_fields[name].default and not is_host_network:
-            yield (name,), "means nothing for task_type process"
+            yield (name,), "is not supported for task_type process"
 
 
 def _check_runner(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
     """Yield fields that a runner, which has no process on the cell, cannot support."""
     for name in _PROCESS_ONLY:
         if getattr(group, name):
-            yield (name,), f"means nothing for task_type {group.task_type}"
+            yield (name,), f"is not supported for task_type {group.task_type}"
     if job.exclusive_of(group):
-        yield ("exclusive",), f"cannot be promised for task_type {group.task_type}"
+        yield ("exclusive",), f"is not supported for task_type {group.task_type}"
 
 
 def _check_env(group: TaskGroupSpec) -> Iterator[Finding]:
@@ -143,14 +143,14 @@ def _check_source(
     name = wanted.group
     place = (*place, "from", "group")
     if source is None:
-        yield place, f"{name} is no group of this job"
+        yield place, f"{name} is not a group of this job"
     elif wanted.output is not None:
         if wanted.output not in [item.artifact_name() for item in source.outputs]:
             yield (*place[:-1], "output"), f"group {name} has no output {wanted.output}"
     elif source.result_file is None:
         yield place, f"group {name} has no result_file"
     elif any(item.group == name and item.until == "started" for item in group.depends_on):
-        yield place, f"the results of {name} are not there as soon as it has started"
+        yield place, f"group {name} has no results yet when it has started: use until succeeded"
 
 
 def _check_dependencies(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
@@ -159,7 +159,7 @@ def _check_dependencies(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]
     for position, item in enumerate(group.depends_on):
         place: Place = ("depends_on", position, "group")
         if item.group not in known:
-            yield place, f"{item.group} is no group of this job"
+            yield place, f"{item.group} is not a group of this job"
         if item.group in seen:
             yield place, f"{item.group} is named twice"
         seen.add(item.group)
@@ -176,7 +176,7 @@ def _check_size(group: TaskGroupSpec) -> Iterator[Finding]:
         yield (
             (largest,),
             f"makes the group's definition {size} bytes long; at most {MAX_DEFINITION_BYTES} are"
-            " taken: send long texts as content of inputs",
+            " allowed: send long texts as content of inputs",
         )
 
 
@@ -201,9 +201,9 @@ def _check_references(job: JobSpec) -> Iterator[Finding]:
             yield ("depends_on", position, "job"), f"{item.job} is named twice"
         seen.add((item.job, item.until))
         if job.guid is not None and item.job == job.guid:
-            yield ("depends_on", position, "job"), "is this very job"
+            yield ("depends_on", position, "job"), "is the job itself"
     if job.guid is not None and job.parent == job.guid:
-        yield ("parent",), "is this very job"
+        yield ("parent",), "is the job itself"
 
 
 def _check_cycles(job: JobSpec) -> Iterator[Finding]:

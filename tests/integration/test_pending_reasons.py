@@ -151,7 +151,7 @@ def finds_slots_full(stage: Stage) -> tuple[Task, str]:
     stage.cell()
     Cell.objects.update(drivers=["docker"])
     job = stage.submit_small(replicas=2)
-    return waiting(stage, job), "1 cell with room for it prepares as many containers"
+    return waiting(stage, job), "1 cell with room for it already prepares"
 
 
 def depends_on_group(stage: Stage) -> tuple[Task, str]:
@@ -184,7 +184,7 @@ def waits_for_bounce(stage: Stage) -> tuple[Task, str]:
     stage.place()
     stage.start(*stage.newest(job))
     stage.vanish(stage.newest(job)[0])
-    return waiting(stage, job), "waits until the rest of its gang, which fell below its minimum"
+    return waiting(stage, job), "waits until the other members of its gang, which fell below its"
 
 
 def waits_for_container(stage: Stage) -> tuple[Task, str]:

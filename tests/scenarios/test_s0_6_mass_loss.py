@@ -181,7 +181,7 @@ def test_cells_whose_disks_are_gone_have_returned_and_are_held_no_more(stage: St
     pass_time(stage, 60, *hands)
     assert states() == ["READY"] * 4
     assert alerts() == [("cells_silent", "cells"), ("mass_loss", "default")]
-    assert "comes back without its journal" in Alert.objects.get(kind="mass_loss").text
+    assert "returns without its journal" in Alert.objects.get(kind="mass_loss").text
     assert begin_anew(*hands) == ["refused"] * 4
     assert states() == ["READY"] * 4
     pass_time(stage, 5, *hands)
@@ -411,7 +411,7 @@ def test_a_cell_is_ready_only_when_what_it_has_is_its_own(stage: Stage, is_new: 
     cell = Cell.objects.get()
     assert (cell.state, cell.quarantined_for) == ("QUARANTINED", "strangers")
     count = "2 attempts" if is_new else "1 attempt"
-    assert cell.state_reason == f"it came with {count} that it must not have"
+    assert cell.state_reason == f"it registered with {count} that it must not have"
     stopped = {stop.uid for stop in hand.beat(first, second).orders.stops}
     assert stopped == {str(first.uid), str(second.uid)} - ({""} if is_new else {str(second.uid)})
     stage.converge()

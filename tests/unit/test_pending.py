@@ -52,12 +52,12 @@ ALL = PendingTaskFacts(
                 "is_bouncing": True,
             },
             "waiting_for_gang_to_leave",
-            "the rest of its gang",
+            "the other members of its gang",
         ),
         (
             {"not_before": None, "attempt_open": False, "startable_at": LATER},
             "waiting_for_start_time",
-            "not to start before 2030-01-01T00:01",
+            "not start before 2030-01-01T00:01",
         ),
         (
             {"not_before": None, "attempt_open": False, "startable_at": NOW},

@@ -75,7 +75,7 @@ def _accept(why: str, state: CellState, spoken: bool, strangers: int) -> Registr
         what = "1 attempt" if strangers == 1 else f"{strangers} attempts"
         return Registration(
             RegistrationDecision.ACCEPTED,
-            f"it came with {what} that it must not have",
+            f"it registered with {what} that it must not have",
             CellState.QUARANTINED,
             Quarantine.STRANGERS,
         )

@@ -41,7 +41,7 @@ _LIVING = frozenset(CellState) - {CellState.LOST}
 
 @dataclass(slots=True)
 class CellLosses:
-    """The decision of rule 1: lost cells, and pools whose losses are suppressed.
+    """The decision of rule 1: lost cells, and pools with suppressed losses.
 
     `alarms`: those of `cells` that need an alert; `held`: pools with losses that are suppressed
     from now on; `back`: pools of which enough cells send heartbeats again.

@@ -339,7 +339,7 @@ OTHER_OWNERS: tuple[Owner, ...] = (
     ),
     Owner(
         "a LOST cell",
-        "an operator, who starts it",
+        "an operator: start the cell",
         "declared: no task waits for it",
         "READY, in a new incarnation",
         is_bounded=False,

@@ -11,9 +11,9 @@ class BatchHook:
         """Return the terms unchanged. Raise Refusal for fields of other kinds."""
         for field in ("idle_timeout_seconds", "lifetime_seconds"):
             if getattr(terms, field) is not None:
-                raise Refusal(field, "means something only for kind interactive")
+                raise Refusal(field, "is only valid for kind interactive")
         if terms.has_health_check:
-            raise Refusal("health_check", "means something only for kind inference")
+            raise Refusal("health_check", "is only valid for kind inference")
         return terms
 
     def on_end(self, end: AttemptEnd) -> Event:

@@ -13,7 +13,7 @@ class InferenceHook:
             raise Refusal("health_check", "is required for kind inference")
         for field in ("idle_timeout_seconds", "lifetime_seconds"):
             if getattr(terms, field) is not None:
-                raise Refusal(field, "means something only for kind interactive")
+                raise Refusal(field, "is only valid for kind interactive")
         return terms
 
     def on_end(self, end: AttemptEnd) -> Event:

@@ -10,7 +10,7 @@ class InteractiveHook:
     def prepare(self, terms: GroupTerms) -> GroupTerms:
         """Return the terms unchanged. Raise Refusal for a health check."""
         if terms.has_health_check:
-            raise Refusal("health_check", "means something only for kind inference")
+            raise Refusal("health_check", "is only valid for kind inference")
         return terms
 
     def on_end(self, end: AttemptEnd) -> Event:

@@ -130,4 +130,4 @@ class StartedHook(Protocol):
     """A kind that is called when the program of an attempt has started."""
 
     def on_started(self, event: LifeEvent) -> EndOfJob | None:
-        """Act on the start; at least once for each attempt whose start is reported."""
+        """Act on the start; at least once for each attempt with a reported start."""

@@ -226,8 +226,8 @@ def render_document() -> str:
 
 _INTRODUCTION = """# Invariants
 
-Statements that hold for the rows after every transaction, whatever was lost, late or killed. `make
-docs` generates this page from `controlplane/domain/integrity`.
+Statements that hold for the rows after every transaction, even after lost or late messages and
+killed processes. `make docs` generates this page from `controlplane/domain/integrity`.
 
 The simulation (`tests/simulation`) checks all of them while it runs, and further ones by the
 containers that the machines created:
@@ -252,5 +252,5 @@ tasks running lose no cell and fail no task, in virtual time and with real proce
 
 `manage.py check_invariants` checks a live database in one read-only snapshot, page by page, lists
 every violation with its ids, and exits with 1 if there is one. The end-to-end tests run it on every
-stack before they stop it, whatever was killed there.
+stack before they stop it, even after processes were killed.
 """

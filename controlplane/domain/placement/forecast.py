@@ -75,7 +75,7 @@ class GroupForecast:
     """The forecast of a group: tasks by cell, and the reason for the `waiting` others.
 
     `is_refused`: the others would end UNSCHEDULABLE. `also`: further reasons. `kept`: the cells on
-    which running tasks would be preempted for them.
+    which room would be made for them.
     """
 
     name: str

@@ -106,7 +106,7 @@ def test_what_a_pools_form_shows_can_be_sent_as_it_is(operator: Client) -> None:
         ("allowed_mounts", "/srv/../etc", "is not an absolute path"),
         ("allowed_mounts", "/srv: rw", "only writable may stand behind a path"),
         ("tokens", "licence: -1", "licence: must be at least 0"),
-        ("tokens", "cpu: 1", "cpu is a name of our own"),
+        ("tokens", "cpu: 1", "cpu is a reserved name"),
         ("tokens", "licence", "must be a mapping"),
         ("tokens", "a: [", "not YAML"),
         ("max_building_per_cell", "0", "greater than or equal to 1"),

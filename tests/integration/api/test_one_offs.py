@@ -161,7 +161,7 @@ def test_what_is_missing_is_told(submitter: Caller, missing: str) -> None:
 
 def test_digits_alone_are_refused_with_the_reason(submitter: Caller) -> None:
     told = desire(submitter, "1234").faults["guid"]
-    assert told == "must not be of digits alone: in an address that is the id of a task"
+    assert told == "must not consist of digits only: in a URL that is the id of a task"
 
 
 def test_bodies_that_are_no_task_are_refused(submitter: Caller) -> None:

@@ -88,7 +88,7 @@ def test_a_change_wakes_placement_once_it_is_committed(operator: Caller, wakes: 
         ({"starvation_seconds": -1}, "starvation_seconds", "must be at least 0"),
         ({"tokens": {"x": -1}}, "tokens.x", "must be at least 0"),
         ({"tokens": {"x": True}}, "tokens.x", "must be a whole number"),
-        ({"tokens": {"cpu": 1}}, "tokens", "cpu is a name of our own"),
+        ({"tokens": {"cpu": 1}}, "tokens", "cpu is a reserved name"),
         ({"tokens": {"A B": 1}}, "tokens", "'A B': a name must match"),
         ({"tokens": []}, "tokens", "must be a mapping"),
         ({"mass_loss": "maybe"}, "mass_loss", "must be 'hold' or 'proceed'"),

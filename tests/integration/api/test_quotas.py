@@ -81,7 +81,7 @@ def test_resources_are_named_as_in_jobs_and_cells(
         ({"resources": {"gpu": 1 << 60}}, "resources.gpu", "must be at most 9007199254740991"),
         ({"resources": {"licence": "3"}}, "resources.licence", "must be a whole number"),
         ({"resources": {"memory": 1, "memory_mib": 1}}, "resources", "has memory twice"),
-        ({"resources": {"cpu_millis": 5}}, "resources", "cpu_millis is a name of our own: write"),
+        ({"resources": {"cpu_millis": 5}}, "resources", "cpu_millis is a reserved name: use"),
         ({"resources": {"a b": 5}}, "resources", "'a b': a name must match"),
         ({"resources": {f"r{n}": 1 for n in range(65)}}, "resources", "must have at most 64 names"),
         ({"resources": [1]}, "resources", "must be a mapping"),

@@ -38,7 +38,7 @@ def nothing_created(db: None) -> Iterator[None]:
         ({"resources": {"memory": "-1Gi"}}, "resources.memory", "must not be negative"),
         ({"resources": {"cpu": 10**6}}, "resources.cpu", "at most 100000"),
         ({"timeout_seconds": 10**10}, "timeout_seconds", "must be at most 31536000"),
-        ({"group_by": "zone"}, "group_by", "only for a coscheduled job"),
+        ({"group_by": "zone"}, "group_by", "only valid for a coscheduled job"),
         ({"resources": {"Gpu": 1}}, "resources.Gpu", "must match"),
         ({"constraints": [{"key": "zone", "op": "in"}]}, "constraints[0].values", "at least one"),
         ({"placement_tags": ["a", "a"]}, "placement_tags[1]", "named twice"),
@@ -62,7 +62,7 @@ def test_a_bad_field_is_named_with_its_limit(
     [
         (b"{", "application/json", "not JSON"),
         (b'{"a": NaN}', "application/json", "NaN"),
-        (b'{"name": "a", "name": "b"}', "application/json", "stands twice"),
+        (b'{"name": "a", "name": "b"}', "application/json", "occurs twice"),
         (b"\xff", "application/json", "not UTF-8"),
         (b"[" * 50_000, "application/json", "nested too deeply"),
         (b"a: [", "application/yaml", "not YAML"),

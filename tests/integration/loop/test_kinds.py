@@ -202,7 +202,7 @@ def test_an_unknown_kind_is_refused_with_those_that_are_installed(loop: Loop) ->
 def test_what_a_kind_does_not_take_is_refused_at_its_field(loop: Loop) -> None:
     groups = [{"name": "a", "image": "x"}, {"name": "b", "image": "x", "lifetime_seconds": 60}]
     assert refused(loop, groups=groups) == {
-        "groups[1].lifetime_seconds": "means something only for kind interactive"
+        "groups[1].lifetime_seconds": "is only valid for kind interactive"
     }
 
 

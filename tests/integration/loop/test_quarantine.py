@@ -126,7 +126,8 @@ def test_a_cell_in_quarantine_that_comes_with_strangers_is_kept_until_they_are_g
         loop.converge()
     assert state()[1] == cause
     come_with_a_stranger(cell)
-    with_stranger = ("QUARANTINED", "strangers", "it came with 1 attempt that it must not have")
+    reason = "it registered with 1 attempt that it must not have"
+    with_stranger = ("QUARANTINED", "strangers", reason)
     Cell.objects.filter(quarantined_until__isnull=False).update(quarantined_until=clock.now())
     cell.say(Heartbeat((STRANGER,)).body())
     loop.converge()

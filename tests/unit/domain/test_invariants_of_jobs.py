@@ -231,8 +231,8 @@ def test_inv_30_no_cell_is_over_committed() -> None:
 
     assert of() == of(cpu_millis=1000) == of(gpu=0) == []
     assert of(cpu_millis=1001, gpu=1) == [
-        ("cell 5 (north)", "1001 of 1000 cpu_millis are taken"),
-        ("cell 5 (north)", "1 of 0 gpu are taken"),
+        ("cell 5 (north)", "1001 of 1000 cpu_millis are in use"),
+        ("cell 5 (north)", "1 of 0 gpu are in use"),
     ]
 
 
@@ -327,8 +327,8 @@ def test_inv_44_every_attempt_is_in_the_history() -> None:
 def test_violations_come_by_number_with_what_they_contradict() -> None:
     ledger = IntegrityRows(cells=[cell(lease_incarnation="two", used={"cpu_millis": 1001})])
     first, second = find_violations(ledger)
-    assert first == InvariantViolation(30, "cell 5 (north)", "1001 of 1000 cpu_millis are taken")
-    assert str(first) == "INV-30 cell 5 (north): 1001 of 1000 cpu_millis are taken"
+    assert first == InvariantViolation(30, "cell 5 (north)", "1001 of 1000 cpu_millis are in use")
+    assert str(first) == "INV-30 cell 5 (north): 1001 of 1000 cpu_millis are in use"
     assert second.number == 31
 
 

@@ -134,7 +134,7 @@ def test_results_that_are_not_there_any_more_matter_to_those_who_would_read_them
     text = [{"path": "/in/x", "content": "text"}]
     spec = spec_of({"name": "a"}, {"name": "b", "inputs": reads}, {"name": "c", "inputs": text})
     gone, there = left(1, 0, traceable=False), left(1, 1, 0)
-    with pytest.raises(Conflict, match="group b reads the results of group a, which went with"):
+    with pytest.raises(Conflict, match="group b reads the results of group a, which were deleted"):
         check(spec=spec, a=gone, b=there, c=there)
     check(spec=spec, a=gone, b=left(1, 0), c=there)
     check(spec=spec, a=left(1, 0), b=there, c=there)

@@ -94,7 +94,7 @@ def test_a_lost_incarnation_that_comes_back_draws_anew(seq: int) -> None:
 def test_a_cell_that_speaks_too_old_a_version_takes_no_work(accepted: dict[str, str]) -> None:
     answer = register(**accepted, spoken=False)  # type: ignore[arg-type]
     assert (answer.verdict, answer.state) == (ACCEPTED, CORDONED)
-    assert "too old a version" in answer.why
+    assert "no longer supported" in answer.why
     assert register(incarnation="two", spoken=False).verdict is REFUSED
 
 
@@ -105,7 +105,7 @@ def test_who_comes_with_what_is_not_its_own_waits_until_that_is_gone(
     answer = register(state=LOST, incarnation="two", strangers=strangers)
     assert (answer.verdict, answer.state) == (ACCEPTED, CellState.QUARANTINED)
     assert answer.cause is Quarantine.STRANGERS
-    assert answer.why == f"it came with {what} that it must not have"
+    assert answer.why == f"it registered with {what} that it must not have"
     # Whatever it was in quarantine for comes behind that.
     kept = register(state=CellState.QUARANTINED, strangers=strangers)
     assert (kept.state, kept.cause, kept.why) == (answer.state, answer.cause, answer.why)

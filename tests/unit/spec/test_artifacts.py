@@ -44,7 +44,7 @@ def test_another_groups_output_is_an_input_that_waits_for_it() -> None:
             "either result or output",
         ),
         ({"group": "fit", "output": "other"}, "groups[1].inputs[0].from.output", "has no output"),
-        ({"group": "none", "output": "model"}, "groups[1].inputs[0].from.group", "no group"),
+        ({"group": "none", "output": "model"}, "groups[1].inputs[0].from.group", "not a group"),
     ],
 )
 def test_what_no_group_leaves_is_no_input(wanted: dict[str, Any], field: str, text: str) -> None:

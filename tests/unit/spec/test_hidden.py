@@ -27,11 +27,11 @@ def faults(**group: Any) -> dict[str, str]:
         ({**MOUNT, "checkpoint_path": "/data"}, "checkpoint_path", "mount at /data"),
         ({**MOUNT, "checkpoint_path": "/data/x"}, "checkpoint_path", "mount at /data"),
         ({**ROOM, "inputs": [{"path": "/fast/a", "content": ""}]}, "inputs[0].path", "empty"),
-        ({**ROOM, "outputs": [{"path": "/fast/a"}]}, "outputs[0].path", "gone at the end"),
-        ({**ROOM, "outputs": [{"path": "/fast"}]}, "outputs[0].path", "gone at the end"),
-        ({**ROOM, "checkpoint_path": "/fast/x"}, "checkpoint_path", "gone at the end"),
-        ({**ROOM, "result_file": "/fast/result"}, "result_file", "tmpfs at /fast/, which is gone"),
-        ({"tmpfs": [{"path": "/out"}]}, "result_file", "tmpfs at /out, which is gone"),
+        ({**ROOM, "outputs": [{"path": "/fast/a"}]}, "outputs[0].path", "deleted at the end"),
+        ({**ROOM, "outputs": [{"path": "/fast"}]}, "outputs[0].path", "deleted at the end"),
+        ({**ROOM, "checkpoint_path": "/fast/x"}, "checkpoint_path", "deleted at the end"),
+        ({**ROOM, "result_file": "/fast/result"}, "result_file", "tmpfs at /fast/, which is"),
+        ({"tmpfs": [{"path": "/out"}]}, "result_file", "tmpfs at /out, which is deleted"),
     ],
 )
 def test_what_would_be_hidden_or_lost_is_refused(

@@ -46,7 +46,7 @@ def test_what_is_null_is_not_limited() -> None:
 @pytest.mark.parametrize(
     ("tokens", "fault"),
     [
-        ({"gpu": 1}, "gpu is a name of our own"),
+        ({"gpu": 1}, "gpu is a reserved name"),
         ({"Licence": 1}, "'Licence': a name must match"),
         ({"": 1}, "'': a name must match"),
         ({"licence\n": 1}, "a name must match"),

@@ -247,7 +247,7 @@ def test_containers_of_a_gang_have_a_network_of_their_own_unless_it_says_otherwi
         ({"tmpfs": [{"path": "/proc/x"}]}, "tmpfs[0].path", "must not be below /proc"),
         ({"mounts": [{"source": "x", "target": "/y"}]}, "mounts[0].source", "absolute path"),
         ({"capabilities": ["net_raw"]}, "capabilities[0]", "must match"),
-        ({"network": "gang"}, "network", "only for a coscheduled job"),
+        ({"network": "gang"}, "network", "only valid for a coscheduled job"),
         ({"inputs": [{"path": "in", "content": ""}]}, "inputs[0].path", "absolute path"),
         ({"inputs": [{"path": "/in/", "content": ""}]}, "inputs[0].path", "path of a file"),
         ({"inputs": [{"content": ""}]}, "inputs[0].path", "is required"),
@@ -324,7 +324,7 @@ def test_fields_of_a_group_do_not_stand_beside_groups() -> None:
         (
             ({"name": "x", "depends_on": [{"group": "z"}]},),
             "groups[0].depends_on[0].group",
-            "no group",
+            "not a group",
         ),
         (
             ({"name": "x"}, {"name": "y", "depends_on": [{"group": "x"}, {"group": "x"}]}),
@@ -345,7 +345,7 @@ def test_fields_of_a_group_do_not_stand_beside_groups() -> None:
         (
             ({"name": "x", "task_type": "process", "command": ["true"]},),
             "groups[0].image",
-            "means nothing for task_type process",
+            "is not supported for task_type process",
         ),
     ],
 )
@@ -380,7 +380,7 @@ def test_the_jobs_minimum_lies_between_the_groups_sum_and_all_replicas(minimum: 
 @pytest.mark.parametrize(
     ("inputs", "place", "detail"),
     [
-        ([{"from": {"group": "q", "result": True}, "path": "/in"}], "[0].from.group", "no group"),
+        ([{"from": {"group": "q", "result": True}, "path": "/in"}], "[0].from.group", "is not a"),
         ([{"from": {"group": "x", "result": False}, "path": "/in"}], "[0].from.result", "must be"),
         ([{"path": "/in", "content": ""}, {"path": "/in/x", "content": ""}], "[1].path", "lies in"),
         ([{"path": "/in", "content": ""}, {"path": "/in", "content": ""}], "[1].path", "another"),

@@ -15,10 +15,10 @@ def test_neither_an_image_nor_a_command_is_needed() -> None:
 @pytest.mark.parametrize(
     ("fields", "field", "words"),
     [
-        ({"ports": ["http"]}, "ports", "means nothing for task_type http-job"),
-        ({"idle_timeout_seconds": 5}, "idle_timeout_seconds", "means nothing for task_type"),
-        ({"health_check": {"command": ["true"]}}, "health_check", "means nothing for task_type"),
-        ({"exclusive": True}, "exclusive", "cannot be promised for task_type http-job"),
+        ({"ports": ["http"]}, "ports", "is not supported for task_type http-job"),
+        ({"idle_timeout_seconds": 5}, "idle_timeout_seconds", "is not supported for task_type"),
+        ({"health_check": {"command": ["true"]}}, "health_check", "is not supported for task_type"),
+        ({"exclusive": True}, "exclusive", "is not supported for task_type http-job"),
     ],
 )
 def test_what_needs_a_process_on_the_cell_is_refused_by_name(
@@ -52,4 +52,4 @@ def test_what_a_plain_process_would_not_obey_is_refused_by_name(field: str, valu
     with pytest.raises(InvalidSpec) as refused:
         parse_job({**plain, field: value})
     found = {fault.field: fault.detail for fault in refused.value.faults}
-    assert found == {field: "means nothing for task_type process"}
+    assert found == {field: "is not supported for task_type process"}

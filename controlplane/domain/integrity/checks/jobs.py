@@ -123,7 +123,7 @@ def never_over_committed(records: IntegrityRows) -> Iterator[Finding]:
     for cell in records.cells:
         for name, amount in sorted(cell.used.items()):
             if amount > cell.capacity.get(name, 0):
-                text = f"{amount} of {cell.capacity.get(name, 0)} {name} are taken"
+                text = f"{amount} of {cell.capacity.get(name, 0)} {name} are in use"
                 yield f"cell {cell.id} ({cell.name})", text
 
 

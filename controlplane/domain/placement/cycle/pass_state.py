@@ -273,7 +273,7 @@ class Pass:
         """Return the shape of a row."""
         return self.shapes[self.waiting.shape_ids[row]]
 
-    # ---------------------------------------------------------------------------- kept room
+    # ---------------------------------------------------------------------------- reservations
 
     def honour_nominations(self, rows: Sequence[int]) -> None:
         """Place nominated tasks on their reserved capacity; the rest of it stays reserved."""
@@ -293,7 +293,7 @@ class Pass:
         """Reserve capacity for the remaining tasks of a nominated row."""
         shape, count = self.shape_of(row), int(self.left[row])
         cell_id = self.waiting.nominated_cell_ids[row]
-        assert cell_id is not None, "only what is nominated has room kept"
+        assert cell_id is not None, "only nominated rows have reservations"
         self.board.keep(cell_id, self.board.vector(shape.resources), count)
         self.ledger.keep(row, shape, self.waiting.job_ids[row], count)
         self.kept[row] = count
@@ -334,7 +334,7 @@ class Pass:
 
     def _shift_kept(self, row: int, sign: int) -> None:
         cell_id = self.waiting.nominated_cell_ids[row]
-        assert cell_id is not None, "only what is nominated has room kept"
+        assert cell_id is not None, "only nominated rows have reservations"
         request = self.board.vector(self.shape_of(row).resources)
         self.board.keep(cell_id, request, sign * self.kept[row])
 

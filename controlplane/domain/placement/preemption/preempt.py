@@ -67,7 +67,7 @@ def choose_evictions(
     now: datetime,
     limit: int,
 ) -> list[Eviction]:
-    """Return the evictions for `needs`, which are ordered by band and queue; others fit nowhere.
+    """Return the evictions for `needs`, ordered by band and queue; impossible ones are omitted.
 
     `cells`: READY cells, by name. `free`: resources (`names`) x cells, capacity less unreleased
     attempts and reservations (so it may be negative). `running`: all attempts of the pool that have
