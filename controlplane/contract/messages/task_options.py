@@ -103,9 +103,9 @@ def read_tmpfs(item: Any) -> Tmpfs:
     return Tmpfs(path=fields.text(body, "path"), size_mib=fields.whole(body, "size_mib"))
 
 
-Wish = SecretUse | Output | Mount | Tmpfs
+TaskOption = SecretUse | Output | Mount | Tmpfs
 
 
-def bodies(wishes: tuple[Wish, ...]) -> list[Mapping[str, Any]] | None:
+def bodies(options: tuple[TaskOption, ...]) -> list[Mapping[str, Any]] | None:
     """Return the JSON form; None if there is none."""
-    return [wish.body() for wish in wishes] or None
+    return [option.body() for option in options] or None
