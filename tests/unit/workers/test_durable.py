@@ -184,7 +184,7 @@ class Site:
 
     def said(self, kind: type[Said]) -> list[tuple[Said, bytes]]:
         """The messages of a kind, each with what was kept when it left."""
-        found = [(read_message(item.body()), kept) for item, kept in self.pushed]
+        found = [(read_message(item.content()), kept) for item, kept in self.pushed]
         return [(message, kept) for message, kept in found if isinstance(message, kind)]
 
     def ends(self) -> list[bytes]:
