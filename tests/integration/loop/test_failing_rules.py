@@ -27,12 +27,8 @@ from controlplane.domain.state.job_rollup import impossible_groups, newly_starta
 from controlplane.domain.state.states import OPEN
 from controlplane.models import Alert, Attempt, Job, Task, TaskGroup, TickState, Walk
 from controlplane.queries.convergence import due
-from controlplane.queries.convergence.due import (
-    SOURCES,
-    find_candidates,
-    find_due,
-    list_jobs_with,
-)
+from controlplane.queries.convergence.due import SOURCES, find_due, list_jobs_with
+from controlplane.queries.convergence.late_tasks import find_candidates
 from controlplane.queries.integrity.invariants import check_all
 from controlplane.queries.locks import load_groups, read_jobs
 from controlplane.queries.sql import execute, rows
