@@ -26,4 +26,4 @@ def test_a_named_resource_that_no_pool_lists_is_the_cells(loop: Loop) -> None:
     assert check_all() == []
     Cell.objects.update(capacity={"cpu_millis": 4000, "memory_mib": 4096, "licence": 2})
     [violation] = check_all()
-    assert "3 of 2 licence are taken" in violation.text
+    assert "3 of 2 licence are in use" in violation.text
