@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.drawn import draw
+from tests.harness.drawn import draw
 
 draw()
 

@@ -8,7 +8,7 @@ import pytest
 from controlplane.config.stack.parts.engine import require_engine
 from controlplane.config.stack.parts.image import require_image
 from tests.conformance.kit import DockerKit, Kit, ProcessKit, made_kit
-from tests.conformance.web import Web
+from tests.harness.web import Web
 
 DOCKER = pytest.param("docker", marks=pytest.mark.engine)
 

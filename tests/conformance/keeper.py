@@ -13,7 +13,7 @@ from controlplane.contract.messages.launch_context import LaunchContext
 from controlplane.contract.wire import keys
 from controlplane.domain.cells.sealing import NONCE_BYTES, seal
 from tests.conformance.kit import Kit
-from tests.conformance.web import Answer, Request, Web
+from tests.harness.web import Answer, Request, Web
 from workers.attempt.events import EndedEvent
 from workers.drivers.registry import make_driver
 

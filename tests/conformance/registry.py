@@ -8,7 +8,7 @@ import os
 import tarfile
 import threading
 
-from tests.conformance.web import Answer, Request, Web
+from tests.harness.web import Answer, Request, Web
 
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 CONFIG = "application/vnd.docker.container.image.v1+json"

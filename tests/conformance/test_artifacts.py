@@ -13,7 +13,7 @@ from controlplane.contract.states import FailureKind
 from tests.conformance.keeper import Keeper
 from tests.conformance.kit import SECONDS, DockerKit, Kit, Recorder, until
 from tests.conformance.test_files import ROOT
-from tests.conformance.web import Answer, Request, Web
+from tests.harness.web import Answer, Request, Web
 from workers.attempt.events import EndedEvent, Launch
 from workers.attempt.outcome import ENGINE, EXIT, OUTPUTS, STOPPED
 from workers.log_uploads import LogShipper

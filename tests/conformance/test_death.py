@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.kit import Kit, until
-from tests.conformance.web import Answer, Request, Web
+from tests.harness.web import Answer, Request, Web
 from workers.attempt.outcome import VANISHED
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from controlplane.contract.states import FailureKind, Phase
 from tests.conformance.cable import Cable
 from tests.conformance.kit import IMAGE, DockerKit, until
 from tests.conformance.registry import Registry
-from tests.conformance.web import Answer, Web
+from tests.harness.web import Answer, Web
 from workers.attempt.events import BuildingEvent, EndedEvent, StartedEvent
 from workers.attempt.outcome import ENGINE, OUT_OF_MEMORY, STOPPED
 from workers.drivers.base import EngineAway

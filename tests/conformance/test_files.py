@@ -8,7 +8,7 @@ from controlplane.contract.messages.orders import Input
 from controlplane.contract.messages.reports import COMMAND, SPEC
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import Kit, until
-from tests.conformance.web import Answer, Request, Web
+from tests.harness.web import Answer, Request, Web
 from workers.attempt.capture import cut_note
 from workers.attempt.events import EndedEvent
 from workers.attempt.outcome import INPUTS

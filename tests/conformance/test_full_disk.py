@@ -13,7 +13,7 @@ from controlplane.contract.messages.orders import Input
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import DockerKit, Kit, until
 from tests.conformance.own_engine import OwnEngine, OwnEngineKit, require_root
-from tests.conformance.web import Web
+from tests.harness.web import Web
 from workers.attempt.events import EndedEvent
 from workers.attempt.outcome import DISK
 

@@ -15,7 +15,7 @@ from controlplane.contract.states import TaskState as S
 from controlplane.contract.wire import keys
 from controlplane.domain.cells.sealing import NONCE_BYTES, seal
 from tests.conformance.kit import SECONDS, DockerKit, Kit, ProcessKit, until
-from tests.conformance.web import Answer, Request, Web
+from tests.harness.web import Answer, Request, Web
 from workers.attempt.events import Launch
 from workers.attempt.gangs import gang
 from workers.secret_folder import is_in_memory

@@ -11,7 +11,7 @@ from controlplane.contract.messages.orders import Input
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import Kit
 from tests.conformance.test_files import ROOT, ran
-from tests.conformance.web import Answer, Web
+from tests.harness.web import Answer, Web
 from workers.attempt.outcome import INPUTS
 from workers.drivers.registry import make_driver
 

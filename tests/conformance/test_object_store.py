@@ -19,7 +19,7 @@ from controlplane.contract.states import FailureKind
 from tests.conformance.keeper import Keeper
 from tests.conformance.kit import ProcessKit, until
 from tests.conformance.test_artifacts import script
-from tests.conformance.web import Web
+from tests.harness.web import Web
 from workers.attempt.outcome import INPUTS, OUTPUTS, STOPPED
 from workers.remote_files import Storage
 

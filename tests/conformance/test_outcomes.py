@@ -26,7 +26,7 @@ from controlplane.contract.messages.reports import (
 )
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import DockerKit, made_kit
-from tests.conformance.web import Answer, Request, Web
+from tests.harness.web import Answer, Request, Web
 from workers.attempt import outcome
 from workers.attempt.events import EndedEvent, Launch, Permit
 from workers.attempt.outcome import (

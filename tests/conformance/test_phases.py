@@ -18,7 +18,7 @@ from tests.conformance.distribution import Distribution, serving
 from tests.conformance.kit import DockerKit, Kit, ProcessKit, until
 from tests.conformance.outside import Outside
 from tests.conformance.runners import Scripted, runner_kit
-from tests.conformance.web import Web
+from tests.harness.web import Web
 from workers.attempt.events import BuildingEvent, EndedEvent, StageFailedEvent, StartedEvent
 from workers.attempt.outcome import STOPPED
 from workers.drivers.docker.connection import find_socket

@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.contract.messages.orders import GroupSpec, Orders, RegistrationResult, RunAttempt
 from tests.conformance.kit import IMAGE, DockerKit, until
-from tests.unit.workers.cell_bench import sealed_for
+from tests.harness.cell_bench import sealed_for
 from workers.agent.cell import Cell
 from workers.agent.inputs import OrderMessage, ScanResult
 from workers.agent.reaper import Reaper

@@ -16,7 +16,7 @@ from controlplane.contract.states import FailureKind
 from controlplane.contract.wire import keys
 from tests.conformance.kit import DockerKit, Kit, until
 from tests.conformance.test_files import ROOT
-from tests.conformance.web import Answer, Request, Web
+from tests.harness.web import Answer, Request, Web
 from workers.attempt.events import EndedEvent
 from workers.attempt.outcome import SECRET, WEB
 from workers.drivers.registry import make_driver

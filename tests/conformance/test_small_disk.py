@@ -7,8 +7,8 @@ import pytest
 from controlplane.contract.messages.orders import Input
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import made_kit
-from tests.conformance.web import Web
-from tests.unit.workers.small_disk import mounted
+from tests.harness.small_disk import mounted
+from tests.harness.web import Web
 from workers.attempt.outcome import DISK
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from controlplane.contract.messages.orders import Input
 from tests.conformance.kit import DockerKit, until
-from tests.conformance.web import Web
+from tests.harness.web import Web
 from workers.attempt.events import BuildingEvent, EndedEvent, StartedEvent
 from workers.attempt.outcome import STOPPED
 from workers.attempt.pipeline import START

@@ -21,9 +21,9 @@ from client import Session
 from client.settings import ClientSettings
 from controlplane.config.stack.parts.ports import free_port
 from tests.architecture.source import ROOT
-from tests.deployed import CELL, as_here, read_example, read_units
 from tests.e2e.stack import is_running, wait_until
 from tests.e2e.work import run_to_end
+from tests.harness.deployed import CELL, as_here, read_example, read_units
 
 pytestmark = pytest.mark.stack
 

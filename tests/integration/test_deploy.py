@@ -13,7 +13,7 @@ import pytest
 from controlplane.config.env import InvalidSettings, load_settings
 from controlplane.contract.settings_names import unknown_names
 from tests.architecture.source import ROOT, sources
-from tests.deployed import (
+from tests.harness.deployed import (
     CELL,
     DEPLOY,
     as_installed,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 PURE = ("controlplane.contract", "controlplane.domain", "controlplane.spec")
 _NEVER = ("django", "workers", "client")
-_TESTS = ("tests.unit.domain", "tests.properties")
+_TESTS = ("tests.unit.domain", "tests.properties", "tests.harness.domain")
 _SUITES = ("tests/unit", "tests/properties")
 
 

@@ -6,7 +6,7 @@ import time
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.config.settings")
 
-import tests.pgtest  # isort: skip  # noqa: F401  one database server for all of them
+import tests.harness.pgtest  # isort: skip  # noqa: F401  one database server for all of them
 
 import django
 

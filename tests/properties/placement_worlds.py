@@ -14,7 +14,7 @@ from controlplane.domain.placement.model.snapshot import CellFacts, GangFacts, N
 from controlplane.domain.scopes import Quota, ScopeKind, ScopeLimits
 from controlplane.domain.state.gangs import GangGroupFacts
 from controlplane.domain.state.states import Band
-from tests.unit.domain.facts import NOW
+from tests.harness.domain.facts import NOW
 from tests.unit.domain.placement.pools import Pool, Row, cell, pool, quota, row
 
 NAMES = ("cpu_millis", "gpu", "memory_mib")

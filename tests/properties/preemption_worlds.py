@@ -20,8 +20,8 @@ from controlplane.domain.placement.model.snapshot import (
 from controlplane.domain.placement.preemption.candidates import PreemptionRequest
 from controlplane.domain.scopes import Scope, ScopeKind
 from controlplane.domain.state.states import Band, CellState
+from tests.harness.domain.facts import NOW
 from tests.properties.brute_force import World
-from tests.unit.domain.facts import NOW
 
 NAMES = ("cpu_millis", "gpu", "memory_mib")
 LICENCE = "licence"

@@ -10,7 +10,7 @@ from controlplane.domain.convergence.lost_cells import decide_lost
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.state.facts import LeaseFacts, PoolSilence
 from controlplane.domain.state.states import CellState, MassLoss
-from tests.unit.domain.facts import NOW
+from tests.harness.domain.facts import NOW
 
 POLICY = Policy()
 SECONDS = st.integers(-7200, 7200).map(lambda n: timedelta(seconds=n))

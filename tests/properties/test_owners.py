@@ -30,8 +30,8 @@ from controlplane.domain.state.states import (
     Reason,
 )
 from controlplane.queries.convergence.due import SOURCES
-from tests.unit.domain import facts
-from tests.unit.domain.facts import NOW
+from tests.harness.domain import facts
+from tests.harness.domain.facts import NOW
 
 LONG = timedelta(days=400)
 LATER = NOW + LONG

@@ -29,8 +29,8 @@ from controlplane.domain.state.transitions import (
     advance,
     is_legal,
 )
+from tests.harness.domain import facts
 from tests.properties import restatement as text
-from tests.unit.domain import facts
 
 PAIRS = list(product(S, Event))
 limits = st.builds(RetryLimits, st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))

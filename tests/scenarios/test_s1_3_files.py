@@ -17,7 +17,7 @@ import pytest
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.commands.tenancy.secrets import put_secret
 from controlplane.models import Job, Project
-from tests.live_files import content_of, files_below
+from tests.harness.live_files import content_of, files_below
 from tests.scenarios.cells import LiveStage, RealCell, script_of
 
 FAIL_ONCE = "[ $CELLRUN_ATTEMPT_NUMBER = 2 ]"

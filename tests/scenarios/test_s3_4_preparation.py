@@ -18,7 +18,7 @@ from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.models import Attempt, Job, Transition
 from tests.conformance.cable import Cable
 from tests.conformance.distribution import Distribution, serving
-from tests.conformance.web import Answer, Request, Web
+from tests.harness.web import Answer, Request, Web
 from tests.scenarios.cells import LiveStage, RealCell
 
 CREATE = b"/containers/create"

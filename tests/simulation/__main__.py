@@ -7,7 +7,7 @@ import time
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.config.settings")
 
-import tests.pgtest  # isort: skip  # noqa: F401  starts the database that settings name
+import tests.harness.pgtest  # isort: skip  # noqa: F401  starts the database that settings name
 
 import django
 from django.db import connection

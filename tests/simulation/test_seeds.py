@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.gang_bench import run_bench
 from tests.simulation.running import run_seed
 
-# Of each source its own (tests/drawn.py), printed in the head; SIMULATION_BASE takes another.
+# Drawn from the sources (tests/harness/drawn.py) and printed; SIMULATION_BASE sets another base.
 BASE = int(os.environ["SIMULATION_BASE"])
 AT_ONCE = 10
 IN_TEST, IN_SOAK = 300, 5_000

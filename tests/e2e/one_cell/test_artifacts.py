@@ -16,7 +16,7 @@ from tests.e2e.work import (
     wait_for_end,
     whole_log,
 )
-from tests.live_files import files_below
+from tests.harness.live_files import files_below
 
 pytestmark = [pytest.mark.stack, pytest.mark.engine]
 

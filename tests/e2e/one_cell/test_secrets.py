@@ -11,7 +11,7 @@ from client import ApiError, Session
 from tests.e2e.engine import EngineEvents
 from tests.e2e.stack import RunningStack, wait_until
 from tests.e2e.work import run_to_end, shell_job, whole_log
-from tests.live_files import content_of, files_below
+from tests.harness.live_files import content_of, files_below
 from workers.secret_folder import MEMORY
 
 pytestmark = [pytest.mark.stack, pytest.mark.engine]

@@ -13,7 +13,7 @@ from django.conf import settings
 
 from controlplane.storage import store
 from controlplane.storage.artifacts import AnnouncedFile, open_artifact, put_piece
-from tests.power_cut import Disk
+from tests.harness.power_cut import Disk
 
 
 @pytest.fixture

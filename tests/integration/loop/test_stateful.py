@@ -8,7 +8,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.integration.loop.machine import Course
 
-# Of each source its own (tests/drawn.py), printed in the head; SIMULATION_BASE takes another.
+# Drawn from the sources (tests/harness/drawn.py) and printed; SIMULATION_BASE sets another base.
 BASE = int(os.environ["SIMULATION_BASE"])
 AT_ONCE, STEPS = 12, 40
 IN_TEST, IN_SOAK = 4, 150

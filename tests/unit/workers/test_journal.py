@@ -8,7 +8,7 @@ import pytest
 from controlplane.contract.messages.orders import GroupSpec, RunAttempt, StopAttempt
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState
-from tests.unit.workers.small_disk import mounted
+from tests.harness.small_disk import mounted
 from workers.journal import CellJournal, FinishedAttempt, JournalFile, JournalState
 from workers.journal_file import RESERVE_BYTES, FileStore
 

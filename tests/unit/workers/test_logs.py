@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.contract.wire import keys
 from tests.conformance.kit import until
-from tests.conformance.web import Answer, Request, Web
+from tests.harness.web import Answer, Request, Web
 from workers.log_uploads import CHUNK_BYTES, SHIPPED, LogShipper
 
 KEY = b"k" * keys.KEY_BYTES

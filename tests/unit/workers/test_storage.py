@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.web import Answer, Request, Web
+from tests.harness.web import Answer, Request, Web
 from workers.remote_files import (
     Storage,
     StorageAway,

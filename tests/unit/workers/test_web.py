@@ -10,8 +10,8 @@ import pytest
 
 from controlplane.contract.wire import keys
 from controlplane.domain.cells.sealing import NONCE_BYTES, seal
-from tests.conformance.web import Answer, Request
-from tests.conformance.web import Web as Server
+from tests.harness.web import Answer, Request
+from tests.harness.web import Web as Server
 from workers.attempt.transfer.transfers import OutputTransfer
 from workers.control_api import HTTP_SECONDS, ControlPlaneUnavailable, Web
 

@@ -26,7 +26,7 @@ from controlplane.domain.placement.plugins.validators import BUILT_IN as VALIDAT
 from controlplane.domain.scopes import Quota, Scope, ScopeKind, ScopeLimits
 from controlplane.domain.state.gangs import GangGroupFacts
 from controlplane.domain.state.states import Band, CellState
-from tests.unit.domain.facts import NOW
+from tests.harness.domain.facts import NOW
 
 DOMAIN = 1
 

@@ -23,7 +23,7 @@ from controlplane.domain.placement.replay import (
 from controlplane.domain.scopes import Scope, ScopeKind
 from controlplane.domain.state.states import Band
 from controlplane.queries.placement.pool_plugins import resolve
-from tests.unit.domain.facts import NOW
+from tests.harness.domain.facts import NOW
 from tests.unit.domain.placement.pools import cell, pool, row
 
 FOLDER = Path(__file__).parents[3] / "replays"

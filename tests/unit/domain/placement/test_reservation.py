@@ -12,7 +12,7 @@ from controlplane.domain.placement.model.snapshot import (
 )
 from controlplane.domain.placement.preemption.reservation import choose_reservation
 from controlplane.domain.state.states import Band
-from tests.unit.domain.facts import NOW
+from tests.harness.domain.facts import NOW
 from tests.unit.domain.placement.pools import cell
 
 NAMES = ["cpu_millis", "memory_mib"]

@@ -10,7 +10,7 @@ from controlplane.domain.placement.preemption.make_room import make_room, starvi
 from controlplane.domain.placement.preemption.preempt import Eviction
 from controlplane.domain.scopes import ScopeKind, ScopeLimits
 from controlplane.domain.state.states import Band
-from tests.unit.domain.facts import NOW
+from tests.harness.domain.facts import NOW
 from tests.unit.domain.placement.pools import Row, cell, gang, pool, quota, row
 
 PRODUCTION = {"band": Band.PRODUCTION, "coscheduled": True, "job": 9}

@@ -11,7 +11,7 @@ from controlplane.domain.placement.model.snapshot import GangFacts, Nomination
 from controlplane.domain.scopes import ScopeKind, ScopeLimits
 from controlplane.domain.state.gangs import GangGroupFacts
 from controlplane.domain.state.states import Band
-from tests.unit.domain.facts import NOW
+from tests.harness.domain.facts import NOW
 from tests.unit.domain.placement.pools import cell, gang, pool, quota, row, run
 
 STRICT = PoolPolicy(strict_fifo=True)

@@ -18,7 +18,7 @@ from controlplane.domain.placement.model.snapshot import ShapeFacts
 from controlplane.domain.placement.plugins.validators import BUILT_IN
 from controlplane.domain.scopes import ScopeKind, ScopeLimits
 from controlplane.domain.state.states import Band
-from tests.unit.domain.facts import NOW
+from tests.harness.domain.facts import NOW
 
 NAMES = ("cpu_millis", "gpu", "memory_mib")
 KINDS = {

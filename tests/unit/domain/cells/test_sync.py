@@ -1,0 +1,76 @@
+"""Sync: what is sent again, what is stopped, and what is left alone."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from controlplane.contract.messages.orders import RunAttempt, StopAttempt
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.cells.sync import IN_FLIGHT, ExpectedAttempt, SyncResponse, decide_sync
+from controlplane.domain.state.states import ACTIVE, ATTEMPT_STATES, TERMINAL
+from tests.harness.domain.facts import NOW
+
+OLD = NOW - timedelta(minutes=1)
+BEFORE = NOW + timedelta(seconds=30)
+ONE = ExpectedAttempt(
+    uid="u1",
+    group_id=2,
+    task_id=3,
+    task_index=4,
+    number=5,
+    state=S.RUNNING,
+    created_at=OLD,
+    start_before=BEFORE,
+)
+NOTHING = SyncResponse((), ())
+
+
+@pytest.mark.parametrize("state", sorted(ACTIVE))
+def test_an_order_that_the_cell_lacks_is_given_again(state: S) -> None:
+    answer = decide_sync({}, [replace(ONE, state=state)], now=NOW)
+    assert answer == SyncResponse((RunAttempt("u1", 2, 3, 4, 5, BEFORE.timestamp()),), ())
+
+
+@pytest.mark.parametrize("state", sorted(ACTIVE))
+def test_what_the_cell_has_and_should_have_is_left_alone(state: S) -> None:
+    assert decide_sync({"u1": state}, [replace(ONE, state=state)], now=NOW) == NOTHING
+
+
+def test_an_order_that_may_still_be_on_its_way_is_not_given_again() -> None:
+    def runs(age: timedelta) -> int:
+        return len(decide_sync({}, [replace(ONE, created_at=NOW - age)], now=NOW).runs)
+
+    moment = timedelta(milliseconds=1)
+    assert timedelta(seconds=5) == IN_FLIGHT
+    assert [runs(IN_FLIGHT - moment), runs(IN_FLIGHT), runs(IN_FLIGHT + moment)] == [0, 1, 1]
+
+
+@pytest.mark.parametrize("state", sorted(TERMINAL & ATTEMPT_STATES))
+@pytest.mark.parametrize("held", [{}, {"u1": S.RUNNING}])
+def test_an_ended_attempt_is_stopped_whether_it_was_listed_or_not(
+    state: S, held: dict[str, S]
+) -> None:
+    ended = replace(
+        ONE, state=state, stop_reason="timeout", stop_force=True, stop_grace_seconds=3.0
+    )
+    answer = decide_sync(held, [ended], now=NOW)
+    assert answer == SyncResponse((), (StopAttempt("u1", "timeout", 3.0, True),))
+
+
+def test_a_stop_without_a_reason_says_stopped_and_has_the_usual_grace() -> None:
+    answer = decide_sync({}, [replace(ONE, state=S.KILLED)], now=NOW)
+    assert answer.stops == (StopAttempt("u1", "stopped", 10.0, False),)
+
+
+def test_what_nobody_wants_is_stopped() -> None:
+    answer = decide_sync({"u1": S.RUNNING, "u9": S.RUNNING}, [ONE], now=NOW)
+    assert answer == SyncResponse((), (StopAttempt("u9", "not wanted"),))
+
+
+def test_stops_of_the_ended_come_first_and_each_once() -> None:
+    held = {"u9": S.RUNNING, "u2": S.RUNNING}
+    ended = replace(ONE, uid="u2", state=S.KILLED)
+    answer = decide_sync(held, [ONE, ended], now=NOW)
+    assert [run.uid for run in answer.runs] == ["u1"]
+    assert [stop.uid for stop in answer.stops] == ["u2", "u9"]

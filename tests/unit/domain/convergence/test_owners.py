@@ -1,0 +1,180 @@
+"""The table of owners: who looks at each task that is not done, and what else is looked at."""
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.convergence.owners import (
+    OTHER_OWNERS,
+    TASK_OWNERS,
+    OwnerFacts,
+    find_owner,
+)
+from controlplane.domain.state.states import ACTIVE, ATTEMPT_STATES, TERMINAL, Exclusive
+from tests.harness.domain.facts import NOW, attempt, task
+
+ENDED = sorted(TERMINAL & ATTEMPT_STATES)
+
+
+def owner(
+    state: S,
+    held_by: S | None = None,
+    *,
+    released: bool = False,
+    forced: bool = False,
+    at_most_once: bool = False,
+    exclusive: Exclusive = Exclusive.NO,
+    **circumstances: Any,
+) -> str | None:
+    """The rule of whoever looks at such a task."""
+    present = None
+    if held_by:
+        released_at = NOW if released else None
+        present = attempt(held_by, released_at=released_at, is_stop_forced=forced)
+    facts = replace(task(state, present), at_most_once=at_most_once, exclusive=exclusive)
+    found = find_owner(OwnerFacts(facts, **circumstances))
+    return found.rule if found else None
+
+
+@pytest.mark.parametrize("state", sorted(TERMINAL))
+def test_what_ended_and_is_released_needs_nobody(state: S) -> None:
+    assert owner(state) is None
+    assert owner(state, S.FAILED, released=True) is None
+    whatever: dict[str, Any] = {
+        "is_cell_lost": True,
+        "is_job_ending": True,
+        "is_job_bouncing": True,
+        "waits_for_jobs": True,
+        "is_group_startable": False,
+        "has_deadline": True,
+        "has_timeout": True,
+    }
+    assert owner(state, **whatever) is None
+    assert owner(state, S.FAILED, released=True, **whatever) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "rule"),
+    [
+        (S.ASSIGNED, "unanswered"),
+        (S.BUILDING, "stuck_builds"),
+        (S.RUNNING, "silent_leases"),
+    ],
+)
+def test_each_active_state_has_its_rule(state: S, rule: str) -> None:
+    assert owner(state, state) == rule
+    assert owner(state, state, is_cell_lost=True) == "attempts_of_lost_cells"
+    assert owner(state, state, is_job_bouncing=True) == "bouncing_jobs"
+    assert owner(state, state, is_job_ending=True, is_cell_lost=True) == "ending_jobs"
+    assert owner(state, state, is_cell_lost=True, is_job_bouncing=True) == "attempts_of_lost_cells"
+
+
+def test_a_running_task_with_a_timeout_is_bounded_and_one_without_is_its_programs() -> None:
+    assert owner(S.RUNNING, S.RUNNING, has_timeout=True) == "overruns"
+    assert owner(S.BUILDING, S.BUILDING, has_timeout=True) == "stuck_builds"
+
+
+def test_an_order_that_must_not_run_twice_is_its_cells() -> None:
+    assert owner(S.ASSIGNED, S.ASSIGNED, at_most_once=True) == "silent_leases"
+    assert owner(S.BUILDING, S.BUILDING, at_most_once=True) == "stuck_builds"
+    assert owner(S.RUNNING, S.RUNNING, at_most_once=True, is_job_bouncing=True) == "silent_leases"
+
+
+@pytest.mark.parametrize("state", ENDED)
+def test_an_ended_attempt_that_is_not_gone_is_stopped(state: S) -> None:
+    rules = {False: "unconfirmed_stops", True: "stuck_stops"}
+    for own, (forced, rule) in product((state, S.PENDING), rules.items()):
+        assert owner(own, state, forced=forced) == rule
+        assert owner(own, state, forced=forced, is_job_bouncing=True) == rule
+        assert owner(own, state, forced=forced, is_cell_lost=True) == "attempts_of_lost_cells"
+        assert owner(own, state, forced=forced, exclusive=Exclusive.STRICT) == rule
+        strict: dict[str, Any] = {"exclusive": Exclusive.STRICT, "is_cell_lost": True}
+        assert owner(own, state, forced=forced, **strict) == "held_attempts"
+
+
+def test_a_strict_attempt_that_still_runs_is_lost_like_any_other() -> None:
+    strict: dict[str, Any] = {"exclusive": Exclusive.STRICT, "is_cell_lost": True}
+    assert owner(S.RUNNING, S.RUNNING, **strict) == "attempts_of_lost_cells"
+    lease: dict[str, Any] = {"exclusive": Exclusive.LEASE, "is_cell_lost": True}
+    assert owner(S.PENDING, S.FAILED, **lease) == "attempts_of_lost_cells"
+
+
+@pytest.mark.parametrize("state", [S.PENDING, *sorted(ACTIVE)])
+def test_the_end_of_its_job_comes_first(state: S) -> None:
+    held_by = None if state is S.PENDING else state
+    assert owner(state, held_by, is_job_ending=True, has_deadline=True) == "ending_jobs"
+
+
+def test_a_pending_task_waits_for_jobs_then_groups_then_its_place() -> None:
+    def pending(**circumstances: Any) -> str | None:
+        return owner(S.PENDING, **circumstances)
+
+    assert pending(waits_for_jobs=True, is_group_startable=False) == "blocked_jobs"
+    assert pending(is_group_startable=False, has_deadline=True) == "waiting_jobs"
+    assert pending(has_deadline=True) == "unplaced"
+    assert pending() == "placement"
+    assert owner(S.PENDING, S.FAILED, released=True) == "placement"
+
+
+def test_by_default_nothing_special_is_the_case() -> None:
+    facts = task(S.PENDING)
+    assert OwnerFacts(facts) == OwnerFacts(
+        facts,
+        is_cell_lost=False,
+        is_job_ending=False,
+        is_job_bouncing=False,
+        waits_for_jobs=False,
+        is_group_startable=True,
+        has_deadline=False,
+        has_timeout=False,
+    )
+
+
+def test_the_rows_with_a_bound_are_these() -> None:
+    assert [(row.rule, row.is_bounded) for row in TASK_OWNERS] == [
+        ("ending_jobs", True),
+        ("held_attempts", False),
+        ("attempts_of_lost_cells", True),
+        ("unconfirmed_stops", True),
+        ("stuck_stops", False),
+        ("bouncing_jobs", True),
+        ("unanswered", True),
+        ("silent_leases", False),
+        ("stuck_builds", True),
+        ("overruns", True),
+        ("silent_leases", False),
+        ("blocked_jobs", False),
+        ("waiting_jobs", False),
+        ("unplaced", True),
+        ("placement", False),
+    ]
+    assert all(row.holds for row in TASK_OWNERS)
+
+
+def test_jobs_and_cells_have_owners_too() -> None:
+    assert [(row.rule, row.is_bounded) for row in OTHER_OWNERS] == [
+        ("orphaned_jobs", True),
+        ("unsettled_jobs", True),
+        ("recount", False),
+        ("orphans", False),
+        ("freed_attempts", True),
+        ("images", True),
+        ("resolving", True),
+        ("claimed_callbacks", True),
+        ("quiet_alerts", True),
+        ("expired_jobs", True),
+        ("old_records", True),
+        ("strays", False),
+        ("deleted_jobs", True),
+        ("silent_leases", True),
+        ("held_losses", False),
+        ("failing_cells", False),
+        ("cleared_cells", False),
+        ("drained", False),
+        ("", False),
+        ("", False),
+    ]
+    assert not any(row.holds for row in OTHER_OWNERS)

@@ -1,0 +1,220 @@
+"""The built-in kinds: what they refuse, what they make of ends; and what a faulty hook may not."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from controlplane.contract.states import FailureKind
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.cells.reports import decide_report
+from controlplane.domain.hooks import BUILT_IN
+from controlplane.domain.hooks.batch import BatchHook
+from controlplane.domain.hooks.calls import longest_of, told_of
+from controlplane.domain.hooks.inference import InferenceHook
+from controlplane.domain.hooks.interactive import InteractiveHook
+from controlplane.domain.hooks.interface import AttemptEnd, GroupTerms, Hook
+from controlplane.domain.hooks.preparing import prepare_job
+from controlplane.domain.jobs.submission import PlannedGroup, plan_groups
+from controlplane.domain.state.effects import ChangeTask
+from controlplane.domain.state.states import ACTIVE, TERMINAL, Reason
+from controlplane.domain.state.transitions import Event
+from controlplane.spec import JobSpec, parse_job
+from tests.harness.domain.facts import NOW, SENDER, attempt, report, task
+
+CHECK = {"http": {"port": "http"}, "interval_seconds": 1}
+
+
+def faults(kind: str, **fields: Any) -> dict[str, str]:
+    spec = parse_job({"name": "a", "image": "busybox", "kind": kind, **fields})
+    found = prepare_job(spec, BUILT_IN[kind](), is_short=True).faults
+    return {fault.field: fault.detail for fault in found}
+
+
+@pytest.mark.parametrize("kind", BUILT_IN)
+def test_each_field_is_taken_by_the_kinds_that_it_is_for_and_by_no_other(kind: str) -> None:
+    needed: dict[str, Any] = {"ports": ["http"]}
+    if kind == "inference":
+        needed["health_check"] = CHECK
+    assert faults(kind, **needed) == {}
+    limit = {"idle_timeout_seconds"} if kind != "interactive" else set()
+    assert faults(kind, **needed, idle_timeout_seconds=60).keys() == limit
+    limit = {"lifetime_seconds"} if kind != "interactive" else set()
+    assert faults(kind, **needed, lifetime_seconds=60).keys() == limit
+    check = {"health_check"} if kind != "inference" else set()
+    assert faults(kind, **{**needed, "health_check": CHECK}).keys() == check
+
+
+def test_inference_needs_a_health_check_and_the_fault_names_the_group() -> None:
+    groups = [{"name": "one", "image": "busybox"}, {"name": "two", "image": "busybox"}]
+    spec = parse_job({"name": "a", "kind": "inference", "groups": groups})
+    found = prepare_job(spec, InferenceHook(), is_short=False).faults
+    assert [fault.field for fault in found] == ["groups[0].health_check", "groups[1].health_check"]
+    assert found[0].detail == "is required for kind inference"
+
+
+def planned(spec: JobSpec, hook: Hook) -> list[PlannedGroup]:
+    prepared = prepare_job(spec, hook, is_short=True)
+    assert not prepared.faults
+    return plan_groups(prepared.spec, now=NOW, timeout_seconds=None, changes=prepared.changes)
+
+
+def test_a_cell_is_told_what_the_hook_left_of_the_terms() -> None:
+    fields = {"ports": ["http"], "idle_timeout_seconds": 60, "lifetime_seconds": 600}
+    spec = parse_job({"name": "a", "image": "busybox", "kind": "interactive", **fields})
+    [group] = planned(spec, InteractiveHook())
+    assert {name: group.launch[name] for name in fields} == fields
+    assert group.timeout_seconds == 600, "what the cell does not end, the control plane does"
+
+    class Shorter(InteractiveHook):
+        def prepare(self, terms: GroupTerms) -> GroupTerms:
+            less = replace(terms, idle_timeout_seconds=None, ports=())
+            return replace(less, lifetime_seconds=5.0, timeout_seconds=7.0)
+
+    [group] = planned(spec, Shorter())
+    assert (group.launch["lifetime_seconds"], group.launch["timeout_seconds"]) == (5, 7)
+    assert group.timeout_seconds == 5
+    assert "ports" not in group.launch
+    assert "idle_timeout_seconds" not in group.launch
+
+
+def test_a_health_check_is_told_as_the_wire_has_it() -> None:
+    fields = {"ports": ["http"], "health_check": {"http": {"port": "http", "path": "/up"}}}
+    spec = parse_job({"name": "a", "image": "busybox", "kind": "inference", **fields})
+    [group] = prepare_job(spec, InferenceHook(), is_short=True).spec.groups
+    told = told_of(group)
+    assert told["health_check"] == {
+        "port": "http",
+        "path": "/up",
+        "interval_seconds": 5.0,
+        "timeout_seconds": 5.0,
+        "retries": 3,
+        "start_period_seconds": 60.0,
+    }
+    assert longest_of(group) is None
+
+
+@pytest.mark.parametrize(
+    ("event", "exit_code", "was_running", "meant"),
+    [
+        (Event.EXITED_ZERO, 0, True, Event.HEALTH_FAILED),
+        (Event.USER_FAILED, 1, True, Event.HEALTH_FAILED),
+        (Event.VANISHED, 137, True, Event.HEALTH_FAILED),
+        (Event.VANISHED, None, True, Event.VANISHED),
+        (Event.SYSTEM_FAILED, None, True, Event.SYSTEM_FAILED),
+        (Event.EXITED_ZERO, 0, False, Event.USER_FAILED),
+        (Event.USER_FAILED, 1, False, Event.USER_FAILED),
+        (Event.VANISHED, 137, False, Event.VANISHED),
+    ],
+)
+def test_inference_is_free_to_end_once_it_served(
+    event: Event, exit_code: int | None, was_running: bool, meant: Event
+) -> None:
+    assert InferenceHook().on_end(AttemptEnd(event, was_running, exit_code)) is meant
+    for hook in (BatchHook(), InteractiveHook()):
+        assert hook.on_end(AttemptEnd(event, was_running, exit_code)) is event
+
+
+# ----------------------------------------------------------------------------- in a report
+
+
+def decided(state: S, said: Any, hook: Hook) -> ChangeTask:
+    change = decide_report(task(state, attempt(state)), said, SENDER, now=NOW, hook=hook)
+    assert isinstance(change, ChangeTask), change
+    return change
+
+
+def test_a_service_that_ended_waits_again_and_nothing_is_charged() -> None:
+    change = decided(S.RUNNING, report(S.SUCCEEDED, exit_code=0, gone=True), InferenceHook())
+    assert change.task_to is S.PENDING
+    assert change.attempt is not None
+    assert (change.attempt.state_to, change.attempt.charged) == (S.FAILED, None)
+    assert change.steps[0].reason is Reason.ENDED_EARLY
+    assert change.not_before is not None
+    assert change.not_before > NOW
+
+
+def test_a_service_whose_running_report_was_lost_is_free_all_the_same() -> None:
+    said = report(S.FAILED, exit_code=1, reason="exit", gone=True, started_at=NOW.timestamp())
+    assert decided(S.ASSIGNED, said, InferenceHook()).task_to is S.PENDING
+
+
+def test_a_service_that_never_became_healthy_has_failed() -> None:
+    said = report(
+        S.FAILED,
+        exit_code=143,
+        failure_kind=FailureKind.USER,
+        reason="health_check",
+        message="not healthy within 5 s: HTTP status 500",
+        gone=True,
+    )
+    change = decided(S.BUILDING, said, InferenceHook())
+    assert change.task_to is S.FAILED
+    assert change.failure_reason == "not healthy within 5 s: HTTP status 500"
+    assert change.steps[0].reason is Reason.HEALTH_CHECK_FAILED
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [("idle_timeout", Reason.IDLE_TIMEOUT), ("lifetime_over", Reason.LIFETIME_OVER)],
+)
+def test_what_a_limit_ended_is_killed_and_not_tried_again(said: str, reason: Reason) -> None:
+    change = decided(S.RUNNING, report(S.KILLED, exit_code=143, reason=said), InteractiveHook())
+    assert (change.task_to, change.steps[0].reason) == (S.KILLED, reason)
+
+
+def test_addresses_are_kept_with_what_was_used() -> None:
+    said = report(S.RUNNING, usage={"peak": 1}, addresses={"http": "10.0.0.1:8080"})
+    change = decided(S.BUILDING, said, BatchHook())
+    assert change.attempt is not None
+    assert change.attempt.usage == {"peak": 1}
+    assert change.attempt.details == {"addresses": {"http": "10.0.0.1:8080"}}
+
+
+# ----------------------------------------------------------------------------- of others
+
+
+class Foreign:
+    """A hook of another package."""
+
+    def __init__(self, event: Event) -> None:
+        self._event = event
+
+    def prepare(self, terms: GroupTerms) -> GroupTerms:
+        raise KeyError("it is broken")
+
+    def on_end(self, end: AttemptEnd) -> Event:
+        return self._event
+
+
+def test_a_hook_may_take_a_failure_for_success() -> None:
+    said = report(S.FAILED, exit_code=3, reason="exit", gone=True)
+    assert decided(S.RUNNING, said, Foreign(Event.EXITED_ZERO)).task_to is S.SUCCEEDED
+
+
+@pytest.mark.parametrize("event", [Event.PLACED, Event.REFUSED, Event.BUILDING, Event.KILLED])
+def test_an_event_that_is_no_end_of_a_program_is_not_believed(event: Event) -> None:
+    said = report(S.FAILED, exit_code=3, reason="exit", gone=True)
+    assert decided(S.RUNNING, said, Foreign(event)).task_to is S.FAILED
+
+
+@pytest.mark.parametrize("state", sorted(ACTIVE))
+@pytest.mark.parametrize("event", Event)
+def test_whatever_a_hook_says_an_end_is_an_end(state: S, event: Event) -> None:
+    for said in (
+        report(S.SUCCEEDED, exit_code=0, gone=True),
+        report(S.FAILED, exit_code=1, reason="exit", gone=True),
+        report(S.FAILED, failure_kind=FailureKind.SYSTEM, reason="engine", gone=True),
+        report(S.FAILED, failure_kind=FailureKind.OUTSIDE, reason="vanished", gone=True),
+    ):
+        change = decided(state, said, Foreign(event))
+        assert change.attempt is not None
+        assert change.attempt.state_to in TERMINAL
+        assert not change.attempt_open
+
+
+def test_a_hook_that_fails_is_told_at_the_kind() -> None:
+    spec = parse_job({"name": "a", "image": "busybox", "kind": "foreign"})
+    [fault] = prepare_job(spec, Foreign(Event.EXITED_ZERO), is_short=True).faults
+    assert fault.field == "kind"
+    assert fault.detail == "the hook foreign failed at group main: KeyError('it is broken')"

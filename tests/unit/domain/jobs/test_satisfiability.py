@@ -1,0 +1,273 @@
+"""What can never run is refused where it was written, with what lacks; all else is taken."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from controlplane.domain.constraints import Tags
+from controlplane.domain.jobs.satisfiability import (
+    AdmissionCandidate,
+    OfferedPool,
+    find_unsatisfiable,
+)
+from controlplane.domain.placement.model.snapshot import CellFacts
+from controlplane.domain.scopes import Quota, Scope, ScopeKind, ScopeLimits
+from controlplane.domain.state.states import CellState
+from controlplane.spec import parse_job
+from tests.harness.domain.facts import NOW
+
+CPU, MEMORY = "cpu_millis", "memory_mib"
+HINT = " (allow_unsatisfiable: true takes the job anyway)"
+
+
+def cell(
+    name: str,
+    capacity: Mapping[str, int],
+    *types: str,
+    labels: Mapping[str, str] | None = None,
+    tags: Sequence[str] = (),
+    state: CellState = CellState.READY,
+) -> CellFacts:
+    return CellFacts(
+        cell_id=sum(map(ord, name)),
+        name=name,
+        state=state,
+        incarnation="",
+        capacity=capacity,
+        used={},
+        task_types=frozenset(types or ("container",)),
+        labels=labels or {},
+        tags=Tags.read(tags),
+    )
+
+
+SMALL = cell("small", {CPU: 1000, MEMORY: 1000})
+LARGE = cell("large", {CPU: 4000, MEMORY: 1000})
+OTHER = cell("other", {CPU: 9000, MEMORY: 9000}, "process")
+
+
+def user(**limits: Any) -> Quota:
+    return Quota(Scope(ScopeKind.USER, 1), "ann", ScopeLimits(**limits))
+
+
+def refusals(
+    body: Mapping[str, Any],
+    *cells: CellFacts,
+    tokens: Mapping[str, int] | None = None,
+    quotas: Sequence[Quota] = (),
+    **pool: Any,
+) -> dict[str, str]:
+    """By field, why the job is refused, less the hint that each must give."""
+    job = {"name": "a", **body}
+    groups = job.get("groups", [job])
+    for group in groups:
+        if group.get("task_type") != "process":
+            group.setdefault("image", "busybox")
+    candidate = AdmissionCandidate(3, parse_job(job), "groups" not in body, quotas)
+    offered = OfferedPool("default", NOW, cells, tokens, **pool)
+    found = find_unsatisfiable([candidate], offered)
+    assert all(position == 3 and fault.detail.endswith(HINT) for position, fault in found)
+    return {fault.field: fault.detail.removesuffix(HINT) for _, fault in found}
+
+
+def needs(**resources: Any) -> dict[str, Any]:
+    return {"resources": {"memory": "64Mi", **resources}}
+
+
+def wants(key: str, op: str, *values: str, required: bool = True) -> dict[str, Any]:
+    return {"key": key, "op": op, "values": list(values), "required": required}
+
+
+# ------------------------------------------------------------------------------------ one task
+
+
+def test_what_fits_into_one_empty_cell_is_taken_whatever_state_the_cell_is_in() -> None:
+    assert refusals(needs(cpu=4), SMALL, LARGE) == {}
+    lost = cell("lost", {CPU: 9000, MEMORY: 1000}, state=CellState.LOST)
+    assert refusals(needs(cpu=9), SMALL, lost) == {}
+
+
+def test_a_pool_that_never_had_a_cell_or_none_of_the_type_takes_everything() -> None:
+    assert refusals(needs(cpu=9999)) == {}
+    assert refusals(needs(cpu=9999), OTHER) == {}
+    assert refusals({**needs(), "constraints": [wants("zone", "exists")]}, OTHER) == {}
+
+
+def test_what_no_cell_could_hold_is_refused_with_what_lacks() -> None:
+    assert refusals(needs(cpu=5), SMALL, OTHER, LARGE) == {
+        "resources.cpu": "larger than every cell of the pool: large comes closest and lacks 1 core"
+    }
+    assert list(refusals(needs(memory="2000Mi"), LARGE)) == ["resources.memory"]
+    assert list(refusals(needs(disk="1Gi"), LARGE)) == ["resources.disk"]
+    assert refusals(needs(licence=2), LARGE, cell("b", {CPU: 4000, MEMORY: 100, "licence": 1})) == {
+        "resources.licence": "larger than every cell of the pool: b comes closest and lacks"
+        " 1 licence"
+    }
+
+
+def test_each_group_is_told_of_its_own_fault() -> None:
+    groups = [{"name": "x"}, {"name": "y", **needs(cpu=5)}, {"name": "z", **needs(gpu=1)}]
+    assert list(refusals({"groups": groups}, LARGE)) == [
+        "groups[1].resources.cpu",
+        "groups[2].resources.gpu",
+    ]
+
+
+def test_who_allows_it_may_submit_what_can_never_run() -> None:
+    body = {**needs(cpu=5), "allow_unsatisfiable": True}
+    assert refusals(body, LARGE, quotas=[user(resources={CPU: 1})]) == {}
+
+
+# ------------------------------------------------------------------------- constraints and tags
+
+ZONE_A = cell("a", {CPU: 1000, MEMORY: 1000}, labels={"zone": "a", "gb": "64"})
+ZONE_B = cell("b", {CPU: 4000, MEMORY: 1000}, labels={"zone": "b", "gb": "16"})
+
+
+def test_only_cells_that_match_are_looked_at() -> None:
+    in_a = {"constraints": [wants("zone", "eq", "a")]}
+    assert refusals({**needs(cpu=1), **in_a}, ZONE_A, ZONE_B) == {}
+    assert refusals({**needs(cpu=2), **in_a}, ZONE_A, ZONE_B) == {
+        "resources.cpu": "larger than every cell of the pool: a comes closest and lacks 1 core"
+    }
+
+
+def test_preferences_refuse_nothing() -> None:
+    preferred = {"constraints": [wants("zone", "eq", "c", required=False)]}
+    assert refusals({**needs(cpu=4), **preferred}, ZONE_A, ZONE_B) == {}
+
+
+def test_labels_and_tags_that_no_cell_has_are_waited_for() -> None:
+    tagged = cell("t", {CPU: 1000, MEMORY: 1000}, tags=["quiet", "ssd?"])
+    for fields in (
+        {"constraints": [wants("zone", "eq", "c")]},
+        {"placement_tags": ["loud"]},
+        {"placement_tags": ["quiet"], **needs(cpu=1)},
+    ):
+        assert refusals(fields, ZONE_A, ZONE_B, tagged) == {}
+    # Of the cells that match the largest counts.
+    large = {"placement_tags": ["quiet", "ssd"], **needs(cpu=2)}
+    assert list(refusals(large, ZONE_B, tagged)) == ["resources.cpu"]
+
+
+# ------------------------------------------------------------------------------ tokens and quotas
+
+
+def test_more_tokens_than_the_pool_has_are_refused_and_no_cell_needs_to_have_them() -> None:
+    assert refusals(needs(licence=2), LARGE, tokens={"licence": 2}) == {}
+    assert refusals(needs(licence=3), LARGE, tokens={"licence": 2}) == {
+        "resources.licence": "tokens licence: 0 used + 3 requested > 2 of the pool"
+    }
+    assert list(refusals(needs(licence=3), tokens={"licence": 2})) == ["resources.licence"]
+
+
+@pytest.mark.parametrize("kind", ScopeKind)
+def test_a_task_above_a_quotas_own_limit_is_refused(kind: ScopeKind) -> None:
+    quota = Quota(Scope(kind, 1), "x", ScopeLimits(resources={CPU: 2000, "licence": 1}))
+    assert refusals(needs(cpu=2), LARGE, quotas=[quota]) == {}
+    assert refusals(needs(cpu=3), quotas=[quota]) == {
+        "resources.cpu": f"quota of {kind} x: 0 cores used + 3 cores requested > 2 cores allowed"
+    }
+    assert list(refusals(needs(licence=2), quotas=[quota])) == ["resources.licence"]
+
+
+def test_what_the_pool_does_not_check_refuses_nothing() -> None:
+    quotas = [user(resources={CPU: 2000}, running_tasks=0)]
+    assert refusals(needs(cpu=3), quotas=quotas, validators=["domain_quota"]) == {}
+
+
+def test_many_tasks_wait_for_a_quota_but_none_may_ever_run_where_it_is_zero() -> None:
+    many = {**needs(), "replicas": 9}
+    assert refusals(many, quotas=[user(running_tasks=1, running_jobs=1, pending_tasks=1)]) == {}
+    assert refusals(many, quotas=[user(running_tasks=0)]) == {
+        "replicas": "quota of user ann: 0 running tasks + 1 requested > 0 allowed"
+    }
+    assert list(refusals(many, quotas=[user(running_jobs=0)])) == ["replicas"]
+
+
+# ------------------------------------------------------------------------------------------ gangs
+
+
+def gang(*groups: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    named = [{"name": f"g{n}", **group} for n, group in enumerate(groups)]
+    return {"coscheduled": True, "groups": named, **fields}
+
+
+def test_a_gang_larger_than_the_pool_waits_for_more_cells() -> None:
+    assert refusals(gang({**needs(cpu=1), "replicas": 99}), SMALL, LARGE) == {}
+    assert refusals(gang({**needs(cpu=1), "replicas": 9}, group_by="rack"), ZONE_A) == {}
+    assert list(refusals(gang({**needs(cpu=9), "replicas": 2}), LARGE)) == [
+        "groups[0].resources.cpu"
+    ]
+
+
+def test_the_minima_of_a_gang_must_fit_quotas_and_tokens() -> None:
+    four = {**needs(cpu=1, licence=1), "replicas": 4}
+    place = "groups[0].replicas"
+    assert refusals(gang(four), quotas=[user(resources={CPU: 4000}, running_tasks=4)]) == {}
+    assert refusals(gang(four), quotas=[user(resources={CPU: 3000})]) == {
+        place: "quota of user ann: 0 cores used + 4 cores requested > 3 cores allowed"
+    }
+    assert refusals(gang(four), quotas=[user(running_tasks=3)]) == {
+        place: "quota of user ann: 0 running tasks + 4 requested > 3 allowed"
+    }
+    assert refusals(gang(four), tokens={"licence": 3}) == {
+        place: "tokens licence: 0 used + 4 requested > 3 of the pool"
+    }
+    assert refusals({"groups": [{"name": "x", **four}]}, tokens={"licence": 3}) == {}
+
+
+def test_jobs_of_one_call_are_judged_apart() -> None:
+    fine, large = (
+        parse_job({"name": "a", "image": "x"}),
+        parse_job({"name": "a", "image": "x", "resources": {"cpu": 9}}),
+    )
+    jobs = [
+        AdmissionCandidate(4, fine, True),
+        AdmissionCandidate(7, large, True),
+        AdmissionCandidate(8, large, False),
+    ]
+    found = find_unsatisfiable(jobs, OfferedPool("default", NOW, (LARGE,)))
+    assert [(position, fault.field) for position, fault in found] == [
+        (7, "resources.cpu"),
+        (8, "groups[0].resources.cpu"),
+    ]
+
+
+def test_beyond_the_minima_the_smallest_members_count() -> None:
+    large = {**needs(cpu=4), "replicas": 4, "min_available": 1}
+    small = {**needs(cpu=1, licence=1), "replicas": 4, "min_available": 0}
+    job = gang(large, small, min_available=4)  # one of the large, three of the small
+    assert refusals(job, quotas=[user(resources={CPU: 7000})]) == {}
+    assert refusals(job, quotas=[user(resources={CPU: 6000})]) == {
+        "min_available": "quota of user ann: 0 cores used + 7 cores requested > 6 cores allowed"
+    }
+    assert refusals(job, tokens={"licence": 1}) == {}  # four of the large need none
+
+
+def test_limits_are_told_at_the_group_that_is_above_them() -> None:
+    groups = {"groups": [{"name": "x"}, {"name": "y", **needs(cpu=3, licence=2)}]}
+    limits = user(resources={CPU: 2000})
+    assert list(refusals(groups, tokens={"licence": 1}, quotas=[limits])) == [
+        "groups[1].resources.licence",
+        "groups[1].resources.cpu",
+    ]
+
+
+def test_a_gang_is_told_at_the_field_that_makes_it_large() -> None:
+    one, four = {**needs(cpu=1)}, {**needs(cpu=1), "replicas": 4}
+    few = [user(running_tasks=2)]
+    assert list(refusals(gang(one, four), quotas=few)) == ["groups[1].replicas"]
+    three = {**four, "min_available": 3}
+    assert list(refusals(gang(one, three), quotas=few)) == ["groups[1].min_available"]
+    assert list(refusals(gang(one, three, min_available=5), quotas=few)) == ["min_available"]
+
+
+def test_members_of_the_next_size_count_when_the_smallest_are_all_there() -> None:
+    small = {**needs(cpu=1), "replicas": 2, "min_available": 1}
+    large = {**needs(cpu=4), "replicas": 2, "min_available": 0}
+    job = gang(small, large, min_available=3)  # both of the small, one of the large
+    assert refusals(job, quotas=[user(resources={CPU: 6000})]) == {}
+    found = refusals(job, quotas=[user(resources={CPU: 5000})])
+    assert "6 cores requested > 5 cores allowed" in found["min_available"]

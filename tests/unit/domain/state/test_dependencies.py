@@ -1,0 +1,144 @@
+"""Dependencies between groups and between jobs: what satisfies each, and what makes it hopeless."""
+
+from datetime import datetime
+
+import pytest
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.state.dependencies import (
+    DependencyStatus,
+    JobMilestones,
+    dependencies_of,
+    job_standing,
+    standing,
+)
+from controlplane.domain.state.facts import GroupFacts
+from controlplane.domain.state.states import OPEN, TERMINAL
+from tests.harness.domain.facts import NOW
+
+MET, OPEN_YET, HOPELESS = (
+    DependencyStatus.SATISFIED,
+    DependencyStatus.OPEN,
+    DependencyStatus.IMPOSSIBLE,
+)
+OK, F, K, P, R = S.SUCCEEDED, S.FAILED, S.KILLED, S.PENDING, S.RUNNING
+
+
+def group(counts: dict[S, int], least: int = 2, name: str = "a", **rest: object) -> GroupFacts:
+    return GroupFacts(1, name, counts, least, **rest)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ({OK: 2}, MET),
+        ({OK: 3}, MET),
+        ({OK: 2, F: 1}, MET),
+        ({OK: 2, P: 1}, OPEN_YET),
+        ({OK: 1, F: 1}, HOPELESS),
+        ({OK: 1, R: 1}, OPEN_YET),
+        ({F: 2}, HOPELESS),
+    ],
+)
+def test_succeeded_asks_for_the_minimum_and_that_none_is_open(
+    counts: dict[S, int], expected: DependencyStatus
+) -> None:
+    assert standing(group(counts), "succeeded") is expected
+
+
+@pytest.mark.parametrize("state", sorted(OPEN))
+def test_finished_asks_only_that_none_is_open(state: S) -> None:
+    assert standing(group({F: 2}), "finished") is MET
+    assert standing(group({F: 2, state: 1}), "finished") is OPEN_YET
+
+
+@pytest.mark.parametrize(
+    ("counts", "ran", "expected"),
+    [
+        ({R: 2}, 2, MET),
+        ({R: 1, P: 1}, 2, MET),
+        ({K: 2}, 2, MET),
+        ({S.WORKER_FAILED: 2, F: 1}, 2, MET),
+        ({OK: 2, P: 5}, 2, MET),
+        ({R: 1, P: 1}, 1, OPEN_YET),
+        ({S.BUILDING: 2}, 0, OPEN_YET),
+        ({F: 3, P: 1}, 0, OPEN_YET),
+        ({F: 2}, 0, HOPELESS),
+        ({F: 1, K: 1}, 1, HOPELESS),
+    ],
+)
+def test_started_asks_for_as_many_as_the_minimum_that_ran(
+    counts: dict[S, int], ran: int, expected: DependencyStatus
+) -> None:
+    assert standing(group(counts, ran=ran), "started") is expected
+
+
+def test_started_asks_for_one_task_at_least_unless_some_succeeded_before() -> None:
+    assert standing(group({P: 1}, least=0), "started") is OPEN_YET
+    assert standing(group({F: 1}, least=0), "started") is HOPELESS
+    assert standing(group({K: 1}, least=0, ran=1), "started") is MET
+    assert standing(group({P: 1}, least=0, is_rest=True), "started") is MET
+    assert standing(group({P: 1}, least=1, is_rest=True), "started") is OPEN_YET
+
+
+def test_all_must_hold_and_one_hopeless_is_enough() -> None:
+    groups = {
+        "met": group({OK: 2}),
+        "open": group({R: 2}),
+        "lost": group({F: 2}),
+    }
+
+    def of(*names: str) -> DependencyStatus:
+        wanted = tuple((name, "succeeded") for name in names)
+        return dependencies_of(group({}, name="x", depends_on=wanted), groups)
+
+    assert of() is MET
+    assert of("met") is MET
+    assert of("met", "open") is OPEN_YET
+    assert of("open", "lost", "met") is HOPELESS
+
+
+def test_each_dependency_has_its_own_condition() -> None:
+    groups = {"a": group({F: 2}), "b": group({R: 2}, ran=2)}
+    wanted = (("a", "finished"), ("b", "started"))
+    assert dependencies_of(group({}, depends_on=wanted), groups) is MET
+
+
+def job(
+    state: S, started_at: datetime | None = None, settled_at: datetime | None = None
+) -> JobMilestones:
+    return JobMilestones(state, started_at, settled_at)
+
+
+@pytest.mark.parametrize("state", sorted(TERMINAL))
+def test_a_job_that_ended_has_finished_and_only_one_that_succeeded_has_succeeded(state: S) -> None:
+    assert job_standing(job(state), "finished") is MET
+    assert job_standing(job(state), "succeeded") is (MET if state is OK else HOPELESS)
+
+
+@pytest.mark.parametrize("state", [P, R])
+@pytest.mark.parametrize("until", ["succeeded", "finished", "settled"])
+def test_an_open_job_may_still_come_that_far(state: S, until: str) -> None:
+    assert job_standing(job(state, started_at=NOW), until) is OPEN_YET
+
+
+@pytest.mark.parametrize(
+    ("milestones", "expected"),
+    [
+        (job(R, started_at=NOW), MET),
+        (job(K, started_at=NOW), MET),
+        (job(P), OPEN_YET),
+        (job(R), OPEN_YET),
+        (job(K), HOPELESS),
+        (job(OK), MET),
+    ],
+)
+def test_a_job_has_started_once_a_task_of_it_ran(
+    milestones: JobMilestones, expected: DependencyStatus
+) -> None:
+    assert job_standing(milestones, "started") is expected
+
+
+def test_a_job_is_settled_when_no_container_of_it_is_left_and_never_hopeless() -> None:
+    assert job_standing(job(F), "settled") is OPEN_YET
+    assert job_standing(job(F, settled_at=NOW), "settled") is MET

@@ -1,0 +1,31 @@
+"""Which random courses a run takes."""
+
+from pathlib import Path
+
+from tests.harness.drawn import SOURCES, base_of
+
+
+def tree(root: Path, **texts: str) -> Path:
+    for number, folder in enumerate(SOURCES):
+        (root / folder).mkdir(parents=True)
+        (root / folder / "some.py").write_text(f"x = {number}\n")
+    for name, text in texts.items():
+        (root / SOURCES[0] / f"{name}.py").write_text(text)
+    return root
+
+
+def test_the_same_source_draws_the_same_wherever_it_stands(tmp_path: Path) -> None:
+    one, other = tree(tmp_path / "one"), tree(tmp_path / "other")
+    (other / "tests" / "test_more.py").write_text("")
+    assert base_of(one) == base_of(other)
+    assert base_of(one) % 1_000 == 0
+
+
+def test_any_change_of_it_draws_others(tmp_path: Path) -> None:
+    bases = {
+        base_of(tree(tmp_path / "first")),
+        base_of(tree(tmp_path / "second", more="")),
+        base_of(tree(tmp_path / "third", other="")),
+        base_of(tree(tmp_path / "fourth", more="x = 2\n")),
+    }
+    assert len(bases) == 4

@@ -1,0 +1,222 @@
+"""The process of a cell begins: what it finds left over, and what it blames for its deaths."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from controlplane.contract.messages.reports import Goodbye, Heartbeat, Register
+from controlplane.contract.states import Phase
+from controlplane.contract.states import TaskState as S
+from tests.harness.cell_bench import Bench, Driver
+from workers.agent.cell import MAX_SWEPT, UNSEEN_SECONDS
+from workers.agent.inputs import ScanResult
+from workers.attempt.events import BuildingEvent, EndedEvent
+from workers.attempt.outcome import STOPPED
+from workers.service.host import CellHost
+
+
+@pytest.fixture
+def ready(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    bench.accept()
+    yield bench
+    bench.close()
+
+
+def test_a_process_that_leaves_unanswered_does_not_outlive_its_successor(ready: Bench) -> None:
+    """What it said last would be newer: the successor was taken for a journal rolled back."""
+    last = 0
+    for _ in range(3):
+        ready.boot()
+        ready.round()
+        assert isinstance(ready.said[-1], Register)
+        assert ready.last_seq > last
+        ready.cell.leave(ready.moment, expected_seconds=120)
+        ready.round()
+        assert isinstance(ready.said[-1], Goodbye)
+        last = ready.last_seq
+    ready.boot()
+    ready.accept()
+    ready.wait(6)
+    assert isinstance(ready.said[-1], Heartbeat)
+    assert ready.last_seq > last
+
+
+# ------------------------------------------------------------------ what it finds
+
+
+def test_the_loop_itself_asks_the_engine_for_no_list_which_might_hang(
+    ready: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(Bench, "look", lambda bench: None)
+    monkeypatch.setattr(Driver, "find", asked.append)
+    ready.boot()
+    ready.accept()
+    ready.wait(20)
+    assert isinstance(ready.said[-1], Heartbeat)
+    assert asked == []
+    ready.stop("u")
+    assert not ready.reports()[-1].never_created
+    ready.cell.note(ScanResult((), ()), ready.moment)
+    ready.stop("v")
+    assert ready.reports()[-1].never_created
+
+
+def test_the_first_look_removes_what_had_ended_and_was_left(ready: Bench) -> None:
+    ready.run("u", "sleep", "60")
+    left = ready.engine.lives["u"]
+    ready.wait(60)
+    assert ready.states_of("u")[-1] is S.SUCCEEDED
+    ready.engine.lives["u"] = left
+    ready.boot()
+    assert "u" not in ready.engine.lives
+
+
+def test_a_first_look_at_more_than_goes_at_once_does_not_say_what_was_never_here(
+    ready: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bench, "look", lambda bench: None)
+    ready.boot()
+    ready.accept()
+    many = tuple(f"stranger-{number}" for number in range(MAX_SWEPT + 1))
+    ready.cell.note(ScanResult(many, ()), ready.moment)
+    ready.stop(many[-1])
+    assert not ready.reports()[-1].never_created
+
+
+def lose_journal(bench: Bench) -> None:
+    """All processes end, and the next finds nothing written."""
+    (bench.folder / "journal").write_bytes(b"")
+    bench.said.clear()
+
+
+def test_a_cell_that_lost_its_journal_offers_nothing_before_the_room_is_free(
+    ready: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready.run("stranger", "sleep", "60")
+    with monkeypatch.context() as patch:
+        patch.setattr(Bench, "look", lambda bench: None)
+        lose_journal(ready)
+        for _ in range(2):  # nor does one that takes over before anybody has looked
+            ready.boot()
+            ready.wait(UNSEEN_SECONDS / 2)
+        assert ready.said == []
+    assert ready.engine.running(ready.now) == 1
+    ready.look()
+    assert ready.engine.running(ready.now) == 0
+    assert [type(message) for message in ready.said] == [Register]
+
+
+def test_a_new_cell_without_an_engine_is_registered_all_the_same(ready: Bench) -> None:
+    ready.is_engine_away = True
+    lose_journal(ready)
+    ready.boot()
+    ready.wait(UNSEEN_SECONDS / 2)
+    assert ready.said == []
+    ready.wait(UNSEEN_SECONDS)
+    assert Register in [type(message) for message in ready.said]
+
+
+@pytest.mark.parametrize("has_attempts", [True, False])
+def test_a_cell_that_was_accepted_waits_for_no_engine_to_be_registered_again(
+    ready: Bench, has_attempts: bool
+) -> None:
+    if has_attempts:
+        ready.run("u", "sleep", "60")
+    ready.is_engine_away = True
+    ready.said.clear()
+    ready.boot()
+    assert [type(message) for message in ready.said] == [Register]
+
+
+def test_more_left_over_than_goes_at_once_holds_no_cell_up_for_ever(
+    ready: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bench, "look", lambda bench: None)
+    lose_journal(ready)
+    ready.boot()
+    many = tuple(f"stranger-{number}" for number in range(MAX_SWEPT + 1))
+    ready.cell.note(ScanResult(many, ()), ready.moment)
+    ready.round()
+    assert ready.said == []
+    ready.wait(UNSEEN_SECONDS + 5)
+    assert Register in [type(message) for message in ready.said]
+
+
+# ------------------------------------------------------------------ whom it blames
+
+
+def test_restarts_in_order_blame_no_attempt(ready: Bench) -> None:
+    ready.run("u", "build", "99")
+    for _ in range(4):
+        ready.cell.leave(ready.moment, expected_seconds=120)
+        ready.round()
+        ready.boot()
+    ready.accept()
+    ready.wait(1)
+    assert ready.states_of("u")[-1] is S.BUILDING
+
+
+def test_a_process_that_begins_anew_blames_no_attempt(ready: Bench) -> None:
+    for _ in range(4):
+        ready.run("u", "build", "99")
+        is_anew, bus = threading.Event(), SimpleNamespace(push=lambda messages: None)
+        host = CellHost(ready.journals, bus)
+        host.add(ready.cell)
+        host._incarnations[ready.cell.name] = ready.cell.incarnation
+        host._on_new_incarnation = is_anew.set
+        host.start()
+        host.begin_anew()
+        assert is_anew.is_set()
+        ready.boot()
+    ready.accept()
+    ready.wait(1)
+    assert ready.states_of("u")[-1] is S.BUILDING
+
+
+def test_an_attempt_that_gets_on_is_not_blamed_for_kills(ready: Bench) -> None:
+    ready.run("u", "build", "99")
+    for phase in (None, Phase.PULLING, Phase.CREATING, Phase.CHECKING, None, None, None, None):
+        ready.boot()
+        if phase is not None:
+            ready.cell.note(BuildingEvent("u", phase), ready.moment)
+            ready.round()
+    ready.accept()
+    ready.wait(1)
+    assert ready.states_of("u")[-1] is S.BUILDING
+
+
+def test_what_is_blamed_is_ended_before_that_is_told(
+    ready: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def stop(driver: Driver, uid: str, *, grace_seconds: float, force: bool) -> None:
+        asked.append((uid, force))
+
+    monkeypatch.setattr(Driver, "stop", stop)
+    ready.run("u", "build", "99")
+    for _ in range(3):
+        ready.boot()
+    ready.accept()
+    ready.wait(1)
+    assert asked == [("u", True)]
+    assert ready.states_of("u")[-1] is S.BUILDING
+    ready.events.append(EndedEvent("u", ready.now, reason=STOPPED))
+    ready.wait(1)
+    assert (ready.reports()[-1].state, ready.reports()[-1].reason) == (S.WORKER_FAILED, "refused")
+
+
+def test_what_crashes_the_cell_even_when_it_is_stopped_is_given_up(
+    ready: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Driver, "stop", lambda *of, **more: None)
+    ready.run("u", "build", "99")
+    for _ in range(5):
+        ready.boot()
+    ready.accept()
+    assert ready.states_of("u")[-1] is S.WORKER_FAILED

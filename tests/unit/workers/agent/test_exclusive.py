@@ -1,0 +1,191 @@
+"""Exclusive attempts of a cell: watched before they start, ended before the lease is over."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.contract.messages.orders import GroupSpec, RunAttempt, StopAttempt
+from controlplane.contract.states import FailureKind
+from controlplane.contract.states import TaskState as S
+from tests.harness.cell_bench import Bench
+from workers.agent.attempts import AttemptEntry
+from workers.agent.final_report import judge_end
+from workers.attempt.events import EndedEvent
+from workers.attempt.outcome import LEASE_OVER, STOPPED, TIMEOUT
+from workers.guard.local import LocalGuardLink
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    bench.accept()
+    yield bench
+    bench.close()
+
+
+def run(bench: Bench, uid: str, *command: str, **rest: Any) -> None:
+    bench.run(uid, *(command or ("sleep", "1000")), exclusive=True, **rest)
+
+
+def test_an_exclusive_attempt_is_on_the_list_before_it_starts_and_off_it_after_its_end(
+    bench: Bench,
+) -> None:
+    run(bench, "u", "sleep", "3")
+    bench.run("other", "sleep", "9")
+    assert list(bench.guard.read().attempts) == ["u"]
+    assert bench.engine.starts["u"] == 1
+    bench.wait(4)
+    assert bench.states_of("u")[-1] is S.SUCCEEDED
+    assert not bench.guard.read().attempts
+
+
+def test_a_cell_that_is_answered_keeps_its_exclusive_attempts(bench: Bench) -> None:
+    run(bench, "u", "sleep", "100")
+    for _ in range(21):
+        bench.wait(5)
+        bench.sync(0)
+    assert bench.states_of("u")[-1] is S.SUCCEEDED
+
+
+def test_when_the_lease_is_over_they_have_ended_and_nothing_else_has(bench: Bench) -> None:
+    run(bench, "obedient")
+    run(bench, "deaf", "deaf", "sleep", "1000")
+    bench.run("other", "sleep", "1000")
+    bench.wait(30)
+    assert [life.launch.uid for life in bench.engine.lives.values()] == ["other"]
+    for uid in ("obedient", "deaf"):
+        *_, end = (report for report in bench.reports() if report.uid == uid)
+        assert (end.state, end.failure_kind, end.reason) == (
+            S.WORKER_FAILED,
+            FailureKind.OUTSIDE,
+            LEASE_OVER,
+        )
+        assert end.gone
+        assert not end.never_created
+
+
+def test_a_lease_counts_from_the_sending_of_what_was_answered(bench: Bench) -> None:
+    run(bench, "u", stop_grace_seconds=0.0)
+    bench.wait(5)
+    sent = bench.now
+    bench.now += 4
+    bench.sync(0)
+    assert bench.guard.read().attempts["u"].deadline == sent + 30
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_stopped", "is_moving", "state"),
+    [
+        (None, False, False, S.WORKER_FAILED),
+        (None, True, False, S.KILLED),
+        (None, False, True, S.PREEMPTED),
+        (STOPPED, True, False, S.KILLED),
+        (TIMEOUT, False, False, S.KILLED),
+    ],
+)
+def test_a_program_that_succeeds_when_the_guard_tells_it_to_end_has_not(
+    reason: str | None, is_stopped: bool, is_moving: bool, state: S
+) -> None:
+    book = AttemptEntry(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
+    book.stop = StopAttempt("u", "cancelled") if is_stopped else None
+    book.is_moving = is_moving
+    told = EndedEvent("u", 1.0, exit_code=0, reason=reason)
+    assert judge_end(book, told, is_struck=True).state is state
+
+
+def test_an_order_that_comes_when_the_lease_is_nearly_over_is_refused(bench: Bench) -> None:
+    bench.wait(19)
+    run(bench, "u")
+    report = bench.reports()[-1]
+    assert (report.state, report.never_created) == (S.WORKER_FAILED, True)
+    assert "lease" in (report.message or "")
+    bench.run("other", "sleep", "9")
+    assert bench.engine.starts["other"] == 1
+
+
+def test_a_start_that_waited_until_the_lease_was_over_does_not_happen(bench: Bench) -> None:
+    run(bench, "u", "build", "25", "sleep", "1000")
+    bench.wait(30)
+    assert bench.states_of("u")[-1] is S.WORKER_FAILED
+    assert not bench.engine.running(bench.now)
+    bench.wait(30)
+    assert not bench.engine.running(bench.now)
+
+
+def test_a_successor_of_the_process_has_the_lease_that_its_predecessor_had(bench: Bench) -> None:
+    run(bench, "u")
+    deadline = bench.guard.read().attempts["u"].deadline
+    bench.wait(3)
+    bench.boot()
+    assert bench.guard.read().attempts["u"].deadline == deadline
+    bench.accept()
+    assert bench.guard.read().attempts["u"].deadline == bench.now + 30
+
+
+def test_what_was_struck_while_no_process_lived_is_told_by_the_next(bench: Bench) -> None:
+    run(bench, "u")
+    bench.now += 40
+    bench.guard.tick()
+    bench.boot()
+    bench.accept()
+    bench.wait(1)
+    assert bench.states_of("u")[-1] is S.WORKER_FAILED
+    assert bench.reports()[-1].reason == LEASE_OVER
+
+
+def test_what_the_journal_lost_keeps_its_deadline_whatever_lease_comes(bench: Bench) -> None:
+    run(bench, "u", stop_grace_seconds=0.0)  # it lives on until the cell is registered
+    deadline = bench.guard.read().attempts["u"].deadline
+    (bench.folder / "journal").write_bytes(b"")
+    bench.is_engine_away = True
+    bench.boot()
+    bench.accept()
+    run(bench, "v")
+    attempts = bench.guard.read().attempts
+    assert attempts["u"].deadline == deadline
+    assert attempts["v"].deadline == bench.now + 30
+    for _ in range(6):
+        bench.wait(5)
+        bench.sync(0)
+    assert list(bench.guard.read().attempts) == ["v"]
+    assert bench.engine.lives["u"].ends_at <= deadline
+    assert bench.engine.running(bench.now) == 1
+
+
+def test_after_a_boot_of_the_machine_nothing_of_the_list_has_a_lease(bench: Bench) -> None:
+    run(bench, "u")
+    bench.guard = LocalGuardLink(
+        bench.engine,
+        wall=lambda: bench.now,
+        boot=lambda: bench.now,
+        boot_id="another",
+        watchlist=bench.guard.read(),
+    )
+    bench.boot()
+    assert not bench.engine.running(bench.now)
+
+
+def test_told_to_draw_anew_a_cell_gets_no_lease_by_that(bench: Bench) -> None:
+    run(bench, "u")
+    bench.wait(5)
+    deadline = bench.guard.read().attempts["u"].deadline
+    bench.sync(0, draw_anew=True)
+    assert bench.cell.lease.expires_at == deadline
+
+
+def test_a_stop_says_why_it_ended_whoever_ended_it(bench: Bench) -> None:
+    run(bench, "u", "deaf", "sleep", "1000")
+    bench.cell._take_stop(StopAttempt("u", "cancelled", 1000.0), bench.moment)
+    bench.wait(30)
+    assert bench.states_of("u")[-1] is S.KILLED
+
+
+def test_a_cell_without_a_guard_takes_nothing_exclusive(bench: Bench) -> None:
+    bench.guard = None  # type: ignore[assignment]
+    bench.boot()
+    bench.accept()
+    run(bench, "u")
+    assert bench.reports()[-1].never_created
+    assert bench.engine.starts["u"] == 0
