@@ -1,5 +1,5 @@
-"""The life of one attempt as a visible pipeline of steps, the same for every kind of container.
+"""The life of one attempt as a pipeline of steps, the same for every driver.
 
-`run` lists the steps in order, `steps` holds one file for each, `engine` says what they need of a
-container engine, and `outcome` is the one table of what an end means.
+`pipeline` lists the steps in order, `steps` has one module for each, `runtime` declares what they
+need of a container engine, and `outcome` maps ends to their reasons.
 """

@@ -114,12 +114,14 @@ class AttemptRun:
         self.briefing = LaunchContext()
         # Files that were kept: {name, size, sha256, uri}.
         self.outputs: tuple[Mapping[str, Any], ...] | None = None
-        self.usage: dict[str, Any] = {}  # what is told of its use of things at its end
+        self.usage: dict[str, Any] = {}  # reported at the end as usage
         self.step_seconds: dict[str, float] = {}
         self.unhealthy = ""  # why we stopped it, in words
         self.over = threading.Event()  # no process runs any more; told_end: the listener knows
         self.told_end = False
-        self._starting = threading.Lock()  # held while Started is told, which an end must not pass
+        self._starting = (
+            threading.Lock()
+        )  # held while Started is reported, so that an end follows it
         self._phase: tuple[Phase, int | None] | None = None
         self._lock = threading.Lock()
         self.delivery = threading.Lock()  # held while a signal is under way
@@ -166,9 +168,11 @@ class AttemptRun:
         self.tell(StageFailedEvent(self.uid, text, self.around.now()))
 
     def mark_running(self, view: ContainerView, addresses: Mapping[str, str] | None) -> None:
-        """The main process was started: say so, begin its limits, deliver an earlier stop.
+        """Record that the main process started: report it, begin its limits, deliver an earlier
+        stop.
 
-        What has a health check is said to run when that has passed, which may have been before.
+        An attempt with a health check is reported RUNNING when the check has passed, which may have
+        been before.
         """
         self.is_started = True
         self.container_id = view.container_id
@@ -202,7 +206,7 @@ class AttemptRun:
         return self.over.is_set()
 
     def mark_ended(self) -> None:
-        """No process will run, or go on: a stop order has nothing to be delivered to."""
+        """Record that no process will run or continue: a stop order has no target."""
         with self._starting:
             self.over.set()
 
@@ -219,9 +223,9 @@ class AttemptRun:
             self.log.warning("stop_reason_not_kept", error=str(error))
 
     def recall_limit(self) -> None:
-        """An earlier process of the cell began to stop it for a limit: that is why it ends.
+        """Record that an earlier process of the cell began to stop it for a limit.
 
-        Else the end that its signal brought would be taken for somebody else's doing.
+        Otherwise the end by that signal would count as caused from outside.
         """
         try:
             reason = self._limit_file.read_text(encoding="ascii")
@@ -245,7 +249,9 @@ class AttemptRun:
         self._stop_ordered.set()
 
     def break_off(self) -> None:
-        """A stop order came when the process had ended: nobody waits for what it left."""
+        """Return whether a stop order arrived after the process ended, so that its files are not
+        kept.
+        """
         self._broken_off.set()
 
     @property
@@ -260,7 +266,7 @@ class AttemptRun:
             return self._stop if self._running and not self.ended else None
 
     def seconds_to_kill(self) -> float:
-        """How much of the grace is left; for ever without a stop order."""
+        """Return the rest of the grace period; infinite without a stop order."""
         with self._lock:
             return self._stop.kill_at - time.monotonic() if self._stop else float("inf")
 
@@ -329,7 +335,7 @@ class AttemptRun:
             self.step_seconds[name] = self.step_seconds.get(name, 0.0) + took
 
     def used(self) -> Mapping[str, Any]:
-        """What is told at the end: the time of each step in seconds, and what was measured."""
+        """Return the usage reported at the end: seconds of each step, and measurements."""
         steps = {name: round(took, 4) for name, took in self.step_seconds.items()}
         return {**self.usage, "steps": steps}
 

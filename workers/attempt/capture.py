@@ -1,10 +1,10 @@
 """The log files of one attempt: bounded, binary safe, and continued without loss or duplication.
 
-Beside `stdout` and `stderr` stands `cursor`: for each, up to which entry of the engine's log it
-holds, and how long it was then. Whoever goes on after a crash cuts the files back to those lengths
-and asks the engine for what follows: of each stream the same bytes come again, in the same order.
-So the cursor may lag behind the files, and is not written for every line. Each stream has its own,
-because engines keep order within a stream only: a line may stand behind a later one of the other.
+The file `cursor` beside `stdout` and `stderr` records for each the last entry of the engine's log
+and the length at that entry. After a crash the next reader cuts the files to those lengths and
+reads the following entries: each stream repeats the same bytes in the same order. So the cursor may
+lag behind and is not written for every line. Each stream has its own cursor, because engines keep
+order within a stream only.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ PART_BYTES = 16 * 1024  # Docker keeps a longer line in parts of this size
 
 
 class CaptureSuperseded(Exception):
-    """Somebody else reads the engine's log now; this reader must stop."""
+    """Another reader has taken over the engine's log; this reader must stop."""
 
 
 class DiskFull(Exception):
@@ -112,7 +112,7 @@ class Capture:
             return min(file.tell(), size)
 
     def begin(self) -> tuple[int, Cursors]:
-        """A new reader's token, and from where it goes on. Readers before it are superseded."""
+        """Return a new reader's token and its start; it supersedes all earlier readers."""
         with self._lock:
             self._reader += 1
             return self._reader, self._cursors
@@ -175,7 +175,7 @@ class Capture:
         kept = self._kept(name, content)
         if not kept:
             return
-        # To open the file for each line took most of the time of a task that says much.
+        # Opening the file for each line took most of the time of a task with much output.
         file = self._open.get(name)
         if file is None:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC

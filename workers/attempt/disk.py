@@ -1,7 +1,8 @@
-"""Watches what a task writes, if it asked for disk: beyond that it is stopped, without any grace.
+"""Stop a task that writes more than the disk it requested, without a grace period.
 
-A grace would let it write on. The first look is a second after the start, then each five seconds;
-the engine counts every file anew for it, so a look is at most a twentieth of the time.
+During a grace period it could continue to write. The first check runs one second after the start,
+then every five seconds; the engine counts all files for a check, so checks take at most a twentieth
+of the time.
 """
 
 import os
@@ -14,14 +15,14 @@ from workers.attempt.runtime import EngineAway, EngineError
 
 FIRST_SECONDS = 1.0
 LOOK_SECONDS = 5.0
-SHARE = 20  # of the time that a look takes
+SHARE = 20  # multiplied by the duration of a check
 MIB = 2**20
 
 
 def watch_disk(attempt: AttemptRun, stop: Callable[[], None]) -> None:
-    """Look until the attempt is over, or has more on disk than it asked for; the first look is now.
+    """Check until the attempt has ended or exceeds its disk; the first check is immediate.
 
-    Called when FIRST_SECONDS have passed since the start: most are over by then.
+    Called FIRST_SECONDS after the start: most attempts have ended by then.
     """
     limit = attempt.launch.spec.resources["disk_mib"]
     pause, most = 0.0, 0

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from controlplane.contract.messages.orders import GroupSpec, RunAttempt
 
-# Where programs listen in their containers: no root is needed, and few programs have these as
-# their own.
+# Ports for programs in containers: they need no root, and few programs use them by default.
 FIRST_PORT = 20_000
 
 
@@ -26,7 +25,7 @@ def build_environment(run: RunAttempt, spec: GroupSpec, cell: str) -> Mapping[st
 
 
 def port_variable(name: str) -> str:
-    """The variable that tells a program at which port to listen for the port of that name."""
+    """Return the variable that holds the number of the port with that name."""
     return f"CELLRUN_PORT_{name.upper().replace('-', '_')}"
 
 

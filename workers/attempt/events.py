@@ -1,4 +1,4 @@
-"""What is told of an attempt and what it needs to run: the words between a cell and its drivers."""
+"""Messages between a cell and its drivers about an attempt, and what an attempt needs to run."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,8 +26,8 @@ def always() -> Permit:
 class Launch:
     """One attempt to run: the order, its group's spec and the environment made for it.
 
-    `permit` is asked just before the container is created, and before it is started. `started_at`:
-    when an earlier process of the cell told that it runs.
+    `permit` is called just before the container is created, and before it is started. `started_at`:
+    when an earlier process of the cell reported RUNNING.
     """
 
     run: RunAttempt
@@ -79,7 +79,7 @@ class StartedEvent:
 
 @dataclass(frozen=True, slots=True)
 class ReconciledEvent:
-    """The runner of the attempt looked: the phase in its words, and the state that was kept.
+    """The runner of the attempt was called: its phase, and the state that was kept.
 
     `at`: when, in seconds since 1970; None: when the event is taken.
     """
@@ -92,12 +92,12 @@ class ReconciledEvent:
 
 @dataclass(frozen=True, slots=True)
 class EndedEvent:
-    """The attempt is over and its container is gone or stopped for good.
+    """The attempt has ended and its container is removed or stopped permanently.
 
-    `exit_code` is None when no process ever ran, but for a command that could not be executed: 127
-    (not found) or 126, as a shell says it. `failure_kind` None means: the program's own end, judged
-    by its exit code, or (reason "stopped", "timeout", …) an end that we ordered, whatever the code.
-    `started_at` None: it never was RUNNING. `never_created`: surely there never was a container.
+    `exit_code` is None if no process ever ran, except for a command that could not be executed: 127
+    (not found) or 126, as in a shell. `failure_kind` None means: the program's own end, judged by
+    its exit code, or (reason "stopped", "timeout", …) an end that the cell ordered, whatever the
+    code. `started_at` None: it never was RUNNING. `never_created`: no container ever existed.
     Reasons: workers.attempt.outcome.
     """
 

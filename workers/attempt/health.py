@@ -1,7 +1,7 @@
-"""Watches over a service: RUNNING is told when its health check passes, and it ends when it fails.
+"""Health checks of a service: RUNNING is reported when the check passes; failures end the attempt.
 
-Before it first passes a check is made every second, or sooner if its interval is shorter. When the
-engine does not answer nobody knows how the program is: that counts neither way.
+Before the first success it runs every second, or at its interval if that is shorter. A check that
+the engine does not answer counts neither as success nor as failure.
 """
 
 import re
@@ -28,7 +28,7 @@ DRAIN_SECONDS = 0.2  # for the rest of an answer, before the connection is close
 def watch_health(
     attempt: AttemptRun, on_healthy: Callable[[AttemptRun], None], stop: Callable[[], None]
 ) -> None:
-    """Check until the attempt is over. `on_healthy` is called once RUNNING was told."""
+    """Check until the attempt has ended. `on_healthy` is called once RUNNING was reported."""
     check = attempt.launch.spec.health_check
     assert check is not None
     failures = 0
@@ -57,7 +57,7 @@ def watch_health(
 def _why_over(
     attempt: AttemptRun, check: HealthCheck, failures: int, words: str | None
 ) -> str | None:
-    """Why it must end after a check that told `words`; None: it may go on."""
+    """Return why the attempt must end after a check with the result `words`; None: it continues."""
     if not words:
         return None
     if attempt.started_at is None:
@@ -72,7 +72,7 @@ def _why_over(
 
 
 def _look(attempt: AttemptRun, check: HealthCheck) -> str | None:
-    """Empty: it passed; else why not; None: nobody can tell."""
+    """Return why the check failed; empty: it passed; None: unknown."""
     if check.command:
         try:
             return attempt.engine.check(attempt.launch, check.command, check.timeout_seconds)
@@ -99,7 +99,7 @@ def get(address: str, path: str, seconds: float) -> str:
             head = _read(line, end, lambda head: b"\n" in head or len(head) > MAX_STATUS_LINE)
             if b"\n" not in head and time.monotonic() >= end:
                 return f"GET {path}: timed out"
-            # What is left unread when the connection is closed looks like a fault to the program.
+            # Closing a connection with unread data looks like an error to the program.
             _read(line, time.monotonic() + DRAIN_SECONDS, lambda body: len(body) > MAX_BODY)
     except OSError as error:
         return f"GET {path}: {str(error) or type(error).__name__}"

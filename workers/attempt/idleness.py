@@ -1,10 +1,10 @@
-"""Watches for a session in which nothing happens: it ends when that lasts for its idle limit.
+"""End a session that has been idle for its limit.
 
-Between two looks something happened if its processes used at least 1 % of one core, or it wrote any
-output that is kept, or it sent at least 256 bytes over its network (an answer to a request is more,
-the chatter of an idle network is less). A look is made each tenth of the limit, but not more often
-than each second, and not less often than each 15 seconds. What cannot be seen counts as something.
-What was seen last is kept in the workspace, so that a new process of the cell goes on from there.
+A session is active between two checks if its processes used at least 1 % of one core, it wrote any
+output that is kept, or it sent at least 256 bytes (more than the chatter of an idle network, less
+than an answer to a request). Checks run at a tenth of the limit, at least every 15 seconds and at
+most every second. A value that cannot be read counts as activity. The last values are kept in the
+workspace for the next process of the cell.
 """
 
 import json
@@ -38,7 +38,7 @@ class ActivitySample:
 
 
 def watch_idleness(attempt: AttemptRun, stop: Callable[[], None]) -> None:
-    """Look until the attempt is over, or nothing happened in it for its limit."""
+    """Check until the attempt has ended or has been idle for its limit."""
     limit = attempt.launch.spec.idle_timeout_seconds
     assert limit is not None
     pause = min(max(limit / LOOKS, SHORTEST_LOOK), LONGEST_LOOK)

@@ -27,7 +27,7 @@ DISK_LIMIT = "disk_limit"  # more on disk than it asked for
 STOPPED = "stopped"  # a stop order of ours
 OUT_OF_MEMORY = "oom"
 KILLED_OUTSIDE = "killed_outside"  # a signal from neither us nor the memory limit
-VANISHED = "vanished"  # the container is gone, or never was, and nobody here removed it
+VANISHED = "vanished"  # the container is gone or never existed, and this cell did not remove it
 ENGINE = "engine"  # the engine fails or does not answer
 INPUTS = "inputs"  # an input could not be fetched or placed
 LEASE_OVER = "lease_over"  # an exclusive attempt must not outlive its cell's lease
@@ -35,13 +35,13 @@ GUARD = "guard"  # the guard of exclusive attempts does not answer
 WEB = "web"  # the control plane's web process does not answer, or refuses
 SECRET = "secret"  # a secret that the task names does not exist, or cannot be used
 OUTPUTS = "outputs"  # an output could not be kept
-RUNNER = "runner"  # the runner of its task type failed, or says that the task did
+RUNNER = "runner"  # the runner of its task type failed, or reported that the task did
 DISK = "disk"  # no space left on the cell
 
 # Ends by a limit of the task itself: it is over, and not tried again.
 LIMITS = (TIMEOUT, IDLE, LIFETIME)
 
-SIGKILLED = 137  # 128 + SIGKILL, as engines and shells say it
+SIGKILLED = 137  # 128 + SIGKILL, the convention of engines and shells
 SIGTERMED = 143
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
@@ -62,9 +62,10 @@ class AttemptFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How the main process ended. `stopped_for`: the reason of our stop that reached it before.
+    """How the main process ended. `stopped_for`: the reason of the cell's stop that reached it
+    before.
 
-    `told_to_end`: somebody else sent it a signal.
+    `told_to_end`: another process sent it a signal.
     """
 
     code: int
@@ -75,7 +76,7 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class ExitClassification:
-    """What is told of an end."""
+    """The reported end of an attempt."""
 
     kind: FailureKind | None
     reason: str | None
@@ -150,11 +151,11 @@ _DISK_FULL = _EngineErrorRule(
     r"no space left on device|disk quota exceeded", FailureKind.SYSTEM, DISK
 )
 
-# Docker and containerd say these when an image is pulled; the rest of a pull's errors is the
-# registry's or the network's fault. "toomanyrequests" stands before the denials it comes with.
+# Errors of Docker and containerd at a pull; any other error of a pull is the fault of the registry
+# or the network. "toomanyrequests" precedes the denials that accompany it.
 _PULL_WORDS: tuple[_EngineErrorRule, ...] = (
     _DISK_FULL,
-    # A registry, or a proxy before it, that says no without the protocol's own words for it.
+    # A registry, or a proxy before it, that refuses without the error codes of the protocol.
     _EngineErrorRule(r"parsing http 40[134] response", FailureKind.USER, IMAGE),
     _EngineErrorRule(
         r"toomanyrequests|too many requests|rate limit|\b429\b", FailureKind.SYSTEM, REGISTRY
@@ -183,7 +184,7 @@ _PULL_WORDS: tuple[_EngineErrorRule, ...] = (
 # … and these when a container is created or started.
 _START_WORDS: tuple[_EngineErrorRule, ...] = (
     _DISK_FULL,
-    # The engine has no address left for another network; some versions say it with a plain 4xx.
+    # The engine has no address left for another network; some versions report a plain 4xx.
     _EngineErrorRule(r"address pool", FailureKind.SYSTEM, ENGINE),
     # It was there when the pull step ended: something removed it from this cell since.
     _EngineErrorRule(r"no such image", FailureKind.SYSTEM, ENGINE),
@@ -213,7 +214,7 @@ _START_WORDS: tuple[_EngineErrorRule, ...] = (
     ),
     # A program for machines of another kind, unless it is a script that names no interpreter.
     _EngineErrorRule(r"exec format error", FailureKind.USER, NOT_HERE, NOT_EXECUTABLE),
-    # Somebody removed it between its creation and its start.
+    # It was removed from outside between its creation and its start.
     _EngineErrorRule(r"no such container|container vanished", FailureKind.OUTSIDE, VANISHED),
 )
 

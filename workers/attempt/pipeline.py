@@ -1,7 +1,7 @@
 """The life of an attempt, step by step: read these two lists first.
 
-A step returns, or raises AttemptFailed, which ends the attempt; whatever happens, exactly one Ended
-is told, and not before it is sure that nothing of the attempt runs or will run.
+A step returns, or raises AttemptFailed, which ends the attempt. In every case exactly one Ended is
+reported, and only when nothing of the attempt runs or will run.
 """
 
 from collections.abc import Callable
@@ -62,7 +62,7 @@ BUILD: tuple[Step, ...] = (
 LOOKS: tuple[Step, ...] = (make_workspace, look_for_own, look_for_adopted)
 START: tuple[Step, ...] = (make_workspace, look_for_own, *BUILD)
 ADOPT: tuple[Step, ...] = (make_workspace, look_for_adopted, *BUILD)
-# What the time of a step is called in an attempt's usage; steps that are alike are told together.
+# The names of steps in an attempt's usage; similar steps share one.
 NAMES: dict[Step, str] = {
     make_workspace: "workspace",
     look_for_own: "workspace",
@@ -120,7 +120,7 @@ def build(attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
         if step not in LOOKS:
             attempt.check()
         if step is BUILD[0]:
-            attempt.enter(Phase.PREPARING)  # anew, if an earlier process of the cell had it
+            attempt.enter(Phase.PREPARING)  # again, if an earlier process of the cell had it
         with attempt.step(NAMES.get(step, step.__name__)):
             step(attempt)
         if attempt.is_started:
@@ -128,7 +128,7 @@ def build(attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
 
 
 def _ended(attempt: AttemptRun, view: ContainerView | None) -> EndedEvent:
-    """What is told of a process that ran."""
+    """Return the end of a process that ran."""
     with attempt.step("collect"):
         collect_output(attempt)
     note_use(attempt, view)
@@ -161,8 +161,8 @@ def _ended(attempt: AttemptRun, view: ContainerView | None) -> EndedEvent:
     elif attempt.launch.spec.outputs:
         with attempt.step("outputs"):
             keep_outputs(attempt)
-    # The start was told when the engine had answered, which for a short process may be after its
-    # end: the engine knows better, but not when a health check passed.
+    # The start was reported when the engine had answered, which for a short process may be after
+    # its end: the engine's time is better, except after a health check.
     started_at = view.started_at or attempt.started_at or 0.0
     if attempt.launch.spec.health_check is not None:
         started_at = attempt.started_at or 0.0
@@ -189,13 +189,13 @@ def _keep_checkpoint(attempt: AttemptRun) -> None:
 
 
 def _failed(attempt: AttemptRun, failure: AttemptFailed) -> EndedEvent:
-    """What is told of an attempt that a step ended."""
+    """Return the end of an attempt that a step ended."""
     attempt.mark_ended()
     make_sure_it_is_over(attempt)
     _keep_checkpoint(attempt)
     try:
         attempt.around.shipper.finish(attempt.uid, 0.0)
-    except Exception:  # its end is told whatever becomes of its output
+    except Exception:  # its end is reported even if its output is lost
         attempt.log.exception("output_not_sent")
     return EndedEvent(
         attempt.uid,

@@ -1,6 +1,6 @@
-"""Image pulls of one cell: an image is pulled once at a time, however many attempts wait for it.
+"""Image pulls of one cell: one pull of an image at a time, shared by all attempts that wait for it.
 
-One that nobody waits for any more is broken off at its next sign of life.
+A pull without waiting attempts is aborted at its next progress message.
 """
 
 import threading
@@ -15,11 +15,11 @@ log = structlog.get_logger(__name__)
 
 
 class PullAbandoned(Exception):
-    """Nobody waits for the pull any more."""
+    """No attempt waits for the pull any more."""
 
 
 class Pull:
-    """One pull under way, in a thread of its own, so that whoever waits for it can stop waiting."""
+    """One running pull, in its own thread, so that a waiting attempt can stop waiting."""
 
     def __init__(self, image: str, registry: Registry | None) -> None:
         self.image = image
@@ -56,7 +56,7 @@ class Pull:
 
 
 class Pulls:
-    """The pulls under way, by image and who asks for it: what one may read, another may not."""
+    """The running pulls, by image and credentials: an image may be readable for one user only."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -80,7 +80,7 @@ class Pulls:
             return pull
 
     def leave(self, pull: Pull) -> None:
-        """An attempt waits no more. What nobody waits for is joined by nobody."""
+        """Stop waiting. A pull without waiting attempts accepts no further ones."""
         with self._lock:
             pull.waiting -= 1
             if not pull.waiting:

@@ -1,8 +1,7 @@
-"""What the steps need of a container engine: blocking calls, one container each, named by uid.
+"""The operations of a container engine that the steps need: blocking, one container each, by uid.
 
-Every call may raise EngineAway (no answer: nobody knows whether it was done) or EngineError (the
-engine answered no). What is asked of a container that does not exist raises NoSuchContainer, unless
-the call says otherwise.
+Every call may raise EngineAway (no answer: the result is unknown) or EngineError (the engine
+refused). A call about a missing container raises NoSuchContainer unless its docstring differs.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from workers.attempt.events import FoundContainer, Launch
 
 
 class EngineAway(Exception):
-    """The engine did not answer, or hung up: nobody knows whether the call was done."""
+    """The engine did not answer or closed the connection: the result of the call is unknown."""
 
 
 class EngineError(Exception):
@@ -44,8 +43,8 @@ class ContainerStatus(StrEnum):
 class ContainerView:
     """A container as the engine shows it. Instants in seconds since 1970.
 
-    `pid`: of its main process while that runs, where the engine tells. `use`: of what has ended, in
-    all, where somebody knows.
+    `pid`: of its main process while it runs, if the engine shows it. `use`: the total use of an
+    ended container, if known.
     """
 
     life: ContainerStatus
@@ -64,8 +63,8 @@ class ContainerView:
 class ResourceUsage:
     """What a container has used so far: time of all its processes, and bytes that it sent.
 
-    An engine that cannot tell what it sent says 0. `memory_peak_bytes`: the most at one time, of
-    all its processes; None: nobody knows.
+    Bytes are 0 if the engine does not count them. `memory_peak_bytes`: the maximum over all its
+    processes; None: unknown.
     """
 
     cpu_seconds: float
@@ -75,10 +74,11 @@ class ResourceUsage:
 
 @dataclass(frozen=True, slots=True)
 class PlacedFile:
-    """What must stand in the container before its start: a file with `source`'s bytes, or a folder.
+    """A file or folder that must exist in the container before its start; a file has `source`'s
+    bytes.
 
-    A folder that exists keeps its owner; `writable` makes it so for everybody. `bound`: no copy,
-    but `source` itself stands there, read-only unless `writable`; what changes in it is seen.
+    An existing folder keeps its owner; `writable` makes it writable for every user. `bound`: a bind
+    mount of `source` instead of a copy, read-only unless `writable`.
     """
 
     path: str
@@ -107,15 +107,18 @@ class Engine(Protocol):
     keeps_logs: bool
 
     def find_image(self, image: str) -> str | None:
-        """The digest of `image` on the engine: a registry's, or the engine's own; None: not there.
+        """Return the digest of `image` on the engine: a registry's, or the engine's own; None:
+        absent.
 
-        Empty: nobody knows, and no pull is needed.
+        Empty: unknown, and no pull is needed.
         """
 
     def pull(
         self, image: str, on_progress: Callable[[int], None], registry: Registry | None = None
     ) -> int:
-        """Fetch `image`, as whom `registry` says; tells percent. The bytes that were downloaded."""
+        """Pull `image` with the credentials `registry`, reporting percent; return the bytes
+        downloaded.
+        """
 
     def create(self, launch: Launch, placed: Sequence[PlacedFile]) -> CreateResult:
         """Make the container, or find the one made before."""
@@ -124,7 +127,7 @@ class Engine(Protocol):
         """Make `placed` stand in the created container. Repeatable."""
 
     def start(self, uid: str) -> None:
-        """Start the created container's process. The caller has looked that it never ran."""
+        """Start the created container's process. The caller has checked that it never ran."""
 
     def view(self, uid: str) -> ContainerView | None:
         """The container now; None: there is none."""
@@ -136,7 +139,7 @@ class Engine(Protocol):
         """Send the signal `name` (TERM, KILL, …) to the main process; False: it has ended."""
 
     def was_told_to_end(self, launch: Launch, view: ContainerView) -> bool:
-        """Whether the engine knows that somebody sent the ended container a signal to end it."""
+        """Return whether the engine knows of a signal from outside that ended the container."""
 
     def ports(self, launch: Launch) -> Mapping[str, int]:
         """At which port of this host each of the started container's ports is reached, by name."""

@@ -63,7 +63,7 @@ class ThreadGate:
         self._waiting: collections.deque[tuple[str, Work]] = collections.deque()
 
     def enter(self, name: str, work: Work) -> None:
-        """Call `work`, which must be quick, now or when somebody leaves."""
+        """Call `work`, which must be quick, now or when a thread leaves."""
         with self._lock:
             if len(self._inside) >= self._limit:
                 self._waiting.append((name, work))

@@ -1,4 +1,4 @@
-"""What an attempt used of its host is told at its end; what nobody knows is left out, and not 0."""
+"""What an attempt used of its host, reported at its end; unknown values are omitted, not 0."""
 
 from workers.attempt.attempt import AttemptRun
 from workers.attempt.runtime import ContainerView

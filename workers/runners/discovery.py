@@ -30,7 +30,7 @@ assert set(BUILT_IN) == set(OWN_TASK_TYPES)
 
 
 class InvalidRunner(Exception):
-    """What a package offers cannot be used; the text says why."""
+    """The runner of a package is not usable; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def look_around() -> list[InstalledRunner]:
 
 @lru_cache(maxsize=1)
 def find_runners() -> Mapping[str, Runner]:
-    """The usable runners of installed packages. Those that are not are logged, and harm nobody."""
+    """Return the usable runners of installed packages; log the others."""
     found = look_around()
     for item in found:
         if item.runner is None:

@@ -1,12 +1,12 @@
-"""What a runner is: asked again and again how its attempt is, it looks, acts, and says when again.
+"""The interface of runners: a runner is called repeatedly, checks its attempt, acts, and sets the
+next call.
 
-A runner keeps nothing in memory. What it must not forget is its state, a JSON object, which is on
-the cell's disk before the runner is asked again: so it writes down what it is about to do, and does
-it at the next look. A killed cell's successor goes on with the last state that was kept. A call may
-be repeated at any time, so whatever is done outside has to be done under a name of its own, like
-the attempt's uid.
+A runner keeps nothing in memory. Its state is a JSON object that is on the cell's disk before the
+runner is called again: it records what it is about to do, and does it in the next call. After a
+kill, the next process of the cell continues with the last kept state. A call may be repeated at any
+time, so every action outside needs a name of its own, such as the attempt's uid.
 
-Source: Flyte's plugins. Phase, state and abort are theirs; their names are kept where they fit.
+Source: Flyte's plugins (phase, state, abort).
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from controlplane.contract.messages.launch_context import MAX_PLUGIN_STATE_BYTES
 MAX_STATE_BYTES = MAX_PLUGIN_STATE_BYTES
 MAX_WORDS = 63
 NEXT_LOOK_SECONDS = 1.0
-# A call that takes longer is given up. Whoever asks others over a network waits shorter.
+# A longer call is abandoned. Calls over a network need shorter timeouts.
 CALL_SECONDS = 30.0
 
 
@@ -85,11 +85,11 @@ class AbortResult:
 
 @dataclass(frozen=True, slots=True)
 class RunnerTask:
-    """The attempt and what was asked for. `resources`: cpu_millis, memory_mib, disk_mib, gpu, ….
+    """The attempt and its request. `resources`: cpu_millis, memory_mib, disk_mib, gpu, ….
 
     `env`: the task's own variables, those of secrets, and CELLRUN_*. `inputs`, `outputs`,
-    `result_file`, `checkpoint_path`: as the job names them; they stand below `root` (see `path`).
-    Inputs are there from the first look on; outputs and result file are read after a success.
+    `result_file`, `checkpoint_path`: as the job names them; they are below `root` (see `path`).
+    Inputs exist from the first call on; outputs and result file are read after a success.
     """
 
     uid: str
@@ -138,11 +138,11 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """All that a call is given. Instants in seconds since 1970.
+    """All arguments of a call. Instants in seconds since 1970.
 
-    `state` is what was kept last; at a task's first look empty, or what its attempt before left on
-    a cell that was lost, failed or took work away. `secrets`: values by name. `deadline`: when
-    `timeout_seconds` end it. `stop` is None but in `abort`.
+    `state` is the last kept state; in the first call of a task it is empty, in that of a later
+    attempt the state of an attempt that was lost, failed or was evicted. `secrets`: values by name.
+    `deadline`: when `timeout_seconds` end it. `stop` is None except in `abort`.
     """
 
     task: RunnerTask
@@ -165,9 +165,8 @@ class Runner(Protocol):
         """
 
     def abort(self, context: Context) -> AbortResult:
-        """End what the attempt does outside, and say whether it has ended. Repeatable.
+        """End what the attempt does outside, and return whether it has ended. Repeatable.
 
-        Called when the attempt was told to stop or has failed, until it is done; not after a
-        success, nor after a failure for good. With `context.stop.is_forced` at once, else within
-        the task's grace.
+        Called until it is done, after a stop order or a failure; not after a success or a permanent
+        failure. With `context.stop.is_forced` at once, otherwise within the task's grace period.
         """

@@ -23,7 +23,7 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class StateNotStorable(Exception):
-    """What the runner answered cannot be kept: the text says why."""
+    """The runner's answer cannot be kept; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from workers.runners.interface import (
 )
 from workers.runners.records import RunnerRecord, StateNotStorable
 
-SHORTEST_SECONDS = 0.01  # between two looks
+SHORTEST_SECONDS = 0.01  # between two calls
 LONGEST_SECONDS = 3600.0
 
 
@@ -38,9 +38,9 @@ class RunnerCallTarget:
     call_seconds: float = CALL_SECONDS
 
     def reconcile(self, kept: RunnerRecord) -> tuple[RunnerRecord, float]:
-        """What is to be kept now, and in how many seconds to look again.
+        """Return what must be kept, and the seconds until the next call.
 
-        Raises Hung, Exhausted, StateNotStorable, and whatever the runner raises.
+        Raise Hung, Exhausted, StateNotStorable, and the errors of the runner.
         """
         context = self._context(kept)
         answer: object = self._call("reconcile", lambda: self.runner.reconcile(context))

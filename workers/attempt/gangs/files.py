@@ -1,8 +1,8 @@
-"""What a member of a gang finds in its files: who the others are, and where it reaches them.
+"""The files in which a gang member finds the other members and their addresses.
 
-Two on one cell with `network: gang` stand in one private network: there the engine answers for
-their names, with the ports as the programs have them. Every other peer is reached where its cell
-publishes its ports. Nothing here touches a container.
+Two members on one cell with `network: gang` share a private network: the engine resolves their
+names, with the programs' own ports. Any other peer is reached at the ports that its cell publishes.
+This module does not touch containers.
 """
 
 import ipaddress
@@ -22,15 +22,15 @@ KEY_FILE = "id_ed25519"
 SSH_PORT = "ssh"  # the name of the port at which others log in
 
 Resolve = Callable[[str], str | None]
-"""The IP address of a host's name; None: nobody knows it."""
+"""Return the IP address of a host name; None: it cannot be resolved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A member as another one, or itself, reaches it.
+    """A member as another member, or itself, reaches it.
 
-    `host`: None while it is not reached, `why` says what stands in the way. `is_private`: by its
-    name, in a network of their own; else `ports` are those of its cell.
+    `host`: None while it is not reachable, `why` gives the obstacle. `is_private`: by its name in a
+    common network; otherwise `ports` are those of its cell.
     """
 
     member: GangMember

@@ -1,7 +1,7 @@
-"""Keeps the members of a gang on this cell told of the others: one question to web for all of them.
+"""Keep the files of gang members on this cell up to date, with one request to web for all of them.
 
-While somebody is still to come it is asked each second, then each five: who was moved to another
-cell is seen by the rest. When web is away the files stay as they are, and it is asked less often.
+The interval is one second until all members have come, then five: members may move to other cells.
+While web is unavailable the files stay as they are, and the interval grows.
 """
 
 import os
@@ -25,15 +25,17 @@ log = structlog.get_logger(__name__)
 
 FIRST_SECONDS = (0.2, 0.4, 0.8)  # the members of a small gang come within a second
 SOON_SECONDS, LATER_SECONDS = 1.0, 5.0
-PATIENT_AFTER = 60  # questions; who has not come in a minute is not there in the next second
-LEISURE = 4  # times as long as it took to tell all members here, at least, to the next question
-KEY_OWNER = 2**31 - 2  # a user whom no task has
+PATIENT_AFTER = (
+    60  # requests; a member that is missing after a minute does not come within a second
+)
+LEISURE = 4  # minimum interval, as a multiple of the time that an update of all members here took
+KEY_OWNER = 2**31 - 2  # a user that no task has
 AWAY_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 
 @dataclass(slots=True)
 class LocalGang:
-    """The members of a gang that run here. `has_new`: one more came since it was looked."""
+    """The members of a gang that run here. `has_new`: one was added since the last update."""
 
     members: dict[str, AttemptRun] = field(default_factory=dict)
     has_new: threading.Event = field(default_factory=threading.Event)
@@ -63,7 +65,7 @@ class GangSupervisor:
         while members := self._living(job_id):
             if has_new.is_set():
                 has_new.clear()
-                pace = PollInterval()  # who comes is seldom the only one
+                pace = PollInterval()  # others usually follow
             gang, took = None, 0.0
             try:
                 gang = ask_for_gang(members)
@@ -71,7 +73,7 @@ class GangSupervisor:
                 if gang is not None:
                     news.spread(gang, members)
                 took = time.monotonic() - began
-            except Exception:  # the next answer may do better, and nobody else asks
+            except Exception:  # the next answer may help, and no other thread asks
                 log.exception("gang_not_updated", job=job_id)
             has_new.wait(max(pace.after(gang), took * LEISURE))
 
@@ -91,7 +93,7 @@ class GangSupervisor:
 
 @dataclass(frozen=True, slots=True)
 class GangStatus:
-    """A gang, and the addresses of its hosts; None: nobody knows one of that name."""
+    """Return a gang and the addresses of its hosts; None: the gang is unknown."""
 
     gang: Gang
     addresses: Mapping[str, str | None]
@@ -105,7 +107,7 @@ class WrittenStates:
         self._written: dict[str, GangStatus] = {}
 
     def spread(self, gang: Gang, members: list[AttemptRun]) -> None:
-        """Write it for each member that has not been told the same before."""
+        """Write the gang for each member whose files differ."""
         told = GangStatus(gang, look_up(gang))
         if self._last is None or told != self._last:
             self._last = told
@@ -139,9 +141,9 @@ class PollInterval:
 
 
 def ask_for_gang(members: list[AttemptRun]) -> Gang | None:
-    """What web says of the gang; None: nothing.
+    """Return the gang as web describes it; None: no answer.
 
-    It refuses what it holds for ended, which says nothing of the other members.
+    Web refuses an attempt that it has ended, which does not concern the other members.
     """
     for attempt in members:
         try:
@@ -155,9 +157,10 @@ def ask_for_gang(members: list[AttemptRun]) -> Gang | None:
 
 
 def keep_up(attempt: AttemptRun, told: GangStatus) -> bool:
-    """Write what is told of the gang into the files of one member; whether that was done.
+    """Write the gang into the files of one member; return whether that succeeded.
 
-    Not for one that the control plane knows no more, nor is what was removed meanwhile made again.
+    A member that the control plane does not know is skipped, and removed files are not created
+    again.
     """
     me = find_self(attempt, told.gang)
     if me is None or me.number != attempt.launch.run.number:
@@ -205,7 +208,7 @@ def make_files(attempt: AttemptRun, gang: Gang, me: GangMember) -> None:
     """Write all files of a member before its start. Raises OSError, Unfit."""
     assert gang.key is not None
     gang_folder(attempt).mkdir(parents=True, exist_ok=True)
-    gang_folder(attempt).chmod(0o755)  # whoever the task runs as
+    gang_folder(attempt).chmod(0o755)  # for any user of the task
     folder = attempt.around.secrets.make_room(attempt.uid, "ssh")
     write_whole(folder / f"{KEY_FILE}.pub", f"{gang.key.public}\n")
     write_whole(folder / "authorized_keys", f"{gang.key.public}\n")
@@ -214,10 +217,10 @@ def make_files(attempt: AttemptRun, gang: Gang, me: GangMember) -> None:
 
 
 def _write_key(path: Path, text: str, is_contained: bool) -> None:
-    """Readable for whoever the task runs as, and for nobody on the host: above it is a closed door.
+    """Let any user of the task read the key, but no user of the host: its parent folder is closed.
 
-    ssh refuses a key of its own user that others may read; one of another user it takes. So it is
-    given to a user whom no task has.
+    ssh refuses a key of its own user that others may read, but accepts one of another user. So the
+    key belongs to a user that no task has.
     """
     write_whole(path, text, mode=0o444 if is_contained else 0o600)
     if is_contained and os.geteuid() == 0:
@@ -234,7 +237,7 @@ def write_files(attempt: AttemptRun, told: GangStatus, me: GangMember) -> None:
     write_whole(ssh_folder(attempt) / "config", files.ssh_config(peers, key_path(attempt)))
     write_whole(folder / "peers", files.peers_table(peers))
     write_whole(folder / "peers.json", files.peers_json(gang, me, peers))
-    # The last, so that whoever waits for it finds the others.
+    # Last, so that a program that waits for it finds the others.
     if gang.is_ready:
         (folder / "ready").touch()
     else:

@@ -20,8 +20,8 @@ from workers.attempt.steps.inputs import checked_path
 from workers.attempt.steps.outputs import save, tried
 from workers.attempt.transfer.transfers import DiskAllowance, OutputTransfer, fetch, remember_base
 
-# A stopped attempt keeps its place until this is over; 60 s after its grace its cell would be
-# taken for one that does not stop what it is told to.
+# A stopped attempt keeps its resources until this has ended; 60 s after its grace period the
+# control plane would quarantine its cell for a stop that is not confirmed.
 KEEP_SECONDS = 40.0
 
 
@@ -45,7 +45,7 @@ def fetch_checkpoint(attempt: AttemptRun) -> None:
         try:
             fetch(attempt, "checkpoint", url, tar, room, named="url" not in found, sha256=sha256)
         except AttemptFailed as failure:
-            if failure.kind is FailureKind.USER:  # it was there, and we told so
+            if failure.kind is FailureKind.USER:  # it existed, and was reported
                 failure.kind = FailureKind.SYSTEM
             raise
 
@@ -81,7 +81,7 @@ def place_checkpoint(attempt: AttemptRun) -> None:
 
 
 def keep_checkpoint(attempt: AttemptRun) -> None:
-    """Keep what lies in the folder now, if that can be done soon; else say so, and go on."""
+    """Store the content of the folder if that is possible in time; otherwise log it and continue."""
     path = attempt.launch.spec.checkpoint_path
     if path is None or not attempt.is_started:
         return
@@ -100,7 +100,7 @@ def keep_checkpoint(attempt: AttemptRun) -> None:
         attempt.outputs = (tried(keeping, "checkpoint", put),)
     except DriverClosed:
         raise
-    except Exception as failure:  # whatever it is: the end itself is told
+    except Exception as failure:  # any error: the end itself is reported
         words = clean_text(getattr(failure, "message", str(failure)), MESSAGE_CHARS)
         attempt.log.warning("checkpoint_lost", error=words)
         attempt.usage["checkpoint_lost"] = words

@@ -26,7 +26,7 @@ def make_sure_it_is_over(attempt: AttemptRun) -> None:
             return
         except DriverClosed:
             raise
-        except Exception as error:  # also what nobody thought of: without this no end is told
+        except Exception as error:  # also unexpected errors: without this no end is reported
             attempt.log.warning("container_not_removed", error=str(error))
             attempt.rest(PATIENCE_SECONDS[min(tries, len(PATIENCE_SECONDS) - 1)])
             tries += 1

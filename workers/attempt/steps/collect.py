@@ -6,7 +6,7 @@ from workers.attempt.capture import Capture, CaptureSuperseded, DiskFull
 from workers.attempt.runtime import EngineAway, EngineError, NoSuchContainer
 from workers.attempt.steps.inspect_container import PATIENCE_SECONDS
 
-FLUSH_SECONDS = 5.0  # an end waits so long for its output to arrive; the rest goes on behind it
+FLUSH_SECONDS = 5.0  # an end waits so long for its output; the rest is uploaded later
 
 
 def collect_output(attempt: AttemptRun) -> None:

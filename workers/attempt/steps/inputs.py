@@ -1,8 +1,8 @@
-"""Every input stands at its path before the start, its bytes checked, and nothing stands elsewhere.
+"""Place every input at its path before the start, with its bytes checked.
 
-Inputs are fetched into the attempt's workspace, then placed into the container: by signed links of
-the control plane, whose failures are the system's, or by addresses that the submitter named. The
-folders of result file and outputs are placed with them, writable for whoever the task runs as.
+Inputs are fetched into the attempt's workspace and then placed into the container: by signed links
+of the control plane, whose failures are system failures, or from URLs of the submitter. The folders
+of the result file and of outputs are created writable for the task's user.
 """
 
 import json
@@ -22,7 +22,7 @@ from workers.attempt.transfer.transfers import DiskAllowance, fetch
 
 
 def fetch_inputs(attempt: AttemptRun) -> None:
-    """Fetch all inputs; says what must be placed. Raises AttemptFailed."""
+    """Fetch all inputs; return what must be placed. Raise AttemptFailed."""
     spec = attempt.launch.spec
     placed = [PlacedFile(folder, writable=True) for folder in _folders(spec)]
     room = DiskAllowance("inputs", attempt.inputs_folder, attempt.around.max_files_bytes, INPUTS)

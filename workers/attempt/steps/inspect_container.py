@@ -1,4 +1,4 @@
-"""Before anything is made, look whether an earlier process of this cell made it."""
+"""Find out what an earlier process of this cell created, before anything is created."""
 
 from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import AttemptRun
@@ -11,7 +11,7 @@ from workers.attempt.runtime import (
     NoSuchContainer,
 )
 
-PATIENCE_SECONDS = (0.2, 1.0, 2.0, 5.0)  # between looks at an engine that does not answer
+PATIENCE_SECONDS = (0.2, 1.0, 2.0, 5.0)  # between calls to an engine that does not answer
 
 
 def look(attempt: AttemptRun) -> ContainerView | None:
@@ -37,9 +37,9 @@ def look_for_own(attempt: AttemptRun) -> None:
 
 
 def look_for_adopted(attempt: AttemptRun) -> None:
-    """Take over its container; what vanished will not come. Raises AttemptFailed.
+    """Adopt its container; a vanished one is not created again. Raise AttemptFailed.
 
-    What was surely never created begins anew, as long as its order is not too late.
+    An attempt that certainly had no container starts from the beginning while its order is valid.
     """
     view = look(attempt)
     if view is None:
@@ -72,7 +72,7 @@ def find_addresses(attempt: AttemptRun) -> dict[str, str] | None:
 
 
 def take_over(attempt: AttemptRun, view: ContainerView | None) -> None:
-    """A container that was started goes on; one that was only created is still to be started."""
+    """Continue with a started container; a container that was only created is still to be started."""
     if view is None:
         return
     attempt.may_exist = True

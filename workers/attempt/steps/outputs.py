@@ -1,6 +1,6 @@
-"""The outputs of a task that succeeded are kept, all of them, before its success is told.
+"""Keep all outputs of a task that succeeded before its success is reported.
 
-What was begun by a process of the cell that died is done again: what is there already is the same.
+The next process of the cell repeats interrupted uploads: the content is the same.
 """
 
 import json
@@ -27,7 +27,7 @@ LONGER = (2, 4, 7)
 
 
 def keep_outputs(attempt: AttemptRun) -> None:
-    """Keep them all; says what was kept. Raises AttemptFailed."""
+    """Keep all outputs; return what was kept. Raise AttemptFailed."""
     outputs = attempt.launch.spec.outputs
     if not outputs:
         return
@@ -97,9 +97,10 @@ def _files(output: Output, tar: Path) -> Iterator[tuple[str, Callable[[], Binary
 
 
 def tried(keeping: OutputTransfer, what: str, action: Callable[[], T]) -> T:
-    """The value of `action`, tried for about a minute: what took hours is not lost to a restart.
+    """Return the value of `action`, retried for about a minute: a restart must not lose hours of
+    work.
 
-    A failure tells that the program had ended well.
+    The message of a failure states that the program had ended successfully.
     """
     back_off = keeping.attempt.around.back_off
     longer = tuple(back_off[-1] * factor for factor in LONGER) if back_off else ()

@@ -1,4 +1,4 @@
-"""What may not run for ever may not start at any time: an exclusive attempt waits for its guard."""
+"""Let an exclusive attempt wait for its guard: it must not start before the guard can end it."""
 
 from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import AttemptRun
@@ -11,7 +11,7 @@ LOOK_SECONDS = 0.05
 
 
 def await_permit(attempt: AttemptRun) -> None:
-    """Return when the container may come, or go on. Raises AttemptFailed."""
+    """Return when the container may be created or continue. Raise AttemptFailed."""
     waited = 0.0
     while (answer := attempt.launch.permit()) is not Permit.YES:
         if answer is Permit.NEVER:

@@ -1,4 +1,4 @@
-"""The image is on the engine, as the pull policy says; a pull's progress is told in percent."""
+"""Ensure that the image is on the engine, according to the pull policy; report progress in percent."""
 
 from controlplane.contract.messages.reports import IMAGE
 from controlplane.contract.states import FailureKind, Phase
@@ -53,5 +53,5 @@ def _pull(attempt: AttemptRun, image: str) -> None:
         attempt.around.pulls.leave(pull)
     if pull.error is not None:
         raise pull.error
-    if pull.bytes:  # Podman does not say, and what was there already is not fetched again
+    if pull.bytes:  # Podman reports no bytes, and existing layers are not fetched again
         attempt.usage["pulled_bytes"] = pull.bytes

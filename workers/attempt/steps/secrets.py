@@ -1,7 +1,7 @@
-"""Secrets are where the task looks for them: in its environment, or in files that lie in memory.
+"""Provide secrets to the task: in its environment, or in files in memory.
 
-They are in no journal and no log. The environment of a container can be seen by whoever may use
-the engine; a file's value cannot.
+They are in no journal and no log. Every user of the engine can read the environment of a container,
+but not the value of a file.
 """
 
 import base64
@@ -19,7 +19,9 @@ from workers.secret_folder import UnsafeSecretFolder
 
 
 def write_secrets(attempt: AttemptRun) -> None:
-    """Add what the briefing told to the environment and to what is placed. Raises AttemptFailed."""
+    """Add the secrets of the launch context to the environment and to the files. Raise
+    AttemptFailed.
+    """
     uses = attempt.launch.spec.secrets
     if not uses:
         return

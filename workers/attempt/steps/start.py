@@ -10,7 +10,7 @@ from workers.attempt.steps.permit import await_permit
 
 
 def start_container(attempt: AttemptRun) -> None:
-    """Start it; before each further try look whether the last one did. Raises AttemptFailed."""
+    """Start it; before each retry check whether the last try succeeded. Raise AttemptFailed."""
     tried = False
 
     def start() -> ContainerView:

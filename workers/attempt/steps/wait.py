@@ -16,8 +16,8 @@ from workers.attempt.runtime import (
 from workers.attempt.steps.inspect_container import PATIENCE_SECONDS, look_long
 
 SHORT_SECONDS = 0.5  # a process that ends sooner has its output read once, at its end
-LONG_SECONDS = 30.0  # then look again: an engine may forget a waiter
-# An engine hears of an end and of its cause in two ways, and the second may take longer.
+LONG_SECONDS = 30.0  # then check: an engine may forget a waiting call
+# An engine learns of an end and of its cause separately, and the cause may come later.
 LATE_LOOKS_SECONDS = (0.05, 0.15, 0.3, 0.5)
 FOLLOWER_SECONDS = 2.0  # for the follower to see the end of the output by itself
 

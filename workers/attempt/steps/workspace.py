@@ -18,7 +18,7 @@ from workers.attempt.outcome import DISK, ENGINE, AttemptFailed
 
 
 def look_whether_begun(attempt: AttemptRun) -> None:
-    """What an earlier process of this cell left says how far it may have come."""
+    """Read from the files of an earlier process of this cell how far the attempt may have come."""
     attempt.begun_before = attempt.is_adopted or attempt.workspace.exists()
     attempt.is_uncreated = not attempt.begun_before or _names_this_boot(_proof(attempt))
     attempt.may_exist = not attempt.is_uncreated
@@ -27,7 +27,7 @@ def look_whether_begun(attempt: AttemptRun) -> None:
 
 
 def begin_creation(attempt: AttemptRun) -> None:
-    """From now on a container may come, whoever looks and however this process ends."""
+    """Record that a container may exist from now on, even if this process ends."""
     attempt.may_exist = True
     _proof(attempt).unlink(missing_ok=True)
 
@@ -64,7 +64,7 @@ def _leave_proof(attempt: AttemptRun) -> None:
 
 @lru_cache(maxsize=8)
 def _boot_file(home: Path) -> Path:
-    """The file that names this boot, made anew by each process of the cell."""
+    """Return the file that names this boot; each process of the cell writes it again."""
     path, new = home / "boot", home / "boot.new"
     new.write_text(clock.boot_id(), encoding="ascii")
     new.replace(path)

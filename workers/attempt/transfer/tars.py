@@ -14,9 +14,9 @@ from workers.attempt.outcome import DISK, AttemptFailed
 from workers.attempt.runtime import EngineError
 
 Take = Callable[[int], None]
-"""Counts bytes that are about to be written; raises what ends it if they are too many.
+"""Count bytes before they are written; raise the limit's error if they are too many.
 
-It is asked with 0 between pieces of what was counted: that may be told to stop meanwhile.
+Called with 0 between pieces of a counted file: a stop order may have arrived meanwhile.
 """
 SAFE_MODE = 0o755  # no file comes back that others may write, or that gives rights away
 
@@ -85,13 +85,14 @@ def pack(path: Path, target: Path, take: Take) -> None:
 
 
 def unpack(source: Path, folder: Path) -> None:
-    """Make what `pack` or `rebase` wrote stand in `folder`. Raises OSError, EngineError.
+    """Unpack what `pack` or `rebase` wrote into `folder`. Raise OSError, EngineError.
 
-    Repeatable. Nothing is written outside of it, whatever names say and wherever links lead.
+    Repeatable. No file is written outside of the folder, whatever names and links the archive has.
     """
     try:
         with tarfile.open(source) as tar:
-            # Not every 3.11 has tarfile's own filters: one that has them is told to leave it to us.
+            # Not every Python 3.11 has filters in tarfile: where they exist they are switched off,
+            # because this module checks the entries.
             tar.extraction_filter = lambda entry, path: entry
             tar.extractall(folder, members=_checked(tar, folder), numeric_owner=True)
     except (tarfile.TarError, KeyError) as error:  # KeyError: a link to what is not there
@@ -99,7 +100,7 @@ def unpack(source: Path, folder: Path) -> None:
 
 
 def _checked(tar: tarfile.TarFile, folder: Path) -> Iterator[tarfile.TarInfo]:
-    """Each entry that is kept, looked at when all before it stand in `folder`."""
+    """Yield each entry that is kept, checked when all entries before it exist in `folder`."""
     for entry in tar:
         if not _is_kept(entry):
             continue

@@ -1,7 +1,7 @@
-"""Files on their way to and from an attempt: bounded, checked, tried again, broken off when told.
+"""File transfers of an attempt: bounded, checked, retried, aborted by a stop order.
 
-Where an attempt keeps what it leaves is written down in its workspace, so that a later process of
-the cell knows it though web would not say it any more.
+The destination of an attempt's files is recorded in its workspace, so that a later process of the
+cell knows it when web does not return it any more.
 """
 
 import errno
@@ -31,7 +31,7 @@ _USER, _SYSTEM = FailureKind.USER, FailureKind.SYSTEM
 
 
 class DiskAllowance:
-    """Counts the bytes that an attempt puts on the cell's disk, and says when they are too many."""
+    """Count the bytes that an attempt puts on the cell's disk, up to a limit."""
 
     def __init__(self, what: str, folder: Path, most: int, reason: str) -> None:
         self._what, self._folder, self._most, self._reason = what, folder, most, reason
@@ -61,9 +61,9 @@ def fetch(
     named: bool,
     sha256: str,
 ) -> None:
-    """Fetch `url` to `target`, once. `named`: by a submitter, who may have named what is not there.
+    """Fetch `url` to `target`, once. `named`: a URL of the submitter, which may not exist.
 
-    `sha256`: what it must have; may be empty. Raises AttemptFailed.
+    `sha256`: the expected checksum; may be empty. Raise AttemptFailed.
     """
     before = room.taken
     try:
@@ -135,7 +135,9 @@ class OutputTransfer:
             self.check()
 
     def put(self, name: str, source: Callable[[], BinaryIO]) -> dict[str, object]:
-        """Put the artifact `name`, once; what is told of it. Raises AttemptFailed."""
+        """Store the artifact `name`, once; return its description for the report. Raise
+        AttemptFailed.
+        """
         with source() as file:
             digest, size = hashlib.sha256(), 0
             for piece in iter(lambda: file.read(PIECE_BYTES), b""):
