@@ -1,7 +1,7 @@
-"""A cell: runs containers on the control plane's orders, and tells until it is heard.
+"""A cell: runs containers on orders of the control plane, and reports until it is acknowledged.
 
-The life of an order on a cell: `celery` takes the message, `cell` checks and journals it, a driver
-in `drivers` runs it as a pipeline of `attempt` steps, `reporting` tells the control plane, and
-`journal` remembers all of it over a kill -9. `guard` ends what is exclusive before the cell's lease
-is over. Of the control plane a cell imports only `controlplane.contract`.
+The way of an order through a cell: `service` receives the message, `agent` checks and journals it,
+a driver in `drivers` runs it as a pipeline of `attempt` steps, `agent.reporting` reports to the
+control plane, and `journal` survives a kill -9. `guard` ends exclusive containers before the cell's
+lease expires. Of the control plane a cell imports only `controlplane.contract`.
 """

@@ -9,7 +9,7 @@ from workers.service.serving import serve
 
 
 def main() -> int:
-    """Run the cell until it is told to end; the exit code."""
+    """Run the cell until it is stopped; return the exit code."""
     try:
         config = CellConfig.from_env(os.environ)
     except MalformedSettings as error:

@@ -1,4 +1,4 @@
-"""The one place of a cell that asks the system for the time; everything else is told it."""
+"""The only module of a cell that reads the system's clocks; others get it as an argument."""
 
 import time
 from functools import lru_cache
@@ -19,9 +19,9 @@ def boot_seconds() -> float:
 
 @lru_cache(maxsize=1)
 def boot_id() -> str:
-    """Which boot of the machine this is: what was read of another is not comparable.
+    """Return the boot id of the machine: times of different boots are not comparable.
 
-    Empty where the system does not say.
+    Empty where the system has none.
     """
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()

@@ -42,7 +42,7 @@ _UNITS = {
 
 
 class MalformedSettings(ValueError):
-    """Settings that cannot be used; the text names every one of them and says what is expected."""
+    """Unusable settings; the text names each of them with the expected value."""
 
 
 def default_concurrency() -> int:

@@ -17,7 +17,7 @@ from workers.service.serving import serve
 
 
 def main() -> int:
-    """Run the fleet until it is told to end; the exit code."""
+    """Run the fleet until it is stopped; return the exit code."""
     try:
         configs = read_fleet(os.environ)
     except MalformedSettings as error:

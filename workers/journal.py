@@ -1,4 +1,5 @@
-"""What a cell must not forget, on disk before it acts or speaks: orders, ends, what was heard.
+"""The state that a cell must not lose, on disk before it acts or reports: orders, ends,
+acknowledgements.
 
 One line a record: a CRC, then JSON. A torn last line is cut off. Many cells of one process may
 share a file (`JournalFile`), so that one fsync serves all; each has its own `CellJournal` on it.
@@ -24,7 +25,7 @@ from workers.journal_file import NO_ROOM, Store
 
 log = structlog.get_logger(__name__)
 
-# A file is written anew when it has grown at least so far beyond what it was when last written.
+# A file is compacted when it has grown at least so far beyond its size after the last compaction.
 COMPACT_BYTES = 16 << 20
 
 
@@ -32,10 +33,10 @@ COMPACT_BYTES = 16 << 20
 class JournaledAttempt:
     """One attempt as the journal has it.
 
-    `is_moving`: its cell was leaving and told it to end, so that it runs elsewhere.
+    `is_moving`: its cell was leaving and stopped it, so that it runs elsewhere.
 
-    `crashes`: starts of a process since it got on, or since one left in order. `stage`: how far it
-    was then known to be.
+    `crashes`: starts of a process since it progressed, or since one left in order. `stage`: how far
+    it was known to be then.
 
     `phases`: the changes of phase that may not be acknowledged; `phase_count`: how many there were.
     """
@@ -123,8 +124,8 @@ class JournalFile:
     def sync(self) -> bool:
         """Make all entries safe: one write and one fsync for all cells.
 
-        False: the disk is full. The entries are kept and written with those that follow; until
-        then nothing that rests on them may be done or said.
+        False: the disk is full. The entries are kept and written with those that follow; until then
+        nothing that depends on them may be done or reported.
         """
         if not self._buffer:
             return True
@@ -145,7 +146,7 @@ class JournalFile:
         return True
 
     def lacks_room(self) -> bool:
-        """Whether work that is begun now might not be told to its end."""
+        """Return whether the end of work that begins now could not be recorded."""
         return self.is_stuck or self._store.lacks_room()
 
     def _try_to_compact(self) -> None:
@@ -158,7 +159,7 @@ class JournalFile:
             self._compact_at = self._store.size() + COMPACT_BYTES
 
     def compact(self) -> None:
-        """Write the file anew, with only what is still worth knowing. Raises OSError."""
+        """Rewrite the file with only what is still needed. Raise OSError."""
         lines = [
             _line([cell, *entry])
             for cell, journal in sorted(self._journals.items())
@@ -199,7 +200,7 @@ class CellJournal:
         self._note("boot", self.memory.written)
 
     def accepted(self) -> None:
-        """The process is registered: what it says from now on is newer than all before."""
+        """Record that the process is registered: its messages are newer than all before."""
         self._note("accepted", True)
 
     def take(self, run: RunAttempt, spec: GroupSpec) -> None:
@@ -252,7 +253,7 @@ class CellJournal:
         self._note("stop", stop.body())
 
     def move(self, uid: str) -> None:
-        """The cell is leaving; the attempt is told to end, and is to run elsewhere."""
+        """Record that the cell is leaving: the attempt is stopped and will run elsewhere."""
         self._note("move", uid)
 
     def end(self, report: AttemptReport) -> None:
@@ -275,7 +276,7 @@ class CellJournal:
         return self._file.lacks_room()
 
     def forget(self, now: float) -> None:
-        """Let go of uids and specs that nobody needs; the file loses them when it is compacted."""
+        """Forget uids and specs that are not needed; the file loses them when it is compacted."""
         memory = self.memory
         for uid in [uid for uid, done in memory.done.items() if done.until < now]:
             del memory.done[uid]

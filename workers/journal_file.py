@@ -1,8 +1,7 @@
-"""Where a journal's lines are kept: a file with room ahead, so that a full disk ends no cell.
+"""The file of a journal, with reserved space, so that a full disk ends no cell.
 
-The file is longer than what it holds: zeros at its end are room that nobody else can take. What a
-cell has in its charge can be told to its end in it; so a cell that finds room wanting takes no new
-work, and goes on with the old.
+Zeros at the end of the file reserve space. It suffices to record the ends of all attempts in
+charge; a cell whose reserve is too small takes no new work, and continues with the old.
 """
 
 import errno
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-"""Errors that go away when somebody deletes something."""
+"""Errors that disappear when files are deleted."""
 # File systems that cannot keep room for a file; what is free of the disk has to do then.
 _NO_RESERVES = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 # At least half of it is always ahead: room for the ends of a hundred attempts with full results.
@@ -50,7 +49,7 @@ class Store(Protocol):
 
 
 class FileStore:
-    """A file. Whoever opens it sees to it that no other process of the cell does (`serving`)."""
+    """A file. Its opener excludes other processes of the cell (`serving`)."""
 
     def __init__(
         self,

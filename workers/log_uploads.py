@@ -1,7 +1,8 @@
-"""Output of attempts reaches the control plane, byte for byte, however often either side restarts.
+"""Upload the output of attempts to the control plane, byte for byte, across restarts of either
+side.
 
-The files are the truth and the server knows how much of each it has: every PUT carries an offset,
-and an answer with another size says where to go on. So nothing is kept here between runs but a mark
+The files are the truth, and the server knows how much of each it has: every PUT carries an offset,
+and an answer with another size sets the next offset. So nothing is kept between runs except a mark
 (`shipped`) in the folder of an attempt whose whole output has arrived.
 """
 
@@ -23,7 +24,7 @@ from workers import clock
 log = structlog.get_logger(__name__)
 
 STREAMS = ("stdout", "stderr")
-ROUND_SECONDS = 0.5  # how often new output is sent: who follows sees a line in less than a second
+ROUND_SECONDS = 0.5  # how often new output is sent: a follower gets a line in less than a second
 MAX_PAUSE_SECONDS = 30.0  # between rounds while the control plane does not answer
 CHUNK_BYTES = 1024 * 1024
 HTTP_SECONDS = (3.05, 10.0)
@@ -97,7 +98,7 @@ class LogShipper:
         """Send what is written to `folder` from now on."""
         with self._lock:
             self._uploads[uid] = Upload(uid, folder)
-            # An adopted attempt goes on writing behind what an earlier process had sent.
+            # An adopted attempt continues behind the output that an earlier process had sent.
             (folder / SHIPPED).unlink(missing_ok=True)
 
     def finish(self, uid: str, seconds: float) -> None:

@@ -64,6 +64,6 @@ def build_logging(level: str, *, process: str, cell: str | None) -> dict[str, An
         },
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json"}},
         "root": {"handlers": ["stderr"], "level": "WARNING"},
-        # A level of its own: Celery sets the root's anew when its worker starts.
+        # A level of its own: Celery sets the root's level when its worker starts.
         "loggers": {"workers": {"level": level}},
     }

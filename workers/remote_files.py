@@ -1,10 +1,10 @@
-"""Files at addresses that people name: read whole, written whole, and nowhere else than allowed.
+"""Files at URLs of submitters: read whole, written whole, and only where allowed.
 
 http and https are read only, without proxy and netrc, and never from an address that only this
-machine should reach (loopback, link-local, a cloud's metadata) unless a network allows it: that is
-looked at when a connection is made, so neither a redirect nor a name that changes leads there.
-`file` leads below the cell's allowed roots, through no link out of them. All others are fsspec's,
-if the cell allows them and their package is installed, with what this process may reach there.
+machine should reach (loopback, link-local, a cloud's metadata) unless a network allows it: each new
+connection is checked, so neither a redirect nor a changing name leads there. `file` leads below the
+cell's allowed roots, through no link out of them. All others are fsspec's, if the cell allows them
+and their package is installed, with the access rights of this process.
 """
 
 import errno
@@ -31,7 +31,7 @@ HTTP_SECONDS = (3.05, 30.0)  # to connect, and between two pieces
 PIECE_BYTES = 256 * 1024
 MAX_REDIRECTS = 5
 WEB = ("http", "https")
-# Neither loopback nor link-local, yet no business of a task: what clouds tell their own machines.
+# Neither loopback nor link-local, but not for tasks: metadata services of clouds.
 _METADATA = ("100.100.100.200", "168.63.129.16", "fd00:ec2::254")
 METADATA = frozenset(map(ipaddress.ip_address, _METADATA))
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -85,7 +85,7 @@ class Storage:
                     yield from iter(lambda: remote.read(PIECE_BYTES), b"")
             except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
                 raise StorageRefused(_words(error)) from error
-            except Exception as error:  # of whatever library speaks there
+            except Exception as error:  # of any library that sends requests
                 raise StorageAway(_words(error)) from error
 
     def write(self, url: str, source: BinaryIO) -> Generator[int, None, None]:
@@ -285,7 +285,7 @@ def is_reachable(address: str, allowed: Sequence[Network]) -> bool:
 
 
 def _checking_adapter(allowed: tuple[Network, ...]) -> HTTPAdapter:
-    """An adapter whose connections look at whom they reached, before a word is said."""
+    """An adapter whose connections check their peer before a request is sent."""
 
     def checked(connection: Any) -> Any:
         address = connection.getpeername()[0]
@@ -326,7 +326,7 @@ def _copy(source: BinaryIO, target: Any) -> Iterator[int]:
 
 def _discard(remote: Any) -> None:
     """Give up a file on its way: its close would make it appear, cut short."""
-    with suppress(Exception):  # of whatever library speaks there; some cannot
+    with suppress(Exception):  # of any library that sends requests; some cannot
         remote.discard()
     with suppress(AttributeError):
         remote.closed = True  # else it is closed when it is collected

@@ -22,7 +22,7 @@ MOUNTS = Path("/proc/self/mountinfo")
 
 
 class UnsafeSecretFolder(Exception):
-    """The folder must not hold secrets: it is not in memory, or somebody else's."""
+    """The folder must not hold secrets: it is not in memory, or belongs to another user."""
 
 
 def default_folder(installation: str, cell: str, home: Path) -> Path:
@@ -40,7 +40,7 @@ class SecretFolder:
         self._lock = threading.Lock()
 
     def write(self, uid: str, values: Sequence[bytes]) -> list[Path]:
-        """Files that everybody may read who is let in, one for each value. Raises Unfit, OSError.
+        """Create readable files in a closed folder, one for each value. Raise Unfit, OSError.
 
         Repeatable: the files of an attempt always have the same names.
         """
@@ -49,9 +49,9 @@ class SecretFolder:
             return [_write(folder / str(number), value) for number, value in enumerate(values)]
 
     def make_room(self, uid: str, name: str) -> Path:
-        """A folder for what is written again while the attempt runs. Raises Unfit, OSError.
+        """Create a folder for files that change while the attempt runs. Raise Unfit, OSError.
 
-        Bound into a container, it is for whoever the task runs as.
+        Bound into a container, it is open to any user of the task.
         """
         with self._lock:
             self._make_for(uid)
@@ -108,7 +108,7 @@ class SecretFolder:
 
 
 def is_in_memory(folder: Path) -> bool:
-    """Whether what is written there is kept in memory alone (but for the system's swap)."""
+    """Return whether files there are kept in memory alone (except for the system's swap)."""
     device = folder.stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     for line in MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -124,7 +124,7 @@ def _write(path: Path, value: bytes) -> Path:
     unfinished.unlink(missing_ok=True)
     with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(value)
-    # The folder lets nobody in; bound into a container, it is for whoever the task runs as.
+    # The folder is closed; bound into a container, it is open to any user of the task.
     unfinished.chmod(0o444)
     unfinished.replace(path)
     return path

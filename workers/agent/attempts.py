@@ -36,7 +36,7 @@ class AttemptEntry:
     plugin_phase: str | None = None
     plugin_state: Mapping[str, Any] | None = None
     stop: StopAttempt | None = None
-    is_moving: bool = False  # the cell is leaving and told it to end: it is to run elsewhere
+    is_moving: bool = False  # the cell is leaving and stopped it: it will run elsewhere
     end: AttemptReport | None = None
     is_blamed: bool = False  # handling it killed the cell's process, again and again
     phases: tuple[PhaseChange, ...] = ()

@@ -49,7 +49,7 @@ log = structlog.get_logger(__name__)
 _BLAME = "handling it crashed the cell"
 # Messages with orders that are kept until the cell is registered; Sync repeats what comes on top.
 MAX_EARLY = 100
-# Of a heap that somebody left behind so many go at once: attempts come first.
+# At most so many orphans are removed at once: attempts come first.
 MAX_SWEPT = 200
 # A process that knows of no attempt first clears away what others left: their room is what it
 # offers. It waits so long for an engine that does not answer, on which nothing starts anyway.
@@ -121,7 +121,7 @@ class Cell:
     # ------------------------------------------------------------------ starting and ending
 
     def start(self, now: ClockReading) -> None:
-        """Read the journal, adopt what runs, end what nobody knows, ask to be registered."""
+        """Read the journal, adopt what runs, end unknown containers, ask to be registered."""
         memory = self.journal.memory
         if memory.is_blank:
             self._may_register_at = now.boot + UNSEEN_SECONDS
@@ -151,7 +151,7 @@ class Cell:
         self.is_leaving = True
         self.progress.report_all()
         self.journal.leave()
-        # One that nobody has answered says nothing that is newer than its successor's Register.
+        # An unanswered process sends nothing newer than the Register of its successor.
         say = self.outbox.send if self.journal.memory.claim is None else self.outbox.claim
         say(Goodbye(0 if self._evacuating else expected_seconds).body())
 
@@ -188,7 +188,7 @@ class Cell:
                 self._take_sighting(happening, now)
 
     def tick(self, now: ClockReading) -> None:
-        """Let time pass: look first, register again until it is answered, then beat."""
+        """Advance the time: scan first, register until that is answered, then send heartbeats."""
         self.exclusives.tick()
         self.progress.report_due(now.boot)
         if now.boot < self._next_beat:
@@ -212,9 +212,9 @@ class Cell:
         return min(self._next_beat, self.exclusives.wakes_at, self.progress.wakes_at)
 
     def act(self, *, flush: bool = True, is_safe: bool = True) -> None:
-        """Do what is safe on disk now, and, with `flush`, say it.
+        """Do what is safe on disk now, and, with `flush`, report it.
 
-        `is_safe`: the journal was synced. Else what is stopped is stopped, and the rest waits.
+        `is_safe`: the journal was synced. Otherwise only stops are carried out, and the rest waits.
         """
         self.exclusives.tell(self.lease)
         self.deeds.carry_out(is_safe=is_safe)
@@ -395,7 +395,7 @@ class Cell:
         launch, stop = self._launch(book), book.stop
         if stop is None and book.is_moving:
             stop = book.order_to_move()
-        if book.is_blamed:  # what of it may run is ended before that is told
+        if book.is_blamed:  # what may still run of it ends before the report
             stop = StopAttempt(book.uid, _BLAME, 0.0, True)
         self.deeds.adopt(launch)
         if stop is not None:
@@ -412,7 +412,7 @@ class Cell:
             self.progress.forget(uid, number)
         for report in safe:
             book = self.books.find(report.uid)
-            # Its end may be known here and not be said yet: only a report of the end counts.
+            # Its end may be known here and not be reported yet: only a reported end counts.
             if book is not None and book.end is not None and report.gone:
                 self._remember_ended(
                     report.uid, book.run.start_before, never_created=book.end.never_created
@@ -420,7 +420,7 @@ class Cell:
                 self.books.close(report.uid)
 
     def _was_never_here(self, uid: str) -> bool:
-        """Whether a uid without a book is unknown, on the engine too: somebody has looked."""
+        """Return whether a uid without a record is unknown to the engine, too, after a scan."""
         return self._has_swept and uid not in self.journal.memory.attempts
 
     def _remember_ended(
@@ -429,13 +429,13 @@ class Cell:
         self.journal.finish(uid, start_before + KNOWN_SECONDS, never_created=never_created)
 
     def _take_sighting(self, seen: ScanResult, now: ClockReading) -> None:
-        """Remove what nobody knows any more.
+        """Remove unknown containers and folders.
 
-        A container or folder that could be seen had its book before: none means that it is over.
-        The first time also what had ended when this process began, and was left.
+        A scanned container or folder had its record before: without a record it has ended. The
+        first scan also removes what had ended when this process began.
         """
         if self.unfit or self._evacuating:
-            return  # what has ended may have to be looked at again by a successor
+            return  # a successor may have to inspect what has ended
         gone = [uid for uid in seen.containers if self._is_over(uid)]
         strangers = gone[:MAX_SWEPT]
         self._remove_strangers(strangers, now)
@@ -490,7 +490,7 @@ class Cell:
         """Begin a new incarnation once nothing of the old one runs."""
         if not self.is_empty:
             return
-        for reports in self.reporter.unheard():  # who waits for a word of this incarnation has it
+        for reports in self.reporter.unheard():  # the answer for this incarnation has arrived
             self.outbox.send(reports.body())
         self.journal.begin(self._draw_incarnation())
         self.books, self.lease = AttemptTable(), Lease(self._log)

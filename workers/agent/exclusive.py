@@ -1,7 +1,7 @@
-"""A cell's exclusive attempts, and what it has its guard told of them, before it acts.
+"""The exclusive attempts of a cell, and the watchlist that its guard gets before the cell acts.
 
-The list is written anew when an attempt comes or goes, and when the lease is renewed; never for a
-cell that has none.
+The list is written when an attempt comes or goes, and when the lease is renewed; never for a cell
+without exclusive attempts.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ class Exclusives:
         self._deadline = 0.0
         self._is_dirty = False
 
-    # ------------------------------------------------------------------ who is watched
+    # ------------------------------------------------------------------ watched attempts
 
     def begin(self, books: Iterable[AttemptEntry]) -> None:
         """A process of the cell starts: what an earlier one had watched still is.
@@ -77,13 +77,13 @@ class Exclusives:
         return Permit.NEVER if self._link is None else self._link.permit(uid)
 
     def is_struck(self, book: AttemptEntry) -> bool:
-        """Whether the guard told it to end."""
+        """Return whether the guard ended it."""
         if self._link is None or not book.spec.exclusive:
             return False
         word = self._link.word()
         return word.boot_id == self._link.boot_id and book.uid in word.struck
 
-    # ------------------------------------------------------------------ what is told
+    # ------------------------------------------------------------------ the watchlist
 
     def tell(self, lease: Lease) -> None:
         """Show the guard what changed; before anything that rests on it is done."""
@@ -113,14 +113,14 @@ class Exclusives:
             self._link.tick()
 
     def keep(self) -> None:
-        """See that the guard lives as long as there is anybody to watch."""
+        """Keep the guard running while there are attempts to watch."""
         if self._link is not None and (self._attempts or self._strangers):
             self._link.stand_by()
 
     @property
     def wakes_at(self) -> float:
         """When `tick` has something to do, in seconds since boot."""
-        # A fleet asks each of a thousand cells in each round, and most have nobody.
+        # A fleet calls this for a thousand cells in each round, and most have no such attempt.
         if self._link is None or not (self._attempts or self._strangers):
             return float("inf")
         return self._link.wakes_at

@@ -10,9 +10,9 @@ from workers.attempt.outcome import KILLED_OUTSIDE, LEASE_OVER, LIMITS, STOPPED
 
 
 def judge_end(book: AttemptEntry, event: EndedEvent, *, is_struck: bool = False) -> AttemptReport:
-    """The final report: state and facts. The container is gone, or stopped for good.
+    """Return the final report: state and facts. The container is gone or stopped permanently.
 
-    `is_struck`: the guard told it to end, so that whatever it says of its end is our doing.
+    `is_struck`: the guard ended it, so that its own account of its end does not count.
     """
     if is_struck and event.reason not in (*LIMITS, STOPPED, LEASE_OVER):
         message = "ended before the lease of its cell was over"
@@ -64,7 +64,7 @@ def refusal(uid: str, why: str, at: float, *, never_created: bool = False) -> At
 def _state(book: AttemptEntry, event: EndedEvent) -> TaskState:
     if event.reason in LIMITS:
         return TaskState.KILLED
-    # Many programs end with exit status 0 when they are told to stop: that is no success.
+    # Many programs end with exit status 0 after a stop signal: that is not a success.
     if event.reason != STOPPED and event.failure_kind is None and event.exit_code == 0:
         return TaskState.SUCCEEDED
     if book.stop is not None:

@@ -1,4 +1,4 @@
-"""What can happen to a cell, and when: the words in which whoever drives it speaks to it."""
+"""The inputs of a cell, each with its time: its only interface to the process that drives it."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class OrderMessage:
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """What lay about when somebody looked: uids of containers, and of folders of attempts."""
+    """The result of a scan: uids of containers, and of folders of attempts."""
 
     containers: tuple[str, ...]
     folders: tuple[str, ...]

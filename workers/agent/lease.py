@@ -13,16 +13,16 @@ from workers.agent.inputs import ClockReading
 
 log = structlog.get_logger(__name__)
 
-# Answers to older heartbeats than these tell nothing new.
+# Answers to older heartbeats carry no new information.
 _REMEMBERED = 64
-# Of so many answers the one that was fastest tells most of the other clock.
+# Of so many answers the fastest one gives the best estimate of the other clock.
 _SAMPLES = 8
 # Clocks that are no further apart are taken for the same; people set them by hand, and NTP slews.
 CLOCK_SECONDS = 2.0
 
 
 class Lease:
-    """All instants: seconds since boot, but for `server_time`, which is seconds since 1970."""
+    """All instants: seconds since boot, except `server_time`, which is seconds since 1970."""
 
     def __init__(self, log: BoundLogger = log) -> None:
         """`log`: bound to the cell."""
@@ -53,8 +53,8 @@ class Lease:
             return False
         self.expires_at = max(self.expires_at, sent + lease_seconds)
         self.seconds = lease_seconds
-        # The server wrote its time after we sent: taking the moment of sending can only make its
-        # clock look further ahead, which refuses a late order rather than running it.
+        # The server wrote its time after the cell sent: using the time of sending can only put the
+        # server's clock too far ahead, which refuses a late order instead of running it.
         self._server_ahead = server_time - sent
         self._compare_clocks(now.boot - sent, server_time, now.wall)
         return True
@@ -81,7 +81,7 @@ class Lease:
 
     @property
     def clock_to_correct(self) -> float:
-        """What to take off an instant of this machine before it is told."""
+        """Return what to subtract from an instant of this machine before it is reported."""
         return (self.clock_ahead or 0.0) if self._is_off else 0.0
 
     def remaining(self, boot: float) -> float:

@@ -1,4 +1,4 @@
-"""What a cell says: numbered, sealed under its incarnation, in line for the broker."""
+"""The outgoing messages of a cell: numbered, sealed under its incarnation, queued."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ class Outbox:
         self.begin()
 
     def begin(self) -> None:
-        """Count anew: another incarnation begins."""
+        """Restart the numbers for a new incarnation."""
         self.numbers = SequenceNumbers(lambda: self._journal.memory.written)
 
     def send(self, body: dict[str, Any], number: int | None = None) -> int:
@@ -34,7 +34,9 @@ class Outbox:
         return seq
 
     def claim(self, body: dict[str, Any]) -> int:
-        """The same for who is not accepted yet: newer than all before, older than a successor's."""
+        """Send a Register of a process that is not accepted yet: newer than all before, older than
+        those of a successor.
+        """
         memory = self._journal.memory
         return self.send(body, self.numbers.draw_claim(memory.claim or 0, memory.starts))
 

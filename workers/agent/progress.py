@@ -35,7 +35,7 @@ STAGES = {Phase.PULLING: 1, Phase.CREATING: 2, Phase.CHECKING: 3}
 
 
 class Progress:
-    """The changes of the attempts of one cell that go on."""
+    """The changes of the attempts of one cell that have not ended."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Progress:
             self._waiting.setdefault(book.uid, due)
 
     def report(self, book: AttemptEntry) -> None:
-        """Report all facts of an attempt that goes on."""
+        """Report all facts of an attempt that has not ended."""
         self._waiting.pop(book.uid, None)
         self._preparing.pop(book.uid, None)
         if book.phase_count > book.phases_kept:

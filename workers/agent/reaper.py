@@ -1,8 +1,8 @@
-"""Looks for what is left of attempts that nobody knows, at once and each minute; tells the cell.
+"""Scan for the remains of unknown attempts, at once and each minute, and report them to the cell.
 
-In a thread of its own: an engine that hangs must hold up no heartbeat. It only looks; the cell,
-which alone knows its books, decides. Engines list what carries this installation's and this cell's
-labels, and the folder is the cell's own: nothing of anybody else is ever seen.
+The scan has its own thread: an engine that hangs must not delay heartbeats. Only the cell, which
+has the records, decides. Engines list what carries the labels of this installation and this cell,
+and the folder belongs to the cell alone.
 """
 
 import threading
@@ -18,12 +18,12 @@ from workers.drivers.base import Driver
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 60.0
-# Until the first look has come to something: only then does a cell know what was never here.
+# Until the first scan has succeeded: only then does a cell know what never existed here.
 FIRST_LOOK_SECONDS = 5.0
 
 
 class Reaper:
-    """Looks after one cell's engine and workspaces."""
+    """Scans the engine and the workspaces of one cell."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Reaper:
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more; one that waits for the engine ends with the process."""
+        """Stop scanning; a scan that waits for the engine ends with the process."""
         self._closed.set()
 
     def look(self) -> ScanResult | None:
@@ -64,7 +64,7 @@ class Reaper:
         while not self._closed.is_set():
             try:
                 seen = self.look()
-            except Exception:  # it looks again, whatever it was
+            except Exception:  # the next scan follows, whatever the error
                 log.exception("leftovers_check_failed")
                 seen = None
             if seen is not None and not self._closed.is_set():

@@ -1,4 +1,4 @@
-"""What a cell offers: said at each registration, and the measure of what it takes."""
+"""What a cell offers: sent with each registration, and the limit of the orders it accepts."""
 
 from collections.abc import Iterable
 

@@ -1,10 +1,9 @@
-"""Reports until they are heard: numbered, coalesced, sent again from the first that is missing.
+"""Reports until they are acknowledged: numbered, coalesced, sent again from the first missing one.
 
-A report is cumulative, so only the latest of each attempt is kept. Numbers only grow: how much was
-ever written to the journal in the high bits, a counter in the low ones. A Register has the number
-of the moment when the journal was found, however often it is said and whatever is written
-meanwhile. So a cell whose journal was replaced by an older one is known by it: its number is not
-new.
+A report is cumulative, so only the latest of each attempt is kept. Numbers only grow: the count of
+journal entries in the high bits, a counter in the low ones. Every Register of a process has the
+number of the moment when it read the journal. So the control plane recognises a cell whose journal
+was replaced by an older one: its number is not new.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,8 +18,8 @@ from controlplane.contract.messages.reports import MAX_REPORTS, AttemptReport, R
 MAX_REPORT_BYTES = 400 * 1024
 # What a report has that carries next to nothing: to write each twice to know it is not worth it.
 PLAIN_BYTES, PLAIN_CHARS, PLAIN_PHASES = 800, 40, 4
-# Messages between two entries of a journal before the numbers say nothing more of it: at a
-# heartbeat each 5 s, forty years.
+# Messages between two entries of a journal before the counter is exhausted: with a heartbeat each 5
+# s, forty years.
 _COUNTER_BITS = 28
 # Of them for a Register: starts without an answer, and how often each of these processes asked.
 _START_BITS = 8
@@ -85,7 +84,7 @@ class Reporter:
         return len(self._dirty.keys() | self._sent.keys())
 
     def flush(self, clock_ahead: float = 0.0) -> Iterable[Reports]:
-        """The messages that say what is new; by `clock_ahead` seconds instants are put back."""
+        """Return messages with the new reports; subtract `clock_ahead` seconds from instants."""
         fresh = [
             replace(
                 report,
@@ -134,7 +133,7 @@ class Reporter:
         return safe
 
     def unheard(self) -> Iterable[Reports]:
-        """All that is not acknowledged, once more: whoever says it will not be asked again."""
+        """Return all unacknowledged reports once more, as the last messages of a process."""
         self.flush()
         return _messages(self.acked, sorted(self._sent.values(), key=lambda report: report.seq))
 

@@ -1,15 +1,15 @@
-"""What every driver promises: attempts are started, adopted, stopped by uid, and every end is told.
+"""The driver interface: attempts are started, adopted, stopped by uid, and every end is reported.
 
-A driver is asynchronous. `start` and `adopt` return at once; what happens is told through the
-`Listener`, from any thread: zero or more BuildingEvents, at most one StartedEvent, exactly one
-EndedEvent, in that order, and StageFailedEvents at any time before the end. A driver reports
-BuildingEvent with phase `preparing` at once, also while the attempt waits for a build slot; drivers
-without containers or processes may omit it. An attempt with a health check is reported as started
-once the check passes, and may end before. EndedEvent says
-`never_created` only where it is sure that there never was a container, whatever process of the cell
-had the attempt in charge. An attempt is in the driver's charge from its `start` or `adopt` to its
-`remove`; a second `start` or `adopt` meanwhile changes nothing. After `close` nothing is told any
-more. One conformance suite (tests/conformance) holds all drivers to these promises.
+A driver is asynchronous. `start` and `adopt` return at once; events reach the `Listener` from any
+thread: zero or more BuildingEvents, at most one StartedEvent, exactly one EndedEvent, in that
+order, and StageFailedEvents at any time before the end. A driver reports BuildingEvent with phase
+`preparing` at once, also while the attempt waits for a build slot; drivers without containers or
+processes may omit it. An attempt with a health check is reported as started once the check passes,
+and may end before. EndedEvent has `never_created` only if it is certain that no container ever
+existed, whatever process of the cell had the attempt in charge. An attempt is in the driver's
+charge from its `start` or `adopt` to its `remove`; a second `start` or `adopt` meanwhile changes
+nothing. After `close` no event follows. One conformance suite (tests/conformance) holds all drivers
+to these promises.
 """
 
 from collections.abc import Iterable
@@ -52,11 +52,12 @@ class Driver(Protocol):
     def adopt(self, launch: Launch) -> None:
         """Take charge again of an attempt begun by an earlier process of this cell.
 
-        Its container runs on: Started and later Ended follow, with a health check at once if
-        `launch` says that it was RUNNING. It has ended: Started, then Ended with its real exit
-        code. It was created but never started: it is started now. It was surely never created, and
-        its order is not too late: it begins anew. Else, or if it has vanished: Ended with failure
-        kind OUTSIDE, and it will not come. While the engine does not answer nothing is told.
+        Its container runs: Started and later Ended follow, with a health check at once if `launch`
+        has it as RUNNING. It has ended: Started, then Ended with its real exit code. It was created
+        but never started: it is started now. It was certainly never created, and its order is still
+        valid: it starts from the beginning. Otherwise, or if it has vanished: Ended with failure
+        kind OUTSIDE, and it is not created again. While the engine does not answer no event
+        follows.
         """
 
     def stop(self, uid: str, *, grace_seconds: float, force: bool) -> None:
@@ -76,8 +77,9 @@ class Driver(Protocol):
     def remove(self, uid: str) -> None:
         """Delete an attempt's container and workspace, in the background (logs stay). Repeatable.
 
-        A container that still runs is killed first; one in charge is told as Ended before. What
-        the engine refuses is given up after some tries: then `find` lists it still.
+        A container that still runs is killed first; an attempt in charge is reported as Ended
+        before. After some refusals of the engine the removal is abandoned: then `find` still lists
+        it.
         """
 
     def close(self) -> None:

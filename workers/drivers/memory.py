@@ -1,9 +1,9 @@
-"""Attempts without processes, for scale tests and simulations: lives in a table, moments in a heap.
+"""Attempts without processes, for scale tests and simulations: a table and a heap.
 
-It isolates nothing and runs nothing; what an attempt does is read from its command:
+It isolates nothing and runs nothing; the command of an attempt describes its course:
 
     noop                 end at once with exit status 0
-    sleep SECONDS        run so long, then go on with the rest of the command
+    sleep SECONDS        run so long, then continue with the rest of the command
     build SECONDS        be building so long (only at the beginning)
     exit CODE            end with this status
     fail-first N         exit 1 in attempts numbered N and below, 0 in later ones
@@ -11,8 +11,8 @@ It isolates nothing and runs nothing; what an attempt does is read from its comm
     deaf                 ignore the stop signal from here on: only the end of the grace stops it
     oom | vanish | fail-system    end like that
 
-Words follow each other: `build 1 sleep 5 exit 3`. What follows the last word is `exit 0`. What was
-stopped while it was building, or failed the system, is told as never created. Every health check
+Words follow each other: `build 1 sleep 5 exit 3`; `exit 0` follows the last one. An attempt that was
+stopped while it was building, or fails the system, is reported as never created. Every health check
 passes at once, nothing is ever idle, and ports are not published.
 """
 
@@ -56,7 +56,7 @@ FOR_EVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a command means. `end` is the Ended to tell, but for its moment."""
+    """The meaning of a command. `end` is the Ended to report, except for its time."""
 
     build_seconds: float
     run_seconds: float
@@ -76,24 +76,24 @@ class FakeContainer:
 
 
 class MemoryEngine:
-    """The containers, which outlive the driver: hand it to a new driver to model a killed cell.
+    """The containers, which outlive the driver: pass it to a new driver to model a killed cell.
 
-    `starts` counts how often each uid was started: an invariant says, never twice.
+    `starts` counts how often each uid was started: an invariant requires at most once.
     """
 
     def __init__(self, *, counts_starts: bool = True) -> None:
-        """`counts_starts` remembers every uid for ever: not for a cell that runs for long."""
+        """`counts_starts` keeps every uid: not for a cell that runs for long."""
         self.lives: dict[str, FakeContainer] = {}
         self.starts: Counter[str] = Counter()
         self.counts_starts = counts_starts
         self.on_change: Callable[[str], None] = lambda uid: None
 
     def kill_outside(self, uid: str, now: float) -> None:
-        """Somebody else kills the container with SIGKILL."""
+        """Kill the container with SIGKILL, from outside."""
         self._cut_short(uid, now, SIGKILLED, FailureKind.OUTSIDE, KILLED_OUTSIDE)
 
     def lose(self, uid: str, now: float) -> None:
-        """Somebody else removes the container."""
+        """Remove the container, from outside."""
         self._cut_short(uid, now, None, FailureKind.OUTSIDE, VANISHED)
         self.lives.pop(uid, None)
 
@@ -102,7 +102,7 @@ class MemoryEngine:
         return sum(life.starts_at <= now < life.ends_at for life in self.lives.values())
 
     def ask_outside(self, uid: str, now: float) -> None:
-        """Somebody else asks the program to end."""
+        """Send the program a stop signal, from outside."""
         life = self.lives.get(uid)
         if life is not None and not life.script.is_deaf:
             self._cut_short(uid, now, TERMINATED, None, EXIT)
@@ -118,7 +118,7 @@ class MemoryEngine:
 
 
 class TimerHeap:
-    """When drivers have something to tell, one heap and one lock for as many as share it."""
+    """When drivers have events to report: one heap and one lock for all that share it."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
@@ -131,7 +131,7 @@ class TimerHeap:
         self.changed.notify()
 
     def advance(self, now: float) -> int:
-        """Tell everything that is due at `now`; how many moments that were."""
+        """Report everything that is due at `now`; return how many events that were."""
         count = 0
         with self.changed:
             while self._due and self._due[0][0] <= now:
@@ -141,14 +141,14 @@ class TimerHeap:
         return count
 
     def next_due(self) -> float | None:
-        """When `advance` will have something to tell."""
+        """Return when `advance` will have something to report."""
         with self.changed:
             return self._due[0][0] if self._due else None
 
 
 @dataclass(slots=True)
 class _Charge:
-    """What the listener was told of an attempt in charge."""
+    """What the listener has received about an attempt in charge."""
 
     life: FakeContainer | None
     is_started: bool = False
@@ -247,7 +247,7 @@ class MemoryDriver:
                 life.ends_at = min(life.ends_at, self._clock())
 
     def close(self) -> None:
-        """Tell nothing more; the lives go on in the engine."""
+        """Report nothing more; the containers continue in the engine."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -255,11 +255,11 @@ class MemoryDriver:
     # ------------------------------------------------------------------------- time
 
     def advance(self, now: float) -> int:
-        """Tell everything that is due at `now`; how many moments that were."""
+        """Report everything that is due at `now`; return how many events that were."""
         return self._moments.advance(now)
 
     def next_due(self) -> float | None:
-        """When `advance` will have something to tell."""
+        """Return when `advance` will have something to report."""
         return self._moments.next_due()
 
     def _serve(self) -> None:
@@ -313,7 +313,7 @@ class MemoryDriver:
             self._plan(self._clock(), uid)
 
     def _deliver(self, uid: str, now: float) -> None:
-        """Tell what is true of `uid` at `now` and was not told."""
+        """Report what is true of `uid` at `now` and was not reported."""
         charge = self._charges.get(uid)
         if charge is None or charge.is_ended or self._is_closed:
             return

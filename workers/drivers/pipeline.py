@@ -97,7 +97,7 @@ class PipelineDriver:
             attempts = list(self._attempts.values())
         for attempt in attempts:
             if attempt.capture is not None:
-                attempt.capture.begin()  # whoever reads output now keeps nothing more of it
+                attempt.capture.begin()  # the present reader of output keeps nothing more of it
         for closable in (self._timer, self._running, self._stopping, self._removing):
             closable.close()
         self._around.shipper.close()
@@ -136,11 +136,11 @@ class PipelineDriver:
         self._leave(attempt)
 
     def _carry_on(self, attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
-        """A plain life goes on in a thread, from these steps; without any, it waits for its end."""
+        """Continue an attempt in a thread, from these steps; without any, it waits for its end."""
         self._running.submit(partial(self._live, attempt, steps))
 
     def _leave(self, attempt: AttemptRun) -> None:
-        """Its end was told, if the driver was not closed."""
+        """Forget an attempt whose end was reported, unless the driver was closed."""
         with self._lock:
             doomed = attempt.uid in self._doomed
             self._doomed.discard(attempt.uid)

@@ -34,7 +34,7 @@ BACK_OFF_SECONDS = (1.0, 4.0)  # a stage is tried three times, and a short resta
 def make_driver(
     config: CellConfig, tell: Listener, *, back_off: tuple[float, ...] = BACK_OFF_SECONDS
 ) -> Driver:
-    """The driver that `config.driver` names, telling `tell`. Raises KeyError."""
+    """Return the driver that `config.driver` names, reporting to `tell`. Raise KeyError."""
     return _MAKERS[config.driver](config, tell, back_off)
 
 

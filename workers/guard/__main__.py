@@ -1,7 +1,7 @@
 """`python -m workers.guard HOME DRIVER LOCK CELL`: the guard of one cell, as `link` starts it.
 
-LOCK is the descriptor of the guard's lock, held by whoever starts it. It ends by itself when
-nothing exclusive is left and no cell lives; asked to end (SIGTERM), as soon as nothing is left.
+LOCK is the descriptor of the guard's lock, held by its starter. It ends by itself when nothing
+exclusive is left and the cell is gone; after SIGTERM, as soon as nothing is left.
 """
 
 import os
@@ -23,9 +23,9 @@ from workers.logs import configure_logging
 
 log = structlog.get_logger("workers.guard")
 
-# Between two looks at the list: what an exclusive start waits for its guard.
+# Between two reads of the list: the delay of an exclusive start.
 POLL_SECONDS = 0.1
-# Between two looks whether the cell lives, when there is nothing else to do.
+# Between two checks whether the cell is alive, when there is nothing else to do.
 IDLE_SECONDS = 1.0
 # A call that an engine has not answered by then is made again.
 CALL_SECONDS = 5.0
@@ -69,7 +69,7 @@ class GuardLoop:
         )
 
     def serve(self) -> None:
-        """Return when nobody needs a guard any more."""
+        """Return when no guard is needed any more."""
         pause = threading.Event()
         while not self._is_over():
             pause.wait(POLL_SECONDS)
@@ -90,7 +90,7 @@ class GuardLoop:
         return self._let_go()
 
     def _let_go(self) -> bool:
-        """Give the lock back, then look whether the cell has written another list meanwhile."""
+        """Release the lock, then check whether the cell has written another list meanwhile."""
         assert self._lock is not None
         os.close(self._lock)
         number = self._watchlist.number

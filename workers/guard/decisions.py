@@ -1,8 +1,9 @@
-"""The guard's decisions, single-threaded and on time that is told it: a simulation drives the same.
+"""The guard's decisions, single-threaded, with time as an argument: a simulation runs the same
+code.
 
-Whom it strikes is said before anything is sent, so that no end of its making is ever taken for the
-program's own, whichever process of guard or cell is killed meanwhile. Who is struck stays so: a
-lease renewed in the middle of the grace comes too late for it.
+A fenced attempt is reported before any signal is sent, so that its end is never taken for the
+program's own, whichever process of guard or cell is killed meanwhile. Fencing is final: a lease
+renewed during the grace period comes too late.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from workers.guard.watchlist import ExclusiveAttempt, GuardStatus, Watchlist
 AGAIN_SECONDS = 0.5
 # For an engine's first answer about a container.
 FIRST_LOOK_SECONDS = 0.5
-# How often it says that it lives.
+# How often it reports that it is alive.
 SAY_SECONDS = 1.0
 
 
@@ -44,11 +45,11 @@ class EngineControl(Protocol):
         """Kill it, or remove it if it was never started. Repeatable."""
 
     def forget(self, uid: str) -> None:
-        """Nobody watches it any more."""
+        """Stop watching it."""
 
 
 class Guard:
-    """Watches the attempts of the list it was last shown. `say` keeps its word for the cell."""
+    """Watches the attempts of the last list. `say` stores its status for the cell."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class Guard:
 
     def _is_due_at(self, uid: str, item: ExclusiveAttempt) -> float:
         at = item.asks_at if self._is_of_this_boot else self._since[uid]
-        # A guard that has just begun looks first: what has ended by itself is not struck.
+        # A new guard inspects first: an attempt that has ended by itself is not fenced.
         if self._hands.known(uid) is ContainerFacts.NOTHING:
             at = max(at, self._since[uid] + FIRST_LOOK_SECONDS)
         return at

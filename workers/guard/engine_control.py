@@ -23,7 +23,7 @@ from workers.guard.decisions import ContainerFacts
 
 log = structlog.get_logger(__name__)
 
-# Between two looks at a container whose lease is not over.
+# Between two checks of a container whose lease has not expired.
 LOOK_SECONDS = 1.0
 THREADS = 8
 
@@ -142,7 +142,7 @@ class ContainerEngineControl:
         if view is None or view.life is ContainerStatus.ENDED:
             return
         if view.life is ContainerStatus.CREATED:
-            # Whoever was about to start it comes too late.
+            # A pending start comes too late.
             log.info("removed_before_start", attempt=uid)
             self._reach.remove(uid)
         else:
@@ -175,8 +175,9 @@ def _take_grip(view: ContainerView) -> int | None:
     except (AttributeError, OSError):
         return None
     try:
-        # The id is looked for after the descriptor was taken: it is of this process and no later
-        # one. In a namespace of our own the same number is another process, and has another group.
+        # The id is checked after the descriptor was opened, so it belongs to this process and to no
+        # later one. In a namespace of its own the same number is another process, with another
+        # group.
         groups = Path(f"/proc/{view.pid}/cgroup").read_text(encoding="ascii", errors="replace")
         if view.container_id in groups and not _is_over(grip):
             signal.pidfd_send_signal(grip, 0)

@@ -1,7 +1,7 @@
-"""The folder in which cell and guard meet: the list, the guard's word, its lock and its log.
+"""The folder that cell and guard share: the list, the guard's status, its lock and its log.
 
-Each file is there as a whole or not at all. None needs an fsync: what a power cut takes away speaks
-of containers that it took as well.
+Each file is replaced as a whole. None needs an fsync: a power cut that loses a file ends its
+containers as well.
 """
 
 import fcntl
@@ -15,7 +15,7 @@ from controlplane.contract.codec import MalformedMessage
 from workers.guard.watchlist import GuardStatus, Watchlist
 
 T = TypeVar("T")
-# A log that is longer begins anew with the next guard.
+# A longer log is truncated by the next guard.
 _LOG_BYTES = 1 << 20
 
 
@@ -40,7 +40,7 @@ class GuardFolder:
         self._write("watchlist", watchlist.body())
 
     def read_word(self) -> GuardStatus:
-        """What the guard said last; an empty one if it never did."""
+        """Return the last status of the guard; an empty one if there is none."""
         return self._read("word", GuardStatus.read) or GuardStatus()
 
     def say(self, word: GuardStatus) -> None:

@@ -1,10 +1,10 @@
-"""A cell's line to its guard: starts it, shows it whom to watch, hears what it says.
+"""The cell's connection to its guard: starts it, gives it the watchlist, reads its status.
 
-The guard is one for a cell by a lock that the cell takes for it and hands over with the start, so
-that it is held without a gap. It is in a session of its own, and neither Ctrl-C nor the death of
-the cell or of the cell's supervisor reaches it. Two things make it impossible that both think the
-other sees to it: the cell writes its list before it looks whether a guard lives, and a guard that
-wants to end lets go of the lock before it looks at the list for the last time.
+A lock ensures one guard for a cell: the cell takes it for the guard and passes it on at the start,
+so that it is held without a gap. The guard has its own session: neither Ctrl-C nor the end of the
+cell or of the cell's supervisor reaches it. Two rules exclude that attempts stay unwatched: the
+cell writes its list before it checks whether a guard is alive, and a guard that is about to end
+releases the lock before it reads the list for the last time.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 # A guard that ends right after its start is broken: it is not started again at once.
 PAUSE_SECONDS = 5.0
 ENDING_SECONDS = 1.0
-# For the last look of a guard that is not needed any more, and may only just be starting.
+# For the last check of a guard that is not needed any more, and may just be starting.
 DISMISS_SECONDS = 10.0
 _POLL_SECONDS = 0.02
 # What the guard has no use for stays out of its environment: secrets first of all.
@@ -43,7 +43,7 @@ class GuardLink(Protocol):
         """The list as it is, an earlier process of the cell may have written it."""
 
     def word(self) -> GuardStatus:
-        """What the guard said last."""
+        """Return the last status of the guard."""
 
     def write(self, watchlist: Watchlist) -> None:
         """Show the guard another list. Raises OSError."""
@@ -62,7 +62,7 @@ class GuardLink(Protocol):
         """When `tick` has something to do, in seconds since boot."""
 
     def dismiss(self) -> None:
-        """The cell ends: a guard that has nobody to watch ends with it."""
+        """End with the cell: a guard without attempts to watch ends, too."""
 
 
 class ProcessLink:
@@ -118,7 +118,7 @@ class ProcessLink:
         """The guard has a clock of its own."""
 
     def dismiss(self) -> None:
-        """See Link. One that still has somebody to watch stays."""
+        """See Link. A guard with attempts to watch stays."""
         if self._watchlist.attempts:
             return
         try:

@@ -64,7 +64,7 @@ class LocalGuardLink:
         return self._watchlist
 
     def word(self) -> GuardStatus:
-        """What the guard said last."""
+        """Return the last status of the guard."""
         return self._word
 
     def write(self, watchlist: Watchlist) -> None:

@@ -1,7 +1,8 @@
-"""What cell and guard tell each other: whom to watch until when, and what became of it.
+"""The messages between cell and guard: attempts to watch with their deadlines, and the guard's
+status.
 
-Instants are seconds since boot, which both read from the same clock; of another boot of the machine
-they say only that they are past.
+Instants are seconds since boot, which both read from the same clock; instants of another boot are
+past.
 """
 
 from collections.abc import Mapping
@@ -11,12 +12,12 @@ from typing import Annotated
 from controlplane.contract.codec import Document, Key
 from workers.attempt.events import Permit
 
-# Of the lease is kept for the kill itself, and for the pace of whoever carries it out.
+# Share of the lease reserved for the kill itself and its delays.
 MARGIN = 0.05
 # Of the lease may an attempt use for its end: the rest is for its work.
 GRACE = 1 / 3
-# A guard that has said nothing for so long is taken for dead or stopped: it says something each
-# second while it has anybody to watch.
+# A guard without a status for so long counts as dead or stopped: it writes one each second while it
+# has attempts to watch.
 SILENCE_SECONDS = 5.0
 
 
@@ -58,10 +59,10 @@ class Watchlist(Document):
 
 @dataclass(frozen=True, slots=True)
 class GuardStatus(Document):
-    """What the guard says: up to which list it has read, and at what instant it said so.
+    """The guard's status: the last list it has read, and when it wrote this.
 
-    `struck`: whom it told to end, or will before anything else, and from when it kills. `over`: of
-    whom nothing runs, or will.
+    `struck`: the attempts it has fenced, or fences next, and from when it kills. `over`: the
+    attempts of which nothing runs or will run.
     """
 
     number: int = 0
@@ -72,10 +73,10 @@ class GuardStatus(Document):
 
 
 def permit(watchlist: Watchlist, word: GuardStatus, uid: str, now: float) -> Permit:
-    """Whether the container of an attempt may be created, or started, at `now`.
+    """Return whether the container of an attempt may be created, or started, at `now`.
 
-    Not before the guard has said that it watches it: a start that nobody would end is the one that
-    must not happen.
+    Not before the guard has confirmed that it watches it: otherwise a started container could
+    outlive its lease.
     """
     item = watchlist.attempts.get(uid)
     if item is None or now >= item.asks_at:

@@ -1,7 +1,7 @@
-"""From the cell to the broker: all messages of a moment at once, within a second or not at all.
+"""Push a cell's messages to the broker: all of a moment at once, within a second or not at all.
 
-Nothing is retried here: what the control plane did not hear it does not acknowledge, and then it is
-said again.
+Nothing is retried here: the control plane does not acknowledge what it did not receive, and then
+the cell sends it again.
 """
 
 from collections.abc import Sequence

@@ -29,7 +29,7 @@ def make_app(broker_url: str, order_queues: list[str]) -> Celery:
         worker_hijack_root_logger=False,
         worker_redirect_stdouts=False,
         worker_send_task_events=True,
-        # Remote control asks for no key: whoever reaches Redis could shut cells down.
+        # Remote control needs no key: any client of Redis could shut cells down.
         worker_enable_remote_control=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,

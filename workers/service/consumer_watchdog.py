@@ -1,8 +1,8 @@
-"""Notices that orders wait at the broker while the process takes none, and begins it anew.
+"""Detect that orders wait at the broker while the process takes none, and restart it.
 
-A consumer may be connected and take nothing (kombu mends a connection that is half open by itself,
-within seconds; other causes were seen in each of its versions). Heartbeats without an answer prove
-nothing: the control plane may be away. Orders that lie in the cell's own queue do.
+A consumer may be connected and take nothing (kombu repairs a half-open connection within seconds;
+other causes were seen in each of its versions). Heartbeats without an answer prove nothing: the
+control plane may be away. Orders in the cell's own queue do.
 """
 
 import threading
@@ -22,7 +22,7 @@ _TIMEOUT_SECONDS = 2.0
 
 
 class ConsumerWatch:
-    """Looks from a thread of its own, by a connection of its own."""
+    """Checks from its own thread, by its own connection."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class ConsumerWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         self._closed.set()
 
     def note_taken(self) -> None:
@@ -75,7 +75,7 @@ class ConsumerWatch:
         try:
             return any(pipeline.execute())
         except redis.RedisError:
-            return False  # then nobody could take anything
+            return False  # then no process could take anything
 
     def _run(self) -> None:
         while not self._closed.wait(self._look_seconds):
@@ -84,5 +84,5 @@ class ConsumerWatch:
                     log.error("consumer_stuck")
                     self._since = None
                     self._on_stuck()
-            except Exception:  # it looks again, whatever it was
+            except Exception:  # the next check follows, whatever the error
                 log.exception("consumer_check_failed")

@@ -1,8 +1,8 @@
-"""What Flower sees: each attempt as a task with the attempt's uid.
+"""The events that Flower shows: each attempt as a task with the attempt's uid.
 
-One event that carries received, started and runtime tells a whole short life; an attempt that runs
-on for a second is announced while it runs. They are sent in groups, from a thread of their own, and
-are for eyes: they may be lost.
+One event with received, started and runtime covers a whole short attempt; an attempt of more than a
+second is announced while it runs. Events are sent in groups, from their own thread; they may be
+lost.
 """
 
 import queue

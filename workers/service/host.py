@@ -27,8 +27,8 @@ log = structlog.get_logger(__name__)
 
 # Reports wait so long for company; it is the price of one message for many.
 COALESCE_SECONDS = 0.02
-# The least time between two flushes: a cell whose tasks start and end all the time says so in few
-# messages, and most of what is short is told once. (Each message costs the control plane 1 ms.)
+# The least time between two flushes: a cell whose tasks start and end all the time reports in few
+# messages, and most short attempts in one. (Each message costs the control plane 1 ms.)
 PACE_SECONDS = 0.1
 # … and between two rounds, which cost an fsync each.
 BREATH_SECONDS = 0.004
@@ -37,20 +37,20 @@ ANNOUNCE_SECONDS = 1.0
 # The longest sleep: what else changes is found at the next round.
 _NAP_SECONDS = 1.0
 _MAX_ROUND = 2_000
-# A loop that hangs so long is not waited for when the process begins anew.
+# A restart does not wait longer for a loop that hangs.
 ANEW_SECONDS = 5.0
 # The longest grace in an evacuation: supervisors kill a cell after 60 s, and ours does.
 EVACUATION_SECONDS = 50.0
 # So long it waits for what was killed, once that grace is over.
 _EVACUATION_MARGIN_SECONDS = 5.0
-# How often evacuation looks whether the engine has let go of everything.
+# How often evacuation checks whether the engine has ended everything.
 _REMOVAL_LOOK_SECONDS = 0.05
 
 Incoming = tuple[str, Happening]
 
 
 class AttemptObserver(Protocol):
-    """Who wants to see what attempts do."""
+    """A receiver of the changes of attempts."""
 
     def tell_running(self, book: AttemptEntry, *, received: float) -> None:
         """The attempt runs."""
@@ -104,7 +104,7 @@ class CellHost:
         self._cells[cell.name] = cell
 
     def watch(self, events: AttemptObserver) -> None:
-        """Tell `events` what attempts do; before the start."""
+        """Send the changes of attempts to `events`; call it before the start."""
         self._events = events
 
     def put(self, cell: str, happening: Happening) -> None:
@@ -134,7 +134,7 @@ class CellHost:
             cell.driver.close()
 
     def begin_anew(self) -> None:
-        """Begin the process anew: in order, unless the loop hangs; from any other thread."""
+        """Restart the process: in order, unless the loop hangs; from any other thread."""
         self._is_beginning_anew = True
         self._incoming.put(None)
         self._thread.join(ANEW_SECONDS)
@@ -309,7 +309,7 @@ class CellHost:
 
 
 def without_the_past(batch: list[Incoming]) -> list[Incoming]:
-    """All but the starts of what has ended as well, if its end tells as much."""
+    """Return the events without the starts of attempts whose end is among them."""
     ended = {
         (name, item.uid)
         for name, item in batch
@@ -327,6 +327,6 @@ def without_the_past(batch: list[Incoming]) -> list[Incoming]:
 
 
 def restart_process() -> None:
-    """Begin anew in this very process, as after a kill: under a new incarnation, or unstuck."""
+    """Restart in this very process, as after a kill: under a new incarnation, or unstuck."""
     log.warning("process_restarting")
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -49,7 +49,7 @@ def serve(
     name: str,
     clockwork: ScheduledComponent | None = None,
 ) -> int:
-    """Serve the cells, which share the first one's home, until told to end; the exit code.
+    """Serve the cells, which share the first one's home, until stopped; return the exit code.
 
     `name`: the worker's, as Flower shows it. `clockwork`: what the loop drives beside its cells.
     """
@@ -79,7 +79,7 @@ def serve(
 def _run(
     host: CellHost, cells: Sequence[Cell], reapers: Sequence[Reaper], name: str, config: CellConfig
 ) -> None:
-    """Run the loop and the worker that feeds it; returns when the worker was told to end."""
+    """Run the loop and the worker that feeds it; return when the worker was stopped."""
     host.prepare()
     app = make_app(config.broker_url, [cell.queue for cell in cells])
     events = FlowerEvents(app, name)
@@ -119,11 +119,11 @@ def _run(
 
 
 class ShutdownThread:
-    """Leaves in a thread of its own, once, as soon as it is asked to.
+    """Leaves from its own thread, once, when requested.
 
-    Celery tells of its end inside its signal handler, that is, between any two instructions of the
-    main thread: what waited there for the loop would wait for ever if that needs a lock that the
-    main thread was about to release.
+    Celery announces its end inside its signal handler, that is, between any two instructions of the
+    main thread: waiting there for the loop would deadlock if the loop needs a lock that the main
+    thread was about to release.
     """
 
     def __init__(self, leave: Callable[[], None]) -> None:
@@ -142,7 +142,9 @@ class ShutdownThread:
         self._asked.put(None)
 
     def join(self) -> None:
-        """Wait until it has left, if it was asked to: a crash says no goodbye, nor evacuates."""
+        """Wait until it has left, if that was requested: a crash neither sends a Goodbye nor
+        evacuates.
+        """
         if self._is_asked:
             self._thread.join()
 
@@ -163,7 +165,7 @@ def _lock_journal(path: Path) -> int | None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return lock
         except BlockingIOError:
-            # A guard that looks whether a cell lives holds it for a moment.
+            # A guard that checks whether a cell is alive holds it for a moment.
             time.sleep(LOCK_PAUSE_SECONDS)
     os.close(lock)
     return None

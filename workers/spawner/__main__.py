@@ -15,7 +15,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> int:
-    """Serve until nobody needs it; 3: another one does already."""
+    """Serve until it is not needed any more; 3: another one serves already."""
     folder, work = sys.argv[1:3]
     os.chdir(folder)
     lock = os.open("lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -30,7 +30,7 @@ def main() -> int:
     listener.setblocking(False)
     listener.listen()
     if os.fork():
-        os._exit(0)  # whoever started us need not wait for our end
+        os._exit(0)  # the starter need not wait for the end of this process
     os.pwrite(lock, b"%d\n" % os.getpid(), 0)
     os.ftruncate(lock, len(str(os.getpid())) + 1)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

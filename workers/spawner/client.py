@@ -17,7 +17,7 @@ class SpawnerClient:
         self.is_waiting = False  # until it reads on
 
     def tell(self, *what: Any) -> None:
-        """Say it at the end of this round."""
+        """Send it at the end of this round."""
         self.told.append(json.dumps(what).encode() + b"\n")
 
     def requests(self) -> tuple[list[Any], bool]:

@@ -18,7 +18,7 @@ class Folders:
         self.work = work
         self.spares: list[str] = []
         self.number = 0
-        self.like: tuple[int, int, int] | None = None  # what one is that nobody has changed
+        self.like: tuple[int, int, int] | None = None  # the mode of an unchanged folder
 
     def begin(self) -> None:
         """What an earlier process kept is not known."""

@@ -41,7 +41,7 @@ class SpawnerJournal:
         return boot, tasks
 
     def rewrite(self, tasks: dict[str, SpawnedTask]) -> None:
-        """Begin anew with what is known now: as a whole, or not at all."""
+        """Rewrite the journal with what is known now: as a whole, or not at all."""
         entries: list[list[Any]] = [["boot", clock.boot_id()]]
         for task in tasks.values():
             entries.append(["fact", task.facts()])

@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 ROOMY_BYTES = 2**26  # under a limit as large as that there is room for what posix_spawn needs
-IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # by Python, and so by whoever inherits that
+IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # by Python, and so by every process that inherits it
 
 
 def spawn(order: dict[str, Any], out: int, err: int) -> int:
@@ -32,13 +32,13 @@ def spawn(order: dict[str, Any], out: int, err: int) -> int:
         pid = spawn_small(order, out, err)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-    with contextlib.suppress(OSError):  # it is over, or runs as somebody else
+    with contextlib.suppress(OSError):  # it has ended, or runs as another user
         resource.prlimit(pid, resource.RLIMIT_AS, (memory, memory))
     return pid
 
 
 def spawn_fast(order: dict[str, Any], out: int, err: int) -> int:
-    """By vfork. All our descriptors close at exec: nobody need look for them."""
+    """Start a program by vfork. All descriptors of the spawner close at exec."""
     executable = find_program(order["argv"][0], order["env"].get("PATH"))
     if executable is not None:
         with contextlib.suppress(FileNotFoundError):  # it has moved since
@@ -55,7 +55,7 @@ def find_program(name: str, path: str | None) -> str | None:
 
 
 def spawn_program(order: dict[str, Any], out: int, err: int, executable: str | None) -> int:
-    """Start the program; None: that of its name, which is looked for."""
+    """Start the program; None: the one of its name, found in PATH."""
     if executable is None and "/" in order["argv"][0]:
         executable = order["argv"][0]
     if executable is not None and not 0 < order["memory_bytes"] < ROOMY_BYTES:
@@ -99,7 +99,7 @@ def spawn_file(order: dict[str, Any], out: int, err: int, executable: str) -> in
 
 @cache
 def nothing() -> int:
-    """Nothing to read, for whoever asks."""
+    """Return an empty standard input."""
     return os.open("/dev/null", os.O_RDONLY)
 
 

@@ -25,14 +25,14 @@ from workers.spawner.scanning import (
 )
 from workers.spawner.task import SpawnedTask, StreamCopy
 
-FIRST_SECONDS = 20.0  # for whoever started it to connect
+FIRST_SECONDS = 20.0  # for the starter to connect
 REWRITE_LINES = 20_000  # of the journal, before what is forgotten is left out
 # Not the command's fault that it could not be executed.
 SHORT_OF = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
 
 
 class Spawner:
-    """The loop: output, ends, requests, in this order, since descriptors are given anew."""
+    """The loop: output, ends, requests, in this order, since descriptors are reused."""
 
     def __init__(self, work: str, listener: socket.socket, wake: int) -> None:
         self.work = work
@@ -64,7 +64,7 @@ class Spawner:
             self.poll.register(descriptor, select.EPOLLIN)
 
     def serve(self) -> None:
-        """Return when nobody is there any more, neither task nor cell."""
+        """Return when neither a task nor a cell is left."""
         give_up = time.monotonic() + FIRST_SECONDS
         while self.clients or self.running or time.monotonic() < give_up:
             timeout = KILLED_SECONDS if self.ending else FIRST_SECONDS
@@ -80,7 +80,7 @@ class Spawner:
                 if descriptor in self.clients:
                     self.hear(self.clients[descriptor])
             if self.listener.fileno() in events:
-                # What a cell that was killed had asked for is done before its successor looks.
+                # Requests of a killed cell are carried out before its successor connects.
                 for client in list(self.clients.values()):
                     while self.hear(client):
                         pass
@@ -90,7 +90,7 @@ class Spawner:
                 self.flush(client)
 
     def copy(self, descriptor: int, mask: int) -> None:
-        """Keep output; a stream that came to its end is not looked at any more."""
+        """Keep output; stop reading a stream at its end."""
         log = self.logs[descriptor]
         has_more = log.copy()
         if log.file >= 0 and not log.task.has_output:
@@ -104,7 +104,7 @@ class Spawner:
     # ------------------------------------------------------------------ ends
 
     def reap(self) -> None:
-        """Wait for whoever has ended; end with each task all that is left of it."""
+        """Reap ended processes; end with each task all that is left of it."""
         with contextlib.suppress(ChildProcessError):
             while (
                 seen := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -140,8 +140,8 @@ class Spawner:
                 continue
             owner = self.running.get(seen[0]) or self.roots.get(root_of(pid))
             if owner is None:
-                # It fled its session and hid its environment. It may belong to whoever runs longer
-                # than it; when none of those is left, it goes with this one.
+                # It left its session and hid its environment. It may belong to any task that still
+                # runs; when none of those is left, it ends with this one.
                 others = (task for task in self.running.values() if task.pid not in ended)
                 if any(task.mark <= seen[1] for task in others):
                     self.has_hidden = True
@@ -172,7 +172,7 @@ class Spawner:
             client.tell("answer", number, "forgotten")
 
     def note(self, task: SpawnedTask, teller: SpawnerClient | None = None) -> None:
-        """Write down what has become of it, and tell everybody else."""
+        """Record the changed facts, and send them to all connections."""
         facts = task.facts()
         with contextlib.suppress(OSError):  # a full disk: it is known as long as we live
             self.journal.add("fact", facts)
@@ -181,7 +181,7 @@ class Spawner:
                 client.tell("fact", facts)
 
     def forget(self, uid: str, teller: SpawnerClient | None = None) -> None:
-        """Nobody will ask for it again, if it is over; tells everybody else."""
+        """Forget a task that has ended; report it to all connections."""
         task = self.tasks.get(uid)
         if task is None or task.pid in self.running:
             return
@@ -197,7 +197,7 @@ class Spawner:
     # ------------------------------------------------------------------ requests
 
     def greet(self) -> None:
-        """Somebody came."""
+        """Accept a connection."""
         with contextlib.suppress(OSError):
             connection, _ = self.listener.accept()
             connection.setblocking(False)
@@ -306,7 +306,7 @@ class Spawner:
     # ------------------------------------------------------------------ connections
 
     def flush(self, client: SpawnerClient) -> None:
-        """Say what is to be said; the rest when it can be taken."""
+        """Send what is queued; the rest when the socket accepts it."""
         if not client.told:
             return
         text = b"".join(client.told)

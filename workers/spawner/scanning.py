@@ -1,4 +1,4 @@
-"""What /proc says of processes: whose they are, and what is left of tasks nobody watches."""
+"""Read /proc: the owner of each process, and what is left of unwatched tasks."""
 
 import contextlib
 import os
@@ -7,8 +7,10 @@ import time
 
 from workers.spawner.task import SpawnedTask
 
-KILLED_SECONDS = 0.01  # between looks whether the killed are gone
-MARKER = b"CELLRUN_ROOT="  # in the environment of each task: who fled is known by it
+KILLED_SECONDS = 0.01  # between checks whether the killed processes are gone
+MARKER = (
+    b"CELLRUN_ROOT="  # in the environment of each task: identifies processes that left the session
+)
 
 
 def look_at(pid: int) -> tuple[int, int] | None:
@@ -65,8 +67,8 @@ def end_left_behind(tasks: dict[str, SpawnedTask], work: str, *, is_same_boot: b
             seen = look_at(int(name)) if name.isdigit() else None
             if seen is None:
                 continue
-            # The number of a session is given to no other process as long as one is in it: whoever
-            # is in a session of a task began after its leader, which needs no look at their marks.
+            # The kernel reuses no session number while a process is in it: every process in a
+            # session of a task began after its leader, so that its marks need no check.
             session = seen[0]
             leader = look_at(session)
             is_ours = session in sessions and (leader is None or leader[1] == sessions[session])

@@ -52,7 +52,9 @@ class StreamCopy:
             self.is_cut = True  # a full disk must not stop the task
 
     def close(self) -> None:
-        """Let go, after what was written so far; whoever fled with the pipe is not waited for."""
+        """Close the output after what was written so far, without waiting for processes that kept
+        the pipe.
+        """
         for _ in range(1 + 2**20 // PIPE_BYTES):  # no pipe holds more
             if not self.copy():
                 break
@@ -81,10 +83,10 @@ class SpawnedTask:
         self.logs: list[StreamCopy] = []
         self.forgetters: list[
             tuple[SpawnerClient, int]
-        ] = []  # who waits until it is over and forgotten
+        ] = []  # connections that wait until it has ended and is forgotten
 
     def facts(self) -> Facts:
-        """What is told and written down of it."""
+        """Return the facts as they are reported and recorded."""
         began = [self.uid, self.pid, self.mark, self.began_at]
         cpu_seconds = round(self.cpu_seconds, 6)
         ended = [self.is_over, self.code, self.ended_at, cpu_seconds, self.peak_bytes]

@@ -81,7 +81,7 @@ def place_checkpoint(attempt: AttemptRun) -> None:
 
 
 def keep_checkpoint(attempt: AttemptRun) -> None:
-    """Store the content of the folder if that is possible in time; otherwise log it and continue."""
+    """Store the content of the folder if that is possible in time; otherwise log it and go on."""
     path = attempt.launch.spec.checkpoint_path
     if path is None or not attempt.is_started:
         return

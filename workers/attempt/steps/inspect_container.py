@@ -72,7 +72,7 @@ def find_addresses(attempt: AttemptRun) -> dict[str, str] | None:
 
 
 def take_over(attempt: AttemptRun, view: ContainerView | None) -> None:
-    """Continue with a started container; a container that was only created is still to be started."""
+    """Continue with a started container; start one that was only created."""
     if view is None:
         return
     attempt.may_exist = True

@@ -1,4 +1,4 @@
-"""Ensure that the image is on the engine, according to the pull policy; report progress in percent."""
+"""Ensure that the image is on the engine, by the pull policy; report progress in percent."""
 
 from controlplane.contract.messages.reports import IMAGE
 from controlplane.contract.states import FailureKind, Phase

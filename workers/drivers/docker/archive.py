@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from workers.attempt.runtime import EngineError, PlacedFile
 
-# Bits of Go's os.FileMode, as the Engine API tells them.
+# Bits of Go's os.FileMode, as in the Engine API.
 GO_DIR = 1 << 31
 GO_SYMLINK = 1 << 27
 GO_NOT_REGULAR = GO_DIR | GO_SYMLINK | 1 << 26 | 1 << 25 | 1 << 24 | 1 << 21 | 1 << 19
@@ -24,7 +24,7 @@ FOLDER_MODE = 0o755
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What the engine says of a path in a container."""
+    """The engine's stat of a path in a container."""
 
     mode: int
     link_target: str
@@ -46,7 +46,7 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class ContainerFiles:
-    """How to look into one container: the stat of a path, and the tar header of a folder."""
+    """Access to one container: the stat of a path, and the tar header of a folder."""
 
     stat: Callable[[str], Stat | None]
     header: Callable[[str], tarfile.TarInfo]

@@ -1,9 +1,9 @@
-"""What a container has used, in all, is known after its end: by a control group around its own.
+"""Measure what a container has used in all, after its end, by a control group around its own.
 
-The engine removes a container's group with its last process, and what it had counted. So each
-container gets a parent of its own in the engine's group, where the engine makes groups by itself
-(its driver cgroupfs) and this process may remove them. Elsewhere a container is looked at while it
-runs; see `CgroupSamples`.
+The engine removes a container's group, with its counters, after the last process. So each container
+gets its own parent in the engine's group, where the engine creates groups itself (its driver
+cgroupfs) and this process may remove them. Elsewhere a container is sampled while it runs; see
+`CgroupSamples`.
 """
 
 import hashlib
@@ -20,10 +20,10 @@ from workers.attempt.runtime import ContainerView, ResourceUsage
 log = structlog.get_logger(__name__)
 
 ROOT = Path("/sys/fs/cgroup")
-# Where the engine has its containers. If it was told another place, containers are to stay there.
+# Where the engine has its containers. If another parent is configured, containers stay there.
 ENGINES = "docker"
-ABANDONED = 86_400.0  # seconds: by then whoever made it has read it
-# Between looks at a container that runs: most end soon, and each costs the engine two calls.
+ABANDONED = 86_400.0  # seconds: by then its creator has read it
+# Between samples of a running container: most end soon, and each costs the engine two calls.
 LOOK_SECONDS = (0.2, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
@@ -41,7 +41,7 @@ class Cgroups:
         self._is_seen = False
 
     def settle(self, info: Mapping[str, Any]) -> None:
-        """Find out, from what the engine says of itself, whether parents can be."""
+        """Find out from the engine's own description whether parents are possible."""
         self._controllers, self._is_seen = (), False
         self._may_come = info.get("CgroupDriver") == "cgroupfs"
         self._is_v2 = (self._root / "cgroup.controllers").exists()
@@ -77,7 +77,7 @@ class Cgroups:
         return bool(self._controllers) and self._folder(self._memory, uid).exists()
 
     def use(self, uid: str) -> ResourceUsage | None:
-        """What the containers of that parent used in all; None: nobody knows."""
+        """Return what the containers of that parent used in all; None: unknown."""
         if not self._controllers:
             return None
         memory, cpu = self._folder(self._memory, uid), self._folder(self._cpu, uid)
@@ -128,10 +128,10 @@ class Cgroups:
 
 
 class CgroupSamples:
-    """What was seen of containers while they ran, where they have no parent of ours.
+    """Samples of containers while they ran, where they have no parent of their own.
 
-    Their own groups are read, by their main process. The engine's statistics are not asked for it:
-    an answer takes a second, in which nobody would see an end (measured with Docker 20.10).
+    Their own groups are read, found by their main process. The engine's statistics are not used: a
+    call takes a second, in which an end would stay unnoticed (measured with Docker 20.10).
     """
 
     def __init__(self, root: Path = ROOT, processes: Path = Path("/proc")) -> None:
@@ -142,11 +142,11 @@ class CgroupSamples:
         self._seen: dict[str, ResourceUsage] = {}
 
     def pause(self, uid: str) -> float:
-        """Seconds to the next look."""
+        """Return the seconds to the next sample."""
         return LOOK_SECONDS[min(self._looks.get(uid, 0), len(LOOK_SECONDS) - 1)]
 
     def look(self, uid: str, view: ContainerView | None) -> None:
-        """Look at a running container; what cannot be seen is not known."""
+        """Sample a running container; values that cannot be read stay unknown."""
         seen = self._read(view) if view is not None and view.pid is not None else None
         with self._lock:
             self._looks[uid] = self._looks.get(uid, 0) + 1
@@ -158,7 +158,7 @@ class CgroupSamples:
         return self._seen.get(uid)
 
     def forget(self, uid: str) -> None:
-        """It is over and told."""
+        """Forget a container that has ended and was reported."""
         with self._lock:
             self._looks.pop(uid, None)
             self._seen.pop(uid, None)

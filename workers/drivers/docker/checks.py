@@ -1,7 +1,7 @@
 """Commands run in a container by `exec`, bounded in time, at most one at once in each container.
 
-The engine cannot end such a command: one that does not end in time goes on, and while it does no
-other is begun, so that a check that hangs does not fill its container with processes.
+The engine cannot end such a command: after its timeout it continues, and meanwhile no other is
+begun, so that a check that hangs does not fill its container with processes.
 """
 
 import threading
@@ -11,7 +11,7 @@ from typing import Any
 
 from workers.attempt.runtime import EngineError
 
-POLL_SECONDS = (0.02, 0.05, 0.1, 0.2)  # between looks whether it has ended; the last one again
+POLL_SECONDS = (0.02, 0.05, 0.1, 0.2)  # between checks whether it has ended; the last one repeats
 
 
 class RunningChecks:

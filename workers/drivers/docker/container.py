@@ -145,7 +145,7 @@ def host_config(
     if mounts or wished:
         config["Mounts"] = [*wished, *mounts]
     if spec.tmpfs:
-        # The rest is the engine's: nothing in it is executed, and everybody may write.
+        # The rest is the engine's: files there are not executable, and every user may write.
         config["Tmpfs"] = {item.path: f"size={item.size_mib}m" for item in spec.tmpfs}
     if cpu_millis := spec.resources.get("cpu_millis"):
         config["NanoCpus"] = max(cpu_millis, LEAST_CPU_MILLIS) * 1_000_000

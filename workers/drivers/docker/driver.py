@@ -108,7 +108,7 @@ class DockerEngine:
     def pull(
         self, image: str, on_progress: Callable[[int], None], registry: Registry | None = None
     ) -> int:
-        """Fetch `image`; tells percent of what is known to be downloaded."""
+        """Pull `image`; report the downloaded share of the known size in percent."""
         with answered():
             return images.pull(self._api, image, on_progress, registry)
 
@@ -228,7 +228,7 @@ class DockerEngine:
             if events.was_told_to_end(self._api, name, ended_at, stop_signal):
                 return True
             if view.exit_code == SIGTERMED:
-                # An engine that ends serves whom it knows to the last, but nobody new.
+                # A stopping engine serves its open connections to the end, but accepts no new ones.
                 connect(self._call_seconds).close()
         return False
 
@@ -246,7 +246,7 @@ class DockerEngine:
             return self._gateway.address(self._api) or address
 
     def use(self, uid: str) -> ResourceUsage:
-        """One look at the container's statistics."""
+        """Return one sample of the container's statistics."""
         api = self._api
         with answered():
             url = api._url("/containers/{0}/stats", self._of(uid))

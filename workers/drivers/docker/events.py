@@ -4,7 +4,7 @@ import signal
 from contextlib import closing
 from typing import Any
 
-# Nobody waits longer for the end of what he told to end; an older signal was for something else.
+# The longest time between a stop signal and its end; an older signal had another purpose.
 LOOK_BACK_SECONDS = 60.0
 # An engine notes a signal just after it was sent, which a quick process may not live to see.
 LATE_SECONDS = 0.1

@@ -47,7 +47,9 @@ def _find(api: Any) -> str:
 
 
 def _first_of(subnet: str) -> str:
-    """The gateway of a bridge that the engine made just now: it tells it from its next start on."""
+    """Return the gateway of a bridge that the engine just created: its API lists it only after a
+    restart.
+    """
     try:
         return str(next(ipaddress.ip_network(subnet).hosts()))
     except (ValueError, StopIteration):
@@ -55,7 +57,7 @@ def _first_of(subnet: str) -> str:
 
 
 def _is_ours(address: str) -> bool:
-    """Whether something on this machine could listen there: not with a rootless engine."""
+    """Return whether a program on this machine could listen there: not with a rootless engine."""
     try:
         version = ipaddress.ip_address(address).version
         family = socket.AF_INET if version == 4 else socket.AF_INET6

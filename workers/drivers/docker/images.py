@@ -1,4 +1,4 @@
-"""Images of an engine: which one a name stands for there, and pulls, each as whom it is for."""
+"""Images of an engine: which image a name stands for, and pulls, each with its own credentials."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,10 +23,10 @@ def digest_of(body: Mapping[str, Any], image: str) -> str:
 def pull(
     api: Any, image: str, on_progress: Callable[[int], None], registry: Registry | None
 ) -> int:
-    """Fetch `image`; tells percent of what is known to be downloaded, and returns its bytes.
+    """Pull `image`, reporting the downloaded share of the known size; return its bytes.
 
     Without `registry` it is pulled as the user of this process, whose `~/.docker/config.json` may
-    name somebody.
+    have credentials.
     """
     repository, tag = parse_repository_tag(image)
     who = None

@@ -76,9 +76,9 @@ def blocks_of_entries(read: Callable[[int], bytes]) -> Iterator[list[LogEntry]]:
 
 
 def mended(entry: LogEntry) -> LogEntry:
-    """An entry that follows a part, with its newline.
+    """Return an entry that follows a part, with its newline.
 
-    Whether that line had one cannot be told if nothing came behind it; nearly all have.
+    At the end of a stream it is unknown whether the last line had one; nearly all have.
     """
     if entry.content.endswith(b"\n") or entry.is_part:
         return entry

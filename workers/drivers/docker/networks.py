@@ -1,7 +1,7 @@
-"""One private network for each gang on a cell, there as long as any container of the gang is.
+"""One private network for each gang on a cell, which exists while any container of the gang does.
 
-The engine takes two networks of one name, and lets one go that only created containers will need.
-So what is there is told by labels, and all that make, join and remove do so one after the other.
+The engine accepts two networks of one name, and removes a network that created containers will
+need. So networks are found by labels, and creation, joining and removal run one after the other.
 """
 
 import threading
@@ -67,10 +67,10 @@ class GangNetworks:
                     self._remove(api, network["Id"])
 
     def _learn(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-        """The jobs whose gangs have containers; who is in them is remembered."""
+        """Return the jobs whose gangs have containers; their members are remembered."""
         for row in rows:
             labels = row.get("Labels") or {}
-            if labels.get(GANG_LABEL):  # an empty one says that the container is in no gang
+            if labels.get(GANG_LABEL):  # empty: the container is in no gang
                 self._members[labels.get("cellrun.attempt", "")] = labels[GANG_LABEL]
                 yield labels[GANG_LABEL]
 
@@ -112,7 +112,7 @@ class GangNetworks:
     def _remove(self, api: Any, network_id: str) -> None:
         try:
             api.remove_network(network_id)
-        except Exception as error:  # the next look tries again
+        except Exception as error:  # the next call tries again
             log.warning("network_not_removed", network=network_id, error=str(error))
 
 

@@ -15,12 +15,14 @@ GPU_DEVICE = "nvidia.com/gpu={}"  # as NVIDIA's own tool names them for CDI
 
 
 def is_podman(version: Mapping[str, Any]) -> bool:
-    """Whether that is what an engine says of itself at /version."""
+    """Return whether the answer of /version is that of Podman."""
     return any("Podman" in str(part.get("Name")) for part in version.get("Components") or ())
 
 
 def is_name_taken(error: EngineError) -> bool:
-    """Whether a container was refused for its name: Docker answers 409, Podman 500 and says so."""
+    """Return whether a container was refused for its name: Docker answers 409, Podman 500 with a
+    text.
+    """
     return error.status == 409 or "is already in use" in str(error)
 
 

@@ -17,12 +17,12 @@ _ROUTES = Path("/proc/net/route")
 
 
 def is_exhausted(error: APIError) -> bool:
-    """Tell whether the engine has no address pool left; the texts of its versions differ."""
+    """Return whether the engine has no address pool left; the texts of its versions differ."""
     return "address pool" in str(error)
 
 
 def is_taken(error: APIError) -> bool:
-    """Tell whether another network has taken the subnet meanwhile."""
+    """Return whether another network has taken the subnet meanwhile."""
     return "overlap" in str(error)
 
 

@@ -116,7 +116,7 @@ class ProcessEngine:
         place_below(self._root(launch.uid), placed)
 
     def start(self, uid: str) -> None:
-        """Have it started, once: who comes second is told so."""
+        """Order the start, once; a second call reports that."""
         word, *words = self._link.ask("run", uid)
         match word:
             case "running":
@@ -131,7 +131,7 @@ class ProcessEngine:
                 raise EngineError(f"it could not be started: {words[0]}")
 
     def view(self, uid: str) -> ContainerView | None:
-        """The process, as the spawner told of it."""
+        """Return the process as the spawner last reported it."""
         task = self._link.find(uid)
         name = container_name(uid)
         if task is None:
@@ -158,7 +158,7 @@ class ProcessEngine:
         )
 
     def wait(self, uid: str, seconds: float) -> bool:
-        """Wait until the spawner tells the end, or is no more."""
+        """Wait until the spawner reports the end, or is gone."""
         task = self._link.find(uid)
         return task is None or task.is_over or task.news.wait(seconds)
 
@@ -195,11 +195,11 @@ class ProcessEngine:
         return dict(order.get("ports") or {})
 
     def host(self, launch: Launch, address: str) -> str:
-        """A process listens at all addresses of its host."""
+        """Return the host's addresses: a process listens at all of them."""
         return address
 
     def use(self, uid: str) -> ResourceUsage:
-        """The time of its processes and all their children; nobody can tell what they sent."""
+        """Return the time of its processes and their children; the bytes sent are unknown."""
         pids = self._link.ask("pids", uid)[1:]
         if not pids:
             raise NoSuchContainer("the process is over")
@@ -229,7 +229,7 @@ class ProcessEngine:
         restore_below(self._root(launch.uid), path, source)
 
     def was_told_to_end(self, launch: Launch, view: ContainerView) -> bool:
-        """Nobody notes who sends signals to processes."""
+        """Return False: the sender of a signal is unknown for processes."""
         return False
 
     def copy_logs(self, uid: str, capture: Capture, *, follow: bool) -> None:
@@ -237,7 +237,7 @@ class ProcessEngine:
 
     def remove(self, uid: str) -> None:
         """Kill it if it runs, and forget it."""
-        # Without its order it cannot be started any more, by whoever was about to ask for that.
+        # Without its order a pending start cannot happen any more.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._order_path(uid))
         task = self._link.find(uid)

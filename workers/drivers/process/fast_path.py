@@ -1,8 +1,8 @@
-"""Tasks that need nothing but a process live without a thread: what the spawner tells moves them.
+"""Run plain processes without a thread of their own: reports of the spawner drive them.
 
-To walk the steps of the pipeline, which have nothing to do for them, took more than to run them.
-Whatever does not go as usual is left to the pipeline, from where it stands: what cannot be started,
-what was stopped before, what left output or a result to be collected, the loss of the spawner.
+Walking the pipeline's steps, which have nothing to do for them, took longer than running them.
+Every unusual case continues in the pipeline: a failed start, an early stop, output or a result to
+be collected, the loss of the spawner.
 """
 
 import collections
@@ -27,15 +27,17 @@ from workers.drivers.process.spawner_client import TaskMirror
 log = structlog.get_logger(__name__)
 
 MAX_LIVES = 4096  # the spawner has two pipes for each
-# What the spawner has not answered yet: it is busy with them for some 20 ms, and a bit more than
-# their orders has room on the way to it, so that nobody waits there.
+# Requests that the spawner has not answered yet: work for some 20 ms, and little more than fits
+# into the socket, so that no thread waits there.
 MAX_ASKED = 48
 MAX_ENVIRONMENT = 2048  # characters
 FORGET_SECONDS = 0.05  # for company
 
 
 class PlainProcesses:
-    """Thread-safe. `carry_on` has the pipeline go on; `leave` is called after the end was told."""
+    """Thread-safe. `carry_on` continues in the pipeline; `leave` is called after the end was
+    reported.
+    """
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class PlainProcesses:
         self._running: dict[str, AttemptRun] = {}
         self._watched: set[str] = set()  # whose output is being sent
         self._swept: set[str] = set()  # over, with nothing to be removed
-        self._forgotten: list[str] = []  # of which the spawner is still to be told
+        self._forgotten: list[str] = []  # not yet reported to the spawner
         engine.link.tell(self)
 
     # ------------------------------------------------------------------------- driver
@@ -122,7 +124,7 @@ class PlainProcesses:
             self._around.shipper.watch(uid, attempt.log_folder)
 
     def hear_over(self, uid: str, task: TaskMirror) -> None:
-        """Tell its end, at once if nothing is to be collected."""
+        """Report its end, at once if nothing is to be collected."""
         if task.has_output:
             self.hear_said(uid)
         with self._lock:
@@ -161,7 +163,7 @@ class PlainProcesses:
     # ------------------------------------------------------------------------- inside
 
     def _send(self) -> None:
-        """Ask for as many as may be asked for; and say what is forgotten."""
+        """Send as many requests as allowed, and the uids to forget."""
         if self._around.closed.is_set():
             return
         with self._lock:
@@ -185,10 +187,10 @@ class PlainProcesses:
             if requests and not (is_there and self._engine.link.send(requests)):
                 self._take_back(fresh, forgotten)
         except EngineAway:
-            log.debug("spawner_disconnected")  # which is heard soon
+            log.debug("spawner_disconnected")  # which is noticed soon
 
     def _take_back(self, fresh: list[AttemptRun], forgotten: list[str]) -> None:
-        """It could not be said: there is no spawner yet, or it has much to read already."""
+        """Handle a failed request: there is no spawner yet, or its socket is full."""
         is_there = self._engine.link.is_connected
         with self._lock:
             self._forgotten += forgotten

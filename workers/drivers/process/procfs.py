@@ -60,8 +60,8 @@ def run_check(command: Sequence[str], order: Mapping[str, Any], seconds: float) 
 class Ports:
     """Ports of this machine for tasks to listen at.
 
-    One is free when it is chosen; until its task listens another program may take it. Two tasks of
-    this process of the cell never get the same.
+    A port is free when it is chosen; until its task listens another program may take it. Two tasks
+    of this process of the cell never get the same.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,8 @@
-"""The way to the spawner of a cell's home: asks it, and mirrors what it tells of its tasks.
+"""The connection to the spawner of a cell's home: sends requests, and mirrors the facts of its
+tasks.
 
-Whoever connects first starts it; cell and guard may speak with it at the same time. When it hangs
-up, everybody who waits is woken, and the next question starts another one, which ends what its
+The first connection starts the spawner; cell and guard may use it at the same time. When it hangs
+up, all waiting threads are woken, and the next request starts another spawner, which ends what its
 predecessor left before it answers.
 """
 
@@ -25,7 +26,7 @@ from workers.attempt.runtime import EngineAway
 
 READY_SECONDS = 20.0  # for a spawner to come up, or an answer, on a machine under load
 LOOK_SECONDS = 0.01  # between tries to connect to one that is just starting
-LOCK_SECONDS = 0.2  # somebody else is sending, to one that does not read
+LOCK_SECONDS = 0.2  # another thread is sending to a spawner that does not read
 BLOCK_BYTES = 262144
 LOG_TAIL_BYTES = 1024
 SEND_TIMEOUT = struct.pack("@ll", int(READY_SECONDS), 0)  # a struct timeval
@@ -44,10 +45,10 @@ class RequestPending(EngineAway):
 
 @dataclass(slots=True)
 class TaskMirror:
-    """A task as the spawner last told of it. `news`: something changed, or it hung up."""
+    """A task as the spawner last reported it. `news`: something changed, or it hung up."""
 
     pid: int
-    mark: int  # when it started, in the kernel's own count: tells it from a later one of its pid
+    mark: int  # start by the kernel's count, which a later process of this pid has not
     began_at: float | None
     is_over: bool
     code: int | None
@@ -68,7 +69,7 @@ class SpawnerResponse:
 
 
 class SpawnerListeners(Protocol):
-    """Who is told, from the one thread that listens, what the spawner says."""
+    """A receiver of the spawner's reports, called from the one thread that reads."""
 
     def hear_begun(self, uid: str, words: list[Any]) -> None:
         """The answer to a "begin"."""
@@ -102,7 +103,7 @@ class SpawnerLink:
         self._audience: SpawnerListeners | None = None
 
     def tell(self, audience: SpawnerListeners) -> None:
-        """Tell it what comes; before the first question."""
+        """Add a receiver, before the first request."""
         self._audience = audience
 
     def connect(self) -> None:
@@ -133,7 +134,7 @@ class SpawnerLink:
         return True
 
     def drop(self, uid: str) -> None:
-        """What is over is of no use any more; the spawner is told by whoever calls this."""
+        """Forget a task that has ended; the caller sends the request to the spawner."""
         with self._lock:
             self._tasks.pop(uid, None)
 
@@ -233,7 +234,7 @@ class SpawnerLink:
 
     def _open(self) -> socket.socket | None:
         connection = socket.socket(socket.AF_UNIX)
-        # One that does not listen must not hold up everybody who asks.
+        # A receiver that hangs must not delay all requests.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SEND_TIMEOUT)
         # The address of a socket has room for some hundred bytes, a path may have more.
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -268,7 +269,7 @@ class SpawnerLink:
                 raise EngineAway(f"the spawner ended with exit code {code}: {line}")
 
     def _listen(self, connection: socket.socket, rest: bytes) -> None:
-        """Take in what the spawner says, until it hangs up."""
+        """Read the spawner's messages until it hangs up."""
         while True:
             *lines, rest = rest.split(b"\n")
             for line in lines:
@@ -354,13 +355,13 @@ def _takes(connection: socket.socket) -> bool:
 
 
 def _hang_up(connection: socket.socket) -> None:
-    """Whoever reads from it sees its end."""
+    """Close the socket, so that the reading thread gets the end of file."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
 
 def _read_line(connection: socket.socket, seconds: float) -> bytes | None:
-    """What comes up to a line's end and a bit more; None: it hung up, or says nothing."""
+    """Return what arrives up to a line's end and a bit more; None: it hung up, or sends nothing."""
     text = b""
     poller = select.poll()  # select() knows no descriptor above 1023
     poller.register(connection, select.POLLIN)

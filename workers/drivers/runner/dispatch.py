@@ -26,7 +26,7 @@ class RoutedDriver:
         self._of(launch).adopt(launch)
 
     def stop(self, uid: str, *, grace_seconds: float, force: bool) -> None:
-        """Whoever is not in charge ignores it."""
+        """A driver that is not in charge ignores the call."""
         for driver in (self._own, self._runners):
             driver.stop(uid, grace_seconds=grace_seconds, force=force)
 

@@ -40,7 +40,7 @@ from workers.runners.interface import CALL_SECONDS, AbortResult, Context, Runner
 from workers.runners.records import RunnerRecord, StateNotStorable
 from workers.runners.requests import RunnerCallTarget, describe_task
 
-BRIEFING_SECONDS = 5.0  # between questions for the briefing of an attempt that goes on
+BRIEFING_SECONDS = 5.0  # between requests for the launch context of a running attempt
 _NEEDLESS = (ensure_image, await_permit, start_container)
 # What is in memory only, and so lost with a process of the cell.
 _AGAIN = (read_briefing, write_secrets, join_gang)
@@ -89,8 +89,8 @@ class Runners:
 
 
 class _UninstalledRunner:
-    """Stands for a runner that was there when the attempt began: until it is back, nobody can end
-    what it drives outside, or say that it has ended.
+    """Placeholder for a runner that was installed when the attempt began: until it is back, what it
+    drives outside cannot be ended or reported as ended.
     """
 
     def __init__(self, name: str) -> None:
@@ -180,7 +180,9 @@ class RunnerDriver(PipelineDriver):
             return drive(attempt, self._asked(attempt))
 
     def _failed(self, attempt: RunnerAttempt, failure: AttemptFailed) -> EndedEvent:
-        """Nothing is told before its runner has ended what it may have begun. Raises Closed."""
+        """Wait until its runner has ended what it may have begun, before an end is reported. Raise
+        Closed.
+        """
         kept = recall_at_last(attempt)
         if kept is not None and not kept.is_over:
             if not attempt.is_briefed:

@@ -1,7 +1,7 @@
-"""What is on disk of the attempts that runners drive, in the words of an engine.
+"""The files of attempts that runners drive, as an engine.
 
-Under `runner/` in an attempt's workspace stand the order, without secrets, and what its runner said
-last: with these a successor of a killed cell goes on, or ends what nobody knows any more.
+`runner/` in an attempt's workspace has the order, without secrets, and the last answer of its
+runner: with these the successor of a killed cell continues, or ends unknown attempts.
 """
 
 import json
@@ -138,7 +138,7 @@ class RunnerEngine:
         return self._paths(uid).folder.exists()
 
     def close(self) -> None:
-        """Whoever waits shall look around."""
+        """Wake the waiting thread."""
         with self._lock:
             for wake in self._wakes.values():
                 wake.shake()
@@ -186,11 +186,11 @@ class RunnerEngine:
         return bytes_below(self.root(uid))
 
     def host(self, launch: Launch, address: str) -> str:
-        """Nothing listens."""
+        """Return no addresses."""
         return address
 
     def use(self, uid: str) -> ResourceUsage:
-        """Nobody knows what it uses elsewhere."""
+        """Return None: its use elsewhere is unknown."""
         raise NoSuchContainer("a runner has no container")
 
     def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:

@@ -1,6 +1,6 @@
-"""The life of an attempt that a runner drives: look after look until an end, or abort until done.
+"""The loop of an attempt that a runner drives: call after call until an end, or abort until done.
 
-Each answer of the runner is safe on disk before the next call, and before anybody hears of it.
+Each answer of the runner is safe on disk before the next call, and before it is reported.
 """
 
 import threading
@@ -27,8 +27,8 @@ from workers.runners.requests import RunnerCallTarget
 
 # An abort is never given up: as long as it is not done, what runs outside holds its place.
 ABORT_PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-EXHAUSTED_SECONDS = 5.0  # until it is looked whether a call that hung has returned
-FAILED = "failed"  # why an attempt is aborted that nobody stopped
+EXHAUSTED_SECONDS = 5.0  # until the next check whether a hung call has returned
+FAILED = "failed"  # why an attempt is aborted without a stop order
 _BUILDING = {
     RunnerPhase.QUEUED: states.Phase.PREPARING,
     RunnerPhase.INITIALIZING: states.Phase.CREATING,
@@ -53,7 +53,7 @@ class Wake:
             self._changed.notify_all()
 
     def shake(self) -> None:
-        """Look around."""
+        """Wake the loop."""
         with self._changed:
             self._news += 1
             self._changed.notify_all()
@@ -83,7 +83,7 @@ class Paths:
 
     @property
     def kept(self) -> Path:
-        """What the runner said last."""
+        """Return the last answer of the runner."""
         return self.folder / "kept.json"
 
 
@@ -103,7 +103,7 @@ class RunnerAttempt(AttemptRun):
         self.ordered = launch  # without what a briefing adds
         self.wake = Wake()
         self.kept = RunnerRecord()
-        self.is_known = False  # `kept` is what its runner said last
+        self.is_known = False  # `kept` is the last answer of its runner
         self.is_briefed = False  # it was tried to get what the order did not carry
         self._has_limits = False
 
@@ -112,7 +112,9 @@ class RunnerAttempt(AttemptRun):
         self.kept, self.is_known = kept, True
 
     def begin_limits(self) -> None:
-        """If it was RUNNING before, its limits go on, whatever it has to wait for now."""
+        """Continue the limits of an attempt that was RUNNING before, whatever it has to wait for
+        now.
+        """
         if self.kept.started_at is not None:
             self.mark_runs(self.kept.started_at)
 
@@ -140,7 +142,7 @@ class RunnerAttempt(AttemptRun):
             self._on_running(self)
 
     def keep(self, kept: RunnerRecord) -> None:
-        """Make it safe, then tell it. Raises OSError."""
+        """Make the answer safe, then report it. Raise OSError."""
         if kept == self.kept and self.paths.kept.exists():
             return
         records.write(self.paths.kept, kept)
@@ -148,17 +150,19 @@ class RunnerAttempt(AttemptRun):
         self.tell_kept()
 
     def tell_kept(self) -> None:
-        """Say what the runner said last."""
+        """Report the last answer of the runner."""
         kept = self.kept
         words = kept.words or str(kept.phase)
         self.tell(ReconciledEvent(self.uid, words, kept.state, self.around.now()))
 
 
-# ----------------------------------------------------------------------------- looks
+# ----------------------------------------------------------------------------- calls
 
 
 def drive(attempt: RunnerAttempt, asked: RunnerCallTarget) -> EndedEvent:
-    """Ask until the end; what is told of it. Raises Closed when the driver is closed."""
+    """Call the runner until the end; return the reported end. Raise Closed when the driver is
+    closed.
+    """
     attempt.begin()
     if not attempt.kept.is_over and not attempt.kept.phase.is_end:
         _look_until_end(attempt, asked)
@@ -210,7 +214,7 @@ def _give_up(
     message: str,
     fault: FailureOrigin = FailureOrigin.SYSTEM,
 ) -> None:
-    """The runner is not asked any more: a failure, of the system unless something else is said."""
+    """Stop calling the runner: a failure, of the system unless stated otherwise."""
     asked.log.err(f"[cellrun: {message}]")
     failed = replace(
         attempt.kept,
@@ -246,7 +250,7 @@ def _abort_until_done(attempt: RunnerAttempt, asked: RunnerCallTarget) -> None:
 
 
 def _keep_at_last(attempt: RunnerAttempt, kept: RunnerRecord) -> None:
-    """Keep it, or, on a full disk, go on without: a successor would only abort once more."""
+    """Keep it, or continue without on a full disk: a successor would only abort once more."""
     try:
         attempt.keep(kept)
     except OSError as error:
@@ -255,7 +259,9 @@ def _keep_at_last(attempt: RunnerAttempt, kept: RunnerRecord) -> None:
 
 
 def recall_at_last(attempt: RunnerAttempt) -> RunnerRecord | None:
-    """What its runner said last, however long it cannot be read; None: it was never asked."""
+    """Return the last answer of its runner, waiting until it can be read; None: it was never
+    called.
+    """
     tries = 0
     while not attempt.is_known:
         attempt.rest(0)
@@ -280,7 +286,7 @@ def abort_for(attempt: RunnerAttempt, asked: RunnerCallTarget, failure: AttemptF
         attempt.begin()
     except DriverClosed:
         raise
-    except Exception:  # then no stop forces the abort, which goes on all the same
+    except Exception:  # then no stop forces the abort, which continues
         attempt.log.exception("stop_not_taken")
     if not attempt.kept.phase.is_end and not attempt.kept.stopped_for:
         if failure.kind is None:
@@ -352,7 +358,7 @@ def _succeeded(attempt: RunnerAttempt, kept: RunnerRecord) -> EndedEvent:
 
 
 def failed(attempt: RunnerAttempt, failure: AttemptFailed) -> EndedEvent:
-    """What is told of an attempt that failed, and of which nothing runs outside."""
+    """Return the end of an attempt that failed, and of which nothing runs outside."""
     attempt.mark_ended()
     with attempt.step("checkpoint"):
         keep_checkpoint(attempt)
@@ -362,9 +368,9 @@ def failed(attempt: RunnerAttempt, failure: AttemptFailed) -> EndedEvent:
 
 
 def wait_for_briefing(attempt: RunnerAttempt, read: Callable[[], None], pause: float) -> None:
-    """Get what the order did not carry, for an attempt that goes on; a stop need not wait.
+    """Fetch the launch context again for a running attempt; a stop need not wait.
 
-    Raises AttemptFailed if there is no such thing any more, and its runner would be asked without.
+    Raise AttemptFailed if it does not exist any more: its runner cannot be called without.
     """
     while True:
         try:
