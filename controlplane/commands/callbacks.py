@@ -1,4 +1,4 @@
-"""Delivering callbacks: whoever tries claims first, notes how it went, and nothing is lost."""
+"""Deliver callbacks: claim first, then record the result of the try, so that nothing is lost."""
 
 import zlib
 from collections.abc import Sequence
@@ -31,9 +31,8 @@ log = structlog.get_logger(__name__)
 ACTOR = "callback"
 _LOCK = zlib.crc32(b"cellrun callbacks")
 
-# At most so many to a host are in hand, so many of an owner, and so many in all. Whoever has least
-# in hand comes first: owners, and each owner's hosts, take turns, so that receivers that hang delay
-# nobody else.
+# Limits of concurrent tries: to one host, of one owner, and in all. Owners, and each owner's hosts,
+# take turns by fewest tries in progress, so that receivers that hang delay no others.
 _CLAIM = """
 WITH busy AS MATERIALIZED (
     SELECT owner_id, host, count(*) AS n FROM controlplane_callback
@@ -99,10 +98,11 @@ class ClaimedCallback:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryAttempt:
-    """How a try went. `status`: of the answer, if there was one; `error`: empty if it went well.
+    """The result of a try. `status`: of the answer, if there was one; `error`: empty after a
+    success.
 
-    `is_cut_short`: by us, who stop; so nobody knows what the receiver would have said. `is_begun`:
-    False: its name was not even looked up, which is no fault of whoever is to be told.
+    `is_cut_short`: the process stopped, so the receiver's answer is unknown. `is_begun`: False: not
+    even its name was resolved, which is not a failure of the receiver.
     """
 
     began_at: datetime
@@ -126,9 +126,9 @@ class DeliveryResult:
 
 @dataclass(frozen=True, slots=True)
 class ClaimBatch:
-    """What was claimed; `look_again_seconds`: when something is due that had to be put off.
+    """The claimed callbacks; `look_again_seconds`: when a callback is due that was postponed.
 
-    `left_off`: what the next claim is told, so that each receiver is looked at in its turn.
+    `left_off`: passed to the next claim, so that receivers take turns.
     """
 
     items: Sequence[ClaimedCallback] = ()
@@ -137,10 +137,10 @@ class ClaimBatch:
 
 
 def claim_callbacks(*, now: datetime, left_off: str = "") -> ClaimBatch:
-    """Take what is due and within bounds; nobody else tries these for 30 s.
+    """Claim due callbacks within the limits for 30 s.
 
-    A one-off task becomes RESOLVING by it (Diego); one that somebody else resolves is put off. What
-    was taken when something fails is given back.
+    A one-off task becomes RESOLVING by it (Diego); one that another client resolves is postponed.
+    After an error the claims are released.
     """
     if not is_any_due(now):
         return ClaimBatch()
@@ -179,7 +179,7 @@ def _claim(receivers: Receivers, now: datetime) -> list[ClaimedCallback]:
 
 
 def _with_bodies(found: Sequence[ClaimedCallback]) -> list[ClaimedCallback]:
-    """Each with what it tells; of what has gone nothing is told."""
+    """Return each with its content; deleted ones are omitted."""
     if not found:
         return []
     subjects = load_subjects([item.callback_id for item in found])
@@ -212,7 +212,7 @@ def _with_task_claims(found: Sequence[ClaimedCallback], now: datetime) -> list[C
 
 
 def _put_off(items: Sequence[ClaimedCallback], reasons: Sequence[str], due_at: datetime) -> None:
-    """As if they had not been claimed, but for when they are due; an empty reason says nothing."""
+    """Undo the claims, with another due time; an empty reason is not recorded."""
     if not items:
         return
     execute(
@@ -239,17 +239,17 @@ def _put_off(items: Sequence[ClaimedCallback], reasons: Sequence[str], due_at: d
 
 
 def give_back(item: ClaimedCallback, *, now: datetime) -> None:
-    """As if it had not been claimed, for nothing was sent; what somebody else has by now is his."""
+    """Undo a claim without a try; skip a callback that another process has claimed since."""
     _put_off([item], [""], now)
     if item.task_claim is not None and item.task_id is not None:
         let_go_of_task(task_id=item.task_id, claim=item.task_claim, now=now)
 
 
 def note_try(item: ClaimedCallback, tried: DeliveryAttempt) -> DeliveryResult:
-    """Keep how a try went.
+    """Record the result of a try.
 
-    What was given to somebody else meanwhile, or deleted, stays as it is; the try is kept. Waits
-    for nobody's lock: raises OperationalError if somebody else has the callback's.
+    A callback that was claimed by another process or deleted meanwhile does not change; the try is
+    recorded. Raise OperationalError if another transaction has it locked.
     """
     if domain.is_delivered(tried.status):
         return DeliveryResult(is_resolved=run_in_transaction(lambda: _end_well(item, tried)))
@@ -265,15 +265,16 @@ def note_try(item: ClaimedCallback, tried: DeliveryAttempt) -> DeliveryResult:
 
 
 def _end_well(item: ClaimedCallback, tried: DeliveryAttempt) -> bool:
-    """Delivered; and a one-off task is resolved by it, which is its end (Diego); whether it is.
+    """Record a delivery; return whether its one-off task is resolved by it, which is its end
+    (Diego).
 
-    It is not while somebody else has its job locked: of what was delivered that would keep the news
-    and, since one connection notes all, everybody else's.
+    False while another transaction has its job locked: waiting would delay the record of the
+    delivery, and all others, since one connection records all.
     """
     if item.task_claim is None or item.task_id is None:
         _write(item, tried, "delivered", tried.ended_at)
         return True
-    is_free = bool(find_free_jobs([item.job_id]))  # before the callback, as whoever deletes it does
+    is_free = bool(find_free_jobs([item.job_id]))  # before the callback, in the order of deletion
     _write(item, tried, "delivered", tried.ended_at)
     if is_free:
         _delete_told(item, item.task_id, tried.ended_at)
@@ -281,9 +282,10 @@ def _end_well(item: ClaimedCallback, tried: DeliveryAttempt) -> bool:
 
 
 def resolve_told(item: ClaimedCallback, *, now: datetime) -> bool:
-    """Delete the one-off task of which was told; False: somebody else has its job locked still.
+    """Delete the reported one-off task; False: another transaction still has its job locked.
 
-    If that is so until its claim is over, the task goes two minutes after its end, as any does.
+    If that lasts until the end of its claim, the task is deleted two minutes after its end, like
+    any other.
     """
 
     def resolve() -> bool:
@@ -311,7 +313,7 @@ def _delete_told(item: ClaimedCallback, task_id: int, now: datetime) -> None:
 
 
 def _write(item: ClaimedCallback, tried: DeliveryAttempt, state: str, due_at: datetime) -> None:
-    """Raises OperationalError if somebody else has it locked: whoever notes waits for nobody."""
+    """Lock the callback. Raise OperationalError if another transaction has it locked."""
     written = execute(
         """
         WITH held AS MATERIALIZED (
@@ -349,7 +351,9 @@ def _write(item: ClaimedCallback, tried: DeliveryAttempt, state: str, due_at: da
         number=item.number,
         status=tried.status,
         error=tried.error,
-        became=state if written else None,  # else somebody else has it by now, or it is over
+        became=state
+        if written
+        else None,  # otherwise another process has claimed it since, or it has ended
     )
 
 
@@ -361,7 +365,7 @@ def repeat_callback(*, callback_id: int, actor: str, now: datetime) -> None:
 
     def repeat() -> None:
         asked = rows("SELECT job_id FROM controlplane_callback WHERE id = %s", [callback_id])
-        # The job first, as whoever deletes it does: its callbacks stay abandoned.
+        # The job first, in the order of deletion: its callbacks stay abandoned.
         lock_jobs([job_id for (job_id,) in asked])
         found = rows(
             """

@@ -46,8 +46,8 @@ FORGET_SECONDS = 5.0
 class Inbox:
     """Applies raw messages. Heartbeats are answered in groups, every `sync_seconds`.
 
-    A batch of heartbeats that wait for their group asks nothing of the database. `timer`: seconds
-    by which groups are told apart; without one, those of the control plane's clock.
+    A batch of heartbeats that wait for their group uses no statement. `timer`: seconds that
+    separate groups; by default those of the control plane's clock.
     """
 
     def __init__(self, *, sync_seconds: float, timer: Callable[[], float] | None = None) -> None:
@@ -80,8 +80,8 @@ class Inbox:
         has_asked = self._answer_if_due() or found.is_more_than_beats
         if found.is_more_than_beats:
             self._apply(found, clock.now())
-        # Not those of a batch that failed: their cells will have to say it again. And after the
-        # reports of the batch, which say what a cell does not hold any more.
+        # Not those of a failed batch: their cells send them again. And after the reports of the
+        # batch, which list what a cell does not hold any more.
         self._beats |= {beat.address: beat for beat in found.beats}
         if found.counts:
             self._meter(found)
@@ -153,7 +153,7 @@ class Inbox:
             record_registration(address, register, seq=item.seq, spoken=item.spoken, now=now)
         except (OperationalError, InterfaceError):
             raise
-        except Exception as error:  # what one cell says of itself must not silence the others
+        except Exception as error:  # an error for one cell must not stop the others
             log.error("registration_failed", cell=address.name, error=str(error))
             text = f"cell {address.name} cannot be registered: {error}"[:1000]
             alert = RaiseAlert("registration_failed", address.name, clean_text(text))

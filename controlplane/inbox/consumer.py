@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 MAX_MESSAGES = 500
 LINGER_SECONDS = 0.01
-# How often heartbeats that wait for their group are looked at.
+# How often heartbeats that wait for their group are answered.
 POLL_SECONDS = 0.25
 
 
@@ -57,11 +57,11 @@ class InboxStep(bootsteps.ConsumerStep):
         ]
 
     def start(self, consumer: Any) -> None:
-        """Begin to consume, and to look at the clock."""
+        """Begin to consume, and start the timer."""
         super().start(consumer)
         self._hub = consumer.hub
         if self._hub is not None:
-            # The broker came back: the loop may have lost its timers, so they are set anew.
+            # The broker came back: the loop may have lost its timers, so they are set again.
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = self._hub.call_repeatedly(POLL_SECONDS, self._poll)
@@ -94,7 +94,7 @@ class InboxStep(bootsteps.ConsumerStep):
             log.warning("batch_lost", messages=len(batch), error=str(error))
             self._inbox.note_lost(len(batch), error)
             connection.close()
-        except Exception as error:  # the worker must go on whatever one batch held
+        except Exception as error:  # the worker must continue after any batch
             log.exception("batch_failed", messages=len(batch))
             self._inbox.note_lost(len(batch), error)
         finally:

@@ -12,7 +12,8 @@ A message counts once more for each 64 KiB in it: this is 32 MB, or 640 results 
 
 WINDOWS = 3
 """A backlog after an outage of the inbox fills a window or two, since it is read at thousands a
-second; only a cell that goes on sending fills more."""
+second; only a cell that continues to send fills more.
+"""
 
 _Cell = tuple[int, str]
 
@@ -26,9 +27,9 @@ class FloodMeter:
         self._full: dict[_Cell, int] = {}
 
     def count(self, counts: Mapping[_Cell, int], *, seconds: float) -> dict[_Cell, int]:
-        """Count a batch. When a window ends: the cells that flood, by their messages in it.
+        """Count a batch. At the end of a window return the flooding cells, by their messages in it.
 
-        `seconds`: of a clock that may be put back; such a window is begun anew.
+        `seconds`: of a clock that may be put back; then the window begins again.
         """
         if self._began is None or seconds < self._began:
             self._began = seconds

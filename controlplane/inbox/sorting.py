@@ -109,7 +109,7 @@ class Directory:
         self._known: dict[str, tuple[int, bytes, bytes]] = {}
 
     def learn(self, names: Iterable[str]) -> None:
-        """Look up the names that are not known."""
+        """Load the cells of unknown names."""
         unknown = sorted({name for name in names if name not in self._known})
         if unknown:
             for name, (cell_id, key) in self._find(unknown).items():
@@ -125,7 +125,7 @@ class Directory:
         return CellAddress(cell_id, message.cell, message.incarnation, key)
 
     def forget(self) -> None:
-        """Keys may have changed: look all of them up again."""
+        """Load all cells again: keys may have changed."""
         self._known.clear()
 
 

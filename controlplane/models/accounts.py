@@ -1,4 +1,4 @@
-"""Who may call the API: hashed tokens of Django's users."""
+"""Credentials of the API: hashed tokens of Django's users."""
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
@@ -6,7 +6,7 @@ from django.db import models
 
 
 class ApiToken(models.Model):
-    """One bearer token; only its SHA-256 is kept. `prefix` tells people which one it is."""
+    """One bearer token; only its SHA-256 is kept. `prefix` identifies it in lists."""
 
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_tokens"

@@ -1,4 +1,4 @@
-"""Callbacks: whom to tell that a task or a job has ended, and each try to do so."""
+"""Callbacks: receivers of the ends of tasks and jobs, and each try of a delivery."""
 
 from django.db import models
 from django.db.models import Q
@@ -8,9 +8,9 @@ from controlplane.models.querysets import JobPartQuerySet
 
 
 class Callback(models.Model):
-    """One thing to tell: that a task has ended, or (`task` is empty) a job.
+    """One notification: a task has ended, or (`task` is empty) a job.
 
-    Made by the change that ends it. Whoever delivers it claims it first, so that nobody else does.
+    The change that ends it creates the row. A delivery claims it first, exclusively.
     """
 
     job = models.ForeignKey(

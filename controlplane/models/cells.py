@@ -58,7 +58,9 @@ class Cell(models.Model):
 
 
 class CellLease(models.Model):
-    """When a cell was last heard, and how long we believe in it. Up to `acked_seq` all is safe."""
+    """The last message of a cell, and the end of its lease. Up to `acked_seq` all reports are
+    applied.
+    """
 
     cell = models.OneToOneField(
         "Cell",

@@ -6,7 +6,9 @@ from controlplane.models.choices import TASK_STATES
 
 
 class Transition(models.Model):
-    """From where to where, when, why and by whom. Ids are ordered by commit within a job."""
+    """One change of state: from, to, time, reason and actor. Ids are ordered by commit within a
+    job.
+    """
 
     id = models.BigAutoField(primary_key=True)
     job_id = models.BigIntegerField()

@@ -1,12 +1,12 @@
-"""One-off tasks: those that came through Diego's door, as long as somebody may look for them."""
+"""One-off tasks, submitted through Diego's interface, until they are deleted."""
 
 from django.db import models
 
 
 class OneOff(models.Model):
-    """A one-off task under its guid. `claim`: whoever has it resolves the task, nobody else.
+    """A one-off task under its guid. `claim`: its holder resolves the task, exclusively.
 
-    The row goes when the task is deleted: then nobody sees it any more, and its guid is free.
+    The row is deleted with the task: then it is hidden, and its guid is free.
     """
 
     task = models.OneToOneField(

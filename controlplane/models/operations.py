@@ -67,7 +67,7 @@ class Walk(models.Model):
 
 
 class InboxProbe(models.Model):
-    """Whether we can hear: convergence sends a probe through each shard, the inbox stamps it."""
+    """Probes of the inbox: convergence sends one through each shard, the inbox stamps it."""
 
     shard = models.PositiveSmallIntegerField(primary_key=True)
     sent_at = models.DateTimeField()
@@ -90,7 +90,7 @@ class DeadLetter(models.Model):
 
 
 class Alert(models.Model):
-    """Something an operator should look at; at most one open alert per kind and subject."""
+    """A problem for an operator; at most one open alert per kind and subject."""
 
     kind = models.CharField(max_length=63)
     subject = models.CharField(max_length=255)
@@ -115,7 +115,7 @@ class Alert(models.Model):
 
 
 class AuditLine(models.Model):
-    """What was done for good and leaves nothing else behind: who deleted what, when, why."""
+    """A permanent action that leaves no other trace: the deletion, its actor, time and reason."""
 
     at = models.DateTimeField()
     actor = models.CharField(max_length=150)

@@ -1,6 +1,6 @@
-"""Pushing messages to the broker: many in one pipeline, within a second or not at all.
+"""Push messages to the broker: many in one pipeline, within a second or not at all.
 
-Nothing here is retried: the rows are the outbox, and convergence and Sync say everything again.
+Nothing here is retried: the rows are the outbox, and convergence and Sync send everything again.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class Transport(Protocol):
         """Append each (queue, message)."""
 
     def claim(self, name: str, seconds: float) -> bool:
-        """Whether nobody claimed `name` within the last `seconds`."""
+        """Return whether `name` was not claimed within the last `seconds`."""
 
     def unclaim(self, name: str) -> None:
         """Forget the claim of `name`."""
@@ -89,7 +89,7 @@ def push(messages: Sequence[tuple[str, str]]) -> bool:
 
 
 def claim(name: str, seconds: float) -> bool:
-    """Whether the caller is the first to claim `name` for `seconds`, or the broker cannot say."""
+    """Return whether the caller first claims `name` for `seconds`, or the broker is away."""
     try:
         return _transport().claim(name, seconds)
     except redis.RedisError:

@@ -87,7 +87,7 @@ def put_piece(file: AnnouncedFile, *, offset: int, content: bytes, most: int) ->
         if here == offset:
             _append(file, draft, content, here)
             here += len(content)
-        # Also when all of it came before: whoever took the last piece may have got no further.
+        # Also when all of it came before: the process that took the last piece may have ended then.
         if here == file.size:
             _finish(file, draft)
             done.touch()
@@ -188,7 +188,7 @@ def _finish(file: AnnouncedFile, draft: BinaryIO) -> None:
     try:
         os.fsync(draft.fileno())
     except OSError:
-        # A second fsync would say that all is well, and it is not.
+        # A second fsync would report success, which is wrong.
         file.draft.unlink(missing_ok=True)
         raise
     with file.draft.open("rb") as whole:

@@ -1,7 +1,7 @@
-"""What lies in the store, in a fixed order: folders of attempts, and inputs that never arrived.
+"""The content of the store in a fixed order: folders of attempts, and incomplete inputs.
 
-The order is that of places, `<area>/<first folder>`: each is a small part of an area, so whoever
-remembers where a walk was goes on there.
+The order is that of places, `<area>/<first folder>`: each is a small part of an area, so a walk can
+continue at a place.
 """
 
 import os
@@ -34,9 +34,9 @@ class OrphanEntry:
 
 @dataclass(frozen=True, slots=True)
 class OrphanPage:
-    """Up to 200 of the folders or files of a place. `then`: from where on another walk goes on.
+    """Up to 200 of the folders or files of a place. `then`: where another walk continues.
 
-    That is the same place, and behind it once all of it was seen.
+    That is the same place, and the next one once all of it was read.
     """
 
     then: str
@@ -67,12 +67,12 @@ def is_older(path: Path, instant: float) -> bool:
         if path.is_symlink() or not path.is_dir():
             return True
         return all(is_older(inner, instant) for inner in path.iterdir())
-    except FileNotFoundError:  # somebody is at it
+    except FileNotFoundError:  # another process is writing it
         return False
 
 
 def put_away(lying: OrphanEntry) -> None:
-    """Nobody finds it any more; its content goes bit by bit. Repeatable. Raises OSError."""
+    """Hide the folder; its content is deleted bit by bit. Repeatable. Raise OSError."""
     if lying.uid is None:
         lying.path.unlink(missing_ok=True)
         return

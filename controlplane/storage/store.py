@@ -17,12 +17,12 @@ from django.conf import settings
 from controlplane.storage.trash import discard
 
 STREAMS = ("stdout", "stderr")
-MAX_STREAM_BYTES = 64 * 1024 * 1024  # of one attempt; a task that prints for ever harms nobody
+MAX_STREAM_BYTES = 64 * 1024 * 1024  # of one attempt, so that endless output does no harm
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class WrongOffset(Exception):
-    """The stream has another size, `size`: go on from there."""
+    """The stream has another size, `size`: continue there."""
 
     def __init__(self, size: int) -> None:
         super().__init__(f"the stream has {size} bytes")

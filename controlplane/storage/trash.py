@@ -23,9 +23,9 @@ class TrashRemainder:
 
 
 def discard(folder: Path) -> None:
-    """Nobody finds the folder any more, and it takes no time, however much it has. Repeatable.
+    """Hide the folder in constant time, however large it is. Repeatable.
 
-    Raises OSError if that cannot be done, as on a store that is read-only: all is as it was.
+    Raise OSError if that is impossible, as on a read-only store: then nothing has changed.
     """
     if not folder.is_dir():
         return

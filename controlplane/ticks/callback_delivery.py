@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 
 class CallbackDelivery:
-    """Tries what is due until it is stopped. `look` may be called from any thread."""
+    """Tries due callbacks until it is stopped. `look` may be called from any thread."""
 
     def __init__(self) -> None:
         self._clerk = CallbackStore()
@@ -43,7 +43,7 @@ class CallbackDelivery:
         self._loop.call_soon_threadsafe(self._due.set)
 
     def wait_for_first_look(self, seconds: float) -> None:
-        """Return when it has looked once, well or not, and after so long in any case."""
+        """Return after one round, successful or not, and after so many seconds in any case."""
         self._has_looked.wait(seconds)
 
     @property
@@ -100,7 +100,7 @@ class CallbackDelivery:
 
     async def _try(self, client: CallbackClient, item: ClaimedCallback, claimed: float) -> None:
         began = self._loop.time()
-        # After a standstill, ours or the database's, it may be somebody else's before the try ends.
+        # After a stall of the process or the database, its claim may expire before the try ends.
         is_late = began - claimed > CLAIM_SECONDS - settings.CELLRUN.callback_seconds
         if is_late or self._clerk.is_stopping:
             await self._clerk.give_back(item)

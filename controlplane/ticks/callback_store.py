@@ -76,7 +76,7 @@ class CallbackStore:
         while True:
             try:
                 done = await self._ask(work)
-            except Exception:  # after its claim's end, convergence gives it to somebody else
+            except Exception:  # after the end of the claim, convergence releases it
                 log.exception("callback_not_noted", callback=item.callback_id)
                 done = None
             if done is not None or self.is_stopping or loop.time() > give_up:

@@ -1,4 +1,4 @@
-"""The tick of callbacks: a message says that some may be due; they are tried beside it."""
+"""The tick of callbacks: a message wakes it; the tries run in other threads."""
 
 from datetime import timedelta
 from typing import Any

@@ -102,7 +102,7 @@ def _hold_until(
         log.warning("listening_first", away=was_away)
         hold_until = now + timedelta(seconds=policy.lease)
         note_hold(NAME, started_at=now, hold_until=hold_until)
-        if tick.finished_at is not None:  # else nobody was away: it is the first one ever
+        if tick.finished_at is not None:  # otherwise there was no gap: it is the first run ever
             alerts.raise_gap(NAME, tick.finished_at if was_away else None, now=now)
         return hold_until
     if tick.hold_until is not None and tick.hold_until > now:

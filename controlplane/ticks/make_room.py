@@ -1,6 +1,7 @@
-"""Room for those who found none in a pool's pass: by eviction, or kept for who would starve.
+"""Make room for tasks that found none in a pool's pass: by eviction, or by reservation for starving
+ones.
 
-What goes wrong here undoes nothing of what the pass has placed.
+An error here does not undo the placements of the pass.
 """
 
 import structlog
@@ -28,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 
 def make_room_safely(snapshot: PoolSnapshot, plan: PlacementPlan, facts: PassFacts) -> None:
-    """Make room for who found none in `plan`; a victim that cannot be evicted is an alert."""
+    """Make room for the tasks without a place in `plan`; raise an alert about failed evictions."""
     try:
         in_turn(lambda: _make_room(snapshot, plan, facts))
     except OperationalError:
@@ -40,7 +41,7 @@ def make_room_safely(snapshot: PoolSnapshot, plan: PlacementPlan, facts: PassFac
 
 
 def _make_room(snapshot: PoolSnapshot, plan: PlacementPlan, facts: PassFacts) -> None:
-    """Evict for those who are more important; reserve a place for those who starve."""
+    """Evict for tasks of higher bands; reserve room for starving ones."""
     waiting = facts.waiting
     wanting = wants_room(plan) if snapshot.policy.preemption else []
     starved = starving(snapshot, plan, waiting)

@@ -1,8 +1,7 @@
-"""The placement tick: what waits is placed, or gets its reason; at every wake, and by the clock.
+"""The placement tick: place pending tasks or write their reasons; at every wake, and by the clock.
 
-By the clock it looks every second while something waits, else every ten seconds; one message serves
-all pools. A pass is bounded work, in short transactions; a backlog goes on in the next pass, so it
-can never starve itself.
+By the clock it runs every second while tasks wait, otherwise every ten seconds; one message serves
+all pools. A pass is bounded work, in short transactions; the next pass continues a backlog.
 """
 
 import time
@@ -26,7 +25,7 @@ from controlplane.queries.ticks import load_tick
 from controlplane.ticks.placement_pass import pass_pool_safely
 
 NAME = "placement"
-# One message works through at most so many passes; the next message goes on.
+# Passes of one message; the next message continues.
 MAX_PASSES = 50
 IDLE_SECONDS = 10.0
 
@@ -92,9 +91,9 @@ def run(*, woken: bool = True) -> bool:
 
 
 def run_pass() -> tuple[int, frozenset[int]] | None:
-    """One pass over the due pools: tasks placed, and the pools that were not wholly looked at.
+    """Run one pass over the due pools; return the placed tasks, and the pools not fully considered.
 
-    None: not our turn.
+    None: it is not this process's turn.
     """
     now = clock.now()
     due = load_waiting_shapes(now)
@@ -106,7 +105,7 @@ def run_pass() -> tuple[int, frozenset[int]] | None:
         if done is None:
             return None
         placed += done[0]
-        # What could not be written as planned was overtaken: the next tick looks at it.
+        # Rows that changed since the snapshot are skipped; the next tick retries them.
         if not done[1]:
             uncovered.add(waiting.pool_id)
     return placed, frozenset(uncovered)

@@ -32,7 +32,7 @@ from controlplane.queries.placement.snapshot import (
 from controlplane.ticks.make_room import make_room_safely
 from controlplane.ticks.tick_lock import in_turn
 
-# A pass decides for so long; what is decided by then is kept, the rest goes on in the next one.
+# The time limit of a pass; what is decided by then is kept, the next pass continues.
 SECONDS_PER_PASS = 2.0
 PLUGIN_ALERT = "plugin_failed"
 SHAPE_ALERT = "shape_unreadable"
@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """What came of a pool's pass. `covered`: all that waits was looked at."""
+    """The result of a pool's pass. `covered`: all pending tasks were considered."""
 
     placed: int
     covered: bool

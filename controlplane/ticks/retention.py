@@ -1,4 +1,4 @@
-"""Deletion that a tick of convergence had no time for goes on, slice by slice."""
+"""Continue, slice by slice, the deletion for which a tick of convergence had no time."""
 
 from datetime import datetime, timedelta
 

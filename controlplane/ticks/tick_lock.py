@@ -1,6 +1,6 @@
-"""The placement ticks take turns: an advisory lock, taken again for each transaction.
+"""An advisory lock by which placement ticks take turns, taken again for each transaction.
 
-It only saves work: whoever decides at the same time is found out when the rows are locked.
+It only saves work: concurrent decisions are detected when the rows are locked.
 """
 
 import zlib

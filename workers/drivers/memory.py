@@ -11,9 +11,9 @@ It isolates nothing and runs nothing; the command of an attempt describes its co
     deaf                 ignore the stop signal from here on: only the end of the grace stops it
     oom | vanish | fail-system    end like that
 
-Words follow each other: `build 1 sleep 5 exit 3`; `exit 0` follows the last one. An attempt that was
-stopped while it was building, or fails the system, is reported as never created. Every health check
-passes at once, nothing is ever idle, and ports are not published.
+Words follow each other: `build 1 sleep 5 exit 3`; `exit 0` follows the last one. An attempt that
+was stopped while it was building, or fails the system, is reported as never created. Every health
+check passes at once, nothing is ever idle, and ports are not published.
 """
 
 import heapq

@@ -10,9 +10,9 @@ argv, env, cwd, root, memory_bytes, logs, max_log_bytes, cut_note. Its own folde
     spare     empty folders of ended tasks, for reuse
 
 Messages are JSON arrays, one a line. It begins with ["known", [facts, …]], answers each request
-[number, verb, uid] except "forget" with ["answer", number, word, …], and sends all other connections
-["fact", facts] when a task began or ended: when no process of the task is left, including those that
-left its session (it is their reaper). ["said", uid]: there is output. A task that needs no files may be
+[number, verb, uid] except "forget" with ["answer", number, word, …], and sends all other
+connections ["fact", facts] when a task began or ended: when no process of the task is left,
+including those that left its session (it is their reaper). ["said", uid]: there is output. A task that needs no files may be
 ordered with [0, "begin", uid, order], without a file: answered by ["begun", uid,
 word, …]; its folder is made here, and gone at its end if nothing is in it. Facts: uid, pid, mark,
 began_at, is_over, code, ended_at, cpu_seconds, peak_bytes, has_output, is_swept.

@@ -22,10 +22,11 @@ class ArtifactQuotaExceeded(CellrunError):
 def put_artifact(
     *, uid: UUID, name: str, size: int, sha256: str, offset: int, content: bytes
 ) -> int:
-    """Take a piece of an artifact; how many bytes of it are here. Raises NotFound, Conflict.
+    """Store a piece of an artifact; return how many bytes of it are stored. Raise NotFound,
+    Conflict.
 
-    With the last piece the artifact is there, its SHA-256 checked. A piece that does not follow is
-    not taken: the answer says where to go on. Raises ArtifactQuotaExceeded, too.
+    With the last piece the artifact is complete and its SHA-256 checked. A piece at the wrong
+    offset is refused: the answer has the right one. Raise ArtifactQuotaExceeded, too.
     """
     prefix = find_prefix(uid)
     if prefix is None:
@@ -45,7 +46,7 @@ def put_artifact(
     except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
         raise Conflict(f"{name} is, or lies in, another artifact") from error
     finally:
-        # A purge that came in between would not come back: no row leads to what we made anew.
+        # A purge in between would not return: no row refers to the new files.
         if is_purged(uid):
             kept.remove_all(uid, prefix)
             raise NotFound(f"attempt {uid} has been deleted")

@@ -1,4 +1,4 @@
-"""What the members of a gang are told of each other, sealed for a cell that runs one of them."""
+"""The gang as its members receive it, sealed for a cell that runs one of them."""
 
 from uuid import UUID
 

@@ -52,7 +52,7 @@ def append_output(*, uid: UUID, stream: str, offset: int, content: bytes) -> int
     try:
         return store.append_log(uid, stream, offset=offset, content=content)
     finally:
-        # A purge that came in between would not come back: no row leads to what we made anew.
+        # A purge in between would not return: no row refers to the new files.
         if is_purged(uid):
             store.remove_logs(uid)
             raise NotFound(f"attempt {uid} has been deleted")

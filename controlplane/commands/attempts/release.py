@@ -19,9 +19,10 @@ log = structlog.get_logger(__name__)
 
 
 def release_attempt(*, uid: UUID, reason: str, actor: str, now: datetime) -> None:
-    """The attempt, which has ended, gives back its capacity, and its task may run again.
+    """Release the capacity of an attempt that has ended; its task may run again.
 
-    Nobody asks its cell: two containers run if the operator is wrong. Raises NotFound, Conflict.
+    The cell is not consulted: two containers run if the operator is wrong. Raise NotFound,
+    Conflict.
     """
     job_id = find_jobs_of_attempts([uid]).get(uid)
     if job_id is None:

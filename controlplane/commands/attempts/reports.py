@@ -114,10 +114,10 @@ def _is_end(change: ChangeTask) -> bool:
 def _latest(
     reported: Sequence[ReceivedReport], recorded: ReportBatchResult
 ) -> dict[tuple[UUID, ReportSender], AttemptReport]:
-    """The newest report of each attempt, which are cumulative, with the phases of all.
+    """Return the newest report of each attempt, which are cumulative, with the phases of all.
 
-    Of each sender: what one says of another's attempt must not take the place of the other's word,
-    which is acknowledged and never comes again.
+    For each sender: a report about another cell's attempt must not replace the report of its own
+    cell, which is acknowledged and never sent again.
     """
     latest: dict[tuple[UUID, ReportSender], AttemptReport] = {}
     for item in reported:

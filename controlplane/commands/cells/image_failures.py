@@ -22,7 +22,7 @@ from controlplane.outbox import wakes
 from controlplane.queries.sql import execute, rows
 
 ALERT = "image_not_pulled"
-# Tasks that are held up by one statement; the next tick goes on.
+# Tasks held by one statement; the next tick continues.
 TASKS_PER_TICK = 10_000
 
 
@@ -69,7 +69,7 @@ def hold_images(*, now: datetime) -> int:
 
 
 def _find_waiting(images: Sequence[str]) -> dict[str, list[int]]:
-    """Groups with tasks that wait, by image: all in one look at the jobs that are open."""
+    """Return the groups with pending tasks, by image, from one read of the open jobs."""
     groups: dict[str, list[int]] = defaultdict(list)
     if images:
         for group_id, image in rows(
@@ -100,7 +100,7 @@ def _hold(
 
 
 def _hold_tasks(group_ids: Sequence[int], until: datetime) -> int:
-    """Who is changed by somebody else just now has his turn in the next tick."""
+    """Skip rows that another transaction has locked: the next tick handles them."""
     return execute(
         f"""
         WITH waiting AS MATERIALIZED (
@@ -117,7 +117,7 @@ def _hold_tasks(group_ids: Sequence[int], until: datetime) -> int:
 
 
 def _forget(now: datetime) -> None:
-    """What failed long ago, or runs by now, holds up nobody any more."""
+    """Forget images that failed long ago, or run by now."""
     forgotten = rows(
         """
         DELETE FROM controlplane_imagefailure f

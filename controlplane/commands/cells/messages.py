@@ -1,4 +1,4 @@
-"""What cells say of themselves: registrations, heartbeats with their answers, goodbyes."""
+"""Messages of cells about themselves: registrations, heartbeats with their answers, goodbyes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,14 +75,14 @@ def record_registration(
             facts = _facts(cell, register, address.incarnation, seq, now)
             if decision.cause is not None:
                 facts["quarantined_for"] = decision.cause.value
-            # Why it gets no work is told for as long as it gets none.
+            # The reason why it gets no work stays as long as that lasts.
             is_as_before = (
                 decision.cause is None and decision.state == cell.state != CellState.READY
             )
             reason = cell.state_reason if is_as_before else decision.why
             renewed = cell.incarnation != address.incarnation
             if renewed:
-                facts["trusted_at"] = now  # what failed in its life before says nothing of this one
+                facts["trusted_at"] = now  # failures of its previous incarnation do not count
             register_cell(cell.pk, state=decision.state, reason=reason, facts=facts)
             _open_lease(cell.pk, address.incarnation, seq, renewed=renewed, now=now)
             is_trusted = decision.state is not CellState.QUARANTINED
@@ -143,7 +143,7 @@ def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
         answer, standing = answers[address], standings[address.cell_id]
         try:
             bodies = _write_answer(beat, standing, answer, specs.read, now)
-        except Exception as error:  # it has to be told of its lease and its stops all the same
+        except Exception as error:  # it must get its lease and its stops in any case
             unsent[address.name] = repr(error)
             bodies = _write_answer(beat, standing, answer, {}, now)
         messages += [(address, body) for body in bodies]
@@ -173,14 +173,16 @@ def _write_answer(
 def _judge_fitness(
     beats: Iterable[tuple[Beat, CellStatus | None, Sequence[ExpectedAttempt]]], now: datetime
 ) -> None:
-    """Put aside who says that it takes no work, and let back who may take it again."""
+    """Quarantine cells that report that they take no work, and readmit those that may take it
+    again.
+    """
     names: dict[int, str] = {}
     changes: list[ChangeCell] = []
     for beat, standing, wanted in beats:
         if standing is None or standing.incarnation != beat.address.incarnation:
             continue
         if not beat.unfit and standing.state is not CellState.QUARANTINED:
-            continue  # as nearly all are: nothing to look at
+            continue  # as nearly all are: nothing to change
         change = decide_fitness(
             cell_id=standing.cell_id,
             state=standing.state,
@@ -209,10 +211,10 @@ def _judge_fitness(
 
 
 def record_goodbye(address: CellAddress, goodbye: Goodbye, *, seq: int, now: datetime) -> None:
-    """The cell process ends; its lease is long enough for the successor it expects.
+    """Record that a cell process ends; its lease covers the start of the successor it expects.
 
-    A goodbye that comes late or twice, when the cell has spoken since, says nothing any more. Lease
-    and cell change at once: between the two its successor might register, and take no work.
+    A late or repeated goodbye, after a newer message of the cell, is ignored. Lease and cell change
+    at once: otherwise its successor might register in between, and take no work.
     """
     run_in_transaction(partial(_say_goodbye, address, goodbye, seq, now))
 
@@ -221,7 +223,7 @@ def _say_goodbye(address: CellAddress, goodbye: Goodbye, seq: int, now: datetime
     until = now + timedelta(seconds=goodbye.expected_seconds) + _lease_length()
     # The cell before its lease, as a registration locks them.
     cell = Cell.objects.select_for_update(no_key=True).get(pk=address.cell_id)
-    # Of a cell whose work an operator kept away, or sent away, nobody has to come for the rest.
+    # A cell that an operator cordoned or drained needs no successor for the rest of its work.
     is_for_good = not goodbye.expected_seconds or cell.ordered_state != CellState.READY
     heard = execute(
         """
@@ -240,7 +242,7 @@ def _say_goodbye(address: CellAddress, goodbye: Goodbye, seq: int, now: datetime
         },
     )
     if heard and not goodbye.expected_seconds:
-        # Nobody will come to take work; LOST it is when its lease is over, unless one does come.
+        # No successor takes work; it is LOST when its lease expires, unless one registers.
         ready, reason = frozenset({CellState.READY}), "it has left, and named no successor"
         change_cells([ChangeCell(address.cell_id, ready, CellState.CORDONED, reason)])
 

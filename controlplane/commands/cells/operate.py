@@ -37,7 +37,7 @@ def enroll_cell(*, name: str, pool: str, now: datetime) -> str:
 
 
 def cordon_cell(*, name: str, actor: str, now: datetime) -> None:
-    """The cell gets no new work; what runs on it goes on. Raises NotFound, Conflict."""
+    """Give the cell no new work; running attempts continue. Raise NotFound, Conflict."""
     states = frozenset({CellState.READY, CellState.DRAINING, CellState.QUARANTINED})
     _order(name, states, CellState.CORDONED, f"cordoned by {actor}", now=now)
 

@@ -1,4 +1,4 @@
-"""Can the control plane hear? The inbox stamps the probes that go through each of its shards."""
+"""Detect a deaf inbox: it stamps the probes that pass through each of its shards."""
 
 import json
 from collections.abc import Sequence
@@ -44,9 +44,9 @@ def hear_probes(shards: Sequence[int], *, now: datetime) -> None:
 
 
 def find_deaf_since(*, now: datetime, patience: timedelta) -> bool:
-    """Whether some shard has not brought a probe back for longer than `patience`.
+    """Return whether some shard has not returned a probe for longer than `patience`.
 
-    One that came back later than now did so before the clock was put back, and says nothing.
+    A probe from the future was returned before the clock was put back, and does not count.
     """
     statement = """
         SELECT count(*) FROM controlplane_inboxprobe WHERE heard_at > %s AND heard_at <= %s

@@ -27,7 +27,7 @@ from controlplane.queries.convergence.cell_health import (
 
 
 def judge_cells(look: RuleContext) -> Mapping[str, int]:
-    """Put cells aside that do not confirm stops, or fail everything; trust again who may be."""
+    """Quarantine cells that do not confirm stops or fail everything; release the others."""
     counts = {}
     if "stuck_stops" in look.due:
         counts["cells_suspected"] = suspect_cells(now=look.now, policy=look.policy)
@@ -39,7 +39,7 @@ def judge_cells(look: RuleContext) -> Mapping[str, int]:
 
 
 def suspect_cells(*, now: datetime, policy: Policy) -> int:
-    """Quarantine the cells that do not confirm stops, or tell of those that are so; how many."""
+    """Quarantine the cells that do not confirm stops, or raise the alert again; return how many."""
     stuck = find_stuck_stops(now, policy)
     return _quarantine(decide_stuck_stops(stuck, now=now), now=now)
 
@@ -51,9 +51,9 @@ def avoid_failing_cells(*, now: datetime, policy: Policy) -> int:
 
 
 def clear_cells(*, now: datetime, policy: Policy) -> int:
-    """Trust again the cells whose quarantine is over; how many.
+    """End the quarantine of cells; return how many.
 
-    Of those that are kept for something else, what was told of their stops is over.
+    For cells with another cause of quarantine, only the alert about their stops is cleared.
     """
     cells = {cell.cell_id: cell for cell in find_cleared_cells(now, policy)}
 

@@ -21,7 +21,7 @@ STUCK_FILES = "files_not_deleted"
 _STORE = "artifact store"
 _STRAYS = "artifact store, what is of no row"
 
-# Who else waits for the process of convergence waits so long.
+# The longest delay of other messages to the process of convergence.
 _SLICE_SECONDS = 0.25
 
 
@@ -77,7 +77,7 @@ def _go_on_unless(is_done: bool) -> None:
 
 
 def _tell_files(look: RuleContext, done: PurgeResult) -> None:
-    """Alert as long as files cannot be deleted, which are tried again with each look."""
+    """Keep the alert open while files cannot be deleted; each tick tries again."""
     if done.fault is not None:
         kept = f"attempts that stay until then: {done.kept or 'none'}"
         text = f"files of deleted jobs cannot be deleted: {done.fault}; {kept}"

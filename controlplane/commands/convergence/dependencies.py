@@ -1,4 +1,4 @@
-"""Rule 7: who waited for something starts when it came true, and ends when it never will."""
+"""Rule 7: start groups and jobs whose dependencies came true, end those whose never will."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Rule 8: jobs that are ending, whom they take along, and gangs that go back to wait, in pages."""
+"""Rule 8: end jobs with their descendants, and requeue gangs, page by page."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -51,7 +51,7 @@ def go_on(look: RuleContext) -> Mapping[str, int]:
 def _end_generations(now: datetime) -> int:
     """End children, and theirs; how many. What failed is not tried again in this tick."""
     total, failed = 0, set[int]()
-    # Each round ends one generation, and whom the one before it left over.
+    # Each round ends one generation, and the rest of the one before it.
     for _ in range(PAGES_PER_TICK):
         turn = take_turn("orphaned_jobs", now=now, but=failed)
         ended = end_children(turn.job_ids, now=now)

@@ -15,8 +15,8 @@ from controlplane.queries.sql import execute, rows
 
 
 def close_quiet_alerts(look: RuleContext) -> Mapping[str, int]:
-    """Close those that were not raised again for as long as `domain.alerts` says."""
-    # Looked at again under its lock: one that is raised meanwhile stays.
+    """Clear alerts that were not raised again for the time in `domain.alerts`."""
+    # Checked again under its lock: an alert that is raised meanwhile stays.
     statement = f"""
         WITH quiet AS MATERIALIZED (
             SELECT a.id {QUIET_ALERTS} ORDER BY a.id FOR NO KEY UPDATE OF a
@@ -56,7 +56,7 @@ def release_claims(look: RuleContext) -> Mapping[str, int]:
 
 
 def _fail_lost_tries(now: datetime) -> int:
-    """Tries of which nobody told count as failed ones: another is waited for, or there is none."""
+    """Count tries without a recorded result as failed: schedule another, or give up."""
     held = rows(
         """
         SELECT id, tries, give_up_at FROM controlplane_callback

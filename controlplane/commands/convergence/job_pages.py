@@ -1,7 +1,7 @@
-"""Jobs with work take turns: those that fail each time stand in front of nobody for ever.
+"""Jobs with work take turns, so that jobs that fail each time do not block the others.
 
-A look takes a page. What is too much for a page goes on behind it with the next look, and begins
-again in front when all had their turn.
+A tick takes a page. The next tick continues behind it, and starts again in front when all had their
+turn.
 """
 
 from collections.abc import Collection
@@ -16,7 +16,7 @@ from controlplane.queries.convergence.due import list_jobs_with
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """The jobs whose turn it is, in order. `began`: the id behind which they were looked for.
+    """The jobs whose turn it is, in order. `began`: the id behind which the page begins.
 
     `is_all`: no others have that work.
     """
@@ -28,9 +28,9 @@ class JobPage:
 
 
 def take_turn(work: str, *, now: datetime, but: Collection[int] = ()) -> JobPage:
-    """The next jobs with `work`, 500 at most, `but` some; what comes behind them is noted first.
+    """Return the next jobs with `work`, 500 at most, except `but`; save the cursor first.
 
-    So it goes on there whatever becomes of these: a rule that fails, a process that is killed.
+    So the next tick continues behind them even if a rule fails or the process is killed.
     """
     began = int(load_cursor(work).after or 0)
     job_ids = list_jobs_with(work, JOBS_PER_TICK, after=began, but=but)

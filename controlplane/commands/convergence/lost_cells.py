@@ -32,10 +32,10 @@ from controlplane.queries.sql import execute
 
 
 def count_silence(*, now: datetime, silent_since: datetime) -> None:
-    """This tick found the cells that were last heard before `silent_since` silent.
+    """Count this tick for the cells without a message since `silent_since`.
 
-    Who was heard later than now was heard before the clock was put back: as from now on, or a cell
-    that is dead would live until the clock is there again.
+    A message from the future was received before the clock was put back: it counts from now on,
+    otherwise a dead cell would live until the clock is there again.
     """
     execute(
         """
@@ -68,8 +68,8 @@ def count_silence(*, now: datetime, silent_since: datetime) -> None:
 def lose_silent_cells(look: RuleContext) -> Mapping[str, int]:
     """Declare LOST the cells whose silence is proven, unless too many of a pool are silent.
 
-    Decided and written in one transaction, in which none of them can be heard, nor an operator
-    confirm a loss: half of it would be an alert without a loss that is held back, or none for one.
+    One transaction, in which no message of these cells is applied and no operator confirms a loss:
+    half of it would be an alert without a suppressed loss, or the reverse.
     """
 
     def work() -> tuple[CellLosses, list[LeaseFacts]]:
@@ -95,7 +95,7 @@ def lose_silent_cells(look: RuleContext) -> Mapping[str, int]:
 def _tell(lost: Sequence[LeaseFacts], alarms: Collection[int], *, now: datetime) -> None:
     told = [lease for lease in lost if lease.cell_id in alarms]
     raise_alerts([RaiseAlert(LOST, lease.name, _loss(lease)) for lease in told], now=now)
-    # What they did not confirm, or could not do, is of the past: they will have to begin anew.
+    # Unconfirmed stops and failures of a lost cell do not count for its next incarnation.
     clear_alerts(SUSPICIONS, [lease.name for lease in lost], now=now)
 
 
@@ -112,7 +112,7 @@ def _hold(pools: Sequence[PoolSilence], *, now: datetime) -> None:
 
 
 def _let_go(pools: Sequence[PoolSilence], *, now: datetime, policy: Policy) -> None:
-    """Enough cells are heard again; those that are not yet have a lease more."""
+    """Resume: enough cells send messages again; the others get one more lease."""
     if not pools:
         return
     back = [pool.pool_id for pool in pools]
@@ -134,7 +134,7 @@ def _let_go(pools: Sequence[PoolSilence], *, now: datetime, policy: Policy) -> N
 
 
 def watch_held_attempts(look: RuleContext) -> Mapping[str, int]:
-    """Bring attempts before an operator that nobody else but their lost cell can release."""
+    """Raise alerts about attempts that only their lost cell or an operator can release."""
     freed = find_freed_attempts() if "freed_attempts" in look.due else []
     clear_alerts(HELD, freed, now=look.now)
     held = find_held_attempts() if "held_attempts" in look.due else []

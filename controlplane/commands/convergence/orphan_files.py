@@ -1,7 +1,7 @@
-"""Files of attempts of which no row is left are put away: nobody could find or delete them.
+"""Remove files of attempts without a row: no user could find or delete them.
 
-A process that died, or a database that was restored to an earlier moment, leaves them. A sweep has
-a slice of time and goes on at its cursor; a round begins a day after the last.
+A process that died, or a database restored to an earlier moment, leaves them. A sweep has a slice
+of time and continues at its cursor; a round begins a day after the last.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,13 +16,13 @@ from controlplane.storage.orphans import OrphanEntry, OrphanPage, is_older, put_
 WALK = "strays"
 # No upload takes as long; and an operator has as long to notice that the database is not the one.
 AGE = timedelta(days=1)
-# Who was away for longer begins as a new database does: by waiting.
+# After a longer absence the sweep waits first, as with a new database.
 _AWAY = 2 * AGE
 
 
 @dataclass(slots=True)
 class OrphanSweepResult:
-    """What a look did. `fault`: why some of what was found could not be put away."""
+    """The result of a sweep. `fault`: why some of the files could not be removed."""
 
     count: int = 0
     fault: OSError | None = None
@@ -30,10 +30,10 @@ class OrphanSweepResult:
 
 @dataclass(slots=True)
 class StoreWalk:
-    """The open walk over the store of one process, and the place from which it goes on.
+    """The open walk over the store of one process, and the place where it continues.
 
     The cursor is the same place, which may hold many folders: the process that read a part of them
-    goes on within it, and another one reads the place again.
+    continues within it, and another one reads the place again.
     """
 
     parts: Iterator[OrphanPage] | None = None

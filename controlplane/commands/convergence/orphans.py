@@ -1,4 +1,4 @@
-"""Rule 12: rows whose parent is not there go, where no foreign key sees to it."""
+"""Rule 12: delete rows without a parent where no foreign key does."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -11,7 +11,7 @@ from controlplane.queries.convergence.cursors import load_cursor
 from controlplane.queries.sql import rows
 
 ROWS_PER_PAGE = 20_000
-"""Rows looked at for orphans in one look: some 30 ms."""
+"""Rows checked for orphans in one tick: some 30 ms."""
 
 _PAGE = """
     WITH page AS MATERIALIZED (
@@ -85,7 +85,7 @@ def remove(look: RuleContext) -> Mapping[str, int]:
 
 
 def _remove_page(table: str, after: str, limit: int, now: datetime) -> tuple[int, str, int]:
-    """How many were looked at, the key of the last, how many went."""
+    """Return how many were checked, the key of the last, how many were deleted."""
 
     def work() -> tuple[int, str, int]:
         [(looked, last, gone)] = rows(PARENTLESS[table], {"after": after, "limit": limit})

@@ -22,7 +22,7 @@ from controlplane.queries.convergence.repairs import (
 )
 from controlplane.queries.locks import lock_jobs
 
-# Jobs that ended longer ago have been looked at often, and nothing changes in them any more.
+# Jobs that ended earlier were checked often and do not change any more.
 ENDED_SECONDS = 86_400.0
 
 
@@ -34,7 +34,7 @@ def settle(look: RuleContext) -> Mapping[str, int]:
 
 
 def roll_again(job_ids: Sequence[int], *, now: datetime) -> None:
-    """Let jobs follow their tasks once more: settles what nobody settled."""
+    """Derive jobs from their tasks once more: settle the unsettled ones."""
 
     def work(batch: Sequence[int]) -> None:
         jobs = lock_jobs(batch)

@@ -8,13 +8,14 @@ from controlplane.commands.convergence.orphan_files import StoreWalk
 from controlplane.commands.state.tick_alerts import TickAlerts
 from controlplane.domain.convergence.policy import Policy
 
-# Jobs looked at by one rule in one tick.
+# Jobs handled by one rule in one tick.
 JOBS_PER_TICK = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Facts that save a process repeated work: its task owns them, rules get them with each look.
+    """Facts that save a process repeated work: its Celery task owns them and passes them to the
+    rules.
 
     A new process begins without; everything that must outlive it is in the database.
     """
@@ -25,8 +26,8 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class RuleContext:
-    """One look of convergence. `due`: the sources that have work, as `queries.convergence.due`
-    names them; `covered_at`: since when placement has looked at all that waits; `memory`: of the
+    """One run of convergence. `due`: the sources that have work, as `queries.convergence.due` names
+    them; `covered_at`: since when placement has considered all pending tasks; `memory`: of the
     process.
     """
 
@@ -39,14 +40,14 @@ class RuleContext:
 
 @dataclass(frozen=True, slots=True)
 class ConvergenceRule:
-    """One rule: `run` is called if a source of `due` has work, and says how much it did of what.
+    """One rule: `run` is called if a source of `due` has work, and returns counts by name.
 
     `always`: also if none has.
 
-    `number`: its place in the specification, which several may share. `waits`: not while we listen
-    after a gap of our own, so that what cells have to say comes first. `on_wake`: also between two
-    ticks of the clock, when something ended that others go by. `is_repair`: if it had to do
-    something, an operator should know.
+    `number`: its place in the specification, which several may share. `waits`: not during the grace
+    after a gap of the control plane, so that messages of cells come first. `on_wake`: also between
+    two ticks of the clock, when something ended that others depend on. `is_repair`: its work raises
+    an alert.
     """
 
     number: int

@@ -19,7 +19,9 @@ log = structlog.get_logger(__name__)
 
 @dataclass
 class RuleRunner:
-    """Rules, each in its turn. What one did may give work to those behind it, so they look anew."""
+    """Run rules, each in its turn. The work of one may give work to later ones, so they check
+    again.
+    """
 
     rules: list[ConvergenceRule]
     now: datetime
@@ -40,7 +42,7 @@ class RuleRunner:
                 due = self._look(self.rules[place + 1 :])
 
     def guard(self, name: str, work: Callable[[], None]) -> None:
-        """Do `work`; that it failed is told as of a rule."""
+        """Do `work`; record its failure like that of a rule."""
         try:
             work()
             self.memory.alerts.clear_failure(name, now=self.now)
@@ -87,9 +89,9 @@ class RuleRunner:
         return any(done.values())
 
     def _fail(self, name: str, error: Exception) -> None:
-        """Note it and go on, if there is a database to go on with; else raise what was raised.
+        """Record the failure and continue if the database is available; otherwise raise it.
 
-        A lock that nobody lets go, a limit, one deadlock after the other: that is of this rule.
+        A lock timeout, a limit, a series of deadlocks: these belong to the rule.
         """
         if isinstance(error, Error) and not connection.is_usable():
             raise error

@@ -48,13 +48,13 @@ class _BoundedHook:
         self._ends_at = ends_at
 
     def prepare(self, terms: GroupTerms) -> GroupTerms:
-        """As the hook says."""
+        """Call the hook."""
         if self._ends_at is not None and is_over(self._ends_at):
             raise HookUnavailable(SUBMISSION_TOO_SLOW)
         return _calls.call(self._kind, lambda: self._hook.prepare(terms))
 
     def on_end(self, end: AttemptEnd) -> Event:
-        """As the hook says."""
+        """Call the hook."""
         return _calls.call(self._kind, lambda: self._hook.on_end(end))
 
 
@@ -140,5 +140,5 @@ def describe_failure(kind: str, what: str, error: Exception) -> str:
 
 
 def describe_unknown(kind: str) -> str:
-    """What to say of a kind that is not installed."""
+    """Return the error text of a kind that is not installed."""
     return f"there is no kind {kind}; installed are {', '.join(plugins.names_of(Kind.HOOK))}"

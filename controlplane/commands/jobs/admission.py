@@ -47,7 +47,7 @@ class AdmissionRequest:
         return () if self.prepared is None else self.prepared.changes
 
     def name_kind(self, fault: Fault) -> Fault:
-        """Say that the kind of the job set the field of the fault, if it did."""
+        """Add that the kind of the job set the field of the fault, if it did."""
         if self.prepared is None:
             return fault
         return name_kind(fault, self.prepared, is_short=self.is_short)
@@ -93,9 +93,9 @@ def _faults_of_callback(spec: JobSpec) -> list[Fault]:
 
 
 def check_sizes(jobs: Sequence[AdmissionRequest], *, owner_id: int, now: datetime) -> None:
-    """Whether each of the jobs could be placed one day, by cells, tokens and quotas.
+    """Check that each of the jobs could be placed one day, by cells, tokens and quotas.
 
-    One statement, if no cell is too small for any task and nobody has a quota. Raises JobsRefused.
+    One statement, if no cell is too small for any task and no quota applies. Raise JobsRefused.
     """
     if not jobs:
         return

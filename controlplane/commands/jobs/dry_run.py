@@ -47,10 +47,10 @@ _NO_LIMIT = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a submission would come to. `existing_job`: that job would be answered, no other made.
+    """The forecast of a submission. `existing_job`: that job would be returned, no other created.
 
-    `evicts`: {"task", "name", "job", "cell"} of each that would have to leave. Not `is_complete`:
-    more waits before it than was looked at.
+    `evicts`: {"task", "name", "job", "cell"} of each task that would be evicted. Not `is_complete`:
+    more tasks wait before it than were considered.
     """
 
     pool: str
@@ -170,7 +170,9 @@ def _place(asked: AdmissionRequest, candidate: ForecastJob, now: datetime) -> Dr
 def _evictions(
     snapshot: PoolSnapshot, plan: PlacementPlan, facts: PassFacts, candidate: ForecastJob
 ) -> tuple[dict[int, dict[str, int]], list[dict[str, Any]]]:
-    """By group of the job, the cells on which room would be made for it; and who would leave."""
+    """Return by group of the job the cells on which room would be made for it, and the evicted
+    tasks.
+    """
     own = {group.group_id for group in candidate.groups}
     waiting, names = facts.waiting, {cell.cell_id: cell.name for cell in snapshot.cells}
     wanting = [waiting.group_ids[item.row] for item in wants_room(plan)]

@@ -1,7 +1,7 @@
-"""What a new job says of other jobs: it depends on them, is a child of one, or replaces them.
+"""References of a new job to other jobs: dependencies, a parent, jobs that it replaces.
 
-The other jobs are locked: none of them can end between the look at it and the note that somebody
-waits. A job can only name one that was there before it, so nothing ever goes round in a circle.
+The other jobs are locked: none of them can end between the check and the record of the dependency.
+A job can only name an older one, so there are no cycles.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Desiring a one-off task: a job of one task under a guid that nobody else has (Diego)."""
+"""Submit a one-off task: a job of one task under a unique guid (Diego: desire)."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -26,15 +26,15 @@ log = structlog.get_logger(__name__)
 
 
 def desire_task(*, wanted: OneOffSpec, body: Mapping[str, Any], owner: User, now: datetime) -> int:
-    """Take the one-off task `wanted`, submitted as `body`, for `owner`; its id.
+    """Create the one-off task `wanted`, submitted as `body`, for `owner`; return its id.
 
-    Of those who desire the same guid one wins, also if all say the same. Raises InvalidSpec,
+    Of concurrent requests for one guid one wins, even if all are equal. Raise InvalidSpec,
     TaskGuidTaken; then nothing was created.
     """
     try:
         return _desire(wanted, body, owner, now)
     except JobsRefused as refused:
-        # What a job may say for itself, a definition may not.
+        # Fields of a job that a task definition must not have.
         faults = [Fault(it.field, it.detail.removesuffix(HINT)) for _, it in refused.faults]
         raise InvalidSpec([fault_of_task(fault) for fault in faults]) from None
 

@@ -1,4 +1,4 @@
-"""One-off tasks as Diego has them: who resolves one claims it first, and nobody else can."""
+"""One-off tasks as in Diego: a client claims a task before it resolves it, exclusively."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class TaskClaims:
 
 
 def claim_tasks(*, task_ids: Sequence[int], by: str, now: datetime) -> TaskClaims:
-    """Claim each task as `claim_task` does; one that somebody holds at this moment is refused."""
+    """Claim each task as `claim_task` does; refuse tasks that are locked at this moment."""
     wanted = {task_id: uuid4() for task_id in sorted(set(task_ids))}
     claimed = rows(
         """

@@ -115,7 +115,7 @@ def _retry(
     check_cap(old.owner_id, ())
     family, awaited = find_family(old.job_id), load_awaited(old.job_id)
     lock_jobs(family | _named(old, awaited))
-    # Whoever retried one of them meanwhile held one of these locks; what is true now stays true.
+    # A concurrent retry of one of them held one of these locks; the facts read now stay true.
     family = find_family(old.job_id)
     jobs = lock_jobs(family)
     old = _find(old.job_id)
@@ -136,7 +136,7 @@ def _retry(
         # Retries have these locks: it is a job that was submitted with that guid just now.
         raise Conflict(f"guid {guid} was given to another job meanwhile")
     link_jobs([job], {}, now=now)
-    # A group that waits for one of which nothing is left may start: nothing else would say so.
+    # A group that waits for one without remaining tasks may start: no other event would start it.
     fresh = lock_jobs([job.job_id])
     send_after_commit(
         apply_changes([], jobs=fresh, now=now, actor="submission", again=[job.job_id])

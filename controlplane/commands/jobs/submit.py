@@ -108,9 +108,9 @@ def submit_jobs(
 def judge_jobs(
     *, specs: Sequence[JobSpec], bodies: Sequence[Mapping[str, Any]], owner: User, now: datetime
 ) -> AdmissionResult:
-    """What can be said of the jobs before anything is locked or written.
+    """Check the jobs before anything is locked or written.
 
-    Raises JobsRefused, GuidTaken.
+    Raise JobsRefused, GuidTaken.
     """
     asked = _resolve(specs, bodies)
     known = _find_known(asked)
@@ -141,7 +141,7 @@ def look_for_names(
     for job in reversed(asked):
         first[job.project_id, job.spec.name] = job.position
     named = find_unfinished_named(owner.pk, first)
-    # What somebody has cancelled just now is not replaced any more, but it still has containers.
+    # A job that was cancelled just now is not replaced any more, but it still has containers.
     settling = find_settling_named(
         owner.pk,
         {

@@ -60,7 +60,7 @@ def carry_out(
 
 
 def keep_cursor(pool_id: int, cell: str) -> None:
-    """Where round-robin goes on from, also after a restart."""
+    """Save where round-robin continues, also after a restart."""
     execute("UPDATE controlplane_pool SET cursor = %s WHERE id = %s", [cell, pool_id])
 
 
@@ -77,7 +77,7 @@ def _place_jobs(
         for job_id, job in lock_jobs(job_ids).items()
         if job.ending_as is None and not job.is_bouncing
     }
-    # Whoever held these locks may have released attempts meanwhile: what follows is younger.
+    # An earlier holder of these locks may have released attempts: the following reads are younger.
     now = clock.now()
     chosen = _choose_tasks(placements, set(jobs), now)
     requests = load_requests({group_id for _, _, _, group_id, _, _ in chosen})

@@ -1,4 +1,4 @@
-"""Evictions: victims are stopped, and the room that they leave is kept for whom they leave for."""
+"""Evictions: stop victims, and reserve their room for the tasks they leave for."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -61,7 +61,7 @@ def evict(evictions: Sequence[Eviction], *, now: datetime) -> int:
 def _still_due(
     evictions: Sequence[Eviction], jobs: Mapping[int, JobRow], now: datetime
 ) -> list[Eviction]:
-    """Those for tasks that still wait, and for which nobody else was faster with an eviction."""
+    """Return those for tasks that still wait, and for which no other eviction was faster."""
     left = count_without_room({group for item in evictions for group in item.group_ids}, now=now)
     due = []
     for item in evictions:

@@ -24,7 +24,7 @@ FROM free WHERE t.id = free.id
 def explain(shapes: Sequence[ExplainShape], groups: Sequence[ExplainGroup]) -> None:
     """Write why shapes, and groups of gangs, wait; called only with reasons that changed.
 
-    What somebody else changes just now is left to the next pass: nobody waits for words.
+    Rows that are locked are left to the next pass: a reason is not worth waiting for.
     """
     if shapes:
         found = [(item.shape_id, item.reason) for item in shapes]
@@ -42,10 +42,10 @@ def _columns(reasons: Sequence[tuple[int, Mapping[str, Any] | None]]) -> list[li
 
 
 def nominate(nominations: Sequence[NominateTasks], *, now: datetime) -> None:
-    """Keep room for waiting tasks, the first of each group that have none kept yet.
+    """Reserve room for waiting tasks, the first of each group without a reservation.
 
-    Not for who still backs off: what is kept for him the others of his group would take. Those who
-    avoid a cell come last: the room may be on it.
+    Skip tasks that are backing off: siblings of their group would use up the reservation. Tasks
+    that avoid a cell come last: the room may be on it.
     """
     if not nominations:
         return

@@ -1,4 +1,4 @@
-"""Deleting jobs: nobody sees them from then on. Their files and rows go later (`purge`)."""
+"""Delete jobs: they are hidden at once, their files and rows are removed later (`purge`)."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -23,7 +23,7 @@ from controlplane.queries.locks import lock_jobs
 log = structlog.get_logger(__name__)
 
 PAGE = 500
-# Looked at at once, since looking passes all those by that something refers to.
+# Checked at once, because the check passes all jobs that others refer to.
 _PAGES_PER_LOOK = 10
 
 # The cursor keeps jobs that something refers to from taking more of a tick than others.
@@ -32,12 +32,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def delete_job(*, job_id: int, actor: str, now: datetime, claim: UUID | None = None) -> None:
-    """Nobody sees the job any more and its guid is free. Raises NotFound, Conflict.
+    """Hide the job and free its guid. Raise NotFound, Conflict.
 
-    A job that has not ended is not deleted, nor one that an unfinished retry still reads from, nor
-    that of a one-off task, unless that is RESOLVING by `claim`. Source: Diego, "Any client
-    intending to delete the Task must first successfully move it from the COMPLETED state to the
-    RESOLVING state".
+    Refused: a job that has not ended, one that an unfinished retry still reads from, and that of a
+    one-off task unless that is RESOLVING by `claim`. Source: Diego, "Any client intending to delete
+    the Task must first successfully move it from the COMPLETED state to the RESOLVING state".
     """
 
     def delete() -> None:
@@ -60,8 +59,8 @@ def delete_job(*, job_id: int, actor: str, now: datetime, claim: UUID | None = N
 def delete_expired(*, now: datetime, is_over: Callable[[], bool]) -> tuple[int, bool]:
     """Delete jobs that were kept for their time, until time `is_over`; return how many, and if all.
 
-    A job that something refers to is kept as long as that is so; after a page of such jobs alone
-    the next tick goes on at the cursor, and no wake is needed for it.
+    A job is kept while anything refers to it; after a page of such jobs alone the next tick
+    continues at the cursor, without a wake.
     """
     deleted, began = 0, _place_of(load_cursor(_CURSOR).after)
     reached = began

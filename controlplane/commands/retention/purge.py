@@ -1,8 +1,8 @@
-"""Rows and files of deleted jobs go: many jobs at once, in pages that hold no lock for long.
+"""Remove rows and files of deleted jobs: many jobs at once, in pages that hold no lock for long.
 
-Files first, outside of any transaction: only the rows say whose they are, so nothing is left if we
-die in between. Then rows, those that others are found by last, and the jobs when nothing of them is
-left. Whatever was not done is found again by the next look.
+Files first, outside of any transaction: only the rows show to which job they belong, so nothing is
+left if the process dies in between. Then rows, those through which others are found last, and the
+jobs when nothing of them is left. The next tick finds the rest.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,7 +52,7 @@ def purge_deleted(is_over: Callable[[], bool]) -> PurgeResult:
 def _purge_pages(done: PurgeResult, is_over: Callable[[], bool]) -> bool:
     """Purge page after page; return whether there was time for all.
 
-    More than one page goes on at the cursor, so that jobs at the front whose files cannot be
+    More than one page continues at the cursor, so that jobs at the front whose files cannot be
     deleted do not take all the time. A single page needs none, and an idle tick no statement for
     it.
     """
@@ -94,7 +94,7 @@ def _purge_jobs(job_ids: Sequence[int], done: PurgeResult, is_over: Callable[[],
         page = _PurgePage(tasks, [uid for uid in attempts if uid not in failed], len(tasks) < PAGE)
         batches = for_each_batch(sorted(present), page.remove, what="deletion")
         gone = {job_id for batch in batches for job_id in batch.gone}
-        # What failed alone is tried again with the next look.
+        # The next tick retries the job that failed.
         present &= {job_id for batch in batches for job_id in batch.job_ids}
         present -= gone
         done.jobs += len(gone)

@@ -9,7 +9,7 @@ from controlplane.models import Alert, AuditLine
 
 
 def close_alert(*, alert_id: int, actor: str, reason: str, now: datetime) -> None:
-    """Close the alert, if it is open; an audit line says who did. Raises NotFound."""
+    """Close the alert, if it is open; an audit line has the actor. Raise NotFound."""
     with transaction.atomic():
         found = Alert.objects.select_for_update().filter(pk=alert_id).first()
         if found is None:

@@ -43,7 +43,7 @@ _STATE_SLOTS = max(S) + 1
 
 @dataclass(slots=True)
 class ApplyResult:
-    """What was really done: how much, and what must be told to whom once it is committed."""
+    """The changes that were made, and the messages to send once they are committed."""
 
     changed: int = 0
     stale: int = 0
@@ -77,9 +77,9 @@ def apply_changes(
     unblocked: Collection[int] = (),
     again: Collection[int] = (),
 ) -> ApplyResult:
-    """Move tasks and attempts, end jobs, let the jobs follow. `jobs`: read under their locks.
+    """Move tasks and attempts, end jobs, derive the jobs. `jobs`: read under their locks.
 
-    `unblocked`: those that wait for other jobs no more; `again`: those to look at in any case.
+    `unblocked`: jobs that do not wait for other jobs any more; `again`: jobs to derive in any case.
     """
     done = _change_tasks([change for change in changes if change.job_id in jobs])
     kept = [change for change in changes if change.task_id in done]
@@ -161,9 +161,9 @@ def force_stops(job_id: int, *, now: datetime, task_id: int | None = None) -> li
 
 
 def hide_jobs(job_ids: Sequence[int], *, actor: str, why: str, now: datetime) -> list[int]:
-    """Delete jobs that have ended: nobody sees them any more, their guids are free; those hidden.
+    """Delete jobs that have ended: hide them and free their guids; return the hidden ones.
 
-    Their locks are held. What was still to be told of them is not told; an audit line stays.
+    Their locks are held. Their pending callbacks are abandoned; an audit line stays.
     """
     # Arrays of PostgreSQL begin at 1, states at 0.
     states = ["", *(state.name for state in S)]
@@ -202,12 +202,12 @@ def change_cells(changes: Iterable[ChangeCell]) -> list[int]:
 
 
 def register_cell(cell_id: int, *, state: CellState, reason: str, facts: Mapping[str, Any]) -> None:
-    """A cell process said what it is; its row says so from now on."""
+    """Write the facts of a cell's registration to its row."""
     Cell.objects.filter(pk=cell_id).update(state=state.value, state_reason=reason, **facts)
 
 
 def raise_alerts(alerts: Iterable[RaiseAlert], *, now: datetime) -> None:
-    """Raise each alert; one that is open already says by the minute that it is still so."""
+    """Raise each alert; of an open one, update the time by the minute."""
     listed = sorted({(alert.kind, alert.subject): alert.text for alert in alerts}.items())
     if not listed:
         return
@@ -223,7 +223,7 @@ def raise_alerts(alerts: Iterable[RaiseAlert], *, now: datetime) -> None:
 def clear_alerts(
     kinds: str | Sequence[str], subjects: str | Sequence[str], *, now: datetime
 ) -> None:
-    """What alerts of these kinds about these subjects told of is over."""
+    """Clear the alerts of these kinds about these subjects."""
     listed = [[given] if isinstance(given, str) else list(given) for given in (kinds, subjects)]
     if all(listed):
         execute(apply_sql.CLEAR_ALERTS, [*listed, now])
@@ -338,7 +338,7 @@ def _roll(
 
 
 def _stamp_dependencies(jobs: Sequence[JobRow], now: datetime) -> None:
-    """Note what came true, or can no longer, for those who wait for `jobs`."""
+    """Record which dependencies on `jobs` came true, or never will."""
     watched = {job.job_id: job for job in jobs if job.is_watched}
     if not watched:
         return
@@ -464,9 +464,9 @@ def _add_job_history(
 
 
 def write_counts(counted: Mapping[int, tuple[Mapping[S, int], int]]) -> None:
-    """Put right what groups say of their tasks: by group the counts, and how many are excused.
+    """Repair the derived columns of groups: by group the counts, and how many tasks are excused.
 
-    Called with the locks of their jobs, which follow when they are looked at `again`.
+    Called with the locks of their jobs, which are derived `again`.
     """
     counts = [_counts_literal(counts) for counts, _ in counted.values()]
     excused = [excused for _, excused in counted.values()]
@@ -474,5 +474,5 @@ def write_counts(counted: Mapping[int, tuple[Mapping[S, int], int]]) -> None:
 
 
 def mend_flag(flag: WrongFlag, row_ids: Sequence[int], *, now: datetime) -> None:
-    """Put right what rows say wrongly, or fail to say, of others; called with the same locks."""
+    """Repair the flags of rows that depend on other rows; called with the same locks."""
     execute(apply_sql.MEND_FLAG[flag], {"ids": sorted(row_ids), "now": now})

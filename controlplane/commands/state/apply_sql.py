@@ -173,8 +173,8 @@ FROM unnest(
 WHERE j.id = i.job_id AND j.settled_at IS NULL
 """
 
-# It is tried for a day (as any callback), a one-off task's as long as the task is there. Whoever
-# deletes a job has no use for its callbacks.
+# It is tried for a day, as any callback; that of a one-off task as long as the task exists.
+# Deleting a job abandons its callbacks.
 _ADD_CALLBACKS = """
 INSERT INTO controlplane_callback
     (job_id, task_id, owner_id, url, host, state, tries, is_tried, due_at, give_up_at, created_at,
@@ -324,4 +324,4 @@ MEND_FLAG = MappingProxyType(
         WrongFlag.VAIN: f"UPDATE controlplane_jobdependency SET failed_at = %(now)s {_FLAGGED}",
     }
 )
-"""What is written for each flag; the others are states, which follow when they are looked at."""
+"""The statement for each flag; the others are states, which are derived."""

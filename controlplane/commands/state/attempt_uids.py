@@ -9,7 +9,7 @@ _VERSION_7 = 0x7 << 76
 _VARIANT = 0x2 << 62
 
 Noise = Callable[[int], bytes]
-"""Gives so many bytes that nobody can guess."""
+"""Return so many unpredictable bytes."""
 
 _noise: Noise = os.urandom
 

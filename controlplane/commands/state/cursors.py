@@ -1,4 +1,4 @@
-"""Save where paged work goes on, and count what a walk of rule 12 had to repair."""
+"""Save where paged work continues, and count the repairs of a walk of rule 12."""
 
 from datetime import datetime
 

@@ -1,7 +1,7 @@
-"""What leaves after a commit: orders for new attempts, stops for ended ones, wakes of ticks.
+"""Messages after a commit: orders for new attempts, stops for ended ones, wakes of ticks.
 
-Nothing here may fail its caller: the rows are committed, and whatever is lost on the way is said
-again by Sync or found by the next tick.
+Nothing here may fail its caller: the rows are committed, and Sync or the next tick repeats whatever
+is lost.
 """
 
 from collections import defaultdict
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 
 def send_after_commit(applied: ApplyResult) -> None:
-    """Once the transaction is committed: stop what must stop, wake who has something to do."""
+    """After the commit: send stops, and wake the ticks that have work."""
     if applied.stops:
         stops = list(applied.stops)
         transaction.on_commit(lambda: send_stops(stops), robust=True)
@@ -42,7 +42,7 @@ def send_after_commit(applied: ApplyResult) -> None:
 
 
 def send_runs(placements: Sequence[Placement], *, start_before: datetime) -> None:
-    """Tell each cell what was placed on it, but for what makes no sense."""
+    """Send each cell the orders placed on it, except those that cannot be read."""
     addresses = load_addresses({item.cell_id for item in placements})
     specs = load_group_specs({item.group_id for item in placements})
     by_cell: dict[int, list[RunAttempt]] = defaultdict(list)
@@ -64,7 +64,7 @@ def send_runs(placements: Sequence[Placement], *, start_before: datetime) -> Non
             continue
         try:
             orders = [item.body() for item in cells.split_orders(runs, (), specs.read)]
-        except Exception as error:  # what one cell cannot be told must not silence the others
+        except Exception as error:  # a failure for one cell must not stop the orders of the others
             unsent[address.name] = repr(error)
             continue
         messages += [(address, body) for body in orders]
@@ -88,7 +88,7 @@ def tell_unreadable(groups: Mapping[int, str], cells_untold: Mapping[str, str]) 
 
 
 def send_stops(uids: Sequence[UUID]) -> None:
-    """Tell each cell which of its attempts to stop."""
+    """Send each cell the stops of its attempts."""
     messages = []
     by_cell = load_stops(uids)
     addresses = load_addresses(set(by_cell))

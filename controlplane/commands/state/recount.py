@@ -35,23 +35,23 @@ ACTOR = "recount"
 
 @dataclass(frozen=True, slots=True)
 class RecountPage:
-    """A page: which jobs were looked at, and what differed in them, by job."""
+    """A page: the recounted jobs, and the differences by job."""
 
     job_ids: Sequence[int]
     differences: Sequence[Difference]
 
 
 def recount_page(*, after: int, repair: bool, now: datetime) -> RecountPage:
-    """Look at the next jobs behind the job `after`; no jobs: that was all."""
+    """Recount the next jobs behind the job `after`; no jobs: that was the end."""
     job_ids = find_page(after)
     return RecountPage(job_ids, recount_jobs(job_ids, repair=repair, now=now))
 
 
 def recount_jobs(job_ids: Sequence[int], *, repair: bool, now: datetime) -> list[Difference]:
-    """What differs in the jobs, looked at in one transaction. With `repair`, it is mended.
+    """Return the differences in the jobs, read in one transaction. With `repair`, repair them.
 
-    Whoever changes a task holds its job's lock, so nothing of these jobs moves while they are
-    counted, and everything goes on between two pages.
+    Every change of a task needs its job's lock, so nothing of these jobs changes while they are
+    counted, and other jobs are not blocked.
     """
 
     def work() -> list[Difference]:
@@ -98,5 +98,5 @@ def _mend(differences: Sequence[Difference], counted: dict[int, TaskCounts], now
         write_counts({key: (counted[key].counts, counted[key].excused) for key in wrong})
     for flag in WrongFlag:
         row_ids = [item.row_id for item in differences if item.flag is flag]
-        if row_ids and flag in MEND_FLAG:  # the others are states, or nobody can tell
+        if row_ids and flag in MEND_FLAG:  # the others are states, or unknown
             mend_flag(flag, row_ids, now=now)

@@ -14,7 +14,7 @@ FAILED = "rule_failed"
 REPAIRED = "repaired"
 SILENCE = "cells_silent"
 CONTRADICTION = "contradiction"
-"""About a job in which something cannot be right, and that nobody can put right."""
+"""Raise an alert about a job with a contradiction that cannot be repaired."""
 
 LATE_SECONDS = 60.0
 """An idle placement notes itself every 10 s; a restarted process needs some seconds to be back."""

@@ -20,10 +20,10 @@ __all__ = ("claim_turn", "leave_mark", "note_coverage", "note_hold", "note_run",
 
 
 def claim_turn(name: str, *, now: datetime, interval: float) -> bool:
-    """Whether the caller may run the tick: nobody began it less than half an interval ago.
+    """Return whether the caller may run the tick: no run began less than half an interval ago.
 
     So two beats are harmless, and of two workers one runs. A run that died is taken over at once;
-    one that began later than now did so before the clock was put back.
+    one that began in the future did so before the clock was put back.
     """
     return bool(
         execute(
@@ -42,7 +42,7 @@ def claim_turn(name: str, *, now: datetime, interval: float) -> bool:
 
 
 def leave_mark(name: str) -> None:
-    """A wake found the tick busy: whoever holds it runs once more."""
+    """Record that a wake found the tick busy: its holder runs once more."""
     execute(
         """
         INSERT INTO controlplane_tickstate (name, mark, counts, phases, lag_seconds)
@@ -54,9 +54,9 @@ def leave_mark(name: str) -> None:
 
 
 def note_hold(name: str, *, started_at: datetime, hold_until: datetime) -> None:
-    """The turn that was claimed at `started_at` only listens until `hold_until`, and so do others.
+    """Let the turn that was claimed at `started_at`, and all others, do nothing until `hold_until`.
 
-    Whoever dies before it can note its run leaves that behind.
+    This remains if the process dies before it records its run.
     """
     execute(
         "UPDATE controlplane_tickstate SET hold_until = %s WHERE name = %s AND started_at = %s",
@@ -65,10 +65,9 @@ def note_hold(name: str, *, started_at: datetime, hold_until: datetime) -> None:
 
 
 def note_coverage(uncovered: Collection[int]) -> None:
-    """The pools in which placement did not look at all that waits; in all others it did.
+    """Record the pools in which placement did not consider all pending tasks; in all others it did.
 
-    A pool keeps the instant of the last pass that did, until one does again. Called before that
-    pass is noted.
+    A pool keeps the instant of the last complete pass. Called before the next pass is recorded.
     """
     execute(
         """
@@ -93,11 +92,11 @@ def note_run(
     hold_until: datetime | None = None,
     is_claimed: bool = False,
 ) -> None:
-    """The tick ran. `covered_at`: when it began, if it looked at what waits.
+    """Record a run of the tick. `covered_at`: when it began, if it considered all pending tasks.
 
-    `phases`: milliseconds of each. A run that did something, or was late, is kept for a day.
-    `is_claimed`: by `claim_turn`. Has somebody else claimed a turn since, what that one began and
-    holds back stays.
+    `phases`: milliseconds of each. A run with changes, or a late one, is kept for a day.
+    `is_claimed`: by `claim_turn`. If another process has claimed a turn since, its start and its
+    hold stay.
     """
     execute(
         f"""

@@ -21,7 +21,7 @@ TOKEN_MARK = "cr_"
 """What our tokens begin with, so that a scanner for leaked secrets can know them."""
 
 PREFIX_LENGTH = 8
-"""Of a token, kept in clear so that people can tell tokens apart: 5 of 43 random characters."""
+"""The first characters of a token, kept in clear to distinguish tokens: 5 of 43 random ones."""
 
 
 def create_default_tenancy() -> None:

@@ -37,7 +37,7 @@ def put_pool(*, name: str, changes: Mapping[str, Any]) -> bool:
 
 
 def save_pool(pool: Pool) -> None:
-    """Write a pool that was found to be right, and have placement look at once."""
+    """Write a validated pool, and wake placement."""
     fields = None
     if pool.pk is not None:
         own = {*_TICKS_OWN, "id"}
@@ -47,9 +47,10 @@ def save_pool(pool: Pool) -> None:
 
 
 def confirm_loss(*, name: str, actor: str, now: datetime) -> None:
-    """The cells of the pool that are silent will not come back: they may be lost.
+    """Confirm the loss of the pool's silent cells.
 
-    Who is heard from now on is not meant. Raises NotFound; Conflict if no loss is held back.
+    Cells that send messages from now on are excluded. Raise NotFound; Conflict if no loss is
+    suppressed.
     """
     with transaction.atomic():
         pool = Pool.objects.select_for_update(no_key=True).filter(name=name).first()

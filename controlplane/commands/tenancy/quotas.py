@@ -38,13 +38,13 @@ def put_quota(*, scope: Scope, changes: Mapping[str, Any]) -> None:
 
 
 def save_quota(quota: Quota) -> None:
-    """Write a quota that was found to be right, and have placement look at once."""
+    """Write a validated quota, and wake placement."""
     quota.save()
     transaction.on_commit(wake_placement, robust=True)
 
 
 def drop_quotas(ids: Sequence[int]) -> None:
-    """Limit nothing of those any more, and have placement look at once."""
+    """Remove the limits of these scopes, and wake placement."""
     Quota.objects.filter(pk__in=ids).delete()
     transaction.on_commit(wake_placement, robust=True)
 

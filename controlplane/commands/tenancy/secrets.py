@@ -1,4 +1,4 @@
-"""Secrets are written, deleted, and sealed anew; a value that was written is never shown."""
+"""Write, delete and reseal secrets; a written value is never shown."""
 
 import os
 from collections.abc import Sequence
@@ -53,10 +53,10 @@ def drop_secrets(ids: Sequence[int]) -> None:
 
 
 def reseal_page(*, after: int) -> tuple[int | None, int]:
-    """Seal with the present key what a page of secrets has sealed with an older one.
+    """Seal a page of secrets with the present key if an older one sealed them.
 
-    Answers where the next page begins (None: there is none) and how many were sealed anew. Raises
-    SealedOtherwise; nothing of the page was changed then.
+    Return where the next page begins (None: at the end) and how many were resealed. Raise
+    SealedOtherwise; then nothing of the page was changed.
     """
     keys = rest_keys()
     resealed = 0

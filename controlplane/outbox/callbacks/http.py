@@ -1,4 +1,4 @@
-"""Posting to receivers that nobody trusts: bounded, never led astray, and never to our own net."""
+"""POST to untrusted receivers: bounded, without redirects, and never to internal networks."""
 
 import asyncio
 import os
@@ -46,9 +46,9 @@ class AddressRefused(OSError):
 
 @dataclass(frozen=True, slots=True)
 class CallbackResponse:
-    """What came of a request. `error`: one line; empty if the status is from 200 to 299.
+    """The result of a request. `error`: one line; empty if the status is from 200 to 299.
 
-    `is_begun`: False: too many names were being looked up, so nobody was asked for this one's.
+    `is_begun`: False: too many lookups were in progress, so this name was not resolved.
     """
 
     status: int | None
@@ -70,8 +70,8 @@ class CallbackClient:
             resolver=self._resolver,
             socket_factory=self._open_socket,
             use_dns_cache=False,
-            force_close=True,  # each try asks anew where the receiver is
-            limit=0,  # what is in hand is bounded by who claims
+            force_close=True,  # each try resolves the receiver again
+            limit=0,  # the number of claims bounds the requests in progress
         )
         self._session = aiohttp.ClientSession(
             connector=connector,
@@ -231,7 +231,7 @@ def _check(text: str, allowed: Sequence[Network]) -> None:
 
 
 def _describe(error: Exception) -> str:
-    """One line that tells an operator what was wrong, and a submitter nothing of our own net."""
+    """Return one line that describes the error, without details of internal networks."""
     if isinstance(error, aiohttp.ClientConnectorError):
         error = error.os_error
     match error:

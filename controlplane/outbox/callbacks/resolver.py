@@ -1,4 +1,4 @@
-"""Names looked up in threads: those that hang hold up nobody but whoever asks for them."""
+"""Resolve names in threads, so that lookups that hang delay only their own requests."""
 
 import asyncio
 import socket
@@ -13,7 +13,7 @@ Found = list[tuple[Any, ...]] | Exception
 
 @dataclass(slots=True, eq=False)
 class LookupCaller:
-    """Who asks, for whom. `is_queued`: for a name that nobody has begun to look up."""
+    """A request, with its owner. `is_queued`: for a name whose lookup has not begun."""
 
     owner_id: int
     is_queued: bool = False
@@ -31,11 +31,11 @@ class _Lookup:
 
 
 class Resolver:
-    """Looks names up within one event loop, each once at a time, whoever asks for it.
+    """Resolves names within one event loop, each once at a time for all requests.
 
-    The system's resolver cannot be interrupted: a lookup that everybody has given up goes on, and
-    counts. So at most `per_owner` that an owner began go on, and at most `at_once` in all; but one
-    of each owner always may. The others wait, and are forgotten when nobody waits for them.
+    The system's resolver cannot be interrupted: an abandoned lookup continues, and counts. So at
+    most `per_owner` lookups of an owner are in progress, and at most `at_once` in all; but one of
+    each owner is always allowed. The others wait, and are dropped when no request waits for them.
     """
 
     def __init__(self, *, at_once: int, per_owner: int) -> None:
@@ -76,7 +76,8 @@ class Resolver:
             self._begun[lookup.question] = lookup
             self._of_owner[owner_id] += 1
             loop = asyncio.get_running_loop()
-            # Nobody waits for it at our end: it may take as long as its name servers like.
+            # No request waits for it at the end of the process: it may take as long as its name
+            # servers take.
             thread = threading.Thread(
                 target=self._look_up, args=(loop, lookup, owner_id), name="resolve", daemon=True
             )
@@ -90,7 +91,9 @@ class Resolver:
                 asker.is_queued = False
 
     def _choose(self) -> tuple[_Lookup, int] | None:
-        """What waits for longest of whoever has fewest under way, and who that is."""
+        """Return the oldest waiting name of the owner with the fewest lookups in progress, and that
+        owner.
+        """
         is_full = self._of_owner.total() >= self._at_once
         most = 1 if is_full else self._per_owner
         chosen = None
@@ -113,9 +116,9 @@ class Resolver:
                     flags=socket.AI_ADDRCONFIG,
                 )
             )
-        except Exception as error:  # whoever asked is told
+        except Exception as error:  # pass the error to the requests
             found = error
-        with suppress(RuntimeError):  # everybody has gone
+        with suppress(RuntimeError):  # all requests were cancelled
             loop.call_soon_threadsafe(self._end, lookup, owner_id, found)
 
     def _end(self, lookup: _Lookup, owner_id: int, found: Found) -> None:
